@@ -9,6 +9,7 @@
 #include "api/message.h"
 #include "api/receiving.h"
 #include "api/taken.h"
+#include "endpoint/copy_policy.h"
 #include "endpoint/transfer.h"
 #include "format/flat.h"
 
@@ -189,8 +190,8 @@ Result<Made> receive(ChannelState& state, const Timeout& timeout, const std::sto
 }
 
 Result<FlatItem> to_flat(memory::Arena& arena, Incoming& message, ByteRun run, const Item* item) {
-  if (!message.in_block() || !detail::is_aligned(run) || run.size() <= endpoint::kCopiedMessageBytes ||
-      endpoint::is_hoarding(arena, message, {}) || endpoint::is_seen(arena, message, {})) {
+  const auto policy = endpoint::copy_policy(endpoint::CopyPolicy::kAuto, arena, message, {}, {});
+  if (!detail::is_aligned(run) || endpoint::is_copied(policy, run.size(), false)) {
     return detail::flat_copy(run);
   }
   if (item != nullptr) {

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "api/published.h"
-#include "endpoint/transfer.h"
+#include "endpoint/copy_policy.h"
 #include "latest/store.h"
 
 namespace shmtree {
@@ -39,7 +39,8 @@ auto with_store(LatestState* state, const Timeout& timeout, const std::stop_toke
 
 Result<Version> to_version(Store& store, latest::Held held) {
   const std::span<const std::byte> frame(held.block.data(), held.bytes);
-  Result<Item> item = to_item(*store.arena(), frame, held.block, endpoint::is_hoarding_of(store));
+  const auto policy = endpoint::copy_policy_of_published(endpoint::CopyPolicy::kAuto, store, true);
+  Result<Item> item = to_item(*store.arena(), frame, held.block, policy);
   if (item) return Version{held.version, std::move(*item)};
   Error error = std::move(item).error();
   error.message = "version " + std::to_string(held.version) + ": " + error.message;

@@ -6,11 +6,12 @@
 namespace shmtree::api {
 
 // Others read it: nothing of it may be written, or given away.
-Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block, bool copied) {
+Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block,
+                     endpoint::CopyPolicy policy) {
   std::vector<std::span<const std::byte>> blocks;
   if (block.valid()) blocks = endpoint::referred_blocks(arena, arena.blocks().referred_to_by(block.ref()));
-  copied = copied || !block.valid() || (blocks.empty() && frame.size() <= endpoint::kCopiedMessageBytes);
-  if (copied) return value::decode(frame, nullptr, blocks, nullptr, false);
+  if (endpoint::is_copied(policy, frame.size(), !blocks.empty()))
+    return value::decode(frame, nullptr, blocks, nullptr, false);
   OfferedLease offered(block);
   auto item = value::decode(frame, offered.owner(), blocks, nullptr, true);
   if (item) offered.made();

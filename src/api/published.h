@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "api/message.h"
+#include "endpoint/copy_policy.h"
 #include "endpoint/given_ends.h"
 #include "endpoint/published.h"
 #include "memory/given_memory.h"
@@ -125,7 +126,8 @@ class Published {
 
 // The Item of a frame that many read. `block`, if that is valid, has it, and keeps what it refers to. `copied`: the
 // item has memory of its own. Moves `block` into an Item that views it, and leaves it if there is no Item.
-Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block, bool copied);
+Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block,
+                     endpoint::CopyPolicy policy);
 
 // A lease that an object is to own. If `made()` is not called, the destructor returns it to where it came from.
 class OfferedLease {

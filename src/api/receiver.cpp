@@ -4,6 +4,7 @@
 
 #include "api/receiving.h"
 #include "api/taken.h"
+#include "endpoint/copy_policy.h"
 #include "endpoint/transfer.h"
 #include "value/codec.h"
 #include "value/tree.h"
@@ -13,18 +14,13 @@ namespace shmtree {
 namespace api {
 
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message) {
-  std::vector<std::span<const std::byte>> blocks;
-  bool seen = false;
-  if (message.in_block()) {
-    const auto referred = arena.blocks().referred_to_by(message.block());
-    blocks = endpoint::referred_blocks(arena, referred);
-    seen = endpoint::is_seen(arena, message, referred);
-  }
+  std::vector<memory::BlockRef> referred;
+  if (message.in_block()) referred = arena.blocks().referred_to_by(message.block());
+  const auto blocks = endpoint::referred_blocks(arena, referred);
+  const auto policy = endpoint::copy_policy(endpoint::CopyPolicy::kAuto, arena, message, referred, blocks);
   const auto frame = message.frame();
   Result<Item> item = Error{};
-  const bool copied = seen || (blocks.empty() && message.bytes() <= endpoint::kCopiedMessageBytes) ||
-                      endpoint::is_hoarding(arena, message, blocks);
-  if (!message.in_block() || copied) {
+  if (endpoint::is_copied(policy, message.bytes(), !blocks.empty())) {
     item = value::decode(frame, nullptr, blocks);
   } else {
     auto lease = message.adopt();

@@ -4,7 +4,7 @@
 
 #include "api/broadcast_state.h"
 #include "api/flat.h"
-#include "endpoint/transfer.h"
+#include "endpoint/copy_policy.h"
 #include "format/flat.h"
 #include "platform/of_thread.h"
 #include "value/tree.h"
@@ -63,10 +63,14 @@ Result<Made> receive(SubscriberState& state, Reader& reader, const WaitContext& 
   return of_message(std::move(made).error(), ticket);
 }
 
+// Decides whether a message is copied out of its block; `in_block` is false for one that came inline.
+endpoint::CopyPolicy policy_of(const broadcast::Ring& ring, bool in_block) noexcept {
+  return endpoint::copy_policy_of_published(endpoint::CopyPolicy::kAuto, ring, in_block);
+}
+
 Result<Item> item_of(const broadcast::Ring& ring, broadcast::Incoming& message) {
   const auto frame = message.frame();
-  const bool copied = message.block.valid() && endpoint::is_hoarding_of(ring);
-  return api::to_item(*ring.arena(), frame, message.block, copied);
+  return api::to_item(*ring.arena(), frame, message.block, policy_of(ring, message.block.valid()));
 }
 
 // Returns the bytes of a message that is not a flat frame, such as an array of uint8. The message keeps its block.
@@ -77,7 +81,7 @@ Result<FlatItem> flat_of_item(const broadcast::Ring& ring, broadcast::Incoming& 
     if (!held) return std::move(held).error();
     block = std::move(*held);
   }
-  Result<Item> item = api::to_item(*ring.arena(), message.frame(), block, endpoint::is_hoarding_of(ring));
+  Result<Item> item = api::to_item(*ring.arena(), message.frame(), block, policy_of(ring, block.valid()));
   if (!item) return std::move(item).error();
   const auto bytes = detail::bytes_in(*item);
   if (!bytes && bytes.code() == Code::kOutOfSharedMemory) return bytes.error();
@@ -88,10 +92,8 @@ Result<FlatItem> flat_of_item(const broadcast::Ring& ring, broadcast::Incoming& 
 
 Result<FlatItem> flat_of(const broadcast::Ring& ring, broadcast::Incoming& message) {
   const auto run = format::flat_run(message.frame());
-  const bool is_copied =
-      !message.block.valid() || (run && run->size() <= endpoint::kCopiedMessageBytes) || endpoint::is_hoarding_of(ring);
   if (!run) return flat_of_item(ring, message);
-  if (is_copied) return detail::flat_copy(*run);
+  if (endpoint::is_copied(policy_of(ring, message.block.valid()), run->size(), false)) return detail::flat_copy(*run);
   api::OfferedLease offered(message.block);
   auto made = detail::FlatAccess::make(offered.owner(), nullptr, *run);
   offered.made();

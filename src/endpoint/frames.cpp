@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "endpoint/copy_policy.h"
 #include "endpoint/transfer.h"
 #include "format/standalone.h"
 #include "platform/copy.h"
@@ -81,8 +82,7 @@ Result<RawFrame> raw_frame(Arena& arena, Incoming& message, WaitHooks* hooks) {
   return filled(message.ticket(), [&](RawFrame& frame) {
     const auto block = message.in_block() ? message.block() : memory::BlockRef{};
     const auto keep = [&](std::span<const std::byte> bytes, const Referred& referred, const auto& blocks) -> Status {
-      if (!message.in_block() || bytes.size() <= kCopiedMessageBytes || is_seen(arena, message, referred) ||
-          is_hoarding(arena, message, blocks)) {
+      if (is_copied(copy_policy(CopyPolicy::kAuto, arena, message, referred, blocks), bytes.size(), false)) {
         return make_copy(frame, bytes.size(), hooks,
                          [&](std::byte* to) { platform::copy_bytes(to, bytes.data(), bytes.size()); });
       }

@@ -184,19 +184,4 @@ std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
   return blocks;
 }
 
-bool is_seen(memory::Arena& arena, const channel::Incoming& message,
-             std::span<const memory::BlockRef> referred) noexcept {
-  if (!message.came_back() || !message.in_block()) return false;
-  const auto seen = [&](const memory::BlockRef& block) { return arena.holders().is_seen(block); };
-  return seen(message.block()) || std::any_of(referred.begin(), referred.end(), seen);
-}
-
-bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
-                 std::span<const std::span<const std::byte>> referred) noexcept {
-  const memory::BlockEntry* entry = message.in_block() ? arena.blocks().entry(message.block().id) : nullptr;
-  std::uint64_t brought = entry == nullptr ? 0 : entry->committed.load(std::memory_order_acquire);
-  for (const auto& block : referred) brought += block.size();
-  return is_hoarding(arena, brought);
-}
-
 }  // namespace shmtree::endpoint

@@ -53,26 +53,4 @@ Status stage_frame(std::span<const std::byte> frame, channel::Channel& channel, 
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
                                                         std::span<const memory::BlockRef> referred);
 
-// Returns true if views hold more than half of the budget, not counting `uncounted` bytes. Received items are then
-// copied, so that a process that keeps every item does not stop the senders.
-inline bool is_hoarding(memory::Arena& arena, std::uint64_t uncounted) noexcept {
-  const std::uint64_t held = arena.pool().held_bytes();
-  return held > uncounted && held - uncounted > arena.pool().max_bytes() / 2;
-}
-// For a message of a channel: besides what it brings. Its block is held, and those it refers to are `referred`.
-bool is_hoarding(memory::Arena& arena, const channel::Incoming& message,
-                 std::span<const std::span<const std::byte>> referred) noexcept;
-// For what a Latest or a Broadcast has: besides `thing.kept_bytes()`, which it holds itself.
-template <class Thing>
-bool is_hoarding_of(const Thing& thing) noexcept {
-  return is_hoarding(*thing.arena(), 0) && is_hoarding(*thing.arena(), thing.kept_bytes());
-}
-// Whether somebody had this message before and may still see it, or a block that it refers to: a view of it was kept
-// as it went back, or a child of its taker's inherited one. Then it is copied out, so that nobody sees what another
-// writes.
-bool is_seen(memory::Arena& arena, const channel::Incoming& message,
-             std::span<const memory::BlockRef> referred) noexcept;
-// Messages up to this size are copied out in any case.
-constexpr std::uint64_t kCopiedMessageBytes = 16384;
-
 }  // namespace shmtree::endpoint

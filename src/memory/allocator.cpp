@@ -22,11 +22,15 @@ constexpr std::uint64_t kLarge =
 constexpr std::uint64_t kMaxCredit = 4u << 20;
 constexpr std::uint64_t kLeftToPrograms = 4u << 20;  // they need some memory to deal with the error
 constexpr std::int64_t kCreditLifeNs = 100'000'000;
+constexpr std::int64_t kNoGrowthNs = 1'000'000'000;
 constexpr std::uint64_t kSharers = 64;  // so many processes may use what is left at once
 
 // Bytes that this process may commit before it asks again, and until when.
 std::atomic<std::uint64_t> g_credit{0};
 std::atomic<std::int64_t> g_credit_ends_ns{0};
+
+// Until then this process takes no pages only so that blocks may rest, since the machine had none.
+std::atomic<std::int64_t> g_no_growth_until_ns{0};
 
 std::atomic<Allocator::Shrinker> g_shrinker{nullptr};
 
@@ -110,7 +114,8 @@ bool Allocator::make_room_in_machine(std::uint64_t need, const WaitContext& wait
 Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitContext& wait, bool* short_of_machine) {
   const unsigned size_class = parts_.table.geometry().class_for(request.bytes);
   const std::uint64_t need = request.pages;
-  for (int attempt = 0; attempt < 3; ++attempt) {
+  bool may_grow = need <= kLarge && coarse_monotonic_ns() >= g_no_growth_until_ns.load(std::memory_order_relaxed);
+  for (int attempt = 0; attempt < 4; ++attempt) {
     Status table = parts_.pool.ensure_table(size_class);
     if (!table) {
       parts_.participants.has_descriptors();  // its error may be that
@@ -125,14 +130,25 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
     // Not before: a wait may run code that forks, and go on in the child.
     const Identity me = parts_.participants.current();
     BlockPool::Taken taken;
-    if (me != kNobody) taken = parts_.pool.take(size_class, need, request.bytes, request.kind, me);
+    if (me != kNobody) taken = parts_.pool.take(size_class, need, request.bytes, request.kind, me, may_grow);
     const std::uint64_t committed = load_relaxed(header_.committed_bytes);
     parts_.reclaimer.unlock();
+    if (taken.unmapped && may_grow) {
+      may_grow = false;
+      continue;
+    }
     if (taken.unmapped) {
       return parts_.mapping.unmapped("a block of " + in_words(need));
     }
     if (taken.data != nullptr) {
       auto block = commit(taken, me, request, wait, short_of_machine);
+      const bool no_pages = *short_of_machine || (!block && block.code() == Code::kOutOfSharedMemory);
+      if (no_pages && may_grow) {  // a block that rests has some
+        g_no_growth_until_ns.store(coarse_monotonic_ns() + kNoGrowthNs, std::memory_order_relaxed);
+        may_grow = false;
+        *short_of_machine = false;
+        continue;
+      }
       if (!*short_of_machine || evict(need, wait) == 0) return block;
       *short_of_machine = false;
       continue;

@@ -94,11 +94,13 @@ BlockEntry* BlockPool::next_entry(unsigned size_class, std::uint64_t place) noex
 
 // While fewer blocks rest than should, the class grows; within a quarter of the budget, so that this takes nothing from
 // other classes.
-BlockPool::From BlockPool::choose(const ClassState& state, unsigned size_class, std::uint64_t need) const noexcept {
+BlockPool::From BlockPool::choose(const ClassState& state, unsigned size_class, std::uint64_t need,
+                                  bool may_grow) const noexcept {
   const std::uint64_t resting = load_relaxed(state.resting_count);
   if (resting >= resting_blocks(size_class)) return From::kResting;
   if (load_relaxed(state.warm) != 0) return From::kWarm;
-  if (resting != 0 && load_relaxed(header_.committed_bytes) + need > max_bytes() / 4) return From::kResting;
+  const bool grows = may_grow && load_relaxed(header_.committed_bytes) + need <= max_bytes() / 4;
+  if (resting != 0 && !grows) return From::kResting;
   return load_relaxed(state.cold) != 0 ? From::kCold : From::kUnused;
 }
 
@@ -133,10 +135,10 @@ void BlockPool::remove(ClassState& state, const Candidate& first) noexcept {
 }
 
 BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind,
-                                 Identity me) noexcept {
+                                 Identity me, bool may_grow) noexcept {
   Taken taken;
   ClassState& state = header_.class_state(size_class);
-  const From from = choose(state, size_class, need);
+  const From from = choose(state, size_class, need, may_grow);
   // Offsets outlast the budget (blocks are more than half full), so only a table not yet committed ends here.
   if (from == From::kUnused && load_relaxed(state.high) + 1 > load_relaxed(state.table_committed)) return taken;
   const Candidate first = candidate(state, size_class, from);

@@ -56,7 +56,9 @@ class BlockPool {
     bool unmapped = false;      // for want of address space
   };
   // None when the budget has no room for `need` bytes of pages, the table is not long enough, or a list was damaged.
-  Taken take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind, Identity me) noexcept;
+  // `may_grow`: blocks may go on resting while others get pages.
+  Taken take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind, Identity me,
+             bool may_grow) noexcept;
   // Puts back a block that nothing refers to. It rests if somebody held it, and so may have read it.
   void put(BlockId id, BlockEntry& block) noexcept;
 
@@ -81,7 +83,7 @@ class BlockPool {
     BlockId id{};
     BlockEntry* block = nullptr;
   };
-  From choose(const ClassState& state, unsigned size_class, std::uint64_t need) const noexcept;
+  From choose(const ClassState& state, unsigned size_class, std::uint64_t need, bool may_grow) const noexcept;
   Candidate candidate(const ClassState& state, unsigned size_class, From from) noexcept;
   void remove(ClassState& state, const Candidate& first) noexcept;
   BlockEntry* free_entry(unsigned size_class, std::uint64_t place) noexcept;

@@ -8,6 +8,7 @@
 #include "platform/file.h"
 #include "support/arenas.h"
 #include "support/catch2.h"
+#include "support/failing_calls.h"
 #include "support/waits.h"
 
 using namespace shmtree;
@@ -55,6 +56,20 @@ TEST_CASE("Resting blocks take no more than a quarter of the budget") {
   CHECK(arena->inspector().stats().committed_bytes <= kMiB + 100'000);
   overfill(*arena);
   CHECK(arena->inspector().check() == "");
+}
+
+TEST_CASE("A block that rests is used when the machine has no pages") {
+  if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail as well
+  auto arena = new_arena(64 * kMiB);
+  Child child([&] {
+    { const Lease a = new_lease(*arena, 100'000), b = new_lease(*arena, 100'000); }
+    if (!fail_call(SYS_fallocate, ENOSPC)) return true;  // no filters here
+    for (int i = 0; i < 20; ++i) {
+      if (!arena->allocate(100'000, BlockKind::kMessage, no_wait())) return false;
+    }
+    return arena->inspector().check().empty();
+  });
+  CHECK(child.succeeded());
 }
 
 TEST_CASE("Resting blocks are given back when another class needs the budget") {

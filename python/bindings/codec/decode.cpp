@@ -136,7 +136,7 @@ PyObject*& Decoder::copied_slot(const format::ArrayInfo& info) {
 
 PyObject* Decoder::owner_of(std::uint32_t block) {
   PyObject*& owner = block == kOwnFrame ? frame_owner_ : at(tables_.owners, block);
-  if (!owner) owner = context_.make_owner(context_.state, block);
+  if (!owner) owner = context_.owners->make(block);
   return owner;
 }
 

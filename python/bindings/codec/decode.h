@@ -8,19 +8,15 @@
 #include <span>
 
 #include "bindings/cpython/python_api.h"
+#include "endpoint/copy_policy.h"
 
 namespace shmtree::python {
 
-enum class CopyPolicy : std::uint8_t {
-  kAuto,  // small is copied, large is viewed
-  kAll,   // everything is copied
-  kNone,  // every array is a view
-};
+using endpoint::CopyPolicy;
 
 // What a call's argument `copy` says; null and None: kAuto. False with a Python error set.
 bool parse_copy_policy(PyObject* value, CopyPolicy* policy);
 
-inline constexpr std::uint64_t kSmallMessageBytes = 16 << 10;
 inline constexpr std::uint64_t kSmallArrayBytes = 4 << 10;
 
 // Torch has no read-only tensors: which of those on memory that may not be written are views all the same.
@@ -39,6 +35,15 @@ struct ExternalBlock {
 // Stands for the frame itself where blocks are numbered.
 inline constexpr std::uint32_t kOwnFrame = UINT32_MAX;
 
+// Makes what becomes the `base` of the views of a block.
+class ViewOwners {
+ public:
+  virtual ~ViewOwners() = default;
+  // A new reference, or null with a Python error set. Called at most once for the frame (kOwnFrame) and for each
+  // external block, when the first view of it is made.
+  virtual PyObject* make(std::uint32_t block) = 0;
+};
+
 struct DecodeContext {
   CopyPolicy copy = CopyPolicy::kAuto;
   bool allow_pickle = false;  // also: whether modules may be imported for classes
@@ -47,10 +52,7 @@ struct DecodeContext {
   bool writable = true;       // views of the frame may be written, unless the array was read-only
   TensorViews tensor_views = TensorViews::kExternal;
 
-  // Makes what becomes the `base` of the views of one block: a new reference, or null with a Python error set. Called
-  // at most once for the frame (kOwnFrame) and for each external block, when the first view of it is made.
-  PyObject* (*make_owner)(void* state, std::uint32_t block) = nullptr;
-  void* state = nullptr;
+  ViewOwners* owners = nullptr;  // not asked with CopyPolicy::kAll
 
   // By `reference`. A message that refers to any other is corrupt.
   std::span<const ExternalBlock> externals{};

@@ -102,7 +102,7 @@ bool Decoder::is_copied(const format::ArrayInfo& info, const std::byte* buffer) 
   }
   // By buffer, not by array: all arrays on one buffer share memory, or none does.
   if (info.buffer_bytes < kSmallArrayBytes) return true;
-  if (!info.external() && in.total_bytes() <= kSmallMessageBytes) return true;
+  if (endpoint::is_copied(context_.copy, in.total_bytes(), info.external())) return true;
   return reinterpret_cast<std::uintptr_t>(buffer) % kEnoughAlignment != 0;
 }
 

@@ -70,14 +70,15 @@ PyObject* pack_aside(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObjec
 }
 
 // The buffer given to unpack, until the first view needs it for longer.
-struct Input {
+struct Input final : ViewOwners {
   Py_buffer buffer{};
-  ~Input() {
+  Input() = default;
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+  ~Input() override {
     if (buffer.obj) PyBuffer_Release(&buffer);
   }
-  static PyObject* make_owner(void* state, std::uint32_t) {
-    return new_buffer_lease(std::move(static_cast<Input*>(state)->buffer));
-  }
+  PyObject* make(std::uint32_t) override { return new_buffer_lease(std::move(buffer)); }
   std::span<const std::byte> bytes() const noexcept {
     return {static_cast<const std::byte*>(buffer.buf), static_cast<std::size_t>(buffer.len)};
   }
@@ -98,8 +99,7 @@ PyObject* unpack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* n
   }
   context.allow_pickle = context.allow_pickle || allow_pickle == 1;
   context.writable = !input.buffer.readonly;
-  context.make_owner = Input::make_owner;
-  context.state = &input;
+  context.owners = &input;
   PyObject* object = decode(input.bytes(), context);
   if (!object && !context.allow_pickle) name_refuser("this call");
   return object;

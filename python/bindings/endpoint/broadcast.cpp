@@ -12,8 +12,8 @@
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
 #include "broadcast/subscriber.h"
+#include "endpoint/copy_policy.h"
 #include "endpoint/published.h"
-#include "endpoint/transfer.h"
 #include "platform/clock.h"
 
 namespace shmtree::python {
@@ -149,8 +149,8 @@ py::object read_one(const SubscriberEnd& self, Subscriber& reader, ClosableHooks
   const broadcast::Incoming& message = place.message();
   Retry retry = Retry::kNever;
   try {
-    return decode_published(*ring.arena(), message.frame(), message.block, copy, self.allow_pickle,
-                            message.block.valid() && endpoint::is_hoarding_of(ring), &retry);
+    const CopyPolicy policy = endpoint::copy_policy_of_published(copy, ring, message.block.valid());
+    return decode_published(*ring.arena(), message.frame(), message.block, policy, self.allow_pickle, &retry);
   } catch (...) {
     if (retry == Retry::kCounted) place.give_back(broadcast::FailedBuild::kCounted);
     if (retry == Retry::kInterrupted) place.give_back(broadcast::FailedBuild::kInterrupted);

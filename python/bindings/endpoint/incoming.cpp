@@ -7,6 +7,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/loan.h"
+#include "endpoint/copy_policy.h"
 #include "endpoint/frames.h"
 #include "endpoint/transfer.h"
 
@@ -17,55 +18,54 @@ using channel::Incoming;
 using memory::Arena;
 using memory::BlockRef;
 
-// Where decode() gets the owners of views from.
-struct IncomingSource {
-  Incoming* message;
-  Arena* arena;
-  std::vector<BlockRef> referred{};
-  MayGoBack* taken = nullptr;  // made with the first view; null for a message that was received for good
-  bool no_hold = false;        // of a block that is there
+// Holds the blocks that the views of a message are on.
+class IncomingOwners final : public ViewOwners {
+ public:
+  // `taken` is made with the first view; null for a message that was received for good.
+  IncomingOwners(Arena& arena, Incoming& message, MayGoBack* taken) : arena_(arena), message_(message), taken_(taken) {
+    if (message.in_block()) referred_ = arena.blocks().referred_to_by(message.block());
+  }
+
+  const std::vector<BlockRef>& referred() const noexcept { return referred_; }
+  // Whether a block is there that could not be held.
+  bool no_hold() const noexcept { return no_hold_; }
+
+  PyObject* make(std::uint32_t block) override {
+    if (block == kOwnFrame) {
+      auto lease = message_.adopt();
+      return lease ? new_owner(std::move(*lease)) : raise(lease.error());
+    }
+    // The frame is held, and so keeps the block that it refers to until we hold that ourselves.
+    EndHooks hooks;
+    auto lease = arena_.hold_existing(referred_[block], {platform::Deadline::never(), &hooks});
+    no_hold_ = !lease && lease.code() != Code::kNotFound;
+    return lease ? new_owner(std::move(*lease)) : raise(lease.error());
+  }
+
+ private:
+  PyObject* new_owner(memory::Lease block) {
+    if (taken_ == nullptr) return new_received_lease(std::move(block), nullptr);
+    if (*taken_ == nullptr) *taken_ = std::make_shared<std::atomic<bool>>(true);
+    return new_received_lease(std::move(block), *taken_);
+  }
+
+  Arena& arena_;
+  Incoming& message_;
+  std::vector<BlockRef> referred_;
+  MayGoBack* taken_;
+  bool no_hold_ = false;
 };
 
-PyObject* new_owner(IncomingSource& source, memory::Lease block) {
-  if (source.taken == nullptr) return new_received_lease(std::move(block), nullptr);
-  if (*source.taken == nullptr) *source.taken = std::make_shared<std::atomic<bool>>(true);
-  return new_received_lease(std::move(block), *source.taken);
-}
-
-PyObject* make_incoming_owner(void* state, std::uint32_t block) {
-  auto& source = *static_cast<IncomingSource*>(state);
-  if (block == kOwnFrame) {
-    auto lease = source.message->adopt();
-    return lease ? new_owner(source, std::move(*lease)) : raise(lease.error());
-  }
-  // The frame is held, and so keeps the block that it refers to until we hold that ourselves.
-  EndHooks hooks;
-  auto lease = source.arena->hold_existing(source.referred[block], {platform::Deadline::never(), &hooks});
-  source.no_hold = !lease && lease.code() != Code::kNotFound;
-  return lease ? new_owner(source, std::move(*lease)) : raise(lease.error());
-}
-
-PyObject* decode_inline(Incoming& message, DecodeContext& context) {
-  context.copy = CopyPolicy::kAll;  // there is nothing to be viewed
-  return decode(message.frame(), context);
-}
-
-PyObject* decode_block(IncomingSource& source, DecodeContext& context) {
-  Incoming& message = *source.message;
-  source.referred = source.arena->blocks().referred_to_by(message.block());
-  const auto blocks = endpoint::referred_blocks(*source.arena, source.referred);
-  if (endpoint::is_seen(*source.arena, message, source.referred) ||
-      (context.copy == CopyPolicy::kAuto && endpoint::is_hoarding(*source.arena, message, blocks))) {
-    context.copy = CopyPolicy::kAll;
-  }
+PyObject* decode_message(Arena& arena, Incoming& message, IncomingOwners& owners, DecodeContext& context) {
+  const auto blocks = endpoint::referred_blocks(arena, owners.referred());
+  context.copy = endpoint::copy_policy(context.copy, arena, message, owners.referred(), blocks);
   std::vector<ExternalBlock> externals;
   externals.reserve(blocks.size());
   for (const std::span<const std::byte> block : blocks) {
     externals.push_back({{const_cast<std::byte*>(block.data()), block.size()}, true});
   }
   context.externals = externals;
-  context.make_owner = make_incoming_owner;
-  context.state = &source;
+  context.owners = &owners;
   return decode(message.frame(), context);
 }
 
@@ -90,10 +90,12 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   context.copy = copy;
   context.allow_pickle = self->allow_pickle && channel.allows_pickle();
   context.for_channel = true;
-  IncomingSource source{.message = &message, .arena = channel.arena().get(), .taken = taken};
+  bool no_hold = false;
   PyObject* object = nullptr;
   try {
-    object = message.in_block() ? decode_block(source, context) : decode_inline(message, context);
+    IncomingOwners owners(*channel.arena(), message, taken);
+    object = decode_message(*channel.arena(), message, owners, context);
+    no_hold = owners.no_hold();
   } catch (const std::bad_alloc&) {
     if (!PyErr_Occurred()) PyErr_NoMemory();
   }
@@ -106,7 +108,7 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   }
   // SystemExit and its like may be of a signal handler, or of the message: it goes back, a limited number of times.
   const bool is_interrupted = context.interrupted || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
-  const bool has_no_memory = source.no_hold || PyErr_ExceptionMatches(PyExc_MemoryError);
+  const bool has_no_memory = no_hold || PyErr_ExceptionMatches(PyExc_MemoryError);
   const bool is_counted = !is_interrupted && (has_no_memory || !PyErr_ExceptionMatches(PyExc_Exception));
   if (is_counted) message.set_not_built();
   *may_retry = is_interrupted || is_counted;

@@ -7,8 +7,8 @@
 #include "bindings/bind.h"
 #include "bindings/cpython/fast_method.h"
 #include "bindings/endpoint/published.h"
+#include "endpoint/copy_policy.h"
 #include "endpoint/published.h"
-#include "endpoint/transfer.h"
 
 namespace shmtree::python {
 
@@ -38,8 +38,8 @@ std::uint64_t publish(LatestEnd& self, py::handle object, py::handle timeout, bo
 
 py::tuple decoded(const Held& held, const Store& store, py::handle copy, bool allow_pickle) {
   const std::span<const std::byte> frame(held.block.data(), held.bytes);
-  return py::make_tuple(held.version, decode_published(*store.arena(), frame, held.block, copy_policy_of(copy),
-                                                       allow_pickle, endpoint::is_hoarding_of(store)));
+  const CopyPolicy policy = endpoint::copy_policy_of_published(copy_policy_of(copy), store, true);
+  return py::make_tuple(held.version, decode_published(*store.arena(), frame, held.block, policy, allow_pickle));
 }
 
 // newer_than, timeout, copy.

@@ -75,24 +75,35 @@ Result<memory::OwnedBlock> Published::stage(Arena& arena, const platform::WaitCo
 
 namespace {
 
-struct PublishedSource {
-  Arena* arena;
-  memory::BlockRef block;
-  std::vector<memory::BlockRef> referred{};
-  bool no_hold = false;  // a block exists but could not be held, for want of memory or addresses
-};
+// Holds the blocks that the views of a published message are on. What is held keeps what it refers to, so neither needs
+// a lock. Others read these blocks: nobody may make a view of one writable.
+class PublishedOwners final : public ViewOwners {
+ public:
+  PublishedOwners(Arena& arena, const memory::Lease& block) : arena_(arena) {
+    if (!block.valid()) return;
+    block_ = block.ref();
+    referred_ = arena.blocks().referred_to_by(block_);
+  }
 
-// What is held keeps what it refers to, so neither needs a lock. Others read these blocks: nobody may make a view of
-// one writable.
-PyObject* make_published_owner(void* state, std::uint32_t block) {
-  auto& source = *static_cast<PublishedSource*>(state);
-  auto lease = source.arena->hold_referred(block == kOwnFrame ? source.block : source.referred[block]);
-  source.no_hold = !lease && lease.code() != Code::kNotFound;
-  if (!lease) return raise(lease.error());
-  PyObject* owner = new_received_lease(std::move(*lease), nullptr);
-  if (owner) as_lease(owner)->writable = false;
-  return owner;
-}
+  const std::vector<memory::BlockRef>& referred() const noexcept { return referred_; }
+  // Whether a block is there that could not be held, for want of memory or addresses.
+  bool no_hold() const noexcept { return no_hold_; }
+
+  PyObject* make(std::uint32_t block) override {
+    auto lease = arena_.hold_referred(block == kOwnFrame ? block_ : referred_[block]);
+    no_hold_ = !lease && lease.code() != Code::kNotFound;
+    if (!lease) return raise(lease.error());
+    PyObject* owner = new_received_lease(std::move(*lease), nullptr);
+    if (owner) as_lease(owner)->writable = false;
+    return owner;
+  }
+
+ private:
+  Arena& arena_;
+  memory::BlockRef block_{};
+  std::vector<memory::BlockRef> referred_;
+  bool no_hold_ = false;
+};
 
 // Attaches a copy of the frame to the current exception, if the frame stands alone.
 void add_frame(std::span<const std::byte> bytes, const DecodeContext& context) {
@@ -125,29 +136,22 @@ PyObject* decoded(std::span<const std::byte> frame, DecodeContext& context) {
 }  // namespace
 
 py::object decode_published(Arena& arena, std::span<const std::byte> frame, const memory::Lease& block, CopyPolicy copy,
-                            bool allow_pickle, bool hoarded, Retry* retry) try {
+                            bool allow_pickle, Retry* retry) try {
   DecodeContext context;
-  context.copy = hoarded && copy == CopyPolicy::kAuto ? CopyPolicy::kAll : copy;
+  context.copy = copy;
   context.allow_pickle = allow_pickle;
   context.for_channel = true;
   context.writable = false;
-  context.tensor_views = context.copy == CopyPolicy::kNone ? TensorViews::kAll : TensorViews::kNone;
-  if (!block.valid()) {  // there is nothing to be viewed
-    context.copy = CopyPolicy::kAll;
-    PyObject* object = decoded(frame, context);
-    if (!object && retry) *retry = retry_after(context, false);
-    return own(object);
-  }
-  PublishedSource source{&arena, block.ref(), arena.blocks().referred_to_by(block.ref())};
+  context.tensor_views = copy == CopyPolicy::kNone ? TensorViews::kAll : TensorViews::kNone;
+  PublishedOwners owners(arena, block);
   std::vector<ExternalBlock> externals;
-  for (const auto& each : endpoint::referred_blocks(arena, source.referred)) {
+  for (const auto& each : endpoint::referred_blocks(arena, owners.referred())) {
     externals.push_back({{const_cast<std::byte*>(each.data()), each.size()}, false});
   }
   context.externals = externals;
-  context.make_owner = make_published_owner;
-  context.state = &source;
+  context.owners = &owners;
   PyObject* object = decoded(frame, context);
-  if (!object && retry) *retry = retry_after(context, source.no_hold);
+  if (!object && retry) *retry = retry_after(context, owners.no_hold());
   return own(object);
 } catch (const std::bad_alloc&) {
   if (retry) *retry = Retry::kCounted;

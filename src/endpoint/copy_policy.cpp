@@ -1,0 +1,36 @@
+#include "endpoint/copy_policy.h"
+
+#include <algorithm>
+
+namespace shmtree::endpoint {
+
+namespace {
+
+// A view of the message was kept as it went back, or a child of its taker's inherited one.
+bool is_seen(memory::Arena& arena, const channel::Incoming& message,
+             std::span<const memory::BlockRef> referred) noexcept {
+  if (!message.came_back()) return false;
+  const auto seen = [&](const memory::BlockRef& block) { return arena.holders().is_seen(block); };
+  return seen(message.block()) || std::any_of(referred.begin(), referred.end(), seen);
+}
+
+// Its block is held, and so are those that it refers to: what it brings is not counted.
+std::uint64_t brought_bytes(memory::Arena& arena, const channel::Incoming& message,
+                            std::span<const std::span<const std::byte>> blocks) noexcept {
+  const memory::BlockEntry* entry = arena.blocks().entry(message.block().id);
+  std::uint64_t brought = entry == nullptr ? 0 : entry->committed.load(std::memory_order_acquire);
+  for (const auto& block : blocks) brought += block.size();
+  return brought;
+}
+
+}  // namespace
+
+CopyPolicy copy_policy(CopyPolicy asked, memory::Arena& arena, const channel::Incoming& message,
+                       std::span<const memory::BlockRef> referred,
+                       std::span<const std::span<const std::byte>> blocks) noexcept {
+  if (!message.in_block() || is_seen(arena, message, referred)) return CopyPolicy::kAll;
+  if (asked != CopyPolicy::kAuto) return asked;
+  return is_hoarding(arena, brought_bytes(arena, message, blocks)) ? CopyPolicy::kAll : CopyPolicy::kAuto;
+}
+
+}  // namespace shmtree::endpoint
