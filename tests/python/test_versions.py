@@ -115,6 +115,22 @@ def test_open_names_both_versions_of_the_arena(kind: str) -> None:
         assert "the arena has layout version 77; this library reads version " in said
 
 
+def test_commands_name_both_versions_of_an_arena(tmp_path: pathlib.Path) -> None:
+    arena = shmtree.Arena(64 << 20)
+    ends = arena.create_pair(name="x")
+    change_version(arena, b"smtarena")
+    out = str(tmp_path / "file")
+    shows = [["inspect", "x"], ["why", "x"], ["why"], ["top", "--once"]]
+    for verb in (*shows, ["trace", "x", "--out", out], ["record", out, "x"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "shmtree", *verb], check=False, capture_output=True, text=True, timeout=120
+        )
+        assert "version 77; this library reads version " in done.stdout + done.stderr, (verb, done)
+        assert "Traceback" not in done.stderr
+        assert done.returncode == (0 if verb in shows else 1)
+    del ends
+
+
 def test_open_handle_names_both_versions_of_a_handle() -> None:
     queue = shmtree.Queue()
     handle = queue.handle()
