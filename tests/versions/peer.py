@@ -182,7 +182,11 @@ CASES: dict[str, Callable[[pathlib.Path], Any]] = {
     "shmtree inspect": lambda folder: run_shmtree("inspect", "v-pair"),
     "shmtree top": lambda folder: run_shmtree("top", "--once"),
     "shmtree why": lambda folder: run_shmtree("why", "v-service"),
+    "name that a kill left": lambda folder: not is_taken("v-taken"),
+    "other names that it left": lambda folder: not any((shmtree.clean_names(), shmtree.list_names())[1:]),
 }
+#: The first case that run.py reads after it has killed the process that made the objects.
+AFTER_KILL = "name that a kill left"
 #: Commands that succeed whatever version the arenas have. All but "ls" say which arenas they cannot read.
 OBSERVERS = ("shmtree ls", "shmtree inspect", "shmtree top", "shmtree why")
 

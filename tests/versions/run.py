@@ -118,6 +118,9 @@ def meet(maker: Side, reader: Side, expected: dict[str, dict[str, str]], verbose
             if process.stdout.readline().strip() != "ready":
                 raise SystemExit(f"{maker.title} makes nothing: {process.communicate()[1]}")
             for case in peer.CASES:
+                if case == peer.AFTER_KILL:
+                    process.kill()
+                    process.wait()
                 outcome = outcomes[case] = reader.read(folder, case)
                 fault = judge(case, outcome, expected.get(case), reader.title == "present")
                 findings += bool(fault)
