@@ -44,7 +44,7 @@ enum class Code : std::uint8_t {
   kOutOfSharedMemory,  ///< held views, the machine or this process leave no memory
   kCorrupt,            ///< bytes that no sender of this version writes
   kPickleRefused,      ///< the message needs pickle, or a class, that is not allowed
-  kIncompatible,       ///< not an arena; another version of an arena, name, message or saved buffer
+  kIncompatible,       ///< not an arena; another version of an arena, handle, name, message or saved buffer
   kNotFound,           ///< no such name
   kExists,             ///< the name is in use
   kInvalid,            ///< an argument out of range

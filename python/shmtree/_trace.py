@@ -88,9 +88,11 @@ class _Tap:
 
 
 def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """The channels of these names, or all; FileNotFoundError for one that is not there."""
+    """The channels of these names, or all. FileNotFoundError for one that is not there; Error if it cannot be read."""
     left = set(names)
     for arena in observe()["arenas"]:
+        for name in left & set(arena["names"]) if arena["refused"] else ():
+            raise Error(f"the name {name!r}: {arena['refused']}")
         for number, channel in enumerate(arena.get("channels", ())):
             if channel["refused"] is None and (not names or left & set(channel["names"])):
                 left -= set(channel["names"])

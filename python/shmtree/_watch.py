@@ -13,6 +13,7 @@ from typing import Any
 
 from . import _core
 from ._observe import Observer, is_of, messages, seen
+from ._shown import label
 
 MOST_MESSAGES = 1000  # of each channel
 SPARE = 4  # descriptors that looks and dumps need
@@ -30,7 +31,8 @@ class Watch:
     A dump is a file that its user alone can read: JSON with `time`, `killed` (what each did before: `waits`, `sending`,
     `receiving`, `held`, `locks`), `arena` as it was found, queued messages described, and `before`, the same at the
     look before, `seconds` earlier. Close it, or let it go, to let go of the arenas. `trouble` says what it could not
-    do at the last look: watch, for want of descriptors, or write, as of a disk that is full.
+    do at the last look: watch, for want of descriptors or since an arena is of another version, or write, as of a disk
+    that is full.
     """
 
     def __init__(self, directory: str, names: Iterable[str] = ()) -> None:
@@ -56,7 +58,11 @@ class Watch:
         except OSError as error:
             self.trouble = str(error)
             return
-        arenas = [arena for arena in looked if not arena["refused"] and self._is_watched(arena)]
+        watched = [arena for arena in looked if self._is_watched(arena)]
+        arenas = [arena for arena in watched if not arena["refused"]]
+        for arena in watched:
+            if arena["refused"]:
+                self.trouble = f"arena {label(arena)} is not watched: {arena['refused']}"
         owed = yield from self._dumps(arenas, now)
         before = {arena["uuid"]: (now, arena) for arena in arenas}
         self._before = before | {uuid: self._before[uuid] for uuid in owed & self._before.keys()}

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from . import _shown
-from ._observe import Observer, seen, users
+from ._observe import Observer, is_of, seen, users
 
 BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both looks is not one that was about to end
 _CLOCK_S = 0.02  # by which the clocks of waits and looks may differ
@@ -173,6 +173,8 @@ def _check_known(look: dict[str, Any], what: str) -> None:
             return
         if any(what in channel["names"] for channel in arena.get("channels", ())):
             return
+        if arena["refused"] and is_of(arena, what):
+            return
     raise FileNotFoundError(f"no process in sight that has an arena, and no channel, is {what!r}")
 
 
@@ -192,6 +194,18 @@ def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
         edges.setdefault(wait.pid, set()).update(wait.for_pids)
     wanted = start.union(*(_reached(edges, pid) for pid in start)) if start else start
     return [wait for wait in waits if wait.pid in wanted]
+
+
+def _refused(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields what could not be read: its waits are not known."""
+    for arena in look["arenas"]:
+        pids = [opener["pid"] for opener in arena["openers"]]
+        if arena["refused"]:
+            yield {"what": f"arena {_shown.label(arena)}", "pids": pids, "reason": arena["refused"]}
+        for number, channel in enumerate(arena.get("channels", ())):
+            if channel["refused"]:
+                what = f"channel {_shown.channel_label(arena, number)}"
+                yield {"what": what, "pids": pids, "reason": channel["refused"]}
 
 
 def _stack(pid: int, program: str) -> str:
@@ -216,8 +230,9 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
 
     `waits`: pid, thread, what, at, channel, arena, block, seconds, `for_pids` (any of these could end it), and of them
     those that are `stopped` or `never_used` the end that nobody has used. `deadlocks`: pids, channels, places, seconds.
-    `locks` of stopped processes: pid, of. `stacks`: text by pid, where py-spy is installed. FileNotFoundError where
-    nothing is `what`, and OSError where this process has no descriptors left to look with.
+    `locks` of stopped processes: pid, of. `refused`: arenas and channels that cannot be read, such as those of another
+    version (what, pids, reason); `what` does not limit them. `stacks`: text by pid, where py-spy is installed.
+    FileNotFoundError where nothing is `what`, and OSError where this process has no descriptors left to look with.
     """
     observer = Observer()
     before = {wait.key for wait in _waits(seen(observer.look()))}
@@ -244,6 +259,7 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
         ],
         "deadlocks": [each for each in deadlocks if what is None or pids.keys() & set(each["pids"])],
         "locks": [lock for lock in _locks(look) if what is None or lock["pid"] in pids],
+        "refused": list(_refused(look)),
         "stacks": stacks(pids),
     }
 
@@ -262,7 +278,12 @@ def words(found: dict[str, Any]) -> str:
     for pid, stack in found["stacks"].items():
         lines += ["", f"Python stack of {pid}:", *(f"  {line}" for line in stack.splitlines())]
     nobody = f"Nobody has waited for longer than {BETWEEN_LOOKS} s. Who waits often, and briefly: see top."
-    return "\n".join(lines) or nobody
+    lines = lines or [nobody]
+    lines += [
+        f"The waits at {each['what']} of {_shown.who(each['pids'])} are not known: {each['reason']}."
+        for each in found["refused"]
+    ]
+    return "\n".join(lines)
 
 
 def _wait_words(wait: dict[str, Any]) -> str:

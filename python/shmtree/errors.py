@@ -211,4 +211,7 @@ class UnusedEndWarning(RuntimeWarning):
 
 
 class IncompatibleArena(Error, RuntimeError):
-    """Not an arena, or one of another version."""
+    """Not an arena; or an arena, an object in one, a handle or the file of a name is of another version.
+
+    The text has both version numbers.
+    """

@@ -13,6 +13,7 @@
 #include "platform/copy.h"
 #include "platform/errors.h"
 #include "platform/never_destroyed.h"
+#include "platform/other_version.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::broadcast {
@@ -117,11 +118,15 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
   auto control = open_control_block(*arena, block, BlockKind::kBroadcast, sizeof(BroadcastHeader), "a Broadcast", wait);
   if (!control) return std::move(control).error();
   const auto& header = *reinterpret_cast<const BroadcastHeader*>(control->data());
+  const bool is_broadcast = load_once(header.magic) == kBroadcastMagic;
+  const std::uint32_t version = load_once(header.version);
+  if (is_broadcast && version != kBroadcastVersion) {
+    return platform::other_version("the Broadcast has layout version", version, kBroadcastVersion);
+  }
   const std::uint64_t entries = load_once(header.entries), capacity = load_once(header.capacity);
   const std::uint64_t history = load_once(header.history);
-  const bool fits = load_once(header.magic) == kBroadcastMagic && load_once(header.version) == kBroadcastVersion &&
-                    load_once(header.entry_bytes) == kEntryBytes && entries >= 2 && entries <= kMostEntries &&
-                    capacity != 0 && capacity < entries && history < entries &&
+  const bool fits = is_broadcast && load_once(header.entry_bytes) == kEntryBytes && entries >= 2 &&
+                    entries <= kMostEntries && capacity != 0 && capacity < entries && history < entries &&
                     control_bytes(entries) <= arena->blocks().room_of(block.id);
   if (!fits) return Error{.code = Code::kIncompatible, .message = "not a Broadcast"};
   return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control))));

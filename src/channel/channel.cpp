@@ -6,6 +6,7 @@
 
 #include "channel/recovery.h"
 #include "platform/errors.h"
+#include "platform/other_version.h"
 
 namespace shmtree::channel {
 
@@ -107,8 +108,7 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
   const auto& header = *reinterpret_cast<const ChannelHeader*>(lease->data());
   if (header.magic != kChannelMagic) return no_channel("its first bytes are others");
   if (header.version != kChannelVersion) {
-    return Error{Code::kIncompatible, "the channel has layout version " + std::to_string(header.version) +
-                                          ", this is version " + std::to_string(kChannelVersion)};
+    return platform::other_version("the channel has layout version", header.version, kChannelVersion);
   }
   const std::uint64_t slot_bytes = load_once(header.slot_bytes);
   if (!is_slot_size(slot_bytes)) return no_channel("its slots are of " + std::to_string(slot_bytes) + " bytes");

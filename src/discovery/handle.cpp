@@ -5,6 +5,7 @@
 
 #include "platform/file.h"
 #include "platform/machine.h"
+#include "platform/other_version.h"
 
 namespace shmtree::discovery {
 
@@ -57,12 +58,15 @@ std::string encode(const Handle& handle) {
 }
 
 Result<Handle> decode(std::span<const std::byte> bytes) {
-  const Error broken{Code::kInvalid, "these bytes are no handle of this version of shmtree"};
+  const Error broken{Code::kInvalid, "these bytes are no handle of shmtree"};
   if (bytes.size() < kFixedBytes) return broken;
   Cursor cursor(bytes);
   char magic[sizeof kMagic];
   cursor.take(magic, sizeof magic);
-  if (std::memcmp(magic, kMagic, sizeof kMagic) != 0) return broken;
+  const auto version = platform::version_of(magic, kMagic);
+  if (!version) return broken;
+  const auto own = platform::version_of(kMagic, kMagic);
+  if (version != own) return platform::other_version("the handle has version", *version, *own);
   Handle handle;
   std::uint32_t name_bytes = 0;
   cursor.take(handle.uuid, sizeof handle.uuid);
@@ -104,7 +108,7 @@ Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16]
   Result<std::shared_ptr<Arena>> found = std::move(otherwise);
   Status searched = platform::find_memory_file(memory::kFileName, [&](const platform::OpenFile& one) {
     auto opened = open_arena_of(one.pid, one.fd, uuid);
-    if (opened) found = std::move(opened);
+    if (opened || opened.code() == Code::kIncompatible) found = std::move(opened);
     return found.ok();
   });
   if (!searched) return std::move(searched).error();

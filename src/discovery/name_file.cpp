@@ -8,6 +8,7 @@
 
 #include "discovery/handle.h"
 #include "platform/clock.h"
+#include "platform/other_version.h"
 
 namespace shmtree::discovery {
 
@@ -21,9 +22,11 @@ constexpr std::int64_t kMostExitNs = 3'000'000'000;
 Result<NameRecord> parse(const std::vector<std::byte>& bytes) {
   NameRecord record;
   if (bytes.size() >= sizeof(NameHeader)) std::memcpy(&record.header, bytes.data(), sizeof(NameHeader));
-  if (std::memcmp(record.header.magic, kNameMagic, sizeof kNameMagic) != 0 ||
-      record.header.note_bytes > sizeof record.header.note) {
-    return Error{Code::kIncompatible, "its file is not one of this version of shmtree"};
+  const auto version = platform::version_of(record.header.magic, kNameMagic);
+  const auto own = platform::version_of(kNameMagic, kNameMagic);
+  if (version && version != own) return platform::other_version("its file has version", *version, *own);
+  if (!version || record.header.note_bytes > sizeof record.header.note) {
+    return Error{Code::kIncompatible, "its file is not one of shmtree"};
   }
   record.entries.resize((bytes.size() - sizeof(NameHeader)) / sizeof(NameEntry));
   if (!record.entries.empty()) {

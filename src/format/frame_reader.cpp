@@ -8,6 +8,7 @@
 
 #include "format/flat.h"
 #include "format/metadata_reader.h"
+#include "platform/other_version.h"
 
 namespace shmtree::format {
 
@@ -114,9 +115,7 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
   const auto flags = static_cast<std::uint8_t>(header.size_version_flags >> 56);
   if (header.magic != kFrameMagic) return corrupt("it does not begin with SHMT");
   if (version != kFrameVersion) {
-    return Error{.code = Code::kIncompatible,
-                 .message = "The frame has version " + std::to_string(version) + "; this library reads version " +
-                            std::to_string(kFrameVersion) + "."};
+    return platform::other_version("The frame has version", version, kFrameVersion);
   }
   if ((flags & ~kFlat) != 0) return corrupt("it has unknown flags " + std::to_string(flags));
   total_bytes_ = header.size_version_flags & kMaxFrameBytes;

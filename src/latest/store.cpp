@@ -10,6 +10,7 @@
 #include "memory/weak_registry.h"
 #include "platform/errors.h"
 #include "platform/never_destroyed.h"
+#include "platform/other_version.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::latest {
@@ -92,9 +93,14 @@ Result<std::shared_ptr<Store>> Store::open(const std::shared_ptr<Arena>& arena, 
   auto control = open_control_block(*arena, block, BlockKind::kLatest, sizeof(LatestHeader), "a Latest", wait);
   if (!control) return std::move(control).error();
   const auto& header = *reinterpret_cast<const LatestHeader*>(control->data());
+  const bool is_latest = load_once(header.magic) == kLatestMagic;
+  const std::uint32_t version = load_once(header.version);
+  if (is_latest && version != kLatestVersion) {
+    return platform::other_version("the Latest has layout version", version, kLatestVersion);
+  }
   const std::uint64_t entries = load_once(header.entries);
-  if (load_once(header.magic) != kLatestMagic || load_once(header.version) != kLatestVersion || entries < 2 ||
-      entries > kMostHistory + 2 || control_bytes(entries) > arena->blocks().room_of(block.id)) {
+  if (!is_latest || entries < 2 || entries > kMostHistory + 2 ||
+      control_bytes(entries) > arena->blocks().room_of(block.id)) {
     return Error{.code = Code::kIncompatible, .message = "not a Latest"};
   }
   return known(std::shared_ptr<Store>(new Store(arena, std::move(*control), entries)));

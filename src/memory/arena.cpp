@@ -9,6 +9,7 @@
 #include "platform/file.h"
 #include "platform/fork.h"
 #include "platform/machine.h"
+#include "platform/other_version.h"
 
 namespace shmtree::memory {
 
@@ -104,8 +105,7 @@ Result<Arena::Head> Arena::read_head(int fd) {
   if (!read_at(fd, 0, &header, sizeof header)) return incompatible("it cannot be read");
   if (header.magic != kMagic) return incompatible("its first bytes are others");
   if (header.version != kVersion || header.header_bytes != sizeof(ArenaHeader)) {
-    return Error{Code::kIncompatible, "the arena has layout version " + std::to_string(header.version) +
-                                          ", this is version " + std::to_string(kVersion) + " of shmtree's layout"};
+    return platform::other_version("the arena has layout version", header.version, kVersion);
   }
   const std::uint64_t budget = header.max_bytes;
   if (budget < kMinBudget || budget > kMaxBudget || Geometry(budget).file_bytes() != *size) {

@@ -7,6 +7,7 @@
 
 #include "channel/grants.h"
 #include "platform/clock.h"
+#include "platform/other_version.h"
 
 namespace shmtree::observer {
 
@@ -137,8 +138,7 @@ ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const Peo
   } else if (header->magic != channel::kChannelMagic) {
     info.refused = "its first bytes are those of no channel";
   } else if (header->version != channel::kChannelVersion) {
-    info.refused = "it has layout version " + std::to_string(header->version) + ", this is version " +
-                   std::to_string(channel::kChannelVersion);
+    info.refused = platform::other_version("it has layout version", header->version, channel::kChannelVersion).message;
   } else {
     fill_options(*header, info);
     fill_counts(*header, info);

@@ -8,6 +8,7 @@
 
 #include "broadcast/layout.h"
 #include "latest/layout.h"
+#include "platform/other_version.h"
 #include "replay/layout.h"
 
 namespace shmtree::observer {
@@ -25,8 +26,7 @@ std::unique_ptr<const Header> header_at(const ArenaFile& file, BlockRef block, s
   } else if (header->magic != magic) {
     info.refused = "its first bytes are others";
   } else if (header->version != version) {
-    info.refused =
-        "it has layout version " + std::to_string(header->version) + ", this is version " + std::to_string(version);
+    info.refused = platform::other_version("it has layout version", header->version, version).message;
   }
   return info.refused.empty() ? std::move(header) : nullptr;
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "platform/checksum.h"
+#include "platform/other_version.h"
 #include "replay/manifest.h"
 
 namespace shmtree::replay {
@@ -108,8 +109,11 @@ Status DataReader::read_header() {
   if (file_->bytes < sizeof header) return error("is too short");
   if (Status done = read(&header, sizeof header); !done) return done;
   if (header.magic != kDataMagic) return error("is no file of a replay buffer");
+  if (header.version != kSavedVersion) {  // before the checksum, which another version may have elsewhere
+    return platform::other_version(folder_->path() + "/" + data_name(file_->number) + " has version", header.version,
+                                   kSavedVersion);
+  }
   if (header.checksum != checksum_of(header)) return error("has a header that was altered");
-  if (header.version != kSavedVersion) return error("is of version " + std::to_string(header.version));
   if (header.number == file_->number) return success();
   return error("is number " + std::to_string(header.number) + " of other files");
 }

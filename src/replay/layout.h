@@ -9,6 +9,7 @@
 
 #include "memory/layout.h"
 #include "platform/atomics.h"
+#include "platform/other_version.h"
 
 namespace shmtree::replay {
 
@@ -17,6 +18,9 @@ using memory::Identity;
 
 constexpr std::uint64_t kReplayMagic = 0x796c706572746d73;  // "smtreply"
 constexpr std::uint32_t kReplayVersion = 3;
+inline Error other_version(std::uint32_t version) {
+  return platform::other_version("the replay buffer has layout version", version, kReplayVersion);
+}
 constexpr std::uint64_t kMostRowsPerPlace = 64;
 constexpr std::uint64_t kMostColumns = 64;
 constexpr std::uint64_t kMostExtents = 4096;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "platform/checksum.h"
+#include "platform/other_version.h"
 #include "replay/data_file.h"
 #include "replay/layout.h"
 #include "replay/shape.h"
@@ -152,6 +153,9 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   const ManifestHeader& header = saved.header;
   if (!read_at(file->get(), 0, &saved.header, sizeof saved.header)) return unreadable(errno);
   if (header.magic != kManifestMagic) return wrong("is no manifest of a replay buffer");
+  if (header.version != kSavedVersion) {  // before the checksum, which another version may have elsewhere
+    return platform::other_version(folder.path() + "/" + kManifestName + " has version", header.version, kSavedVersion);
+  }
   std::vector<std::byte> bytes(*size);
   if (!read_at(file->get(), 0, bytes.data(), bytes.size())) return unreadable(errno);
   std::memcpy(&saved.header, bytes.data(), sizeof saved.header);
@@ -159,11 +163,6 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
     return wrong("was altered or cut off: it has " + std::to_string(bytes.size()) + " bytes with the checksum " +
                  std::to_string(sum) + ", and should have " + std::to_string(header.bytes) + " with " +
                  std::to_string(header.checksum));
-  }
-  if (header.version != kSavedVersion) {
-    return Error{.code = Code::kIncompatible,
-                 .message = folder.path() + " has a replay buffer of version " + std::to_string(header.version) +
-                            ", and this is version " + std::to_string(kSavedVersion)};
   }
   if (header.note_bytes > bytes.size() || body_bytes(header) != bytes.size() - sizeof header) {
     return wrong("has other numbers of leaves, files and parts than it says");

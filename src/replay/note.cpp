@@ -3,6 +3,7 @@
 #include <cstring>
 #include <new>
 
+#include "platform/other_version.h"
 #include "replay/spec.h"
 
 namespace shmtree::replay {
@@ -205,8 +206,9 @@ Result<Spec> unpack(std::span<const std::byte> note) try {
   NoteReader in(note);
   if (in.number() != kNoteMagic) return incompatible("it is not a note of a replay buffer");
   const std::uint64_t version = in.number();
-  if (version < kNoteWithoutDeaths || version > kNoteVersion)
-    return incompatible("its note is of version " + std::to_string(version));
+  if (version < kNoteWithoutDeaths || version > kNoteVersion) {
+    return platform::other_version("its note has version", version, kNoteVersion);
+  }
   Spec spec;
   read_leaves(in, spec);
   read_outputs(in, spec);

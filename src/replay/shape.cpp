@@ -120,7 +120,8 @@ Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t
   const auto incompatible = [] {
     return Error{.code = Code::kIncompatible, .message = "not a replay buffer of this version with these rows"};
   };
-  if (header.magic != kReplayMagic || header.version != kReplayVersion) return incompatible();
+  if (header.magic != kReplayMagic) return incompatible();
+  if (header.version != kReplayVersion) return other_version(header.version);
   const std::uint64_t rows = header.rows_per_place, capacity = header.capacity, places = header.places;
   if (rows == 0 || capacity == 0 || capacity > kMostCapacity || places <= capacity / rows) return incompatible();
   const std::uint64_t streams = places - (capacity + rows - 1) / rows - 1;

@@ -116,7 +116,9 @@ Result<Store::Note> Store::note_at(const std::shared_ptr<Arena>& arena, BlockRef
   const std::uint64_t room = arena->blocks().room_of(block.id);
   const auto& header = *reinterpret_cast<const ReplayHeader*>(control->data());
   const std::uint64_t bytes = load_once(header.note_bytes);
-  if (load_once(header.magic) != kReplayMagic || load_once(header.version) != kReplayVersion) return incompatible();
+  if (load_once(header.magic) != kReplayMagic) return incompatible();
+  const std::uint32_t version = load_once(header.version);
+  if (version != kReplayVersion) return other_version(version);
   if (bytes > room - sizeof(ReplayHeader)) return incompatible();
   std::string note(reinterpret_cast<const char*>(control->data()) + sizeof(ReplayHeader), bytes);
   return Note{.bytes = std::move(note), .held = std::move(*control)};

@@ -4,6 +4,7 @@
 #include "support/broadcasts.h"
 #include "support/caller.h"
 #include "support/catch2.h"
+#include "support/versions.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -305,6 +306,17 @@ TEST_CASE("Another process opens a Broadcast by its block") {
   const Lease array = new_lease(*arena, 100'000);
   CHECK(Ring::open(arena, array.ref(), patience()).code() == Code::kIncompatible);
   CHECK(Ring::create(arena, {.capacity = 0}, patience()).code() == Code::kInvalid);
+}
+
+TEST_CASE("open names both layout versions of a Broadcast") {
+  const auto arena = new_arena();
+  auto ring = new_ring({}, arena);
+  const BlockRef block = ring->block();
+  const Lease kept = arena->hold_existing(block, patience()).value();
+  ring.reset();
+  reinterpret_cast<broadcast::BroadcastHeader*>(kept.data())->version = 77;
+  const auto opened = Ring::open(arena, block, patience());
+  CHECK(names_versions(opened.error(), 77, broadcast::kBroadcastVersion));
 }
 
 TEST_CASE("A process forks while a thread of it waits for a message") {

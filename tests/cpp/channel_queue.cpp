@@ -6,6 +6,7 @@
 
 #include "support/catch2.h"
 #include "support/channels.h"
+#include "support/versions.h"
 #include "support/waits.h"
 
 using namespace shmtree;
@@ -311,6 +312,17 @@ TEST_CASE("A channel can be opened by its block, once per process, and by nothin
   gone.generation += 1;
   REQUIRE(code_of(Channel::open(arena, gone, patience())) == Code::kNotFound);
   REQUIRE(code_of(Channel::open(arena, BlockRef{BlockId{~std::uint64_t{0}}, 1}, patience())) == Code::kIncompatible);
+}
+
+TEST_CASE("open names both layout versions of a channel") {
+  auto arena = new_arena();
+  auto channel = new_channel(arena);
+  const BlockRef block = channel->block();
+  const Lease kept = arena->hold_existing(block, patience()).value();
+  header_of(*channel).version = 77;
+  channel.reset();
+  const auto opened = Channel::open(arena, block, patience());
+  REQUIRE(names_versions(opened.error(), 77, channel::kChannelVersion));
 }
 
 TEST_CASE("A channel of slots of an unknown size is not opened") {

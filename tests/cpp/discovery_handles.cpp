@@ -1,8 +1,10 @@
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 
@@ -14,6 +16,7 @@
 #include "platform/private_directory.h"
 #include "support/catch2.h"
 #include "support/process.h"
+#include "support/versions.h"
 
 using namespace shmtree;
 using discovery::Handle;
@@ -74,6 +77,36 @@ TEST_CASE("bytes of another length or beginning are no handle") {
   for (const std::string& wrong : {longer, other}) {
     CHECK(discovery::decode(std::as_bytes(std::span(wrong.data(), wrong.size()))).code() == Code::kInvalid);
   }
+}
+
+TEST_CASE("decode names both versions of a handle") {
+  std::string bytes = discovery::encode(discovery::handle_of(*new_arena()));
+  REQUIRE(bytes.starts_with("smthand1"));
+  bytes[7] = '7';
+  CHECK(test::names_versions(discovery::decode(std::as_bytes(std::span(bytes.data(), bytes.size()))).error(), 7, 1));
+  bytes[7] = 'x';
+  CHECK(discovery::decode(std::as_bytes(std::span(bytes.data(), bytes.size()))).code() == Code::kInvalid);
+}
+
+TEST_CASE("a handle of an arena of another version is incompatible after its maker has closed it") {
+  Handle handle;
+  std::shared_ptr<Arena> arena = new_arena();
+  handle = discovery::handle_of(*arena);
+  handle.pid = 1 << 30;  // no process has this number
+  platform::UniqueFd file(::fcntl(arena->fd(), F_DUPFD_CLOEXEC, 3));
+  const std::uint32_t version = 77;
+  REQUIRE(::pwrite(file.get(), &version, sizeof version, offsetof(memory::ArenaHeader, version)) == sizeof version);
+  arena.reset();
+  CHECK(test::names_versions(discovery::open_arena(handle).error(), 77, memory::kVersion));
+}
+
+TEST_CASE("open and create name both versions of a name's file") {
+  const OwnDirectory own;
+  const auto arena = new_arena();
+  const auto made = Name::create(unique_name(), {NamedKind::kArena, arena, 0, ""}).value();
+  std::fstream(made->path(), std::ios::in | std::ios::out | std::ios::binary).seekp(7).put('7');
+  CHECK(test::names_versions(Name::open(unique_name()).error(), 7, 2));
+  CHECK(test::names_versions(Name::create(unique_name(), {NamedKind::kArena, arena, 0, ""}).error(), 7, 2));
 }
 
 TEST_CASE("a handle opens the arena that the process has already") {

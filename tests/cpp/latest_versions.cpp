@@ -5,6 +5,7 @@
 #include "support/caller.h"
 #include "support/catch2.h"
 #include "support/latests.h"
+#include "support/versions.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -105,6 +106,17 @@ TEST_CASE("Another process publishes and reads, also one that opens the Latest b
   CHECK(LatestStore::open(arena, gone, patience()).code() == Code::kNotFound);
   const Lease array = new_lease(*arena, 100'000);
   CHECK(LatestStore::open(arena, array.ref(), patience()).code() == Code::kIncompatible);
+}
+
+TEST_CASE("open names both layout versions of a Latest") {
+  const auto arena = new_arena();
+  auto store = LatestStore::create(arena, {}, patience()).value();
+  const BlockRef block = store->block();
+  const Lease kept = arena->hold_existing(block, patience()).value();
+  store.reset();
+  reinterpret_cast<latest::LatestHeader*>(kept.data())->version = 77;
+  const auto opened = LatestStore::open(arena, block, patience());
+  CHECK(names_versions(opened.error(), 77, latest::kLatestVersion));
 }
 
 TEST_CASE("A history beyond all measure is refused with the numbers") {

@@ -9,6 +9,7 @@
 #include "platform/checksum.h"
 #include "support/catch2.h"
 #include "support/saved.h"
+#include "support/versions.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -29,9 +30,9 @@ std::shared_ptr<Store> small_store(std::uint64_t rows) {
   return store;
 }
 
-// An error of Code::kCorrupt that names a file.
+// Returns true for an error that names a file: kCorrupt, or kIncompatible for a damaged version number.
 bool is_found(const Result<std::shared_ptr<Store>>& loaded, const std::string& name = "") {
-  if (loaded.ok() || loaded.code() != Code::kCorrupt) return false;
+  if (loaded.ok() || (loaded.code() != Code::kCorrupt && loaded.code() != Code::kIncompatible)) return false;
   return loaded.error().message.find(name.empty() ? "/saved/" : name) != std::string::npos;
 }
 
@@ -60,6 +61,22 @@ TEST_CASE("Any byte of any file that is another one is found, and the file is na
     write_bytes(file, good);
   }
   CHECK(loaded(folder, kOptions, arena).ok());
+}
+
+TEST_CASE("load names both versions of a file, whatever its checksum") {
+  const TemporaryFolder folder;
+  save(small_store(5), folder);
+  for (const auto& file : files_in(folder.saved())) {
+    const std::string good = bytes_of(file);
+    std::string other = good;
+    other[8] = 77;
+    write_bytes(file, other);
+    const auto refused = loaded(folder, kOptions);
+    CHECK(names_versions(refused.error(), 77, replay::kSavedVersion));
+    CHECK(refused.error().message.find(file.string() + " ") == 0);
+    write_bytes(file, good);
+  }
+  CHECK(loaded(folder, kOptions).ok());
 }
 
 TEST_CASE("A file that was cut off, grew, is missing, or is another buffer's is found") {

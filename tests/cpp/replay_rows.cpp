@@ -7,6 +7,7 @@
 
 #include "support/catch2.h"
 #include "support/replays.h"
+#include "support/versions.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -163,6 +164,15 @@ TEST_CASE("Another process opens the buffer by its block, and sees and adds rows
   CHECK(Store::open(arena, array.ref(), kLeafBytes, patience()).code() == Code::kIncompatible);
   const memory::BlockRef gone = new_lease(*arena).ref();
   CHECK(Store::open(arena, gone, kLeafBytes, patience()).code() == Code::kNotFound);
+}
+
+TEST_CASE("open and note_at name both layout versions of a replay buffer") {
+  const auto arena = new_arena();
+  const auto store = new_store({.capacity = 100}, arena);
+  header_of(*store).version = 77;
+  const auto opened = Store::open(arena, store->block(), kLeafBytes, patience());
+  CHECK(names_versions(opened.error(), 77, replay::kReplayVersion));
+  CHECK(names_versions(Store::note_at(arena, store->block(), patience()).error(), 77, replay::kReplayVersion));
 }
 
 TEST_CASE("A forked child's writer opens a place of its own") {

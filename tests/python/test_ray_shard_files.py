@@ -65,6 +65,12 @@ def test_shards_of_different_buffers_are_told_by_what_stands_beside_them(saved: 
         assign("path", {"a": saved, "b": saved, "c": saved}, HOW, False)
 
 
+def test_find_names_both_versions_of_a_note(saved: dict[int, Found], tmp_path: Path) -> None:
+    (tmp_path / "shard-5.json").write_text('{"version": 2, "others": []}')
+    with pytest.raises(ValueError, match=r"shard-5\.json has version 2; this library reads version 1"):
+        HOW.find(str(tmp_path))
+
+
 def test_a_note_that_was_altered_is_told(saved: dict[int, Found], tmp_path: Path) -> None:
     (tmp_path / "shard-5.json").write_text('{"buffer": 7')
     with pytest.raises(ValueError, match=r"shard-5\.json is not as it was written"):

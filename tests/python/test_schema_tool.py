@@ -1,8 +1,11 @@
 """The metadata of a frame is a plain Cap'n Proto message: its stock tool reads it by the schema."""
 
+import importlib.util
+import os
 import shutil
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +13,13 @@ import pytest
 
 import shmtree
 
-SCHEMA = Path(__file__).resolve().parents[2] / "schema" / "shmtree.capnp"
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = ROOT / "schema" / "shmtree.capnp"
+PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
+needs_tool = pytest.mark.skipif(shutil.which("capnp") is None, reason="there is no capnp here")
 
 
-@pytest.mark.skipif(shutil.which("capnp") is None, reason="there is no capnp here")
+@needs_tool
 def test_capnp_decode_reads_the_metadata_of_a_message() -> None:
     frame = bytes(shmtree.pack({"id": 7, "x": np.array([1, 2], "float32")}))
     (size,) = struct.unpack_from("<I", frame, 4)
@@ -23,3 +29,15 @@ def test_capnp_decode_reads_the_metadata_of_a_message() -> None:
         r'(kinds = "\037\004F", lengths = "\002\000\002\000\001\002", text = "idx", ints = [7], '
         "arrays = (arrays = [(dtype = 11, flags = 0, ndim = 1, buffer = 0)], buffers = [8]))\n"
     )
+
+
+@needs_tool
+@pytest.mark.skipif(not PROGRAMS, reason="SHMTREE_PROGRAMS does not say where the C++ programs were built")
+def test_readers_agree_on_the_metadata_of_random_frames() -> None:
+    """Compares 400 frames, with a new seed each time. tests/readers/compare.py says how to compare more."""
+    command = [sys.executable, ROOT / "tests/readers/compare.py", "--columns", f"{PROGRAMS}/columns", "--frames", "400"]
+    if importlib.util.find_spec("capnp") is not None:
+        command += ["--pycapnp", sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "agree on 400 frames" in done.stdout

@@ -232,7 +232,7 @@ def test_locks_of_stopped_processes_are_named():
     arena = {"name": "a", "uuid": "0" * 32, "participants": people, "locked_by": 7, "channels": [channel]}
     locks = list(_why._locks({"arenas": [arena]}))
     assert locks == [{"pid": 7, "of": "arena a"}, {"pid": 7, "of": "the senders of channel c"}]
-    words = _why.words({"deadlocks": [], "locks": locks, "waits": [], "stacks": {}})
+    words = _why.words({"deadlocks": [], "locks": locks, "waits": [], "refused": [], "stacks": {}})
     assert words.splitlines()[0] == "Process 7 is stopped and has the lock of arena a."
 
 
@@ -266,4 +266,5 @@ def test_stacks_are_left_out_where_there_is_no_py_spy_and_asked_for_where_there_
     program.write_text(f'#!{shutil.which("sh", path=os.defpath)}\necho "$@"\n')
     program.chmod(0o755)
     assert _why.stacks([7, 0]) == {"7": "dump --nonblocking --pid 7"}
-    assert "Python stack of 7:" in _why.words({"deadlocks": [], "locks": [], "waits": [], "stacks": {"7": "x"}})
+    found = {"deadlocks": [], "locks": [], "waits": [], "refused": [], "stacks": {"7": "x"}}
+    assert "Python stack of 7:" in _why.words(found)

@@ -18,6 +18,7 @@ from ..replay._spec import Spec
 from . import _parts
 
 _FOLDER = "shard-"
+_VERSION = 1  # of the file beside a folder. That of version 1 has no "version"; any other one has
 
 
 def folder_of(path: str, shard: int) -> str:
@@ -44,14 +45,19 @@ def _note_of(path: str, shard: int) -> str:
 
 
 def _read_note(path: str, shard: int) -> Saving | None:
-    """None where there is none: a first save was cut short."""
+    """None where there is none: a first save was cut short. ValueError if it was altered, or has another version."""
+    name = _note_of(path, shard)
     try:
-        with open(_note_of(path, shard)) as file:
-            return Saving(**json.load(file))
+        with open(name) as file:
+            saved = json.load(file)
+        version = saved.get("version", _VERSION)
+        if version == _VERSION:
+            return Saving(**saved)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{_note_of(path, shard)} is not as it was written: {error}") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"{name} is not as it was written: {error}") from None
+    raise ValueError(f"{name} has version {version}; this library reads version {_VERSION}")
 
 
 class Found(NamedTuple):
