@@ -47,7 +47,7 @@ TEST_CASE("one node of every kind becomes an item") {
   auto item = value::decode(test::bytes_of(builder), nullptr, blocks);
   INFO((item.ok() ? std::string() : item.error().message));
   REQUIRE(item.ok());
-  CHECK(item->size() == test::kScalarNodes + test::kContainerNodes + test::kArrayNodes + 7);
+  CHECK(item->size() == test::kScalarNodes + test::kContainerNodes + test::kArrayNodes + 8);
   for (const Item& part : *item) CHECK(name_of(part.kind()) != "unknown");
 }
 
