@@ -7,10 +7,15 @@
 ///     sender.put<Pose>(builder).value();                                  // copied once
 ///     sender.put(shmtree::Dict{{"seq", 7}, {"pose", shmtree::capnp_ref<Pose>(builder)}}).value();
 ///
+///     shmtree::ArenaMessageBuilder in_place(sender);                      // written where it stays
+///     in_place.initRoot<Pose>().setX(2);
+///     sender.put<Pose>(in_place).value();                                 // not copied
+///
 ///     const shmtree::CapnpItem<Pose> pose = receiver.get().value().capnp<Pose>();
 ///     use(pose->getX());                                                  // read where it lies
 ///
-/// Ownership: a CapnpItem keeps its message; the readers that it gives out do not. Thread safety: a CapnpItem may be read by several threads, as any
+/// Ownership: a CapnpItem keeps its message; the readers that it gives out do not. An ArenaMessageBuilder keeps the
+/// memory of its segments until it is destroyed. Thread safety: a CapnpItem may be read by several threads, as any
 /// MessageReader of Cap'n Proto; a builder by none.
 /// Errors: `put` as of Sender::put(), and kInvalid for a builder without a root. `capnp<T>()` throws BadResult, and
 /// `try_capnp<T>()` returns it: kInvalid for a node of another kind, or of another schema id, or whose memory is not
@@ -31,6 +36,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -132,6 +138,54 @@ CapnpItem<T> Item::capnp(const CapnpOptions& options) const {
   return try_capnp<T>(options).value();
 }
 
+/// A builder whose segments are memory of an arena, so that putting its message copies nothing. It grows like any other
+/// builder of Cap'n Proto: each new segment is as large as all before it together.
+///
+/// The memory is given away by the first put into a channel of the arena: the receivers own it from then on. Do not
+/// write to the builder, or to anything got from it, after that. A later put of it copies what is there. In a forked
+/// child it is not to be written, and is copied.
+class ArenaMessageBuilder final : public capnp::MessageBuilder {
+ public:
+  /// Segments come from `home`, which is an Arena, or a Sender, Broadcast or Latest, of whose arena they are. A copy of
+  /// the handle is kept. Allocates at the first initRoot(), then whenever the last segment is full: waits for memory
+  /// up to `timeout` each time, and throws BadResult with what new_array() returned when there is none.
+  template <class Home>
+  requires requires(const Home& home) { home.new_array(DType::kUInt8, std::vector<std::int64_t>{}, Timeout()); }
+  explicit ArenaMessageBuilder(const Home& home, Timeout timeout = std::nullopt,
+                               std::size_t first_segment_words = capnp::SUGGESTED_FIRST_SEGMENT_WORDS)
+      : new_block_([home, timeout](std::int64_t bytes) { return home.new_array(DType::kUInt8, {bytes}, timeout); }),
+        next_words_(std::max<std::size_t>(first_segment_words, 1)) {}
+
+  kj::ArrayPtr<capnp::word> allocateSegment(unsigned minimum_words) override {
+    const std::size_t words = std::max<std::size_t>(minimum_words, next_words_);
+    ArrayRef block = new_block_(static_cast<std::int64_t>(words * sizeof(capnp::word))).value();
+    auto* begin = static_cast<std::byte*>(const_cast<void*>(block.data));
+    std::memset(begin, 0, words * sizeof(capnp::word));  // Cap'n Proto expects zeros
+    blocks_.push_back(std::move(block));
+    all_words_ += words;
+    next_words_ = std::min(all_words_, kMaxSegmentWords);
+    return {reinterpret_cast<capnp::word*>(begin), words};
+  }
+
+ private:
+  template <class T, class Builder>
+  friend struct detail::CapnpOf;
+  static constexpr std::size_t kMaxSegmentWords = (std::size_t{1} << 29) - 1;
+
+  /// Of the block that begins there.
+  std::size_t bytes_of_block(const void* begin) const noexcept {
+    for (const ArrayRef& block : blocks_) {
+      if (block.data == begin) return static_cast<std::size_t>(block.shape[0]);
+    }
+    return 0;
+  }
+
+  std::function<Result<ArrayRef>(std::int64_t)> new_block_;
+  std::vector<ArrayRef> blocks_{};
+  std::size_t all_words_ = 0;
+  std::size_t next_words_;
+};
+
 namespace detail {
 
 template <class T, class Builder>
@@ -141,6 +195,9 @@ struct CapnpOf<T, Builder> {
     CapnpRef message{.schema_id = capnp::typeId<T>()};
     for (const auto& segment : builder.getSegmentsForOutput()) {
       message.segments.push_back(std::as_bytes(std::span(segment.begin(), segment.size())));
+      if constexpr (std::same_as<Builder, ArenaMessageBuilder>) {
+        message.lent_bytes.push_back(builder.bytes_of_block(segment.begin()));
+      }
     }
     return message;
   }

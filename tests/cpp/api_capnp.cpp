@@ -236,3 +236,116 @@ TEST_CASE("what a reader of a Cap'n Proto message may read is limited, and the l
   CHECK_THROWS_AS(pose->getImage(), kj::Exception);
   CHECK(item.capnp<Pose>()->getImage().size() == 100'000);
 }
+
+TEST_CASE("the message of an ArenaMessageBuilder is not copied by the put") {
+  const Arena arena = Arena::create().value();
+  auto [sender, receiver] = make_pair({.arena = arena});
+  for (const std::size_t first_words : {1, 1024}) {
+    ArenaMessageBuilder builder(sender, 60s, first_words);
+    fill(builder.initRoot<Pose>(), 200'000);
+    const void* place = builder.getRoot<Pose>().getImage().begin();
+    const std::size_t segments = builder.getSegmentsForOutput().size();
+    CHECK(segments > 1);
+    sender.put(Dict{{"pose", capnp_ref<Pose>(builder)}, {"n", 1}}, 60s).value();
+    const Item item = receiver.get(60s).value();
+    const auto pose = item["pose"].capnp<Pose>();
+    check(*pose, 200'000);
+    CHECK(pose->getImage().begin() == place);
+    CHECK(item["pose"].capnp_segments().value().segments.size() == segments);
+  }
+}
+
+TEST_CASE("the segments of an ArenaMessageBuilder are sent as long as they are used") {
+  auto [sender, receiver] = make_pair();
+  ArenaMessageBuilder builder(sender, 60s, 100'000);
+  builder.initRoot<Pose>().setSeq(7);
+  sender.put<Pose>(builder, 60s).value();
+  const Item item = receiver.get(60s).value();
+  CHECK(item.capnp<Pose>()->getSeq() == 7);
+  CHECK(item.capnp_segments().value().segments[0].size() == 48);
+}
+
+TEST_CASE("an ArenaMessageBuilder gives its memory away once and copies after that") {
+  const Arena arena = Arena::create().value();
+  auto [sender, receiver] = make_pair({.arena = arena});
+  ArenaMessageBuilder builder(arena, 60s);
+  fill(builder.initRoot<Pose>(), 100'000);
+  const void* place = builder.getRoot<Pose>().getImage().begin();
+  sender.put<Pose>(builder, 60s).value();
+  sender.put<Pose>(builder, 60s).value();
+  const Item first = receiver.get(60s).value(), second = receiver.get(60s).value();
+  CHECK(first.capnp<Pose>()->getImage().begin() == place);
+  CHECK(second.capnp<Pose>()->getImage().begin() != place);
+  check(*second.capnp<Pose>(), 100'000);
+}
+
+TEST_CASE("an ArenaMessageBuilder is still there after a put that found no space") {
+  auto [sender, receiver] = make_pair({.capacity = 1});
+  sender.put(1).value();
+  ArenaMessageBuilder builder(sender, 60s);
+  fill(builder.initRoot<Pose>(), 100'000);
+  const void* place = builder.getRoot<Pose>().getImage().begin();
+  CHECK(sender.put<Pose>(builder, 0s).code() == Code::kFull);
+  receiver.get(60s).value();
+  sender.put<Pose>(builder, 60s).value();
+  CHECK(receiver.get(60s).value().capnp<Pose>()->getImage().begin() == place);
+}
+
+TEST_CASE("the memory of an ArenaMessageBuilder goes back with it, or with the last reader") {
+  const Arena arena = Arena::create().value();
+  auto [sender, receiver] = make_pair({.arena = arena});
+  const std::uint64_t before = arena.usage().used_bytes;
+  {
+    ArenaMessageBuilder builder(arena, 60s);
+    fill(builder.initRoot<Pose>(), 1'000'000);
+    CHECK(arena.usage().used_bytes >= before + 1'000'000);
+  }
+  CHECK(arena.usage().used_bytes == before);
+  {
+    ArenaMessageBuilder builder(arena, 60s);
+    fill(builder.initRoot<Pose>(), 1'000'000);
+    sender.put<Pose>(builder, 60s).value();
+  }
+  {
+    const auto pose = receiver.get(60s).value().capnp<Pose>();
+    check(*pose, 1'000'000);
+    CHECK(arena.usage().used_bytes >= before + 1'000'000);
+  }
+  CHECK(arena.usage().used_bytes == before);
+}
+
+TEST_CASE("an ArenaMessageBuilder of another arena is copied, and Broadcast and Latest take one") {
+  const Arena arena = Arena::create().value();
+  auto [sender, receiver] = make_pair({.arena = Arena::create().value()});
+  ArenaMessageBuilder elsewhere(arena, 60s);
+  fill(elsewhere.initRoot<Pose>(), 100'000);
+  sender.put<Pose>(elsewhere, 60s).value();
+  check(*receiver.get(60s).value().capnp<Pose>(), 100'000);
+
+  const Broadcast broadcast = make_broadcast();
+  const Subscriber subscriber = broadcast.subscribe().value();
+  ArenaMessageBuilder shown(broadcast, 60s);
+  fill(shown.initRoot<Pose>(), 100'000);
+  broadcast.put<Pose>(shown, 60s).value();
+  CHECK(subscriber.get(60s).value().capnp<Pose>()->getImage().begin() == shown.getRoot<Pose>().getImage().begin());
+
+  const Latest latest = make_latest();
+  ArenaMessageBuilder newest(latest, 60s);
+  fill(newest.initRoot<Pose>(), 100'000);
+  latest.publish<Pose>(newest, 60s).value();
+  check(*latest.get(0, 60s).value().value.capnp<Pose>(), 100'000);
+}
+
+TEST_CASE("an ArenaMessageBuilder without memory throws the error of the arena") {
+  const Arena arena = Arena::create({.max_bytes = 4 << 20}).value();
+  ArenaMessageBuilder builder(arena, 0s);
+  auto pose = builder.initRoot<Pose>();
+  try {
+    pose.initImage(64 << 20);
+    FAIL("there is no memory for it");
+  } catch (const BadResult& refused) {
+    CHECK((refused.error().code == Code::kMessageTooLarge || refused.error().code == Code::kOutOfSharedMemory ||
+           refused.error().code == Code::kFull));
+  }
+  CHECK(pose.getSeq() == 0);
+}
