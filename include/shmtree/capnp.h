@@ -54,9 +54,9 @@ namespace shmtree {
 template <class T>
 class CapnpItem {
  public:
-  using Reader = typename T::Reader;
+  using Reader = typename T::Reader;  ///< of Cap'n Proto, for a T
 
-  /// The reader. What it gives out is valid as long as this, a copy of it, or an Item of the message lives.
+  /// The reader. It, and what it gives out, is valid as long as this or a copy of it lives.
   const Reader& operator*() const noexcept { return root_; }
   /// The same.
   const Reader* operator->() const noexcept { return &root_; }
@@ -156,6 +156,7 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
       : new_block_([home, timeout](std::int64_t bytes) { return home.new_array(DType::kUInt8, {bytes}, timeout); }),
         next_words_(std::max<std::size_t>(first_segment_words, 1)) {}
 
+  /// For Cap'n Proto: another segment, of zeros.
   kj::ArrayPtr<capnp::word> allocateSegment(unsigned minimum_words) override {
     const std::size_t words = std::max<std::size_t>(minimum_words, next_words_);
     ArrayRef block = new_block_(static_cast<std::int64_t>(words * sizeof(capnp::word))).value();
