@@ -33,3 +33,22 @@ target_compile_options(shmtree_schema PRIVATE -w)
 target_include_directories(shmtree_schema SYSTEM PUBLIC ${generated})
 target_link_libraries(shmtree_schema PUBLIC CapnpCore::capnp)
 set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS shmtree_schema)
+
+# shmtree_messages(<target> <schema>): the C++ of a schema whose types programs send, as a static library.
+function(shmtree_messages target schema)
+  get_filename_component(file ${schema} NAME)
+  get_filename_component(folder ${schema} DIRECTORY)
+  set(made ${CMAKE_CURRENT_BINARY_DIR}/${target})
+  file(MAKE_DIRECTORY ${made})
+  add_custom_command(
+    OUTPUT ${made}/${file}.c++ ${made}/${file}.h
+    COMMAND ${CapnpCore_COMPILER} compile -I${CapnpCore_INCLUDE_DIR} -o${CapnpCore_CPP_PLUGIN}:${made}
+      --src-prefix=${folder} ${schema}
+    DEPENDS ${schema}
+    VERBATIM)
+  add_library(${target} STATIC ${made}/${file}.c++ ${made}/${file}.h)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_compile_options(${target} PRIVATE -w)
+  target_include_directories(${target} SYSTEM PUBLIC ${made})
+  target_link_libraries(${target} PUBLIC CapnpCore::capnp)
+endfunction()

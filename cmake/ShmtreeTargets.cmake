@@ -96,4 +96,8 @@ function(shmtree_public_library)
     PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
     PRIVATE ${PROJECT_SOURCE_DIR}/src)
   target_link_libraries(shmtree PUBLIC Threads::Threads PRIVATE CapnpCore::capnp $<BUILD_INTERFACE:shmtree_options>)
+  # For programs that include <shmtree/capnp.h>; an installed copy defines it in shmtreeConfig.cmake.
+  add_library(shmtree_capnp INTERFACE)
+  add_library(shmtree::capnp ALIAS shmtree_capnp)
+  target_link_libraries(shmtree_capnp INTERFACE shmtree CapnpCore::capnp)
 endfunction()

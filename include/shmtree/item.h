@@ -51,6 +51,17 @@
 namespace shmtree {
 
 class Item;
+template <class T>
+class CapnpItem;
+
+/// How a message of Cap'n Proto is read (capnp.h).
+struct CapnpOptions {
+  bool copy = false;  ///< reads a private copy, which no other process can change
+  /// Words that the readers of one CapnpItem may read through pointers, in all, before they throw: what is read again
+  /// counts again. 0 stands for 8 Mi words (64 MiB), or eight times the message if that is more.
+  std::uint64_t traversal_words = 0;
+  int nesting_levels = 64;  ///< pointers on the way to one struct or list, before they throw
+};
 
 namespace value {
 struct Tree;
@@ -60,6 +71,12 @@ namespace detail {
 /// kInvalid: the array is another one than was asked for.
 Error other_elements(DType found, DType wanted);
 Error other_dimensions(std::size_t found, std::size_t wanted);
+/// kInvalid: the Cap'n Proto message is of another type than was asked for, or not aligned.
+Error other_schema(std::uint64_t found, std::uint64_t wanted);
+Error unaligned_segment();
+/// kCorrupt: Cap'n Proto finds no root of that type.
+Error no_capnp_root(const char* why);
+struct CapnpAccess;
 }  // namespace detail
 
 /// An array in a message: where it is and how it is laid out. Valid as long as an Item of its message lives.
@@ -187,6 +204,17 @@ class SHMTREE_NO_DANGLING Item {
   /// An xtensor view: defined in array.h.
   template <class T>
   auto array() const;
+
+  /// A reader of a message of Cap'n Proto whose root is a T, in place; defined in capnp.h. BadResult: as of
+  /// try_capnp().
+  template <class T>
+  CapnpItem<T> capnp(const CapnpOptions& options = {}) const;
+  /// The same without exceptions: kInvalid for another kind or schema id, or memory that is not aligned; kCorrupt.
+  template <class T>
+  Result<CapnpItem<T>> try_capnp(const CapnpOptions& options = {}) const;
+  /// Its schema id and segments, for readers of another make; valid as long as an Item of the message lives. The
+  /// segments do not overlap; they are aligned to 8 bytes if the frame is. kInvalid for another kind; kCorrupt.
+  Result<CapnpRef> capnp_segments() const;
 
   /// The way from the message's root to here, as it is written to get here: `["obs"]["steps"][3]`. Empty at the root. A
   /// key that is no str and no int is shown by its place: `[key 2]`. Throws std::bad_alloc only.

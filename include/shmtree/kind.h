@@ -84,6 +84,7 @@ enum class Kind : std::uint8_t {
   kDType = 72,        ///< L dtype (N description if it is DType::kOther)
   kMaskedArray = 73,  ///< V data (kArray), V mask (kArray or kFalse), V fill value (any, kNone for none), L hardmask
   kTensor = 74,       ///< L flags: 1 requires_grad, 2 is a Parameter; A
+  kCapnp = 75,        ///< I schema id, L = n, A*n: a Cap'n Proto message, the words of its n segments as uint8
 };
 
 /// The name of a kind as documentation and messages write it ("str_dict"), "unknown" for a number without a kind.
@@ -134,6 +135,8 @@ inline constexpr std::size_t kMaxDepth = 1000;
 inline constexpr std::size_t kMaxDims = 64;
 /// Bytes of a name: a longer key makes its dict a kDict.
 inline constexpr std::size_t kMaxNameBytes = 4096;
+/// Segments of one Cap'n Proto message; at least one.
+inline constexpr std::size_t kMaxSegments = 512;
 /// Strings and bytes over this are raw buffers.
 inline constexpr std::size_t kMaxInlineText = 4096;
 

@@ -72,6 +72,13 @@ class Latest {
   /// The same, ended by `stop` too (kInterrupted).
   Result<std::uint64_t> publish(const Value& value, Timeout timeout, const std::stop_token& stop) const;
 
+  /// The same of a message of Cap'n Proto whose root is a T: `publish<Pose>(builder)`, with capnp.h, as Sender::put().
+  template <class T, detail::CapnpBuilder<T> Builder>
+  Result<std::uint64_t> publish(Builder& builder, Timeout timeout = std::nullopt,
+                                const std::stop_token& stop = {}) const {
+    return or_out_of_memory([&] { return publish(Value(detail::CapnpOf<T, Builder>::refer(builder)), timeout, stop); });
+  }
+
   /// The newest version, as soon as its number is above `newer_than`. kEmpty after the timeout; kClosed, kPeerDied.
   Result<Version> get(std::uint64_t newer_than = 0, Timeout timeout = std::nullopt) const;
   /// The same, ended by `stop` too (kInterrupted).

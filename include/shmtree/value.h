@@ -69,6 +69,13 @@ concept ArrayElement = dtype_of<T>()
 != DType::kOther;
 
 namespace detail {
+/// Makes a CapnpRef of a builder whose root is a T; capnp.h specialises it.
+template <class T, class Builder>
+struct CapnpOf;
+template <class Builder, class T>
+concept CapnpBuilder = requires(Builder& builder) {
+  CapnpOf<T, Builder>::refer(builder);
+};
 /// A number type of the compiler's own, which may or may not satisfy the concepts of the standard library.
 template <class T>
 concept OtherNumber =
@@ -99,6 +106,18 @@ ArrayRef array_ref(const T* data,
                    std::vector<std::int64_t> shape) {  // NOLINT(performance-unnecessary-value-param): moved
   return {.data = data, .dtype = dtype_of<T>(), .shape = std::move(shape)};
 }
+
+/// A Cap'n Proto message somewhere in memory: its segments, and the type of its root. <shmtree/capnp.h> makes them of a
+/// builder, and readers of them.
+struct CapnpRef {
+  std::uint64_t schema_id = 0;  ///< the 64-bit id of the root's type
+  std::vector<std::span<const std::byte>>
+      segments{};                       ///< 1 to kMaxSegments; each aligned to 8, and a multiple of 8 bytes
+  std::shared_ptr<const void> owner{};  ///< keeps the segments alive with the Value; may be empty
+  /// For each segment, the bytes of the array of Arena::new_array() that it begins, and alone uses: it is not copied.
+  /// 0 for one that lies elsewhere; empty for none.
+  std::vector<std::size_t> lent_bytes{};
+};
 
 /// Bytes that arrive as Python's `bytes`, as opposed to an array of uint8.
 struct Bytes {
@@ -205,7 +224,7 @@ class Value {
  public:
   /// What it may be.
   using Variant = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::complex<double>,
-                               std::string, Bytes, ArrayRef, List, Tuple, Dict, Forward>;
+                               std::string, Bytes, ArrayRef, List, Tuple, Dict, Forward, CapnpRef>;
 
   /// None.
   Value() noexcept = default;
@@ -255,6 +274,8 @@ class Value {
   Value(Tuple tuple) noexcept : variant_(std::move(tuple)) {}
   /// A dict.
   Value(Dict dict) noexcept : variant_(std::move(dict)) {}
+  /// A Cap'n Proto message: its memory is the caller's until put() has returned, unless it has an owner.
+  Value(CapnpRef message) noexcept : variant_(std::move(message)) {}
   /// A received Item, to be sent on.
   Value(Forward forward) noexcept : variant_(std::move(forward)) {}
 

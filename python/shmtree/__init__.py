@@ -19,6 +19,7 @@ from . import _process as _process  # ends this process's part in everything at 
 from ._arena import Arena, Holder, default_arena
 from ._async import wait
 from ._broadcast import Broadcast, Subscriber
+from ._capnp import CapnpMessage
 from ._channel import Receiver, Sender
 from ._client import Client
 from ._core import VERSION, Delivery, descriptors
@@ -67,6 +68,7 @@ SharedMemoryReceiver = Receiver
 __all__ = [
     "Arena",
     "Broadcast",
+    "CapnpMessage",
     "ChannelClosed",
     "Client",
     "ConnectionLost",

@@ -2,7 +2,7 @@
 
 import queue
 
-from . import _core, _dtypes, _inside, _leaves, _models, _portable, _reducers, _unsendable, errors
+from . import _capnp, _core, _dtypes, _inside, _leaves, _models, _portable, _reducers, _unsendable, errors
 
 _core.set_package(
     {
@@ -15,6 +15,7 @@ _core.set_package(
         "has_torch": _dtypes.has_torch,
         "reducers": _reducers.table,
         "StandIn": _reducers.StandIn,
+        "capnp_build": _capnp.capnp_build,
         "explain_unsendable": _unsendable.explain,
         "path_of_refused": _inside.path_of_refused,
         "path_of_local": _portable.path_of_local,

@@ -27,6 +27,7 @@ std::uint32_t SourceTable::intern(const SourceRange& wanted) noexcept {
     if (known.begin == wanted.begin && known.bytes == wanted.bytes && same_geometry(known, wanted)) {
       known.may_share |= wanted.may_share;
       known.unshared &= wanted.unshared;
+      known.whole_words |= wanted.whole_words;
       return index_[slot] - 1;
     }
   }

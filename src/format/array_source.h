@@ -25,6 +25,7 @@ struct ArraySource {
   // Set for an array that does not own its memory: it may overlap another one of this message. Overlapping arrays are
   // stored once, as views of one buffer, unless that would take more bytes than storing each of them.
   bool may_share = false;
+  bool whole_words = false;  // begins at a multiple of 8 in its buffer, also where it shares that; so does `data`
   std::uint32_t external = kNoIndex;  // from add_external(): the elements are there and are not copied
   std::int64_t external_offset = 0;   // of the first element, from the start of that external range
   std::uint64_t item_bytes = 0;       // for DType::kOther; otherwise known
@@ -42,11 +43,13 @@ struct SourceRange {
   std::uint8_t ndim = 0;
   bool may_share = false;
   bool unshared = false;  // its elements overlap each other, or it was not declared to share
+  bool whole_words = false;
   // Set by BufferLayout.
   bool gathered = false;
   std::uint32_t leader = 0;        // of the cluster that shares one buffer: the range added first
   std::uint32_t buffer = 0;        // number of the buffer
   std::int64_t buffer_offset = 0;  // of `begin` in that buffer
+  std::uint8_t padding = 0;        // bytes of the buffer before `low`, at the leader
   const std::byte* low = nullptr;  // of the whole cluster, at its leader
   const std::byte* high = nullptr;
 
@@ -55,6 +58,7 @@ struct SourceRange {
     gathered = geometry != kNoIndex;
     leader = number;
     buffer_offset = 0;
+    padding = 0;
     low = begin;
     high = begin + bytes;
   }

@@ -1,6 +1,7 @@
 #include "format/buffer_layout.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "format/layout.h"
@@ -66,9 +67,11 @@ void BufferLayout::place(SourceTable& sources) noexcept {
 void BufferLayout::add_buffer(SourceRange& range, std::size_t number) noexcept {
   range.buffer = static_cast<std::uint32_t>(buffers_.size());
   buffers_.push({.begin = range.low,
-                 .bytes = range.gathered ? range.element_bytes : static_cast<std::uint64_t>(range.high - range.low),
+                 .bytes = range.gathered ? range.element_bytes
+                                         : static_cast<std::uint64_t>(range.high - range.low) + range.padding,
                  .offset = 0,
-                 .gathered = range.gathered ? static_cast<std::uint32_t>(number) : kNoIndex});
+                 .gathered = range.gathered ? static_cast<std::uint32_t>(number) : kNoIndex,
+                 .padding = range.padding});
 }
 
 void BufferLayout::place_apart(SourceTable& sources) noexcept {
@@ -100,7 +103,7 @@ void BufferLayout::place_shared(SourceTable& sources) noexcept {
     if (range.leader == i) add_buffer(range, i);
     const SourceRange& leader = sources[range.leader];
     range.buffer = leader.buffer;
-    range.buffer_offset = range.begin - leader.low;
+    range.buffer_offset = range.begin - leader.low + leader.padding;
   }
 }
 
@@ -137,9 +140,11 @@ void BufferLayout::merge(SourceTable& sources, std::size_t begin, std::size_t en
   std::uint32_t leader = order_[begin];
   const std::byte* low = sources[order_[begin]].begin;
   const std::byte* high = low;
+  const std::byte* word = low;
   for (std::size_t i = begin; i < end; ++i) {
     leader = std::min(leader, order_[i]);
     high = std::max(high, sources[order_[i]].high);
+    if (sources[order_[i]].whole_words) word = sources[order_[i]].begin;
   }
   for (std::size_t i = begin; i < end; ++i) {
     sources[order_[i]].leader = leader;
@@ -147,6 +152,8 @@ void BufferLayout::merge(SourceTable& sources, std::size_t begin, std::size_t en
   }
   sources[leader].low = low;
   sources[leader].high = high;
+  const std::uintptr_t before = std::bit_cast<std::uintptr_t>(low) - std::bit_cast<std::uintptr_t>(word);
+  sources[leader].padding = static_cast<std::uint8_t>(before % kWordBytes);
 }
 
 void BufferLayout::copy(const SourceTable& sources, std::byte* out, std::uint64_t end) const noexcept {
@@ -154,7 +161,8 @@ void BufferLayout::copy(const SourceTable& sources, std::byte* out, std::uint64_
     // What was in this place before is nobody's business.
     std::memset(out + end, 0, buffer.offset - end);
     if (buffer.gathered == kNoIndex) {
-      platform::copy_bytes(out + buffer.offset, buffer.begin, buffer.bytes);
+      std::memset(out + buffer.offset, 0, buffer.padding);
+      platform::copy_bytes(out + buffer.offset + buffer.padding, buffer.begin, buffer.bytes - buffer.padding);
     } else {
       const SourceRange& range = sources[buffer.gathered];
       gather(range, sources.geometry(range.geometry), out + buffer.offset);

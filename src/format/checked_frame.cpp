@@ -92,6 +92,7 @@ class Checker {
   void repeat(const char* rule) {
     if (*rule == 'I') return static_cast<void>(in_.next_ints());
     if (*rule == 'F') return static_cast<void>(in_.next_floats());
+    if (*rule == 'A') return segments();
     const bool pairs = rule[0] == 'V' && rule[1] == 'V', named = *rule == 'N';
     const std::uint64_t count = in_.next_count(pairs ? 2 : 1);
     if (!named) return children(pairs ? 2 * count : count);
@@ -198,7 +199,16 @@ class Checker {
     }
     if (kind != Kind::kArray && kind != Kind::kTensor) return static_cast<void>(in_.next_blob());
     ArrayInfo info;
-    if (!in_.next_array(info) || !info.external()) return;
+    if (in_.next_array(info)) range_of(info);
+  }
+
+  [[gnu::noinline]] void segments() {
+    ArrayInfo info;
+    for (std::uint64_t left = in_.next_segment_count(); left > 0 && in_.next_segment(info); --left) range_of(info);
+  }
+
+  void range_of(const ArrayInfo& info) {
+    if (!info.external()) return;
     const External range = in_.external(info.buffer);
     if (range.reference >= blocks_.size()) return in_.fail("it refers to a block that the message does not have");
     const std::size_t room = blocks_[range.reference].size();

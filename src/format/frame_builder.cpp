@@ -58,7 +58,8 @@ void FrameBuilder::add_array(const ArraySource& source) noexcept {
                                      .element_bytes = bytes,
                                      .item_bytes = item,
                                      .geometry = kNoIndex,
-                                     .may_share = source.may_share});
+                                     .may_share = source.may_share,
+                                     .whole_words = source.whole_words});
   }
   arrays_.push(record);
 }

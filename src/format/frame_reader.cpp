@@ -333,4 +333,23 @@ std::span<const std::byte> FrameReader::next_blob() noexcept {
   return {info.data, static_cast<std::size_t>(info.nbytes)};
 }
 
+std::uint64_t FrameReader::next_segment_count() noexcept {
+  const std::uint64_t count = next_length();
+  if (failed()) return 0;
+  if (count == 0 || count > kMaxSegments) return fail("a Cap'n Proto message has no segment, or more than 512"), 0;
+  if (count > left().arrays.left()) return fail("a Cap'n Proto message has more segments than there are arrays"), 0;
+  return count;
+}
+
+bool FrameReader::next_segment(ArrayInfo& out) noexcept {
+  if (!next_array(out)) return false;
+  const bool is_run = out.dtype == DType::kUInt8 && out.ndim == 1 && out.contiguous();
+  if (!is_run || out.nbytes % kWordBytes != 0) {
+    return fail("a segment of a Cap'n Proto message is not a run of whole words"), false;
+  }
+  const std::uint64_t before = out.external() ? externals_.at[out.buffer].offset : 0;
+  if ((before + static_cast<std::uint64_t>(out.offset)) % kWordBytes == 0) return true;
+  return fail("a segment of a Cap'n Proto message does not begin at a multiple of 8 bytes"), false;
+}
+
 }  // namespace shmtree::format

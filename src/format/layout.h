@@ -34,6 +34,7 @@ inline constexpr std::uint8_t kFrameVersion = 2;
 inline constexpr std::uint8_t kFlat = 1;
 inline constexpr std::uint64_t kMaxFrameBytes = (std::uint64_t{1} << 48) - 1;
 inline constexpr std::size_t kBufferAlignment = 64;
+inline constexpr std::size_t kWordBytes = 8;  // of Cap'n Proto
 
 // Cap'n Proto counts list elements in 29 bits; a segment must stay under 2^29 words.
 inline constexpr std::size_t kMaxColumnCount = (std::size_t{1} << 29) - 1;

@@ -123,6 +123,7 @@ class Decoder {
   void repeat(const char* rule, std::uint32_t index) {
     if (*rule == 'I') return add_ints(index, reader_.next_ints());
     if (*rule == 'F') return add_floats(index, reader_.next_floats());
+    if (*rule == 'A') return add_segments(index);
     const bool pairs = rule[0] == 'V' && rule[1] == 'V';
     const std::uint64_t count = reader_.next_count(pairs ? 2 : 1);
     tree_.nodes[index].lead = static_cast<std::uint16_t>(tree_.nodes[index].kind == Kind::kDefaultDict ? 1 : 0);
@@ -211,6 +212,20 @@ class Decoder {
     if (blob && (info.dtype != DType::kUInt8 || info.ndim != 1 || !info.contiguous() || info.external())) {
       return reader_.fail("long text or bytes are not a plain run of bytes");
     }
+    add_array(index, info);
+  }
+
+  // Their number is the node's second int.
+  void add_segments(std::uint32_t index) {
+    const std::uint64_t count = reader_.next_segment_count();
+    add_int(index, static_cast<std::int64_t>(count));
+    const auto first = static_cast<std::uint32_t>(tree_.arrays.size());
+    format::ArrayInfo info;
+    for (std::uint64_t i = 0; i < count && reader_.next_segment(info); ++i) add_array(index, info);
+    tree_.nodes[index].array = first;
+  }
+
+  void add_array(std::uint32_t index, const format::ArrayInfo& info) {
     const std::byte* data = info.data;
     if (info.external()) {
       const format::External range = reader_.external(info.buffer);

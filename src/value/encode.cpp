@@ -1,6 +1,7 @@
 // encode(): Value to columns.
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <new>
 #include <string>
@@ -179,6 +180,59 @@ class Encoder {
     builder_.add_kind(Kind::kArray);
     builder_.add_array(source);
     return true;
+  }
+
+  [[gnu::noinline, gnu::cold]] bool add(const CapnpRef& message) {
+    Status can_be = check(message);
+    if (!can_be) return error = std::move(can_be).error(), false;
+    builder_.add_kind(Kind::kCapnp);
+    builder_.add_int(std::bit_cast<std::int64_t>(message.schema_id));
+    builder_.add_length(message.segments.size());
+    for (std::size_t i = 0; i < message.segments.size(); ++i) {
+      add_segment(message.segments[i], message.lent_bytes.empty() ? 0 : message.lent_bytes[i]);
+    }
+    return true;
+  }
+
+  static Status check(const CapnpRef& message) {
+    const std::size_t count = message.segments.size();
+    if (count == 0 || count > kMaxSegments) {
+      return invalid("A Cap'n Proto message to send has " + std::to_string(count) +
+                     " segments; 1 to 512 are possible.");
+    }
+    if (!message.lent_bytes.empty() && message.lent_bytes.size() != count) {
+      return invalid("A Cap'n Proto message to send has " + std::to_string(count) + " segments and " +
+                     std::to_string(message.lent_bytes.size()) + " numbers of lent bytes.");
+    }
+    for (const auto& segment : message.segments) {
+      if (segment.size() % format::kWordBytes == 0 &&
+          std::bit_cast<std::uintptr_t>(segment.data()) % format::kWordBytes == 0) {
+        continue;
+      }
+      return invalid("A segment of a Cap'n Proto message to send is not aligned to 8 bytes, or is no multiple of 8: " +
+                     std::to_string(segment.size()) + " bytes.");
+    }
+    return success();
+  }
+
+  // Read-only, as all readers of Cap'n Proto are: then a message of nothing else is sent on without a copy.
+  void add_segment(std::span<const std::byte> segment, std::size_t lent_bytes) {
+    const auto bytes = static_cast<std::int64_t>(segment.size());
+    format::ArraySource source{.data = segment.data(),
+                               .shape = &bytes,
+                               .ndim = 1,
+                               .dtype = DType::kUInt8,
+                               .read_only = true,
+                               .may_share = true,
+                               .whole_words = true};
+    format::External range;
+    std::int64_t at = 0;
+    const bool may_lend = externals_ != nullptr && lent_bytes >= segment.size() && bytes != 0;
+    if (may_lend && externals_->find(segment.data(), lent_bytes, range, at)) {
+      source.external = builder_.add_external(range);
+      source.external_offset = at;
+    }
+    builder_.add_array(source);
   }
 
   bool enter() {

@@ -140,7 +140,7 @@ class Forwarder {
         case 'S':
         case 'B': builder_.add_string(tree_.texts[at.text++]); break;
         case 'U': add_bytes(at); break;
-        case 'A': add_array(node); break;
+        case 'A': add_array(node, tree_.arrays[node.array]); break;
         case 'V': added = add(tree_.children[at.child++], node.kind == Kind::kDefaultDict); break;
         case 'D':
         case 'E': add_dtype(node, at, *rule == 'E'); break;
@@ -171,6 +171,12 @@ class Forwarder {
         *rule == 'I' ? builder_.add_int(tree_.ints[node.number + i])
                      : builder_.add_float(tree_.floats[node.number + i]);
       }
+      return success();
+    }
+    if (*rule == 'A') {
+      const auto count = static_cast<std::uint32_t>(tree_.ints[at.number++]);
+      builder_.add_length(count);
+      for (std::uint32_t i = 0; i < count; ++i) add_array(node, tree_.arrays[node.array + i]);
       return success();
     }
     const bool pairs = rule[0] == 'V' && rule[1] == 'V', named = *rule == 'N';
@@ -206,9 +212,8 @@ class Forwarder {
     add_bytes(at);
   }
 
-  void add_array(const Node& node) {
-    const Array& array = tree_.arrays[node.array];
-    if (node.kind != Kind::kArray && node.kind != Kind::kTensor) {
+  void add_array(const Node& node, const Array& array) {
+    if (node.kind != Kind::kArray && node.kind != Kind::kTensor && node.kind != Kind::kCapnp) {
       return builder_.add_blob(array.data, static_cast<std::size_t>(array.elements), array.read_only);
     }
     const std::int64_t* shape = tree_.dims.data() + array.dims;
@@ -226,6 +231,7 @@ class Forwarder {
                                .dtype = array.dtype,
                                .read_only = array.read_only,
                                .may_share = true,
+                               .whole_words = node.kind == Kind::kCapnp,
                                .item_bytes = array.item_bytes,
                                .description = array.description};
     const bool goes = array.read_only ? origin_.to_give || origin_.to_show : origin_.to_give;

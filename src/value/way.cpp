@@ -71,6 +71,7 @@ std::string_view word_of(Kind kind) noexcept {
     case Kind::kDType: return "dtype";
     case Kind::kMaskedArray: return "masked array";
     case Kind::kTensor: return "tensor";
+    case Kind::kCapnp: return "Cap'n Proto message";
     case Kind::kInvalid: break;
   }
   return "unknown kind";

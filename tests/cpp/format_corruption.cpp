@@ -319,3 +319,96 @@ TEST_CASE("a message of more than 256 TiB is refused before anything is copied")
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code == Code::kMessageTooLarge);
 }
+
+namespace {
+
+// A Cap'n Proto message of segments whose descriptors are given.
+Bytes capnp_of(const std::vector<format::ArraySource>& segments, std::size_t count) {
+  return written([&](FrameBuilder& builder) {
+    builder.add_kind(Kind::kCapnp);
+    builder.add_int(7);
+    builder.add_length(count);
+    for (const auto& segment : segments) builder.add_array(segment);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("segments of a Cap'n Proto message that cannot be are refused") {
+  alignas(8) static const std::byte words[64] = {};
+  const std::int64_t shapes[] = {64, 20, 8, 8}, strides[] = {8};
+  const format::ArraySource whole{.data = words, .shape = shapes, .ndim = 1, .dtype = DType::kUInt8};
+  CHECK(test::walk_frame(capnp_of({whole}, 1)).ok());
+  CHECK(refused(capnp_of({}, 0), "no segment, or more than 512"));
+  CHECK(refused(capnp_of(std::vector(513, whole), 513), "no segment, or more than 512"));
+  CHECK(refused(capnp_of({whole}, 2), "more segments than there are arrays"));
+  CHECK(refused(capnp_of({whole, whole}, 1), "left over"));
+  format::ArraySource other = whole;
+  other.shape = shapes + 1;
+  CHECK(refused(capnp_of({other}, 1), "not a run of whole words"));
+  other = whole;
+  other.shape = shapes + 2;
+  other.dtype = DType::kUInt64;
+  CHECK(refused(capnp_of({other}, 1), "not a run of whole words"));
+  other = whole;
+  other.shape = shapes + 2;
+  other.ndim = 2;
+  CHECK(refused(capnp_of({other}, 1), "not a run of whole words"));
+  other = whole;
+  other.shape = shapes + 2;
+  other.strides = strides;
+  other.order = format::Order::kStrided;
+  other.may_share = true;
+  CHECK(refused(capnp_of({whole, other}, 2), "not a run of whole words"));
+  other = whole;
+  other.external = 0;
+  other.external_offset = 4;
+  const auto in_block = [&](std::uint64_t offset, std::int64_t at) {
+    return written([&](FrameBuilder& builder) {
+      other.external = builder.add_external({.reference = 0, .offset = offset, .bytes = 4096});
+      other.external_offset = at;
+      builder.add_kind(Kind::kCapnp);
+      builder.add_int(7);
+      builder.add_length(1);
+      builder.add_array(other);
+    });
+  };
+  CHECK(refused(in_block(64, 4), "a multiple of 8 bytes"));
+  CHECK(refused(in_block(60, 8), "a multiple of 8 bytes"));
+  CHECK(test::walk_frame(in_block(60, 4)).ok());
+}
+
+TEST_CASE("a segment that shares a buffer begins at a whole word of it") {
+  alignas(8) static std::byte words[64];
+  for (int i = 0; i < 64; ++i) words[i] = static_cast<std::byte>(i);
+  const std::int64_t shapes[] = {61, 48};
+  for (const bool first : {true, false}) {
+    const Bytes frame = written([&](FrameBuilder& builder) {
+      builder.begin_node(Kind::kList, 2);
+      const auto add_bytes = [&] {
+        test::add_array_node(
+            builder, {.data = words + 3, .shape = shapes, .ndim = 1, .dtype = DType::kUInt8, .may_share = true});
+      };
+      if (first) add_bytes();
+      test::add_capnp_node(builder, 7, {std::span<const std::byte>(words).subspan(8, 48)});
+      if (!first) add_bytes();
+    });
+    auto reader = FrameReader::open(frame).value();
+    reader.next_kind();
+    reader.next_count();
+    format::ArrayInfo bytes, segment;
+    for (int i = 0; i < 2; ++i) {
+      if (reader.next_kind() == Kind::kArray) {
+        REQUIRE(reader.next_array(bytes));
+      } else {
+        reader.next_int();
+        REQUIRE(reader.next_segment_count() == 1);
+        REQUIRE(reader.next_segment(segment));
+      }
+    }
+    CHECK(reader.buffer_sizes().size() == 1);
+    CHECK(segment.offset % 8 == 0);
+    CHECK(std::memcmp(segment.data, words + 8, 48) == 0);
+    CHECK(std::memcmp(bytes.data, words + 3, 61) == 0);
+  }
+}

@@ -44,6 +44,11 @@ void check_same(const Item& a, const Item& b) {
     y.copy_to(to.data());
     CHECK(from == to);
   }
+  if (a.kind() == Kind::kCapnp) {
+    const CapnpRef x = a.capnp_segments().value(), y = b.capnp_segments().value();
+    CHECK(x.schema_id == y.schema_id);
+    CHECK(std::ranges::equal(x.segments, y.segments, [](auto s, auto t) { return std::ranges::equal(s, t); }));
+  }
   for (std::size_t i = 0; i < a.size(); ++i) {
     CHECK(a.at(i).key() == b.at(i).key());
     check_same(a.at(i), b.at(i));

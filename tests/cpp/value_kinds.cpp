@@ -47,7 +47,7 @@ TEST_CASE("one node of every kind becomes an item") {
   auto item = value::decode(test::bytes_of(builder), nullptr, blocks);
   INFO((item.ok() ? std::string() : item.error().message));
   REQUIRE(item.ok());
-  CHECK(item->size() == test::kScalarNodes + test::kContainerNodes + test::kArrayNodes + 7);
+  CHECK(item->size() == test::kScalarNodes + test::kContainerNodes + test::kArrayNodes + 8);
   for (const Item& part : *item) CHECK(name_of(part.kind()) != "unknown");
 }
 
@@ -169,6 +169,11 @@ TEST_CASE("no change of a single word makes an item misbehave") {
     if (auto view = item.try_view(); view.ok() && view->c_order) {
       for (std::size_t i = 0; i < view->elements * view->item_bytes; ++i)
         seen += static_cast<std::size_t>(view->data[i]);
+    }
+    if (const auto message = item.capnp_segments(); message.ok()) {
+      for (const auto& segment : message->segments) {
+        for (const std::byte byte : segment) seen += static_cast<std::size_t>(byte);
+      }
     }
     for (const std::string_view key : item.keys()) seen += key.size();
     for (const Item& part : item) seen += look(part);

@@ -119,14 +119,14 @@ def _lists(frame: bytes, pointers: int, count: int, number: int, end: int) -> It
 
 #: Parts of each kind, in order. V: a node; W: a node, mostly of one of the kinds in SUITABLE; I: an int; F: a float;
 #: L: a length; N: a name; S: a text and its length; U: 16 bytes of text; R: the position of a node; A: an array;
-#: D: a dtype; E: a dtype and an element of it; n: a count, which the parts after it repeat; m: a count and a length,
-#: then as many V as the count says.
+#: D: a dtype; E: a dtype and an element of it; G: an array, mostly one that can be a segment; n: a count, which the
+#: parts after it repeat; m: a count and a length, then as many V as the count says.
 GRAMMAR = {
     1: "", 2: "", 3: "", 4: "I", 5: "S", 6: "F", 7: "FF", 8: "S", 9: "A", 10: "S", 11: "A", 12: "S", 13: "A", 14: "W",
     15: "", 16: "", 17: "R", 20: "nV", 21: "nV", 22: "nI", 23: "nF", 24: "nW", 25: "nW", 26: "mV", 30: "nWV", 31: "nNV",
     32: "nWV", 33: "nNV", 34: "WnWV", 35: "nWV", 40: "NnV", 41: "NnNV", 42: "NN", 43: "NW", 44: "N", 45: "NV",
     46: "SnW", 47: "AnW", 50: "I", 51: "IL", 52: "IIL", 53: "II", 54: "", 55: "IL", 56: "N", 60: "S", 61: "WW",
-    62: "U", 63: "LS", 64: "III", 65: "VVV", 70: "A", 71: "E", 72: "D", 73: "WWWL", 74: "LA",
+    62: "U", 63: "LS", 64: "III", 65: "VVV", 70: "A", 71: "E", 72: "D", 73: "WWWL", 74: "LA", 75: "InG",
 }  # fmt: skip
 KINDS = tuple(GRAMMAR)
 SCALARS = (1, 2, 3, 4, 5, 6, 8, 10, 50, 54, 60, 61, 62, 63, 64)
@@ -270,6 +270,8 @@ class Grow:
             writer.length(generator.randrange(writer.nodes + 1))
         elif letter == "A":
             self._array()
+        elif letter == "G":
+            self._segment()
         else:
             size = self._dtype()
             if letter == "E":
@@ -285,6 +287,21 @@ class Grow:
         size = generator.choice((0, 1, 4, 5, 8, 16, 20, 28))
         self._writer.length(size)
         return size
+
+    def _segment(self) -> None:
+        generator, writer = self._generator, self._writer
+        if generator.random() < 0.1:
+            return self._array()
+        words = generator.choice((0, 1, 1, 3, 8))
+        flags = 32 if words == 0 else generator.choice((0, 1, 1, 8))
+        if words != 0 and (writer.buffers == 0 or generator.random() < 0.8):
+            writer.buffer(bytes(8 * words + 8))
+        writer.descriptor(3, flags, 1, max(writer.buffers - 1, 0) if words else 0).length(
+            8 * words if generator.random() < 0.95 else self._count()
+        )
+        if flags & 8:
+            writer.view(generator.choice((8, 8, 4, self._number())))
+        return None
 
     def _array(self) -> None:
         generator, writer = self._generator, self._writer

@@ -115,6 +115,12 @@ SEEDS: dict[str, Callable[[], Any]] = {
     ],
     "ranges": lambda: [range(10), range(-(2**63), 2**63 - 1), range(5, -5, -2), ARRAY[1:3], ARRAY[2:5], ARRAY],
     "masked arrays": masked,
+    "capnp": lambda: [
+        shmtree.CapnpMessage(0xD8A1B2C3D4E5F607, [bytes(40)]),
+        shmtree.CapnpMessage(0, [bytes(8), b"", bytes(5000)]),
+        shmtree.CapnpMessage(1 << 63, [ARRAY, ARRAY]),
+        ARRAY.view(np.uint8)[3:],
+    ],
     "references": references,
     "device": lambda: [device(), device((0, 3), None, True), device((0,), (8,), False)],
     "device tensor": lambda: _leaves.DeviceLeaf((("torch", "float32", 0, (4,), (1,), False, True), *DEVICE[1:])),

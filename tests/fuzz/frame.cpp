@@ -41,7 +41,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   make_alone(frame, blocks);
   auto item = value::decode(frame, nullptr, blocks);
   if (item.ok()) {
-    for (const Item& part : *item) (void)part.try_as<std::string>().ok();
+    for (const Item& part : *item) {
+      (void)part.try_as<std::string>().ok();
+      (void)part.capnp_segments().ok();
+    }
   }
   return 0;
 }

@@ -54,7 +54,7 @@ PARTS = {
 
 # Who may see what from outside: pattern of the header, and the only files that may include it.
 FOREIGN = [
-    ("Cap'n Proto", re.compile(r"(capnp|kj)/|schema/.*\.h$"), re.compile(r"src/format/")),
+    ("Cap'n Proto", re.compile(r"(capnp|kj)/|schema/.*\.h$"), re.compile(r"src/format/|include/shmtree/capnp\.h$")),
     ("xtensor", re.compile(r"(xtensor|xtl|xsimd)/"), re.compile(r"include/shmtree/array\.h$")),
     (
         "Python",

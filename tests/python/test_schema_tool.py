@@ -1,6 +1,8 @@
 """The metadata of a frame is a plain Cap'n Proto message: its stock tool reads it by the schema."""
 
+import contextlib
 import importlib.util
+import io
 import os
 import shutil
 import struct
@@ -17,6 +19,27 @@ ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = ROOT / "schema" / "shmtree.capnp"
 PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
 needs_tool = pytest.mark.skipif(shutil.which("capnp") is None, reason="there is no capnp here")
+
+
+def test_pycapnp_reads_the_metadata_as_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("capnp", reason="pycapnp is not installed")
+    monkeypatch.chdir(SCHEMA.parents[1])
+    page = Path("docs/frame.md").read_text()
+    program, _, rest = page.partition("```python\n")[2].partition("```\n")
+    printed = rest.partition("```\n")[2].partition("```\n")[0]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(program, {})
+    assert out.getvalue() == printed
+
+
+@needs_tool
+def test_shell_command_of_the_page_prints_the_metadata(tmp_path: Path) -> None:
+    command = (SCHEMA.parents[1] / "docs" / "frame.md").read_text().partition("```sh\n")[2].partition("```")[0]
+    shmtree.dump({"id": 7}, str(tmp_path / "message.shm"))
+    (tmp_path / "schema").symlink_to(SCHEMA.parent)
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert 'text = "id"' in done.stdout and "ints = [7]" in done.stdout
 
 
 @needs_tool

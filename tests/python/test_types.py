@@ -215,6 +215,7 @@ STANDARD = [
     slice("a", None, (1,)),
     Ellipsis,
     NotImplemented,
+    shmtree.CapnpMessage(0xD8A1B2C3D4E5F607, [bytes(range(16)), b""]),
 ]
 
 

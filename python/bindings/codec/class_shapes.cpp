@@ -44,6 +44,7 @@ constexpr Standard kStandard[] = {
     {"zoneinfo:ZoneInfo", encode_zoneinfo},
     {"numpy.ma:MaskedArray", encode_masked_array},
     {"numpy.ma.core:MaskedArray", encode_masked_array},
+    {"shmtree._capnp:CapnpMessage", encode_capnp},
     {"torch:Tensor", encode_tensor},
     {"torch.nn.parameter:Parameter", encode_parameter},
 };

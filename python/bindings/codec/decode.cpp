@@ -260,6 +260,7 @@ PyObject* Decoder::other(Kind kind) {
     case Kind::kRange: return decode_range(*this);
     case Kind::kDType: return decode_dtype(*this);
     case Kind::kTensor: return decode_tensor(*this);
+    case Kind::kCapnp: return decode_capnp(*this);
     case Kind::kReference: return reference();
     default: break;
   }

@@ -1,4 +1,4 @@
-// Arrays, NumPy scalars and dtypes, masked arrays, torch tensors.
+// Arrays, NumPy scalars and dtypes, masked arrays, torch tensors, messages of Cap'n Proto.
 #include <algorithm>
 
 #include "bindings/codec/decoder.h"
@@ -272,6 +272,33 @@ PyObject* decode_tensor(Decoder& decoder) {
   if (!decoder.in.next_array(info)) return nullptr;
   if (info.flags & format::kFortran) return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
   return tensor_of(decoder, info, flags);
+}
+
+PyObject* Decoder::segment() {
+  format::ArrayInfo info;
+  if (!in.next_segment(info)) return nullptr;
+  Ref made(make(info, descr_of(DType::kUInt8)));
+  if (!made) return nullptr;
+  // A frame of other memory than ours may lie anywhere.
+  if (reinterpret_cast<std::uintptr_t>(PyArray_DATA(as_array(made.get()))) % format::kWordBytes != 0) {
+    made = Ref(may_copy(info.nbytes) ? PyArray_NewCopy(as_array(made.get()), NPY_CORDER) : nullptr);
+  }
+  if (made) PyArray_CLEARFLAGS(as_array(made.get()), NPY_ARRAY_WRITEABLE);
+  return made.release();
+}
+
+PyObject* decode_capnp(Decoder& decoder) {
+  const auto schema_id = static_cast<unsigned long long>(decoder.in.next_int());
+  const std::uint64_t count = decoder.in.next_segment_count();
+  if (decoder.in.failed()) return nullptr;
+  Ref segments(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (std::uint64_t i = 0; segments && i < count; ++i) {
+    PyObject* const segment = decoder.segment();
+    if (!segment) return nullptr;
+    PyTuple_SET_ITEM(segments.get(), static_cast<Py_ssize_t>(i), segment);
+  }
+  const Ref id(segments ? PyLong_FromUnsignedLongLong(schema_id) : nullptr);
+  return id ? call_python(package().capnp_build, id.get(), segments.get()) : nullptr;
 }
 
 }  // namespace shmtree::python

@@ -119,6 +119,8 @@ class Decoder {
 
   // What stands in the frame as one array.
   PyObject* array();
+  // Returns a segment of a kCapnp as a read-only array that is aligned to 8 bytes.
+  PyObject* segment();
   // Returns an array of elements that NumPy lacks, with a dtype of ml_dtypes, or else a tensor.
   [[gnu::cold]] PyObject* array_of_other_package(const format::ArrayInfo& info);
   // Returns the bytes of a described array as a one-dimensional array of uint8, viewed or copied like any array. If
@@ -195,7 +197,7 @@ DecodeHandler decode_deque, decode_default_dict, decode_counter;
 DecodeHandler decode_date, decode_time, decode_datetime, decode_timedelta, decode_timezone;  // decode_stdlib.cpp
 DecodeHandler decode_timezone_utc, decode_zoneinfo, decode_decimal, decode_fraction, decode_uuid, decode_path;
 
-DecodeHandler decode_numpy_scalar, decode_dtype, decode_masked_array, decode_tensor;  // decode_numpy.cpp
+DecodeHandler decode_numpy_scalar, decode_dtype, decode_masked_array, decode_tensor, decode_capnp;  // decode_numpy.cpp
 
 PyObject* decode_enum(Decoder& decoder, bool by_value);  // decode_classes.cpp
 PyObject* decode_pickle(Decoder& decoder, bool is_long);

@@ -1,6 +1,7 @@
 #include "bindings/codec/describe.h"
 
 #include <charconv>
+#include <cstdio>
 
 #include "format/frame_reader.h"
 #include "format/grammar.h"
@@ -83,7 +84,7 @@ class Describer {
         emit(line);
         if (!step_to(kind == Kind::kRegistered ? ".<flat>" : "", indent + kIndent, "")) return false;
       } else {
-        line.text += detail(*rule, line, indent);
+        line.text += kind == Kind::kCapnp ? schema_id() : detail(*rule, line, indent);
       }
     }
     if (*rule == '*' && !items(rule + 1, kind, line)) return false;
@@ -179,9 +180,35 @@ class Describer {
     return join(" ", name);
   }
 
+  // As the tool `capnp` writes it.
+  std::string schema_id() {
+    char digits[24];
+    std::snprintf(digits, sizeof digits, " @0x%016llx", static_cast<unsigned long long>(in_.next_int()));
+    return digits;
+  }
+
+  bool segments(Line& line) {
+    const std::uint64_t count = in_.next_segment_count();
+    line.text += join(" of ", std::to_string(count), count == 1 ? " segment" : " segments");
+    emit(line);
+    format::ArrayInfo info;
+    for (std::uint64_t i = 0; i < count && in_.next_segment(info); ++i) {
+      if (i == kShownItems) {
+        add(line.indent + kIndent, join("... and ", std::to_string(count - kShownItems), " more"));
+        ++muted_;
+      }
+      add(line.indent + kIndent, join("[", std::to_string(i), "]:", text_of(info)));
+    }
+    if (count > kShownItems) --muted_;
+    return !in_.failed();
+  }
+
   std::string array() {
     format::ArrayInfo info;
-    if (!in_.next_array(info)) return "";
+    return in_.next_array(info) ? text_of(info) : "";
+  }
+
+  std::string text_of(const format::ArrayInfo& info) {
     std::string text = " ";
     text += info.dtype == DType::kOther ? info.description.text.substr(0, kShownText) : name_of(info.dtype);
     text += " (";
@@ -212,6 +239,7 @@ class Describer {
       line.text += join(" of ", std::to_string(count));
       return !in_.failed();
     }
+    if (*rule == 'A') return segments(line);
     const bool pairs = rule[0] == 'V' && rule[1] == 'V';
     const std::uint64_t count = in_.next_count(pairs ? 2 : 1);
     if (line.is_out) {

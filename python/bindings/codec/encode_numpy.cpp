@@ -1,4 +1,4 @@
-// Arrays, NumPy scalars and dtypes, masked arrays, torch tensors.
+// Arrays, NumPy scalars and dtypes, masked arrays, torch tensors, messages of Cap'n Proto.
 #include <algorithm>
 
 #include "bindings/codec/dtypes.h"
@@ -98,6 +98,26 @@ bool Encoder::array_node(PyArrayObject* array) {
   out.add_kind(Kind::kArray);
   out.add_array(source);
   keep(object);
+  return true;
+}
+
+bool Encoder::segment(PyArrayObject* array) {
+  const std::int64_t bytes = PyArray_NBYTES(array);
+  if (PyArray_TYPE(array) != NPY_UINT8 || PyArray_NDIM(array) != 1 || !PyArray_IS_C_CONTIGUOUS(array) ||
+      bytes % std::int64_t{format::kWordBytes} != 0) {
+    PyErr_SetString(PyExc_ValueError, "A segment of a CapnpMessage is not a run of whole words");
+    return false;
+  }
+  format::ArraySource source{.data = PyArray_DATA(array),
+                             .shape = &bytes,
+                             .ndim = 1,
+                             .dtype = DType::kUInt8,
+                             .may_share = !options_.independent,
+                             .whole_words = true};
+  if (PyArray_BASE(array) != nullptr) lend(*this, array, source);
+  source.read_only = true;
+  out.add_array(source);
+  keep(reinterpret_cast<PyObject*>(array));
   return true;
 }
 
@@ -233,6 +253,39 @@ bool device_array_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
 }
 
 }  // namespace
+
+namespace {
+
+bool capnp_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
+  const Ref id(PyObject_GetAttrString(value, "_schema_id"));
+  const Ref segments(id ? PyObject_GetAttrString(value, "_segments") : nullptr);
+  if (!segments) return false;
+  const unsigned long long schema_id = PyLong_AsUnsignedLongLong(id.get());
+  if (PyErr_Occurred()) return false;
+  const Py_ssize_t count = PyTuple_CheckExact(segments.get()) ? PyTuple_GET_SIZE(segments.get()) : 0;
+  if (count == 0 || count > Py_ssize_t{kMaxSegments}) {
+    PyErr_SetString(PyExc_ValueError, "A CapnpMessage has no segments, or more than 512");
+    return false;
+  }
+  encoder.out.add_kind(Kind::kCapnp);
+  encoder.out.add_int(static_cast<std::int64_t>(schema_id));
+  encoder.out.add_length(static_cast<std::uint64_t>(count));
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const segment = PyTuple_GET_ITEM(segments.get(), i);
+    if (Py_TYPE(segment) != &PyArray_Type) {
+      PyErr_SetString(PyExc_TypeError, "A segment of a CapnpMessage is not an array");
+      return false;
+    }
+    if (!encoder.segment(as_array(segment))) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool encode_capnp(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  return once<capnp_node>(encoder, value, info);
+}
 
 bool encode_tensor(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   return once<tensor_node>(encoder, value, info);

@@ -57,6 +57,8 @@ class Encoder {
 
   bool array(PyArrayObject* array);
   bool array_node(PyArrayObject* array);
+  // One segment of a kCapnp. False with a Python error set if the array cannot be one.
+  bool segment(PyArrayObject* array);
   bool text(PyObject* str);
   // The str as a name; false without an error when it is too long for one or not a plain str.
   bool try_name(PyObject* str);
@@ -134,7 +136,7 @@ EncodeHandler encode_zoneinfo, encode_decimal, encode_fraction, encode_uuid;
 EncodeHandler encode_path, encode_pure_posix_path, encode_pure_windows_path;
 
 EncodeHandler encode_numpy_scalar, encode_dtype, encode_masked_array;  // encode_numpy.cpp
-EncodeHandler encode_tensor, encode_parameter, encode_device_array;
+EncodeHandler encode_tensor, encode_parameter, encode_device_array, encode_capnp;
 
 EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered, encode_model,
     encode_unknown;  // encode_classes.cpp

@@ -42,6 +42,7 @@ bool set_package(PyObject* given) {
       {&members.device_leaf, "device_leaf"},
       {&members.reducers, "reducers"},
       {&members.stand_in, "StandIn"},
+      {&members.capnp_build, "capnp_build"},
       {&members.explain_unsendable, "explain_unsendable"},
       {&members.path_of_refused, "path_of_refused"},
       {&members.path_of_local, "path_of_local"},

@@ -10,6 +10,22 @@ function(run)
   execute_process(COMMAND ${ARGN} COMMAND_ERROR_IS_FATAL ANY)
 endfunction()
 
+# schemas_of(<page>): writes each block of Cap'n Proto's schema language to the file that its first line names.
+function(schemas_of page)
+  file(READ ${page} text)
+  string(FIND "${text}" "```capnp\n# " begin)
+  while(NOT begin EQUAL -1)
+    math(EXPR begin "${begin} + 11")
+    string(SUBSTRING "${text}" ${begin} -1 text)
+    string(FIND "${text}" "\n" end)
+    string(SUBSTRING "${text}" 0 ${end} name)
+    string(FIND "${text}" "```" end)
+    string(SUBSTRING "${text}" 0 ${end} schema)
+    file(WRITE ${root}/pages/${name} "# ${schema}")
+    string(FIND "${text}" "```capnp\n# " begin)
+  endwhile()
+endfunction()
+
 # programs_of(<page> <name> <out>): writes each block of C++ with a main() to <name>_<n>.cpp, what is printed below it to
 # <name>_<n>.txt, and appends <name>_<n> to the list <out>.
 function(programs_of page name out)
@@ -61,6 +77,7 @@ set(programs "")
 programs_of(${PAGES}/README.md readme programs)
 programs_of(${PAGES}/docs/cpp.md cpp programs)
 programs_of(${PAGES}/docs/cpp-recipes.md recipes programs)
+schemas_of(${PAGES}/docs/cpp.md)
 
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${root}/prefix --component cpp)
 set(flags "")

@@ -101,6 +101,11 @@ struct Walk {
       const auto values = reader.next_floats();
       return touch(values.data(), values.size_bytes());
     }
+    if (*letters == 'A') {
+      format::ArrayInfo info;
+      for (std::uint64_t left = reader.next_segment_count(); left > 0 && reader.next_segment(info); --left) array(info);
+      return;
+    }
     const std::uint64_t count = reader.next_count(std::strcmp(letters, "VV") == 0 ? 2 : 1);
     for (std::uint64_t i = 0; i < count && !reader.failed(); ++i) rule(reader, letters);
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -229,11 +230,29 @@ inline void add_arrays(format::FrameBuilder& builder, const Sample& sample) {
 }
 inline constexpr std::uint64_t kArrayNodes = 10;
 
+// A Cap'n Proto message of these segments, which are whole words.
+inline void add_capnp_node(format::FrameBuilder& builder, std::uint64_t schema_id,
+                           const std::vector<std::span<const std::byte>>& segments) {
+  builder.add_kind(Kind::kCapnp);
+  builder.add_int(static_cast<std::int64_t>(schema_id));
+  builder.add_length(segments.size());
+  for (const auto& segment : segments) {
+    const auto bytes = static_cast<std::int64_t>(segment.size());
+    builder.add_array({.data = segment.data(),
+                       .shape = &bytes,
+                       .ndim = 1,
+                       .dtype = DType::kUInt8,
+                       .read_only = true,
+                       .may_share = true,
+                       .whole_words = true});
+  }
+}
+
 // One node of nearly every kind, and an array of every sort: contiguous, Fortran, strided, shared, external, empty,
 // 0-d.
 inline void add_everything(format::FrameBuilder& builder, const Sample& sample) {
   builder.add_kind(Kind::kList);
-  builder.add_length(kScalarNodes + kContainerNodes + kArrayNodes + 7);
+  builder.add_length(kScalarNodes + kContainerNodes + kArrayNodes + 8);
   add_scalars(builder);
   add_containers(builder);
   add_arrays(builder, sample);
@@ -258,6 +277,8 @@ inline void add_everything(format::FrameBuilder& builder, const Sample& sample) 
   builder.add_kind(Kind::kTensor);
   builder.add_length(1);
   builder.add_array({.data = sample.lonely, .shape = five, .ndim = 1, .dtype = DType::kBFloat16});
+  const auto words = std::as_bytes(std::span(sample.lonely));
+  add_capnp_node(builder, 0xd8a1b2c3d4e5f607, {words.first(24), words.last(16), {}});
 }
 
 inline Bytes everything() {

@@ -1,0 +1,216 @@
+/// @file
+/// Messages of Cap'n Proto: types of your own, sent and received. This header needs Cap'n Proto's headers and library,
+/// and no other header of shmtree does: link `shmtree::capnp` (CMake).
+///
+///     capnp::MallocMessageBuilder builder;
+///     builder.initRoot<Pose>().setX(1);
+///     sender.put<Pose>(builder).value();                                  // copied once
+///     sender.put(shmtree::Dict{{"seq", 7}, {"pose", shmtree::capnp_ref<Pose>(builder)}}).value();
+///
+///     shmtree::ArenaMessageBuilder in_place(sender);                      // written where it stays
+///     in_place.initRoot<Pose>().setX(2);
+///     sender.put<Pose>(in_place).value();                                 // not copied
+///
+///     const shmtree::CapnpItem<Pose> pose = receiver.get().value().capnp<Pose>();
+///     use(pose->getX());                                                  // read where it lies
+///
+/// Ownership: a CapnpItem keeps its message; the readers that it gives out do not. An ArenaMessageBuilder keeps the
+/// memory of its segments until it is destroyed. Thread safety: a CapnpItem may be read by several threads, as any
+/// MessageReader of Cap'n Proto; a builder by none.
+/// Errors: `put` as of Sender::put(), and kInvalid for a builder without a root. `capnp<T>()` throws BadResult, and
+/// `try_capnp<T>()` returns it: kInvalid for a node of another kind, or of another schema id, or whose memory is not
+/// aligned to 8 bytes; kCorrupt for segments that overlap, and for a root that is no struct of that type. Everything
+/// else Cap'n Proto checks when it is read, and throws kj::Exception. Other processes can change the bytes of a message
+/// in shared memory while they are read, and Cap'n Proto's readers and builders are not made for that:
+/// docs/security.md. `CapnpOptions{.copy = true}` reads a private copy.
+#pragma once
+
+#include <capnp/message.h>
+#include <capnp/schema.h>
+#include <kj/array.h>
+#include <kj/exception.h>
+
+#include <algorithm>
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "shmtree/arena.h"
+#include "shmtree/item.h"
+#include "shmtree/result.h"
+#include "shmtree/value.h"
+
+namespace shmtree {
+
+/// A received message of Cap'n Proto whose root is a T: a reader of it, `pose->getX()`, and a hold on the message.
+/// Copies are cheap, refer to the same message and share its traversal limit.
+template <class T>
+class CapnpItem {
+ public:
+  using Reader = typename T::Reader;  ///< of Cap'n Proto, for a T
+
+  /// The reader. It, and what it gives out, is valid as long as this or a copy of it lives.
+  const Reader& operator*() const noexcept { return root_; }
+  /// The same.
+  const Reader* operator->() const noexcept { return &root_; }
+
+ private:
+  friend struct detail::CapnpAccess;
+  struct Message {
+    Item item;
+    std::unique_ptr<std::uint64_t[]> copy;
+    std::vector<kj::ArrayPtr<const capnp::word>> segments;
+    capnp::SegmentArrayMessageReader reader;
+
+    Message(Item of, std::unique_ptr<std::uint64_t[]> copied, std::vector<kj::ArrayPtr<const capnp::word>> words,
+            capnp::ReaderOptions options)
+        : item(std::move(of)),
+          copy(std::move(copied)),
+          segments(std::move(words)),
+          reader(kj::arrayPtr(segments.data(), segments.size()), options) {}
+  };
+  explicit CapnpItem(std::shared_ptr<Message> message)
+      : message_(std::move(message)), root_(message_->reader.template getRoot<T>()) {}
+
+  std::shared_ptr<Message> message_;
+  Reader root_;
+};
+
+namespace detail {
+
+/// What CapnpItems are made of.
+struct CapnpAccess {
+  template <class T>
+  static Result<CapnpItem<T>> make(const Item& item, const CapnpOptions& options) {
+    const Result<CapnpRef> found = item.capnp_segments();
+    if (!found) return found.error();
+    if (found->schema_id != capnp::typeId<T>()) return other_schema(found->schema_id, capnp::typeId<T>());
+    std::size_t total = 0;
+    for (const auto& segment : found->segments) total += segment.size();
+    std::unique_ptr<std::uint64_t[]> copy;
+    if (options.copy) copy.reset(new std::uint64_t[total / sizeof(std::uint64_t) + 1]);
+    std::vector<kj::ArrayPtr<const capnp::word>> words;
+    words.reserve(found->segments.size());
+    std::byte* to = reinterpret_cast<std::byte*>(copy.get());
+    for (const auto& segment : found->segments) {
+      const std::byte* from = segment.data();
+      if (to != nullptr && !segment.empty()) {
+        std::memcpy(to, from, segment.size());
+        from = std::exchange(to, to + segment.size());
+      }
+      if (std::bit_cast<std::uintptr_t>(from) % sizeof(capnp::word) != 0) return unaligned_segment();
+      words.emplace_back(reinterpret_cast<const capnp::word*>(from), segment.size() / sizeof(capnp::word));
+    }
+    capnp::ReaderOptions limits;
+    limits.traversalLimitInWords = options.traversal_words != 0
+                                       ? options.traversal_words
+                                       : std::max<std::uint64_t>(limits.traversalLimitInWords, total);
+    limits.nestingLimit = options.nesting_levels;
+    using Message = typename CapnpItem<T>::Message;
+    try {
+      return CapnpItem<T>(std::make_shared<Message>(item, std::move(copy), std::move(words), limits));
+    } catch (const kj::Exception& refused) {
+      return no_capnp_root(refused.getDescription().cStr());
+    }
+  }
+};
+
+}  // namespace detail
+
+template <class T>
+Result<CapnpItem<T>> Item::try_capnp(const CapnpOptions& options) const {
+  return or_out_of_memory([&]() -> Result<CapnpItem<T>> {
+    Result<CapnpItem<T>> made = detail::CapnpAccess::make<T>(*this, options);
+    if (!made) return on_the_way(std::move(made).error());
+    return made;
+  });
+}
+
+template <class T>
+CapnpItem<T> Item::capnp(const CapnpOptions& options) const {
+  return try_capnp<T>(options).value();
+}
+
+/// A builder whose segments are memory of an arena, so that putting its message copies nothing. It grows like any other
+/// builder of Cap'n Proto: each new segment is as large as all before it together.
+///
+/// The memory is given away by the first put into a channel of the arena: the receivers own it from then on. Do not
+/// write to the builder, or to anything got from it, after that. A later put of it copies what is there. In a forked
+/// child it is not to be written, and is copied.
+class ArenaMessageBuilder final : public capnp::MessageBuilder {
+ public:
+  /// Segments come from `home`, which is an Arena, or a Sender, Broadcast or Latest, of whose arena they are. A copy of
+  /// the handle is kept. Allocates at the first initRoot(), then whenever the last segment is full: waits for memory
+  /// up to `timeout` each time, and throws BadResult with what new_array() returned when there is none.
+  template <class Home>
+  requires requires(const Home& home) { home.new_array(DType::kUInt8, std::vector<std::int64_t>{}, Timeout()); }
+  explicit ArenaMessageBuilder(const Home& home, Timeout timeout = std::nullopt,
+                               std::size_t first_segment_words = capnp::SUGGESTED_FIRST_SEGMENT_WORDS)
+      : new_block_([home, timeout](std::int64_t bytes) { return home.new_array(DType::kUInt8, {bytes}, timeout); }),
+        next_words_(std::max<std::size_t>(first_segment_words, 1)) {}
+
+  /// For Cap'n Proto: another segment, of zeros.
+  kj::ArrayPtr<capnp::word> allocateSegment(unsigned minimum_words) override {
+    const std::size_t words = std::max<std::size_t>(minimum_words, next_words_);
+    ArrayRef block = new_block_(static_cast<std::int64_t>(words * sizeof(capnp::word))).value();
+    auto* begin = static_cast<std::byte*>(const_cast<void*>(block.data));
+    std::memset(begin, 0, words * sizeof(capnp::word));  // Cap'n Proto expects zeros
+    blocks_.push_back(std::move(block));
+    all_words_ += words;
+    next_words_ = std::min(all_words_, kMaxSegmentWords);
+    return {reinterpret_cast<capnp::word*>(begin), words};
+  }
+
+ private:
+  template <class T, class Builder>
+  friend struct detail::CapnpOf;
+  static constexpr std::size_t kMaxSegmentWords = (std::size_t{1} << 29) - 1;
+
+  /// Of the block that begins there.
+  std::size_t bytes_of_block(const void* begin) const noexcept {
+    for (const ArrayRef& block : blocks_) {
+      if (block.data == begin) return static_cast<std::size_t>(block.shape[0]);
+    }
+    return 0;
+  }
+
+  std::function<Result<ArrayRef>(std::int64_t)> new_block_;
+  std::vector<ArrayRef> blocks_{};
+  std::size_t all_words_ = 0;
+  std::size_t next_words_;
+};
+
+namespace detail {
+
+template <class T, class Builder>
+requires std::derived_from<Builder, capnp::MessageBuilder>
+struct CapnpOf<T, Builder> {
+  static CapnpRef refer(Builder& builder) {
+    CapnpRef message{.schema_id = capnp::typeId<T>()};
+    for (const auto& segment : builder.getSegmentsForOutput()) {
+      message.segments.push_back(std::as_bytes(std::span(segment.begin(), segment.size())));
+      if constexpr (std::same_as<Builder, ArenaMessageBuilder>) {
+        message.lent_bytes.push_back(builder.bytes_of_block(segment.begin()));
+      }
+    }
+    return message;
+  }
+};
+
+}  // namespace detail
+
+/// The message in a builder, whose root is a T, as a part of a Value: `Dict{{"pose", capnp_ref<Pose>(builder)}}`. The
+/// builder's memory is the caller's, and not to be changed until put() has returned.
+template <class T, detail::CapnpBuilder<T> Builder>
+CapnpRef capnp_ref(Builder& builder) {
+  return detail::CapnpOf<T, Builder>::refer(builder);
+}
+
+}  // namespace shmtree
