@@ -137,7 +137,7 @@ TEST_CASE("Frames of any size travel, inline up to what a slot of their channel 
       GENERATE(table<std::uint64_t, std::size_t>({{8, 156}, {1'024, 156}, {1'025, 60}, {0, 60}}));
   auto channel = new_channel(arena, with_capacity(capacity));
   REQUIRE(channel->inline_bytes() == inline_words * 8);
-  const auto is_whole = [&](Incoming& message, std::size_t words) {
+  const auto is_whole = [inline_words = inline_words](Incoming& message, std::size_t words) {
     return message.bytes() == words * 8 && message.in_block() == (words > inline_words) &&
            number_in(message.frame()) == words;
   };
