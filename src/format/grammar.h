@@ -16,11 +16,16 @@ struct KindRow {
 };
 
 // The letters of a rule are those of shmtree/kind.h, with these in addition:
-//   *x  L = n, then n times what x stands for, up to the end of the rule; *A only of a kCapnp
-//   (FrameReader::next_segment) B   L = n, n bytes of `text` (an S whose bytes are not text) U   T of 16 bytes Q deque:
-//   L = n, L = maxlen + 1 or 0, V*n Z   L flags, V if flags & 2 Y   L flag, S if it is not 0 R   L the position of an
-//   earlier node whose kind is marked (format/references.h) D   L dtype, N description if it is 0 E   D, L bytes if the
-//   dtype is 0, T of one element
+//   *x  L = n, then n times what x stands for, up to the end of the rule
+//   *A  the same of a Cap'n Proto message's segments (FrameReader::next_segment)
+//   B   L = n, n bytes of `text` (an S whose bytes are not text)
+//   U   T of 16 bytes
+//   Q   deque: L = n, L = maxlen + 1 or 0, V*n
+//   Z   L flags, V if flags & 2
+//   Y   L flag, S if it is not 0
+//   R   L the position of an earlier node whose kind is marked (format/references.h)
+//   D   L dtype, N description if it is 0
+//   E   D, L bytes if the dtype is 0, T of one element
 inline constexpr KindRow kKinds[] = {
     {Kind::kNone, "none", ""},
     {Kind::kFalse, "false", ""},

@@ -114,7 +114,10 @@ bool Allocator::make_room_in_machine(std::uint64_t need, const WaitContext& wait
 Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitContext& wait, bool* short_of_machine) {
   const unsigned size_class = parts_.table.geometry().class_for(request.bytes);
   const std::uint64_t need = request.pages;
-  bool may_grow = need <= kLarge && coarse_monotonic_ns() >= g_no_growth_until_ns.load(std::memory_order_relaxed);
+  // Not in a pinned arena, whose pages stay with their class, and not for large blocks, for which
+  // make_room_in_machine() counts on the idle pages.
+  bool may_grow = need <= kLarge && parts_.pool.wants_to_grow(size_class) && !parts_.participants.is_pinned() &&
+                  coarse_monotonic_ns() >= g_no_growth_until_ns.load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < 4; ++attempt) {
     Status table = parts_.pool.ensure_table(size_class);
     if (!table) {

@@ -92,6 +92,12 @@ BlockEntry* BlockPool::next_entry(unsigned size_class, std::uint64_t place) noex
   return nullptr;
 }
 
+bool BlockPool::wants_to_grow(unsigned size_class) const noexcept {
+  const ClassState& state = header_.class_state(size_class);
+  const std::uint64_t resting = load_relaxed(state.resting_count);
+  return resting != 0 && resting < resting_blocks(size_class) && load_relaxed(state.warm) == 0;
+}
+
 // While fewer blocks rest than should, the class grows; within a quarter of the budget, so that this takes nothing from
 // other classes.
 BlockPool::From BlockPool::choose(const ClassState& state, unsigned size_class, std::uint64_t need,

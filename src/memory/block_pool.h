@@ -48,6 +48,9 @@ class BlockPool {
   // Without the lock, before it is taken: the table pages of the next blocks of a class.
   Status ensure_table(unsigned size_class);
 
+  // Without the lock: whether take() of this class would rather get pages for another block than use one that rests.
+  bool wants_to_grow(unsigned size_class) const noexcept;
+
   // A block taken off its list, or a new one, being written by `me`, its pages counted and not yet made.
   struct Taken {
     BlockRef ref{};

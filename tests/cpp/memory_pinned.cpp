@@ -119,6 +119,13 @@ TEST_CASE("A block whose writer died keeps its pages while the arena is pinned")
   CHECK_FALSE(again.cold());
 }
 
+TEST_CASE("In a pinned arena no class grows so that its blocks may rest") {
+  auto arena = new_arena();
+  REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
+  for (int i = 0; i < 20; ++i) new_lease(*arena, 100'000);
+  CHECK(arena->inspector().stats().committed_bytes == memory::round_up(100'000, platform::page_size()));
+}
+
 TEST_CASE("An error for want of room says when a pin is why") {
   auto arena = new_arena(8 * kMiB);
   { const Lease lease = new_lease(*arena, 6 * kMiB); }
