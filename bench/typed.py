@@ -93,7 +93,7 @@ class Capnp(_Pair):
     needs = ("capnp",)
 
     @staticmethod
-    @functools.cache  # pycapnp loads the same schema from another path only once
+    @functools.cache  # pycapnp refuses the same schema from a second path
     def schema() -> Any:
         import capnp
 
@@ -183,13 +183,13 @@ def _receive(channel: _Pair | FlatBuffers, orders: Any) -> None:
 
 
 def measure(kind: type[_Pair] | type[FlatBuffers], nbytes: int, seconds: float, rounds: int) -> float:
-    """Microseconds per message: the median of the rounds, of about so many seconds each."""
+    """Returns microseconds per message: the median of `rounds` rounds of about `seconds` each."""
     context = multiprocessing.get_context("fork")
     channel = kind(nbytes)
     orders, theirs = context.Pipe()
     receiver = context.Process(target=_receive, args=(channel, theirs))
     receiver.start()
-    theirs.close()  # so that the end of the receiver ends the wait for it
+    theirs.close()  # so that recv() fails if the receiver dies
     put = channel.put()
     orders.recv()
     data = b"\1" + bytes(nbytes - 2) + b"\2"
@@ -213,8 +213,8 @@ def measure(kind: type[_Pair] | type[FlatBuffers], nbytes: int, seconds: float, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=1.0, help="of each round (default: 1)")
-    parser.add_argument("--rounds", type=int, default=3, help="of each figure (default: 3)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds per round (default: 1)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds per figure (default: 3)")
     options = parser.parse_args()
     rows = []
     for label, nbytes in SIZES.items():

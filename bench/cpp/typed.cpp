@@ -1,6 +1,6 @@
-// Typed messages, put and got by one thread: structs packed by hand beside messages of Cap'n Proto. Each message has a
-// number, a name and bytes, is made anew for each put, and its parts are read. Prints microseconds per message, the
-// best of several rounds.
+// Typed messages, put and got by one thread: structs packed by hand beside messages of Cap'n Proto. A message has a
+// number, a name and bytes. Each iteration builds a message, puts it, gets it and reads its fields. Prints microseconds
+// per message, the best of several rounds.
 #include <messages.capnp.h>
 #include <shmtree/capnp.h>
 #include <shmtree/shmtree.h>

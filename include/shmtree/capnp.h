@@ -12,16 +12,16 @@
 ///     sender.put<Pose>(in_place).value();                                 // not copied
 ///
 ///     const shmtree::CapnpItem<Pose> pose = receiver.get().value().capnp<Pose>();
-///     use(pose->getX());                                                  // read where it lies
+///     use(pose->getX());                                                  // read in place
 ///
 /// Ownership: a CapnpItem keeps its message; the readers that it gives out do not. An ArenaMessageBuilder keeps the
-/// memory of its segments until it is destroyed. Thread safety: a CapnpItem may be read by several threads, as any
-/// MessageReader of Cap'n Proto; a builder by none.
-/// Errors: `put` as of Sender::put(), and kInvalid for a builder without a root. `capnp<T>()` throws BadResult, and
-/// `try_capnp<T>()` returns it: kInvalid for a node of another kind, or of another schema id, or whose memory is not
-/// aligned to 8 bytes; kCorrupt for segments that overlap, and for a root that is no struct of that type. Everything
-/// else Cap'n Proto checks when it is read, and throws kj::Exception. Other processes can change the bytes of a message
-/// in shared memory while they are read, and Cap'n Proto's readers and builders are not made for that:
+/// memory of its segments until it is destroyed. Thread safety: several threads may read a CapnpItem; a builder is not
+/// thread-safe.
+/// Errors: `put` returns the errors of Sender::put(), and kInvalid if the builder has no root. `capnp<T>()` throws
+/// BadResult, and `try_capnp<T>()` returns it: kInvalid for a node of another kind, or of another schema id, or whose
+/// memory is not aligned to 8 bytes; kCorrupt for segments that overlap, and for a root that is no struct of that type.
+/// Cap'n Proto checks everything else on access and throws kj::Exception. Other processes can change the bytes of a
+/// message in shared memory while they are read, and Cap'n Proto's readers and builders are not made for that:
 /// docs/security.md. `CapnpOptions{.copy = true}` reads a private copy.
 #pragma once
 
@@ -49,16 +49,16 @@
 
 namespace shmtree {
 
-/// A received message of Cap'n Proto whose root is a T: a reader of it, `pose->getX()`, and a hold on the message.
+/// A received Cap'n Proto message with root type T. Keeps the message alive.
 /// Copies are cheap, refer to the same message and share its traversal limit.
 template <class T>
 class CapnpItem {
  public:
   using Reader = typename T::Reader;  ///< of Cap'n Proto, for a T
 
-  /// The reader. It, and what it gives out, is valid as long as this or a copy of it lives.
+  /// Returns the root reader. It is valid while this CapnpItem or a copy exists.
   const Reader& operator*() const noexcept { return root_; }
-  /// The same.
+  /// Calls the root reader.
   const Reader* operator->() const noexcept { return &root_; }
 
  private:
@@ -85,7 +85,7 @@ class CapnpItem {
 
 namespace detail {
 
-/// What CapnpItems are made of.
+/// Builds CapnpItems from Items.
 struct CapnpAccess {
   template <class T>
   static Result<CapnpItem<T>> make(const Item& item, const CapnpOptions& options) {
@@ -141,14 +141,14 @@ CapnpItem<T> Item::capnp(const CapnpOptions& options) const {
 /// A builder whose segments are memory of an arena, so that putting its message copies nothing. It grows like any other
 /// builder of Cap'n Proto: each new segment is as large as all before it together.
 ///
-/// The memory is given away by the first put into a channel of the arena: the receivers own it from then on. Do not
-/// write to the builder, or to anything got from it, after that. A later put of it copies what is there. In a forked
-/// child it is not to be written, and is copied.
+/// The first put into a channel of this arena transfers the memory to the receivers. Do not write to the builder, or to
+/// anything got from it, after that. Later puts copy. Do not write to the builder in a forked child; a put there
+/// copies, and so does one of the parent while a child lives that inherited the memory.
 class ArenaMessageBuilder final : public capnp::MessageBuilder {
  public:
-  /// Segments come from `home`, which is an Arena, or a Sender, Broadcast or Latest, of whose arena they are. A copy of
-  /// the handle is kept. Allocates at the first initRoot(), then whenever the last segment is full: waits for memory
-  /// up to `timeout` each time, and throws BadResult with what new_array() returned when there is none.
+  /// Allocates segments from the arena of `home`: an Arena, Sender, Broadcast or Latest. Keeps a copy of that handle.
+  /// Allocates at the first initRoot(), then whenever the last segment is full: waits for memory up to `timeout` each
+  /// time, and throws BadResult with what new_array() returned when there is none.
   template <class Home>
   requires requires(const Home& home) { home.new_array(DType::kUInt8, std::vector<std::int64_t>{}, Timeout()); }
   explicit ArenaMessageBuilder(const Home& home, Timeout timeout = std::nullopt,
@@ -156,7 +156,7 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
       : new_block_([home, timeout](std::int64_t bytes) { return home.new_array(DType::kUInt8, {bytes}, timeout); }),
         next_words_(std::max<std::size_t>(first_segment_words, 1)) {}
 
-  /// For Cap'n Proto: another segment, of zeros.
+  /// Allocates a zeroed segment; called by Cap'n Proto.
   kj::ArrayPtr<capnp::word> allocateSegment(unsigned minimum_words) override {
     const std::size_t words = std::max<std::size_t>(minimum_words, next_words_);
     ArrayRef block = new_block_(static_cast<std::int64_t>(words * sizeof(capnp::word))).value();
@@ -173,7 +173,7 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
   friend struct detail::CapnpOf;
   static constexpr std::size_t kMaxSegmentWords = (std::size_t{1} << 29) - 1;
 
-  /// Of the block that begins there.
+  /// Returns the size of the block that starts at `begin`, or 0.
   std::size_t bytes_of_block(const void* begin) const noexcept {
     for (const ArrayRef& block : blocks_) {
       if (block.data == begin) return static_cast<std::size_t>(block.shape[0]);
@@ -206,8 +206,8 @@ struct CapnpOf<T, Builder> {
 
 }  // namespace detail
 
-/// The message in a builder, whose root is a T, as a part of a Value: `Dict{{"pose", capnp_ref<Pose>(builder)}}`. The
-/// builder's memory is the caller's, and not to be changed until put() has returned.
+/// The message in a builder, whose root is a T, as a part of a Value: `Dict{{"pose", capnp_ref<Pose>(builder)}}`. Do
+/// not change the builder until put() has returned.
 template <class T, detail::CapnpBuilder<T> Builder>
 CapnpRef capnp_ref(Builder& builder) {
   return detail::CapnpOf<T, Builder>::refer(builder);

@@ -54,13 +54,13 @@ class Item;
 template <class T>
 class CapnpItem;
 
-/// How a message of Cap'n Proto is read (capnp.h).
+/// Options for Item::capnp().
 struct CapnpOptions {
   bool copy = false;  ///< reads a private copy, which no other process can change
-  /// Words that the readers of one CapnpItem may read through pointers, in all, before they throw: what is read again
-  /// counts again. 0 stands for 8 Mi words (64 MiB), or eight times the message if that is more.
+  /// Traversal limit in words, shared by all readers of one CapnpItem. Repeated reads count again. 0 stands for 8 Mi
+  /// words (64 MiB), or eight times the message if that is more.
   std::uint64_t traversal_words = 0;
-  int nesting_levels = 64;  ///< pointers on the way to one struct or list, before they throw
+  int nesting_levels = 64;  ///< maximum pointer depth
 };
 
 namespace value {
@@ -205,15 +205,16 @@ class SHMTREE_NO_DANGLING Item {
   template <class T>
   auto array() const;
 
-  /// A reader of a message of Cap'n Proto whose root is a T, in place; defined in capnp.h. BadResult: as of
-  /// try_capnp().
+  /// A reader of a message of Cap'n Proto whose root is a T, in place; defined in capnp.h. Throws
+  /// BadResult with the errors of try_capnp().
   template <class T>
   CapnpItem<T> capnp(const CapnpOptions& options = {}) const;
   /// The same without exceptions: kInvalid for another kind or schema id, or memory that is not aligned; kCorrupt.
   template <class T>
   Result<CapnpItem<T>> try_capnp(const CapnpOptions& options = {}) const;
-  /// Its schema id and segments, for readers of another make; valid as long as an Item of the message lives. The
-  /// segments do not overlap; they are aligned to 8 bytes if the frame is. kInvalid for another kind; kCorrupt.
+  /// Returns the schema id and segments, for use with another Cap'n Proto implementation; valid as long as an Item of
+  /// the message lives. The segments do not overlap; they are aligned to 8 bytes if the frame is. kInvalid for another
+  /// kind; kCorrupt.
   Result<CapnpRef> capnp_segments() const;
 
   /// The way from the message's root to here, as it is written to get here: `["obs"]["steps"][3]`. Empty at the root. A

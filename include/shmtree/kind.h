@@ -135,7 +135,7 @@ inline constexpr std::size_t kMaxDepth = 1000;
 inline constexpr std::size_t kMaxDims = 64;
 /// Bytes of a name: a longer key makes its dict a kDict.
 inline constexpr std::size_t kMaxNameBytes = 4096;
-/// Segments of one Cap'n Proto message; at least one.
+/// Maximum number of segments of a Cap'n Proto message.
 inline constexpr std::size_t kMaxSegments = 512;
 /// Strings and bytes over this are raw buffers.
 inline constexpr std::size_t kMaxInlineText = 4096;

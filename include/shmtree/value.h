@@ -107,15 +107,14 @@ ArrayRef array_ref(const T* data,
   return {.data = data, .dtype = dtype_of<T>(), .shape = std::move(shape)};
 }
 
-/// A Cap'n Proto message somewhere in memory: its segments, and the type of its root. <shmtree/capnp.h> makes them of a
-/// builder, and readers of them.
+/// Refers to a Cap'n Proto message: its segments and root type. <shmtree/capnp.h> converts builders to it.
 struct CapnpRef {
   std::uint64_t schema_id = 0;  ///< the 64-bit id of the root's type
   std::vector<std::span<const std::byte>>
       segments{};                       ///< 1 to kMaxSegments; each aligned to 8, and a multiple of 8 bytes
   std::shared_ptr<const void> owner{};  ///< keeps the segments alive with the Value; may be empty
-  /// For each segment, the bytes of the array of Arena::new_array() that it begins, and alone uses: it is not copied.
-  /// 0 for one that lies elsewhere; empty for none.
+  /// For each segment, the size of the new_array() block that it starts and solely occupies, which is sent without a
+  /// copy; or 0. Empty if no segment is in such a block.
   std::vector<std::size_t> lent_bytes{};
 };
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 _WORD = 8
-_MOST_SEGMENTS = 512
-_MOST_WORDS = 8 << 20  # Cap'n Proto's own limit for what is read of one message
+_MAX_SEGMENTS = 512
+_MAX_WORDS = 8 << 20  # Cap'n Proto's own limit for what is read of one message
 
 
 class CapnpMessage:
@@ -22,12 +23,12 @@ class CapnpMessage:
 
     Args:
         schema_id: The 64-bit id of the root's type, such as ``Pose.schema.node.id`` of pycapnp.
-        segments: 1 to 512 buffers of bytes, each a multiple of 8 bytes. They are referred to, and must not change until
-            the message was put. What is not contiguous, or not aligned to 8 bytes, is copied.
+        segments: 1 to 512 buffers of bytes, each a multiple of 8 bytes. shmtree keeps references: do not change
+            them until `put` returns. It copies a segment that is not contiguous, or not aligned to 8 bytes.
 
     Raises:
-        ValueError: Segments that no message can have, or an id that is no integer of 64 bits.
-        TypeError: A segment that is no buffer.
+        ValueError: The number or size of segments is invalid, or `schema_id` is not in 0 ... 2**64 - 1.
+        TypeError: A segment is not a buffer, or `schema_id` is not an int.
 
     Example:
         >>> sender.put({"seq": 7, "pose": shmtree.CapnpMessage.from_builder(pose)})
@@ -40,18 +41,29 @@ class CapnpMessage:
     _segments: tuple[np.ndarray[Any, Any], ...]
 
     def __init__(self, schema_id: int, segments: Iterable[Any]) -> None:
+        try:
+            schema_id = operator.index(schema_id)
+        except TypeError:
+            raise TypeError(f"schema_id is {schema_id!r}; it must be an int") from None
         if not 0 <= schema_id < 1 << 64:
-            raise ValueError(f"a schema id has 64 bits: {schema_id:#x}")
-        self._schema_id = int(schema_id)
+            raise ValueError(f"schema_id is {schema_id}; it must be in 0 ... 2**64 - 1")
+        if isinstance(segments, (bytes, bytearray, memoryview)):
+            raise TypeError("segments is one buffer; it must be a sequence of buffers, such as [buffer]")
+        self._schema_id = schema_id
         self._segments = tuple(map(_words, segments))
-        if not 1 <= len(self._segments) <= _MOST_SEGMENTS:
-            raise ValueError(f"a Cap'n Proto message has 1 to {_MOST_SEGMENTS} segments, not {len(self._segments)}")
+        if not 1 <= len(self._segments) <= _MAX_SEGMENTS:
+            raise ValueError(f"a Cap'n Proto message has 1 to {_MAX_SEGMENTS} segments, not {len(self._segments)}")
 
     @classmethod
     def from_builder(cls, builder: Any) -> CapnpMessage:
-        """The message of a builder of pycapnp, whose root it is: ``CapnpMessage.from_builder(Pose.new_message(x=1))``.
+        """Copies a message of pycapnp into a CapnpMessage: ``CapnpMessage.from_builder(Pose.new_message(x=1))``.
 
-        pycapnp copies the segments for this.
+        Args:
+            builder: The root builder of a message. To send what a reader has, pass ``reader.as_builder()``.
+
+        Raises:
+            AttributeError: It is a reader.
+            capnp.KjException: It is a builder inside a message, not its root.
         """
         return cls(builder.schema.node.id, builder.to_segments())
 
@@ -86,7 +98,7 @@ class CapnpMessage:
             raise TypeError(
                 f"expected a Cap'n Proto message of type @{wanted:#018x}, found type @{self._schema_id:#018x}"
             )
-        options.setdefault("traversal_limit_in_words", max(_MOST_WORDS, self.nbytes))
+        options.setdefault("traversal_limit_in_words", max(_MAX_WORDS, self.nbytes))
         return cls.from_segments(self._segments, **options)
 
     def __eq__(self, other: object) -> bool:
@@ -115,7 +127,7 @@ def _words(segment: Any) -> np.ndarray[Any, Any]:
     with memoryview(segment) as view:
         size = view.nbytes
         if size % _WORD:
-            raise ValueError(f"a segment of a Cap'n Proto message has {size} bytes, which is no multiple of {_WORD}")
+            raise ValueError(f"a segment of a Cap'n Proto message has {size} bytes, which is not a multiple of {_WORD}")
         if size == 0:
             array = np.empty(0, np.uint8)
         elif view.c_contiguous:
@@ -129,7 +141,7 @@ def _words(segment: Any) -> np.ndarray[Any, Any]:
 
 
 def capnp_build(schema_id: int, segments: tuple[np.ndarray[Any, Any], ...]) -> CapnpMessage:
-    """Makes a received one, whose segments the core has checked."""
+    """Builds a CapnpMessage from segments that the core has validated."""
     made = CapnpMessage.__new__(CapnpMessage)
     made._schema_id = schema_id
     made._segments = segments

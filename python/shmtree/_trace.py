@@ -88,7 +88,7 @@ class _Tap:
 
 
 def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
-    """The channels of these names, or all. FileNotFoundError for one that is not there; Error if it cannot be read."""
+    """Yields the named channels, or all. FileNotFoundError for an unknown name; Error for an unreadable one."""
     left = set(names)
     for arena in observe()["arenas"]:
         for name in left & set(arena["names"]) if arena["refused"] else ():

@@ -197,7 +197,7 @@ def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
 
 
 def _refused(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields what could not be read: its waits are not known."""
+    """Yields arenas and channels that could not be read."""
     for arena in look["arenas"]:
         pids = [opener["pid"] for opener in arena["openers"]]
         if arena["refused"]:
@@ -231,8 +231,8 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
     `waits`: pid, thread, what, at, channel, arena, block, seconds, `for_pids` (any of these could end it), and of them
     those that are `stopped` or `never_used` the end that nobody has used. `deadlocks`: pids, channels, places, seconds.
     `locks` of stopped processes: pid, of. `refused`: arenas and channels that cannot be read, such as those of another
-    version (what, pids, reason); `what` does not limit them. `stacks`: text by pid, where py-spy is installed.
-    FileNotFoundError where nothing is `what`, and OSError where this process has no descriptors left to look with.
+    version (what, pids, reason); reported whatever `what` is. `stacks`: text by pid, where py-spy is installed.
+    Raises FileNotFoundError if `what` matches nothing, and OSError if this process has no file descriptors left.
     """
     observer = Observer()
     before = {wait.key for wait in _waits(seen(observer.look()))}
@@ -280,7 +280,7 @@ def words(found: dict[str, Any]) -> str:
     nobody = f"Nobody has waited for longer than {BETWEEN_LOOKS} s. Who waits often, and briefly: see top."
     lines = lines or [nobody]
     lines += [
-        f"The waits at {each['what']} of {_shown.who(each['pids'])} are not known: {each['reason']}."
+        f"The waits at {each['what']} of {_shown.who(each['pids'])} cannot be read: {each['reason']}."
         for each in found["refused"]
     ]
     return "\n".join(lines)

@@ -211,7 +211,7 @@ class UnusedEndWarning(RuntimeWarning):
 
 
 class IncompatibleArena(Error, RuntimeError):
-    """Not an arena; or an arena, an object in one, a handle or the file of a name is of another version.
+    """The file is not an arena; or an arena, object, handle or name file has another version.
 
     The text has both version numbers.
     """

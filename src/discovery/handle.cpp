@@ -58,7 +58,7 @@ std::string encode(const Handle& handle) {
 }
 
 Result<Handle> decode(std::span<const std::byte> bytes) {
-  const Error broken{Code::kInvalid, "these bytes are no handle of shmtree"};
+  const Error broken{Code::kInvalid, "these bytes are not a shmtree handle"};
   if (bytes.size() < kFixedBytes) return broken;
   Cursor cursor(bytes);
   char magic[sizeof kMagic];

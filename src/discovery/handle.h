@@ -27,7 +27,7 @@ struct Handle {
 Handle handle_of(const memory::Arena& arena);
 
 std::string encode(const Handle& handle);
-// Code::kIncompatible for a handle of another version, Code::kInvalid for other bytes that encode() does not give.
+// Code::kIncompatible for a handle of another version, Code::kInvalid for bytes that are not a handle.
 Result<Handle> decode(std::span<const std::byte> bytes);
 
 // What a parent leaves to a process that it starts: the arena's descriptor and a slot in it.
@@ -47,8 +47,8 @@ Result<std::shared_ptr<memory::Arena>> open_arena(const Handle& handle, Inherita
 // errors as above.
 Result<std::shared_ptr<memory::Arena>> open_arena_of(int pid, int fd, const unsigned char uuid[16]);
 
-// The arena by way of any process of this user that has it: looks at all of them. `otherwise` if there is none;
-// Code::kIncompatible if it is of another version.
+// Opens the arena through any process of this user that has it open; scans them until one does. `otherwise` if there is
+// none; Code::kIncompatible if it is of another version.
 Result<std::shared_ptr<memory::Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error otherwise);
 
 // Its file by way of such a descriptor, without taking part in it. Code::kNotFound where that leads elsewhere by now.

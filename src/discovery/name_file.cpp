@@ -26,7 +26,7 @@ Result<NameRecord> parse(const std::vector<std::byte>& bytes) {
   const auto own = platform::version_of(kNameMagic, kNameMagic);
   if (version && version != own) return platform::other_version("its file has version", *version, *own);
   if (!version || record.header.note_bytes > sizeof record.header.note) {
-    return Error{Code::kIncompatible, "its file is not one of shmtree"};
+    return Error{Code::kIncompatible, "its file is not a shmtree name file"};
   }
   record.entries.resize((bytes.size() - sizeof(NameHeader)) / sizeof(NameEntry));
   if (!record.entries.empty()) {

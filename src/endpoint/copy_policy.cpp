@@ -6,7 +6,7 @@ namespace shmtree::endpoint {
 
 namespace {
 
-// A view of the message was kept as it went back, or a child of its taker's inherited one.
+// Returns true if an earlier receiver, or its forked child, may still view the message.
 bool is_seen(memory::Arena& arena, const channel::Incoming& message,
              std::span<const memory::BlockRef> referred) noexcept {
   if (!message.came_back()) return false;
@@ -14,7 +14,7 @@ bool is_seen(memory::Arena& arena, const channel::Incoming& message,
   return seen(message.block()) || std::any_of(referred.begin(), referred.end(), seen);
 }
 
-// Its block is held, and so are those that it refers to: what it brings is not counted.
+// Returns the bytes that receiving this message holds; they do not count as hoarded.
 std::uint64_t brought_bytes(memory::Arena& arena, const channel::Incoming& message,
                             std::span<const std::span<const std::byte>> blocks) noexcept {
   const memory::BlockEntry* entry = arena.blocks().entry(message.block().id);

@@ -1,13 +1,13 @@
-// Whether what a call receives is copied out of the arena or viewed there: one rule for every language.
+// Decides whether a received message is copied out of the arena or viewed in place, for every language.
 //
-//   1. A message that came inline is copied: it has no block to view.
-//   2. So is one that somebody had before and may still see. A receiver may write into what it receives, and nobody
-//      else may see that.
-//   3. Otherwise the caller's word holds.
-//   4. Without one, small messages are copied, and all are while this process holds more than half of the budget: one
-//      that keeps everything it receives does not stop the senders.
+//   1. Messages that came inline are copied.
+//   2. A redelivered message is copied if an earlier receiver may still view it: receivers may write into what they
+//      receive.
+//   3. Otherwise the caller's choice applies.
+//   4. By default, small messages are copied; all are if this process holds more than half of the budget, so that it
+//      cannot stall senders.
 //
-// Thread safety: functions.
+// Thread safety: all functions are thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,26 @@
 namespace shmtree::endpoint {
 
 enum class CopyPolicy : std::uint8_t {
-  kAuto,  // small is copied, large is viewed
-  kAll,   // everything is copied
-  kNone,  // every array is a view
+  kAuto,  // copies small messages, views large ones
+  kAll,   // copies everything
+  kNone,  // views every array
 };
 
 // With kAuto, messages up to this size are copied, unless they refer to other blocks.
 inline constexpr std::uint64_t kCopiedMessageBytes = 16384;
 
-// Of a message of a channel. `referred` are the blocks that it refers to, and `blocks` their bytes.
+// Returns the policy for a channel message. `referred` are the blocks that it refers to, and `blocks` their bytes.
 CopyPolicy copy_policy(CopyPolicy asked, memory::Arena& arena, const channel::Incoming& message,
                        std::span<const memory::BlockRef> referred,
                        std::span<const std::span<const std::byte>> blocks) noexcept;
 
-// Whether views hold more than half of the budget, `uncounted` bytes of theirs aside.
+// Returns true if held bytes, less `uncounted`, exceed half of the budget.
 inline bool is_hoarding(memory::Arena& arena, std::uint64_t uncounted) noexcept {
   const std::uint64_t held = arena.pool().held_bytes();
   return held > uncounted && held - uncounted > arena.pool().max_bytes() / 2;
 }
 
-// Of what a Latest or a Broadcast published, which nobody may write. It holds `thing.kept_bytes()` itself.
+// Returns the policy for a published value, which is read-only. Ignores the bytes that `thing` itself holds.
 template <class Thing>
 CopyPolicy copy_policy_of_published(CopyPolicy asked, const Thing& thing, bool in_block) noexcept {
   if (!in_block) return CopyPolicy::kAll;
@@ -47,7 +47,7 @@ CopyPolicy copy_policy_of_published(CopyPolicy asked, const Thing& thing, bool i
   return is_hoarded ? CopyPolicy::kAll : CopyPolicy::kAuto;
 }
 
-// What a policy means for a message as a whole. `refers`: some of it lies in other blocks.
+// Returns true if the whole message is copied. `refers`: part of it lies in other blocks.
 constexpr bool is_copied(CopyPolicy policy, std::uint64_t bytes, bool refers) noexcept {
   return policy == CopyPolicy::kAll || (policy == CopyPolicy::kAuto && !refers && bytes <= kCopiedMessageBytes);
 }

@@ -25,7 +25,7 @@ struct ArraySource {
   // Set for an array that does not own its memory: it may overlap another one of this message. Overlapping arrays are
   // stored once, as views of one buffer, unless that would take more bytes than storing each of them.
   bool may_share = false;
-  bool whole_words = false;  // begins at a multiple of 8 in its buffer, also where it shares that; so does `data`
+  bool whole_words = false;           // keeps 8-byte alignment in the buffer, even if shared; `data` is aligned
   std::uint32_t external = kNoIndex;  // from add_external(): the elements are there and are not copied
   std::int64_t external_offset = 0;   // of the first element, from the start of that external range
   std::uint64_t item_bytes = 0;       // for DType::kOther; otherwise known

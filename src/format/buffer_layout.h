@@ -39,7 +39,7 @@ class BufferLayout {
     std::uint64_t bytes;
     std::uint64_t offset;    // in the frame
     std::uint32_t gathered;  // the range whose elements are picked one by one; kNoIndex for a plain copy
-    std::uint32_t padding;   // zeros before what is copied
+    std::uint32_t padding;   // zero bytes before the data
   };
   void add_buffer(SourceRange& range, std::size_t number) noexcept;
   void place_apart(SourceTable& sources) noexcept;

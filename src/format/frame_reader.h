@@ -67,7 +67,7 @@ class FrameReader : public NodeCursor {
   // Number of segments of a kCapnp: 1 to kMaxSegments, and no more than there are descriptors; 0 after a failure.
   std::uint64_t next_segment_count() noexcept;
   // One of them: a plain run of whole words, which begins at a multiple of 8 of its buffer or block. False after a
-  // failure. Where the frame lies at such an address, so does `data`.
+  // failure. `data` is aligned if the frame is.
   bool next_segment(ArrayInfo& out) noexcept;
   // Bytes of each buffer, by number.
   std::span<const std::uint64_t> buffer_sizes() const noexcept { return {buffers_.at, buffers_.left()}; }

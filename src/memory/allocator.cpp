@@ -29,7 +29,7 @@ constexpr std::uint64_t kSharers = 64;  // so many processes may use what is lef
 std::atomic<std::uint64_t> g_credit{0};
 std::atomic<std::int64_t> g_credit_ends_ns{0};
 
-// Until then this process takes no pages only so that blocks may rest, since the machine had none.
+// Until this time, reuse resting blocks rather than commit new pages: the machine was out of memory.
 std::atomic<std::int64_t> g_no_growth_until_ns{0};
 
 std::atomic<Allocator::Shrinker> g_shrinker{nullptr};
@@ -146,7 +146,7 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
     if (taken.data != nullptr) {
       auto block = commit(taken, me, request, wait, short_of_machine);
       const bool no_pages = *short_of_machine || (!block && block.code() == Code::kOutOfSharedMemory);
-      if (no_pages && may_grow) {  // a block that rests has some
+      if (no_pages && may_grow) {  // retry with a resting block, which has pages
         g_no_growth_until_ns.store(coarse_monotonic_ns() + kNoGrowthNs, std::memory_order_relaxed);
         may_grow = false;
         *short_of_machine = false;

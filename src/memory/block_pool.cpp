@@ -15,7 +15,7 @@ constexpr std::uint64_t kMinIdleBytes = 64u << 20;  // free pages that are alway
 constexpr std::int64_t kPeakWindowNs = 10'000'000'000;
 constexpr std::uint64_t kRestBytes = 4u << 20;  // about twice the second-level cache of a core
 
-// How many blocks of a class rest.
+// Returns the number of blocks of a class that should rest.
 constexpr std::uint64_t resting_blocks(unsigned size_class) noexcept {
   return std::max<std::uint64_t>(kRestBytes >> size_class, 1);
 }
@@ -98,8 +98,7 @@ bool BlockPool::wants_to_grow(unsigned size_class) const noexcept {
   return resting != 0 && resting < resting_blocks(size_class) && load_relaxed(state.warm) == 0;
 }
 
-// While fewer blocks rest than should, the class grows; within a quarter of the budget, so that this takes nothing from
-// other classes.
+// Grows the class until enough blocks rest, but does not take all classes together beyond a quarter of the budget.
 BlockPool::From BlockPool::choose(const ClassState& state, unsigned size_class, std::uint64_t need,
                                   bool may_grow) const noexcept {
   const std::uint64_t resting = load_relaxed(state.resting_count);
@@ -125,7 +124,7 @@ BlockPool::Candidate BlockPool::candidate(const ClassState& state, unsigned size
           from == From::kUnused ? next_entry(size_class, place) : free_entry(size_class, place)};
 }
 
-// The candidate leaves its list.
+// Removes the candidate from its list.
 void BlockPool::remove(ClassState& state, const Candidate& first) noexcept {
   const std::uint64_t next = load_relaxed(first.block->next_free);
   switch (first.from) {
@@ -145,7 +144,8 @@ BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::u
   Taken taken;
   ClassState& state = header_.class_state(size_class);
   const From from = choose(state, size_class, need, may_grow);
-  // Offsets outlast the budget (blocks are more than half full), so only a table not yet committed ends here.
+  // Offsets outlast the budget (blocks are more than half full), so this fails only if the table is not committed far
+  // enough.
   if (from == From::kUnused && load_relaxed(state.high) + 1 > load_relaxed(state.table_committed)) return taken;
   const Candidate first = candidate(state, size_class, from);
   const BlockId id = first.id;
@@ -210,7 +210,7 @@ void BlockPool::push(BlockId id, BlockEntry& block, std::uint64_t committed) noe
   store_relaxed(list, id.index() + 1);
 }
 
-// The block is last of those that rest, and the first of them, if they are too many, is warm.
+// Appends the block to the resting queue. Moves the oldest to `warm` if the queue is too long.
 void BlockPool::rest(BlockId id, BlockEntry& block) noexcept {
   const unsigned size_class = id.size_class();
   ClassState& state = header_.class_state(size_class);

@@ -2,10 +2,10 @@
 // `resting`, a queue of those that somebody held and freed lately; `warm`, a stack of others with pages; and `cold`, a
 // stack of those without.
 //
-// A block rests because the lines that a process on another core has read stay in that core's cache. To write them
-// again, each has to be invalidated there, which takes four to six times as long as the copy itself. After as many
-// bytes as a core's cache holds, they have left it. So a block is taken again once kRestBytes of its class were freed
-// after it; until then the class grows, as long as the arena has plenty of memory.
+// A reader on another core leaves the block's lines in that core's cache. Invalidating them makes the next write of the
+// block four to six times slower. So a freed block that was held is not reused until kRestBytes of its class were freed
+// after it. Meanwhile the class may grow, while all blocks together have no more than a quarter of the budget; beyond
+// that, resting blocks are reused.
 //
 // Invariants, which hold whenever the arena lock is free and derived state is right:
 //   - Each free block below its class's high-water mark is on one list: `cold` if it has no pages, else `resting` or
@@ -59,10 +59,10 @@ class BlockPool {
     bool unmapped = false;      // for want of address space
   };
   // None when the budget has no room for `need` bytes of pages, the table is not long enough, or a list was damaged.
-  // `may_grow`: blocks may go on resting while others get pages.
+  // `may_grow`: it may commit new pages instead of reusing a resting block.
   Taken take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind, Identity me,
              bool may_grow) noexcept;
-  // Puts back a block that nothing refers to. It rests if somebody held it, and so may have read it.
+  // Puts back a block that nothing refers to. It rests if any process held it.
   void put(BlockId id, BlockEntry& block) noexcept;
 
   // Free blocks taken so that their pages be given back: the bytes from `keep` on.
@@ -80,7 +80,7 @@ class BlockPool {
 
  private:
   enum class From : std::uint8_t { kResting, kWarm, kCold, kUnused };
-  // A block that take() may take: its entry is null if a list was damaged, or for want of address space.
+  // A candidate for take(). `block` is null if a list is damaged or address space is exhausted.
   struct Candidate {
     From from = From::kUnused;
     BlockId id{};

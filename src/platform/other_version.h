@@ -1,4 +1,4 @@
-// The error for what another release of shmtree wrote.
+// The error for data of another format version.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,15 @@
 
 namespace shmtree::platform {
 
-// Returns kIncompatible with both version numbers. `what` ends before the first of them: "the channel has version".
+// Returns kIncompatible with both version numbers. `what` is the text before the first number: "the channel has
+// version".
 inline Error other_version(std::string what, std::uint64_t found, std::uint64_t own) {
   return Error{
       .code = Code::kIncompatible,
       .message = std::move(what) + " " + std::to_string(found) + "; this library reads version " + std::to_string(own)};
 }
 
-// Returns the version of a magic word that ends with it, as one digit. Nothing if the word is another than `own`.
+// Returns the version digit at the end of `magic`, or nothing if there is no digit or the rest differs from `own`.
 template <std::size_t N>
 std::optional<std::uint64_t> version_of(const char (&magic)[N], const char (&own)[N]) noexcept {
   const char digit = magic[N - 1];

@@ -109,7 +109,7 @@ Status DataReader::read_header() {
   if (file_->bytes < sizeof header) return error("is too short");
   if (Status done = read(&header, sizeof header); !done) return done;
   if (header.magic != kDataMagic) return error("is no file of a replay buffer");
-  if (header.version != kSavedVersion) {  // before the checksum, which another version may have elsewhere
+  if (header.version != kSavedVersion) {  // checked before the checksum, whose offset may differ between versions
     return platform::other_version(folder_->path() + "/" + data_name(file_->number) + " has version", header.version,
                                    kSavedVersion);
   }

@@ -153,7 +153,7 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   const ManifestHeader& header = saved.header;
   if (!read_at(file->get(), 0, &saved.header, sizeof saved.header)) return unreadable(errno);
   if (header.magic != kManifestMagic) return wrong("is no manifest of a replay buffer");
-  if (header.version != kSavedVersion) {  // before the checksum, which another version may have elsewhere
+  if (header.version != kSavedVersion) {  // checked before the checksum, whose offset may differ between versions
     return platform::other_version(folder.path() + "/" + kManifestName + " has version", header.version, kSavedVersion);
   }
   std::vector<std::byte> bytes(*size);

@@ -215,7 +215,7 @@ class Decoder {
     add_array(index, info);
   }
 
-  // Their number is the node's second int.
+  // Stores the segment count as the node's second int.
   void add_segments(std::uint32_t index) {
     const std::uint64_t count = reader_.next_segment_count();
     add_int(index, static_cast<std::int64_t>(count));

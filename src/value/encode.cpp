@@ -197,25 +197,25 @@ class Encoder {
   static Status check(const CapnpRef& message) {
     const std::size_t count = message.segments.size();
     if (count == 0 || count > kMaxSegments) {
-      return invalid("A Cap'n Proto message to send has " + std::to_string(count) +
-                     " segments; 1 to 512 are possible.");
+      return invalid("Cannot send a Cap'n Proto message with " + std::to_string(count) +
+                     " segments; it needs 1 to 512.");
     }
     if (!message.lent_bytes.empty() && message.lent_bytes.size() != count) {
-      return invalid("A Cap'n Proto message to send has " + std::to_string(count) + " segments and " +
-                     std::to_string(message.lent_bytes.size()) + " numbers of lent bytes.");
+      return invalid("lent_bytes has " + std::to_string(message.lent_bytes.size()) + " entries for " +
+                     std::to_string(count) + " segments.");
     }
     for (const auto& segment : message.segments) {
       if (segment.size() % format::kWordBytes == 0 &&
           std::bit_cast<std::uintptr_t>(segment.data()) % format::kWordBytes == 0) {
         continue;
       }
-      return invalid("A segment of a Cap'n Proto message to send is not aligned to 8 bytes, or is no multiple of 8: " +
-                     std::to_string(segment.size()) + " bytes.");
+      return invalid("A segment of " + std::to_string(segment.size()) +
+                     " bytes cannot be sent: its address and size must be multiples of 8.");
     }
     return success();
   }
 
-  // Read-only, as all readers of Cap'n Proto are: then a message of nothing else is sent on without a copy.
+  // Marked read-only, so that a message of segments only is forwarded without a copy.
   void add_segment(std::span<const std::byte> segment, std::size_t lent_bytes) {
     const auto bytes = static_cast<std::int64_t>(segment.size());
     format::ArraySource source{.data = segment.data(),

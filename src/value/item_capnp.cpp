@@ -31,12 +31,13 @@ Error other_schema(std::uint64_t found, std::uint64_t wanted) {
 Error unaligned_segment() {
   return Error{.code = Code::kInvalid,
                .message =
-                   "a segment of the Cap'n Proto message is not aligned to 8 bytes, since its frame is not: ask "
-                   "for a copy (CapnpOptions::copy)"};
+                   "the Cap'n Proto message is not aligned to 8 bytes, because its frame is not; pass "
+                   "CapnpOptions{.copy = true}"};
 }
 
 Error no_capnp_root(const char* why) {
-  return Error{.code = Code::kCorrupt, .message = std::string("the Cap'n Proto message has no such root: ") + why};
+  return Error{.code = Code::kCorrupt,
+               .message = std::string("cannot read the root of the Cap'n Proto message: ") + why};
 }
 
 }  // namespace detail

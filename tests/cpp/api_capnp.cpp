@@ -69,7 +69,7 @@ TEST_CASE("a Cap'n Proto message is the root of a message") {
   }
 }
 
-TEST_CASE("a Cap'n Proto message of several segments arrives in as many") {
+TEST_CASE("the segment count of a message is preserved") {
   auto [sender, receiver] = make_pair();
   capnp::MallocMessageBuilder builder(8, capnp::AllocationStrategy::FIXED_SIZE);
   fill(builder.initRoot<Pose>(), 50'000);
@@ -125,7 +125,7 @@ TEST_CASE("queues, broadcasts and Latest take Cap'n Proto messages") {
   check(*latest.get(0, 60s).value().value.capnp<Pose>(), 100);
 }
 
-TEST_CASE("a Cap'n Proto message goes on like any other item") {
+TEST_CASE("a Cap'n Proto message is forwarded like any other item") {
   auto [sender, receiver] = make_pair();
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>(), 100'000);
@@ -152,7 +152,7 @@ TEST_CASE("a Cap'n Proto message in a packed frame stays aligned where an array 
   check(*again["all"]["pose"].capnp<Pose>(), 20'000);
 }
 
-TEST_CASE("an item of another kind or type is no Cap'n Proto message of that type") {
+TEST_CASE("capnp<T> refuses an item of another kind or type") {
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>());
   const Item item = unpacked(Dict{{"pose", capnp_ref<Pose>(builder)}, {"n", 1}});
@@ -168,7 +168,7 @@ TEST_CASE("an item of another kind or type is no Cap'n Proto message of that typ
   CHECK_THROWS_AS(item["n"].capnp<Pose>(), BadResult);
 }
 
-TEST_CASE("a builder without a root and segments that cannot be are not sent") {
+TEST_CASE("put refuses a missing root and invalid segments") {
   auto [sender, receiver] = make_pair();
   capnp::MallocMessageBuilder builder;
   const auto refused = [&sender = sender](const Value& value) {
@@ -227,7 +227,7 @@ TEST_CASE("a Cap'n Proto message in a frame that is not aligned is read as a cop
   check(*item.capnp<Pose>({.copy = true}), 100);
 }
 
-TEST_CASE("what a reader of a Cap'n Proto message may read is limited, and the limit can be set") {
+TEST_CASE("the traversal limit applies and can be set") {
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>(), 100'000);
   const Item item = unpacked(capnp_ref<Pose>(builder));
@@ -255,7 +255,7 @@ TEST_CASE("the message of an ArenaMessageBuilder is not copied by the put") {
   }
 }
 
-TEST_CASE("the segments of an ArenaMessageBuilder are sent as long as they are used") {
+TEST_CASE("only the used part of a segment is sent") {
   auto [sender, receiver] = make_pair();
   ArenaMessageBuilder builder(sender, 60s, 100'000);
   builder.initRoot<Pose>().setSeq(7);
@@ -279,7 +279,7 @@ TEST_CASE("an ArenaMessageBuilder gives its memory away once and copies after th
   check(*second.capnp<Pose>(), 100'000);
 }
 
-TEST_CASE("an ArenaMessageBuilder is still there after a put that found no space") {
+TEST_CASE("ArenaMessageBuilder survives a failed put") {
   auto [sender, receiver] = make_pair({.capacity = 1});
   sender.put(1).value();
   ArenaMessageBuilder builder(sender, 60s);
@@ -291,7 +291,7 @@ TEST_CASE("an ArenaMessageBuilder is still there after a put that found no space
   CHECK(receiver.get(60s).value().capnp<Pose>()->getImage().begin() == place);
 }
 
-TEST_CASE("the memory of an ArenaMessageBuilder goes back with it, or with the last reader") {
+TEST_CASE("memory of an ArenaMessageBuilder is freed with it or its last reader") {
   const Arena arena = Arena::create().value();
   auto [sender, receiver] = make_pair({.arena = arena});
   const std::uint64_t before = arena.usage().used_bytes;

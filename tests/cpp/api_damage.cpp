@@ -13,7 +13,7 @@ using shmtree::Item;
 
 namespace {
 
-// So small that it uses free blocks again at once.
+// A small arena, so that free blocks are reused immediately.
 shmtree::Arena new_arena() {
   return shmtree::Arena::create({.max_bytes = 1 << 20}).value();
 }

@@ -77,7 +77,7 @@ TEST_CASE("an item kept over a nack is not what the next receiver has, and is vi
   const void* const in_block = kept.view().data;
   kept = Item();
   take().ack().value();
-  CHECK(kept.view().data == in_block);  // nobody has it besides
+  CHECK(kept.view().data == in_block);  // nobody else holds it
 }
 
 TEST_CASE("an array that lies in a block of its own is no other receiver's either while its item is kept") {

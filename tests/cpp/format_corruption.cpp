@@ -334,7 +334,7 @@ Bytes capnp_of(const std::vector<format::ArraySource>& segments, std::size_t cou
 
 }  // namespace
 
-TEST_CASE("segments of a Cap'n Proto message that cannot be are refused") {
+TEST_CASE("invalid Cap'n Proto segments are refused") {
   alignas(8) static const std::byte words[64] = {};
   const std::int64_t shapes[] = {64, 20, 8, 8}, strides[] = {8};
   const format::ArraySource whole{.data = words, .shape = shapes, .ndim = 1, .dtype = DType::kUInt8};
@@ -378,7 +378,7 @@ TEST_CASE("segments of a Cap'n Proto message that cannot be are refused") {
   CHECK(test::walk_frame(in_block(60, 4)).ok());
 }
 
-TEST_CASE("a segment that shares a buffer begins at a whole word of it") {
+TEST_CASE("shared segments stay aligned to 8 bytes") {
   alignas(8) static std::byte words[64];
   for (int i = 0; i < 64; ++i) words[i] = static_cast<std::byte>(i);
   const std::int64_t shapes[] = {61, 48};

@@ -26,7 +26,7 @@ TEST_CASE("A block freed last is used first") {
   CHECK(next.ref().id == first);
 }
 
-TEST_CASE("A block that was held rests until 4 MiB of its class are freed, and is then used first") {
+TEST_CASE("Held blocks rest until 4 MiB of their class are freed") {
   auto arena = new_arena(64 * kMiB);
   std::vector<BlockId> ids;
   for (int i = 0; i < 32; ++i) ids.push_back(new_lease(*arena, 100'000).ref().id);  // 32 blocks of 128 KiB
@@ -37,7 +37,7 @@ TEST_CASE("A block that was held rests until 4 MiB of its class are freed, and i
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A class has no more blocks than were in use at once and those that rest") {
+TEST_CASE("The size of a class is bounded by peak use plus resting blocks") {
   auto arena = new_arena(64 * kMiB);
   for (int round = 0; round < 5; ++round) {
     std::vector<Lease> leases;
@@ -58,7 +58,7 @@ TEST_CASE("Resting blocks take no more than a quarter of the budget") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A block that rests is used when the machine has no pages") {
+TEST_CASE("Resting blocks are reused when the machine has no memory") {
   if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail as well
   auto arena = new_arena(64 * kMiB);
   Child child([&] {
@@ -72,7 +72,7 @@ TEST_CASE("A block that rests is used when the machine has no pages") {
   CHECK(child.succeeded());
 }
 
-TEST_CASE("Resting blocks are given back when another class needs the budget") {
+TEST_CASE("Resting blocks are reclaimed for another class") {
   auto arena = new_arena(16 * kMiB);
   for (int i = 0; i < 200; ++i) new_lease(*arena, 100'000);
   const OwnedBlock all = new_block(*arena, 16 * kMiB);

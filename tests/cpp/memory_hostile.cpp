@@ -118,7 +118,7 @@ TEST_CASE("Free lists that are emptied and filled by somebody else are no way ou
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A queue of resting blocks that somebody else changes is no way out of the table") {
+TEST_CASE("A corrupted resting queue never leads outside the table") {
   auto arena = new_arena();
   for (int i = 0; i < 10; ++i) new_lease(*arena, 5000);
   memory::ClassState& state = class_of(*arena, 13);

@@ -46,7 +46,7 @@ def bytes_of(message: shmtree.CapnpMessage) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [0, 300, 100_000])
-def test_message_of_pycapnp_arrives_as_one(schema: Any, size: int) -> None:
+def test_pycapnp_message_round_trip(schema: Any, size: int) -> None:
     image = os.urandom(size)
     message = shmtree.CapnpMessage.from_builder(pose_of(schema, image))
     assert message.schema_id == POSE
@@ -91,7 +91,7 @@ def test_message_of_another_type_is_refused(schema: Any) -> None:
         message.reader(schema.Pose)
 
 
-def test_traversal_limit_is_eight_times_a_large_message_or_as_asked(schema: Any) -> None:
+def test_traversal_limit_override(schema: Any) -> None:
     message = shmtree.CapnpMessage.from_builder(pose_of(schema, bytes(1 << 20)))
     reader = message.reader(schema.Pose, traversal_limit_in_words=200_000)
     assert len(reader.image) == 1 << 20
@@ -138,13 +138,20 @@ def test_segments_are_taken_from_any_buffer() -> None:
         (POSE, [], "1 to 512 segments, not 0"),
         (POSE, [b"12345678"] * 513, "1 to 512 segments, not 513"),
         (POSE, [b"1234567"], "7 bytes"),
-        (1 << 64, [b"12345678"], "64 bits"),
-        (-1, [b"12345678"], "64 bits"),
+        (1 << 64, [b"12345678"], r"2\*\*64"),
+        (-1, [b"12345678"], "schema_id is -1"),
     ],
 )
-def test_message_that_cannot_be_is_refused(schema_id: int, segments: list[bytes], error: str) -> None:
+def test_invalid_message_raises(schema_id: int, segments: list[bytes], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         shmtree.CapnpMessage(schema_id, segments)
+
+
+def test_wrong_argument_types_are_named() -> None:
+    with pytest.raises(TypeError, match="schema_id is 'x'"):
+        shmtree.CapnpMessage("x", [WORDS])
+    with pytest.raises(TypeError, match="sequence of buffers"):
+        shmtree.CapnpMessage(POSE, WORDS)
 
 
 def test_changed_private_parts_are_an_error_and_not_a_crash() -> None:
@@ -189,7 +196,7 @@ def test_describe_shows_type_and_segments() -> None:
     ]
 
 
-def test_array_over_the_same_bytes_leaves_the_segment_aligned() -> None:
+def test_overlapping_array_keeps_alignment() -> None:
     memory = np.arange(8000, dtype=np.uint8)
     value = [memory[3:], shmtree.CapnpMessage(POSE, [memory[8:4000]]), memory[1:100]]
     got = shmtree.unpack(shmtree.pack(value))
@@ -197,7 +204,7 @@ def test_array_over_the_same_bytes_leaves_the_segment_aligned() -> None:
     np.testing.assert_array_equal(got[0], value[0])
 
 
-def test_arrays_of_a_queue_share_no_memory_beside_a_message() -> None:
+def test_queue_arrays_do_not_share_memory() -> None:
     memory = np.arange(8000, dtype=np.uint8)
     queue = shmtree.Queue()
     queue.put([memory, memory[1:], shmtree.CapnpMessage(POSE, [memory[:4000]])])
@@ -218,7 +225,7 @@ def test_frame_at_an_odd_address_gives_aligned_segments() -> None:
 
 
 def hostile(count: int, *segments: tuple[int, int, tuple[int, ...]], offset: int | None = None) -> bytes:
-    """A message with so many segments: dtype, flags and shape of each, all of one buffer of 64 bytes."""
+    """Returns a frame that claims `count` segments, of these dtypes, flags and shapes, all in one 64-byte buffer."""
     writer = frame_writer.Writer().kind(frame_writer.CAPNP).int(POSE - (1 << 64)).length(count).buffer(bytes(64))
     for dtype, flags, shape in segments:
         writer.descriptor(dtype, flags, len(shape), 0).lengths(shape)

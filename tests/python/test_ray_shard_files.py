@@ -73,7 +73,7 @@ def test_find_names_both_versions_of_a_note(saved: dict[int, Found], tmp_path: P
 
 def test_a_note_that_was_altered_is_told(saved: dict[int, Found], tmp_path: Path) -> None:
     (tmp_path / "shard-5.json").write_text('{"buffer": 7')
-    with pytest.raises(ValueError, match=r"shard-5\.json is not as it was written"):
+    with pytest.raises(ValueError, match=r"shard-5\.json is damaged"):
         HOW.find(str(tmp_path))
     (tmp_path / "shard-5.json").unlink()
     assert HOW.find(str(tmp_path))[5].saving is None  # a first save that was cut short

@@ -35,7 +35,7 @@ struct ExternalBlock {
 // Stands for the frame itself where blocks are numbered.
 inline constexpr std::uint32_t kOwnFrame = UINT32_MAX;
 
-// Makes what becomes the `base` of the views of a block.
+// Creates the object that is the `base` of a block's views.
 class ViewOwners {
  public:
   virtual ~ViewOwners() = default;

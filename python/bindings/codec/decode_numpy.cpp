@@ -279,7 +279,7 @@ PyObject* Decoder::segment() {
   if (!in.next_segment(info)) return nullptr;
   Ref made(make(info, descr_of(DType::kUInt8)));
   if (!made) return nullptr;
-  // A frame of other memory than ours may lie anywhere.
+  // A frame in memory of the caller may be unaligned.
   if (reinterpret_cast<std::uintptr_t>(PyArray_DATA(as_array(made.get()))) % format::kWordBytes != 0) {
     made = Ref(may_copy(info.nbytes) ? PyArray_NewCopy(as_array(made.get()), NPY_CORDER) : nullptr);
   }

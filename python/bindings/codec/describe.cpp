@@ -180,7 +180,7 @@ class Describer {
     return join(" ", name);
   }
 
-  // As the tool `capnp` writes it.
+  // In the format of the `capnp` tool.
   std::string schema_id() {
     char digits[24];
     std::snprintf(digits, sizeof digits, " @0x%016llx", static_cast<unsigned long long>(in_.next_int()));

@@ -105,7 +105,8 @@ bool Encoder::segment(PyArrayObject* array) {
   const std::int64_t bytes = PyArray_NBYTES(array);
   if (PyArray_TYPE(array) != NPY_UINT8 || PyArray_NDIM(array) != 1 || !PyArray_IS_C_CONTIGUOUS(array) ||
       bytes % std::int64_t{format::kWordBytes} != 0) {
-    PyErr_SetString(PyExc_ValueError, "A segment of a CapnpMessage is not a run of whole words");
+    PyErr_SetString(PyExc_ValueError,
+                    "A segment of a CapnpMessage must be a contiguous uint8 array whose size is a multiple of 8");
     return false;
   }
   format::ArraySource source{.data = PyArray_DATA(array),
@@ -264,7 +265,7 @@ bool capnp_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (PyErr_Occurred()) return false;
   const Py_ssize_t count = PyTuple_CheckExact(segments.get()) ? PyTuple_GET_SIZE(segments.get()) : 0;
   if (count == 0 || count > Py_ssize_t{kMaxSegments}) {
-    PyErr_SetString(PyExc_ValueError, "A CapnpMessage has no segments, or more than 512");
+    PyErr_Format(PyExc_ValueError, "A CapnpMessage needs 1 to 512 segments; this one has %zd", count);
     return false;
   }
   encoder.out.add_kind(Kind::kCapnp);

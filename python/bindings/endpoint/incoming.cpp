@@ -21,13 +21,13 @@ using memory::BlockRef;
 // Holds the blocks that the views of a message are on.
 class IncomingOwners final : public ViewOwners {
  public:
-  // `taken` is made with the first view; null for a message that was received for good.
+  // `*taken` is created with the first view; `taken` is null if the message cannot be redelivered.
   IncomingOwners(Arena& arena, Incoming& message, MayGoBack* taken) : arena_(arena), message_(message), taken_(taken) {
     if (message.in_block()) referred_ = arena.blocks().referred_to_by(message.block());
   }
 
   const std::vector<BlockRef>& referred() const noexcept { return referred_; }
-  // Whether a block is there that could not be held.
+  // True if a block could not be held although it exists, mostly for lack of memory or address space.
   bool no_hold() const noexcept { return no_hold_; }
 
   PyObject* make(std::uint32_t block) override {
@@ -35,7 +35,7 @@ class IncomingOwners final : public ViewOwners {
       auto lease = message_.adopt();
       return lease ? new_owner(std::move(*lease)) : raise(lease.error());
     }
-    // The frame is held, and so keeps the block that it refers to until we hold that ourselves.
+    // The held frame keeps the blocks that it refers to until we hold them ourselves.
     EndHooks hooks;
     auto lease = arena_.hold_existing(referred_[block], {platform::Deadline::never(), &hooks});
     no_hold_ = !lease && lease.code() != Code::kNotFound;

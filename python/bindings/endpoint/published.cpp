@@ -75,8 +75,8 @@ Result<memory::OwnedBlock> Published::stage(Arena& arena, const platform::WaitCo
 
 namespace {
 
-// Holds the blocks that the views of a published message are on. What is held keeps what it refers to, so neither needs
-// a lock. Others read these blocks: nobody may make a view of one writable.
+// Holds the blocks that the views of a published message are on. A held block keeps the blocks that it refers to, so no
+// lock is needed. Other processes read these blocks: views must stay read-only.
 class PublishedOwners final : public ViewOwners {
  public:
   PublishedOwners(Arena& arena, const memory::Lease& block) : arena_(arena) {
@@ -86,7 +86,7 @@ class PublishedOwners final : public ViewOwners {
   }
 
   const std::vector<memory::BlockRef>& referred() const noexcept { return referred_; }
-  // Whether a block is there that could not be held, for want of memory or addresses.
+  // True if a block could not be held although it exists, mostly for lack of memory or address space.
   bool no_hold() const noexcept { return no_hold_; }
 
   PyObject* make(std::uint32_t block) override {

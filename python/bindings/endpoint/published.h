@@ -140,7 +140,7 @@ enum class Retry {
 };
 
 // Makes the object of a published frame. `block` (if valid) holds the frame and what it refers to. Views are read-only.
-// `copy` is what endpoint::copy_policy_of_published() said. Sets `*retry` before it throws.
+// `copy` is the result of endpoint::copy_policy_of_published(). Sets `*retry` before it throws.
 pybind11::object decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
                                   CopyPolicy copy, bool allow_pickle, Retry* retry = nullptr);
 

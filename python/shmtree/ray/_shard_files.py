@@ -18,7 +18,7 @@ from ..replay._spec import Spec
 from . import _parts
 
 _FOLDER = "shard-"
-_VERSION = 1  # of the file beside a folder. That of version 1 has no "version"; any other one has
+_VERSION = 1  # of the JSON file of a shard; version 1 has no "version" key
 
 
 def folder_of(path: str, shard: int) -> str:
@@ -45,7 +45,7 @@ def _note_of(path: str, shard: int) -> str:
 
 
 def _read_note(path: str, shard: int) -> Saving | None:
-    """None where there is none: a first save was cut short. ValueError if it was altered, or has another version."""
+    """None if the file is missing: the first save was interrupted. ValueError if it is damaged or has another version."""
     name = _note_of(path, shard)
     try:
         with open(name) as file:
@@ -56,7 +56,7 @@ def _read_note(path: str, shard: int) -> Saving | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{name} is not as it was written: {error}") from None
+        raise ValueError(f"{name} is damaged: {error}") from None
     raise ValueError(f"{name} has version {version}; this library reads version {_VERSION}")
 
 

@@ -1,4 +1,4 @@
-// Receives Cap'n Proto messages from Python by a named channel, and sends each back with another number by another.
+// Echoes Cap'n Proto messages from channel <requests> to <replies> with a changed `seq`.
 //
 //   capnp_peer <requests> <replies>
 #include <messages.capnp.h>
