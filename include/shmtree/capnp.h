@@ -105,7 +105,8 @@ struct CapnpAccess {
         std::memcpy(to, from, segment.size());
         from = std::exchange(to, to + segment.size());
       }
-      if (std::bit_cast<std::uintptr_t>(from) % sizeof(capnp::word) != 0) return unaligned_segment();
+      const bool is_aligned = std::bit_cast<std::uintptr_t>(from) % sizeof(capnp::word) == 0;
+      if (!is_aligned && !segment.empty()) return unaligned_segment();
       words.emplace_back(reinterpret_cast<const capnp::word*>(from), segment.size() / sizeof(capnp::word));
     }
     capnp::ReaderOptions limits;
@@ -146,26 +147,21 @@ CapnpItem<T> Item::capnp(const CapnpOptions& options) const {
 /// copies, and so does one of the parent while a child lives that inherited the memory.
 class ArenaMessageBuilder final : public capnp::MessageBuilder {
  public:
-  /// Allocates segments from the arena of `home`: an Arena, Sender, Broadcast or Latest. Keeps a copy of that handle.
-  /// Allocates at the first initRoot(), then whenever the last segment is full: waits for memory up to `timeout` each
-  /// time, and throws BadResult with what new_array() returned when there is none.
+  /// Allocates segments from the arena of `home`: an Arena, Sender, Broadcast or Latest. Keeps a copy of that handle,
+  /// so a Sender counts as open until the builder is destroyed. Allocates the first segment, and later another whenever
+  /// the last one is full. Waits for memory up to `timeout` each time, and throws BadResult with what new_array()
+  /// returned when there is none. After that, the builder can be used as before the call that threw.
   template <class Home>
   requires requires(const Home& home) { home.new_array(DType::kUInt8, std::vector<std::int64_t>{}, Timeout()); }
   explicit ArenaMessageBuilder(const Home& home, Timeout timeout = std::nullopt,
                                std::size_t first_segment_words = capnp::SUGGESTED_FIRST_SEGMENT_WORDS)
       : new_block_([home, timeout](std::int64_t bytes) { return home.new_array(DType::kUInt8, {bytes}, timeout); }),
-        next_words_(std::max<std::size_t>(first_segment_words, 1)) {}
+        first_(new_segment(std::max<std::size_t>(first_segment_words, 1))) {}
 
   /// Allocates a zeroed segment; called by Cap'n Proto.
   kj::ArrayPtr<capnp::word> allocateSegment(unsigned minimum_words) override {
-    const std::size_t words = std::max<std::size_t>(minimum_words, next_words_);
-    ArrayRef block = new_block_(static_cast<std::int64_t>(words * sizeof(capnp::word))).value();
-    auto* begin = static_cast<std::byte*>(const_cast<void*>(block.data));
-    std::memset(begin, 0, words * sizeof(capnp::word));  // Cap'n Proto expects zeros
-    blocks_.push_back(std::move(block));
-    all_words_ += words;
-    next_words_ = std::min(all_words_, kMaxSegmentWords);
-    return {reinterpret_cast<capnp::word*>(begin), words};
+    if (first_.size() != 0) return std::exchange(first_, nullptr);
+    return new_segment(std::max<std::size_t>(minimum_words, std::min(all_words_, kMaxSegmentWords)));
   }
 
  private:
@@ -173,6 +169,14 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
   friend struct detail::CapnpOf;
   static constexpr std::size_t kMaxSegmentWords = (std::size_t{1} << 29) - 1;
 
+  kj::ArrayPtr<capnp::word> new_segment(std::size_t words) {
+    ArrayRef block = new_block_(static_cast<std::int64_t>(words * sizeof(capnp::word))).value();
+    auto* begin = static_cast<std::byte*>(const_cast<void*>(block.data));
+    std::memset(begin, 0, words * sizeof(capnp::word));  // Cap'n Proto expects zeros
+    blocks_.push_back(std::move(block));
+    all_words_ += words;
+    return {reinterpret_cast<capnp::word*>(begin), words};
+  }
   /// Returns the size of the block that starts at `begin`, or 0.
   std::size_t bytes_of_block(const void* begin) const noexcept {
     for (const ArrayRef& block : blocks_) {
@@ -184,7 +188,8 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
   std::function<Result<ArrayRef>(std::int64_t)> new_block_;
   std::vector<ArrayRef> blocks_{};
   std::size_t all_words_ = 0;
-  std::size_t next_words_;
+  // Not yet asked for. Cap'n Proto's builder cannot be used again after its first segment could not be allocated.
+  kj::ArrayPtr<capnp::word> first_;
 };
 
 namespace detail {

@@ -336,6 +336,20 @@ TEST_CASE("an ArenaMessageBuilder of another arena is copied, and Broadcast and 
   check(*latest.get(0, 60s).value().value.capnp<Pose>(), 100'000);
 }
 
+TEST_CASE("ArenaMessageBuilder throws in a full arena, and works once there is memory") {
+  const Arena arena = Arena::create({.max_bytes = 1 << 20}).value();
+  {
+    std::vector<ArrayRef> arrays;
+    for (std::int64_t bytes = 1 << 20; bytes >= 4096; bytes /= 2) {
+      while (auto array = arena.new_array(DType::kUInt8, {bytes}, 0s)) arrays.push_back(std::move(*array));
+    }
+    CHECK_THROWS_AS(ArenaMessageBuilder(arena, 0s), BadResult);
+  }
+  ArenaMessageBuilder builder(arena, 60s);
+  fill(builder.initRoot<Pose>(), 1'000);
+  check(builder.getRoot<Pose>().asReader(), 1'000);
+}
+
 TEST_CASE("an ArenaMessageBuilder without memory throws the error of the arena") {
   const Arena arena = Arena::create({.max_bytes = 4 << 20}).value();
   ArenaMessageBuilder builder(arena, 0s);
