@@ -34,6 +34,10 @@ target_include_directories(shmtree_schema SYSTEM PUBLIC ${generated})
 target_link_libraries(shmtree_schema PUBLIC CapnpCore::capnp)
 set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS shmtree_schema)
 
+# The C++ of every schema, for tools that compile nothing else.
+add_custom_target(shmtree_schemas)
+add_dependencies(shmtree_schemas shmtree_schema)
+
 # shmtree_messages(<target> <schema>): the C++ of a schema whose types programs send, as a static library.
 function(shmtree_messages target schema)
   get_filename_component(file ${schema} NAME)
@@ -51,4 +55,5 @@ function(shmtree_messages target schema)
   target_compile_options(${target} PRIVATE -w)
   target_include_directories(${target} SYSTEM PUBLIC ${made})
   target_link_libraries(${target} PUBLIC CapnpCore::capnp)
+  add_dependencies(shmtree_schemas ${target})
 endfunction()

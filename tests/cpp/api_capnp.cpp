@@ -57,7 +57,7 @@ std::vector<std::byte> bytes_of(const Value& value) {
 
 TEST_CASE("a Cap'n Proto message is the root of a message") {
   auto [sender, receiver] = make_pair();
-  for (const std::size_t bytes : {0, 300, 100'000}) {
+  for (const std::size_t bytes : {0u, 300u, 100'000u}) {
     capnp::MallocMessageBuilder builder;
     fill(builder.initRoot<Pose>(), bytes);
     sender.put<Pose>(builder, 60s).value();
@@ -94,7 +94,7 @@ TEST_CASE("a reader of a Cap'n Proto message keeps the message") {
     receiver.get(60s).value();
   }
   check(*pose, 100'000);
-  const CapnpItem<Pose> copy = pose;
+  const CapnpItem<Pose> copy = pose;  // NOLINT(performance-unnecessary-copy-initialization): it keeps the message
   CHECK(copy->getSeq() == 7);
 }
 
@@ -240,7 +240,7 @@ TEST_CASE("the traversal limit applies and can be set") {
 TEST_CASE("the message of an ArenaMessageBuilder is not copied by the put") {
   const Arena arena = Arena::create().value();
   auto [sender, receiver] = make_pair({.arena = arena});
-  for (const std::size_t first_words : {1, 1024}) {
+  for (const std::size_t first_words : {1u, 1024u}) {
     ArenaMessageBuilder builder(sender, 60s, first_words);
     fill(builder.initRoot<Pose>(), 200'000);
     const void* place = builder.getRoot<Pose>().getImage().begin();

@@ -45,7 +45,7 @@ def _note_of(path: str, shard: int) -> str:
 
 
 def _read_note(path: str, shard: int) -> Saving | None:
-    """None if the file is missing: the first save was interrupted. ValueError if it is damaged or has another version."""
+    """None if the file is missing: the first save was cut short. ValueError if it is damaged, or of another version."""
     name = _note_of(path, shard)
     try:
         with open(name) as file:
