@@ -20,6 +20,7 @@
 
 #include "channel/channel.h"
 #include "cost.h"
+#include "endpoint/copy_policy.h"
 #include "endpoint/transfer.h"
 #include "platform/atomics.h"
 
@@ -233,9 +234,10 @@ class Scene {
       return;
     }
     within(message.block().id, frame);
-    for (const auto& block : endpoint::referred_blocks(*arena_, arena_->blocks().referred_to_by(message.block())))
-      read(block);
-    endpoint::is_hoarding(*arena_, message, {});
+    const auto referred = arena_->blocks().referred_to_by(message.block());
+    const auto blocks = endpoint::referred_blocks(*arena_, referred);
+    for (const auto& block : blocks) read(block);
+    endpoint::copy_policy(endpoint::CopyPolicy::kAuto, *arena_, message, referred, blocks);
     auto lease = message.adopt();
     if (lease) within(lease->ref().id, {lease->data(), lease->bytes()});
   }
