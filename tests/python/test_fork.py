@@ -125,7 +125,7 @@ def leak_nothing_in_a_thousand_forks(arena):
         queue.put(kept, timeout=30)
         queue.get(timeout=30)
 
-    for _ in range(20):
+    for _ in range(100):  # by then, as many blocks rest as the arena lets
         join(fork(act))
     before, mapped, resident = footprint(arena), len(mappings()), resident_kib()
     for _ in range(1000):
