@@ -118,7 +118,7 @@ class Capnp(_Pair):
 
 
 class FlatBuffers:
-    """Slices of iceoryx2's publish and subscribe, whose bytes are a FlatBuffer."""
+    """Sends FlatBuffers as byte slices through iceoryx2's publish-subscribe service."""
 
     needs = ("iceoryx2", "flatbuffers")
 

@@ -38,7 +38,7 @@ set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS shmtree_schema)
 add_custom_target(shmtree_schemas)
 add_dependencies(shmtree_schemas shmtree_schema)
 
-# shmtree_messages(<target> <schema>): the C++ of a schema whose types programs send, as a static library.
+# shmtree_messages(<target> <schema>): generates C++ from a Cap'n Proto schema and compiles it to a static library.
 function(shmtree_messages target schema)
   get_filename_component(file ${schema} NAME)
   get_filename_component(folder ${schema} DIRECTORY)

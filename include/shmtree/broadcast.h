@@ -179,7 +179,7 @@ class Broadcast {
   ///   kMessageTooLarge: over the arena's budget.  kInvalid, kPickleRefused as of Sender::put().  kClosed: closed here.
   ///   kPeerDied never: a reader that was killed is waited for no more.
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// Puts a message of Cap'n Proto whose root is a T, as Sender::put() does.
+  /// Puts a Cap'n Proto message with root type T, as Sender::put() does.
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return or_out_of_memory([&] { return put(Value(detail::CapnpOf<T, Builder>::refer(builder)), timeout, stop); });

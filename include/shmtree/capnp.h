@@ -18,11 +18,11 @@
 /// memory of its segments until it is destroyed. Thread safety: several threads may read a CapnpItem; a builder is not
 /// thread-safe.
 /// Errors: `put` returns the errors of Sender::put(), and kInvalid if the builder has no root. `capnp<T>()` throws
-/// BadResult, and `try_capnp<T>()` returns it: kInvalid for a node of another kind, or of another schema id, or whose
-/// memory is not aligned to 8 bytes; kCorrupt for segments that overlap, and for a root that is no struct of that type.
-/// Cap'n Proto checks everything else on access and throws kj::Exception. Other processes can change the bytes of a
-/// message in shared memory while they are read, and Cap'n Proto's readers and builders are not made for that:
-/// docs/security.md. `CapnpOptions{.copy = true}` reads a private copy.
+/// BadResult; `try_capnp<T>()` returns the error. kInvalid: the node has another kind or schema id, or its memory is
+/// not aligned to 8 bytes. kCorrupt: segments overlap, or the root is not a struct of that type. Cap'n Proto checks
+/// everything else on access and throws kj::Exception. Other processes can change the bytes of a message in shared
+/// memory while they are read, and Cap'n Proto's readers and builders are not made for that: docs/security.md.
+/// `CapnpOptions{.copy = true}` reads a private copy.
 #pragma once
 
 #include <capnp/message.h>
@@ -139,8 +139,8 @@ CapnpItem<T> Item::capnp(const CapnpOptions& options) const {
   return try_capnp<T>(options).value();
 }
 
-/// A builder whose segments are memory of an arena, so that putting its message copies nothing. It grows like any other
-/// builder of Cap'n Proto: each new segment is as large as all before it together.
+/// Builds a Cap'n Proto message in the memory of an arena, so that put() copies nothing. It grows like Cap'n Proto's
+/// own builders: each new segment is as large as all segments before it together.
 ///
 /// The first put into a channel of this arena transfers the memory to the receivers. Do not write to the builder, or to
 /// anything got from it, after that. Later puts copy. Do not write to the builder in a forked child; a put there
@@ -211,8 +211,8 @@ struct CapnpOf<T, Builder> {
 
 }  // namespace detail
 
-/// The message in a builder, whose root is a T, as a part of a Value: `Dict{{"pose", capnp_ref<Pose>(builder)}}`. Do
-/// not change the builder until put() has returned.
+/// Refers to a builder's message with root type T, for use in a Value: `Dict{{"pose", capnp_ref<Pose>(builder)}}`.
+/// Do not change the builder until put() has returned.
 template <class T, detail::CapnpBuilder<T> Builder>
 CapnpRef capnp_ref(Builder& builder) {
   return detail::CapnpOf<T, Builder>::refer(builder);

@@ -205,7 +205,7 @@ class SHMTREE_NO_DANGLING Item {
   template <class T>
   auto array() const;
 
-  /// A reader of a message of Cap'n Proto whose root is a T, in place; defined in capnp.h. Throws
+  /// Returns a reader of a Cap'n Proto message with root type T, which reads in place. Defined in capnp.h. Throws
   /// BadResult with the errors of try_capnp().
   template <class T>
   CapnpItem<T> capnp(const CapnpOptions& options = {}) const;

@@ -72,7 +72,7 @@ class Latest {
   /// The same, ended by `stop` too (kInterrupted).
   Result<std::uint64_t> publish(const Value& value, Timeout timeout, const std::stop_token& stop) const;
 
-  /// The same of a message of Cap'n Proto whose root is a T: `publish<Pose>(builder)`, with capnp.h, as Sender::put().
+  /// Publishes a Cap'n Proto message with root type T: `publish<Pose>(builder)`. Include capnp.h; see Sender::put().
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> publish(Builder& builder, Timeout timeout = std::nullopt,
                                 const std::stop_token& stop = {}) const {

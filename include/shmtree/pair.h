@@ -165,8 +165,8 @@ class Sender {
     if (ticket) item = FlatItem();
     return ticket;
   }
-  /// Puts a message of Cap'n Proto whose root is a T: `put<Pose>(builder)`. Include capnp.h, whose capnp_ref()
-  /// makes it a part of a Value. The builder may be changed as soon as this returns, except an ArenaMessageBuilder.
+  /// Puts a Cap'n Proto message with root type T: `put<Pose>(builder)`. Include capnp.h; its capnp_ref() puts the
+  /// message into a Value. You may change the builder as soon as this returns, unless it is an ArenaMessageBuilder.
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return or_out_of_memory([&] { return put(Value(detail::CapnpOf<T, Builder>::refer(builder)), timeout, stop); });

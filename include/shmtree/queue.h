@@ -59,7 +59,7 @@ class Queue {
   Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt) const {
     return sender_.put(std::forward<Moved>(item), timeout);
   }
-  /// Puts a message of Cap'n Proto whose root is a T, as Sender::put() does.
+  /// Puts a Cap'n Proto message with root type T, as Sender::put() does.
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return sender_.put<T>(builder, timeout, stop);
