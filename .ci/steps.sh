@@ -27,7 +27,8 @@ run_steps() {
   [ "$1" != --keep-going ] || { keep_going=yes && shift; }
   rm -rf "$reports"
   mkdir -p "$reports"
-  trap 'table+=("$(printf "%8d  %s (not finished)" $((SECONDS - step_began)) "$step")"); print_table' EXIT
+  trap 'table+=("$(printf "%8d  %s (not finished)" $((SECONDS - step_began)) "$step")"); print_table; df -h .' EXIT
+  df -h .
   for step in "$@"; do
     printf '\n######## %s\n' "$step"
     step_began=$SECONDS
