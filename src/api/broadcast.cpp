@@ -5,6 +5,7 @@
 
 #include "api/broadcast_state.h"
 #include "api/flat.h"
+#include "endpoint/plain_messages.h"
 #include "format/flat.h"
 
 namespace shmtree {
@@ -27,31 +28,11 @@ std::uint64_t number_of_source(BroadcastState* state, Read read) noexcept {
 }
 
 Ticket put(BroadcastState& state, Source& source, const Value& value, const WaitContext& wait) {
-  Published message(*state.arena, source.ring()->allows_pickle());
-  Status encoded = message.encode(value);
+  Published published(*state.arena, source.ring()->allows_pickle());
+  Status encoded = published.message.encode(value);
   if (!encoded) return std::move(encoded).error();
-  return endpoint::put(source, message, wait);
+  return endpoint::put(source, published.message, wait);
 }
-
-// A run of bytes, as endpoint/published.h has messages.
-class Run {
- public:
-  explicit Run(std::span<const std::byte> bytes) noexcept : bytes_(bytes) {}
-  bool is_short() const noexcept { return format::flat_short_bytes(bytes_.size()) <= broadcast::kInlineBytes; }
-  std::uint64_t bytes() const noexcept {
-    return is_short() ? format::flat_short_bytes(bytes_.size()) : format::flat_long_bytes(bytes_.size());
-  }
-  bool is_plain() const noexcept { return is_short(); }
-  void write(std::byte* out) const { format::write_flat_short(out, bytes_); }
-  Result<memory::OwnedBlock> stage(memory::Arena& arena, const WaitContext& wait) const {
-    return endpoint::stage_published_run(bytes_, arena, wait);
-  }
-  bool is_ours() const noexcept { return true; }
-  void settle() const noexcept {}
-
- private:
-  const std::span<const std::byte> bytes_;
-};
 
 Result<broadcast::Policy> policy_of(FallBehind behind) {
   switch (behind) {
@@ -90,8 +71,9 @@ Status Broadcast::put_many(std::span<const Value> values, Timeout timeout, const
 
 Ticket Broadcast::put_bytes(std::span<const std::byte> bytes, Timeout timeout, const std::stop_token& stop) const {
   return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Ticket {
-    api::Run run(bytes);
-    return endpoint::put(source, run, wait);
+    const endpoint::FlatFrame frame(bytes, broadcast::kInlineBytes);
+    if (frame.is_too_large()) return endpoint::too_large();
+    return endpoint::put(source, frame, wait);
   });
 }
 

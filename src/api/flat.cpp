@@ -10,6 +10,7 @@
 #include "api/receiving.h"
 #include "api/taken.h"
 #include "endpoint/copy_policy.h"
+#include "endpoint/plain_messages.h"
 #include "endpoint/transfer.h"
 #include "format/flat.h"
 
@@ -87,11 +88,10 @@ Status check_loan(const LoanedBlock* lent, const std::shared_ptr<memory::Arena>&
 
 Result<std::uint64_t> Sender::put_bytes(ByteRun bytes, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
-    endpoint::InlineFrame scratch;
-    channel::Outgoing outgoing;
-    Status staged = endpoint::stage_flat(bytes, state_->channel(), scratch, outgoing, wait);
-    if (!staged) return state_->told(std::move(staged).error());
-    return state_->told(state_->channel().sending().put(outgoing, wait));
+    channel::Channel& channel = state_->channel();
+    const endpoint::FlatFrame frame(bytes, channel.inline_bytes());
+    if (frame.is_too_large()) return endpoint::too_large();
+    return state_->told(endpoint::put(channel, frame, wait));
   });
 }
 

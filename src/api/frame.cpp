@@ -6,6 +6,7 @@
 
 #include "api/receiving.h"
 #include "api/taken.h"
+#include "endpoint/plain_messages.h"
 #include "endpoint/put.h"
 #include "value/codec.h"
 
@@ -55,7 +56,7 @@ Result<std::uint64_t> put_checked(ChannelState& state, std::span<const std::byte
   const endpoint::Terms terms{.allow_pickle = channel.allows_pickle(), .portable = channel.is_portable()};
   Status may_go = endpoint::check_may_go(contents, terms, known_portable);
   if (!may_go) return std::move(may_go).error();
-  return state.told(endpoint::put_frame(channel, bytes, wait));
+  return state.told(endpoint::put(channel, endpoint::WholeFrame(bytes), wait));
 }
 
 Result<std::uint64_t> put_source(ChannelState& state, const FrameSource& source, const WaitContext& wait) {

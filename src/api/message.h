@@ -18,7 +18,8 @@ class Message {
   explicit Message(format::FrameBuilder& builder, Arguments&&... arguments)
       : builder_(builder), arrays_(std::forward<Arguments>(arguments)...) {}
   Status encode(const Value& value) { return value::encode(value, builder_, &arrays_); }
-  format::FrameBuilder& builder() noexcept { return builder_; }
+  std::uint64_t bytes() const noexcept { return builder_.total_bytes(); }
+  void write(std::byte* out) const noexcept { builder_.write(out); }
   const std::vector<memory::BlockRef>& blocks() const noexcept { return arrays_.blocks(); }
   bool is_ours() const noexcept { return arrays_.are_ours(); }
   void settle() noexcept { arrays_.settle(); }

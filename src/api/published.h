@@ -102,26 +102,12 @@ std::uint64_t number_of(Closable<Thing>* state, Read read) noexcept {
   return thing == nullptr ? 0 : read(*thing);
 }
 
-// A Value on its way to many readers (endpoint/published.h).
-class Published {
- public:
-  Published(ArenaState& arena, bool allows_pickle) : message_(builder_, arena, allows_pickle) {}
-  Status encode(const Value& value) { return message_.encode(value); }
-  std::uint64_t bytes() const noexcept { return builder_.total_bytes(); }
-  bool is_plain() const noexcept { return message_.blocks().empty(); }
-  void write(std::byte* out) {
-    builder_.write_metadata(out);
-    builder_.copy_buffers(out);
-  }
-  Result<memory::OwnedBlock> stage(memory::Arena& arena, const platform::WaitContext& wait) {
-    return endpoint::stage_published(builder_, message_.blocks(), arena, wait);
-  }
-  bool is_ours() const noexcept { return message_.is_ours(); }
-  void settle() noexcept { message_.settle(); }
+// A Value on its way to many readers (endpoint/published.h), with a builder of its own.
+struct Published {
+  Published(ArenaState& arena, bool allows_pickle) : message(builder, arena, allows_pickle) {}
 
- private:
-  format::FrameBuilder builder_;
-  Message<> message_;
+  format::FrameBuilder builder{};
+  Message<> message;
 };
 
 // The Item of a frame that many read. `block`, if that is valid, has it, and keeps what it refers to. `copied`: the

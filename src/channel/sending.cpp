@@ -65,6 +65,14 @@ Status Sending::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
   return room ? std::move(room) : in_time(std::move(room).error(), Code::kFull);
 }
 
+Result<OwnedBlock> Sending::reserve(std::uint64_t bytes, const WaitContext& wait) {
+  Status room = wait_for_room(bytes, wait);
+  if (!room) return std::move(room).error();
+  auto block = parts_.control.arena.allocate(bytes, memory::BlockKind::kMessage, wait);
+  if (!block) return in_time(std::move(block).error(), Code::kFull);
+  return block;
+}
+
 Status Sending::check_receivers() {
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();

@@ -1,5 +1,7 @@
-// Putting, as it is in every language. What a language adds is its messages. A message has
-//   builder()   the frame, finished
+// Putting, as it is in every language: reserve memory, write the message there, commit it. What a language adds is its
+// messages. A message has
+//   bytes()     of its frame
+//   write(out)  writes the frame; touches nothing but its sources and `out`, so no interpreter lock is needed
 //   blocks()    the blocks that it refers to, in the order of the references; it holds them
 //   is_ours()   whether what it gives away is this process's to give: not in a child that was forked since it began
 //   settle()    it was put: what it gives away is given
@@ -28,37 +30,20 @@ inline Error not_ours() {
                "parent's, and nothing was put by the child"};
 }
 
+// The ticket. Errors as of stage() and Sending::put(); nothing was put then. A part of each language's put(), which is
+// what programs spend their time in.
 template <class Message>
-[[gnu::always_inline]] inline Result<std::uint64_t> put_staged(channel::Channel& channel, Message& message,
-                                                               channel::Outgoing& outgoing,
-                                                               const platform::WaitContext& wait) {
+[[gnu::always_inline]] inline Result<std::uint64_t> put(channel::Channel& channel, Message&& message,
+                                                        const platform::WaitContext& wait) {
+  InlineFrame scratch;
+  channel::Outgoing outgoing;
+  Status staged = stage(message, channel, scratch, outgoing, wait);
+  if (!staged) return std::move(staged).error();
   if (outgoing.block.valid() && !message.is_ours()) [[unlikely]]
     return not_ours();
   auto ticket = channel.sending().put(outgoing, wait);
   if (ticket) message.settle();
   return ticket;
-}
-
-// The ticket. Errors as of stage() and Channel::put(); nothing was put then. A part of each language's put(), which is
-// what programs spend their time in.
-template <class Message>
-[[gnu::always_inline]] inline Result<std::uint64_t> put(channel::Channel& channel, Message& message,
-                                                        const platform::WaitContext& wait) {
-  InlineFrame scratch;
-  channel::Outgoing outgoing;
-  Status staged = stage(message.builder(), message.blocks(), channel, scratch, outgoing, wait);
-  if (!staged) return std::move(staged).error();
-  return put_staged(channel, message, outgoing, wait);
-}
-
-// The same of a frame that is there already, whole.
-inline Result<std::uint64_t> put_frame(channel::Channel& channel, std::span<const std::byte> frame,
-                                       const platform::WaitContext& wait) {
-  InlineFrame scratch;
-  channel::Outgoing outgoing;
-  Status staged = stage_frame(frame, channel, scratch, outgoing, wait);
-  if (!staged) return std::move(staged).error();
-  return channel.sending().put(outgoing, wait);
 }
 
 // Small messages that are put together, in order; a large one when all before it have been.
@@ -69,13 +54,13 @@ class Batch {
   // `alone`: the message has to be there until it was put. What was added before may fail here, and then this is not
   // added.
   template <class Message>
-  Status add(Message& message, bool alone) {
-    const bool small = message.builder().total_bytes() <= channel_.inline_bytes() && message.blocks().empty() && !alone;
+  Status add(Message&& message, bool alone) {
+    const bool small = message.bytes() <= channel_.inline_bytes() && message.blocks().empty() && !alone;
     if (!small) {
       Status before = flush();
       if (!before) return before;
     }
-    Status staged = stage(message.builder(), message.blocks(), channel_, scratch_[waiting_], out_[waiting_], wait_);
+    Status staged = stage(message, channel_, scratch_[waiting_], out_[waiting_], wait_);
     if (!staged) return staged;
     if (!small && !message.is_ours()) return not_ours();
     ++waiting_;
@@ -83,17 +68,6 @@ class Batch {
     Status went = flush();
     if (went) message.settle();
     return went;
-  }
-  Status add_frame(std::span<const std::byte> frame) {
-    const bool small = frame.size() <= channel_.inline_bytes();
-    if (!small) {
-      Status before = flush();
-      if (!before) return before;
-    }
-    Status staged = stage_frame(frame, channel_, scratch_[waiting_], out_[waiting_], wait_);
-    if (!staged) return staged;
-    ++waiting_;
-    return small && waiting_ < kMost ? success() : flush();
   }
   // From the return on nothing waits any more: what did not go never does.
   Status flush() {

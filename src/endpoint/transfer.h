@@ -1,13 +1,15 @@
-// A finished frame on its way into a channel, and a received one on its way out: the steps that every language shares.
+// A message on its way into a channel, a Latest or a Broadcast, and a received one on its way out: the steps that every
+// language shares. endpoint/put.h says what a message has.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "channel/channel.h"
-#include "format/frame_builder.h"
+#include "platform/copy.h"
 
 namespace shmtree::endpoint {
 
@@ -16,37 +18,60 @@ struct InlineFrame {
   alignas(64) std::byte bytes[channel::kMostInlineBytes];
 };
 
-// Writes the builder's frame (finish() was called) to where `channel` will take it from, and makes `out` that: in
-// `scratch`, which must live until it was put, or in a new block, for which room is waited for first. `referred` are
-// the blocks that the frame's external references stand for, in their order; the caller holds them. Errors: those of
-// Sending::wait_for_room and Arena::allocate; kFull also when a stopped process keeps the arena's lock. Nothing is put
-// yet. The hooks of `wait` are told of copies above 64 KiB, which touch nothing but the memory added to the builder.
-Status stage(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred, channel::Channel& channel,
-             InlineFrame& scratch, channel::Outgoing& out, const platform::WaitContext& wait);
+// Bytes of a block for a frame, and for the list of the blocks that it refers to.
+std::uint64_t block_bytes(std::uint64_t frame_bytes, std::size_t referred) noexcept;
+// Makes the pages of a large block that was never touched, for a frame of `bytes`.
+void make_pages(const memory::OwnedBlock& block, std::uint64_t bytes) noexcept;
+// Writes the list of blocks behind the frame. kInvalid: more than kMostReferences.
+Status write_references(std::span<const memory::BlockRef> referred, memory::Arena& arena, memory::OwnedBlock& block,
+                        const platform::WaitContext& wait);
 
-// A block for a message of `bytes`, for which room is waited first. Errors as of stage().
-Result<memory::OwnedBlock> message_block(channel::Channel& channel, std::uint64_t bytes,
-                                         const platform::WaitContext& wait);
+// Writes the message to a block that has block_bytes(). The hooks are told of copies above 64 KiB.
+template <class Message>
+Status write_block(Message& message, memory::Arena& arena, memory::OwnedBlock& block,
+                   const platform::WaitContext& wait) {
+  const std::uint64_t bytes = message.bytes();
+  {
+    const platform::BlockingScope released(bytes > platform::kLongCopyBytes ? wait.hooks : nullptr);
+    make_pages(block, bytes);
+    message.write(block.data());
+  }
+  return message.blocks().empty() ? success() : write_references(message.blocks(), arena, block, wait);
+}
 
-// The builder's frame in a new block that a Latest, or a Broadcast, may name; else as stage() has it in a block, but
-// kTimeout when a stopped process keeps the arena's lock. Nothing is published yet.
-Result<memory::OwnedBlock> stage_published(format::FrameBuilder& builder, std::span<const memory::BlockRef> referred,
-                                           memory::Arena& arena, const platform::WaitContext& wait);
-// The same of a frame that is there already, whole, and refers to no other block.
-Result<memory::OwnedBlock> stage_published(std::span<const std::byte> frame, memory::Arena& arena,
-                                           const platform::WaitContext& wait);
+// Writes the message to where `channel` will take it from, and makes `out` that: in `scratch`, which must live until it
+// was put, or in a block that it reserves. Errors: those of Sending::reserve() and write_references(); kFull also when
+// a stopped process keeps the arena's lock. Nothing is put yet.
+template <class Message>
+[[gnu::always_inline]] inline Status stage(Message& message, channel::Channel& channel, InlineFrame& scratch,
+                                           channel::Outgoing& out, const platform::WaitContext& wait) {
+  const std::uint64_t bytes = message.bytes();
+  if (bytes <= channel.inline_bytes() && message.blocks().empty()) {
+    message.write(scratch.bytes);
+    out.block.abandon();
+    out.inline_frame = {scratch.bytes, static_cast<std::size_t>(bytes)};
+    return success();
+  }
+  auto block = channel.sending().reserve(block_bytes(bytes, message.blocks().size()), wait);
+  if (!block) return std::move(block).error();
+  Status written = write_block(message, *channel.arena(), *block, wait);
+  if (!written) return channel::in_time(std::move(written).error(), Code::kFull);
+  out.block = std::move(*block);
+  out.bytes = bytes;
+  return success();
+}
 
-// The same of nothing but bytes (format/flat.h).
-Result<memory::OwnedBlock> stage_published_run(std::span<const std::byte> run, memory::Arena& arena,
-                                               const platform::WaitContext& wait);
-
-// Stages a frame of nothing but bytes (format/flat.h), as stage() does the builder's.
-Status stage_flat(std::span<const std::byte> run, channel::Channel& channel, InlineFrame& scratch,
-                  channel::Outgoing& out, const platform::WaitContext& wait);
-
-// Stages a frame that is there already, whole, as it is. It refers to no other block.
-Status stage_frame(std::span<const std::byte> frame, channel::Channel& channel, InlineFrame& scratch,
-                   channel::Outgoing& out, const platform::WaitContext& wait);
+// Writes the message to a new block that a Latest, or a Broadcast, may name. Errors: those of Allocator::allocate() and
+// write_references(). Nothing is published yet.
+template <class Message>
+Result<memory::OwnedBlock> stage_published(Message& message, memory::Arena& arena, const platform::WaitContext& wait) {
+  auto block =
+      arena.allocate(block_bytes(message.bytes(), message.blocks().size()), memory::BlockKind::kPublished, wait);
+  if (!block) return std::move(block).error();
+  Status written = write_block(message, arena, *block, wait);
+  if (!written) return std::move(written).error();
+  return block;
+}
 
 // The bytes of the blocks that a received frame's external references stand for, `referred` being what
 // BlockTable::referred_to_by() says of the frame's block; valid as long as that is held. Empty for one that is gone.

@@ -1,4 +1,7 @@
 // Frames on their way into a channel.
+#include <vector>
+
+#include "endpoint/plain_messages.h"
 #include "endpoint/transfer.h"
 #include "support/catch2.h"
 #include "support/channels.h"
@@ -19,16 +22,14 @@ TEST_CASE("While a stopped process keeps the arena's lock a channel is full, and
   owner.signal(SIGSTOP);
   owner.wait_until_stopped();
 
-  const std::string text(10'000, 'x');
-  format::FrameBuilder builder;
-  builder.add_str_node(text.data(), text.size());
-  builder.finish().value();
+  const std::vector<std::byte> bytes(10'000);
+  endpoint::WholeFrame frame(bytes);
   endpoint::InlineFrame scratch;
   channel::Outgoing message;
-  REQUIRE(code_of(endpoint::stage(builder, {}, *channel, scratch, message, patience(10))) == Code::kFull);
-  const auto published = endpoint::stage_published(builder, {}, *channel->arena(), patience(10));
+  REQUIRE(code_of(endpoint::stage(frame, *channel, scratch, message, patience(10))) == Code::kFull);
+  const auto published = endpoint::stage_published(frame, *channel->arena(), patience(10));
   REQUIRE(published.code() == Code::kTimeout);
   CHECK(published.error().message.find("process " + std::to_string(owner.pid())) != std::string::npos);
   owner.kill_and_wait();
-  REQUIRE(endpoint::stage(builder, {}, *channel, scratch, message, patience()).ok());
+  REQUIRE(endpoint::stage(frame, *channel, scratch, message, patience()).ok());
 }

@@ -12,6 +12,7 @@
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/spans.h"
+#include "endpoint/plain_messages.h"
 #include "endpoint/put.h"
 #include "endpoint/receive.h"
 
@@ -105,7 +106,7 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   Channel* channel = begin_sending(self);
   if (!channel || !may_go(self, frame.bytes, frame.contents, frame.known_portable)) return nullptr;
   EndHooks hooks(self, End::kSending);
-  return told_ticket(self, hooks, endpoint::put_frame(*channel, frame.bytes, {deadline, &hooks}));
+  return told_ticket(self, hooks, endpoint::put(*channel, endpoint::WholeFrame(frame.bytes), {deadline, &hooks}));
 }
 
 // --- taking ----------------------------------------------------------------------------------------------------------

@@ -60,17 +60,8 @@ Published::Published(Arena& arena, PyObject* object, bool allow_pickle, bool mov
 }
 
 void Published::write(std::byte* out) {
-  if (!frame_.empty()) {
-    std::memcpy(out, frame_.data(), frame_.size());
-    return;
-  }
-  session_->builder().write_metadata(out);
-  session_->builder().copy_buffers(out);
-}
-
-Result<memory::OwnedBlock> Published::stage(Arena& arena, const platform::WaitContext& wait) {
-  if (!frame_.empty()) return endpoint::stage_published(frame_, arena, wait);
-  return endpoint::stage_published(session_->builder(), loans_.blocks(), arena, wait);
+  if (frame_.empty()) return session_->builder().write(out);
+  platform::copy_bytes(out, frame_.data(), frame_.size());
 }
 
 namespace {

@@ -106,10 +106,8 @@ class Published {
             std::atomic<std::uint64_t>& pickled);
 
   std::uint64_t bytes() const noexcept { return bytes_; }
-  // Whether it may go without a block.
-  bool is_plain() noexcept { return loans_.blocks().empty(); }
+  std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
   void write(std::byte* out);
-  Result<memory::OwnedBlock> stage(memory::Arena& arena, const platform::WaitContext& wait);
   bool is_ours() const noexcept { return loans_.are_ours(); }
   // It went: what it gives away is given.
   void settle() noexcept {

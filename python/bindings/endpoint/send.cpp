@@ -21,6 +21,7 @@
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/loan.h"
 #include "endpoint/given_ends.h"
+#include "endpoint/plain_messages.h"
 #include "endpoint/put.h"
 
 namespace shmtree::python {
@@ -51,7 +52,8 @@ class Message {
     if (!options.allow_pickle) explain_refused_object(*session_, object, refuser_of_pickles(*self_));
     return false;
   }
-  format::FrameBuilder& builder() noexcept { return session_->builder(); }
+  std::uint64_t bytes() noexcept { return session_->builder().total_bytes(); }
+  void write(std::byte* out) noexcept { session_->builder().write(out); }
   std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
   bool is_ours() const noexcept { return loans_.are_ours(); }
   bool gives_ends() const noexcept { return !given_.empty(); }
@@ -79,7 +81,7 @@ class Message {
 [[gnu::noinline]] PyObject* put_frame(Endpoint* self, Channel& channel, PyObject* frame, EndHooks& hooks,
                                       const WaitContext& wait) {
   if (!may_go(self, frame)) return nullptr;
-  return told_ticket(self, hooks, endpoint::put_frame(channel, frame_bytes(frame), wait));
+  return told_ticket(self, hooks, endpoint::put(channel, endpoint::WholeFrame(frame_bytes(frame)), wait));
 }
 
 PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
@@ -138,7 +140,8 @@ class Batch {
  private:
   bool add_to_batch(PyObject* object) {
     if (!open_channel(self_, End::kSending)) return false;
-    if (is_frame(object)) return may_go(self_, object) && went(batch_.add_frame(frame_bytes(object)));
+    if (is_frame(object))
+      return may_go(self_, object) && went(batch_.add(endpoint::WholeFrame(frame_bytes(object)), false));
     Message message(self_, false);
     return message.encode(object) && went(batch_.add(message, message.gives_ends()));
   }
