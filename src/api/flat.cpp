@@ -112,29 +112,13 @@ Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeou
   });
 }
 
-namespace {
-
-// The bytes of a FlatItem, given on where they lie if nobody else here has them.
-class FlatArrays final : public api::LentArrays {
- public:
-  FlatArrays(ChannelState& state, const value::Origin& origin) : LentArrays(state), origin_(origin) {}
-  bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override {
-    if (origin_.home == nullptr || !origin_.to_give) return false;
-    return find_received(origin_, static_cast<const std::byte*>(begin), bytes, true, range, at);
-  }
-
- private:
-  const value::Origin origin_;
-};
-
-}  // namespace
-
 Result<std::uint64_t> Sender::put_flat(const FlatItem& item, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
     if (!detail::FlatAccess::has_message(item))
       return Error{Code::kInvalid, "a FlatItem without a message: it was put, or moved from"};
     format::FrameBuilder builder;
-    api::Message<FlatArrays> message(builder, *state_, detail::FlatAccess::origin(item));
+    const value::Origin origin = detail::FlatAccess::origin(item);
+    api::Message message(builder, *state_, origin);
     Status encoded = message.encode(Value(item.bytes()));
     if (!encoded) return std::move(encoded).error();
     return state_->told(endpoint::put(state_->channel(), message, wait));

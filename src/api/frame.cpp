@@ -20,21 +20,9 @@ using detail::FrameAccess;
 using detail::FrameState;
 using platform::WaitContext;
 
-// Nothing goes by reference.
-class NoArrays final : public value::ExternalArrays {
- public:
-  explicit NoArrays(bool portable) noexcept : portable_(portable) {}
-  bool find(const void*, std::uint64_t, format::External&, std::int64_t&) override { return false; }
-  bool is_portable() const noexcept override { return portable_; }
-
- private:
-  const bool portable_;
-};
-
 Result<Frame> pack_value(const Value& value, const PackOptions& options) {
   format::FrameBuilder builder;
-  NoArrays none(options.portable);
-  Status encoded = value::encode(value, builder, &none);
+  Status encoded = value::encode(value, builder, {.portable = options.portable});
   if (!encoded) return std::move(encoded).error();
   auto memory = endpoint::frame_memory(builder.total_bytes());
   if (!memory) return std::move(memory).error();

@@ -5,12 +5,15 @@
 
 #include "endpoint/transfer.h"
 #include "platform/never_destroyed.h"
+#include "value/encoder.h"
 
 namespace shmtree::api {
 
 using endpoint::ByteRange;
 using endpoint::Lending;
 using memory::BlockRef;
+using value::ArrayMemory;
+using value::LentRange;
 
 namespace {
 
@@ -57,45 +60,52 @@ std::uint32_t LentArrays::reference_to(BlockRef block) {
   return index;
 }
 
-bool LentArrays::find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) {
-  std::shared_ptr<Loan> loan = arena_.loan_at(static_cast<const std::byte*>(begin), bytes);
-  if (loan == nullptr) return false;
-  at = 0;
+std::optional<LentRange> LentArrays::lend(const ArrayMemory& memory) {
+  if (memory.origin != nullptr) return lend_received(memory);
+  if (flat_origin_ == nullptr) return lend_own(memory);
+  if (flat_origin_->home == nullptr || !flat_origin_->to_give) return std::nullopt;
+  return lend_received({.begin = memory.begin, .bytes = memory.bytes, .origin = flat_origin_, .writable = true});
+}
+
+std::optional<LentRange> LentArrays::lend_own(const ArrayMemory& memory) {
+  std::shared_ptr<Loan> loan = arena_.loan_at(memory.begin, memory.bytes);
+  if (loan == nullptr) return std::nullopt;
   const bool known = std::find(loans_.begin(), loans_.end(), loan) != loans_.end();
   if (!known) {
     loans_.reserve(loans_.size() + 1);  // what can fail comes before what is promised
     blocks_.reserve(blocks_.size() + 1);
-    if (!arena_.lend(*loan, this)) return false;
+    if (!arena_.lend(*loan, this)) return std::nullopt;
   }
-  range = format::External{reference_to(loan->lease.ref()), 0, loan->lease.bytes()};
+  const LentRange lent{.range = {reference_to(loan->lease.ref()), 0, loan->lease.bytes()}};
   if (!known) loans_.push_back(std::move(loan));
-  return true;
+  return lent;
 }
 
-bool LentArrays::find_received(const value::Origin& origin, const std::byte* begin, std::uint64_t bytes, bool writable,
-                               format::External& range, std::int64_t& at) {
+std::optional<LentRange> LentArrays::lend_received(const ArrayMemory& memory) {
+  const value::Origin& origin = *memory.origin;
+  const bool writable = memory.writable;
   auto& received = *static_cast<Received*>(const_cast<void*>(origin.home));
-  if (received.lease.arena() != arena_.arena) return false;
-  if (writable && (received.may_go_back.load(std::memory_order_acquire) || received.lease.is_inherited())) return false;
+  if (received.lease.arena() != arena_.arena) return std::nullopt;
+  const bool may_return = received.may_go_back.load(std::memory_order_acquire) || received.lease.is_inherited();
+  if (writable && may_return) return std::nullopt;
   const Lending lending = origin.to_give ? Lending::kMove : Lending::kOwn;
-  if (!endpoint::is_lent(lending, {.received = true, .writable = writable, .frozen = origin.to_show})) return false;
-  const Place place = place_of(received, begin, bytes);
-  if (place.at < 0) return false;
+  if (!endpoint::is_lent(lending, {.received = true, .writable = writable, .frozen = origin.to_show}))
+    return std::nullopt;
+  const Place place = place_of(received, memory.begin, memory.bytes);
+  if (place.at < 0) return std::nullopt;
   received_.reserve(received_.size() + 1);
   blocks_.reserve(blocks_.size() + 1);
   {
     // By address, since a message may have arrays in several blocks.
-    const auto first = std::bit_cast<std::uintptr_t>(begin);
-    const ByteRange addresses{first, first + bytes};
+    const auto first = std::bit_cast<std::uintptr_t>(memory.begin);
+    const ByteRange addresses{first, first + memory.bytes};
     const std::lock_guard guard(received_mutex());
     endpoint::Claims& claims = received.claims;
-    if (!claims.are_ours() || !claims.are_free(addresses, this, writable)) return false;
+    if (!claims.are_ours() || !claims.are_free(addresses, this, writable)) return std::nullopt;
     claims.promise(addresses, this, writable);
   }
   if (std::find(received_.begin(), received_.end(), &received) == received_.end()) received_.push_back(&received);
-  range = format::External{reference_to(place.block), 0, place.block_bytes};
-  at = place.at;
-  return true;
+  return LentRange{.range = {reference_to(place.block), 0, place.block_bytes}, .at = place.at};
 }
 
 bool LentArrays::is_given(const value::Origin& origin) const noexcept {
@@ -115,3 +125,7 @@ void LentArrays::end(void (endpoint::Claims::*how)(const void*) noexcept) noexce
 }
 
 }  // namespace shmtree::api
+
+namespace shmtree::value {
+template Status encode(const Value&, format::FrameBuilder&, api::LentArrays&);
+}  // namespace shmtree::value

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "api/state.h"
@@ -12,25 +13,27 @@
 
 namespace shmtree::api {
 
-class LentArrays : public value::ExternalArrays {
+class LentArrays {
  public:
   explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(&state.channel()) {}
+  // For the bytes of a FlatItem, which were received in the message of `origin`.
+  LentArrays(ChannelState& state, const value::Origin& origin) : LentArrays(state) { flat_origin_ = &origin; }
   // For what goes into no channel.
   LentArrays(ArenaState& arena, bool allows_pickle) : arena_(arena), allows_pickle_(allows_pickle) {}
-  ~LentArrays() override {
+  ~LentArrays() {
     if (!blocks_.empty()) [[unlikely]]
       withdraw();
   }
+  LentArrays(const LentArrays&) = delete;
+  LentArrays& operator=(const LentArrays&) = delete;
 
-  bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override;
-  bool find_received(const value::Origin& origin, const std::byte* begin, std::uint64_t bytes, bool writable,
-                     format::External& range, std::int64_t& at) override;
-  bool is_given(const value::Origin& origin) const noexcept override;
-  bool allows_pickle() const noexcept override {
-    return channel_ == nullptr ? allows_pickle_ : channel_->allows_pickle();
+  // What value::encode() asks (value::Lender).
+  std::optional<value::LentRange> lend(const value::ArrayMemory& memory);
+  bool is_given(const value::Origin& origin) const noexcept;
+  value::EncodeOptions options() const noexcept {
+    if (channel_ == nullptr) return {.allow_pickle = allows_pickle_};
+    return {.allow_pickle = channel_->allows_pickle(), .portable = channel_->is_portable()};
   }
-
-  bool is_portable() const noexcept override { return channel_ != nullptr && channel_->is_portable(); }
 
   // What the message refers to, by the numbers of its references.
   const std::vector<memory::BlockRef>& blocks() const noexcept { return blocks_; }
@@ -45,6 +48,8 @@ class LentArrays : public value::ExternalArrays {
   }
 
  private:
+  std::optional<value::LentRange> lend_own(const value::ArrayMemory& memory);
+  std::optional<value::LentRange> lend_received(const value::ArrayMemory& memory);
   void withdraw() noexcept { end(&endpoint::Claims::withdraw); }
   void end(void (endpoint::Claims::*how)(const void*) noexcept) noexcept;
   std::uint32_t reference_to(memory::BlockRef block);
@@ -52,9 +57,14 @@ class LentArrays : public value::ExternalArrays {
   ArenaState& arena_;
   Channel* channel_ = nullptr;
   bool allows_pickle_ = false;
+  const value::Origin* flat_origin_ = nullptr;
   std::vector<memory::BlockRef> blocks_;
   std::vector<std::shared_ptr<Loan>> loans_;
   std::vector<Received*> received_;  // kept by the value
 };
 
 }  // namespace shmtree::api
+
+namespace shmtree::value {
+extern template Status encode(const Value&, format::FrameBuilder&, api::LentArrays&);
+}  // namespace shmtree::value

@@ -1,4 +1,4 @@
-// What endpoint::put() puts: a Value, of which `Arrays` says what goes without a copy.
+// A Value that endpoint::put() puts.
 #pragma once
 
 #include <utility>
@@ -11,13 +11,12 @@
 
 namespace shmtree::api {
 
-template <class Arrays = LentArrays>
 class Message {
  public:
   template <class... Arguments>
   explicit Message(format::FrameBuilder& builder, Arguments&&... arguments)
       : builder_(builder), arrays_(std::forward<Arguments>(arguments)...) {}
-  Status encode(const Value& value) { return value::encode(value, builder_, &arrays_); }
+  Status encode(const Value& value) { return value::encode(value, builder_, arrays_); }
   std::uint64_t bytes() const noexcept { return builder_.total_bytes(); }
   void write(std::byte* out) const noexcept { builder_.write(out); }
   const std::vector<memory::BlockRef>& blocks() const noexcept { return arrays_.blocks(); }
@@ -26,7 +25,7 @@ class Message {
 
  private:
   format::FrameBuilder& builder_;
-  Arrays arrays_;
+  LentArrays arrays_;
 };
 
 }  // namespace shmtree::api

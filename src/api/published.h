@@ -107,7 +107,7 @@ struct Published {
   Published(ArenaState& arena, bool allows_pickle) : message(builder, arena, allows_pickle) {}
 
   format::FrameBuilder builder{};
-  Message<> message;
+  Message message;
 };
 
 // The Item of a frame that many read. `block`, if that is valid, has it, and keeps what it refers to. `copied`: the

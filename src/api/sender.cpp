@@ -12,7 +12,7 @@ using channel::End;
 using platform::WaitContext;
 
 // The two callers of put() differ in what ends the wait; the one without a stop_token is where programs spend time.
-[[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, api::Message<>& message,
+[[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, api::Message& message,
                                                                 const WaitContext& wait) {
   auto ticket = endpoint::put(state.channel(), message, wait);
   if (!ticket) ticket = state.told(std::move(ticket).error());
@@ -23,7 +23,7 @@ using platform::WaitContext;
                                                         const WaitContext& wait) {
   const platform::OfThread<format::FrameBuilder> builder;  // kept: messages need about as much memory each
   builder->clear();
-  api::Message<> message(*builder, state);
+  api::Message message(*builder, state);
   Status encoded = message.encode(value);
   if (!encoded) return std::move(encoded).error();
   return put_encoded(state, message, wait);
@@ -34,7 +34,7 @@ Status put_many(api::ChannelState& state, std::span<const Value> values, const W
   format::FrameBuilder builder;
   endpoint::Batch batch(state.channel(), wait);
   const auto add = [&](const Value& value) -> Status {
-    api::Message<> message(builder, state);
+    api::Message message(builder, state);
     Status encoded = message.encode(value);
     return encoded ? batch.add(message, false) : encoded;
   };

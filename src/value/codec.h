@@ -3,9 +3,11 @@
 // Thread safety: none for a builder; the Items that come out are values over a tree that never changes.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "format/frame_builder.h"
@@ -15,38 +17,53 @@
 
 namespace shmtree::value {
 
-// Where the arrays of a received message lie, and what may be made of them.
+// The message that a forwarded array was received in.
 struct Origin {
   const void* home = nullptr;  // what decode() was told; null: nowhere that could be referred to
-  bool to_give = false;        // nobody has another Item of the message: all of it may be given away
-  bool to_show = false;        // nobody can write into any of its arrays
+  bool to_give = false;        // this process has no other Item of the message: all of it may be given away
+  bool to_show = false;        // no process can write into any of its arrays
 };
 
-// Tells which arrays lie in a block of the arena already and go by reference.
-class ExternalArrays {
- public:
-  virtual ~ExternalArrays() = default;
-  // True if [begin, begin + bytes) is to be referred to: `range` then says where, and may be wider than was asked for;
-  // `at` is the place of `begin` in it.
-  virtual bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) = 0;
-  // The same of an array in a message that was received; `writable` there. Asked for those that are to be given, or
-  // shown, only.
-  virtual bool find_received(const Origin&, const std::byte*, std::uint64_t, bool, format::External&, std::int64_t&) {
-    return false;
-  }
-  // Whether what an Item had that was moved into the value is given away, or is going to be with another message.
-  virtual bool is_given(const Origin&) const noexcept { return false; }
-  // Whether the message may have pickles in it.
-  virtual bool allows_pickle() const noexcept { return true; }
-  // Whether nothing in the message may mean something on this machine only.
-  virtual bool is_portable() const noexcept { return false; }
+// What a message may have.
+struct EncodeOptions {
+  bool allow_pickle = true;  // false: encode() refuses to forward pickles, classes and functions
+  bool portable = false;     // true: encode() refuses to forward what has a meaning on this machine only
+};
+
+// The memory of one array, or of one segment of a Cap'n Proto message.
+struct ArrayMemory {
+  const std::byte* begin = nullptr;
+  std::uint64_t bytes = 0;
+  const Origin* origin = nullptr;  // null: the array belongs to the program, and was not received
+  bool writable = false;           // of a received array
+};
+
+// The place of an array that goes by reference.
+struct LentRange {
+  format::External range{};  // includes the array; may be larger
+  std::int64_t at = 0;       // offset of ArrayMemory::begin in `range`
+};
+
+// Decides for the arrays of one message which of them go by reference, and has the options of the message.
+template <class T>
+concept Lender = requires(T& lender, const ArrayMemory& memory, const Origin& origin) {
+  // Returns nullopt for an array that is to be copied. encode() asks about each array that has elements; about received
+  // ones only if they may be given away or shown.
+  { lender.lend(memory) } -> std::same_as<std::optional<LentRange>>;
+  // Returns true if another message gives `origin` away, or is going to.
+  { lender.is_given(origin) } -> std::same_as<bool>;
+  { lender.options() } -> std::same_as<EncodeOptions>;
 };
 
 // Makes `builder` hold exactly `value`, finished: its total_bytes() is known. `value` must live until the frame was
-// written. kPickleRefused: it forwards what needs pickle, and may not. kInvalid: it forwards what is not portable, and
-// is to be; deeper than kMaxDepth, or an array that cannot be (its message says which rule); kMessageTooLarge and
-// kOutOfSharedMemory as FrameBuilder::finish().
-Status encode(const Value& value, format::FrameBuilder& builder, ExternalArrays* externals = nullptr);
+// written. kPickleRefused, kInvalid: the value forwards what the options exclude. kInvalid: it is deeper than
+// kMaxDepth, or has an array that cannot be (its message says which rule). kMessageTooLarge and kOutOfSharedMemory as
+// FrameBuilder::finish(). The definition is in encoder.h.
+template <Lender L>
+Status encode(const Value& value, format::FrameBuilder& builder, L& lender);
+
+// Does the same, and copies every array.
+Status encode(const Value& value, format::FrameBuilder& builder, EncodeOptions options = {});
 
 // A copy that is aligned as buffers are.
 std::shared_ptr<const std::byte> aligned_copy(std::span<const std::byte> bytes);

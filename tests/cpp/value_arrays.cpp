@@ -1,11 +1,12 @@
 // Arrays of C++: by reference out, as views of shared memory in.
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include "shmtree/array.h"
 #include "support/catch2.h"
-#include "value/codec.h"
+#include "value/encoder.h"
 
 #if __has_include(<xtensor/views/xview.hpp>)
 #include <xtensor/core/xmath.hpp>
@@ -26,12 +27,16 @@ struct Sent {
   std::uint64_t buffer_bytes = 0;
 };
 
-Sent send(const Value& value, value::ExternalArrays* externals = nullptr) {
-  format::FrameBuilder builder;
-  value::encode(value, builder, externals).value();
+Sent sent_from(const format::FrameBuilder& builder) {
   auto frame = std::make_shared<std::vector<std::byte>>(builder.total_bytes());
   builder.write(frame->data());
   return {frame, builder.buffer_bytes()};
+}
+
+Sent send(const Value& value) {
+  format::FrameBuilder builder;
+  value::encode(value, builder).value();
+  return sent_from(builder);
 }
 
 Item receive(const Sent& sent) {
@@ -215,17 +220,17 @@ TEST_CASE("arrays that cannot be are refused before anything is written") {
 namespace {
 
 // A block in which some of the sender's arrays lie.
-struct Block : value::ExternalArrays {
+struct Block {
   std::vector<double> memory = std::vector<double>(100);
 
-  bool find(const void* begin, std::uint64_t bytes, format::External& range, std::int64_t& at) override {
+  std::optional<value::LentRange> lend(const value::ArrayMemory& array) const {
     const auto* low = reinterpret_cast<const std::byte*>(memory.data());
-    const auto* from = static_cast<const std::byte*>(begin);
-    if (from < low || from + bytes > low + memory.size() * 8) return false;
-    range = {.reference = 1, .offset = 64, .bytes = memory.size() * 8 - 64};
-    at = from - low - 64;
-    return true;
+    if (array.begin < low || array.begin + array.bytes > low + memory.size() * 8) return std::nullopt;
+    return value::LentRange{.range = {.reference = 1, .offset = 64, .bytes = memory.size() * 8 - 64},
+                            .at = array.begin - low - 64};
   }
+  static bool is_given(const value::Origin&) { return false; }
+  static value::EncodeOptions options() { return {}; }
 };
 
 }  // namespace
@@ -234,7 +239,9 @@ TEST_CASE("an array in a block of the arena goes by reference") {
   Block block;
   std::iota(block.memory.begin(), block.memory.end(), 0.0);
   const std::span<const double> inside = std::span<const double>(block.memory).subspan(10, 5);
-  const Sent sent = send(Dict{{"inside", inside}}, &block);
+  format::FrameBuilder builder;
+  value::encode(Dict{{"inside", inside}}, builder, block).value();
+  const Sent sent = sent_from(builder);
   CHECK(sent.buffer_bytes == 0);
 
   const auto bytes = std::as_bytes(std::span(block.memory));

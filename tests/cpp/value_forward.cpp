@@ -1,19 +1,20 @@
 // What was received goes into another message as it is.
 #include <algorithm>
+#include <optional>
 
 #include "shmtree/containers.h"
 #include "support/catch2.h"
 #include "support/frames.h"
-#include "value/codec.h"
+#include "value/encoder.h"
 
 using namespace shmtree;
 using format::FrameBuilder;
 
 namespace {
 
-test::Bytes frame_of(const Value& value, value::ExternalArrays* externals = nullptr) {
+test::Bytes frame_of(const Value& value) {
   FrameBuilder builder;
-  value::encode(value, builder, externals).value();
+  value::encode(value, builder).value();
   test::Bytes frame(builder.total_bytes());
   builder.write(frame.data());
   return frame;
@@ -55,26 +56,27 @@ void check_same(const Item& a, const Item& b) {
   }
 }
 
-// A block of which nothing may be referred to, unless it is told; notes what it was asked.
-class Asked : public value::ExternalArrays {
- public:
-  bool find(const void*, std::uint64_t, format::External&, std::int64_t&) override { return false; }
-  bool find_received(const value::Origin& origin, const std::byte*, std::uint64_t bytes, bool writable,
-                     format::External&, std::int64_t&) override {
-    asked.push_back({origin, bytes, writable});
-    return false;
-  }
-  bool allows_pickle() const noexcept override { return pickle; }
-  bool is_portable() const noexcept override { return portable; }
+// Lends nothing; notes which received arrays it was asked about.
+struct Asked {
   struct Question {
     value::Origin origin;
     std::uint64_t bytes;
     bool writable;
   };
   std::vector<Question> asked{};
-  bool pickle = true;
-  bool portable = false;
+
+  std::optional<value::LentRange> lend(const value::ArrayMemory& array) {
+    if (array.origin != nullptr) asked.push_back({*array.origin, array.bytes, array.writable});
+    return std::nullopt;
+  }
+  static bool is_given(const value::Origin&) { return false; }
+  static value::EncodeOptions options() { return {}; }
 };
+
+void encode_asking(const Value& value, Asked& asked) {
+  FrameBuilder builder;
+  value::encode(value, builder, asked).value();
+}
 
 Item received(bool read_only, const void* home) {
   static const std::vector<double> numbers(100, 1.5);
@@ -134,16 +136,16 @@ TEST_CASE("arrays may be given away with the last item of their message, when th
   const int home = 0;
   Asked asked;
   Item item = received(false, &home);
-  frame_of(item, &asked);
-  frame_of(Dict{{"a", item["a"]}}, &asked);
+  encode_asking(item, asked);
+  encode_asking(Dict{{"a", item["a"]}}, asked);
   CHECK(asked.asked.empty());
   const Item other = item;
-  frame_of(std::move(item), &asked);
+  encode_asking(std::move(item), asked);
   CHECK(asked.asked.empty());
   Item part = received(false, &home)["a"];
   const Value value = Dict{{"a", std::move(part)}};
-  const Value copy = value;  // of the value, not of the item
-  frame_of(value, &asked);
+  const Value copy = value;  // NOLINT(performance-unnecessary-copy-initialization): of the value, not of the item
+  encode_asking(value, asked);
   REQUIRE(asked.asked.size() == 1);
   CHECK(asked.asked[0].origin.home == &home);
   CHECK(asked.asked[0].origin.to_give);
@@ -155,12 +157,12 @@ TEST_CASE("arrays of a message without writable ones may be shown from wherever 
   const int home = 0;
   Asked asked;
   const Item item = received(true, &home);
-  frame_of(Dict{{"a", item["a"]}}, &asked);
+  encode_asking(Dict{{"a", item["a"]}}, asked);
   REQUIRE(asked.asked.size() == 1);
   CHECK(asked.asked[0].origin.to_show);
   CHECK_FALSE(asked.asked[0].origin.to_give);
   CHECK_FALSE(asked.asked[0].writable);
-  frame_of(received(true, nullptr), &asked);
+  encode_asking(received(true, nullptr), asked);
   CHECK(asked.asked.size() == 1);
 }
 
@@ -177,10 +179,8 @@ TEST_CASE("what needs pickle is forwarded only where that is allowed") {
       builder.add_name("builtins:len");
     }
     const Item item = item_in(test::bytes_of(builder));
-    Asked asked;
-    check_same(item_in(frame_of(item, &asked)), item);
-    asked.pickle = false;
-    const Status refused = value::encode(item, builder, &asked);
+    check_same(item_in(frame_of(item)), item);
+    const Status refused = value::encode(item, builder, {.allow_pickle = false});
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.code() == Code::kPickleRefused);
     CHECK(refused.error().message.starts_with("[0]: "));
@@ -202,15 +202,14 @@ TEST_CASE("what means something on one machine only is not forwarded into what i
     builder.add_none_node();
   }
   const Item item = item_in(test::bytes_of(builder));
-  Asked asked;
+  const value::EncodeOptions portable{.portable = true};
   FrameBuilder forwarded;
-  CHECK(value::encode(item, forwarded, &asked).ok());
-  asked.portable = true;
+  CHECK(value::encode(item, forwarded).ok());
   forwarded.clear();
-  const Status refused = value::encode(item, forwarded, &asked);
+  const Status refused = value::encode(item, forwarded, portable);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.code() == Code::kInvalid);
   CHECK(refused.error().message.starts_with("[1]: a "));
   forwarded.clear();
-  CHECK(value::encode(item[0], forwarded, &asked).ok());
+  CHECK(value::encode(item[0], forwarded, portable).ok());
 }

@@ -16,7 +16,7 @@ namespace {
 
 Status encoded(const Value& value) {
   format::FrameBuilder builder;
-  return value::encode(value, builder, nullptr);
+  return value::encode(value, builder);
 }
 
 }  // namespace

@@ -12,9 +12,9 @@ using namespace shmtree;
 
 namespace {
 
-std::vector<std::byte> frame_of(const Value& value, value::ExternalArrays* externals = nullptr) {
+std::vector<std::byte> frame_of(const Value& value) {
   format::FrameBuilder builder;
-  value::encode(value, builder, externals).value();
+  value::encode(value, builder).value();
   std::vector<std::byte> frame(builder.total_bytes());
   builder.write(frame.data());
   return frame;
