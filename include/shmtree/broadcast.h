@@ -182,7 +182,7 @@ class Broadcast {
   /// Puts a Cap'n Proto message with root type T, as Sender::put() does.
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
-    return or_out_of_memory([&] { return put(Value(detail::CapnpOf<T, Builder>::refer(builder)), timeout, stop); });
+    return detail::put_capnp<T>(builder, [&](const Value& value) { return put(value, timeout, stop); });
   }
   /// Puts all of them, in order. `timeout` is for all. After an error `completed` says how many went; the others did
   /// not. Errors as of put().

@@ -76,7 +76,7 @@ class Latest {
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> publish(Builder& builder, Timeout timeout = std::nullopt,
                                 const std::stop_token& stop = {}) const {
-    return or_out_of_memory([&] { return publish(Value(detail::CapnpOf<T, Builder>::refer(builder)), timeout, stop); });
+    return detail::put_capnp<T>(builder, [&](const Value& value) { return publish(value, timeout, stop); });
   }
 
   /// The newest version, as soon as its number is above `newer_than`. kEmpty after the timeout; kClosed, kPeerDied.

@@ -169,7 +169,7 @@ class Sender {
   /// message into a Value. You may change the builder as soon as this returns, unless it is an ArenaMessageBuilder.
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
-    return or_out_of_memory([&] { return put(Value(detail::CapnpOf<T, Builder>::refer(builder)), timeout, stop); });
+    return detail::put_capnp<T>(builder, [&](const Value& value) { return put(value, timeout, stop); });
   }
   // --- messages without a tree around them (flat.h)
 

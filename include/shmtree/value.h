@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "shmtree/kind.h"
+#include "shmtree/result.h"
 
 namespace shmtree {
 
@@ -299,6 +300,14 @@ class Value {
 
   Variant variant_;
 };
+
+namespace detail {
+/// The body of put<T>() and publish<T>(): calls `put` with the Value of a builder's message.
+template <class T, class Builder, class Put>
+auto put_capnp(Builder& builder, Put put) {
+  return or_out_of_memory([&] { return put(Value(CapnpOf<T, Builder>::refer(builder))); });
+}
+}  // namespace detail
 
 /// Of a Dict.
 struct Entry {
