@@ -183,15 +183,15 @@ def test_messages_are_equal_by_type_and_words() -> None:
         hash(message)
 
 
-def test_describe_shows_type_and_segments() -> None:
-    frame = shmtree.pack({"pose": shmtree.CapnpMessage(POSE, [WORDS, b""]), "n": 1})
+def test_describe_sums_a_message_up_in_one_line() -> None:
+    many = shmtree.CapnpMessage(POSE, [WORDS, b"", *[bytes(8)] * 500])
+    frame = shmtree.pack({"pose": shmtree.CapnpMessage(POSE, [WORDS]), "many": many, "n": 1})
     out = io.StringIO()
     shmtree.describe(frame, file=out)
     assert out.getvalue().splitlines()[1:] == [
-        "str_dict of 2",
-        "  'pose': capnp @0xd8a1b2c3d4e5f607 of 2 segments",
-        "    [0]: uint8 (48,) 48 bytes, buffer 0, read-only",
-        "    [1]: uint8 (0,) 0 bytes, read-only",
+        "str_dict of 3",
+        "  'pose': capnp @0xd8a1b2c3d4e5f607 of 1 segment, 48 bytes",
+        "  'many': capnp @0xd8a1b2c3d4e5f607 of 502 segments, 4048 bytes",
         "  'n': int 1",
     ]
 

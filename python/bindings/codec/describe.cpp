@@ -189,26 +189,16 @@ class Describer {
 
   bool segments(Line& line) {
     const std::uint64_t count = in_.next_segment_count();
-    line.text += join(" of ", std::to_string(count), count == 1 ? " segment" : " segments");
-    emit(line);
+    std::uint64_t bytes = 0;
     format::ArrayInfo info;
-    for (std::uint64_t i = 0; i < count && in_.next_segment(info); ++i) {
-      if (i == kShownItems) {
-        add(line.indent + kIndent, join("... and ", std::to_string(count - kShownItems), " more"));
-        ++muted_;
-      }
-      add(line.indent + kIndent, join("[", std::to_string(i), "]:", text_of(info)));
-    }
-    if (count > kShownItems) --muted_;
+    for (std::uint64_t i = 0; i < count && in_.next_segment(info); ++i) bytes += info.nbytes;
+    line.text += join(" of ", std::to_string(count), count == 1 ? " segment, " : " segments, ", bytes_text(bytes));
     return !in_.failed();
   }
 
   std::string array() {
     format::ArrayInfo info;
-    return in_.next_array(info) ? text_of(info) : "";
-  }
-
-  std::string text_of(const format::ArrayInfo& info) {
+    if (!in_.next_array(info)) return "";
     std::string text = " ";
     text += info.dtype == DType::kOther ? info.description.text.substr(0, kShownText) : name_of(info.dtype);
     text += " (";
