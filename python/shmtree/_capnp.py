@@ -140,6 +140,20 @@ def _words(segment: Any) -> np.ndarray[Any, Any]:
     return array
 
 
+# How a CapnpMessage is made of an object of pycapnp, by the name of its class in the module `capnp.lib.capnp`.
+_FROM_PYCAPNP = {
+    "_DynamicStructBuilder": "shmtree.CapnpMessage.from_builder(builder)",
+    "_DynamicStructReader": "shmtree.CapnpMessage.from_builder(reader.as_builder())",
+}
+
+
+def remedy_for(refused: object) -> str:
+    """Returns what to add to the refusal of an object without a native kind: how to send it; "" if there is no way."""
+    cls = type(refused)
+    made = _FROM_PYCAPNP.get(cls.__name__) if cls.__module__ == "capnp.lib.capnp" else None
+    return "" if made is None else f". Send {made} instead: it needs no pickle"
+
+
 def capnp_build(schema_id: int, segments: tuple[np.ndarray[Any, Any], ...]) -> CapnpMessage:
     """Builds a CapnpMessage from segments that the core has validated."""
     made = CapnpMessage.__new__(CapnpMessage)

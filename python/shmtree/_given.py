@@ -16,6 +16,7 @@ _core.set_package(
         "reducers": _reducers.table,
         "StandIn": _reducers.StandIn,
         "capnp_build": _capnp.capnp_build,
+        "remedy_for": _capnp.remedy_for,
         "explain_unsendable": _unsendable.explain,
         "path_of_refused": _inside.path_of_refused,
         "path_of_local": _portable.path_of_local,

@@ -147,6 +147,21 @@ def test_invalid_message_raises(schema_id: int, segments: list[bytes], error: st
         shmtree.CapnpMessage(schema_id, segments)
 
 
+def test_refused_builder_names_from_builder(schema: Any) -> None:
+    sender, receiver = shmtree.create_pair(allow_pickle=False)
+    builder = pose_of(schema)
+    with pytest.raises(shmtree.PickleRefused, match=r'at \["pose"\].*CapnpMessage\.from_builder\(builder\)') as refused:
+        sender.put({"pose": builder})
+    assert refused.value.path == '["pose"]'
+    with pytest.raises(shmtree.PickleRefused, match=r"CapnpMessage\.from_builder\(reader\.as_builder\(\)\)"):
+        shmtree.pack(builder.as_reader(), allow_pickle=False)
+    with pytest.raises(shmtree.PickleRefused) as other:
+        sender.put(object())
+    assert "Capnp" not in str(other.value)
+    sender.put(shmtree.CapnpMessage.from_builder(builder.as_reader().as_builder()))
+    check(receiver.get(timeout=60).reader(schema.Pose), b"")
+
+
 def test_wrong_argument_types_are_named() -> None:
     with pytest.raises(TypeError, match="schema_id is 'x'"):
         shmtree.CapnpMessage("x", [WORDS])

@@ -43,6 +43,7 @@ bool set_package(PyObject* given) {
       {&members.reducers, "reducers"},
       {&members.stand_in, "StandIn"},
       {&members.capnp_build, "capnp_build"},
+      {&members.remedy_for, "remedy_for"},
       {&members.explain_unsendable, "explain_unsendable"},
       {&members.path_of_refused, "path_of_refused"},
       {&members.path_of_local, "path_of_local"},

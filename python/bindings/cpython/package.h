@@ -12,7 +12,7 @@ struct Package {
   PyObject *describe_dtype, *parse_dtype, *dtype_of_other_package, *has_torch;
   PyObject *masked_parts, *masked_build, *tensor_parts, *tensor_build, *device_leaf;
   PyObject *reducers, *path_of_refused, *path_of_local, *attrs_fields, *is_model, *model_state, *model_build;
-  PyObject *stand_in, *explain_unsendable, *capnp_build;
+  PyObject *stand_in, *explain_unsendable, *capnp_build, *remedy_for;
 };
 
 // Nulls before set_package(), which comes before all use of the module.
