@@ -78,6 +78,7 @@ programs_of(${PAGES}/README.md readme programs)
 programs_of(${PAGES}/docs/cpp.md cpp programs)
 programs_of(${PAGES}/docs/cpp-recipes.md recipes programs)
 schemas_of(${PAGES}/docs/cpp.md)
+schemas_of(${PAGES}/docs/cpp-recipes.md)
 
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${root}/prefix --component cpp)
 set(flags "")
