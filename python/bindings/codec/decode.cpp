@@ -75,8 +75,8 @@ PyObject* Decoder::other_key(const format::Name& name) {
 PyObject* Decoder::global(const format::Name& name) {
   PyObject* found = global_or_error(name);
   if (found || in.failed() || !context_.allow_pickle) return found;
+  if (!is_failed_lookup()) return nullptr;
   const bool has_no_module = PyErr_ExceptionMatches(PyExc_ImportError);
-  if (!has_no_module && !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
   Ref cause = take_exception();
   const std::size_t colon = name.text.find(':');
   const std::string module = platform::printable(name.text.substr(0, colon));

@@ -125,9 +125,7 @@ PyObject* refuse(const char* what) {
 const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name) {
   PyObject* cls = decoder.global_or_error(name);
   if (!cls) {
-    const bool is_missing = PyErr_ExceptionMatches(PyExc_ImportError) || PyErr_ExceptionMatches(PyExc_AttributeError) ||
-                            PyErr_ExceptionMatches(error_types().pickle_refused);
-    if (!is_missing) return nullptr;
+    if (!is_failed_lookup() && !PyErr_ExceptionMatches(error_types().pickle_refused)) return nullptr;
     PyErr_Clear();
   }
   const ClassInfo* info = registered_class(name.text);
@@ -375,8 +373,8 @@ namespace {
 // an ImportError, or an AttributeError of the unpickler itself. An AttributeError with a traceback comes from code of
 // the object.
 PyObject* explain_lacking(Decoder& decoder, std::size_t position) {
+  if (!is_failed_lookup()) return nullptr;
   const bool has_no_module = PyErr_ExceptionMatches(PyExc_ImportError);
-  if (!has_no_module && !PyErr_ExceptionMatches(PyExc_AttributeError)) return nullptr;
   Ref cause = take_exception();
   const Ref traceback(PyException_GetTraceback(cause.get()));
   if (traceback && !has_no_module) return set_exception(std::move(cause)), nullptr;

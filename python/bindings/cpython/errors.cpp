@@ -109,6 +109,10 @@ bool is_ordinary_exception() {
   return PyErr_ExceptionMatches(PyExc_Exception) && !PyErr_ExceptionMatches(PyExc_MemoryError);
 }
 
+bool is_failed_lookup() {
+  return PyErr_ExceptionMatches(PyExc_ImportError) || PyErr_ExceptionMatches(PyExc_AttributeError);
+}
+
 bool clear_ordinary_exception() {
   if (!PyErr_Occurred()) return true;
   if (!is_ordinary_exception()) return false;

@@ -30,6 +30,9 @@ void add_to_exception(const char* name, std::uint64_t number);
 // or read: MemoryError, KeyboardInterrupt, SystemExit, and other subclasses of BaseException.
 bool is_ordinary_exception();
 
+// True if the current exception is an ImportError or AttributeError: a name does not lead to an object.
+bool is_failed_lookup();
+
 // Clears the current exception if it is ordinary, or if there is none. Returns false if another exception is set, and
 // leaves it.
 bool clear_ordinary_exception();
