@@ -97,19 +97,25 @@ bool parse_get(const char* function, PyObject* const* args, Py_ssize_t nargs, Py
          parse_copy_policy(given[2], copy);
 }
 
-PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
-  Deadline deadline;
-  CopyPolicy copy = CopyPolicy::kAuto;
-  if (!parse_get("take", args, nargs, keywords, &deadline, &copy)) return nullptr;
-  const Span span("shmtree.take");
-  Endpoint* self = as_endpoint(object);
+// Makes an object of the delivery that a channel has given to this process.
+using NewDelivery = PyObject*(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
+
+PyObject* take_as(NewDelivery* made, Endpoint* self, Deadline deadline, CopyPolicy copy) {
   const endpoint::Call call(self->port);
   Channel* channel = begin_receiving(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
   auto delivery = channel->take({deadline, &hooks});
   if (!delivery) return raise_waited(self, hooks, delivery.error());
-  return new_delivery(self, std::move(*delivery), copy);
+  return made(self, std::move(*delivery), copy);
+}
+
+PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
+  Deadline deadline;
+  CopyPolicy copy = CopyPolicy::kAuto;
+  if (!parse_get("take", args, nargs, keywords, &deadline, &copy)) return nullptr;
+  const Span span("shmtree.take");
+  return take_as(new_delivery, as_endpoint(object), deadline, copy);
 }
 
 // take() that loads nothing until `item` is read. So errors of the message are told from errors of the call.
@@ -117,14 +123,7 @@ PyObject* take_unloaded(PyObject* object, PyObject* const* args, Py_ssize_t narg
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
   if (!parse_get("_take_unloaded", args, nargs, keywords, &deadline, &copy)) return nullptr;
-  Endpoint* self = as_endpoint(object);
-  const endpoint::Call call(self->port);
-  Channel* channel = begin_receiving(self);
-  if (!channel) return nullptr;
-  EndHooks hooks(self, End::kReceiving);
-  auto delivery = channel->take({deadline, &hooks});
-  if (!delivery) return raise_waited(self, hooks, delivery.error());
-  return new_unloaded(self, std::move(*delivery), copy);
+  return take_as(new_unloaded, as_endpoint(object), deadline, copy);
 }
 
 PyObject* rejected(PyObject* object, PyObject*) {
