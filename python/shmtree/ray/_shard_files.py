@@ -98,8 +98,8 @@ class Loading(NamedTuple):
     def load(self, path: str, shard: int) -> ReplayBuffer:
         return ReplayBuffer.load(folder_of(path, shard), **self._asdict())
 
-    def spec_of(self, found: Found) -> Spec:
-        return _files.changed(Spec.unpack(found.note), self.sampler, self.samplers, "saved", self.gamma, "saved")
+    def change(self, saved: Spec) -> Spec:
+        return _files.changed(saved, self.sampler, self.samplers, "saved", self.gamma, "saved")
 
 
 class Loads(NamedTuple):
@@ -115,7 +115,8 @@ def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, mis
     found = {shard: each for shards in seen.values() for shard, each in shards.items()}
     if not found:
         raise FileNotFoundError(f"none of {len(seen)} nodes has shards of a replay buffer in {path!r}")
-    _check_same(path, found)
+    specs = {shard: Spec.unpack(each.note) for shard, each in found.items()}
+    _check_same(path, found, specs)
     last = max((each.saving for each in found.values() if each.saving), key=lambda saving: saving.time_ns, default=None)
     if last is not None and not missing_ok:
         _check_complete(path, last, found, len(seen))
@@ -127,16 +128,16 @@ def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, mis
                 f"{len(found)} shards were saved in {path!r}, and there is no node for number {shard}: of {len(seen)} "
                 f"nodes {where} can read it, and each loads one shard"
             )
-    largest = max(found.values(), key=lambda each: each.room.capacity or 0)
-    plan = _parts.Plan(how.spec_of(largest), largest.room, how.seed)
+    largest = max(found, key=lambda shard: found[shard].room.capacity or 0)
+    plan = _parts.Plan(how.change(specs[largest]), found[largest].room, how.seed)
     return Loads({shard: node for node, shard in nodes.items()}, plan, None if last is None else last.buffer)
 
 
-def _check_same(path: str, found: Mapping[int, Found]) -> None:
+def _check_same(path: str, found: Mapping[int, Found], specs: Mapping[int, Spec]) -> None:
     first = min(found)
     for shard, each in found.items():
         saved = {saving.buffer for saving in (each.saving, found[first].saving) if saving is not None}
-        if len(saved) > 1 or Spec.unpack(each.note) != Spec.unpack(found[first].note):
+        if len(saved) > 1 or specs[shard] != specs[first]:
             raise ValueError(f"{folder_of(path, first)} and {folder_of(path, shard)} are of different buffers")
 
 
