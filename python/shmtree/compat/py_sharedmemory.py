@@ -13,7 +13,7 @@ from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _pairs
-from .._channel import Receiver, Sender
+from .._channel import End, Receiver, Sender
 from ..errors import ChannelClosed
 
 if TYPE_CHECKING:
@@ -31,14 +31,8 @@ def seconds(timeout: float | None) -> float | None:
     return None if timeout == _FOREVER else timeout
 
 
-def check_open(end: Sender | Receiver) -> None:
-    """Raises ChannelClosed, a BrokenPipeError, for an end that was closed."""
-    if end.closed:
-        raise ChannelClosed("this end of the channel was closed in this process")
-
-
-class SharedMemorySender(Sender):
-    """The sending end. Unlike in py-sharedmemory, any number of processes may put."""
+class _End(End):
+    """What both ends have: no UnusedEndWarning, and a ``with`` that raises ChannelClosed if the end was closed."""
 
     __slots__ = ()
 
@@ -48,8 +42,15 @@ class SharedMemorySender(Sender):
         return self
 
     def __enter__(self) -> Self:
-        check_open(self)
+        if self.closed:
+            raise ChannelClosed("this end of the channel was closed in this process")
         return self
+
+
+class SharedMemorySender(_End, Sender):
+    """The sending end. Unlike in py-sharedmemory, any number of processes may put."""
+
+    __slots__ = ()
 
     def put(self, data: Any, block: bool = True, timeout: float | None = None) -> None:  # type: ignore[override]
         """Sends an object. Raises ``queue.Full`` if there is no capacity within `timeout` seconds."""
@@ -68,19 +69,10 @@ class SharedMemorySender(Sender):
         return True
 
 
-class SharedMemoryReceiver(Receiver):
+class SharedMemoryReceiver(_End, Receiver):
     """The receiving end. Any number of processes and threads may get; each message goes to one of them."""
 
     __slots__ = ()
-
-    def __new__(cls, *args: Any) -> Self:
-        self = super().__new__(cls, *args)
-        self._expect_no_end()
-        return self
-
-    def __enter__(self) -> Self:
-        check_open(self)
-        return self
 
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = True) -> Any:
         """Returns the next object. Raises ``queue.Empty`` if there is none within `timeout` seconds.
