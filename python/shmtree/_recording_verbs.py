@@ -8,6 +8,7 @@ import errno
 import functools
 import math
 import os
+import shutil
 import signal
 import stat
 import sys
@@ -134,8 +135,8 @@ def _run_trace(options: argparse.Namespace) -> int:
 def _replacing(path: str, mode: str) -> Iterator[Any]:
     """Opens a new file that only this user may read, and that replaces `path` when the block ends without an exception.
 
-    Until then, an existing file stays unchanged. If `path` is a pipe or a device, opens it directly. Raises
-    PermissionError as `_private` does.
+    Until then, an existing file stays unchanged. If its folder takes no new files, the new contents are copied into it
+    then. If `path` is a pipe or a device, opens it directly. Raises PermissionError as `_private` does.
     """
     target = os.path.realpath(path)
     if os.path.exists(path):
@@ -144,7 +145,15 @@ def _replacing(path: str, mode: str) -> Iterator[Any]:
                 yield out
             return
         os.close(_private(path, os.O_WRONLY))  # checks the rights of other users; changes nothing
-    descriptor, temporary = tempfile.mkstemp(prefix=".shmtree-", dir=os.path.dirname(target))
+    made = _new_file_beside(target, path)
+    if made is None:
+        with tempfile.TemporaryFile(f"{mode}+") as contents:
+            yield contents
+            contents.seek(0)
+            with open(path, mode, opener=_private) as out:
+                shutil.copyfileobj(contents, out)
+        return
+    descriptor, temporary = made
     try:
         with open(descriptor, mode) as out:
             yield out
@@ -153,6 +162,16 @@ def _replacing(path: str, mode: str) -> Iterator[Any]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _new_file_beside(target: str, path: str) -> tuple[int, str] | None:
+    """Returns the descriptor and path of a new file. None if `target` exists and its folder takes no new files."""
+    try:
+        return tempfile.mkstemp(prefix=".shmtree-", dir=os.path.dirname(target))
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and os.path.exists(target):
+            return None
+        raise OSError(error.errno, error.strerror, path) from None  # its own names the new file
 
 
 def _private(path: str, flags: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree import _mcap
+from shmtree import _mcap, _recording_verbs
 from shmtree.replay import ReplayBuffer
 
 
@@ -133,6 +134,41 @@ def test_export_refuses_a_file_that_others_have_rights_to(mode: int, tmp_path: P
     ran = export(path, "jsonl", out)
     assert ran.returncode == 1 and f"{mode:04o}" in ran.stderr
     assert out.read_text() == "before"
+
+
+def refuse_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(prefix: str, dir: str) -> None:  # a folder's mode would not stop root
+        raise PermissionError(errno.EACCES, "Permission denied", os.path.join(dir, prefix))
+
+    monkeypatch.setattr(_recording_verbs.tempfile, "mkstemp", refuse)
+
+
+@pytest.mark.parametrize("mode", ["w", "wb"])
+def test_folder_without_new_files_keeps_the_file_until_success(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = earlier_export(tmp_path / "out")
+    refuse_new_files(monkeypatch)
+
+    def write(contents: str, error: Exception | None) -> None:
+        with _recording_verbs._replacing(str(out), mode) as file:
+            file.write(contents if mode == "w" else contents.encode())
+            if error is not None:
+                raise error
+
+    with pytest.raises(ValueError, match="in the middle"):
+        write("part", ValueError("in the middle"))
+    assert out.read_text() == "before"
+    write("after", None)
+    assert out.read_text() == "after" and os.listdir(tmp_path) == ["out"]
+
+
+def test_new_export_names_its_file_if_the_folder_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_new_files(monkeypatch)
+    path = str(tmp_path / "out")
+    with pytest.raises(PermissionError) as refused, _recording_verbs._replacing(path, "w"):
+        pass
+    assert refused.value.filename == path
 
 
 def test_export_writes_to_a_pipe(tmp_path: Path) -> None:
