@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMinIdleBytes = 64u << 20;  // free pages that are always worth keeping
 constexpr std::int64_t kPeakWindowNs = 10'000'000'000;
-constexpr std::uint64_t kRestBytes = 4u << 20;  // about twice the second-level cache of a core
+constexpr std::uint64_t kRestBytes = 2u << 20;  // about twice the second-level cache of a core
 
 // Returns the number of blocks of a class that should rest.
 constexpr std::uint64_t resting_blocks(unsigned size_class) noexcept {

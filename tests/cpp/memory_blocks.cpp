@@ -26,10 +26,10 @@ TEST_CASE("A block freed last is used first") {
   CHECK(next.ref().id == first);
 }
 
-TEST_CASE("Held blocks rest until 4 MiB of their class are freed") {
+TEST_CASE("Held blocks rest until 2 MiB of their class are freed") {
   auto arena = new_arena(64 * kMiB);
   std::vector<BlockId> ids;
-  for (int i = 0; i < 32; ++i) ids.push_back(new_lease(*arena, 100'000).ref().id);  // 32 blocks of 128 KiB
+  for (int i = 0; i < 16; ++i) ids.push_back(new_lease(*arena, 100'000).ref().id);  // 16 blocks of 128 KiB
   for (std::size_t i = 0; i < ids.size(); ++i) CHECK(std::count(ids.begin(), ids.end(), ids[i]) == 1);
   for (int round = 0; round < 2; ++round) {
     for (const BlockId id : ids) CHECK(new_lease(*arena, 100'000).ref().id == id);
@@ -45,7 +45,7 @@ TEST_CASE("The size of a class is bounded by peak use plus resting blocks") {
     leases.clear();
     CHECK(arena->inspector().check() == "");
   }
-  CHECK(arena->inspector().stats().committed_bytes <= (50 + 32) * memory::round_up(100'000, platform::page_size()));
+  CHECK(arena->inspector().stats().committed_bytes <= (50 + 16) * memory::round_up(100'000, platform::page_size()));
 }
 
 TEST_CASE("Resting blocks take no more than a quarter of the budget") {
