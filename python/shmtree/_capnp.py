@@ -148,7 +148,7 @@ _FROM_PYCAPNP = {
 
 
 def remedy_for(refused: object) -> str:
-    """Returns what to add to the refusal of an object without a native kind: how to send it; "" if there is no way."""
+    """Returns the end of a refusal that says how to send `refused` without pickle; "" if no way is known."""
     cls = type(refused)
     made = _FROM_PYCAPNP.get(cls.__name__) if cls.__module__ == "capnp.lib.capnp" else None
     return "" if made is None else f". Send {made} instead: it needs no pickle"

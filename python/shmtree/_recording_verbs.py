@@ -135,8 +135,9 @@ def _run_trace(options: argparse.Namespace) -> int:
 def _replacing(path: str, mode: str) -> Iterator[Any]:
     """Opens a new file that only this user may read, and that replaces `path` when the block ends without an exception.
 
-    Until then, an existing file stays unchanged. If its folder takes no new files, the new contents are copied into it
-    then. If `path` is a pipe or a device, opens it directly. Raises PermissionError as `_private` does.
+    Until then, an existing file stays unchanged. If the folder of `path` refuses new files, collects the contents in a
+    temporary file and copies them into `path` at the end; a failure of that copy leaves `path` incomplete. If `path` is
+    a pipe or a device, opens it directly. Raises PermissionError as `_private` does.
     """
     target = os.path.realpath(path)
     if os.path.exists(path):
@@ -165,13 +166,13 @@ def _replacing(path: str, mode: str) -> Iterator[Any]:
 
 
 def _new_file_beside(target: str, path: str) -> tuple[int, str] | None:
-    """Returns the descriptor and path of a new file. None if `target` exists and its folder takes no new files."""
+    """Returns the descriptor and path of a new file. None if `target` exists and its folder refuses new files."""
     try:
         return tempfile.mkstemp(prefix=".shmtree-", dir=os.path.dirname(target))
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and os.path.exists(target):
             return None
-        raise OSError(error.errno, error.strerror, path) from None  # its own names the new file
+        raise OSError(error.errno, error.strerror, path) from None  # name the user's file
 
 
 def _private(path: str, flags: int) -> int:

@@ -6,7 +6,6 @@
 #include "api/broadcast_state.h"
 #include "api/flat.h"
 #include "endpoint/plain_messages.h"
-#include "format/flat.h"
 
 namespace shmtree {
 
@@ -28,10 +27,10 @@ std::uint64_t number_of_source(BroadcastState* state, Read read) noexcept {
 }
 
 Ticket put(BroadcastState& state, Source& source, const Value& value, const WaitContext& wait) {
-  Published published(*state.arena, source.ring()->allows_pickle());
-  Status encoded = published.message.encode(value);
+  OwnedMessage owned(*state.arena, source.ring()->allows_pickle());
+  Status encoded = owned.message.encode(value);
   if (!encoded) return std::move(encoded).error();
-  return endpoint::put(source, published.message, wait);
+  return endpoint::put(source, owned.message, wait);
 }
 
 Result<broadcast::Policy> policy_of(FallBehind behind) {
@@ -71,9 +70,9 @@ Status Broadcast::put_many(std::span<const Value> values, Timeout timeout, const
 
 Ticket Broadcast::put_bytes(std::span<const std::byte> bytes, Timeout timeout, const std::stop_token& stop) const {
   return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Ticket {
-    const endpoint::FlatFrame frame(bytes, broadcast::kInlineBytes);
-    if (frame.is_too_large()) return endpoint::too_large();
-    return endpoint::put(source, frame, wait);
+    const auto frame = endpoint::FlatFrame::make(bytes, broadcast::kInlineBytes);
+    if (!frame) return frame.error();
+    return endpoint::put(source, *frame, wait);
   });
 }
 

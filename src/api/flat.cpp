@@ -89,9 +89,9 @@ Status check_loan(const LoanedBlock* lent, const std::shared_ptr<memory::Arena>&
 Result<std::uint64_t> Sender::put_bytes(ByteRun bytes, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
     channel::Channel& channel = state_->channel();
-    const endpoint::FlatFrame frame(bytes, channel.inline_bytes());
-    if (frame.is_too_large()) return endpoint::too_large();
-    return state_->told(endpoint::put(channel, frame, wait));
+    const auto frame = endpoint::FlatFrame::make(bytes, channel.inline_bytes());
+    if (!frame) return frame.error();
+    return state_->told(endpoint::put(channel, *frame, wait));
   });
 }
 

@@ -58,10 +58,10 @@ Result<std::uint64_t> Latest::publish(const Value& value, Timeout timeout) const
 }
 Result<std::uint64_t> Latest::publish(const Value& value, Timeout timeout, const std::stop_token& stop) const {
   return with_store(state_.get(), timeout, stop, [&](Store& store, const WaitContext& wait) -> Result<std::uint64_t> {
-    api::Published published(*state_->arena, store.allows_pickle());
-    Status encoded = published.message.encode(value);
+    api::OwnedMessage owned(*state_->arena, store.allows_pickle());
+    Status encoded = owned.message.encode(value);
     if (!encoded) return std::move(encoded).error();
-    return endpoint::publish(store, published.message, wait);
+    return endpoint::publish(store, owned.message, wait);
   });
 }
 

@@ -16,9 +16,9 @@ namespace shmtree::api {
 class LentArrays {
  public:
   explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(&state.channel()) {}
-  // For the bytes of a FlatItem, which were received in the message of `origin`.
+  // For the bytes of a FlatItem, which were received in the message of `origin`. That must outlive this object.
   LentArrays(ChannelState& state, const value::Origin& origin) : LentArrays(state) { flat_origin_ = &origin; }
-  // For what goes into no channel.
+  // For messages to a Latest or a Broadcast.
   LentArrays(ArenaState& arena, bool allows_pickle) : arena_(arena), allows_pickle_(allows_pickle) {}
   ~LentArrays() {
     if (!blocks_.empty()) [[unlikely]]
@@ -27,7 +27,7 @@ class LentArrays {
   LentArrays(const LentArrays&) = delete;
   LentArrays& operator=(const LentArrays&) = delete;
 
-  // What value::encode() asks (value::Lender).
+  // Implements value::Lender.
   std::optional<value::LentRange> lend(const value::ArrayMemory& memory);
   bool is_given(const value::Origin& origin) const noexcept;
   value::EncodeOptions options() const noexcept {
@@ -65,6 +65,7 @@ class LentArrays {
 
 }  // namespace shmtree::api
 
+// Instantiated in lent_arrays.cpp, so that callers need not include value/encoder.h.
 namespace shmtree::value {
 extern template Status encode(const Value&, format::FrameBuilder&, api::LentArrays&);
 }  // namespace shmtree::value

@@ -102,9 +102,9 @@ std::uint64_t number_of(Closable<Thing>* state, Read read) noexcept {
   return thing == nullptr ? 0 : read(*thing);
 }
 
-// A Value on its way to many readers (endpoint/published.h), with a builder of its own.
-struct Published {
-  Published(ArenaState& arena, bool allows_pickle) : message(builder, arena, allows_pickle) {}
+// A Message with the FrameBuilder that it writes to.
+struct OwnedMessage {
+  OwnedMessage(ArenaState& arena, bool allows_pickle) : message(builder, arena, allows_pickle) {}
 
   format::FrameBuilder builder{};
   Message message;

@@ -1,5 +1,5 @@
-// Putting messages: reserve() waits for room and gets memory, the caller writes the frame there, and put() stores
-// `tail`.
+// Putting messages. For a large message, reserve() waits for room and allocates a block, and the caller writes the
+// frame there. put() publishes the message by storing `tail`; a small message goes into the ring itself.
 //
 // Invariants:
 //   - A put that was woken for room and fails, or goes without it, wakes the next who waits.
@@ -25,7 +25,8 @@ class Sending {
   Status check_receivers();
   // Waits until a message of `bytes` could be put now; it may be gone again by the time of put(). Same errors as put().
   Status wait_for_room(std::uint64_t bytes, const WaitContext& wait);
-  // Gets a block for a message of `bytes`, once it could be put. Errors of wait_for_room() and Allocator::allocate();
+  // Waits for room for a message of `bytes`, then allocates its block. Another sender may take the room before put(),
+  // which then waits again. Errors of wait_for_room() and Allocator::allocate();
   // kFull also when a stopped process keeps the arena's lock.
   Result<OwnedBlock> reserve(std::uint64_t bytes, const WaitContext& wait);
   // The ticket. kFull: no room in time; kMessageTooLarge: over max_bytes; kClosed, kPeerDied: full and nobody is left

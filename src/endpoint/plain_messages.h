@@ -1,4 +1,4 @@
-// Messages (endpoint/put.h) of bytes alone: they refer to no block and give nothing away.
+// Messages (endpoint/put.h) that refer to no block and give nothing away: a finished frame, or a run of bytes.
 //
 // Thread safety: values. The bytes are the caller's until the message was put.
 #pragma once
@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "format/flat.h"
 #include "memory/block_table.h"
@@ -32,12 +33,16 @@ class WholeFrame : public PlainMessage {
   std::span<const std::byte> frame_;
 };
 
-// The flat frame (format/flat.h) of a run of bytes: without padding where it has at most `inline_bytes` then.
+// The flat frame (format/flat.h) of a run of bytes. Takes the short form, without padding, if that has at most
+// `inline_bytes`.
 class FlatFrame : public PlainMessage {
  public:
-  FlatFrame(std::span<const std::byte> run, std::uint64_t inline_bytes) noexcept
-      : run_(run), is_short_(format::flat_short_bytes(run.size()) <= inline_bytes) {}
-  bool is_too_large() const noexcept { return run_.size() > format::kMaxFrameBytes - format::kFlatBuffer; }
+  // kMessageTooLarge for a run that no frame can hold.
+  static Result<FlatFrame> make(std::span<const std::byte> run, std::uint64_t inline_bytes) {
+    if (run.size() <= format::kMaxFrameBytes - format::kFlatBuffer) return FlatFrame(run, inline_bytes);
+    return Error{.code = Code::kMessageTooLarge,
+                 .message = "a message of " + std::to_string(run.size()) + " bytes; the most is 256 TiB"};
+  }
   std::uint64_t bytes() const noexcept {
     return is_short_ ? format::flat_short_bytes(run_.size()) : format::flat_long_bytes(run_.size());
   }
@@ -48,13 +53,11 @@ class FlatFrame : public PlainMessage {
   }
 
  private:
+  FlatFrame(std::span<const std::byte> run, std::uint64_t inline_bytes) noexcept
+      : run_(run), is_short_(format::flat_short_bytes(run.size()) <= inline_bytes) {}
+
   std::span<const std::byte> run_;
   bool is_short_;
 };
-
-// Of a FlatFrame that is.
-inline Error too_large() {
-  return Error{.code = Code::kMessageTooLarge, .message = "The message has more than 256 TiB."};
-}
 
 }  // namespace shmtree::endpoint

@@ -1,7 +1,6 @@
-// Publishing, as it is in every language: a value for many readers, as a version of a Latest or a message of a
-// Broadcast. Messages are as of endpoint/put.h.
+// Publishes a message (endpoint/put.h) to many readers: as a version of a Latest, or as a message of a Broadcast.
 //
-// Thread safety: none for a message; what it is published by is anybody's.
+// Thread safety: none for a message; any thread may use a Store or a Source.
 #pragma once
 
 #include <utility>
@@ -12,7 +11,7 @@
 
 namespace shmtree::endpoint {
 
-// In a block that this process may give away; see put.h.
+// Writes the message to a new block. Fails with not_ours() in a child that was forked since.
 template <class Message>
 Result<memory::OwnedBlock> stage_ours(Message& message, memory::Arena& arena, const platform::WaitContext& wait) {
   auto block = stage_published(message, arena, wait);
@@ -20,7 +19,7 @@ Result<memory::OwnedBlock> stage_ours(Message& message, memory::Arena& arena, co
   return block;
 }
 
-// The version. Errors as of stage_published() and Store::publish(); nothing was published then.
+// Returns the version. Errors: those of stage_ours() and Store::publish(); after an error nothing was published.
 template <class Message>
 Result<std::uint64_t> publish(latest::Store& store, Message&& message, const platform::WaitContext& wait) {
   auto block = stage_ours(message, *store.arena(), wait);
@@ -30,13 +29,13 @@ Result<std::uint64_t> publish(latest::Store& store, Message&& message, const pla
   return version;
 }
 
-// The ticket. Errors as of stage_published() and Ring::put(); nothing was put then.
+// Returns the ticket. Errors: those of stage_ours() and Ring::put(); after an error nothing was put.
 template <class Message>
 Result<std::uint64_t> put(broadcast::Source& source, Message&& message, const platform::WaitContext& wait) {
   broadcast::Outgoing outgoing;
   alignas(64) std::byte small[broadcast::kInlineBytes];
   outgoing.bytes = message.bytes();
-  if (message.bytes() <= sizeof small && message.blocks().empty()) {
+  if (fits_inline(message, sizeof small)) {
     message.write(small);
     outgoing.frame = {small, static_cast<std::size_t>(message.bytes())};
   } else {

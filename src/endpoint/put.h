@@ -1,11 +1,11 @@
-// Putting, as it is in every language: reserve memory, write the message there, commit it. What a language adds is its
-// messages. A message has
-//   bytes()     of its frame
-//   write(out)  writes the frame; touches nothing but its sources and `out`, so no interpreter lock is needed
-//   blocks()    the blocks that it refers to, in the order of the references; it holds them
-//   is_ours()   whether what it gives away is this process's to give: not in a child that was forked since it began
-//   settle()    it was put: what it gives away is given
-// and takes back what it would have given when it goes without that.
+// Puts a message into a channel: reserves memory, writes the frame there, and commits it. Each language supplies a
+// class of messages with
+//   bytes()     returns the size of the frame.
+//   write(out)  writes the frame. Reads only memory that the message keeps, so it needs no interpreter lock.
+//   blocks()    returns the blocks that the message refers to and holds, in the order of the references.
+//   is_ours()   returns true if this process may give away what the message gives away; a child forked since may not.
+//   settle()    is called after the put: what the message gives away is given.
+// Its destructor takes back what was not given away.
 //
 // A child may be forked at any time before a message was put: in code of the user's that encoding runs, in a signal
 // handler while the call waits. Then parent and child go on with it, and what it gives away only the parent has to
@@ -30,8 +30,8 @@ inline Error not_ours() {
                "parent's, and nothing was put by the child"};
 }
 
-// The ticket. Errors as of stage() and Sending::put(); nothing was put then. A part of each language's put(), which is
-// what programs spend their time in.
+// Returns the ticket. Errors: those of stage() and Sending::put(), and not_ours(); after an error nothing was put.
+// Always inlined: programs spend their time here.
 template <class Message>
 [[gnu::always_inline]] inline Result<std::uint64_t> put(channel::Channel& channel, Message&& message,
                                                         const platform::WaitContext& wait) {
@@ -55,7 +55,7 @@ class Batch {
   // added.
   template <class Message>
   Status add(Message&& message, bool alone) {
-    const bool small = message.bytes() <= channel_.inline_bytes() && message.blocks().empty() && !alone;
+    const bool small = fits_inline(message, channel_.inline_bytes()) && !alone;
     if (!small) {
       Status before = flush();
       if (!before) return before;

@@ -18,15 +18,22 @@ struct InlineFrame {
   alignas(64) std::byte bytes[channel::kMostInlineBytes];
 };
 
-// Bytes of a block for a frame, and for the list of the blocks that it refers to.
+// Returns the size of a block that holds a frame and, at its end, the list of the blocks that the frame refers to.
 std::uint64_t block_bytes(std::uint64_t frame_bytes, std::size_t referred) noexcept;
-// Makes the pages of a large block that was never touched, for a frame of `bytes`.
+// Commits the pages of a cold block in one call, if the frame of `bytes` is large.
 void make_pages(const memory::OwnedBlock& block, std::uint64_t bytes) noexcept;
 // Writes the list of blocks behind the frame. kInvalid: more than kMostReferences.
 Status write_references(std::span<const memory::BlockRef> referred, memory::Arena& arena, memory::OwnedBlock& block,
                         const platform::WaitContext& wait);
 
-// Writes the message to a block that has block_bytes(). The hooks are told of copies above 64 KiB.
+// Returns true if the message can go without a block where frames of `inline_bytes` fit.
+template <class Message>
+bool fits_inline(Message& message, std::uint64_t inline_bytes) noexcept {
+  return message.bytes() <= inline_bytes && message.blocks().empty();
+}
+
+// Writes the message to a block of at least block_bytes(). Releases the interpreter lock (`wait.hooks`) for frames
+// above 64 KiB.
 template <class Message>
 Status write_block(Message& message, memory::Arena& arena, memory::OwnedBlock& block,
                    const platform::WaitContext& wait) {
@@ -39,14 +46,14 @@ Status write_block(Message& message, memory::Arena& arena, memory::OwnedBlock& b
   return message.blocks().empty() ? success() : write_references(message.blocks(), arena, block, wait);
 }
 
-// Writes the message to where `channel` will take it from, and makes `out` that: in `scratch`, which must live until it
-// was put, or in a block that it reserves. Errors: those of Sending::reserve() and write_references(); kFull also when
-// a stopped process keeps the arena's lock. Nothing is put yet.
+// Prepares `out` for Sending::put(): writes a small message to `scratch`, which must live until the put, and any other
+// message to a block that it reserves. Errors: those of Sending::reserve() and write_references(); kFull also if a
+// stopped process holds the arena's lock.
 template <class Message>
 [[gnu::always_inline]] inline Status stage(Message& message, channel::Channel& channel, InlineFrame& scratch,
                                            channel::Outgoing& out, const platform::WaitContext& wait) {
   const std::uint64_t bytes = message.bytes();
-  if (bytes <= channel.inline_bytes() && message.blocks().empty()) {
+  if (fits_inline(message, channel.inline_bytes())) {
     message.write(scratch.bytes);
     out.block.abandon();
     out.inline_frame = {scratch.bytes, static_cast<std::size_t>(bytes)};
@@ -62,7 +69,7 @@ template <class Message>
 }
 
 // Writes the message to a new block that a Latest, or a Broadcast, may name. Errors: those of Allocator::allocate() and
-// write_references(). Nothing is published yet.
+// write_references(); kTimeout, not kFull as in stage(), if a stopped process holds the arena's lock.
 template <class Message>
 Result<memory::OwnedBlock> stage_published(Message& message, memory::Arena& arena, const platform::WaitContext& wait) {
   auto block =

@@ -77,6 +77,7 @@ class FrameBuilder : public NodeColumns {
   void write_metadata(std::byte* out) const noexcept;
   // Writes the rest, padding included. Touches neither the columns nor anything but the memory added and `out`.
   void copy_buffers(std::byte* out) const noexcept;
+  // Writes the whole frame: both of the above. Reads only the builder's own memory and the memory added.
   void write(std::byte* out) const noexcept;
 
  private:

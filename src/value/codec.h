@@ -26,11 +26,12 @@ struct Origin {
 
 // What a message may have.
 struct EncodeOptions {
-  bool allow_pickle = true;  // false: encode() refuses to forward pickles, classes and functions
+  bool allow_pickle = true;  // false: encode() refuses to forward pickles, and classes and functions but the factory of
+                             // a defaultdict
   bool portable = false;     // true: encode() refuses to forward what has a meaning on this machine only
 };
 
-// The memory of one array, or of one segment of a Cap'n Proto message.
+// The memory that may go by reference: that of one array, or the block that a Cap'n Proto segment starts.
 struct ArrayMemory {
   const std::byte* begin = nullptr;
   std::uint64_t bytes = 0;
@@ -47,8 +48,8 @@ struct LentRange {
 // Decides for the arrays of one message which of them go by reference, and has the options of the message.
 template <class T>
 concept Lender = requires(T& lender, const ArrayMemory& memory, const Origin& origin) {
-  // Returns nullopt for an array that is to be copied. encode() asks about each array that has elements; about received
-  // ones only if they may be given away or shown.
+  // Returns nullopt for an array that is to be copied. encode() asks about each array that has elements, and about each
+  // Cap'n Proto segment that has a block of its own; about received arrays only if they may be given away or shown.
   { lender.lend(memory) } -> std::same_as<std::optional<LentRange>>;
   // Returns true if another message gives `origin` away, or is going to.
   { lender.is_given(origin) } -> std::same_as<bool>;
@@ -56,8 +57,9 @@ concept Lender = requires(T& lender, const ArrayMemory& memory, const Origin& or
 };
 
 // Makes `builder` hold exactly `value`, finished: its total_bytes() is known. `value` must live until the frame was
-// written. kPickleRefused, kInvalid: the value forwards what the options exclude. kInvalid: it is deeper than
-// kMaxDepth, or has an array that cannot be (its message says which rule). kMessageTooLarge and kOutOfSharedMemory as
+// written. kPickleRefused: it forwards what needs pickle, and may not. kInvalid: it is nested too deep, or has text
+// that is not UTF-8, an impossible array or Cap'n Proto message, an Item that another message gives away, or something
+// that is not portable and has to be; the error says which. kMessageTooLarge, kOutOfSharedMemory: see
 // FrameBuilder::finish(). The definition is in encoder.h.
 template <Lender L>
 Status encode(const Value& value, format::FrameBuilder& builder, L& lender);

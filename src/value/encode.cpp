@@ -1,4 +1,4 @@
-// What encode() refuses, and the encode() that lends nothing.
+// The errors of encode(), and the encode() that copies every array.
 #include <algorithm>
 #include <bit>
 #include <string>
@@ -86,7 +86,8 @@ bool check_texts(const Value& value, Error& error) {
 Status check_segments(const CapnpRef& message) {
   const std::size_t count = message.segments.size();
   if (count == 0 || count > kMaxSegments) {
-    return invalid("Cannot send a Cap'n Proto message with " + std::to_string(count) + " segments; it needs 1 to 512.");
+    return invalid("Cannot send a Cap'n Proto message with " + std::to_string(count) + " segments; it needs 1 to " +
+                   std::to_string(kMaxSegments) + ".");
   }
   if (!message.lent_bytes.empty() && message.lent_bytes.size() != count) {
     return invalid("lent_bytes has " + std::to_string(message.lent_bytes.size()) + " entries for " +

@@ -1,4 +1,4 @@
-// encode(): a Value to columns. Include this file only where a class of your own decides which arrays go by reference.
+// encode(): writes a Value as a frame. Include this header only to define a Lender.
 #pragma once
 
 #include <algorithm>
@@ -21,11 +21,12 @@
 
 namespace shmtree::value {
 
-// kInvalid, for a text that is not UTF-8: receivers in Python could not read it. `what` names it: "A text to send".
+// Returns kInvalid for text that is not UTF-8, which receivers in Python could not read. `what` begins the error: "A
+// text to send".
 Error no_text(const char* what, std::string_view text);
 // False with the error set if a text in `value` is not UTF-8.
 bool check_texts(const Value& value, Error& error);
-// kInvalid for segments that cannot be a Cap'n Proto message.
+// Returns kInvalid for segments that cannot be a Cap'n Proto message.
 Status check_segments(const CapnpRef& message);
 
 template <Lender L>
@@ -40,7 +41,7 @@ class Encoder {
   }
 
   Error error;
-  bool has_bytes = false;    // which may lie where texts do
+  bool has_bytes = false;    // the frame's texts may have bytes among them that are not UTF-8
   bool wants_moved = false;  // not encoded: it has to know which Items were moved into the value
 
  private:
@@ -105,10 +106,10 @@ class Encoder {
     return true;
   }
 
-  // Apart, for the sake of the others.
+  // Not inlined, so that the common cases stay small.
   [[gnu::noinline, gnu::cold]] bool add(const Forward& forward) {
     has_bytes = true;
-    wants_moved = moved_ == nullptr && has_company(forward);
+    wants_moved = moved_ == nullptr && has_other_items(forward);
     if (wants_moved) return false;
     Status added = add_forwarded(forward, moved_, builder_, lender_);
     if (added) return true;
@@ -167,9 +168,7 @@ class Encoder {
 
   bool enter() { return builder_.enter() || too_deep(); }
   [[gnu::noinline, gnu::cold]] bool too_deep() {
-    error = builder_.has_no_stack()
-                ? invalid("A value to send is nested too deep for the stack of this thread.")
-                : invalid("A value to send is nested deeper than " + std::to_string(kMaxDepth) + ".");
+    error = too_deep_error(builder_);
     return false;
   }
 

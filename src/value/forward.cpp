@@ -1,4 +1,4 @@
-// What forwarding needs to know of the Items that were moved, and what it refuses.
+// Which Items were moved into a value, and the errors of forwarding.
 #include "value/forward.h"
 
 #include <algorithm>
@@ -44,14 +44,14 @@ void MovedItems::find(const Value& value) {
   items_.erase(std::unique(items_.begin(), items_.end()), items_.end());
 }
 
-long MovedItems::of(const Tree& tree) const noexcept {
+long MovedItems::count_of(const Tree& tree) const noexcept {
   const auto before = [](const Item* item, const Tree* message) { return message_of(item) < message; };
   const auto begin = std::lower_bound(items_.begin(), items_.end(), &tree, before);
   const auto end = std::find_if(begin, items_.end(), [&](const Item* item) { return message_of(item) != &tree; });
   return end - begin;
 }
 
-bool has_company(const Forward& forward) noexcept {
+bool has_other_items(const Forward& forward) noexcept {
   const std::shared_ptr<const Tree>& tree = Tree::of(*forward.item);
   return forward.moved && tree != nullptr && tree->home != nullptr && tree.use_count() > 1;
 }
@@ -59,7 +59,7 @@ bool has_company(const Forward& forward) noexcept {
 Origin origin_of(const Forward& forward, const std::shared_ptr<const Tree>& tree, const MovedItems* moved) {
   Origin origin{.home = tree->home};
   if (origin.home == nullptr) return origin;
-  origin.to_give = forward.moved && tree.use_count() == (moved == nullptr ? 1 : moved->of(*tree));
+  origin.to_give = forward.moved && tree.use_count() == (moved == nullptr ? 1 : moved->count_of(*tree));
   std::atomic_thread_fence(std::memory_order_acquire);
   const auto& arrays = tree->arrays;
   origin.to_show = std::all_of(arrays.begin(), arrays.end(), [](const Array& array) { return array.read_only; });
@@ -74,7 +74,7 @@ bool is_local(const Tree& tree, const Node& node) noexcept {
 Error refused(const std::shared_ptr<const Tree>& message, std::uint32_t index) {
   const std::string way = Tree::item(message, index).way();
   std::string text("The message to forward has a ");
-  text.append(name_of(message->at(index).kind)).append(" in it, and this channel takes no pickles.");
+  text.append(name_of(message->at(index).kind)).append(" in it, and pickles are refused here (allow_pickle=False).");
   return Error{.code = Code::kPickleRefused,
                .message = way.empty() ? text : std::string(way).append(": ").append(text)};
 }
@@ -91,6 +91,13 @@ Error not_portable(const std::shared_ptr<const Tree>& message, std::uint32_t ind
 Error given_away() {
   return {.code = Code::kInvalid,
           .message = "An Item that was moved into this value is gone: another put of it gave it away, or is about to."};
+}
+
+Error too_deep_error(const format::FrameBuilder& builder) {
+  return {.code = Code::kInvalid,
+          .message = builder.has_no_stack()
+                         ? "A value to send is nested too deep for the stack of this thread."
+                         : "A value to send is nested deeper than " + std::to_string(kMaxDepth) + "."};
 }
 
 }  // namespace shmtree::value

@@ -23,16 +23,16 @@ namespace shmtree::value {
 class MovedItems {
  public:
   explicit MovedItems(const Value& value) { find(value); }
-  // How many of them are of that message.
-  long of(const Tree& tree) const noexcept;
+  // Returns how many of them belong to that message.
+  long count_of(const Tree& tree) const noexcept;
 
  private:
   void find(const Value& value);
   std::vector<const Item*> items_;  // sorted by message, each once
 };
 
-// Whether an Item that was moved has company: others of its message, which may have been moved into the same value.
-bool has_company(const Forward& forward) noexcept;
+// Returns true if the Item was moved and others of its message exist, which may have been moved into the same value.
+bool has_other_items(const Forward& forward) noexcept;
 
 // Returns the origin of a message's arrays. They may be given away if all Items of the message were moved into this
 // value. Acquires what other threads wrote into the arrays before they released their Items.
@@ -45,10 +45,12 @@ constexpr bool needs_pickle(Kind kind) noexcept {
 // portable.
 bool is_local(const Tree& tree, const Node& node) noexcept;
 
-// The errors for a node that a frame may not have, and for a message that another one has.
+// The errors for a node that the options exclude, for an Item that another message gives away, and for a value of too
+// many levels.
 Error refused(const std::shared_ptr<const Tree>& message, std::uint32_t index);
 Error not_portable(const std::shared_ptr<const Tree>& message, std::uint32_t index);
 Error given_away();
+Error too_deep_error(const format::FrameBuilder& builder);
 
 // Makes `source` refer to `memory`, where its elements are, if `lender` lends that memory.
 template <Lender L>
@@ -79,7 +81,7 @@ class Forwarder {
     bool is_open = true;
   };
 
-  // What an earlier part of the message was, may be first met in the part that is forwarded.
+  // A reference may point to a node outside the forwarded part. The first use adds the node, later ones refer to it.
   Status add_once(std::uint32_t index, bool is_factory) {
     const std::uint32_t target = tree_.references->target_of(index);
     Forwarded& at = forwarded_[target];
@@ -91,8 +93,9 @@ class Forwarder {
     }
     const Kind kind = tree_.at(target).kind;
     if (at.is_open && !format::is_there_before_its_items(kind)) {
-      return Error{.code = Code::kInvalid,
-                   .message = "The part to forward is in itself, which only the whole message can say."};
+      return Error{
+          .code = Code::kInvalid,
+          .message = "Cannot forward this part: a tuple or similar in it contains itself. Forward the whole message."};
     }
     builder_.add_reference(at.position);
     return success();
@@ -108,10 +111,7 @@ class Forwarder {
     builder_.add_kind(node.kind);
     const bool numbers = node.kind == Kind::kIntList || node.kind == Kind::kFloatList;
     if (node.child_count == 0 || numbers) return follow(format::grammar_of(node.kind), node);
-    if (!builder_.enter()) {
-      return Error{.code = Code::kInvalid,
-                   .message = "A value to send is nested deeper than " + std::to_string(kMaxDepth) + "."};
-    }
+    if (!builder_.enter()) return too_deep_error(builder_);
     Status added = follow(format::grammar_of(node.kind), node);
     builder_.leave();
     return added;

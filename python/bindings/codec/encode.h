@@ -3,12 +3,11 @@
 //   BorrowedSession session;
 //   if (!session->encode(object, options)) return nullptr;              // a Python error is set, nothing was written
 //   format::FrameBuilder& builder = session->builder();                 // builder.total_bytes() is known now
-//   builder.write_metadata(out);
-//   builder.copy_buffers(out);                                          // may run without the GIL
+//   builder.write(out);                                                 // may run without the GIL
 //
-// All calls need the GIL, except copy_buffers(). The session keeps alive, unchanged in place, all memory that the
-// builder refers to, until it is given back; so the copy may run without the GIL while other threads empty the
-// containers that were sent.
+// All calls need the GIL, except write() and its parts, write_metadata() and copy_buffers(). The session keeps alive,
+// unchanged in place, all memory that the builder refers to, until it is given back; so the copy may run without the
+// GIL while other threads empty the containers that were sent.
 #pragma once
 
 #include <cstddef>

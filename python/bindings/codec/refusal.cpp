@@ -53,7 +53,7 @@ bool add_refuser(PyObject* refusal, const char* refuser) {
   return text && add_text(refusal, text.get());
 }
 
-// Adds how an object without a native kind can be sent all the same, if the package knows.
+// Appends how to send `refused` without pickle, if the package knows a way.
 void add_remedy(PyObject* refusal, PyObject* refused) {
   Ref text(call_python(package().remedy_for, refused));
   if (text && PyUnicode_Check(text.get()) && PyUnicode_GET_LENGTH(text.get()) != 0) add_text(refusal, text.get());
@@ -67,7 +67,7 @@ void explain_refused_object(EncodeSession& session, PyObject* object, const char
   if (!refusal) return;
   if (has_no_path(refusal.get())) {
     Ref path(call_python(package().path_of_refused, object, refused ? refused.get() : Py_None));
-    // Without one it is an error of the object's own code.
+    // If there is no path, the object's own code raised.
     const bool has_place = path && PyUnicode_Check(path.get()) && add_path(refusal.get(), path.get());
     if (has_place || (refused && clear_ordinary_exception())) add_refuser(refusal.get(), refuser);
     if (refused && clear_ordinary_exception()) add_remedy(refusal.get(), refused.get());

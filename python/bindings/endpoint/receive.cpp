@@ -97,17 +97,17 @@ bool parse_get(const char* function, PyObject* const* args, Py_ssize_t nargs, Py
          parse_copy_policy(given[2], copy);
 }
 
-// Makes an object of the delivery that a channel has given to this process.
-using NewDelivery = PyObject*(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
+// Makes the Python object for a delivery to this process.
+using MakeDelivery = PyObject*(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
 
-PyObject* take_as(NewDelivery* made, Endpoint* self, Deadline deadline, CopyPolicy copy) {
+PyObject* take_as(MakeDelivery* make, Endpoint* self, Deadline deadline, CopyPolicy copy) {
   const endpoint::Call call(self->port);
   Channel* channel = begin_receiving(self);
   if (!channel) return nullptr;
   EndHooks hooks(self, End::kReceiving);
   auto delivery = channel->take({deadline, &hooks});
   if (!delivery) return raise_waited(self, hooks, delivery.error());
-  return made(self, std::move(*delivery), copy);
+  return make(self, std::move(*delivery), copy);
 }
 
 PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {

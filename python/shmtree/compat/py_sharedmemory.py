@@ -32,7 +32,7 @@ def seconds(timeout: float | None) -> float | None:
 
 
 class _End(End):
-    """What both ends have: no UnusedEndWarning, and a ``with`` that raises ChannelClosed if the end was closed."""
+    """Base of both ends. Emits no UnusedEndWarning; entering a closed end with ``with`` raises ChannelClosed."""
 
     __slots__ = ()
 

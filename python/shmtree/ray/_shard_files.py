@@ -98,7 +98,8 @@ class Loading(NamedTuple):
     def load(self, path: str, shard: int) -> ReplayBuffer:
         return ReplayBuffer.load(folder_of(path, shard), **self._asdict())
 
-    def change(self, saved: Spec) -> Spec:
+    def with_changes(self, saved: Spec) -> Spec:
+        """Returns the saved spec with the samplers and the gamma that this load asks for."""
         return _files.changed(saved, self.sampler, self.samplers, "saved", self.gamma, "saved")
 
 
@@ -129,7 +130,7 @@ def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, mis
                 f"nodes {where} can read it, and each loads one shard"
             )
     largest = max(found, key=lambda shard: found[shard].room.capacity or 0)
-    plan = _parts.Plan(how.change(specs[largest]), found[largest].room, how.seed)
+    plan = _parts.Plan(how.with_changes(specs[largest]), found[largest].room, how.seed)
     return Loads({shard: node for node, shard in nodes.items()}, plan, None if last is None else last.buffer)
 
 

@@ -85,7 +85,7 @@ set(flags "")
 if(SANITIZE)
   set(flags -fsanitize=${SANITIZE})
 endif()
-# Each program has the whole library in it: with its debug information 58 MB, 35 times.
+# The library's debug information adds 58 MB to each program.
 set(link_flags -Wl,--strip-debug)
 run(${CMAKE_COMMAND} -S ${CONSUMER_DIR} -B ${root}/build -G ${GENERATOR} -DCMAKE_CXX_COMPILER=${CXX}
     -DCMAKE_PREFIX_PATH=${root}/prefix -DCMAKE_CXX_FLAGS=${flags}
