@@ -81,13 +81,14 @@ def add_both(buffer: Any, far: Any, here: list[int], there: list[int], *more: An
 
 
 def fits(values: Any, likely: dict[int, float]) -> bool:
-    """Below 5 deviations of chi-square."""
+    """Pearson's test, which rejects right draws once in 10**9: Wilson and Hilferty's normal is below 6 deviations."""
     times, total, draws = Counter(np.asarray(values).tolist()), sum(likely.values()), len(values)
     assert times.keys() <= likely.keys()
     expected = {value: draws * weight / total for value, weight in likely.items()}
     statistic = sum((times[value] - each) ** 2 / each for value, each in expected.items())
     freedom = len(likely) - 1
-    return bool(statistic < freedom + 5 * np.sqrt(2 * freedom))
+    spread = 2 / (9 * freedom)
+    return bool(((statistic / freedom) ** (1 / 3) - (1 - spread)) / np.sqrt(spread) < 6)
 
 
 def test_every_row_of_every_shard_is_as_likely(make: Any, far: Any) -> None:
