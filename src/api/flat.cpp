@@ -57,7 +57,7 @@ Result<ByteRun> bytes_in(const Item& item) {
 Result<Lent> lend(const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind, std::size_t bytes,
                   const WaitContext& wait) {
   if (bytes == 0) return Error{Code::kInvalid, "a loan of no bytes"};
-  if (bytes > format::kMaxFrameBytes - format::kFlatBuffer) {
+  if (bytes > format::kMaxFlatBytes) {
     return Error{Code::kMessageTooLarge, "a loan of more than 256 TiB"};
   }
   LoanPointer lent(new LoanedBlock{.arena = arena, .kind = kind});

@@ -1,4 +1,4 @@
-// A Value that endpoint::put() puts.
+// A Value as a message of endpoint/put.h.
 #pragma once
 
 #include <utility>

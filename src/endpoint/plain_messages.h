@@ -1,6 +1,6 @@
 // Messages (endpoint/put.h) that refer to no block and give nothing away: a finished frame, or a run of bytes.
 //
-// Thread safety: values. The bytes are the caller's until the message was put.
+// Thread safety: values. The caller keeps the bytes alive and unchanged until the put returns.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ class PlainMessage {
   void settle() const noexcept {}
 };
 
-// A frame that is there already, whole.
+// A finished frame.
 class WholeFrame : public PlainMessage {
  public:
   explicit WholeFrame(std::span<const std::byte> frame) noexcept : frame_(frame) {}
@@ -39,7 +39,7 @@ class FlatFrame : public PlainMessage {
  public:
   // kMessageTooLarge for a run that no frame can hold.
   static Result<FlatFrame> make(std::span<const std::byte> run, std::uint64_t inline_bytes) {
-    if (run.size() <= format::kMaxFrameBytes - format::kFlatBuffer) return FlatFrame(run, inline_bytes);
+    if (run.size() <= format::kMaxFlatBytes) return FlatFrame(run, inline_bytes);
     return Error{.code = Code::kMessageTooLarge,
                  .message = "a message of " + std::to_string(run.size()) + " bytes; the most is 256 TiB"};
   }

@@ -7,11 +7,11 @@
 //   settle()    is called after the put: what the message gives away is given.
 // Its destructor takes back what was not given away.
 //
-// A child may be forked at any time before a message was put: in code of the user's that encoding runs, in a signal
-// handler while the call waits. Then parent and child go on with it, and what it gives away only the parent has to
-// give. So is_ours() is asked once the message is in a block: that has a writer, and goes into a channel only by it.
+// User code may fork at any time before the put: code that encoding calls, or a signal handler while the call waits.
+// Parent and child then both continue, but only the parent may give the memory away. So put() calls is_ours() after it
+// has written the message to a block: only the process that wrote a block can put it into a channel.
 //
-// Thread safety: none for a message or a batch; channels are anybody's.
+// Thread safety: none for a message or a batch; any thread may use the channel.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 
 namespace shmtree::endpoint {
 
-// Of a message that is not ours.
+// Returns the error for a message for which is_ours() is false.
 inline Error not_ours() {
   return Error{Code::kInvalid,
                "this message gives away arrays of the process that forked while it was put: it is the "
@@ -46,13 +46,13 @@ template <class Message>
   return ticket;
 }
 
-// Small messages that are put together, in order; a large one when all before it have been.
+// Collects small messages and puts them together, in order. Puts a large message by itself, after those before it.
 class Batch {
  public:
   Batch(channel::Channel& channel, const platform::WaitContext& wait) noexcept : channel_(channel), wait_(wait) {}
 
-  // `alone`: the message has to be there until it was put. What was added before may fail here, and then this is not
-  // added.
+  // `alone`: puts the message before this returns, because it does not outlive the call. If the put of earlier messages
+  // fails, returns that error and does not add this one.
   template <class Message>
   Status add(Message&& message, bool alone) {
     const bool small = fits_inline(message, channel_.inline_bytes()) && !alone;
@@ -69,7 +69,7 @@ class Batch {
     if (went) message.settle();
     return went;
   }
-  // From the return on nothing waits any more: what did not go never does.
+  // Puts all collected messages. After an error, drops those that were not put.
   Status flush() {
     if (waiting_ == 0) return success();
     const std::size_t count = std::exchange(waiting_, 0);

@@ -1,5 +1,5 @@
-// A message on its way into a channel, a Latest or a Broadcast, and a received one on its way out: the steps that every
-// language shares. endpoint/put.h says what a message has.
+// Writes a message to memory for a channel, a Latest or a Broadcast, and finds the blocks that a received frame refers
+// to. endpoint/put.h lists the functions of a message.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 namespace shmtree::endpoint {
 
-// Where a frame that travels inside the ring is written before it is put.
+// Memory for a small frame, from which put() copies it into the ring.
 struct InlineFrame {
   alignas(64) std::byte bytes[channel::kMostInlineBytes];
 };
@@ -80,8 +80,8 @@ Result<memory::OwnedBlock> stage_published(Message& message, memory::Arena& aren
   return block;
 }
 
-// The bytes of the blocks that a received frame's external references stand for, `referred` being what
-// BlockTable::referred_to_by() says of the frame's block; valid as long as that is held. Empty for one that is gone.
+// Returns the bytes of each block of `referred`, which BlockTable::referred_to_by() returns for the block of a received
+// frame. They are valid while this process holds that block. Empty for a block that was freed.
 std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
                                                         std::span<const memory::BlockRef> referred);
 

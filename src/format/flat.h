@@ -20,6 +20,7 @@ namespace shmtree::format {
 
 // Where the bytes begin in a frame with padding.
 inline constexpr std::uint64_t kFlatBuffer = kBufferAlignment;
+inline constexpr std::uint64_t kMaxFlatBytes = kMaxFrameBytes - kFlatBuffer;  // of the bytes value
 inline constexpr std::uint64_t kFlatPadding = kFlatBuffer - sizeof(FrameHeader);
 
 // Bytes of the frame with a run of `count`: without padding, and with it.

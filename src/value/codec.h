@@ -24,7 +24,7 @@ struct Origin {
   bool to_show = false;        // no process can write into any of its arrays
 };
 
-// What a message may have.
+// Which nodes encode() refuses to forward.
 struct EncodeOptions {
   bool allow_pickle = true;  // false: encode() refuses to forward pickles, and classes and functions but the factory of
                              // a defaultdict
