@@ -496,6 +496,34 @@ def test_impossible_flag_value_is_corrupt(value: Any) -> None:
         shmtree.unpack(flag(Colour, value))
 
 
+if sys.version_info >= (3, 11):
+
+    class Conforming(enum.Flag, boundary=enum.CONFORM):
+        A = 1
+        B = 2
+
+    class Keeping(enum.Flag, boundary=enum.KEEP):
+        A = 1
+
+    class Renamed(enum.Flag, boundary=enum.CONFORM):
+        A = 1
+
+        @classmethod
+        def _missing_(cls, value: object) -> Any:
+            return cls.A
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a Flag has a boundary since Python 3.11")
+@pytest.mark.parametrize("allow_pickle", [False, True])
+def test_flag_never_arrives_with_fewer_bits(allow_pickle: bool) -> None:
+    for value in (5, 4, 1 << 100):
+        with pytest.raises(shmtree.IncompatibleMessage, match=r"no member of .* here.*Members here: .*A"):
+            shmtree.unpack(flag(Conforming, value), allow_pickle=allow_pickle)
+    assert shmtree.unpack(flag(Conforming, 3), allow_pickle=allow_pickle) is Conforming.A | Conforming.B
+    assert shmtree.unpack(flag(Keeping, 5), allow_pickle=allow_pickle).value == 5
+    assert shmtree.unpack(flag(Renamed, 8), allow_pickle=allow_pickle) is Renamed.A
+
+
 class Picky(enum.IntFlag):
     A = 1
 

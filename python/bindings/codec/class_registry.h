@@ -101,6 +101,9 @@ const ClassInfo* registered_class(std::string_view name);
 // True for a Flag: its members are the named ones and all their combinations.
 bool is_flag(PyTypeObject* type) noexcept;
 
+// True if the Flag has a `_missing_` of its own, which says what a value with unknown bits becomes.
+bool maps_unknown_bits(PyTypeObject* type);
+
 // Whether calling it without arguments is harmless whoever asks: builtin containers, numbers and strings.
 bool is_harmless_factory(PyObject* object);
 

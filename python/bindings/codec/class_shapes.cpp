@@ -310,6 +310,10 @@ bool is_flag(PyTypeObject* type) noexcept {
   return PyType_IsSubtype(type, flag_type);
 }
 
+bool maps_unknown_bits(PyTypeObject* type) {
+  return lookup(type, "_missing_").get() != lookup(flag_type, "_missing_").get();
+}
+
 bool is_harmless_factory(PyObject* object) {
   const PyTypeObject* const harmless[] = {
       &PyList_Type,      &PyDict_Type,      &PySet_Type,   &PyLong_Type,       &PyFloat_Type,

@@ -210,6 +210,18 @@ PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyOb
   return made.release();
 }
 
+// True if a Flag dropped bits of `value` when it made the member, as a Flag with the boundary CONFORM does. That is the
+// default of Python 3.11.0 to 3.11.3. False also if a Python error is set that is not ordinary.
+bool has_dropped_bits(PyTypeObject* type, PyObject* value, PyObject* member) {
+  if (!is_flag(type) || !PyLong_CheckExact(value) || maps_unknown_bits(type)) return false;
+  int overflow = 0;
+  const bool is_negative = PyLong_AsLongLongAndOverflow(value, &overflow) < 0 && overflow == 0;
+  if (is_negative || overflow < 0) return false;  // it stands for all bits but some: the class says which there are
+  const Ref kept(PyObject_GetAttrString(member, "_value_"));
+  const bool is_other = kept && PyObject_RichCompareBool(kept.get(), value, Py_EQ) == 0;
+  return clear_ordinary_exception() && is_other;
+}
+
 // Formats a value for an error text. Values of a message may be of any size, so only short ones are shown.
 Ref shown(PyObject* value) {
   int overflow = 0;
@@ -231,14 +243,17 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
   }
   if (PyErr_Occurred()) return nullptr;
   const bool is_new_flag = members && is_flag(type);
-  PyObject* member =
-      is_new_flag ? new_flag(decoder, type, members.get(), value) : call_python(type_object(type), value);
+  Ref member(is_new_flag ? new_flag(decoder, type, members.get(), value) : call_python(type_object(type), value));
+  if (member && !has_dropped_bits(type, value, member.get())) return PyErr_Occurred() ? nullptr : member.release();
   // A class says in several ways that it lacks the value: ValueError, TypeError if it has no members at all, and
   // whatever its _missing_ raises, for example for a value that has no hash.
-  if (member || !PyErr_Occurred() || !is_ordinary_exception()) return member;
-  const bool says_no_more = PyErr_ExceptionMatches(PyExc_ValueError);  // and may show a large value
-  Ref cause = take_exception();
-  if (says_no_more) cause = Ref();
+  Ref cause;
+  if (!member) {
+    if (!PyErr_Occurred() || !is_ordinary_exception()) return nullptr;
+    const bool says_no_more = PyErr_ExceptionMatches(PyExc_ValueError);  // and may show a large value
+    cause = take_exception();
+    if (says_no_more) cause = Ref();
+  }
   const Ref text = shown(value);
   if (!text) return nullptr;
   return no_member(decoder, info, position, "'%.500s' has no member of %U here", text.get(), std::move(cause));
