@@ -5,7 +5,7 @@ target_compile_features(shmtree_options INTERFACE cxx_std_20)
 target_compile_options(shmtree_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion $<$<BOOL:${SHMTREE_WERROR}>:-Werror>)
 if(SHMTREE_CRASH_POINTS)
-  target_compile_definitions(shmtree_options INTERFACE SHMTREE_CRASH_POINTS=1)
+  target_compile_definitions(shmtree_options INTERFACE SHMTREE_CRASH_POINTS=1 SHMTREE_DCHECKS=1)
 endif()
 
 if(SHMTREE_SANITIZE)

@@ -7,6 +7,7 @@
 #include <new>
 #include <string>
 
+#include "platform/dcheck.h"
 #include "platform/machine.h"
 
 namespace shmtree::channel {
@@ -89,6 +90,7 @@ bool RingTail::leaves_memory(std::uint64_t queued_bytes, std::uint64_t unallocat
 }
 
 RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept {
+  SHMTREE_DCHECK(!messages.empty() && messages.size() <= kMostAtOnce);
   ChannelHeader& shared = control_.shared;
   const std::uint64_t tail = load_relaxed(shared.tail);
   Segment last;

@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "platform/dcheck.h"
+
 namespace shmtree::format {
 
 // Not a std::vector, for three reasons: an append is a compare and a store that always inlines, what is kept over
@@ -58,7 +60,10 @@ class Column {
     }
   }
 
-  void truncate(std::size_t count) noexcept { end_ = begin_ + count; }
+  void truncate(std::size_t count) noexcept {
+    SHMTREE_DCHECK(count <= size());
+    end_ = begin_ + count;
+  }
 
   T* data() noexcept { return begin_; }
   const T* data() const noexcept { return begin_; }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "platform/dcheck.h"
 #include "platform/stack.h"
 #include "shmtree/kind.h"
 
@@ -19,8 +20,14 @@ class Depth {
   bool enter() noexcept { return enter_measured() || enter_deeper(); }
   // The same for a level that the measured stack has room for. If false, call enter().
   bool enter_measured() noexcept { return level_ < allowed_ ? (++level_, true) : false; }
-  void leave() noexcept { --level_; }
-  void back_to(std::size_t level) noexcept { level_ = level; }
+  void leave() noexcept {
+    SHMTREE_DCHECK(level_ != 0);
+    --level_;
+  }
+  void back_to(std::size_t level) noexcept {
+    SHMTREE_DCHECK(level <= level_);
+    level_ = level;
+  }
   std::size_t level() const noexcept { return level_; }
   // Reason of the last enter() that returned false.
   Why why() const noexcept { return level_ < kMaxDepth ? Why::kNoStack : Why::kTooDeep; }

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "format/metadata_writer.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::format {
 
@@ -200,6 +201,7 @@ Status FrameBuilder::encode() noexcept {
 }
 
 void FrameBuilder::write_metadata(std::byte* out) const noexcept {
+  SHMTREE_DCHECK(sizeof(FrameHeader) + metadata_bytes_ <= total_bytes_);
   write_header(out, metadata_bytes_, total_bytes_);
   std::memcpy(out + sizeof(FrameHeader), metadata_.data(), metadata_bytes_);
 }

@@ -14,6 +14,7 @@
 #include "format/depth.h"
 #include "format/layout.h"
 #include "format/references.h"
+#include "platform/dcheck.h"
 #include "shmtree/kind.h"
 
 namespace shmtree::format {
@@ -63,7 +64,10 @@ class NodeColumns {
 
   // Puts another kind on an earlier node: the position is kinds() before its add_kind().
   std::size_t kinds() const noexcept { return kinds_.size(); }
-  void set_kind(std::size_t position, Kind kind) noexcept { kinds_[position] = static_cast<std::uint8_t>(kind); }
+  void set_kind(std::size_t position, Kind kind) noexcept {
+    SHMTREE_DCHECK(position < kinds() || kinds_.failed());
+    kinds_[position] = static_cast<std::uint8_t>(kind);
+  }
 
   // The object of an earlier node again (kReference): `position` is what kinds() was before its add_kind().
   void add_reference(std::size_t position) noexcept;

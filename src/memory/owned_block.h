@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "memory/block_pool.h"
+#include "platform/dcheck.h"
 
 namespace shmtree::memory {
 
@@ -34,7 +35,10 @@ class OwnedBlock {
   BlockRef ref() const noexcept { return ref_; }
   // A forked child has it as well, and is not.
   Identity writer() const noexcept { return writer_; }
-  std::byte* data() const noexcept { return data_; }
+  std::byte* data() const noexcept {
+    SHMTREE_DCHECK(valid());
+    return data_;
+  }
   std::uint64_t bytes() const noexcept { return bytes_; }
   // Pages newly committed for it: they have never been touched, so a copy into them is cheaper after populate().
   bool cold() const noexcept { return cold_; }

@@ -4,6 +4,7 @@
 
 #include "memory/event.h"
 #include "platform/atomics.h"
+#include "platform/dcheck.h"
 #include "platform/file.h"
 
 namespace shmtree::memory {
@@ -17,6 +18,7 @@ constexpr std::uint64_t kMostPunched = 64u << 20;  // by one call
 }  // namespace
 
 void OwnedBlock::publish() noexcept {
+  SHMTREE_DCHECK(valid());
   Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
   std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
   // A receiver may have done it already, and even have released the block.

@@ -10,6 +10,7 @@
 #include <limits>
 #include <vector>
 
+#include "platform/dcheck.h"
 #include "platform/file.h"
 #include "replay/leaves.h"
 
@@ -64,6 +65,7 @@ class LeafTree {
   double total() const noexcept { return line(levels() - 1, 0).node[0]; }
   // Nodes 8 x `number` to 8 x `number` + 7 of that level; those beyond its end are nothing.
   const TreeLine& line(std::size_t level, std::uint64_t number) const noexcept {
+    SHMTREE_DCHECK(level < levels_.size() && 8 * number < levels_[level].nodes);
     return lines_[levels_[level].first_line + number];
   }
   double node(std::size_t level, std::uint64_t number) const noexcept {

@@ -68,9 +68,10 @@ class Child {
     wait();
     return WIFEXITED(status_) && WEXITSTATUS(status_) == 0;
   }
-  bool was_killed() {
+  bool was_killed() { return was_killed_by(SIGKILL); }
+  bool was_killed_by(int signal) {
     wait();
-    return WIFSIGNALED(status_) && WTERMSIG(status_) == SIGKILL;
+    return WIFSIGNALED(status_) && WTERMSIG(status_) == signal;
   }
   void kill_and_wait() {
     if (!waited_) kill(pid_, SIGKILL);
