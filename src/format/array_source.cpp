@@ -3,37 +3,35 @@
 #include <bit>
 #include <cstring>
 
+#include "platform/hash.h"
+
 namespace shmtree::format {
 
-namespace {
-
-std::size_t hash_range(const std::byte* begin, std::uint64_t bytes) noexcept {
-  // The highest bits are the best ones: they come first.
-  return std::rotr((std::bit_cast<std::uintptr_t>(begin) + bytes) * 0x9e3779b97f4a7c15, 44);
+std::uint64_t SourceTable::hash(const SourceRange& range) noexcept {
+  return std::rotr(platform::mixed(std::bit_cast<std::uintptr_t>(range.begin) + range.bytes),
+                   44);  // the best bits first
 }
 
-}  // namespace
-
 std::uint32_t SourceTable::intern(const SourceRange& wanted) noexcept {
-  const std::size_t count = ranges_.size();
-  if (2 * (count + 1) > index_.size()) rebuild_index(count < 16 ? kFirstSlots : 4 * count);
-  const std::size_t mask = index_.size() - 1;
   any_shares_ |= wanted.may_share;
-  if (index_.empty() || ranges_.failed() || geometries_.failed()) [[unlikely]]
+  has_no_memory_ |= !numbers_.make_space(hash_of());
+  if (has_no_memory_ || ranges_.failed() || geometries_.failed()) [[unlikely]]
     return 0;
-  std::size_t slot = hash_range(wanted.begin, wanted.bytes) & mask;
-  for (; index_[slot] != 0; slot = (slot + 1) & mask) {
-    SourceRange& known = ranges_[index_[slot] - 1];
-    if (known.begin == wanted.begin && known.bytes == wanted.bytes && same_geometry(known, wanted)) {
-      known.may_share |= wanted.may_share;
-      known.unshared &= wanted.unshared;
-      known.whole_words |= wanted.whole_words;
-      return index_[slot] - 1;
-    }
+  std::uint32_t& number = numbers_.place(hash(wanted), [&](std::uint32_t known) {
+    const SourceRange& range = ranges_[known - 1];
+    return range.begin == wanted.begin && range.bytes == wanted.bytes && same_geometry(range, wanted);
+  });
+  if (number != 0) {
+    SourceRange& known = ranges_[number - 1];
+    known.may_share |= wanted.may_share;
+    known.unshared &= wanted.unshared;
+    known.whole_words |= wanted.whole_words;
+    return number - 1;
   }
+  const auto added = static_cast<std::uint32_t>(ranges_.size());
   ranges_.push(wanted);
-  if (ranges_.size() > count) index_[slot] = static_cast<std::uint32_t>(count + 1);
-  return static_cast<std::uint32_t>(count);
+  if (ranges_.size() > added) numbers_.insert(number, added + 1);
+  return added;
 }
 
 bool SourceTable::same_geometry(const SourceRange& a, const SourceRange& b) const noexcept {
@@ -44,23 +42,13 @@ bool SourceTable::same_geometry(const SourceRange& a, const SourceRange& b) cons
 
 void SourceTable::rewind(const Mark& mark) noexcept {
   geometries_.truncate(mark.geometries);
-  if (ranges_.size() == mark.ranges) return;
-  ranges_.truncate(mark.ranges);
-  rebuild_index(index_.size());
-}
-
-// Empty when memory ran out, which failed() reports.
-void SourceTable::rebuild_index(std::size_t slots) noexcept {
-  slots = std::bit_ceil(slots);
-  if (index_.size() != slots) {
-    index_.clear();
-    if (index_.extend(slots) == nullptr) return;
-  }
-  std::memset(index_.data(), 0, index_.bytes());
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    std::size_t slot = hash_range(ranges_[i].begin, ranges_[i].bytes) & (slots - 1);
-    while (index_[slot] != 0) slot = (slot + 1) & (slots - 1);
-    index_[slot] = static_cast<std::uint32_t>(i + 1);
+  // From the newest on, so that each is still in its place when it is looked up.
+  while (ranges_.size() > mark.ranges) {
+    const auto number = static_cast<std::uint32_t>(ranges_.size());
+    std::uint32_t* found =
+        numbers_.find(hash(ranges_[number - 1]), [number](std::uint32_t known) { return known == number; });
+    if (found != nullptr) numbers_.erase(found, hash_of());
+    ranges_.truncate(number - 1);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "format/column.h"
 #include "format/layout.h"
+#include "platform/flat_table.h"
 #include "shmtree/kind.h"
 
 namespace shmtree::format {
@@ -91,21 +92,25 @@ class SourceTable {
   void clear() noexcept {
     geometries_.clear();
     any_shares_ = false;
-    if (ranges_.empty() && !index_.failed()) return;
+    has_no_memory_ = false;
     ranges_.clear();
-    rebuild_index(kFirstSlots);
+    numbers_.clear_to(kMaxIdlePlaces);
   }
-  int failed() const noexcept { return int{geometries_.failed()} | int{ranges_.failed()} | int{index_.failed()}; }
+  int failed() const noexcept { return int{geometries_.failed()} | int{ranges_.failed()} | int{has_no_memory_}; }
 
  private:
-  static constexpr std::size_t kFirstSlots = 64;
+  static constexpr std::size_t kMaxIdlePlaces = 1024;
   bool same_geometry(const SourceRange& a, const SourceRange& b) const noexcept;
-  void rebuild_index(std::size_t slots) noexcept;
+  static std::uint64_t hash(const SourceRange& range) noexcept;
+  auto hash_of() const noexcept {
+    return [this](std::uint32_t number) { return hash(ranges_[number - 1]); };
+  }
 
   Column<SourceRange> ranges_;
   Column<std::int64_t> geometries_;
-  // Open addressing over ranges_ by (begin, bytes): index + 1, 0 for free. Empty before the first.
-  Column<std::uint32_t> index_;
+  // The numbers of the ranges, counted from 1, by begin and bytes.
+  platform::FlatTable<std::uint32_t> numbers_;
+  bool has_no_memory_ = false;  // for numbers_
   bool any_shares_ = false;
 };
 

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "platform/hash.h"
+
 namespace shmtree::format {
 
 namespace {
@@ -22,7 +24,7 @@ std::size_t hash_name(const char* text, std::size_t bytes) noexcept {
     tail = static_cast<std::uint64_t>(static_cast<std::uint8_t>(text[bytes / 2])) << 8 |
            static_cast<std::uint8_t>(text[bytes - 1]);
   }
-  return ((head ^ std::rotl(tail, 29) ^ bytes) * 0x9e3779b97f4a7c15) >> 56;
+  return platform::mixed(head ^ std::rotl(tail, 29) ^ bytes) >> 56;
 }
 
 }  // namespace

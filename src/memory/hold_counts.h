@@ -1,44 +1,49 @@
-// What one process holds: how many leases of each block it has. A hash table with open addressing and linear probing,
-// so that taking and dropping a hold neither allocates nor frees. Not thread safe.
+// The leases that one process has of each block. Only add() allocates. Thread safety: none.
 #pragma once
 
-#include <cstddef>
-#include <memory>
-
 #include "memory/layout.h"
+#include "platform/flat_table.h"
+#include "platform/hash.h"
 
 namespace shmtree::memory {
 
 class HoldCounts {
  public:
   struct Hold {
-    std::uint64_t id = 0;  // 0: the place is empty
+    std::uint64_t id = 0;
     std::uint32_t generation = 0;
     std::uint32_t leases = 0;
     std::uint32_t in_flight = 0;  // begun by a receiving thread, not a lease yet
     std::uint32_t unused = 0;
+
+    bool is_free() const noexcept { return id == 0; }
   };
 
-  Hold* find(BlockId id) noexcept;
-  // The hold of `id`, added when it is not there; null when there is no memory for it.
-  Hold* add(BlockId id) noexcept;
-  void erase(Hold* hold) noexcept;
-  void clear() noexcept;
+  Hold* find(BlockId id) noexcept { return table_.find(hash(id.value), HasId{id.value}); }
+  // Returns the block's entry, which it adds if there is none. Null if there is no memory for it.
+  Hold* add(BlockId id) noexcept {
+    if (!table_.make_space(hash_of)) return nullptr;
+    Hold& hold = table_.place(hash(id.value), HasId{id.value});
+    if (hold.is_free()) table_.insert(hold, Hold{id.value});
+    return &hold;
+  }
+  void erase(Hold* hold) noexcept { table_.erase(hold, hash_of); }
+  void clear() noexcept { table_.clear(); }
 
   template <class Visit>
   void for_each(Visit visit) {
-    for (std::size_t i = 0; i < capacity_; ++i) {
-      if (places_[i].id != 0) visit(places_[i]);
-    }
+    table_.for_each(visit);
   }
 
  private:
-  std::size_t bucket_of(std::uint64_t id) const noexcept { return (id * 0x9e3779b97f4a7c15u >> 32) & (capacity_ - 1); }
-  bool grow() noexcept;
+  struct HasId {
+    std::uint64_t id;
+    bool operator()(const Hold& hold) const noexcept { return hold.id == id; }
+  };
+  static std::uint64_t hash(std::uint64_t id) noexcept { return platform::mixed(id) >> 32; }
+  static std::uint64_t hash_of(const Hold& hold) noexcept { return hash(hold.id); }
 
-  std::unique_ptr<Hold[]> places_;
-  std::size_t capacity_ = 0;  // a power of two
-  std::size_t count_ = 0;
+  platform::FlatTable<Hold> table_;
 };
 
 }  // namespace shmtree::memory

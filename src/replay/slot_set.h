@@ -1,62 +1,49 @@
 // A small set of numbers, for draws without repetition.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <new>
+
+#include "platform/flat_table.h"
+#include "platform/hash.h"
 
 namespace shmtree::replay {
 
+// Numbers are below 2^64 - 1. Throws std::bad_alloc.
 class SlotSet {
  public:
-  // Empty, with room for so many, and more of them later.
-  void clear(std::size_t most = 0) {
-    size_ = 0;
-    cells_.assign(std::bit_ceil(2 * most + 2), kNone);
+  // Empties the set, and makes space for so many numbers. More can be added later.
+  void clear(std::size_t expected = 0) {
+    table_.clear();
+    if (!table_.make_space_for(expected, hash_of)) throw std::bad_alloc();
   }
-  bool empty() const noexcept { return size_ == 0; }
-  std::size_t size() const noexcept { return size_; }
-  // False when it has it already.
+  bool empty() const noexcept { return size() == 0; }
+  std::size_t size() const noexcept { return table_.size(); }
+  // Returns false if the set has the number already.
   bool add(std::uint64_t number) {
-    if (2 * size_ >= cells_.size()) grow();
-    std::uint64_t& cell = cell_of(number);
-    if (cell == number) return false;
-    cell = number;
-    ++size_;
+    if (!table_.make_space(hash_of)) throw std::bad_alloc();
+    std::uint64_t& cell = table_.place(hash_of(number + 1), Is{number + 1});
+    if (cell != 0) return false;
+    table_.insert(cell, number + 1);
     return true;
   }
   template <class Visit>
   void for_each(Visit visit) const {
-    for (const std::uint64_t cell : cells_) {
-      if (cell != kNone) visit(cell);
-    }
+    table_.for_each([&](std::uint64_t cell) { visit(cell - 1); });
   }
   bool contains(std::uint64_t number) const noexcept {
-    return size_ != 0 && const_cast<SlotSet*>(this)->cell_of(number) == number;
+    return table_.find(hash_of(number + 1), Is{number + 1}) != nullptr;
   }
 
  private:
-  static constexpr std::uint64_t kNone = ~std::uint64_t{0};
+  static std::uint64_t hash_of(std::uint64_t cell) noexcept { return platform::mixed(cell) >> 32; }
+  struct Is {
+    std::uint64_t wanted;
+    bool operator()(std::uint64_t cell) const noexcept { return cell == wanted; }
+  };
 
-  void grow() {
-    std::vector<std::uint64_t> before(std::max<std::size_t>(2 * cells_.size(), 16), kNone);
-    cells_.swap(before);
-    for (const std::uint64_t number : before) {
-      if (number != kNone) cell_of(number) = number;
-    }
-  }
-  // Where the number is, or would be.
-  std::uint64_t& cell_of(std::uint64_t number) noexcept {
-    const std::size_t mask = cells_.size() - 1;
-    std::size_t at = (number * 0x9e3779b97f4a7c15u >> 32) & mask;
-    while (cells_[at] != number && cells_[at] != kNone) at = (at + 1) & mask;
-    return cells_[at];
-  }
-
-  std::vector<std::uint64_t> cells_;
-  std::size_t size_ = 0;
+  platform::FlatTable<std::uint64_t> table_;  // number + 1
 };
 
 }  // namespace shmtree::replay

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "platform/hash.h"
+
 namespace shmtree::python {
 
 struct ClassInfo;
@@ -25,11 +27,11 @@ class CheckedClasses {
     const ClassInfo* info = nullptr;
     std::uint64_t message = 0;
   };
-  static std::size_t slot_of(const ClassInfo* info) noexcept {
-    return (reinterpret_cast<std::uintptr_t>(info) >> 4) * 0x9e3779b97f4a7c15u >> 59;
-  }
+  static constexpr std::size_t kEntries = 32;
+  static std::size_t slot_of(const ClassInfo* info) noexcept { return platform::place_of_address<kEntries>(info); }
+
   std::uint64_t message_ = 1;
-  Entry entries_[32];
+  Entry entries_[kEntries];
 };
 
 }  // namespace shmtree::python

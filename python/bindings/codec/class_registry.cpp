@@ -11,6 +11,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
+#include "platform/hash.h"
 #include "platform/never_destroyed.h"
 #include "platform/text.h"
 
@@ -33,7 +34,7 @@ constexpr std::size_t kRecentSlots = 64;
 std::atomic<ClassInfo*> recent[kRecentSlots];
 
 std::atomic<ClassInfo*>& recent_slot(PyTypeObject* type) noexcept {
-  return recent[(reinterpret_cast<std::uintptr_t>(type) >> 5) * 0x9e3779b97f4a7c15u >> 58];
+  return recent[platform::place_of_address<kRecentSlots>(type)];
 }
 
 // A dead class's address may be that of a new one.

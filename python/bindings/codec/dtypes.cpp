@@ -10,6 +10,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
+#include "platform/hash.h"
 #include "platform/never_destroyed.h"
 
 namespace shmtree::python {
@@ -77,11 +78,12 @@ struct Described {
   bool with_objects = false;
   FieldNames names{};
 };
-std::array<Described, 64> described;
+constexpr std::size_t kDescribed = 64;
+std::array<Described, kDescribed> described;
 Mutex described_mutex;
 
 Described& described_slot(PyArray_Descr* descr) noexcept {
-  return described[(reinterpret_cast<std::uintptr_t>(descr) >> 4) * 0x9e3779b97f4a7c15u >> 58];
+  return described[platform::place_of_address<kDescribed>(descr)];
 }
 
 struct Parsed {

@@ -19,6 +19,7 @@
 #include "bindings/codec/met_objects.h"
 #include "bindings/cpython/python_api.h"
 #include "format/frame_builder.h"
+#include "platform/hash.h"
 
 namespace shmtree::endpoint {
 class GivenEnds;
@@ -73,11 +74,11 @@ class NameCache {
     std::uint64_t message = 0;
     std::uint32_t number = 0;
   };
-  static std::size_t slot_of(const PyObject* str) noexcept {
-    return (reinterpret_cast<std::uintptr_t>(str) >> 4) * 0x9e3779b97f4a7c15u >> 57;
-  }
+  static constexpr std::size_t kEntries = 128;
+  static std::size_t slot_of(const PyObject* str) noexcept { return platform::place_of_address<kEntries>(str); }
+
   std::uint64_t message_ = 1;
-  Entry entries_[128];
+  Entry entries_[kEntries];
 };
 
 // How an object became a frame: whether the message as a whole had to go through pickle.

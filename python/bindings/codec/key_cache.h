@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "bindings/cpython/python_api.h"
+#include "platform/hash.h"
 
 namespace shmtree::python {
 
@@ -73,12 +74,11 @@ class KeyCache {
 
   // Of all bytes, by loads of fixed size that may overlap.
   static std::uint64_t hash(std::string_view text) noexcept {
-    constexpr std::uint64_t kMix = 0x9e3779b97f4a7c15;
     const char* p = text.data();
     const std::size_t size = text.size();
     std::uint64_t h = size;
     if (size >= 8) {
-      for (std::size_t at = 0; at + 8 <= size; at += 8) h = (h ^ load<std::uint64_t>(p + at)) * kMix;
+      for (std::size_t at = 0; at + 8 <= size; at += 8) h = platform::mixed(h ^ load<std::uint64_t>(p + at));
       h ^= load<std::uint64_t>(p + size - 8);
     } else if (size >= 4) {
       h ^= std::uint64_t{load<std::uint32_t>(p)} << 32 | load<std::uint32_t>(p + size - 4);
@@ -86,8 +86,8 @@ class KeyCache {
       const auto byte = [p](std::size_t i) { return std::uint64_t{static_cast<unsigned char>(p[i])}; };
       h ^= byte(0) << 8 | byte(size / 2) << 16 | byte(size - 1) << 24;
     }
-    h *= kMix;
-    return (h ^ h >> 32) * kMix >> 40;
+    h = platform::mixed(h);
+    return platform::mixed(h ^ h >> 32) >> 40;
   }
 
   template <class T>

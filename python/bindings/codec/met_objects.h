@@ -3,8 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <utility>
 #include <vector>
+
+#include "platform/flat_table.h"
+#include "platform/hash.h"
 
 namespace shmtree::python {
 
@@ -18,14 +22,16 @@ class MetObjects {
     bool is_open;          // its items are being encoded
   };
 
-  // The number of the object; objects are numbered as they are noted. True when it was not there before: it is open
-  // then.
+  // Returns the number of the object, and true if it is new, and so open. Objects are numbered as they are noted.
+  // Throws std::bad_alloc.
   [[gnu::noinline]] std::pair<std::size_t, bool> note(const void* object, std::size_t position) {
-    if (2 * (met_.size() + 1) > slots_.size()) grow();
-    std::uint32_t& slot = slots_[slot_of(object)];
-    if (slot != 0) return {slot - 1, false};
+    const auto hash_of = [this](std::uint32_t number) { return hash(met_[number - 1].object); };
+    if (!numbers_.make_space(hash_of)) throw std::bad_alloc();
+    std::uint32_t& number =
+        numbers_.place(hash(object), [&](std::uint32_t known) { return met_[known - 1].object == object; });
+    if (number != 0) return {number - 1, false};
     met_.push_back({object, position, true});
-    slot = static_cast<std::uint32_t>(met_.size());
+    numbers_.insert(number, static_cast<std::uint32_t>(met_.size()));
     return {met_.size() - 1, true};
   }
   const Met& operator[](std::size_t number) const noexcept { return met_[number]; }
@@ -33,33 +39,20 @@ class MetObjects {
   std::size_t size() const noexcept { return met_.size(); }
 
   void clear() {
-    if (met_.empty()) return;
-    if (slots_.size() > kKeptSlots) {
-      slots_ = {};
-      met_ = {};
-    }
-    slots_.assign(slots_.size(), 0);
+    if (numbers_.places() > kMaxIdlePlaces) met_ = {};
+    numbers_.clear_to(kMaxIdlePlaces);
     met_.clear();
   }
 
  private:
-  static constexpr std::size_t kKeptSlots = 1024;
+  static constexpr std::size_t kMaxIdlePlaces = 1024;
 
-  // Where it is, or may be put: open addressing.
-  std::size_t slot_of(const void* object) const noexcept {
-    const std::size_t mask = slots_.size() - 1;
-    std::size_t i = (reinterpret_cast<std::uintptr_t>(object) >> 4) * 0x9e3779b97f4a7c15u >> 20 & mask;
-    while (slots_[i] != 0 && met_[slots_[i] - 1].object != object) i = (i + 1) & mask;
-    return i;
-  }
-
-  void grow() {
-    slots_.assign(slots_.empty() ? 32 : 2 * slots_.size(), 0);
-    for (std::size_t i = 0; i < met_.size(); ++i) slots_[slot_of(met_[i].object)] = static_cast<std::uint32_t>(i + 1);
+  static std::uint64_t hash(const void* object) noexcept {
+    return platform::mixed(reinterpret_cast<std::uintptr_t>(object) >> 4) >> 20;
   }
 
   std::vector<Met> met_;
-  std::vector<std::uint32_t> slots_;  // number + 1, 0 for free
+  platform::FlatTable<std::uint32_t> numbers_;  // of the object in met_, counted from 1
 };
 
 }  // namespace shmtree::python

@@ -1,0 +1,125 @@
+// A hash table with open addressing and linear probing, for small entries that are plain values.
+//
+// An entry that was value-initialised is free: an integer that is 0, or a struct whose is_free() says so. The caller
+// hashes and compares, so that an entry may be an index into a list that has the key. Looking up, erasing and clearing
+// never allocate. Running out of memory is a result, not an exception. Thread safety: none.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+#include <type_traits>
+#include <utility>
+
+#include "platform/dcheck.h"
+
+namespace shmtree::platform {
+
+template <class Entry>
+class FlatTable {
+  static_assert(std::is_trivially_copyable_v<Entry>);
+
+ public:
+  std::size_t size() const noexcept { return size_; }
+  std::size_t places() const noexcept { return capacity_; }
+
+  // Must precede insert(): keeps half of the places free. `hash_of(entry)` is called for the present entries if the
+  // table grows. False if there is no memory; nothing has changed then.
+  template <class HashOf>
+  [[nodiscard]] bool make_space(HashOf hash_of) noexcept {
+    return 2 * (size_ + 1) <= capacity_ || grow(std::max(kMinPlaces, 2 * capacity_), hash_of);
+  }
+  // Makes space for so many entries in all, as make_space() does.
+  template <class HashOf>
+  [[nodiscard]] bool make_space_for(std::size_t entries, HashOf hash_of) noexcept {
+    std::size_t places = std::max(kMinPlaces, capacity_);
+    while (places < 2 * entries) places *= 2;
+    return places == capacity_ || grow(places, hash_of);
+  }
+
+  // Returns the entry of that hash for which `matches(entry)` is true, or the free place for it. There must be space.
+  template <class Matches>
+  [[gnu::always_inline]] Entry& place(std::uint64_t hash, Matches matches) const noexcept {
+    std::size_t at = hash & (capacity_ - 1);
+    while (!is_free(places_[at]) && !matches(std::as_const(places_[at]))) at = (at + 1) & (capacity_ - 1);
+    return places_[at];
+  }
+  // Stores an entry in the free place that place() returned for it.
+  void insert(Entry& place, const Entry& entry) noexcept {
+    SHMTREE_DCHECK(is_free(place) && !is_free(entry) && 2 * (size_ + 1) <= capacity_);
+    place = entry;
+    ++size_;
+  }
+  // Null if there is none.
+  template <class Matches>
+  Entry* find(std::uint64_t hash, Matches matches) const noexcept {
+    if (size_ == 0) return nullptr;
+    Entry& found = place(hash, matches);
+    return is_free(found) ? nullptr : &found;
+  }
+  // Removes an entry, and moves those up that it had pushed away from their places.
+  template <class HashOf>
+  void erase(Entry* entry, HashOf hash_of) noexcept {
+    SHMTREE_DCHECK(size_ != 0 && !is_free(*entry));
+    const std::size_t mask = capacity_ - 1;
+    std::size_t gap = static_cast<std::size_t>(entry - places_.get());
+    for (std::size_t at = (gap + 1) & mask; !is_free(places_[at]); at = (at + 1) & mask) {
+      const std::size_t distance = (at - hash_of(std::as_const(places_[at]))) & mask;
+      if (distance < ((at - gap) & mask)) continue;
+      places_[gap] = places_[at];
+      gap = at;
+    }
+    places_[gap] = Entry{};
+    --size_;
+  }
+
+  void clear() noexcept {
+    if (size_ == 0) return;
+    std::fill_n(places_.get(), capacity_, Entry{});
+    size_ = 0;
+  }
+  // Clears, and also frees the memory if there are more places than that.
+  void clear_to(std::size_t max_places) noexcept {
+    if (capacity_ <= max_places) return clear();
+    places_.reset();
+    capacity_ = size_ = 0;
+  }
+
+  template <class Visit>
+  void for_each(Visit visit) const {
+    for (std::size_t i = 0; i < capacity_; ++i) {
+      if (!is_free(places_[i])) visit(places_[i]);
+    }
+  }
+
+  static bool is_free(const Entry& entry) noexcept {
+    if constexpr (std::is_integral_v<Entry>) {
+      return entry == 0;
+    } else {
+      return entry.is_free();
+    }
+  }
+
+ private:
+  static constexpr std::size_t kMinPlaces = 64;
+
+  template <class HashOf>
+  [[gnu::noinline]] bool grow(std::size_t capacity, HashOf hash_of) noexcept {
+    std::unique_ptr<Entry[]> before(new (std::nothrow) Entry[capacity]());
+    if (before == nullptr) return false;
+    before.swap(places_);
+    const std::size_t old = std::exchange(capacity_, capacity);
+    for (std::size_t i = 0; i < old; ++i) {
+      if (!is_free(before[i])) place(hash_of(std::as_const(before[i])), [](const Entry&) { return false; }) = before[i];
+    }
+    return true;
+  }
+
+  std::unique_ptr<Entry[]> places_;
+  std::size_t capacity_ = 0;  // a power of two, or 0
+  std::size_t size_ = 0;
+};
+
+}  // namespace shmtree::platform

@@ -1,0 +1,23 @@
+// How numbers and addresses are spread over the places of a table.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+namespace shmtree::platform {
+
+// Mixes a number by Fibonacci hashing. The highest bits are the best ones.
+constexpr std::uint64_t mixed(std::uint64_t number) noexcept {
+  return number * 0x9e3779b97f4a7c15u;
+}
+
+// Returns the place of an object in a cache of kPlaces, a power of two, by the object's address.
+template <std::size_t kPlaces>
+std::size_t place_of_address(const void* object) noexcept {
+  static_assert(kPlaces > 1 && std::has_single_bit(kPlaces));
+  constexpr int kShift = 64 - std::countr_zero(kPlaces);
+  return mixed(reinterpret_cast<std::uintptr_t>(object) >> 4) >> kShift;
+}
+
+}  // namespace shmtree::platform
