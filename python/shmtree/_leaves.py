@@ -48,6 +48,13 @@ def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
     return made
 
 
+def set_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Changes the dtype of an array in place, as an ndarray: without what subclasses do on top."""
+    # NumPy 2.5 deprecates the setter, and has this method for its own subclasses, which would make a mask in view().
+    method = getattr(np.ndarray, "_set_dtype", None) or np.ndarray.dtype.__set__  # type: ignore[attr-defined]
+    method(array, dtype)
+
+
 def _view_without_mask(data: npt.NDArray[Any]) -> Any:
     """Returns a masked array that views `data`, without a mask and without a fill value.
 
@@ -57,7 +64,7 @@ def _view_without_mask(data: npt.NDArray[Any]) -> Any:
     if data.dtype.names is None:
         return data.view(np.ma.MaskedArray)
     made: Any = data.view(np.dtype((np.void, data.dtype.itemsize))).view(np.ma.MaskedArray)
-    np.ndarray.dtype.__set__(made, data.dtype)  # type: ignore[attr-defined]
+    set_dtype(made, data.dtype)
     return made
 
 

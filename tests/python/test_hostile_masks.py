@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shmtree
+from shmtree import _leaves
 
 MIB = 1 << 20
 
@@ -26,7 +27,7 @@ WIDE = {
 def without_mask(array: Any) -> Any:
     """Returns a masked array of records that has no mask. NumPy would make one for it."""
     made = array.view(np.dtype((np.void, array.dtype.itemsize))).view(np.ma.MaskedArray)
-    np.ndarray.dtype.__set__(made, array.dtype)  # type: ignore[attr-defined]
+    _leaves.set_dtype(made, array.dtype)
     assert made._mask is np.ma.nomask
     return made
 
