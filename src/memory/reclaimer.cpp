@@ -121,7 +121,7 @@ void Reclaimer::run_deferred_frees() noexcept {
 }
 
 bool Reclaimer::is_referenced(const BlockEntry& block) const noexcept {
-  if (load_acquire(block.refcount) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
+  if (load_seq_cst(block.refcount) != 0 || (load_seq_cst(block.flags) & kDelivered) != 0) return true;
   const std::uint32_t words = (participants_.used_slots() + 63) / 64;
   for (std::uint32_t i = 0; i < words; ++i) {
     if (load_seq_cst(block.holders.words[i]) != 0) return true;

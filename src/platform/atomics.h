@@ -102,7 +102,7 @@ inline T add(std::atomic<T>& a, T amount) noexcept {
 template <class T>
 inline T subtract(std::atomic<T>& a, T amount) noexcept {
   crash_point();
-  return a.fetch_sub(amount, std::memory_order_acq_rel);
+  return a.fetch_sub(amount, std::memory_order_seq_cst);
 }
 
 inline void fence_seq_cst() noexcept {
