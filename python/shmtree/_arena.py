@@ -245,7 +245,7 @@ class Arena:
             self.unpin()
         self._name = None
         self._core = None
-        _core.sweep_given_memory()
+        _core.sweep_transfers()
 
     def __enter__(self) -> Arena:
         return self

@@ -297,7 +297,7 @@ class Subscriber:
         if self.closed:
             raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
         arena, block = self._end._give()
-        handle = _handles.reduce_memory(arena, block, self._name, self._end._note_given)
+        handle = _handles.reduce_memory(arena, block, self._name)
         return _open_subscriber, (*handle, self._end.allow_pickle)
 
 

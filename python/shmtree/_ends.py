@@ -187,7 +187,7 @@ def _flatten_subscriber(subscriber: Subscriber) -> object:
     if subscriber.closed:
         raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
     arena, block = subscriber._end._give()
-    handle = _handles.memory_handle(arena, block, subscriber._name, subscriber._end._note_given)
+    handle = _handles.memory_handle(arena, block, subscriber._name)
     return handle, subscriber._end.allow_pickle
 
 

@@ -2,7 +2,7 @@
 
 A process being started is given what it needs with its arguments. One that runs already opens the arena through
 ``/proc`` of the process that made the handle, or of any other that has the arena when that one has ended. Until it has,
-the process that made the handle keeps what is on its way, and the name that goes with it, whatever it closes meanwhile.
+the process that made the handle keeps what is in transit, and the name that goes with it, whatever it closes meanwhile.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def _path_of(name: _core.Name | None) -> str:
 
 
 def handle_of(channel: _core.Channel, name: _core.Name | None, receiving: bool) -> bytes:
-    """For a process that runs already; the end is on its way from now on."""
-    return _core.make_handle(channel.arena, channel.block, channel.grant(receiving, name), _path_of(name))
+    """For a process that runs already; the end is in transit from now on."""
+    return _core.make_handle(channel.arena, channel.block, channel.begin_transfer(receiving, name), _path_of(name))
 
 
 def describe_end(
@@ -44,15 +44,15 @@ def describe_end(
 def open_channel(
     handle: bytes, inheritance: _launch.Inheritance | None, receiving: bool
 ) -> Iterator[tuple[_core.Channel, _core.Name | None]]:
-    """The channel of a handle. The end in it counts as on its way until it has been made, in this context.
+    """The channel of a handle. The end in it counts as in transit until it has been made, in this context.
 
     ChannelClosed when it comes so late that the others take the stream to be over.
     """
-    arena, block, grant, giver_pid, name = _launch.adopt(handle, inheritance)
+    arena, block, transfer, giver_pid, name = _launch.adopt(handle, inheritance)
     channel = _core.Channel.open(arena, block)
-    channel.check_grant(grant, receiving, giver_pid)
+    channel.check_transfer(transfer, receiving, giver_pid)
     yield channel, name
-    channel.claim(grant, receiving, name)
+    channel.end_transfer(transfer, receiving, name)
 
 
 def check_giveable(end: Any, what: str = "an end") -> None:
@@ -75,26 +75,19 @@ def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: _launch.Inhe
     return end
 
 
-def memory_handle(
-    arena: _core.Arena, block: int, name: _core.Name | None, note: Callable[[int], object] | None = None
-) -> bytes:
+def memory_handle(arena: _core.Arena, block: int, name: _core.Name | None) -> bytes:
     """Returns a handle of an arena, or of a block in it that this process holds, for a running process.
 
-    It is in transit from now on. `note` is called with the number of its grant.
+    It is in transit from now on.
     """
-    grant = _core.give_memory(arena, block, name)
-    if note is not None:
-        note(grant)
-    return _core.make_handle(arena, block, grant, _path_of(name))
+    return _core.make_handle(arena, block, _core.begin_transfer(arena, block, name), _path_of(name))
 
 
-def reduce_memory(
-    arena: _core.Arena, block: int, name: _core.Name | None, note: Callable[[int], object] | None = None
-) -> tuple[bytes, _launch.Inheritance | None]:
+def reduce_memory(arena: _core.Arena, block: int, name: _core.Name | None) -> tuple[bytes, _launch.Inheritance | None]:
     """The same for whatever process it is pickled for."""
     popen = context.get_spawning_popen()
     if popen is None:
-        return memory_handle(arena, block, name, note), None
+        return memory_handle(arena, block, name), None
     passenger = _launch.passenger(popen, arena)
     if block:
         arena.hold_for(passenger.identity, block)
@@ -107,7 +100,7 @@ def open_memory(
     opens: Callable[[_core.Arena, int, _core.Name | None], _T],
 ) -> _T:
     """What `opens` makes of the arena, the block and the name that a handle leads to: then it has arrived."""
-    arena, block, grant, _, name = _launch.adopt(handle, inheritance)
+    arena, block, transfer, _, name = _launch.adopt(handle, inheritance)
     made = opens(arena, block, name)
-    _core.claim_memory(arena, grant, name)
+    _core.end_transfer(arena, transfer, name)
     return made

@@ -123,7 +123,7 @@ class Adopted(NamedTuple):
 
     arena: _core.Arena
     block: int
-    grant: int
+    transfer: int
     giver_pid: int
     name: _core.Name | None
 
@@ -141,8 +141,8 @@ def adopt(handle: bytes, inheritance: Inheritance | None) -> Adopted:
         else:
             _adopted.add(descriptors)
             opened = _core.open_handle(handle, *descriptors, identity)
-    arena, block, grant, path, giver_pid = opened
-    return Adopted(arena, block, grant, giver_pid, _core.Name.join(path, arena, part))
+    arena, block, transfer, path, giver_pid = opened
+    return Adopted(arena, block, transfer, giver_pid, _core.Name.join(path, arena, part))
 
 
 def _first(descriptor: int) -> int:

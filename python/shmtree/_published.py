@@ -102,7 +102,7 @@ class Published:
         """
         self._BASE.close(self)
         self._name = None
-        _core.sweep_given_memory()
+        _core.sweep_transfers()
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 #include "platform/never_destroyed.h"
 #include "value/encoder.h"
 

@@ -4,7 +4,7 @@
 #include "api/state.h"
 #include "discovery/handle.h"
 #include "endpoint/channels.h"
-#include "endpoint/given_ends.h"
+#include "endpoint/transfers.h"
 #include "platform/never_destroyed.h"
 
 namespace shmtree {
@@ -68,39 +68,35 @@ std::string handle_text(const discovery::Handle& handle) {
   return text;
 }
 
-// Of what `grant` makes known to be on its way.
-template <class Grant>
-Result<std::string> given_text(const memory::Arena& arena, std::uint64_t block, const endpoint::Name* name,
-                               Grant grant) {
+// The handle of what is in transit once begin() has begun that.
+template <class Begin>
+Result<std::string> transfer_text(const memory::Arena& arena, std::uint64_t block, const endpoint::Name* name,
+                                  Begin begin) {
   discovery::Handle handle = discovery::handle_of(arena);
-  endpoint::GivenEnds given;  // taken back unless the text is made
-  const endpoint::GivenEnds::Pickling pickling(&given);
-  auto granted = grant();
-  if (!granted) return std::move(granted).error();
+  endpoint::Transfers transfers;  // ended unless the text is made
+  const endpoint::Transfers::Pickling pickling(&transfers);
+  auto number = begin();
+  if (!number) return std::move(number).error();
   handle.block = block;
-  handle.grant = *granted;
+  handle.transfer = *number;
   if (name != nullptr) handle.name = name->path();
   std::string text = handle_text(handle);
-  given.keep();
+  transfers.keep();
   return text;
 }
 
 }  // namespace
 
-Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block, std::uint64_t given,
-                                const endpoint::Name* name, const std::function<void(std::uint64_t grant)>& note) {
-  return given_text(*arena, block, name, [&] {
-    auto grant = endpoint::GivenEnds::grant(arena, given, name);
-    if (grant && note) note(*grant);
-    return grant;
-  });
+Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
+                                const endpoint::Name* name) {
+  return transfer_text(*arena, block, name, [&] { return endpoint::Transfers::begin(arena, block, name); });
 }
 
 Result<std::string> ChannelState::handle() const {
   const auto known = name();
   channel().note_named();
-  return given_text(*arena->arena, memory::pack(channel().block()), known.get(),
-                    [&] { return endpoint::GivenEnds::grant(channel().shared_from_this(), end, known.get()); });
+  return transfer_text(*arena->arena, memory::pack(channel().block()), known.get(),
+                       [&] { return endpoint::Transfers::begin(channel().shared_from_this(), end, known.get()); });
 }
 
 Result<std::vector<std::byte>> handle_bytes(const std::string& text) {
@@ -139,11 +135,11 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
     return Error{Code::kInvalid, is_queue ? "this is the handle of a queue, which Queue::open() opens"
                                           : "this is the handle of a pair's end, and no queue's"};
   }
-  Status in_time = (*channel)->ends().check_grant(handle->grant, end, handle->pid);
+  Status in_time = (*channel)->ends().check_transfer(handle->transfer, end, handle->pid);
   if (!in_time) return std::move(in_time).error();
   auto name = endpoint::join_name(handle->name, *opened);
   auto state = join(ArenaState::for_arena(*opened), *channel, end, name);
-  if (state) endpoint::claim(**channel, handle->grant, end, name.get());
+  if (state) endpoint::end_transfer(**channel, handle->transfer, end, name.get());
   return state;
 }
 

@@ -1,7 +1,7 @@
 #include "api/published.h"
 
 #include "discovery/handle.h"
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 
 namespace shmtree::api {
 
@@ -55,7 +55,7 @@ Result<Found> find_handle(std::span<const std::byte> bytes) {
   auto opened = discovery::open_arena(*handle);
   if (!opened) return std::move(opened).error();
   auto name = endpoint::join_name(handle->name, *opened);
-  return Found{std::move(*opened), memory::unpack(handle->block), std::move(name), handle->grant};
+  return Found{std::move(*opened), memory::unpack(handle->block), std::move(name), handle->transfer};
 }
 Result<Found> find_handle(const std::string& text) {
   auto bytes = handle_bytes(text);

@@ -14,9 +14,9 @@
 
 #include "api/message.h"
 #include "endpoint/copy_policy.h"
-#include "endpoint/given_ends.h"
 #include "endpoint/published.h"
-#include "memory/given_memory.h"
+#include "endpoint/transfers.h"
+#include "memory/transfers.h"
 
 namespace shmtree::api {
 
@@ -43,7 +43,7 @@ struct Closable {
       last_name = std::move(name);
     }
     if (last != nullptr) end(*last);
-    memory::sweep_given_memory();
+    memory::sweep_transfers();
   }
   std::shared_ptr<endpoint::Name> known_name() {
     const std::lock_guard guard(mutex);
@@ -51,7 +51,7 @@ struct Closable {
   }
   // A text by which another process finds the block of the thing, which is kept for it (api::give_handle()).
   Result<std::string> handle(memory::BlockRef block) {
-    return give_handle(arena->arena, memory::pack(block), memory::pack(block), known_name().get());
+    return give_handle(arena->arena, memory::pack(block), known_name().get());
   }
 
   const std::shared_ptr<ArenaState> arena;
@@ -144,14 +144,14 @@ void check_named(const std::string& name, bool exist_ok);
 Status check_known(const std::string& name, const std::optional<Arena>& asked,
                    const std::shared_ptr<memory::Arena>& arena, Status same);
 
-// What a handle, or a name, leads to. By a handle it is on its way until it has arrived.
+// What a handle, or a name, leads to. What a handle leads to is in transit until note_arrival().
 struct Found {
   std::shared_ptr<memory::Arena> arena;
   memory::BlockRef block;
   std::shared_ptr<endpoint::Name> name;
-  std::uint64_t grant = 0;
+  std::uint64_t transfer = 0;
 
-  void note_arrival() const noexcept { endpoint::claim(*arena, grant, name.get()); }
+  void note_arrival() const noexcept { endpoint::end_transfer(*arena, transfer, name.get()); }
 };
 Result<Found> find_handle(std::span<const std::byte> handle);
 Result<Found> find_handle(const std::string& text);

@@ -5,7 +5,7 @@
 #include "api/receiving.h"
 #include "api/taken.h"
 #include "endpoint/copy_policy.h"
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 #include "value/codec.h"
 #include "value/tree.h"
 

@@ -238,7 +238,7 @@ Result<std::string> ReplayBuffer::handle() const {
                        name = state_->name;
                      }
                      const std::uint64_t block = memory::pack(core->buffer->store()->block());
-                     return api::give_handle(core->buffer->store()->arena(), block, block, name.get());
+                     return api::give_handle(core->buffer->store()->arena(), block, name.get());
                    });
 }
 

@@ -6,7 +6,7 @@
 #include "api/published.h"
 #include "api/replay_state.h"
 #include "discovery/handle.h"
-#include "endpoint/given_ends.h"
+#include "endpoint/transfers.h"
 #include "platform/machine.h"
 #include "replay/loader.h"
 
@@ -34,7 +34,7 @@ Result<ReplayBuffer> ReplayState::open_bytes(std::span<const std::byte> bytes) {
   if (!opened) return std::move(opened).error();
   auto name = endpoint::join_name(handle->name, *opened);
   auto buffer = open_block(*opened, handle->block, name);
-  if (buffer) endpoint::claim(**opened, handle->grant, name.get());
+  if (buffer) endpoint::end_transfer(**opened, handle->transfer, name.get());
   return buffer;
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -44,12 +43,11 @@ inline Error no_arena() {
   return Error{Code::kInvalid, "this Arena was moved from"};
 }
 
-// A text by which another process finds a block, its handle in hexadecimal. `given`, packed as the block is, is on its
-// way from now on, by a grant that `note` is told; 0 is the arena as such. And the bytes of a text: kInvalid for one
-// that is no such thing.
-Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block, std::uint64_t given,
-                                const endpoint::Name* name,
-                                const std::function<void(std::uint64_t grant)>& note = nullptr);
+// Returns a text by which another process finds a block that this process holds (packed): its handle in hexadecimal.
+// The block is in transit from now on.
+Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
+                                const endpoint::Name* name);
+// Returns the bytes of such a text; kInvalid for any other.
 Result<std::vector<std::byte>> handle_bytes(const std::string& text);
 
 // Memory handed out by new_array.

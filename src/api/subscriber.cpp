@@ -177,8 +177,7 @@ Result<std::string> Subscriber::handle() const {
   return with_reader(state_.get(), {}, {}, [&](Reader& reader, const WaitContext&) -> Result<std::string> {
     auto block = reader.give();
     if (!block) return std::move(block).error();
-    return api::give_handle(state_->arena->arena, memory::pack(*block), memory::pack(*block),
-                            state_->known_name().get(), [&](std::uint64_t grant) { reader.note_given(grant); });
+    return api::give_handle(state_->arena->arena, memory::pack(*block), state_->known_name().get());
   });
 }
 Result<Subscriber> Subscriber::open(const std::string& handle) {

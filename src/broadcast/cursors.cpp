@@ -1,6 +1,6 @@
 #include "broadcast/cursors.h"
 
-#include "broadcast/subscription.h"
+#include "memory/arena.h"
 
 namespace shmtree::broadcast {
 
@@ -52,9 +52,10 @@ void Cursors::for_each_holder(const Cursor& cursor, Visit visit) const {
 
 template <class Visit>
 void Cursors::for_each_giver(const Cursor& cursor, Visit visit) const {
-  for_each_grant(arena_, memory::unpack(load_acquire(cursor.subscription)), [&](std::uint64_t, Identity giver) {
-    if (arena_.participants().is_alive(giver)) visit(giver);
-  });
+  const std::uint64_t subscription = load_acquire(cursor.subscription);
+  if (subscription == 0) return;
+  const auto see = [&](std::uint64_t state, std::int64_t) { return visit(memory::giver_of(state)), true; };
+  arena_.transfers().for_each_of(subscription, memory::Transferred::kMemory, see);
 }
 
 bool Cursors::is_held(const Cursor& cursor) const noexcept {

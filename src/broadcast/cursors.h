@@ -45,7 +45,7 @@ class Cursors {
   // Calls visit(slot) for those that hold the subscription and live.
   template <class Visit>
   void for_each_holder(const Cursor& cursor, Visit visit) const;
-  // Calls visit(identity) for those that gave it to others where it has not arrived, and live.
+  // Calls visit(identity) for the givers of its transfers that count.
   template <class Visit>
   void for_each_giver(const Cursor& cursor, Visit visit) const;
 

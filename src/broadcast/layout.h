@@ -14,7 +14,7 @@ using memory::Event;
 using memory::Identity;
 
 constexpr std::uint64_t kBroadcastMagic = 0x7473616362746d73;  // "smtbcast"
-constexpr std::uint32_t kBroadcastVersion = 1;
+constexpr std::uint32_t kBroadcastVersion = 2;
 constexpr std::uint64_t kMostEntries = 1 << 20;
 constexpr std::uint32_t kMostCursors = 256;
 constexpr std::uint64_t kEntryBytes = 512;
@@ -63,17 +63,14 @@ struct alignas(64) Cursor {
 static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && offsetof(Cursor, asks) == 40);
 
 // A block of its own, of kind kSubscription, held by every process that has a subscription which nobody has claimed. It
-// refers to the control block. All but `given` is written before anybody else knows it.
-constexpr std::size_t kMostGiven = 8;
+// refers to the control block. Written before any other process knows it.
 struct Subscription {
   std::uint64_t ring;   // the control block, packed
   std::uint64_t owner;  // as the cursor's
   std::uint32_t number;
   std::uint32_t unused;
-  std::atomic<std::uint64_t>
-      given[kMostGiven];  // the grants by which it is in transit (memory/given_memory.h); 0: none
 };
-static_assert(sizeof(Subscription) == 88 && offsetof(Subscription, given) == 24);
+static_assert(sizeof(Subscription) == 24);
 
 // Changes only while `ticket` is 0.
 struct Entry {

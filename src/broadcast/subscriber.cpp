@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "memory/event.h"
+#include "memory/transfers.h"
 #include "platform/fork.h"
 #include "platform/wait_policy.h"
 
@@ -76,11 +77,6 @@ Result<BlockRef> Subscriber::give() {
                  .message = "a subscription by which a process has read cannot be handed to another"};
   }
   return subscription_.ref();
-}
-
-void Subscriber::note_given(std::uint64_t grant) noexcept {
-  const std::lock_guard guard(mutex_);
-  if (subscription_.valid()) add_grant(subscription_, grant);
 }
 
 // The first who reads takes it over from all who have it; the others let go of its block, outside the mutex.
@@ -300,15 +296,13 @@ void Subscriber::close() noexcept {
   leave(true);
 }
 
-// A forked child has no part in what its parent has claimed, and has given nothing.
+// A forked child has no part in what its parent has claimed, and has handed over nothing.
 void Subscriber::leave(bool takes_back) noexcept {
   memory::Lease subscription = take_subscription();
   take_all_given_back().reset();  // outside the mutex
   const memory::Identity me = ring_->arena()->current_identity();
   if (takes_back && subscription.valid()) {
-    for_each_grant(*ring_->arena(), subscription.ref(), [&](std::uint64_t grant, memory::Identity giver) {
-      if (giver == me) memory::claim_memory(*ring_->arena(), grant);
-    });
+    memory::end_own_transfers(*ring_->arena(), memory::pack(subscription.ref()));
   }
   subscription.reset();
   close_fd();

@@ -64,8 +64,6 @@ class Subscriber {
   std::uint32_t number() const noexcept { return number_; }
   // Its block, for another process. kClosed when somebody reads by it, or it was closed.
   Result<BlockRef> give();
-  // It is in transit by that grant (memory::give_memory) of its block.
-  void note_given(std::uint64_t grant) noexcept;
   // Wakes whoever waits, to look again.
   void wake() noexcept { ring_->wake(); }
   // Ends this process's part, and takes back what it gave and has not arrived. No put waits for it any more, unless

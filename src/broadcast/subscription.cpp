@@ -26,8 +26,7 @@ Result<Lease> new_subscription(const Ring& ring, const WaitContext& wait) {
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
     return error;
   }
-  new (block->data())
-      Subscription{.ring = memory::pack(ring.block()), .owner = 0, .number = 0, .unused = 0, .given = {}};
+  new (block->data()) Subscription{.ring = memory::pack(ring.block()), .owner = 0, .number = 0, .unused = 0};
   const BlockRef referred[] = {ring.block()};
   return hold_control_block(arena, std::move(*block), referred, wait);
 }
@@ -52,17 +51,6 @@ Result<Ticket> read_ticket(const Lease& subscription) {
   const Policy policy = ticket.owner.policy;
   if (ticket.number < kMostCursors && policy >= Policy::kBlock && policy <= Policy::kRaise) return ticket;
   return Error{.code = Code::kInvalid, .message = "there is no such subscription"};
-}
-
-void add_grant(const Lease& subscription, std::uint64_t grant) noexcept {
-  auto& given = reinterpret_cast<Subscription*>(subscription.data())->given;
-  Arena& arena = *subscription.arena();
-  for (auto& word : given) {
-    std::uint64_t before = load_acquire(word);
-    if (!memory::is_given(arena, before) && compare_swap(word, before, grant)) return;
-  }
-  // All are in transit, which keeps it as long as this one would.
-  store_release(given[grant % kMostGiven], grant);
 }
 
 }  // namespace shmtree::broadcast

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "channel/recovery.h"
+#include "memory/transfers.h"
 #include "platform/errors.h"
 #include "platform/other_version.h"
 
@@ -51,7 +52,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
     return Error{Code::kInvalid, "the capacity is " + std::to_string(options.capacity) + "; it must be at most " +
                                      std::to_string(kMostCapacity) + ", or 0 for no limit"};
   }
-  KeptForGrants::sweep();
+  memory::sweep_transfers();
   // Where nobody ever waits, nothing else has those reclaimed that were dropped.
   if (load_relaxed(arena->header().abandoned_channels) >= kMostDropped && arena->participants().check(0)) {
     Status repaired = arena->reconcile(wait);
@@ -124,8 +125,7 @@ Channel::Channel(std::shared_ptr<Arena> arena, Lease lease, std::uint64_t slot_b
 Channel::~Channel() {
   channels().erase(this);
   parts_.membership.leave_all();
-  if (parts_.membership.has_given()) KeptForGrants::add(std::move(lease_));
-  KeptForGrants::sweep();
+  memory::sweep_transfers();
 }
 
 void Channel::note_named() noexcept {
@@ -172,8 +172,8 @@ ChannelStats Channel::stats() {
       .receivers = parts_.ends.member_count(End::kReceiving),
       .senders_counting = parts_.ends.counting(End::kSending),
       .receivers_counting = parts_.ends.counting(End::kReceiving),
-      .senders_on_their_way = parts_.grants.on_their_way(End::kSending).count,
-      .receivers_on_their_way = parts_.grants.on_their_way(End::kReceiving).count,
+      .senders_on_their_way = parts_.ends.in_transit(End::kSending).count,
+      .receivers_on_their_way = parts_.ends.in_transit(End::kReceiving).count,
       .dropped = dropped,
       .senders_unused = parts_.ends.unused_pids(End::kSending),
       .receivers_unused = parts_.ends.unused_pids(End::kReceiving),

@@ -8,7 +8,6 @@
 //   RingHead    where they are received                                 ring.h
 //   Records     of messages taken and not yet acknowledged              records.h
 //   Unreturned  what this process could not give back                   message.h
-//   Grants      ends on their way to other processes                    grants.h
 //   Ends        who takes part in an end, and when a stream has ended   ends.h
 //   Deadlock    the proof that a call waits for ever                    deadlock.h
 //   wait_for_peers()  blocks while a process is attached to the other end   peer_wait.h

@@ -1,9 +1,10 @@
 // What all parts of a channel work on: its control block, in the arena that it lies in, and the blocks that it leads to
-// by the words that name them: chains of records and of grants, and segments.
+// by the words that name them: chains of records, and segments.
 #pragma once
 
 #include "channel/layout.h"
 #include "memory/arena.h"
+#include "memory/chain.h"
 #include "memory/sleep.h"
 #include "platform/atomics.h"
 #include "platform/waiting.h"
@@ -14,6 +15,8 @@ using memory::Arena;
 using memory::BlockRef;
 using memory::Lease;
 using memory::OwnedBlock;
+using memory::walk_chain;
+using memory::Walked;
 using platform::WaitContext;
 
 struct Control {
@@ -76,28 +79,6 @@ inline Error shut_down_error() {
 inline Error in_time(Error error, Code late) {
   if (error.code == Code::kTimeout || error.code == Code::kFull) error.code = late;
   return error;
-}
-
-// Each has as many elements as all after it together, so a longer chain than this is a damaged one.
-constexpr int kMostChained = 40;
-
-enum class Walked { kAll, kStopped, kDamaged, kUnmapped };  // kUnmapped: this process has no address space for some
-
-// Calls visit(block, elements, count) for each block of the chain until it returns false.
-template <class Visit>
-Walked walk_chain(Arena& arena, std::uint64_t packed, std::uint64_t element_bytes, Visit visit) noexcept {
-  for (int links = 0; packed != 0; ++links) {
-    const BlockRef ref = memory::unpack(packed);
-    if (links == kMostChained) return Walked::kDamaged;
-    if (!arena.blocks().is_current(ref)) return arena.blocks().is_unmapped(ref) ? Walked::kUnmapped : Walked::kDamaged;
-    auto* header = reinterpret_cast<ChainHeader*>(arena.blocks().address(ref.id));
-    if (header == nullptr) return Walked::kUnmapped;
-    const std::uint64_t room = arena.blocks().room_of(ref.id), count = platform::load_once(header->count);
-    if (room < sizeof(ChainHeader) || count > (room - sizeof(ChainHeader)) / element_bytes) return Walked::kDamaged;
-    if (!visit(ref, reinterpret_cast<std::byte*>(header + 1), count)) return Walked::kStopped;
-    packed = platform::load_acquire(header->next);
-  }
-  return Walked::kAll;
 }
 
 // The segment that a word of shared memory names; none when there cannot be one.

@@ -24,7 +24,7 @@ bool may_end(const Control& control, const Ends& ends, End peers) noexcept {
 // A channel by its block alone, since this process need not have it.
 struct Seen {
   Seen(Arena& arena, ChannelHeader& shared, BlockRef block)
-      : control{arena, shared, block, load_once(shared.slot_bytes)}, records(control), grants(arena, shared) {}
+      : control{arena, shared, block, load_once(shared.slot_bytes)}, records(control) {}
 
   // In `found`, if there is one at that block.
   static void look(Arena& arena, std::uint64_t packed, std::optional<Seen>& found) {
@@ -48,8 +48,7 @@ struct Seen {
 
   const Control control;
   const Records records;
-  const Grants grants;
-  const Ends ends{control, records, grants};
+  const Ends ends{control, records};
 };
 
 // One walk.
@@ -80,7 +79,7 @@ class Walk {
     waiting_.push_back(slot);
   }
   bool add_peers(const Ends& ends, End peers) {
-    if (ends.is_on_its_way(peers)) return false;
+    if (ends.is_in_transit(peers)) return false;
     return ends.all_who_may_use(peers, [this](std::uint32_t slot) { return add(slot), true; });
   }
 
@@ -134,7 +133,7 @@ class Walk {
 bool Deadlock::may_be() const noexcept {
   if (!wait_.deadline.is_never() || !may_end(control_, ends_, peers_)) return false;
   const Ends::Uses uses = ends_.uses(peers_);
-  return uses.anyone && !uses.used && !ends_.is_on_its_way(peers_);
+  return uses.anyone && !uses.used && !ends_.is_in_transit(peers_);
 }
 
 bool Deadlock::is_proved() {

@@ -101,7 +101,7 @@ Ends::Uses Ends::uses(End end) const noexcept {
 
 bool Ends::is_forgotten(End end) const noexcept {
   const Uses found = uses(end);
-  return !found.used && !found.given && (found.forgotten || is_on_its_way(end));
+  return !found.used && !found.given && (found.forgotten || is_in_transit(end));
 }
 
 std::uint64_t Ends::counting(End end) const noexcept {
@@ -185,25 +185,28 @@ Error Ends::left_before_use() const {
       "Pass the sender as a Process argument, or use it before the others close"};
 }
 
-Status Ends::check_grant(std::uint64_t granted, End end, int giver_pid) const {
-  if (granted == 0 || control_.ending() == Ending::kNever) return success();
-  if (end_of_grant(granted) != end) {
+Status Ends::check_transfer(std::uint64_t number, End end, int giver_pid) const {
+  if (number == 0 || control_.ending() == Ending::kNever) return success();
+  if (memory::transferred(number) != transferred(end)) {
     return Error{Code::kInvalid, end == End::kSending ? "this is the handle of a receiving end, not of a sending one"
                                                       : "this is the handle of a sending end, not of a receiving one"};
   }
-  Givers givers(control_.arena);
-  Grant* grant = grants_.find(granted);
-  if (grant != nullptr && givers.is_pending(*grant)) return success();
-  // Loaded before, or late: nobody is misled while its giver lives, or others keep the stream open.
-  if (control_.arena.participants().is_alive(giver_of(granted)) || !is_over(end)) return success();
+  memory::Expiry expiry(control_.arena.participants());
+  memory::Transfer* transfer = control_.arena.transfers().find(number);
+  if (transfer != nullptr && expiry.counts(*transfer)) return success();
+  // Loaded before, or late: it does no harm while its giver lives, or others keep the stream open.
+  if (control_.arena.participants().is_alive(memory::giver_of(number)) || !is_over(end)) return success();
   std::string when, ended = "has ended";
-  if (grant != nullptr) {
-    const std::uint64_t state = load_acquire(grant->state);
-    when.append(" ").append(seconds(givers.now_s() - second_of(load_relaxed(grant->made_ns)))).append(" ago");
-    if (giver_is_gone(state)) ended = "was found to have ended " + seconds(gone_for(state, givers.now_s())) + " ago";
+  if (transfer != nullptr) {
+    const std::uint64_t state = load_acquire(transfer->state);
+    const std::uint64_t made_s = memory::second_of(load_relaxed(transfer->made_ns));
+    when.append(" ").append(seconds(expiry.now_s() - made_s)).append(" ago");
+    if (memory::giver_is_gone(state)) {
+      ended = "was found to have ended " + seconds(memory::gone_for(state, expiry.now_s())) + " ago";
+    }
   }
   return Error{Code::kClosed, "this end was pickled" + when + " by process " + std::to_string(giver_pid) + ", which " +
-                                  ended + ": it has counted for " + seconds(kGrantLifeS) +
+                                  ended + ": it has counted for " + seconds(memory::kEndLifeS) +
                                   " after that, and the stream is over"};
 }
 

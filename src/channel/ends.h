@@ -21,7 +21,6 @@
 #include <string>
 #include <vector>
 
-#include "channel/grants.h"
 #include "channel/records.h"
 
 namespace shmtree::channel {
@@ -31,16 +30,15 @@ void add_killed(KilledList& killed, std::int32_t pid) noexcept;
 
 class Ends {
  public:
-  Ends(const Control& control, const Records& records, const Grants& grants) noexcept
-      : control_(control), records_(records), grants_(grants) {}
+  Ends(const Control& control, const Records& records) noexcept : control_(control), records_(records) {}
 
   bool has_member(End end, Identity who) const noexcept { return state(end).members.contains(memory::slot_of(who)); }
   bool anyone_has(End end) const noexcept;
-  bool anyone_at(End end) const noexcept { return anyone_has(end) || is_on_its_way(end); }
+  bool anyone_at(End end) const noexcept { return anyone_has(end) || is_in_transit(end); }
   bool anyone_at_either() const noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
-  // A queue is on its way with both ends.
-  bool is_on_its_way(End end) const noexcept {
-    return grants_.is_on_its_way(end) || (control_.is_queue() && grants_.is_on_its_way(other(end)));
+  // True if a pickled end was not loaded yet. A queue is in transit with both ends.
+  bool is_in_transit(End end) const noexcept {
+    return has_transfer(end) || (control_.is_queue() && has_transfer(other(end)));
   }
   // What those have done who take part in that end.
   struct Uses {
@@ -66,7 +64,9 @@ class Ends {
   }
   // The processes that take part in it and have not used it. May throw std::bad_alloc.
   std::vector<int> unused_pids(End end) const;
-  OnTheirWay on_their_way(End end) const noexcept { return grants_.on_their_way(end); }
+  memory::InTransit in_transit(End end) const noexcept {
+    return control_.arena.transfers().in_transit(memory::pack(control_.block), transferred(end));
+  }
   // The processes of whose death the other end would be told at once: the only one that takes part, or each of them
   // where each is told. May throw std::bad_alloc.
   std::vector<int> pids_told_of(End end) const;
@@ -102,9 +102,9 @@ class Ends {
   std::optional<Error> take_deaths(End end) const;
   // For who attaches a sender only now: the stream has ended in the meantime.
   Error left_before_use() const;
-  // Before the join of whoever was given an end: kClosed when it comes too late, so that the stream is over; kInvalid
-  // when it is of the other end.
-  Status check_grant(std::uint64_t grant, End end, int giver_pid) const;
+  // Checks a transfer before the receiving process joins: kClosed if it comes too late, so that the stream is over;
+  // kInvalid if it is of the other end.
+  Status check_transfer(std::uint64_t number, End end, int giver_pid) const;
 
  private:
   std::uint64_t taking_part(End end, std::uint32_t word) const noexcept;
@@ -113,11 +113,13 @@ class Ends {
   template <class Bits>
   std::vector<int> pids_of(const Bits& bits_of) const;
   Status look_for_deaths(End end) const;
+  bool has_transfer(End end) const noexcept {
+    return control_.arena.transfers().is_in_transit(memory::pack(control_.block), transferred(end));
+  }
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 
   const Control control_;
   const Records& records_;
-  const Grants& grants_;
 };
 
 }  // namespace shmtree::channel

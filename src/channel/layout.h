@@ -26,6 +26,8 @@
 
 namespace shmtree::channel {
 
+using memory::chain_bytes;
+using memory::ChainHeader;
 using memory::Event;
 using memory::Identity;
 using memory::kParticipantWords;
@@ -35,6 +37,10 @@ enum class End : std::uint32_t { kSending = 0, kReceiving = 1 };
 constexpr End kEnds[] = {End::kSending, End::kReceiving};
 constexpr End other(End end) noexcept {
   return end == End::kSending ? End::kReceiving : End::kSending;
+}
+// What a transfer of that end hands over.
+constexpr memory::Transferred transferred(End end) noexcept {
+  return end == End::kSending ? memory::Transferred::kSendingEnd : memory::Transferred::kReceivingEnd;
 }
 // One of the two that a channel has of it.
 template <class T>
@@ -47,7 +53,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 11;
+constexpr std::uint32_t kChannelVersion = 12;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -219,25 +225,6 @@ struct EndState {
 };
 static_assert(sizeof(EndState) == 640);
 
-constexpr std::uint32_t kGrants = 64;
-// An end that was pickled and not yet unpickled (grants.h).
-struct Grant {
-  std::atomic<std::uint64_t> state;   // 0 when the place is free
-  std::atomic<std::int64_t> made_ns;  // for messages only
-};
-static_assert(sizeof(Grant) == 16);
-
-// Begins a block of records, or of grants, which follow it.
-struct alignas(64) ChainHeader {
-  std::uint64_t count;
-  std::atomic<std::uint64_t> next;  // packed BlockRef of a block of more, 0 when there is none
-  std::uint64_t unused[6];
-};
-static_assert(sizeof(ChainHeader) == 64);
-constexpr std::uint64_t chain_bytes(std::uint64_t count, std::uint64_t element_bytes) noexcept {
-  return sizeof(ChainHeader) + count * element_bytes;
-}
-
 // Begins the block of a tap's notes, which follow it.
 struct alignas(64) TapHeader {
   Identity owner;            // whose holder bit the notes' blocks have
@@ -335,9 +322,6 @@ struct ChannelHeader {
   PerEnd<ParticipantSet> watchers;                // of messages want a datagram for each; of room, for each receipt
 
   PerEnd<EndState> ends;
-  Grant grants[kGrants];
-  std::atomic<std::uint64_t> more_grants;  // truth: packed BlockRef of the first block of more, 0 when there is none
-
   PerEnd<ParticipantSet> awaiting;  // want one datagram at their hub, when there is something to do; taken by who sends
 
   // Of who counts its puts, under senders_lock (ring.h).

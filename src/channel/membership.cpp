@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "memory/transfers.h"
+
 namespace shmtree::channel {
 
 using namespace platform;
@@ -150,18 +152,17 @@ void Membership::note_use(End end, Identity me) noexcept {
   if (!ends_.anyone_at(other(end))) watchers_.wake_all();
 }
 
-Result<std::uint64_t> Membership::grant(End end) {
+Result<std::uint64_t> Membership::begin_transfer(End end) {
   auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
-  KeptForGrants::sweep();
-  has_given_.store(true, std::memory_order_relaxed);
-  return grants_.give(end, *me);
+  store_seq_cst(state(end).begun, 1u);
+  return memory::begin_transfer(control_.arena.shared_from_this(), memory::pack(control_.block), transferred(end));
 }
 
-void Membership::claim(std::uint64_t grant, End end) noexcept {
+void Membership::end_transfer(std::uint64_t number, End end) noexcept {
   note_given(end);
-  grants_.claim(grant);
-  if (grant != 0 && !ends_.anyone_at(end)) watchers_.wake_all();
+  memory::end_transfer(control_.arena, number);
+  if (number != 0 && !ends_.anyone_at(end)) watchers_.wake_all();
 }
 
 void Membership::seat_child(End end, Identity child) noexcept {

@@ -21,8 +21,8 @@ namespace shmtree::channel {
 
 class Membership {
  public:
-  Membership(const Control& control, Ends& ends, Grants& grants, Watchers& watchers, Returns& returns) noexcept
-      : control_(control), ends_(ends), grants_(grants), watchers_(watchers), returns_(returns) {}
+  Membership(const Control& control, Ends& ends, Watchers& watchers, Returns& returns) noexcept
+      : control_(control), ends_(ends), watchers_(watchers), returns_(returns) {}
 
   // This process has one more, or one fewer, object of that end.
   Status join(End end);
@@ -62,12 +62,11 @@ class Membership {
       note_use(end, me);
   }
 
-  // An end on its way to another process, which takes part from now on until it is claimed: as long as this process
-  // lives, and 60 s longer. kOutOfSharedMemory when there is no memory to note it.
-  Result<std::uint64_t> grant(End end);
-  // After the join of whoever was given it. Twice is harmless.
-  void claim(std::uint64_t grant, End end) noexcept;
-  bool has_given() const noexcept { return has_given_.load(std::memory_order_relaxed); }
+  // Begins the transfer of an end to another process, and returns its number. The end counts as attached until the
+  // transfer ends: while this process lives, and 60 s longer. kOutOfSharedMemory if there is no memory to note it.
+  Result<std::uint64_t> begin_transfer(End end);
+  // Ends it, after the receiving process has joined. The same number twice does nothing.
+  void end_transfer(std::uint64_t number, End end) noexcept;
   // A participant that does not run yet (reserve_slot) is given that end, and holds the channel.
   void give_to(Identity child, End end) noexcept;
   // A forked child has what its parent has; uses are its own.
@@ -88,7 +87,6 @@ class Membership {
 
   const Control control_;
   Ends& ends_;
-  Grants& grants_;
   Watchers& watchers_;
   Returns& returns_;
   platform::ForkSafeMutex mutex_;
@@ -97,7 +95,6 @@ class Membership {
   PerEnd<std::uint32_t> passive_{};            // likewise
   PerEnd<std::atomic<Identity>> joined_as_{};  // with the place of one that was killed, where those are waited for
   PerEnd<std::atomic<Identity>> used_as_{};    // identity that mark_used() has seen
-  std::atomic<bool> has_given_{false};         // this process has made a grant
 };
 
 }  // namespace shmtree::channel

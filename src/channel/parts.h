@@ -14,11 +14,10 @@ struct Parts {
   RingHead head;
   Records records{control};
   Unreturned unreturned{control};
-  Grants grants{control.arena, control.shared};
-  Ends ends{control, records, grants};
+  Ends ends{control, records};
   Watchers watchers{control, tail, head, unreturned, ends};
   Returns returns{control, records, unreturned, watchers};
-  Membership membership{control, ends, grants, watchers, returns};
+  Membership membership{control, ends, watchers, returns};
   Acks acks{control, records, ends};  // last: every put writes it, and the others are read by all
 };
 

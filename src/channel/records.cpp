@@ -94,7 +94,7 @@ Record* Records::find_free_from(std::uint64_t number) noexcept {
     before += count;
     return found == nullptr;
   };
-  walk_chain(control_.arena, load_acquire(control_.shared.records), each_bytes(), look);
+  walk_chain(control_.arena.blocks(), load_acquire(control_.shared.records), each_bytes(), look);
   return found;
 }
 

@@ -25,7 +25,7 @@ class Records {
   template <class Visit, class Enter>
   Walked for_each(Visit visit, Enter enter) const noexcept {
     if (!is_slot_size(control_.slot_bytes)) return Walked::kDamaged;
-    return walk_chain(control_.arena, platform::load_acquire(control_.shared.records), each_bytes(),
+    return walk_chain(control_.arena.blocks(), platform::load_acquire(control_.shared.records), each_bytes(),
                       [&](BlockRef block, std::byte* records, std::uint64_t count) {
                         if (!enter(block)) return false;
                         for (; count != 0; --count, records += each_bytes()) {

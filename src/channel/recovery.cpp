@@ -24,7 +24,7 @@ void hand_down(Arena& arena, Identity, Identity child) {
 // Before any arena can exist: a process that has an arena and none of its channels has to recover those as well.
 [[maybe_unused]] const bool g_installed = [] {
   channels();  // made now, since the hook runs while every fork-safe mutex is held
-  memory::ReconcilePass::set_channel_walker(&Recovery::repair, &Recovery::has_grants);
+  memory::ReconcilePass::set_channel_walker(&Recovery::repair);
   Arena::set_fork_hook(&hand_down);
   static constinit ForkHandlers handlers{.child = [] {
     channels().for_each_unlocked([](Channel& channel, bool) { channel.membership().drop_leaving(); });
@@ -123,17 +123,6 @@ class Repair {
     const std::uint64_t in = std::max(load_relaxed(shared_.bytes_in), queued_bytes_);  // the word may be damaged
     store_relaxed(shared_.bytes_in, in);
     store_relaxed(shared_.bytes_out, in - queued_bytes_);
-  }
-
-  // The minute of those whose giver is gone begins.
-  void grants() noexcept {
-    Givers givers(arena_);
-    const Walked walked = Grants(arena_, shared_).walk([&](BlockRef block, std::span<Grant> grants) {
-      if (block.id.value != 0) pass_.mark(block);
-      for (Grant& grant : grants) givers.is_pending(grant);
-      return true;
-    });
-    if (walked == Walked::kUnmapped) pass_.give_up();
   }
 
   void members() noexcept {
@@ -250,7 +239,6 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
       repair.ring();
       repair.records();
     }
-    repair.grants();
   }
   notify_all(shared->items);
   notify_all(shared->space);
@@ -258,21 +246,11 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   notify_all(shared->acked);
   Watchers::wake_sockets(control, End::kSending);
   const Records records(control);
-  const Grants grants(arena, *shared);
-  const Ends ends(control, records, grants);
+  const Ends ends(control, records);
   const bool told = ends.is_left(End::kSending) || ends.has_deaths_to_tell(End::kSending);
   if (told || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
     Watchers::wake_sockets(control, End::kReceiving);
   }
-}
-
-bool Recovery::has_grants(Arena& arena, BlockRef channel) {
-  auto* shared = reinterpret_cast<ChannelHeader*>(arena.blocks().address(channel.id));
-  if (shared == nullptr) return true;  // not to be called abandoned before it was looked at
-  if (shared->magic != kChannelMagic) return false;
-  Givers givers(arena);
-  const Walked walked = Grants(arena, *shared).for_each([&](Grant& grant) { return !givers.is_pending(grant); });
-  return walked == Walked::kStopped || walked == Walked::kUnmapped;
 }
 
 }  // namespace shmtree::channel

@@ -13,8 +13,6 @@ memory::WeakRegistry<Channel>& channels() noexcept;
 // Repair of one channel, under both of its locks.
 struct Recovery {
   static void repair(Arena& arena, BlockRef channel, memory::ReconcilePass& pass);
-  // Whether an end of a channel that nobody holds is on its way to somebody.
-  static bool has_grants(Arena& arena, BlockRef channel);
 };
 
 }  // namespace shmtree::channel

@@ -52,7 +52,7 @@ std::string encode(const Handle& handle) {
   append(out, handle.pid);
   append(out, handle.fd);
   append(out, handle.block);
-  append(out, handle.grant);
+  append(out, handle.transfer);
   append(out, static_cast<std::uint32_t>(handle.name.size()));
   return out + handle.name;
 }
@@ -73,7 +73,7 @@ Result<Handle> decode(std::span<const std::byte> bytes) {
   cursor.take(&handle.pid, sizeof handle.pid);
   cursor.take(&handle.fd, sizeof handle.fd);
   cursor.take(&handle.block, sizeof handle.block);
-  cursor.take(&handle.grant, sizeof handle.grant);
+  cursor.take(&handle.transfer, sizeof handle.transfer);
   cursor.take(&name_bytes, sizeof name_bytes);
   if (name_bytes > kMostName || cursor.rest().size() != name_bytes) return broken;
   handle.name.assign(reinterpret_cast<const char*>(cursor.rest().data()), name_bytes);

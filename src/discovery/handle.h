@@ -18,9 +18,9 @@ struct Handle {
   unsigned char uuid[16]{};
   std::int32_t pid = 0;  // a process that has the arena, and its descriptor there
   std::int32_t fd = -1;
-  std::uint64_t block = 0;  // packed BlockRef of a channel or an array; 0 for an arena
-  std::uint64_t grant = 0;  // of the end on its way (Membership::grant), 0 for none
-  std::string name{};       // of the arena: whoever takes part in it adds itself there; empty for most
+  std::uint64_t block = 0;     // packed BlockRef of a channel or an array; 0 for an arena
+  std::uint64_t transfer = 0;  // number of the transfer (memory/transfers.h), 0 for none
+  std::string name{};          // of the arena: whoever takes part in it adds itself there; empty for most
 };
 
 // A handle of `arena` as this process has it.

@@ -6,10 +6,11 @@
 //         32   4   what it is (NamedKind)
 //         36   4   bytes of the note
 //         40 472   the note
-//        512  16   per entry: pid (4), descriptor of the arena there (4), grant (8); pid 0 for a free place
+//        512  16   per entry: pid (4), descriptor of the arena there (4), transfer (8); pid 0 for a free place
 //
-// An entry without a grant is that of a process that has the name. One with a grant is that of something on its way to
-// a process that will have it: the pid is its giver's, which keeps the arena for it, and who receives it clears it.
+// An entry without a transfer is that of a process that has the name. One with a transfer is that of something in
+// transit to a process that will have the name: the pid is its giver's, which keeps the arena for it, and the receiver
+// clears it.
 //
 // The file is created whole. Everything else happens under the lock of its first byte.
 #pragma once
@@ -40,9 +41,9 @@ static_assert(sizeof(NameHeader) == 512);
 struct NameEntry {
   std::int32_t pid;
   std::int32_t fd;
-  std::uint64_t grant;
+  std::uint64_t transfer;
 
-  bool is_on_its_way() const noexcept { return pid > 0 && grant != 0; }
+  bool is_in_transit() const noexcept { return pid > 0 && transfer != 0; }
 };
 static_assert(sizeof(NameEntry) == 16);
 
@@ -50,11 +51,11 @@ struct NameRecord {
   NameHeader header{};
   std::vector<NameEntry> entries{};
 
-  // Whether somebody lives who has a part for itself, or for what this says to be on its way, by has(PartKind).
+  // True if a living process has a part for itself, or for what this says to be in transit, by has(PartKind).
   template <class Has>
   bool is_kept(Has has) const noexcept {
     return has(platform::PartKind::kOwn) ||
-           (std::ranges::any_of(entries, &NameEntry::is_on_its_way) && has(platform::PartKind::kForOthers));
+           (std::ranges::any_of(entries, &NameEntry::is_in_transit) && has(platform::PartKind::kForOthers));
   }
 };
 
@@ -69,9 +70,9 @@ Result<KeptRecord> kept_record(const platform::PrivateFile& file);
 Result<KeptRecord> look_at_record(int directory, const std::string& name);
 
 bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexcept;
-// The processes that are known to live, and have it or have given it. A single 0 stands for those that keep a part and
-// cannot be seen from here. A process that is exiting keeps its parts a little longer than its memory: this waits for
-// it, for up to 3 s. An error when this process has no descriptor left to look with.
+// The processes that are known to live, and have it or have it in transit. A single 0 stands for those that keep a part
+// and cannot be seen from here. A process that is exiting keeps its parts a little longer than its memory: this waits
+// for it, for up to 3 s. An error when this process has no descriptor left to look with.
 Result<std::vector<int>> living(const platform::LockedFile& file, const NameRecord& record);
 
 // Of a file that may have gone meanwhile, or be none of ours, it is enough to know that; but not where this process has
@@ -114,7 +115,7 @@ struct OpenName {
     }
     return success();
   }
-  // Removes the file where nobody alive has the name, or has given it.
+  // Removes the file unless a living process has the name, or has it in transit.
   Status remove_unless_alive();
 
  private:

@@ -55,15 +55,15 @@ Status check_name(const std::string& name) {
   return Error{Code::kInvalid, "a name has 1 to 200 bytes, no '/', and no '.' at its beginning"};
 }
 
-// Removes the file of a name that nobody alive has. Code::kExists when somebody does. What this process has given keeps
-// it from others only: who makes a name anew has let go of what it was.
+// Removes the file of a name that no living process has; Code::kExists if one does. What this process has in transit
+// keeps it from others only: a process that makes a name anew has let go of what it was.
 Status take_over(const Place& place, const std::string& name) {
   auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
   if (!file) return file.code() == Code::kNotFound ? success() : Status(std::move(file).error());
   auto record = read_record(*file);
   if (!record) return std::move(record).error();
   const int me = platform::process_id();
-  std::erase_if(record->entries, [me](const NameEntry& entry) { return entry.is_on_its_way() && entry.pid == me; });
+  std::erase_if(record->entries, [me](const NameEntry& entry) { return entry.is_in_transit() && entry.pid == me; });
   const auto found = living(*file, *record);
   if (!found) return found.error();
   if (found->empty()) return file->remove();
@@ -285,7 +285,9 @@ Status Name::remove_entry() {
   if (!open) return std::move(open).error();
   if (!open->is(thing_.arena->uuid(), thing_.block)) return success();
   Status cleared = open->clear(
-      [&](const NameEntry& entry) { return entry.pid == pid_ && entry.fd == thing_.arena->fd() && entry.grant == 0; },
+      [&](const NameEntry& entry) {
+        return entry.pid == pid_ && entry.fd == thing_.arena->fd() && entry.transfer == 0;
+      },
       1);
   if (!cleared) return cleared;
   end_part();
@@ -305,10 +307,10 @@ void Name::give_up_part(const std::string& path, UniqueFd part) noexcept {
   }
 }
 
-Status Name::note_arrival(std::uint64_t grant) {
+Status Name::note_arrival(std::uint64_t transfer) {
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
-  return open->clear([grant](const NameEntry& entry) { return entry.grant == grant; }, 1);
+  return open->clear([transfer](const NameEntry& entry) { return entry.transfer == transfer; }, 1);
 }
 
 // In a child that has no part of its own what is here is still the parent's. Within the mutex, so that no child is

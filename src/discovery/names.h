@@ -4,8 +4,8 @@
 //
 // Whoever takes part keeps a part in the file (LockedFile::take_part) besides its entry: entries tell where the arena
 // is, parts whether anybody lives, also in another PID namespace. So does who gives what is known by the name to
-// another process, until it arrives there (given_name.h). It is taken over, or swept, only when there are neither: when
-// that name is made anew, when any name is made or opened (a few files each time), and when the names are listed.
+// another process, until it arrives there (name_in_transit.h). It is taken over, or swept, only when there are neither:
+// when that name is made anew, when any name is made or opened (a few files each time), and when the names are listed.
 //
 // What holds around a fork: the child has a part before it exists, which its parent took for it and both have the
 // descriptor of until fork() returns. So there is no moment in which the name could be taken from the child. A fork
@@ -86,8 +86,8 @@ class Name {
   Result<platform::UniqueFd> part_for_child() const;
   // Of one that was not started after all.
   static void give_up_part(const std::string& path, platform::UniqueFd part) noexcept;
-  // What was given under that grant has arrived here.
-  Status note_arrival(std::uint64_t grant);
+  // Clears the entry of the giver: this process has loaded what was in transit.
+  Status note_arrival(std::uint64_t transfer);
 
  private:
   Name(std::string path, NamedThing thing) : path_(std::move(path)), thing_(std::move(thing)) {}

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "endpoint/copy_policy.h"
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 #include "format/standalone.h"
 #include "platform/copy.h"
 

@@ -13,8 +13,8 @@
 
 namespace shmtree::endpoint {
 
-using discovery::GivenName;
 using discovery::NamedThing;
+using discovery::NameInTransit;
 using memory::Arena;
 using platform::UniqueFd;
 
@@ -36,7 +36,7 @@ class Names {
       last->leave();
       of_process().forget(last);
       delete last;
-      of_process().sweep_given();
+      of_process().sweep_in_transit();
     });
     const std::lock_guard guard(mutex_);
     names_.push_back(Entry{shared.get(), shared});
@@ -48,37 +48,37 @@ class Names {
     }
     return nullptr;
   }
-  // The object by which the process gives that name; `made` if it has none yet.
-  std::shared_ptr<GivenName> given(const Name& name, std::shared_ptr<GivenName> made) {
+  // The object by which the process keeps that name in transit; `made` if it has none yet.
+  std::shared_ptr<NameInTransit> in_transit(const Name& name, std::shared_ptr<NameInTransit> made) {
     const std::lock_guard guard(mutex_);
-    const auto known = std::ranges::find_if(given_, [&](const auto& each) { return each->is_of(name); });
-    if (known != given_.end()) return *known;
-    return given_.emplace_back(std::move(made));
+    const auto known = std::ranges::find_if(in_transit_, [&](const auto& each) { return each->is_of(name); });
+    if (known != in_transit_.end()) return *known;
+    return in_transit_.emplace_back(std::move(made));
   }
-  // Forgets those but `one` that keep nothing any more; unless a thread may just be giving something by them. Looks at
-  // their files: each time where there are few, else each time that they have doubled.
-  void sweep_given(const GivenName* one = nullptr) noexcept {
+  // Forgets those but `one` that keep nothing any more; unless a thread may just be adding a transfer. Reads their
+  // files: each time if there are few, else each time that their number has doubled.
+  void sweep_in_transit(const NameInTransit* one = nullptr) noexcept {
     try {
-      auto looked_at = given_to_look_at();
+      auto looked_at = in_transit_to_check();
       if (looked_at.empty()) return;
       for (auto& each : looked_at) {
-        const std::uint64_t given = each->count();
+        const std::uint64_t count = each->count();
         if (each.get() == one || each->is_needed()) continue;
         const std::lock_guard guard(mutex_);
-        if (each.use_count() == 2 && each->count() == given) std::erase(given_, each);
+        if (each.use_count() == 2 && each->count() == count) std::erase(in_transit_, each);
       }
       const std::lock_guard guard(mutex_);
-      given_pace_.note_swept(given_.size());
+      in_transit_pace_.note_swept(in_transit_.size());
     } catch (const std::bad_alloc&) {  // they are looked at again
     }
   }
-  std::vector<std::shared_ptr<GivenName>> all_given() {
+  std::vector<std::shared_ptr<NameInTransit>> all_in_transit() {
     const std::lock_guard guard(mutex_);
-    return given_;
+    return in_transit_;
   }
-  std::vector<std::shared_ptr<GivenName>> given_to_look_at() {
+  std::vector<std::shared_ptr<NameInTransit>> in_transit_to_check() {
     const std::lock_guard guard(mutex_);
-    return given_pace_.is_due(given_.size()) ? given_ : std::vector<std::shared_ptr<GivenName>>{};
+    return in_transit_pace_.is_due(in_transit_.size()) ? in_transit_ : std::vector<std::shared_ptr<NameInTransit>>{};
   }
   // Let go of outside the mutex.
   std::vector<std::shared_ptr<Name>> living() {
@@ -106,8 +106,8 @@ class Names {
   static void for_each_unlocked(Visit visit) noexcept {
     for (const Entry& each : of_process().names_) visit(*each.raw, each.name.expired());
   }
-  static void forget_given() noexcept {
-    for (const auto& each : of_process().given_) each->forget();
+  static void forget_in_transit() noexcept {
+    for (const auto& each : of_process().in_transit_) each->forget();
   }
   static void join_all_again() noexcept { of_process().join_again(); }
   static inline platform::ForkHandlers handlers_{
@@ -121,7 +121,7 @@ class Names {
       .child =
           [] {
             for_each_unlocked([](Name& name, bool) { name.after_fork_in_child(); });
-            forget_given();
+            forget_in_transit();
           },
       .last = [] { join_all_again(); },
   };
@@ -130,7 +130,7 @@ class Names {
     {
       const std::lock_guard guard(mutex_);
       std::erase_if(names_, [](const Entry& each) { return each.name.expired(); });  // whose thread is not here
-      given_.clear();
+      in_transit_.clear();
     }
     try {
       for (const auto& name : living()) name->join_again().ok();
@@ -140,8 +140,8 @@ class Names {
 
   platform::ForkSafeMutex mutex_;
   std::vector<Entry> names_;
-  std::vector<std::shared_ptr<GivenName>> given_;
-  platform::SweepPace given_pace_{8};
+  std::vector<std::shared_ptr<NameInTransit>> in_transit_;
+  platform::SweepPace in_transit_pace_{8};
 };
 
 Result<std::shared_ptr<Name>> remembered(Result<std::unique_ptr<Name>> name) {
@@ -152,13 +152,13 @@ Result<std::shared_ptr<Name>> remembered(Result<std::unique_ptr<Name>> name) {
 }  // namespace
 
 Result<std::shared_ptr<Name>> create_name(const std::string& name, const NamedThing& thing) {
-  Names::of_process().sweep_given();
+  Names::of_process().sweep_in_transit();
   return remembered(Name::create(name, thing));
 }
 
 Result<std::shared_ptr<Name>> open_name(const std::string& name, std::optional<std::chrono::nanoseconds> timeout,
                                         platform::WaitHooks* hooks) {
-  Names::of_process().sweep_given();
+  Names::of_process().sweep_in_transit();
   return remembered(Name::open(name, timeout, hooks));
 }
 
@@ -169,12 +169,12 @@ std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<A
   return joined ? std::move(*joined) : nullptr;
 }
 
-std::shared_ptr<GivenName> give_name(const Name& name, std::uint64_t grant) noexcept {
+std::shared_ptr<NameInTransit> keep_name_for(const Name& name, std::uint64_t transfer) noexcept {
   try {
     Names& names = Names::of_process();
-    auto given = names.given(name, std::make_shared<GivenName>(name));
-    names.sweep_given(given.get());
-    return given->give(grant) ? given : nullptr;
+    auto kept = names.in_transit(name, std::make_shared<NameInTransit>(name));
+    names.sweep_in_transit(kept.get());
+    return kept->add(transfer) ? kept : nullptr;
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
@@ -183,7 +183,7 @@ std::shared_ptr<GivenName> give_name(const Name& name, std::uint64_t grant) noex
 void leave_names() noexcept {
   try {
     for (const auto& name : Names::of_process().living()) name->leave();
-    for (const auto& given : Names::of_process().all_given()) given->take_back_all();
+    for (const auto& each : Names::of_process().all_in_transit()) each->take_back_all();
   } catch (const std::bad_alloc&) {  // others take them for names of the dead
   }
 }

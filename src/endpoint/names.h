@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "discovery/given_name.h"
+#include "discovery/name_in_transit.h"
 #include "discovery/names.h"
 
 namespace shmtree::endpoint {
@@ -41,9 +41,9 @@ auto open_or_make(bool exist_ok, Open open, Make make) -> decltype(make()) {
 // when the name is no longer the arena's: the arena does without. `part`: what the parent of this process took for it.
 std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<memory::Arena>& arena,
                                 platform::UniqueFd part = {});
-// Keeps the name for something known by that grant, which is on its way to another process (discovery::GivenName). Null
-// where that cannot be noted: it goes without then.
-std::shared_ptr<discovery::GivenName> give_name(const Name& name, std::uint64_t grant) noexcept;
+// Keeps the name for a transfer to another process (discovery::NameInTransit). Null if that cannot be noted: the
+// transfer goes on without the name.
+std::shared_ptr<discovery::NameInTransit> keep_name_for(const Name& name, std::uint64_t transfer) noexcept;
 // The process is about to exit.
 void leave_names() noexcept;
 

@@ -19,7 +19,7 @@
 #include <utility>
 
 #include "channel/channel.h"
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 
 namespace shmtree::endpoint {
 

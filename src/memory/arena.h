@@ -4,6 +4,7 @@
 //   Mapping        the pieces of the file that this process has mapped        mapping.h
 //   BlockTable     the block table, as far as it can be believed              block_table.h
 //   Participants   who takes part and who has died                            participants.h
+//   TransferTable  what is in transit between processes                       transfer_table.h
 //   RobustLock     a lock that outlives its owners                            robust_lock.h
 //   HeldBytes      a sum that is counted without a lock                       held_bytes.h
 //   BlockPool      the free blocks, and the counts of all                     block_pool.h
@@ -32,6 +33,7 @@
 #include "memory/allocator.h"
 #include "memory/holder_table.h"
 #include "memory/lease.h"
+#include "memory/transfer_table.h"
 
 namespace shmtree::memory {
 
@@ -70,6 +72,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
 
   BlockTable& blocks() noexcept { return blocks_; }
   Participants& participants() noexcept { return participants_; }
+  const TransferTable& transfers() const noexcept { return transfers_; }
   const BlockPool& pool() const noexcept { return pool_; }
   Reclaimer& reclaimer() noexcept { return reclaimer_; }
   Reconciler& reconciler() noexcept { return reconciler_; }
@@ -121,6 +124,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   std::unique_ptr<Mapping> mapping_;
   BlockTable blocks_;
   Participants participants_;
+  const TransferTable transfers_;
   HeldBytes held_;
   BlockPool pool_;
   Reclaimer reclaimer_;

@@ -146,6 +146,13 @@ std::string Inspector::check_refcounts() const {
       if (ref.id != id && parts_.table.is_current(ref)) ++referred[ref.id.value];
     }
   });
+  const TransferTable transfers(header_, parts_.table, parts_.participants);
+  transfers.for_each([&](const Transfer& transfer) {
+    const BlockRef ref = unpack(load_relaxed(transfer.block));
+    const bool counts = TransferTable::has_reference(load_acquire(transfer.state)) && parts_.table.is_current(ref);
+    if (counts) ++referred[ref.id.value];
+    return true;
+  });
   for (const auto& [id, count] : referred) {
     if (load_relaxed(parts_.table.entry(BlockId{id})->refcount) != count) {
       return "the references of " + name_of(BlockId{id}) + " are miscounted";

@@ -10,7 +10,8 @@
 // File offsets are free (the file is sparse), so every class owns at least twice the budget of them and can never run
 // out before the budget does. Bytes are little-endian. Who may write what:
 //   truth       BlockEntry::{word, committed, size, list of references and its length, kind, holders},
-//               Participant::{generation, status, pinned}; channels add their ring windows and delivery records
+//               Participant::{generation, status, pinned}, the transfers; channels add their ring windows and delivery
+//               records
 //   derived     everything else; reconcile() rebuilds it from the truth
 #pragma once
 
@@ -28,7 +29,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 6;
+constexpr std::uint32_t kVersion = 7;
 constexpr const char* kFileName = "shmtree";  // as /proc shows it
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
@@ -146,7 +147,7 @@ enum class BlockKind : std::uint32_t {
   kMessage = 1,        // a frame
   kArray = 2,          // memory handed to the user to write in place
   kSegment = 3,        // a piece of a channel's ring
-  kDeliveries = 4,     // a channel's delivery records, or its ends on their way
+  kDeliveries = 4,     // a channel's delivery records, or transfers of the arena
   kChannel = 5,        // a channel's control block; what it holds is found by the channel layer's walker
   kReplay = 6,         // a replay buffer's control block; its list of references names the next kind
   kExtent = 7,         // rows of a replay buffer
@@ -154,8 +155,7 @@ enum class BlockKind : std::uint32_t {
   kPublished = 9,      // a frame that a Latest, or a Broadcast, names
   kBroadcast = 10,     // a Broadcast's control block; its list of references names such frames
   kSubscription = 11,  // a subscription to one that nobody has claimed
-  kGrant = 12,         // memory on its way to another process; its list of references names that
-};
+};                     // 12 was in use up to version 6
 // Whether a channel may keep a block of that kind, of which nothing else tells: then only a recovery can say that
 // nobody does.
 constexpr bool may_be_queued(std::uint32_t kind) noexcept {
@@ -189,7 +189,7 @@ struct BlockEntry {
   std::atomic<std::uint64_t> size;         // bytes asked for
   std::atomic<std::uint64_t> list_offset;  // where in the block its list of referred-to blocks begins
   std::atomic<std::uint32_t> list_length;  // written after the list
-  std::atomic<std::uint32_t> refcount;     // derived: lists of other blocks that name this one
+  std::atomic<std::uint32_t> refcount;     // derived: lists of other blocks, and transfers, that name this one
   std::atomic<std::uint32_t> kind;
   std::atomic<std::uint32_t> flags;      // derived: BlockFlag
   std::atomic<std::uint64_t> next_free;  // derived: index + 1 of the next block in its free list; while references
@@ -219,6 +219,33 @@ inline BlockRef ref_of(const ListEntry& item) noexcept {
   return BlockRef{BlockId{platform::load_once(item.id)},
                   static_cast<std::uint32_t>(platform::load_once(item.generation))};
 }
+
+// Begins a block of a chain: delivery records of a channel, or transfers. The elements follow it.
+struct alignas(64) ChainHeader {
+  std::uint64_t count;
+  std::atomic<std::uint64_t> next;  // packed BlockRef of a block of more, 0 when there is none
+  std::uint64_t unused[6];
+};
+static_assert(sizeof(ChainHeader) == 64);
+constexpr std::uint64_t chain_bytes(std::uint64_t count, std::uint64_t element_bytes) noexcept {
+  return sizeof(ChainHeader) + count * element_bytes;
+}
+
+// What a transfer hands over.
+enum class Transferred : std::uint32_t {
+  kSendingEnd = 0,
+  kReceivingEnd = 1,
+  kMemory = 2,    // a block, or the arena as such
+  kBeingMade = 3  // the giver has the place, and has not said what it hands over
+};
+// Something that was pickled and not yet loaded (transfer_table.h).
+struct Transfer {
+  std::atomic<std::uint64_t> state;   // 0 when the place is free
+  std::atomic<std::uint64_t> block;   // packed BlockRef of what is handed over, 0 for the arena as such
+  std::atomic<std::int64_t> made_ns;  // for messages only
+};
+static_assert(sizeof(Transfer) == 24);
+constexpr std::uint32_t kFirstTransfers = 64;
 
 enum class ParticipantStatus : std::uint32_t {
   kFree = 0,
@@ -348,10 +375,14 @@ struct alignas(64) ArenaHeader {
 
   alignas(64) ClassState classes[kClasses];
   ClassState& class_state(unsigned size_class) noexcept { return classes[size_class - kMinClass]; }
+
+  alignas(64) Transfer transfers[kFirstTransfers];
+  std::atomic<std::uint64_t> more_transfers;  // truth: packed BlockRef of the first block of more, 0: there is none
 };
 constexpr std::uint64_t kHeaderBytes = 16384;
 static_assert(sizeof(ArenaHeader) <= kHeaderBytes);
 static_assert(offsetof(ArenaHeader, arena_lock) == 64 && offsetof(ArenaHeader, recovery_requests) == 128);
+static_assert(offsetof(ArenaHeader, transfers) == 2304 && offsetof(ArenaHeader, more_transfers) == 3840);
 
 // Derived state is wrong from now on, until a reconcile.
 inline void request_recovery(ArenaHeader& header) noexcept {

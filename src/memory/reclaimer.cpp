@@ -182,6 +182,13 @@ void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
   }
 }
 
+void Reclaimer::drop_reference(BlockRef ref) noexcept {
+  BlockEntry* block = table_.is_current(ref) ? table_.entry(ref.id) : nullptr;
+  if (block == nullptr || load_relaxed(block->refcount) == 0) return;
+  subtract(block->refcount, 1u);
+  free_if_unreferenced(ref);
+}
+
 // Returns the chain of those that are not referred to any more, put before `orphans`, and adds their number to `count`.
 std::uint64_t Reclaimer::drop_references(BlockId id, BlockEntry& block, std::uint64_t orphans,
                                          std::uint64_t& count) noexcept {

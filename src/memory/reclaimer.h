@@ -44,11 +44,14 @@ class Reclaimer {
   // taken.
   bool try_set_delivered(BlockRef ref) noexcept;
 
-  // Under the arena lock: whether a list, a delivery record or a holder keeps the block; and whether one but `me` does.
+  // Under the arena lock: whether a list, a transfer, a delivery record or a holder keeps the block; and whether one
+  // but `me` does.
   bool is_referenced(const BlockEntry& block) const noexcept;
   static bool is_shared(const BlockEntry& block, Identity me) noexcept;
   // Frees the block if nothing keeps it, then those that only it referred to.
   void free_if_unreferenced(BlockRef ref) noexcept;
+  // A list, or a transfer, does not name the block any more.
+  void drop_reference(BlockRef ref) noexcept;
   void run_deferred_frees() noexcept;
 
   // Punches the pages of free blocks out of the file, one lock's worth, until `want` bytes are. Called with the arena

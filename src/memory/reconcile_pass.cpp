@@ -7,13 +7,11 @@ using namespace platform;
 namespace {
 
 ChannelWalker g_walker = nullptr;
-GrantCheck g_grants = nullptr;
 
 }  // namespace
 
-void ReconcilePass::set_channel_walker(ChannelWalker walker, GrantCheck grants) noexcept {
+void ReconcilePass::set_channel_walker(ChannelWalker walker) noexcept {
   g_walker = walker;
-  g_grants = grants;
 }
 
 void ReconcilePass::mark(BlockRef ref) noexcept {
@@ -28,6 +26,7 @@ Result<bool> ReconcilePass::run() {
   if (!dead_.find(parts_.mapping.file())) request_recovery(parts_.mapping.header());
   if (!map_tables()) return parts_.mapping.unmapped("what a recovery has to look at");
   take_snapshot();
+  walk_transfers();
   Status walked = walk_channels();
   if (!walked) return std::move(walked).error();
   Status locked = lock(parts_.mapping.header().arena_lock);
@@ -67,6 +66,17 @@ void ReconcilePass::take_snapshot() {
   unfinished_.reserve(unfinished_.size() + unfinished);  // rebuild() may not allocate
 }
 
+// The time of those whose giver is gone begins. Their blocks have no reference from then on.
+void ReconcilePass::walk_transfers() noexcept {
+  Expiry expiry(parts_.participants);
+  const Walked walked = transfers_.walk([&](BlockRef block, std::span<Transfer> transfers) {
+    if (block.id.value != 0) mark(block);
+    for (Transfer& transfer : transfers) expiry.counts(transfer);
+    return true;
+  });
+  if (walked == Walked::kUnmapped) give_up();
+}
+
 Status ReconcilePass::walk_channels() {
   Status walked = success();
   snapshot_.for_each([&](BlockId id, std::uint64_t word) {
@@ -79,7 +89,9 @@ Status ReconcilePass::walk_channels() {
 }
 
 Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
-  if (dead_.hold_all_of(block.holders) && (g_grants == nullptr || !g_grants(arena_, channel))) {
+  const auto in_transit = [&](Transferred end) { return transfers_.is_in_transit(pack(channel), end); };
+  if (dead_.hold_all_of(block.holders) && !in_transit(Transferred::kSendingEnd) &&
+      !in_transit(Transferred::kReceivingEnd)) {
     abandoned_channels_.push_back(channel);
     return success();
   }
@@ -146,6 +158,12 @@ void ReconcilePass::count_refs() noexcept {
       const BlockRef ref = ref_of(item);
       if (ref.id != id && parts_.table.is_current(ref)) add(parts_.table.entry(ref.id)->refcount, 1u);
     }
+  });
+  transfers_.for_each([this](const Transfer& transfer) {
+    const BlockRef ref = unpack(load_relaxed(transfer.block));
+    const bool counts = TransferTable::has_reference(load_acquire(transfer.state)) && parts_.table.is_current(ref);
+    if (counts) add(parts_.table.entry(ref.id)->refcount, 1u);
+    return true;
   });
 }
 

@@ -17,6 +17,7 @@
 #include "memory/block_snapshot.h"
 #include "memory/dead_participants.h"
 #include "memory/reclaimer.h"
+#include "memory/transfer_table.h"
 
 namespace shmtree::memory {
 
@@ -32,9 +33,8 @@ struct ArenaParts {
   Reclaimer& reclaimer;
 };
 
-// How the layer above repairs a channel and finds what it keeps, and whether an end of it is on its way to somebody.
+// Repairs a channel and finds what it keeps, for the layer above.
 using ChannelWalker = void (*)(Arena&, BlockRef channel, ReconcilePass&);
-using GrantCheck = bool (*)(Arena&, BlockRef channel);
 
 class ReconcilePass {
  public:
@@ -42,9 +42,15 @@ class ReconcilePass {
   using Unfinished = std::vector<BlockRef>;
   ReconcilePass(Arena& arena, const ArenaParts& parts, Identity me, const platform::WaitContext& wait,
                 Unfinished& unfinished)
-      : arena_(arena), parts_(parts), me_(me), wait_(wait), unfinished_(unfinished), dead_(parts.participants) {}
+      : arena_(arena),
+        parts_(parts),
+        me_(me),
+        wait_(wait),
+        unfinished_(unfinished),
+        dead_(parts.participants),
+        transfers_(parts.mapping.header(), parts.table, parts.participants) {}
 
-  static void set_channel_walker(ChannelWalker walker, GrantCheck grants) noexcept;
+  static void set_channel_walker(ChannelWalker walker) noexcept;
   // True when the pass went through; false when something moved and it has to be repeated.
   Result<bool> run();
 
@@ -66,6 +72,7 @@ class ReconcilePass {
   Status restore_marks();
   bool map_tables() noexcept;
   void take_snapshot();
+  void walk_transfers() noexcept;
   Status walk_channels();
   Status walk_channel(BlockRef channel, const BlockEntry& block);
 
@@ -83,6 +90,7 @@ class ReconcilePass {
   Status failed_ = success();
   bool unmapped_ = false;
   DeadParticipants dead_;
+  const TransferTable transfers_;
   BlockSnapshot snapshot_;
   std::vector<BlockRef> abandoned_channels_;
 };

@@ -5,7 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "channel/grants.h"
+#include "channel/layout.h"
+#include "memory/transfer_table.h"
 #include "platform/clock.h"
 #include "platform/other_version.h"
 
@@ -13,9 +14,10 @@ namespace shmtree::observer {
 
 using channel::ChannelHeader;
 using channel::End;
-using channel::Grant;
 using channel::kEnds;
 using channel::Shutdown;
+using memory::Transfer;
+using memory::Transferred;
 
 namespace {
 
@@ -36,43 +38,6 @@ std::string_view word_of(channel::Ending ending) noexcept {
     case channel::Ending::kNever: return "never";
   }
   return "unknown";
-}
-
-class GrantCounter {
- public:
-  GrantCounter(const People& people, ObservedChannel& info) : people_(people), info_(info) {}
-
-  void count(const Grant& grant) {
-    const std::uint64_t state = grant.state.load();
-    if (state == 0) return;
-    const bool counts = channel::giver_is_gone(state) ? channel::gone_for(state, now_s_) < channel::kGrantLifeS
-                                                      : people_.is_alive(channel::giver_of(state));
-    if (counts) ++end_of(info_, channel::end_of_grant(state)).on_their_way;
-  }
-
- private:
-  const People& people_;
-  ObservedChannel& info_;
-  const std::uint64_t now_s_ = channel::second_of(platform::monotonic_ns());
-};
-
-void count_grants(const ArenaFile& file, const ChannelHeader& header, GrantCounter counter) {
-  for (const Grant& grant : header.grants) counter.count(grant);
-  std::uint64_t packed = header.more_grants.load();
-  for (int links = 0; packed != 0 && links < channel::kMostChained; ++links) {
-    const BlockRef ref = memory::unpack(packed);
-    channel::ChainHeader chain{};
-    if (!file.read_block(ref, 0, &chain, sizeof chain)) return;
-    constexpr std::uint64_t kAtOnce = 256;
-    Grant grants[kAtOnce]{};
-    const std::uint64_t there = file.present(ref, sizeof chain, chain.count, sizeof(Grant));
-    for (std::uint64_t first = 0; first < there; first += kAtOnce) {
-      const std::uint64_t count = std::min(kAtOnce, there - first);
-      if (!file.read_block(ref, sizeof chain + first * sizeof(Grant), grants, count * sizeof(Grant))) return;
-      for (std::uint64_t i = 0; i < count; ++i) counter.count(grants[i]);
-    }
-    packed = chain.next.load();
-  }
 }
 
 void fill_counts(const ChannelHeader& header, ObservedChannel& info) {
@@ -129,7 +94,40 @@ void fill_end(const ChannelHeader& header, End end, const People& people, Observ
 
 }  // namespace
 
-ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const People& people) {
+EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHeader& header, const People& people) {
+  EndsInTransit found;
+  const std::uint64_t now_s = memory::second_of(platform::monotonic_ns());
+  const auto count = [&](const Transfer& transfer) {
+    const std::uint64_t state = transfer.state.load();
+    const auto what = memory::transferred(state);
+    if (state == 0 || (what != Transferred::kSendingEnd && what != Transferred::kReceivingEnd)) return;
+    const bool counts =
+        memory::giver_is_gone(state) ? memory::outlives_giver(state, now_s) : people.is_alive(memory::giver_of(state));
+    const End end = what == Transferred::kSendingEnd ? End::kSending : End::kReceiving;
+    if (counts) ++found[transfer.block.load()][end];
+  };
+  std::ranges::for_each(header.transfers, count);
+  std::uint64_t packed = header.more_transfers.load();
+  for (int links = 0; packed != 0 && links < memory::kMostChained; ++links) {
+    const BlockRef ref = memory::unpack(packed);
+    memory::ChainHeader chain{};
+    if (!file.read_block(ref, 0, &chain, sizeof chain)) break;
+    constexpr std::uint64_t kAtOnce = 256;
+    Transfer transfers[kAtOnce]{};
+    const std::uint64_t there = file.present(ref, sizeof chain, chain.count, sizeof(Transfer));
+    for (std::uint64_t first = 0; first < there; first += kAtOnce) {
+      const std::uint64_t number = std::min(kAtOnce, there - first);
+      const std::uint64_t offset = sizeof chain + first * sizeof(Transfer);
+      if (!file.read_block(ref, offset, transfers, number * sizeof(Transfer))) return found;
+      std::for_each_n(transfers, number, count);
+    }
+    packed = chain.next.load();
+  }
+  return found;
+}
+
+ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const People& people,
+                                const EndsInTransit& in_transit) {
   ObservedChannel info;
   info.block = memory::pack(block);
   const auto header = file.read_still<ChannelHeader>(block, info.consistent);
@@ -145,7 +143,10 @@ ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const Peo
     for (const End end : kEnds) fill_end(*header, end, people, end_of(info, end));
     info.full_seconds = slept_seconds(header->slept[End::kSending], people);
     info.empty_seconds = slept_seconds(header->slept[End::kReceiving], people);
-    count_grants(file, *header, GrantCounter(people, info));
+    if (const auto found = in_transit.find(info.block); found != in_transit.end()) {
+      info.senders.on_their_way = found->second[End::kSending];
+      info.receivers.on_their_way = found->second[End::kReceiving];
+    }
   }
   return info;
 }

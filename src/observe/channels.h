@@ -4,13 +4,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
+#include "channel/layout.h"
 #include "observe/people.h"
 
 namespace shmtree::observer {
 
-ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const People& people);
+// Number of each end of a channel in transit that counts, by the channel's block (packed).
+using EndsInTransit = std::unordered_map<std::uint64_t, channel::PerEnd<std::uint64_t>>;
+EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHeader& header, const People& people);
+
+ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const People& people,
+                                const EndsInTransit& in_transit);
 
 // A message that nobody has received yet.
 struct MessageInfo {

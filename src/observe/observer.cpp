@@ -76,9 +76,10 @@ void fill_counts(const ArenaHeader& header, const People& people, ObservedArena&
   info.locked_by = people.owner_of_lock(header.arena_lock.load());
 }
 
-void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const People& people, ObservedArena& info) {
+void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const People& people,
+               const EndsInTransit& in_transit, ObservedArena& info) {
   switch (static_cast<BlockKind>(kind)) {
-    case BlockKind::kChannel: info.channels.push_back(look_at_channel(file, block, people)); break;
+    case BlockKind::kChannel: info.channels.push_back(look_at_channel(file, block, people, in_transit)); break;
     case BlockKind::kLatest: info.latests.push_back(look_at_latest(file, block, people)); break;
     case BlockKind::kBroadcast: info.broadcasts.push_back(look_at_broadcast(file, block, people)); break;
     case BlockKind::kReplay: info.replays.push_back(look_at_replay(file, block, people)); break;
@@ -112,12 +113,13 @@ Status look_into(const ArenaFile& file, OpenArena& open, ObservedArena& info) {
   info.max_bytes = file.head().max_bytes;
   fill_counts(*header, *people, info);
   Holdings holdings(*people);
+  const EndsInTransit in_transit = find_ends_in_transit(file, *header, *people);
   file.for_each_block(*header, [&](BlockId id, const BlockEntry& block) {
     ++info.blocks;
     holdings.count(id, block);
     const BlockRef ref{id, memory::generation_of_block(block.word.load())};
     if (memory::state_of(block.word.load()) == memory::BlockState::kLive)
-      add_thing(file, ref, block.kind.load(), *people, info);
+      add_thing(file, ref, block.kind.load(), *people, in_transit, info);
   });
   info.holders = std::move(holdings.found);
   info.participants = people->all();

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory/transfers.h"
 #include "support/broadcasts.h"
 #include "support/caller.h"
 #include "support/catch2.h"
@@ -24,12 +25,12 @@ bool names(const Error& error, const std::vector<pid_t>& pids) {
   return std::all_of(pids.begin(), pids.end(),
                      [&](pid_t pid) { return error.message.find(std::to_string(pid)) != std::string::npos; });
 }
-// Its block, and the grant by which it is in transit.
+// Its block, and the number of its transfer.
 std::pair<BlockRef, std::uint64_t> give(Subscriber& reader) {
   const BlockRef block = reader.give().value();
-  const std::uint64_t grant = memory::give_memory(reader.ring()->arena(), memory::pack(block)).value();
-  reader.note_given(grant);
-  return {block, grant};
+  const auto number =
+      memory::begin_transfer(reader.ring()->arena(), memory::pack(block), memory::Transferred::kMemory).value();
+  return {block, number};
 }
 bool is_full(Ring& ring) {
   return put(ring, 9, kSmallWords, no_wait()).code() == Code::kFull;
@@ -101,7 +102,7 @@ TEST_CASE("A subscription in transit lasts until it arrives, and goes then with 
   enum class Then { kReads, kCloses, kDrops, kIsKilled };
   const Then then = GENERATE(Then::kReads, Then::kCloses, Then::kDrops, Then::kIsKilled);
   auto given = subscribe(ring);
-  const auto [block, grant] = give(*given);
+  const auto [block, number] = give(*given);
   given.reset();
   CHECK(ring->readers() == 1);
   put(*ring, 0).value();
@@ -109,9 +110,9 @@ TEST_CASE("A subscription in transit lasts until it arrives, and goes then with 
   CHECK(refused.code() == Code::kFull);
   CHECK(names(refused.error(), {getpid()}));
   const Gate arrived, done;
-  Child child([&, grant = grant, block = block] {
+  Child child([&, number = number, block = block] {
     auto reader = Subscriber::open(arena, block, patience()).value();
-    memory::claim_memory(*arena, grant);
+    memory::end_transfer(*arena, number);
     arrived.open();
     done.wait();
     if (then == Then::kReads && next(*reader) != 0) return false;
@@ -134,7 +135,7 @@ TEST_CASE("A subscription in transit lasts until it arrives, and goes then with 
   if (then != Then::kIsKilled) child.kill_and_wait();
   CHECK(put(*ring, 2).ok());
   CHECK(ring->readers() == 0);
-  memory::sweep_given_memory();
+  memory::sweep_transfers();
   arena->participants().check(0);
   arena->reconcile(patience()).value();
   CHECK(used_bytes(*arena) == empty);
@@ -172,7 +173,7 @@ TEST_CASE("A giver that closes a subscription takes back what has not arrived") 
   const auto ring = new_ring({.capacity = 1}, arena);
   const std::uint64_t empty = used_bytes(*arena);
   const auto closed = subscribe(ring);
-  const auto [late, grant] = give(*closed);
+  const auto [late, number] = give(*closed);
   closed->close();
   CHECK(ring->readers() == 0);
   CHECK(used_bytes(*arena) == empty);
@@ -186,16 +187,16 @@ TEST_CASE("Of a subscription that is given away many times each may be the one t
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
   auto given = subscribe(ring);
-  std::vector<std::uint64_t> grants;
+  std::vector<std::uint64_t> numbers;
   BlockRef block;
   for (int i = 0; i < 20; ++i) {
-    const auto [ref, grant] = give(*given);
+    const auto [ref, number] = give(*given);
     block = ref;
-    grants.push_back(grant);
+    numbers.push_back(number);
   }
   given.reset();
   put(*ring, 0).value();
-  for (std::size_t i = 0; i + 1 < grants.size(); ++i) memory::claim_memory(*arena, grants[i]);
+  for (std::size_t i = 0; i + 1 < numbers.size(); ++i) memory::end_transfer(*arena, numbers[i]);
   CHECK(is_full(*ring));
   CHECK(next(*Subscriber::open(arena, block, patience()).value()) == 0);
   CHECK(put(*ring, 1).ok());

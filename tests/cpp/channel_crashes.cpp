@@ -206,20 +206,20 @@ TEST_CASE("A process killed anywhere in making a channel leaves no memory behind
   }
 }
 
-TEST_CASE("A process killed anywhere in a grant, a claim or a leave leaves the end to be told of") {
+TEST_CASE("A process killed anywhere in a transfer of an end, or in leaving it, leaves the end to be told of") {
   for (std::int64_t n = 1;; ++n) {
     auto channel = Channel::create(new_arena(), {}).value();
     channel->membership().join(End::kReceiving).value();
     const bool killed = killed_at_change(n, [&] {
       channel->membership().join(End::kSending).value();
-      const std::uint64_t grant = channel->membership().grant(End::kSending).value();
-      channel->membership().claim(grant, End::kSending);
+      const std::uint64_t number = channel->membership().begin_transfer(End::kSending).value();
+      channel->membership().end_transfer(number, End::kSending);
       channel->membership().leave(End::kSending);
     });
     INFO("killed before change " << n);
-    // An unclaimed grant may yet be claimed by whoever it is on its way to: here it is, by this process.
-    for (auto& grant : header_of(*channel).grants) {
-      channel->membership().claim(grant.state.load(), End::kSending);
+    // A transfer that goes on may yet be ended by its receiver: here it is, by this process.
+    for (auto& transfer : channel->arena()->header().transfers) {
+      channel->membership().end_transfer(transfer.state.load(), End::kSending);
     }
     const auto after = code_of(get(*channel, patience(n < 4 ? 30 : n < 6 ? 2'000 : 20'000)));
     // Before its first change as a sender it had no part in this end.

@@ -155,10 +155,14 @@ TEST_CASE("Records in impossible states do no harm") {
   });
 }
 
-TEST_CASE("Lists of the killed and of grants that are too long are cut") {
+TEST_CASE("Lists of the killed and of transfers that are too long are cut") {
   nothing_hangs([](Channel& channel) {
     for (auto& pid : header(channel).ends[End::kSending].killed.pids) pid.store(-7);
-    for (auto& grant : header(channel).grants) grant.made_ns.store(INT64_MAX), grant.state.store(kHuge);
+    for (auto& transfer : channel.arena()->header().transfers) {
+      transfer.block.store(memory::pack(channel.block()));
+      transfer.made_ns.store(INT64_MAX);
+      transfer.state.store(kHuge);
+    }
   });
 }
 

@@ -338,7 +338,7 @@ TEST_CASE("What meets a death and runs out of memory in it neither ends the proc
       [](Ready& ready) { static_cast<void>(ready.channel->tasks().shut_down(true, no_wait()).ok()); },
       [](Ready& ready) { ready.channel->membership().leave(End::kSending); }, [](Ready&) { Channel::leave_all(); },
       [](Ready& ready) { static_cast<void>(ready.channel->membership().join(End::kSending).ok()); },
-      [](Ready& ready) { static_cast<void>(ready.channel->membership().grant(End::kSending).ok()); });
+      [](Ready& ready) { static_cast<void>(ready.channel->membership().begin_transfer(End::kSending).ok()); });
   fail_each_allocation(
       [] {
         Ready ready = with_a_death(kBlock);

@@ -8,9 +8,9 @@
 #include <optional>
 #include <string>
 
-#include "discovery/given_name.h"
 #include "discovery/handle.h"
 #include "discovery/name_file.h"
+#include "discovery/name_in_transit.h"
 #include "discovery/names.h"
 #include "platform/machine.h"
 #include "platform/private_directory.h"
@@ -54,7 +54,7 @@ TEST_CASE("a handle comes back from its bytes as it was") {
   const auto arena = new_arena();
   Handle handle = discovery::handle_of(*arena);
   handle.block = 0x1234567890abcdef;
-  handle.grant = 77;
+  handle.transfer = 77;
   handle.name = "/run/user/0/shmtree/replay";
   const std::string bytes = discovery::encode(handle);
   const Handle again = discovery::decode(std::as_bytes(std::span(bytes.data(), bytes.size()))).value();
@@ -62,7 +62,7 @@ TEST_CASE("a handle comes back from its bytes as it was") {
   CHECK(again.pid == handle.pid);
   CHECK(again.fd == arena->fd());
   CHECK(again.block == handle.block);
-  CHECK(again.grant == 77);
+  CHECK(again.transfer == 77);
   CHECK(again.name == handle.name);
 }
 
@@ -243,10 +243,10 @@ TEST_CASE("a name is kept for what is on its way, until that has arrived, and fr
   const discovery::NamedThing thing{NamedKind::kChannel, arena, 42, ""};
   auto made = Name::create(name, thing).value();
   const std::string path = made->path();
-  discovery::GivenName given(*made);
+  discovery::NameInTransit given(*made);
   CHECK(given.is_of(*made));
-  REQUIRE(given.give(7).ok());
-  REQUIRE(given.give(8).ok());
+  REQUIRE(given.add(7).ok());
+  REQUIRE(given.add(8).ok());
   made.reset();
 
   CHECK(Name::open(name).ok());
@@ -276,8 +276,8 @@ TEST_CASE("what its giver has on its way keeps a name though its pid cannot be s
   test::Child giver([&] {
     const auto mine = new_arena();
     auto made = Name::create(name, {NamedKind::kArena, mine, 0, ""}).value();
-    discovery::GivenName given(*made);
-    if (!given.give(7).ok()) return false;
+    discovery::NameInTransit given(*made);
+    if (!given.add(7).ok()) return false;
     const discovery::NameEntry unseen[2] = {{0, 0, 0}, {1 << 30, 3, 7}};  // as from another PID namespace
     const bool written = discovery::open_path(made->path())
                              .value()

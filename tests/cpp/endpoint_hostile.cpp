@@ -1,5 +1,5 @@
 // What a message says of the blocks that it refers to, when another process has written into their entries.
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 

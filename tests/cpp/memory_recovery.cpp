@@ -215,12 +215,10 @@ TEST_CASE("A sender that dies while recovery walks its channel has sent its mess
   sender = &child;
   const BlockRef ref = memory::unpack(writing.wait());
   // Alive when recovery looked who is gone, and its window empty when its channel was walked.
-  memory::ReconcilePass::set_channel_walker(
-      [](Arena&, BlockRef, memory::ReconcilePass&) {
-        go->open();
-        static_cast<void>(sender->was_killed());
-      },
-      nullptr);
+  memory::ReconcilePass::set_channel_walker([](Arena&, BlockRef, memory::ReconcilePass&) {
+    go->open();
+    static_cast<void>(sender->was_killed());
+  });
   memory::request_recovery(arena->header());
   REQUIRE(arena->reconcile(patience()).ok());
   Window::walk_windows();
@@ -233,7 +231,7 @@ TEST_CASE("Without a walker recovery gives nothing up and says so") {
   auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   const BlockRef ref = left_live(*arena);
-  memory::ReconcilePass::set_channel_walker(nullptr, nullptr);
+  memory::ReconcilePass::set_channel_walker(nullptr);
   memory::request_recovery(arena->header());
   CHECK(arena->reconcile(patience()).code() == Code::kInvalid);
   CHECK(arena->blocks().is_current(ref));

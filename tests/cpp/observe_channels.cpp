@@ -61,10 +61,10 @@ TEST_CASE("Who takes part in which end is seen, and who has not used it") {
   CHECK(seen.receivers.pids.empty());  // it has used the other one only
 }
 
-TEST_CASE("Ends on their way are counted, also those that the control block has no place for") {
+TEST_CASE("Ends in transit are counted, also those that the arena's header has no place for") {
   const auto channel = new_channel(new_arena());
-  for (int i = 0; i < 70; ++i) channel->membership().grant(End::kReceiving).value();
-  channel->membership().grant(End::kSending).value();
+  for (int i = 0; i < 70; ++i) channel->membership().begin_transfer(End::kReceiving).value();
+  channel->membership().begin_transfer(End::kSending).value();
   CHECK(look_at(*channel).receivers.on_their_way == 70);
   CHECK(look_at(*channel).senders.on_their_way == 1);
 }

@@ -70,7 +70,7 @@ TEST_CASE("Whatever a channel's control block says, the look ends and stays insi
   const Looker looker(*channel->arena());
   const auto people = looker.people();
   with_damage(reinterpret_cast<std::byte*>(&header_of(*channel)), sizeof(ChannelHeader), [&] {
-    const auto info = observer::look_at_channel(looker.file, channel->block(), people);
+    const auto info = observer::look_at_channel(looker.file, channel->block(), people, {});
     const auto queue = observer::look_at_messages(looker.file, channel->block(), people, 30, kMiB);
     if (queue.size() > 30 || info.block == 0) std::abort();
   });
@@ -171,7 +171,7 @@ TEST_CASE("Looks at a channel while somebody else writes over its words end, eac
     const Flips tails(header.tail, {20, 0, ~std::uint64_t{0}});
     const Flips slots(as_atomic(segment.slots), {8, 0, 3, ~std::uint64_t{0}});
     for (int look = 0; look < 500; ++look) {
-      observer::look_at_channel(looker.file, channel->block(), people);
+      observer::look_at_channel(looker.file, channel->block(), people, {});
       if (observer::look_at_messages(looker.file, channel->block(), people, 30, kMiB).size() > 30) return false;
     }
     return true;

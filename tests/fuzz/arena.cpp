@@ -21,7 +21,7 @@
 #include "channel/channel.h"
 #include "cost.h"
 #include "endpoint/copy_policy.h"
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 #include "platform/atomics.h"
 
 using namespace shmtree;
@@ -82,7 +82,7 @@ class Scene {
       array_ = arena_->hold_new(arena_->allocate(9000, BlockKind::kArray, no_wait()).value()).value();
       for (int i = 0; i < 12; ++i) expect(put(*channel, i % 3 == 2));
       channel->take(no_wait())->nack(no_wait()).value();
-      channel->membership().grant(End::kSending).value();
+      channel->membership().begin_transfer(End::kSending).value();
     }
     living_ = arena_->reconciler().reserve_slot().value();
     static_cast<void>(arena_->reconciler().reserve_slot().value());  // closed at once: one that was killed
@@ -284,10 +284,10 @@ class Scene {
     if (channel.tasks().reserve(End::kSending, no_wait())) channel.tasks().release(End::kSending);
   }
   void ends(Channel& channel) {
-    auto grant = channel.membership().grant(End::kReceiving);
+    auto number = channel.membership().begin_transfer(End::kReceiving);
     channel.membership().give_to(living_.identity, End::kReceiving);
     channel.watchers().wake_all();
-    if (grant) channel.membership().claim(*grant, End::kReceiving);
+    if (number) channel.membership().end_transfer(*number, End::kReceiving);
     channel.membership().leave(End::kSending);
     channel.membership().join(End::kSending).ok();
   }

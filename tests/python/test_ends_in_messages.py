@@ -306,7 +306,7 @@ def test_the_handle_of_another_thing_is_refused(arena, start) -> None:
     pairs, q, array = [arena.create_pair() for _ in range(2)], arena.Queue(), arena.array((4,), "i8")
 
     def handle(channel: _core.Channel, receiving: bool) -> bytes:
-        return _core.make_handle(channel.arena, channel.block, channel.grant(receiving))
+        return _core.make_handle(channel.arena, channel.block, channel.begin_transfer(receiving))
 
     block = _core.make_handle(arena._core, _core.block_of(array.array))
     forged = [

@@ -41,12 +41,13 @@ BASE_HEADERS = {"result.h", "kind.h", "observe.h", "export.h"}
 # The parts of an arena, and of a channel, each of which looks only at those before it.
 PARTS = {
     "memory": """
-        layout mapping hold_counts block_table block_snapshot participants sleep event dead_participants robust_lock
-        held_bytes block_pool owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease
-        arena control_block given_memory publishers reference_places versions deaths weak_registry registry
+        layout mapping hold_counts block_table block_snapshot participants chain transfer_table sleep event
+        dead_participants robust_lock held_bytes block_pool owned_block reclaimer reconcile_pass reconciler
+        holder_table inspector allocator lease arena control_block transfers publishers reference_places versions
+        deaths weak_registry registry
         """.split(),
     "channel": """
-        layout control message tap_notes ring records grants ends deadlock peer_wait wake_hub watchers
+        layout control message tap_notes ring records ends deadlock peer_wait wake_hub watchers
         claim returns membership acks parts
         spinner receiving sending deliveries tasks tap channel recovery
         """.split(),

@@ -283,7 +283,7 @@ def test_what_was_not_put_is_not_on_its_way(name, kind) -> None:
     with pytest.raises(queue.Full):
         full.put(thing, timeout=0.01)
     if kind in MEMORY:
-        shmtree._core.sweep_given_memory()
+        shmtree._core.sweep_transfers()
         assert blocks_of(thing) == blocks
     let_go(thing)
     del thing
@@ -308,7 +308,7 @@ def test_nothing_is_kept_of_what_has_arrived(kind) -> None:
     before = blocks_of(thing)
     for _ in range(100):
         pickle.loads(pickle.dumps(thing))
-    shmtree._core.sweep_given_memory()
+    shmtree._core.sweep_transfers()
     assert blocks_of(thing) == before
 
 
@@ -347,7 +347,7 @@ def test_a_forked_child_has_given_nothing(name, start) -> None:
 
 
 def gives_something_itself(told: Any) -> None:
-    shmtree._core.sweep_given_memory()
+    shmtree._core.sweep_transfers()
     pickle.loads(pickle.dumps(shmtree.Latest())).close()
     told.send("done")
 

@@ -8,7 +8,7 @@
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/objects/loan.h"
-#include "endpoint/given_ends.h"
+#include "endpoint/transfers.h"
 
 namespace shmtree::python {
 namespace {

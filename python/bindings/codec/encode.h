@@ -22,7 +22,7 @@
 #include "platform/hash.h"
 
 namespace shmtree::endpoint {
-class GivenEnds;
+class Transfers;
 }
 namespace shmtree::python {
 
@@ -37,7 +37,7 @@ struct EncodeOptions {
   bool portable = false;      // NotPortable for what means something on this machine only
   LoanBook* loans = nullptr;  // decides for each array on a lease whether it goes by reference
   // Is told of ends in the message, which go as handles then; without it they are pickled.
-  endpoint::GivenEnds* given = nullptr;
+  endpoint::Transfers* given = nullptr;
 };
 
 // The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.

@@ -7,7 +7,7 @@
 #include "bindings/codec/portable.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
-#include "endpoint/given_ends.h"
+#include "endpoint/transfers.h"
 
 namespace shmtree::python {
 
@@ -26,7 +26,7 @@ bool end_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
     return false;
   }
   if (!encoder.deeper()) return false;
-  const endpoint::GivenEnds::Pickling giving(options.given);
+  const endpoint::Transfers::Pickling giving(options.given);
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
   encoder.out.add_kind(Kind::kRegistered);

@@ -17,7 +17,7 @@
 #include "bindings/cpython/python_api.h"
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/lease.h"
-#include "endpoint/given_ends.h"
+#include "endpoint/transfers.h"
 #include "platform/copy.h"
 
 namespace shmtree::python {
@@ -62,7 +62,7 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
 
 PyObject* pack_aside(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   static constexpr Signature<3> kSignature{"_pack_aside", {"obj", "allow_pickle", "portable"}, 2, 1};
-  endpoint::GivenEnds given;  // taken back in the end
+  endpoint::Transfers given;  // taken back in the end
   PyObject* object = nullptr;
   EncodeOptions options;
   options.given = &given;

@@ -13,7 +13,7 @@
 #include "broadcast/ring.h"
 #include "channel/channel.h"
 #include "endpoint/channels.h"
-#include "endpoint/given_ends.h"
+#include "endpoint/transfers.h"
 #include "latest/store.h"
 #include "replay/attendance.h"
 
@@ -119,28 +119,28 @@ void bind_channel(py::module_& module) {
                              [](const Channel& channel) { return channel.ending() == channel::Ending::kNever; })
       .def("stats", &channel_stats)
       .def(
-          "grant",
+          "begin_transfer",
           [](const std::shared_ptr<Channel>& channel, bool receiving, const endpoint::Name* name) {
             if (PortableScope::is_portable()) {
               refuse_local(receiving ? "receiving end" : "sending end");
               throw py::error_already_set();
             }
-            const auto grant = [&] { return endpoint::GivenEnds::grant(channel, end_of(receiving), name); };
-            return unwrap(without_gil(grant, name != nullptr));
+            const auto begin = [&] { return endpoint::Transfers::begin(channel, end_of(receiving), name); };
+            return unwrap(without_gil(begin, name != nullptr));
           },
           "receiving"_a, "name"_a = nullptr)
       .def(
-          "check_grant",
-          [](Channel& channel, std::uint64_t grant, bool receiving, int giver_pid) {
-            unwrap(channel.ends().check_grant(grant, end_of(receiving), giver_pid));
+          "check_transfer",
+          [](Channel& channel, std::uint64_t number, bool receiving, int giver_pid) {
+            unwrap(channel.ends().check_transfer(number, end_of(receiving), giver_pid));
           },
-          "grant"_a, "receiving"_a, "giver_pid"_a)
+          "number"_a, "receiving"_a, "giver_pid"_a)
       .def(
-          "claim",
-          [](Channel& channel, std::uint64_t grant, bool receiving, endpoint::Name* name) {
-            without_gil([&] { endpoint::claim(channel, grant, end_of(receiving), name); }, name != nullptr);
+          "end_transfer",
+          [](Channel& channel, std::uint64_t number, bool receiving, endpoint::Name* name) {
+            without_gil([&] { endpoint::end_transfer(channel, number, end_of(receiving), name); }, name != nullptr);
           },
-          "grant"_a, "receiving"_a, "name"_a = nullptr)
+          "number"_a, "receiving"_a, "name"_a = nullptr)
       .def(
           "give_to",
           [](Channel& channel, memory::Identity child, bool receiving) {

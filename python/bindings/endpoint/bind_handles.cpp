@@ -6,8 +6,8 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "discovery/handle.h"
-#include "endpoint/given_ends.h"
-#include "memory/given_memory.h"
+#include "endpoint/transfers.h"
+#include "memory/transfers.h"
 
 namespace shmtree::python {
 
@@ -18,38 +18,38 @@ using memory::Arena;
 
 namespace {
 
-py::bytes make_handle(const Arena& arena, std::uint64_t block, std::uint64_t grant, const std::string& name) {
+py::bytes make_handle(const Arena& arena, std::uint64_t block, std::uint64_t transfer, const std::string& name) {
   if (PortableScope::is_portable()) {
     refuse_local("handle");
     throw py::error_already_set();
   }
   Handle handle = discovery::handle_of(arena);
   handle.block = block;
-  handle.grant = grant;
+  handle.transfer = transfer;
   handle.name = name;
   return py::bytes(discovery::encode(handle));
 }
 
-// Of a block that this process holds, or with 0 of the arena: it is on its way now.
-std::uint64_t give_memory(const std::shared_ptr<Arena>& arena, std::uint64_t block, const endpoint::Name* name) {
+// Begins the transfer of a block that this process holds, or with 0 of the arena.
+std::uint64_t begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t block, const endpoint::Name* name) {
   if (PortableScope::is_portable()) {
     refuse_local("handle");
     throw py::error_already_set();
   }
-  return unwrap(without_gil([&] { return endpoint::GivenEnds::grant(arena, block, name); }));
+  return unwrap(without_gil([&] { return endpoint::Transfers::begin(arena, block, name); }));
 }
 
-void claim_memory(Arena& arena, std::uint64_t grant, endpoint::Name* name) {
-  without_gil([&] { endpoint::claim(arena, grant, name); });
+void end_transfer(Arena& arena, std::uint64_t number, endpoint::Name* name) {
+  without_gil([&] { endpoint::end_transfer(arena, number, name); });
 }
 
-// (arena, block, grant, name, pid of who made the handle). The descriptors, which a parent left to this process, become
-// the arena's; -1 for none.
+// Returns (arena, block, number of the transfer, name, pid of the process that made the handle). The descriptors, which
+// a parent left to this process, become the arena's; -1 for none.
 py::tuple open_handle(const std::string& bytes, int arena_fd, int lock_fd, memory::Identity identity) {
   const Handle handle = unwrap(discovery::decode(std::as_bytes(std::span(bytes.data(), bytes.size()))));
   discovery::Inheritance inheritance{platform::UniqueFd(arena_fd), {identity, platform::UniqueFd(lock_fd)}};
   auto arena = without_gil([&] { return discovery::open_arena(handle, std::move(inheritance)); });
-  return py::make_tuple(unwrap(std::move(arena)), handle.block, handle.grant, handle.name, handle.pid);
+  return py::make_tuple(unwrap(std::move(arena)), handle.block, handle.transfer, handle.name, handle.pid);
 }
 
 // The arena that this process has already, else None.
@@ -68,11 +68,11 @@ std::shared_ptr<Arena> open_arena(const std::string& uuid) {
 }  // namespace
 
 void bind_handles(py::module_& module) {
-  module.def("make_handle", &make_handle, "arena"_a, "block"_a = 0, "grant"_a = 0, "name"_a = "");
+  module.def("make_handle", &make_handle, "arena"_a, "block"_a = 0, "transfer"_a = 0, "name"_a = "");
   module.def("open_handle", &open_handle, "handle"_a, "arena_fd"_a = -1, "lock_fd"_a = -1, "identity"_a = 0);
-  module.def("give_memory", &give_memory, "arena"_a, "block"_a, "name"_a);
-  module.def("claim_memory", &claim_memory, "arena"_a, "grant"_a, "name"_a);
-  module.def("sweep_given_memory", [] { without_gil(memory::sweep_given_memory); });
+  module.def("begin_transfer", &begin_transfer, "arena"_a, "block"_a, "name"_a);
+  module.def("end_transfer", &end_transfer, "arena"_a, "number"_a, "name"_a);
+  module.def("sweep_transfers", [] { without_gil(memory::sweep_transfers); });
   module.def("find_arena", &find_arena, "uuid"_a);
   module.def("open_arena", &open_arena, "uuid"_a);
 }

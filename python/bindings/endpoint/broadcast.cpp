@@ -264,9 +264,6 @@ void bind_broadcast(py::module_& module) {
       .def("_get_many", &get_many_broadcast, "n"_a, "timeout"_a, "copy"_a)
       .def("_give", &give)
       .def(
-          "_note_given", [](const SubscriberEnd& self, std::uint64_t grant) { self.open()->note_given(grant); },
-          "grant"_a, "It is in transit by that grant of its block.")
-      .def(
           "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
           "Number of messages that it can read now.")
       .def(

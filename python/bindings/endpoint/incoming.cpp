@@ -9,7 +9,7 @@
 #include "bindings/objects/loan.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/frames.h"
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 
 namespace shmtree::python {
 namespace {

@@ -7,7 +7,7 @@
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/objects/frame_object.h"
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 #include "format/checked_frame.h"
 
 namespace shmtree::python {

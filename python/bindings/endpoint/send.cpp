@@ -20,9 +20,9 @@
 #include "bindings/objects/deaths.h"
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/loan.h"
-#include "endpoint/given_ends.h"
 #include "endpoint/plain_messages.h"
 #include "endpoint/put.h"
+#include "endpoint/transfers.h"
 
 namespace shmtree::python {
 namespace {
@@ -74,7 +74,7 @@ class Message {
   Endpoint* self_;
   BorrowedSession session_;
   LoanBook loans_;
-  endpoint::GivenEnds given_;
+  endpoint::Transfers given_;
 };
 
 // A value that was walked already. Apart, so that others do not pay for the room that it needs.

@@ -32,10 +32,10 @@ std::string named(const std::vector<int>& pids) {
   return text;
 }
 
-std::string of_unused(const std::string& end, const std::vector<int>& pids, std::uint64_t on_their_way) {
+std::string of_unused(const std::string& end, const std::vector<int>& pids, std::uint64_t in_transit) {
   const bool one = pids.size() == 1;
   std::string text = named(pids) + ", which " + (one ? "has a " : "have a ") + end + " and never used it";
-  if (on_their_way != 0) text += " (" + std::to_string(on_their_way) + " more were given away and not loaded)";
+  if (in_transit != 0) text += " (" + std::to_string(in_transit) + " more were given away and not loaded)";
   text +=
       ": as long as that is so, the stream does not end. A process that is not going to use it, such as one that only "
       "starts others, calls close() of its " +
@@ -43,7 +43,7 @@ std::string of_unused(const std::string& end, const std::vector<int>& pids, std:
   return text;
 }
 
-std::string of_unloaded(const std::string& end, const channel::OnTheirWay& sent) {
+std::string of_unloaded(const std::string& end, const memory::InTransit& sent) {
   const std::string who = sent.pid == 0 ? "a process that has ended" : "process " + std::to_string(sent.pid);
   return "a " + end + " that " + who + " gave away " + seconds_of(sent.age_ns) + " ago and that has not been loaded (" +
          std::to_string(sent.count) + " in all): it keeps the stream open until it is, or that process ends";
@@ -52,7 +52,7 @@ std::string of_unloaded(const std::string& end, const channel::OnTheirWay& sent)
 bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
   const std::string end = peers == End::kSending ? "sender" : "receiver";
   const std::vector<int> pids = channel.ends().unused_pids(peers);
-  const channel::OnTheirWay sent = channel.ends().on_their_way(peers);
+  const memory::InTransit sent = channel.ends().in_transit(peers);
   const std::string who = pids.empty() ? of_unloaded(end, sent) : of_unused(end, pids, sent.count);
   return PyErr_WarnFormat(error_types().unused_end_warning, 1, "waiting for %s, so far in vain, for nobody but %s",
                           seconds_of(waited_ns).c_str(), who.c_str()) == 0;

@@ -421,7 +421,7 @@ class ReplayBuffer:
         if core is not None:
             core.close()
             _writers.close_all_of(core)
-        _core.sweep_given_memory()
+        _core.sweep_transfers()
 
     @property
     def closed(self) -> bool:

@@ -109,16 +109,14 @@ struct Window {
     return arena.hold_new(std::move(block)).value();
   }
   static void walk_windows() {
-    memory::ReconcilePass::set_channel_walker(
-        [](Arena& arena, BlockRef channel, memory::ReconcilePass& pass) {
-          Window& window = of(arena, channel);
-          if (!pass.lock(window.lock).ok()) return;
-          for (std::uint64_t at = load_relaxed(window.head); at < load_relaxed(window.tail); ++at) {
-            pass.mark(memory::unpack(load_relaxed(window.slots[at % kSlots])));
-          }
-          arena.unlock(window.lock);
-        },
-        nullptr);
+    memory::ReconcilePass::set_channel_walker([](Arena& arena, BlockRef channel, memory::ReconcilePass& pass) {
+      Window& window = of(arena, channel);
+      if (!pass.lock(window.lock).ok()) return;
+      for (std::uint64_t at = load_relaxed(window.head); at < load_relaxed(window.tail); ++at) {
+        pass.mark(memory::unpack(load_relaxed(window.slots[at % kSlots])));
+      }
+      arena.unlock(window.lock);
+    });
   }
 
   std::uint64_t queued() const { return load_relaxed(tail) - load_relaxed(head); }

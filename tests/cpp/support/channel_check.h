@@ -32,6 +32,7 @@ class Check {
       wrong = channel(Control{arena_, shared, ref, shared.slot_bytes});
       if (!wrong.empty()) wrong = "the channel in block " + std::to_string(memory::pack(ref)) + ": " + wrong;
     });
+    if (wrong.empty()) wrong = transfers();
     // Letters and dropped channels wait for somebody who has the arena's lock.
     const memory::ArenaHeader& header = arena_.header();
     if (load_acquire(header.abandoned_channels) != 0 || load_acquire(header.deferred_hint) != 0) return wrong;
@@ -88,18 +89,17 @@ class Check {
     bytes_ = 0;
     std::string wrong = ring(control, head, tail);
     if (wrong.empty()) wrong = records(control, head);
-    if (wrong.empty()) wrong = grants(control);
     if (!wrong.empty()) return wrong;
     const std::uint64_t said = control.queued_bytes();
     return said == bytes_
                ? ""
                : std::to_string(said) + " bytes are said to be queued, and " + std::to_string(bytes_) + " are";
   }
-  std::string grants(const Control& control) {
-    const Walked walked = Grants(arena_, control.shared).walk([&](BlockRef block, std::span<Grant>) {
+  std::string transfers() {
+    const Walked walked = arena_.transfers().walk([&](BlockRef block, std::span<memory::Transfer>) {
       return block.id.value == 0 || keep(memory::pack(block), BlockKind::kDeliveries);
     });
-    return walked == Walked::kAll ? "" : "a block of grants is damaged, free, twice there, or something else";
+    return walked == Walked::kAll ? "" : "a block of transfers is damaged, free, twice there, or something else";
   }
   std::string ring(const Control& control, std::uint64_t head, std::uint64_t tail) {
     const ChannelHeader& shared = control.shared;

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "endpoint/plain_messages.h"
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 

@@ -1,4 +1,4 @@
-#include "discovery/given_name.h"
+#include "discovery/name_in_transit.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,17 +9,17 @@
 
 namespace shmtree::discovery {
 
-GivenName::GivenName(const Name& name)
+NameInTransit::NameInTransit(const Name& name)
     : path_(name.path()), block_(name.thing().block), entry_{platform::process_id(), name.thing().arena->fd(), 0} {
   std::memcpy(uuid_, name.thing().arena->uuid(), sizeof uuid_);
 }
 
-bool GivenName::is_of(const Name& name) const noexcept {
+bool NameInTransit::is_of(const Name& name) const noexcept {
   return name.path() == path_ && name.thing().block == block_ &&
          std::memcmp(name.thing().arena->uuid(), uuid_, sizeof uuid_) == 0;
 }
 
-Status GivenName::give(std::uint64_t grant) {
+Status NameInTransit::add(std::uint64_t transfer) {
   count_.fetch_add(1, std::memory_order_release);
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
@@ -29,11 +29,11 @@ Status GivenName::give(std::uint64_t grant) {
     if (!part) return std::move(part).error();
     part_ = platform::CheckedFd(std::move(*part));
   }
-  return open->add({entry_.pid, entry_.fd, grant});
+  return open->add({entry_.pid, entry_.fd, transfer});
 }
 
 template <class Is>
-Status GivenName::clear(Is is) {
+Status NameInTransit::clear(Is is) {
   if (entry_.pid != platform::process_id()) return success();
   auto open = open_path(path_);
   if (!open) return std::move(open).error();
@@ -43,25 +43,25 @@ Status GivenName::clear(Is is) {
   return open->remove_unless_alive();
 }
 
-void GivenName::take_back(std::uint64_t grant) noexcept {
+void NameInTransit::take_back(std::uint64_t transfer) noexcept {
   try {
-    clear([grant](const NameEntry& entry) { return entry.grant == grant; }).ok();
+    clear([transfer](const NameEntry& entry) { return entry.transfer == transfer; }).ok();
   } catch (const std::bad_alloc&) {  // it stays until this process ends
   }
 }
 
-void GivenName::take_back_all() noexcept {
+void NameInTransit::take_back_all() noexcept {
   try {
-    clear([](const NameEntry& entry) { return entry.is_on_its_way(); }).ok();
+    clear([](const NameEntry& entry) { return entry.is_in_transit(); }).ok();
   } catch (const std::bad_alloc&) {  // it is an entry of the dead then
   }
 }
 
-bool GivenName::is_needed() const {
+bool NameInTransit::is_needed() const {
   auto open = open_path(path_);
   if (!open) return open.code() != Code::kNotFound;
   return open->is(uuid_, block_) && std::ranges::any_of(open->record.entries, [&](const NameEntry& entry) {
-           return entry.pid == entry_.pid && entry.is_on_its_way();
+           return entry.pid == entry_.pid && entry.is_in_transit();
          });
 }
 

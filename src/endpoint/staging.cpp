@@ -1,4 +1,4 @@
-#include "endpoint/transfer.h"
+#include "endpoint/staging.h"
 
 #include <algorithm>
 #include <string>

@@ -1,0 +1,80 @@
+#include "endpoint/transfers.h"
+
+#include <new>
+#include <utility>
+
+#include "memory/transfers.h"
+
+namespace shmtree::endpoint {
+
+namespace {
+
+constinit thread_local Transfers* t_pickled = nullptr;
+
+void note_arrival(std::uint64_t number, Name* name) noexcept {
+  if (name == nullptr || number == 0) return;
+  try {
+    name->note_arrival(number).ok();
+  } catch (const std::bad_alloc&) {  // its giver keeps the name until it ends
+  }
+}
+
+}  // namespace
+
+Transfers::Pickling::Pickling(Transfers* transfers) noexcept : before_(std::exchange(t_pickled, transfers)) {}
+Transfers::Pickling::~Pickling() {
+  t_pickled = before_;
+}
+
+void Transfers::Begun::take_back() const noexcept {
+  if (arena->current_identity() != giver) return;
+  if (channel != nullptr) {
+    channel->membership().end_transfer(number, end);
+  } else {
+    memory::end_transfer(*arena, number);
+  }
+  if (name != nullptr) name->take_back(number);
+}
+
+// What can fail comes first; the number 0 is none.
+template <class Make>
+Result<std::uint64_t> Transfers::note(Begun begun, const Name* name, Make make) {
+  Transfers* const all = t_pickled;
+  if (all != nullptr) all->begun_.push_back(begun);
+  auto number = make();
+  if (!number) {
+    if (all != nullptr) all->begun_.pop_back();
+    return number;
+  }
+  auto known = name == nullptr ? nullptr : keep_name_for(*name, *number);
+  if (all == nullptr) return number;
+  Begun& noted = all->begun_.back();
+  noted.number = *number;
+  noted.giver = begun.arena->current_identity();
+  noted.name = std::move(known);
+  return number;
+}
+
+Result<std::uint64_t> Transfers::begin(const std::shared_ptr<channel::Channel>& channel, channel::End end,
+                                       const Name* name) {
+  return note({.arena = channel->arena(), .channel = channel, .end = end}, name,
+              [&] { return channel->membership().begin_transfer(end); });
+}
+
+Result<std::uint64_t> Transfers::begin(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
+                                       const Name* name) {
+  return note({.arena = arena}, name,
+              [&] { return memory::begin_transfer(arena, block, memory::Transferred::kMemory); });
+}
+
+void end_transfer(channel::Channel& channel, std::uint64_t number, channel::End end, Name* name) noexcept {
+  channel.membership().end_transfer(number, end);
+  note_arrival(number, name);
+}
+
+void end_transfer(memory::Arena& arena, std::uint64_t number, Name* name) noexcept {
+  memory::end_transfer(arena, number);
+  note_arrival(number, name);
+}
+
+}  // namespace shmtree::endpoint

@@ -1,0 +1,80 @@
+#include "memory/transfer_table.h"
+
+#include <cstring>
+#include <new>
+
+namespace shmtree::memory {
+
+using namespace platform;
+
+InTransit TransferTable::in_transit(std::uint64_t block, Transferred what) const noexcept {
+  InTransit found{};
+  const std::int64_t now = monotonic_ns();
+  for_each_of(block, what, [&](std::uint64_t state, std::int64_t made_ns) {
+    ++found.count;
+    // Unsigned: the time lies in memory that every process can write.
+    const auto age_ns =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(now) - static_cast<std::uint64_t>(made_ns));
+    if (found.count != 1 && age_ns <= found.age_ns) return true;
+    found.age_ns = age_ns;
+    found.pid = giver_is_gone(state) ? 0 : load_relaxed(participants_.slot_of_identity(giver_of(state)).pid);
+    return true;
+  });
+  return found;
+}
+
+Transfer* TransferTable::find(std::uint64_t number) const noexcept {
+  Transfer* found = nullptr;
+  if (number == 0 || transferred(number) == Transferred::kBeingMade) return found;
+  for_each([&](Transfer& transfer) {
+    const std::uint64_t state = load_acquire(transfer.state);
+    if (state != 0 && is_same_transfer(state, number)) found = &transfer;
+    return found == nullptr;
+  });
+  return found;
+}
+
+Transfer* TransferTable::find_place() const noexcept {
+  Transfer* found = nullptr;
+  for_each([&](Transfer& transfer) {
+    if (load_acquire(transfer.state) == 0) found = &transfer;
+    return found == nullptr;
+  });
+  if (found != nullptr) return found;
+  Expiry expiry(participants_);
+  for_each([&](Transfer& transfer) {
+    if (!expiry.counts(transfer)) found = &transfer;
+    return found == nullptr;
+  });
+  return found;
+}
+
+Transfer* TransferTable::take_place(std::uint64_t number) const noexcept {
+  const std::uint64_t being_made = number | static_cast<std::uint64_t>(Transferred::kBeingMade);
+  for (;;) {
+    Transfer* place = find_place();
+    if (place == nullptr) return nullptr;
+    std::uint64_t old = load_acquire(place->state);
+    if (old != 0 && Expiry(participants_).counts(*place)) continue;
+    if (!compare_swap(place->state, old, being_made)) continue;
+    fence_release();  // before the words of the transfer change: handed_over()
+    return place;
+  }
+}
+
+std::uint64_t TransferTable::places() const noexcept {
+  std::uint64_t count = 0;
+  walk([&](BlockRef, std::span<Transfer> transfers) { return (count += transfers.size()) != 0; });
+  return count;
+}
+
+void TransferTable::add_places(BlockRef block, std::byte* data, std::uint64_t count) const noexcept {
+  std::memset(data, 0, chain_bytes(count, sizeof(Transfer)));
+  auto* added = new (data) ChainHeader{count, {0}, {}};
+  std::uint64_t first = load_acquire(header_.more_transfers);
+  do {
+    store_relaxed(added->next, first);
+  } while (!compare_swap(header_.more_transfers, first, pack(block)));
+}
+
+}  // namespace shmtree::memory

@@ -1,0 +1,184 @@
+#include "memory/transfers.h"
+
+#include <map>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "platform/atomics.h"
+#include "platform/fork.h"
+#include "platform/machine.h"
+#include "platform/never_destroyed.h"
+#include "platform/sweep_pace.h"
+
+namespace shmtree::memory {
+
+using namespace platform;
+
+namespace {
+
+// A transfer of this process's, which keeps the process in the arena.
+struct Begun {
+  std::shared_ptr<Arena> arena;
+  const Transfer* place = nullptr;
+  Identity giver = kNobody;
+
+  bool is_over(std::uint64_t number) const noexcept {
+    const std::uint64_t state = load_acquire(place->state);
+    return state == 0 || !is_same_transfer(state, number) || arena->current_identity() != giver;
+  }
+};
+
+// By the arena and the number of the transfer.
+using BegunMap = std::map<std::pair<const Arena*, std::uint64_t>, Begun>;
+
+struct AllBegun {
+  ForkSafeMutex mutex;
+  BegunMap begun;
+  SweepPace pace{64};
+};
+AllBegun& all_begun() noexcept {
+  return never_destroyed<AllBegun>();
+}
+
+// Under the mutex. The caller drops `over` without it: that may leave an arena.
+void move_over(AllBegun& all, BegunMap& over) noexcept {
+  for (auto each = all.begun.begin(); each != all.begun.end();) {
+    const auto at = each++;
+    if (at->second.is_over(at->first.second)) over.insert(all.begun.extract(at));
+  }
+  all.pace.note_swept(all.begun.size());
+}
+
+void sweep_if_due() noexcept {
+  AllBegun& all = all_begun();
+  BegunMap over;
+  const std::lock_guard guard(all.mutex);
+  if (all.pace.is_due(all.begun.size())) move_over(all, over);
+}
+
+std::uint64_t new_number(Identity me, Transferred what) noexcept {
+  std::uint32_t random = 0;
+  while (random == 0) {
+    random_bytes(reinterpret_cast<unsigned char*>(&random), sizeof random);
+    random >>= 1;
+  }
+  return transfer_state(random, me, what);
+}
+
+// Does not block: the processes that hold the memory may be waiting for this very handle.
+Status add_places(Arena& arena) {
+  const std::uint64_t count = arena.transfers().places();
+  auto block =
+      arena.allocate(chain_bytes(count, sizeof(Transfer)), BlockKind::kDeliveries, WaitContext{Deadline::immediate()});
+  if (!block) {
+    Error error = std::move(block).error();
+    error.message =
+        "there is no memory to note one more transfer, besides " + std::to_string(count) + " others: " + error.message;
+    if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
+    return error;
+  }
+  arena.transfers().add_places(block->ref(), block->data(), count);
+  block->publish();
+  return success();
+}
+
+Result<Transfer*> take_place(Arena& arena, std::uint64_t number) {
+  for (;;) {
+    if (Transfer* place = arena.transfers().take_place(number)) return place;
+    Status added = add_places(arena);
+    if (!added) return std::move(added).error();
+  }
+}
+
+// The arena lock, for a change of a transfer's word and of the refcount that follows it. If a stopped process has the
+// lock, a recovery counts anew.
+class CountedChange {
+ public:
+  CountedChange(Arena& arena, std::uint64_t block) noexcept
+      : arena_(arena),
+        block_(block),
+        locked_(block != 0 && arena.reconciler().lock_arena_quietly(WaitContext{Deadline::immediate()})) {}
+  ~CountedChange() {
+    if (locked_) arena_.reclaimer().unlock();
+  }
+  CountedChange(const CountedChange&) = delete;
+  CountedChange& operator=(const CountedChange&) = delete;
+
+  void note_begun() noexcept {
+    if (!locked_) return recount();
+    if (BlockEntry* entry = arena_.blocks().entry(unpack(block_).id)) add(entry->refcount, 1u);
+  }
+  void note_ended() noexcept { locked_ ? arena_.reclaimer().drop_reference(unpack(block_)) : recount(); }
+
+ private:
+  void recount() noexcept {
+    if (block_ != 0) request_recovery(arena_.header());
+  }
+
+  Arena& arena_;
+  const std::uint64_t block_;
+  const bool locked_;
+};
+
+}  // namespace
+
+Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t block, Transferred what) try {
+  sweep_if_due();
+  BegunMap made;  // what can fail comes first
+  made.try_emplace({});
+  auto me = arena->identity();
+  if (!me) return std::move(me).error();
+  const std::uint64_t number = new_number(*me, what);
+  auto place = take_place(*arena, number);
+  if (!place) return std::move(place).error();
+  store_relaxed((*place)->block, block);
+  store_relaxed((*place)->made_ns, monotonic_ns());
+  {
+    CountedChange change(*arena, block);
+    store_release((*place)->state, number);
+    change.note_begun();
+  }
+  auto node = made.extract(made.begin());
+  node.key() = {arena.get(), number};
+  node.mapped() = {.arena = arena, .place = *place, .giver = *me};
+  const std::lock_guard guard(all_begun().mutex);
+  all_begun().begun.insert(std::move(node));
+  return number;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+void end_transfer(Arena& arena, std::uint64_t number) noexcept {
+  if (Transfer* transfer = arena.transfers().find(number)) {
+    CountedChange change(arena, load_relaxed(transfer->block));
+    std::uint64_t state = load_acquire(transfer->state);
+    bool ended = false;
+    while (state != 0 && is_same_transfer(state, number) && !ended) {
+      ended = compare_swap(transfer->state, state, std::uint64_t{0});
+    }
+    if (ended && TransferTable::has_reference(state)) change.note_ended();
+  }
+  BegunMap::node_type own;
+  {
+    const std::lock_guard guard(all_begun().mutex);
+    own = all_begun().begun.extract({&arena, number});
+  }
+  sweep_if_due();
+}
+
+void end_own_transfers(Arena& arena, std::uint64_t block) noexcept {
+  const Identity me = arena.current_identity();
+  arena.transfers().for_each_of(block, Transferred::kMemory, [&](std::uint64_t state, std::int64_t) {
+    if (!giver_is_gone(state) && giver_of(state) == me) end_transfer(arena, state);
+    return true;
+  });
+}
+
+void sweep_transfers() noexcept {
+  BegunMap over;
+  const std::lock_guard guard(all_begun().mutex);
+  move_over(all_begun(), over);
+}
+
+}  // namespace shmtree::memory
