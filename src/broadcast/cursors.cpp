@@ -20,7 +20,7 @@ std::uint32_t Cursors::count() const noexcept {
 
 std::uint32_t Cursors::find_free() const noexcept {
   std::uint32_t number = 0;
-  while (number < kMostCursors && load_acquire(at(number).owner) != 0) ++number;
+  while (number < most_ && load_acquire(at(number).owner) != 0) ++number;
   return number;
 }
 

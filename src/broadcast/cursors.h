@@ -1,4 +1,4 @@
-// The cursors of a Broadcast: who is behind all others, and who is gone.
+// The cursors of a Broadcast: which one is behind all others, and which ones have no living process. A Latest has none.
 //
 // Thread safety: an object is a name for the words; any thread, without locks.
 #pragma once
@@ -13,16 +13,18 @@ namespace shmtree::broadcast {
 
 class Cursors {
  public:
-  Cursors(memory::Arena& arena, BroadcastHeader& header) noexcept : arena_(arena), header_(header) {}
+  // `most`: the places that the header has for them.
+  Cursors(memory::Arena& arena, RingHeader& header, std::uint64_t most) noexcept
+      : arena_(arena), header_(header), most_(static_cast<std::uint32_t>(most)) {}
 
   memory::Arena& arena() const noexcept { return arena_; }
   // Those that were ever used.
-  std::uint32_t used() const noexcept { return std::min(platform::load_acquire(header_.cursors_high), kMostCursors); }
-  Cursor& at(std::uint32_t number) const noexcept { return header_.cursors[number]; }
+  std::uint32_t used() const noexcept { return std::min(platform::load_acquire(header_.cursors_high), most_); }
+  Cursor& at(std::uint32_t number) const noexcept { return cursors_of(header_)[number]; }
   Owner owner_of(std::uint32_t number) const noexcept { return unpack_owner(platform::load_acquire(at(number).owner)); }
-  // How many readers have, of the living and the dead.
+  // Number of cursors in use, by living and dead processes.
   std::uint32_t count() const noexcept;
-  // Under the arena lock: one that nobody has; kMostCursors when all are taken.
+  // Under the arena lock: a free one; `most` if there is none.
   std::uint32_t find_free() const noexcept;
 
   struct Slowest {
@@ -50,7 +52,8 @@ class Cursors {
   void for_each_giver(const Cursor& cursor, Visit visit) const;
 
   memory::Arena& arena_;
-  BroadcastHeader& header_;
+  RingHeader& header_;
+  const std::uint32_t most_;
 };
 
 }  // namespace shmtree::broadcast

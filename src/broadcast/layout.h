@@ -1,5 +1,5 @@
-// A Broadcast in shared memory: docs/broadcast-layout.md has the bytes, the order of stores, and why a kill does no
-// harm.
+// The ring of a Broadcast, or of a Latest, in shared memory: docs/broadcast-layout.md has the bytes, the order of
+// stores, and why a kill does no harm.
 //
 // What is true: `tail`, the entries of the ring, and the cursors. `kept`, `slowest`, `put_bytes` and `blocks_end` are
 // derived.
@@ -13,13 +13,20 @@ namespace shmtree::broadcast {
 using memory::Event;
 using memory::Identity;
 
-constexpr std::uint64_t kBroadcastMagic = 0x7473616362746d73;  // "smtbcast"
-constexpr std::uint32_t kBroadcastVersion = 2;
+constexpr std::uint32_t kRingVersion = 2;
 constexpr std::uint64_t kMostEntries = 1 << 20;
 constexpr std::uint32_t kMostCursors = 256;
-constexpr std::uint64_t kEntryBytes = 512;
 
-enum BroadcastFlag : std::uint32_t { kPickles = 1, kWaits = 2 };
+enum RingFlag : std::uint32_t { kPickles = 1, kWaits = 2 };
+
+// What a ring is used for.
+struct RingUse {
+  memory::BlockKind kind;     // of its control block
+  std::uint64_t magic;        // first word of its control block
+  const char* name;           // in errors
+  std::uint64_t cursors;      // number of places for cursors
+  std::uint64_t entry_bytes;  // of an entry and the small frame that follows it
+};
 
 // What becomes of a reader that is slower than those who put.
 enum class Policy : std::uint32_t {
@@ -72,18 +79,22 @@ struct Subscription {
 };
 static_assert(sizeof(Subscription) == 24);
 
-// Changes only while `ticket` is 0.
+// Changes only while `ticket` is 0. A small frame may follow it.
 struct Entry {
   std::atomic<std::uint64_t> ticket;  // + 1
   std::atomic<std::uint64_t> block;   // packed; 0: the frame follows
   std::atomic<std::uint64_t> bytes;   // of the frame
   std::atomic<std::uint64_t> before;  // bytes that were put before it
-  std::byte frame[kEntryBytes - 32];
 };
-static_assert(sizeof(Entry) == kEntryBytes);
-constexpr std::uint64_t kInlineBytes = sizeof(Entry::frame);
+static_assert(sizeof(Entry) == 32);
 
-struct alignas(64) BroadcastHeader {
+inline constexpr RingUse kBroadcastUse{memory::BlockKind::kBroadcast, 0x7473616362746d73, "Broadcast", kMostCursors,
+                                       512};
+// Readers find a version by its number, so there are no cursors. Each version has a block.
+inline constexpr RingUse kLatestUse{memory::BlockKind::kLatest, 0x747365746c746d73, "Latest", 0, sizeof(Entry)};
+constexpr std::uint64_t kInlineBytes = kBroadcastUse.entry_bytes - sizeof(Entry);
+
+struct alignas(64) RingHeader {
   // Written once.
   std::uint64_t magic;
   std::uint32_t version;
@@ -96,7 +107,7 @@ struct alignas(64) BroadcastHeader {
 
   // Changed under the arena lock.
   alignas(64) std::atomic<std::uint64_t> tail;
-  std::atomic<std::uint64_t> putting;  // not 0: a put is under way
+  std::atomic<std::uint64_t> putting;  // not 0: a put, or a drop, is under way
   std::atomic<std::uint64_t> kept;
   std::atomic<std::uint64_t> slowest;
   std::atomic<std::uint64_t> put_bytes;
@@ -104,14 +115,22 @@ struct alignas(64) BroadcastHeader {
   std::atomic<std::uint32_t> has_bells;     // some reader has asked for bytes, once
   std::atomic<std::uint64_t> blocks_end;    // after the last message that is in a block
 
-  Event items;  // there is a message, or nobody is left who puts
-  Event space;  // a cursor has moved, or gone
+  Event items;  // there is a message, or no process puts any more
+  Event space;  // a cursor has moved, or was freed
 
   memory::PublisherWords publishers;
-  alignas(64) Cursor cursors[kMostCursors];
 };
-static_assert(offsetof(BroadcastHeader, tail) == 64 && offsetof(BroadcastHeader, items) == 128 &&
-              offsetof(BroadcastHeader, publishers) == 256 && offsetof(BroadcastHeader, cursors) == 8448 &&
-              sizeof(BroadcastHeader) == 24832);
+static_assert(offsetof(RingHeader, tail) == 64 && offsetof(RingHeader, items) == 128 &&
+              offsetof(RingHeader, publishers) == 256 && sizeof(RingHeader) == 8448);
+
+// The cursors of a Broadcast.
+inline Cursor* cursors_of(RingHeader& header) noexcept {
+  return reinterpret_cast<Cursor*>(&header + 1);
+}
+
+struct BroadcastHeader : RingHeader {
+  Cursor cursors[kMostCursors];
+};
+static_assert(sizeof(BroadcastHeader) == sizeof(RingHeader) + kMostCursors * sizeof(Cursor));
 
 }  // namespace shmtree::broadcast

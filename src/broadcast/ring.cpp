@@ -7,14 +7,12 @@
 
 #include "broadcast/doorbell.h"
 #include "memory/control_block.h"
-#include "memory/event.h"
 #include "memory/weak_registry.h"
 #include "platform/clock.h"
 #include "platform/copy.h"
 #include "platform/errors.h"
 #include "platform/never_destroyed.h"
 #include "platform/other_version.h"
-#include "platform/wait_policy.h"
 
 namespace shmtree::broadcast {
 
@@ -25,11 +23,17 @@ using memory::ListEntry;
 
 namespace {
 
-constexpr std::uint64_t list_offset(std::uint64_t entries) noexcept {
-  return sizeof(BroadcastHeader) + entries * sizeof(Entry);
+constexpr std::uint64_t header_bytes(const RingUse& use) noexcept {
+  return sizeof(RingHeader) + use.cursors * sizeof(Cursor);
 }
-constexpr std::uint64_t control_bytes(std::uint64_t entries) noexcept {
-  return list_offset(entries) + entries * sizeof(ListEntry);
+constexpr std::uint64_t list_offset(const RingUse& use, std::uint64_t entries) noexcept {
+  return header_bytes(use) + entries * use.entry_bytes;
+}
+constexpr std::uint64_t control_bytes(const RingUse& use, std::uint64_t entries) noexcept {
+  return list_offset(use, entries) + entries * sizeof(ListEntry);
+}
+std::byte* frame_after(Entry& entry) noexcept {
+  return reinterpret_cast<std::byte*>(&entry + 1);
 }
 
 memory::WeakRegistry<Ring>& rings() noexcept {
@@ -52,15 +56,17 @@ bool shrink(const memory::ArenaHeader& of, std::uint64_t bytes, const WaitContex
 
 }  // namespace
 
-Ring::Ring(std::shared_ptr<Arena> arena, Lease control)
+Ring::Ring(std::shared_ptr<Arena> arena, Lease control, const RingUse& use)
     : arena_(std::move(arena)),
       control_(std::move(control)),
+      use_(use),
       entries_(header().entries),
+      entry_bytes_(use.entry_bytes),
       capacity_(header().capacity),
       history_(header().history),
       max_bytes_(header().max_bytes),
-      ring_(reinterpret_cast<Entry*>(control_.data() + sizeof(BroadcastHeader))),
-      list_(reinterpret_cast<ListEntry*>(control_.data() + list_offset(entries_))) {}
+      ring_(control_.data() + header_bytes(use)),
+      list_(reinterpret_cast<ListEntry*>(control_.data() + list_offset(use, entries_))) {}
 
 Ring::~Ring() {
   leave();
@@ -73,7 +79,7 @@ std::shared_ptr<Ring> Ring::known(std::shared_ptr<Ring> made) {
 }
 
 Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const Options& options,
-                                           const WaitContext& wait) try {
+                                           const WaitContext& wait, const RingUse& use) try {
   const std::uint64_t longer = std::max(options.capacity, options.history);
   if (options.capacity == 0 || longer >= kMostEntries) {
     return Error{.code = Code::kInvalid,
@@ -82,22 +88,22 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
                             ", and the capacity is at least 1"};
   }
   const std::uint64_t entries = longer + 1;
-  auto block = make_control_block(*arena, BlockKind::kBroadcast, control_bytes(entries), wait);
+  auto block = make_control_block(*arena, use.kind, control_bytes(use, entries), wait);
   if (!block) return std::move(block).error();
-  auto* header = new (block->data()) BroadcastHeader{};
-  header->magic = kBroadcastMagic;
-  header->version = kBroadcastVersion;
+  auto* header = new (block->data()) RingHeader{};
+  header->magic = use.magic;
+  header->version = kRingVersion;
   header->entries = static_cast<std::uint32_t>(entries);
   header->capacity = options.capacity;
   header->history = options.history;
   header->max_bytes = options.max_bytes;
-  header->entry_bytes = static_cast<std::uint32_t>(kEntryBytes);
+  header->entry_bytes = static_cast<std::uint32_t>(use.entry_bytes);
   if (options.allow_pickle) header->flags |= kPickles;
   if (options.waits) header->flags |= kWaits;
   const std::vector<BlockRef> nothing(entries);
   auto control = hold_control_block(*arena, std::move(*block), nothing, wait);
   if (!control) return std::move(control).error();
-  return known(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control))));
+  return known(std::shared_ptr<Ring>(new Ring(std::move(arena), std::move(*control), use)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
@@ -113,23 +119,24 @@ Status Ring::check_options(const Options& options) const {
   return others.of("a Broadcast");
 }
 
-Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, BlockRef block,
-                                         const WaitContext& wait) try {
-  auto control = open_control_block(*arena, block, BlockKind::kBroadcast, sizeof(BroadcastHeader), "a Broadcast", wait);
+Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, BlockRef block, const WaitContext& wait,
+                                         const RingUse& use) try {
+  const std::string name = std::string("a ") + use.name;
+  auto control = open_control_block(*arena, block, use.kind, header_bytes(use), name.c_str(), wait);
   if (!control) return std::move(control).error();
-  const auto& header = *reinterpret_cast<const BroadcastHeader*>(control->data());
-  const bool is_broadcast = load_once(header.magic) == kBroadcastMagic;
+  const auto& header = *reinterpret_cast<const RingHeader*>(control->data());
+  const bool has_magic = load_once(header.magic) == use.magic;
   const std::uint32_t version = load_once(header.version);
-  if (is_broadcast && version != kBroadcastVersion) {
-    return platform::other_version("the Broadcast has layout version", version, kBroadcastVersion);
+  if (has_magic && version != kRingVersion) {
+    return platform::other_version("the " + std::string(use.name) + " has layout version", version, kRingVersion);
   }
   const std::uint64_t entries = load_once(header.entries), capacity = load_once(header.capacity);
   const std::uint64_t history = load_once(header.history);
-  const bool fits = is_broadcast && load_once(header.entry_bytes) == kEntryBytes && entries >= 2 &&
+  const bool fits = has_magic && load_once(header.entry_bytes) == use.entry_bytes && entries >= 2 &&
                     entries <= kMostEntries && capacity != 0 && capacity < entries && history < entries &&
-                    control_bytes(entries) <= arena->blocks().room_of(block.id);
-  if (!fits) return Error{.code = Code::kIncompatible, .message = "not a Broadcast"};
-  return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control))));
+                    control_bytes(use, entries) <= arena->blocks().room_of(block.id);
+  if (!fits) return Error{.code = Code::kIncompatible, .message = "not " + name};
+  return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control), use)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
@@ -151,7 +158,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
   if (cursors().drop_dead()) passed();
   Status locked = arena_->reconciler().lock_arena(wait);
   if (!locked) return std::move(locked).error();
-  BroadcastHeader& shared = header();
+  RingHeader& shared = header();
   if (load_relaxed(shared.putting) != 0) repair();
   const std::uint32_t number = cursors().find_free();
   if (number != kMostCursors) {
@@ -190,6 +197,7 @@ bool Ring::has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const 
 
 // What was slowest a while ago is mostly far enough: only when it is not, all cursors are looked at.
 bool Ring::has_room_now(std::uint64_t bytes) noexcept {
+  if (load_relaxed(header().cursors_high) == 0) return true;
   const Cursors::Slowest last{load_relaxed(header().slowest), memory::kNobody};
   if (has_room(last, bytes)) return true;
   const Cursors::Slowest now = cursors().slowest(false);
@@ -197,9 +205,8 @@ bool Ring::has_room_now(std::uint64_t bytes) noexcept {
   return has_room(now, bytes);
 }
 
-// The block is collected by who lets go of the lock.
 void Ring::let_go(std::uint64_t place) noexcept {
-  store_relaxed(ring_[place].ticket, std::uint64_t{0});
+  store_relaxed(entry_at(place).ticket, std::uint64_t{0});
   fence_seq_cst();  // readers see the ticket gone, or we see their bits
   const BlockRef block = references().empty(place);
   if (block.id.value != 0) arena_->reclaimer().free_if_unreferenced(block);
@@ -215,8 +222,9 @@ bool Ring::has_passed_blocks() const noexcept {
   return load_relaxed(header().blocks_end) > kept && needed() > kept;
 }
 
-// What every reader has read, but for the history.
+// Removes the messages that every reader has read, but for the history, if there may be blocks of them.
 void Ring::let_go_of_passed() noexcept {
+  if (load_relaxed(header().blocks_end) <= load_relaxed(header().kept)) return;
   const std::uint64_t limit = needed();
   for (std::uint64_t at = first_kept(); at < limit; ++at) {
     if (load_relaxed(entry(at).ticket) == at + 1) let_go(at % entries_);
@@ -238,9 +246,19 @@ std::uint64_t Ring::kept_bytes() const noexcept {
   return is_there && put > before ? put - before : 0;
 }
 
+// Readers of a Latest limit no bytes.
+std::uint64_t Ring::referred_bytes(BlockRef block) const noexcept {
+  return use_.cursors == 0 ? 0 : arena_->blocks().referred_bytes(block);
+}
+
+std::uint64_t Ring::frame_bytes(std::uint64_t ticket) const noexcept {
+  const std::uint64_t bytes = load_relaxed(entry(ticket).bytes);
+  return load_acquire(entry(ticket).ticket) == ticket + 1 ? bytes : 0;
+}
+
 // `putting` marks it, as a put: after a kill in the middle of it, repair() finds where the messages begin.
 bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
-  BroadcastHeader& shared = header();
+  RingHeader& shared = header();
   const auto limit = [&] {
     const std::uint64_t end = tail();
     return std::min(
@@ -268,11 +286,11 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
   return dropped;
 }
 
-// The last one to put died in the middle of it.
+// The last process that put, or dropped, died in the middle of it.
 void Ring::repair() noexcept {
   const std::uint64_t end = tail();
   for (std::uint64_t place = 0; place < entries_; ++place) {
-    const std::uint64_t ticket = load_relaxed(ring_[place].ticket);
+    const std::uint64_t ticket = load_relaxed(entry_at(place).ticket);
     const bool is_there =
         ticket != 0 && ticket <= end && end - (ticket - 1) <= entries_ && (ticket - 1) % entries_ == place;
     if (!is_there) let_go(place);
@@ -281,31 +299,34 @@ void Ring::repair() noexcept {
   while (first < end && load_relaxed(entry(first).ticket) != first + 1) ++first;
   store_relaxed(header().kept, first);
   const Entry& last = entry(end - 1);
-  const std::uint64_t referred = arena_->blocks().referred_bytes(memory::unpack(load_relaxed(last.block)));
+  const std::uint64_t referred = referred_bytes(memory::unpack(load_relaxed(last.block)));
   store_relaxed(header().blocks_end, end);
   store_relaxed(header().put_bytes, end == 0 ? 0 : load_relaxed(last.before) + load_relaxed(last.bytes) + referred);
   store_relaxed(header().putting, std::uint64_t{0});
 }
 
 std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept {
-  BroadcastHeader& shared = header();
+  RingHeader& shared = header();
   const std::uint64_t ticket = load_relaxed(shared.tail);
   const std::uint64_t before = load_relaxed(shared.put_bytes);
   const bool is_block = outgoing.held.valid();
   const BlockRef block = outgoing.held.ref();
   store_release(shared.putting, ticket + 1);
-  Entry& mine = entry(ticket);
-  let_go(ticket % entries_);
-  if (is_block) references().fill(ticket % entries_, block);
+  const std::uint64_t place = ticket % entries_;
+  Entry& mine = entry_at(place);
+  // A process that was killed in let_go() may have left a reference of an entry without a ticket.
+  const bool is_empty = load_relaxed(mine.ticket) == 0 && references().at(place).id.value == 0;
+  is_empty ? fence_release() : let_go(place);  // a reader that finds what follows finds the old ticket gone
+  if (is_block) references().fill(place, block);
   store_relaxed(mine.block, is_block ? memory::pack(block) : 0);
   store_relaxed(mine.bytes, bytes);
   store_relaxed(mine.before, before);
-  if (!is_block) copy_racing(mine.frame, outgoing.frame.data(), outgoing.frame.size());
+  if (!is_block) copy_racing(frame_after(mine), outgoing.frame.data(), outgoing.frame.size());
   store_release(mine.ticket, ticket + 1);
   store_relaxed(shared.put_bytes, before + counted);
   if (is_block) store_relaxed(shared.blocks_end, ticket + 1);
   store_release(shared.tail, ticket + 1);
-  if (has_passed_blocks()) let_go_of_passed();
+  let_go_of_passed();
   store_release(shared.putting, std::uint64_t{0});
   return ticket;
 }
@@ -333,9 +354,9 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   }
   const bool is_block = outgoing.held.valid();
   const std::uint64_t frame = is_block ? outgoing.bytes : outgoing.frame.size();
-  if (!is_block && frame > kInlineBytes) return Error{.code = Code::kInvalid, .message = "too long a frame"};
+  if (!is_block && frame > inline_bytes()) return Error{.code = Code::kInvalid, .message = "too long a frame"};
   std::uint64_t bytes = frame;  // those that count, and so with the arrays that it refers to
-  if (is_block) bytes += arena_->blocks().referred_bytes(outgoing.held.ref());
+  if (is_block) bytes += referred_bytes(outgoing.held.ref());
   if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
   const memory::SleepReason reason{arena_->participants(), memory::WaitFor::kRoom, memory::pack(block())};
   memory::EventWait waiting(header().space, reason, wait);
@@ -423,33 +444,58 @@ std::uint64_t Ring::oldest() const noexcept {
   return std::min(end, std::max(load_acquire(header().kept), end - std::min(end, std::max(capacity_, history_))));
 }
 
-Status Ring::read(std::uint64_t ticket, Incoming& message) const {
-  const auto moved = [] { return Error{.code = Code::kNotFound, .message = "the message was overwritten"}; };
-  const Entry& from = entry(ticket);
-  if (load_acquire(from.ticket) != ticket + 1) return moved();
-  const std::uint64_t packed = load_relaxed(from.block), bytes = load_relaxed(from.bytes);
-  if (packed == 0) copy_racing(message.small, from.frame, std::min(bytes, kInlineBytes));
-  fence_acquire();  // what was read is that message's, if it still is the entry's
-  const BlockRef block = memory::unpack(packed);
-  if (load_relaxed(from.ticket) != ticket + 1) return moved();
-  const auto damaged = [] { return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"}; };
-  if (packed == 0 && bytes > kInlineBytes) return damaged();
-  message.ticket = ticket;
-  message.bytes = bytes;
-  message.block.reset();
-  if (packed == 0) return success();
-  if (!arena_->blocks().is_current(block)) return moved();
+namespace {
+
+Error overwritten() {
+  return Error{.code = Code::kNotFound, .message = "the message was overwritten"};
+}
+Error damaged() {
+  return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"};
+}
+
+}  // namespace
+
+// Of an entry that was read.
+Result<Lease> Ring::hold(const Entry& from, std::uint64_t ticket, BlockRef block, std::uint64_t bytes) const {
+  if (!arena_->blocks().is_current(block)) return overwritten();
   auto held = arena_->hold_while(block, from.ticket, ticket + 1);
-  if (!held) return std::move(held).error();
+  if (!held) return held;
   const memory::BlockEntry* known = arena_->blocks().entry(block.id);
   const bool fits = memory::is_kind(*known, BlockKind::kPublished) && bytes <= held->bytes() &&
                     bytes <= arena_->blocks().room_of(block.id) && arena_->blocks().is_current(block);
   if (!fits) return damaged();
+  return held;
+}
+
+Result<Lease> Ring::read_block(std::uint64_t ticket, std::uint64_t* bytes) const {
+  const Entry& from = entry(ticket);
+  if (load_acquire(from.ticket) != ticket + 1) return overwritten();
+  const BlockRef block = memory::unpack(load_relaxed(from.block));
+  *bytes = load_relaxed(from.bytes);
+  fence_acquire();  // what was read is that message's, if it still is the entry's
+  if (load_relaxed(from.ticket) != ticket + 1) return overwritten();
+  return hold(from, ticket, block, *bytes);
+}
+
+Status Ring::read(std::uint64_t ticket, Incoming& message) const {
+  Entry& from = entry(ticket);
+  if (load_acquire(from.ticket) != ticket + 1) return overwritten();
+  const std::uint64_t packed = load_relaxed(from.block), bytes = load_relaxed(from.bytes);
+  if (packed == 0) copy_racing(message.small, frame_after(from), std::min(bytes, inline_bytes()));
+  fence_acquire();  // what was read is that message's, if it still is the entry's
+  if (load_relaxed(from.ticket) != ticket + 1) return overwritten();
+  if (packed == 0 && bytes > inline_bytes()) return damaged();
+  message.ticket = ticket;
+  message.bytes = bytes;
+  message.block.reset();
+  if (packed == 0) return success();
+  auto held = hold(from, ticket, memory::unpack(packed), bytes);
+  if (!held) return std::move(held).error();
   message.block = std::move(*held);
   return success();
 }
 
-// Whoever was the slowest lets go of what it has passed, if the lock is to be had: otherwise the next does that puts or
+// The slowest reader removes what it has passed, if it gets the lock. Otherwise the next process does that puts or
 // passes a message.
 void Ring::passed() noexcept {
   notify_all(header().space);

@@ -1,11 +1,13 @@
-// The messages of a Broadcast in shared memory: put by any process, read by each of its readers.
+// A ring of messages in shared memory: any process puts, and any process reads without a lock. The messages of a
+// Broadcast are read in order, each reader by its cursor; those of a Latest are its versions, read by number.
 // docs/broadcast-layout.md has the order of stores.
 //
 // Invariants:
 //   - A message that can be read is whole, and is not overwritten before every blocking cursor has passed it.
-//   - An entry's block is freed only after its ticket was cleared, with a full fence between that and the look at the
-//     holders; readers hold it first and look at the ticket again.
-//   - Nobody waits for a reader but one that blocks and lives.
+//   - An entry's block is freed only after its ticket was cleared, with a full fence between that and the check of its
+//     holders; a reader holds the block first and checks the ticket again.
+//   - Messages are numbered one after the other. A process that is killed in a put has put the message or nothing.
+//   - A put waits only for readers that block and live.
 //
 // Thread safety: any thread of any process, but for calls about one cursor: one thread at a time.
 #pragma once
@@ -18,7 +20,9 @@
 #include <vector>
 
 #include "broadcast/cursors.h"
+#include "memory/event.h"
 #include "memory/reference_places.h"
+#include "platform/wait_policy.h"
 
 namespace shmtree::broadcast {
 
@@ -58,10 +62,10 @@ class Ring : public std::enable_shared_from_this<Ring> {
  public:
   // kInvalid for a capacity of 0, or a ring too long; errors as of Arena::allocate().
   static Result<std::shared_ptr<Ring>> create(std::shared_ptr<Arena> arena, const Options& options,
-                                              const WaitContext& wait);
+                                              const WaitContext& wait, const RingUse& use = kBroadcastUse);
   // One that lives, and this process's own object where it has it: kNotFound, kIncompatible.
   static Result<std::shared_ptr<Ring>> open(const std::shared_ptr<Arena>& arena, BlockRef block,
-                                            const WaitContext& wait);
+                                            const WaitContext& wait, const RingUse& use = kBroadcastUse);
   ~Ring();
 
   const std::shared_ptr<Arena>& arena() const noexcept { return arena_; }
@@ -101,29 +105,37 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void leave() noexcept;
   static void leave_all() noexcept;
 
-  // --- Reading: for subscriber.h
+  // --- Reading: for subscriber.h, and the versions of a Latest
 
   // A cursor that nobody has claimed, of those who hold `subscription`; kInvalid when all are taken.
   Result<std::uint32_t> subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
                                   const WaitContext& wait);
-  Cursor& cursor(std::uint32_t number) const noexcept { return header().cursors[number]; }
+  Cursor& cursor(std::uint32_t number) const noexcept { return cursors_of(header())[number]; }
   // The oldest message that a reader which may fall behind still finds.
   std::uint64_t oldest() const noexcept;
   // The message of that ticket; kNotFound when it was overwritten.
   Status read(std::uint64_t ticket, Incoming& message) const;
+  // The block of such a message, if it has one, and the bytes of its frame.
+  Result<memory::Lease> read_block(std::uint64_t ticket, std::uint64_t* bytes) const;
+  // Calls look() until it returns something other than kEmpty, and sleeps meanwhile until a message is put or the
+  // deadline passes. After look() has seen all that was put, returns the error of check_publishers(). kInterrupted has
+  // the message `interrupted`.
+  template <class Look>
+  Status wait_for_item(memory::WaitFor what, const char* interrupted, const WaitContext& wait, Look look) const;
   // A cursor has moved on, or gone: what all have passed goes.
   void passed() noexcept;
-  // Bytes of the messages that it keeps, about.
+  // Bytes of the messages that it keeps, about; of a Broadcast with the arrays that they refer to.
   std::uint64_t kept_bytes() const noexcept;
+  // Bytes of a message's frame; 0 if it was overwritten.
+  std::uint64_t frame_bytes(std::uint64_t ticket) const noexcept;
   // Drops the oldest messages that have blocks until at least `bytes` are freed. Keeps history, and messages that a
   // blocking reader has not read; other readers miss the rest. False if there were none, or the lock was not free.
   bool drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept;
   Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
-  Event& items() const noexcept { return header().items; }
-  // Whoever puts tells, from now on, those readers that ask (doorbell.h).
+  // From now on, processes that put notify those readers that ask (doorbell.h).
   void tell_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
-  Cursors cursors() const noexcept { return {*arena_, header()}; }
+  Cursors cursors() const noexcept { return {*arena_, header(), use_.cursors}; }
 
   // How many cursors there are, of the living and the dead.
   std::uint32_t readers() const noexcept { return cursors().count(); }
@@ -131,14 +143,20 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::string check() const;
 
  private:
-  Ring(std::shared_ptr<Arena> arena, memory::Lease control);
+  Ring(std::shared_ptr<Arena> arena, memory::Lease control, const RingUse& use);
   static std::shared_ptr<Ring> known(std::shared_ptr<Ring> made);
 
-  BroadcastHeader& header() const noexcept { return *reinterpret_cast<BroadcastHeader*>(control_.data()); }
+  RingHeader& header() const noexcept { return *reinterpret_cast<RingHeader*>(control_.data()); }
   bool has_flag(std::uint32_t flag) const noexcept { return (platform::load_once(header().flags) & flag) != 0; }
-  Entry& entry(std::uint64_t ticket) const noexcept { return ring_[ticket % entries_]; }
+  Entry& entry_at(std::uint64_t place) const noexcept {
+    return *reinterpret_cast<Entry*>(ring_ + place * entry_bytes_);
+  }
+  Entry& entry(std::uint64_t ticket) const noexcept { return entry_at(ticket % entries_); }
+  std::uint64_t inline_bytes() const noexcept { return entry_bytes_ - sizeof(Entry); }
   memory::Publishers publishing() const noexcept { return {arena_->participants(), header().publishers}; }
   memory::ReferencePlaces references() const noexcept { return {*arena_, list_}; }
+  Result<memory::Lease> hold(const Entry& from, std::uint64_t ticket, BlockRef block, std::uint64_t bytes) const;
+  std::uint64_t referred_bytes(BlockRef block) const noexcept;
   bool has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
   void look_for_dead() noexcept;
   void announce() noexcept;
@@ -157,12 +175,40 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   const std::shared_ptr<Arena> arena_;
   const memory::Lease control_;
-  const std::uint64_t entries_, capacity_, history_, max_bytes_;
-  Entry* const ring_;
+  const RingUse& use_;
+  const std::uint64_t entries_, entry_bytes_, capacity_, history_, max_bytes_;
+  std::byte* const ring_;
   memory::ListEntry* const list_;
   std::atomic<bool> has_put_{false};
   std::atomic<std::uint32_t> ends_{0};
   std::atomic<std::int64_t> last_look_ns_{0};
 };
+
+template <class Look>
+Status Ring::wait_for_item(memory::WaitFor what, const char* interrupted, const WaitContext& wait, Look look) const {
+  const memory::SleepReason reason{arena_->participants(), what, memory::pack(block())};
+  memory::EventWait waiting(header().items, reason, wait);
+  for (bool looked = false;; looked = true) {
+    if (looked) waiting.arm();
+    Status found = look();
+    if (found || found.code() != Code::kEmpty) return found;
+    if (!looked && !wait.deadline.is_immediate()) continue;
+    Status attended = check_publishers();
+    if (!attended) {
+      Status last = look();  // the last publisher put it before it left
+      if (last || last.code() != Code::kEmpty) return last;
+      return attended;
+    }
+    if (looked && arena_->participants().check(platform::wait_policy::alive_within_ns(true))) {
+      Status repaired = arena_->reconcile(wait);
+      if (!repaired) return repaired;
+    }
+    switch (waiting.sleep()) {
+      case memory::EventWait::Wake::kLookAgain: break;
+      case memory::EventWait::Wake::kInterrupted: return Error{.code = Code::kInterrupted, .message = interrupted};
+      case memory::EventWait::Wake::kTimedOut: return look();
+    }
+  }
+}
 
 }  // namespace shmtree::broadcast

@@ -10,7 +10,7 @@ std::string Ring::check() const {
   const std::uint64_t end = tail();
   if (load_relaxed(header().putting) != 0) return "a put was cut off";
   for (std::uint64_t place = 0; place < entries_; ++place) {
-    const std::uint64_t ticket = load_relaxed(ring_[place].ticket);
+    const std::uint64_t ticket = load_relaxed(entry_at(place).ticket);
     const BlockRef listed = references().at(place);
     if (ticket == 0) {
       if (listed.id.value != 0) return "the list keeps a block of no message";
@@ -19,8 +19,9 @@ std::string Ring::check() const {
     if (ticket > end || end - (ticket - 1) > entries_ || (ticket - 1) % entries_ != place) {
       return "a message is in another's place";
     }
-    const std::uint64_t block = load_relaxed(ring_[place].block);
+    const std::uint64_t block = load_relaxed(entry_at(place).block);
     if (block != 0 && memory::pack(listed) != block) return "the list keeps another block";
+    if (block != 0 && !arena_->blocks().is_current(listed)) return "a message's block is free";
     if (block == 0 && listed.id.value != 0) return "the list keeps a block of a small message";
   }
   for (std::uint64_t ticket = end - std::min(end, entries_); ticket < end; ++ticket) {
@@ -29,8 +30,8 @@ std::string Ring::check() const {
     if (load_relaxed(after) < load_relaxed(at.before) + load_relaxed(at.bytes)) return "bytes are miscounted";
   }
   const Cursors::Slowest now = cursors().slowest(false);
-  for (std::uint64_t ticket = now.position; ticket < end; ++ticket) {
-    if (load_relaxed(entry(ticket).ticket) != ticket + 1) return "a message that a reader waits for is gone";
+  for (std::uint64_t ticket = std::min(now.position, end - std::min(end, history_)); ticket < end; ++ticket) {
+    if (load_relaxed(entry(ticket).ticket) != ticket + 1) return "a message of a reader, or of the history, is gone";
   }
   return "";
 }

@@ -5,10 +5,8 @@
 #include <new>
 #include <utility>
 
-#include "memory/event.h"
 #include "memory/transfers.h"
 #include "platform/fork.h"
-#include "platform/wait_policy.h"
 
 namespace shmtree::broadcast {
 
@@ -255,33 +253,8 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
 
 // Nothing is locked while it waits.
 Status Subscriber::get(Incoming& message, const WaitContext& wait) {
-  const memory::SleepReason reason{ring_->arena()->participants(), memory::WaitFor::kMessage,
-                                   memory::pack(ring_->block())};
-  memory::EventWait waiting(ring_->items(), reason, wait);
-  for (bool looked = false;; looked = true) {
-    if (looked) waiting.arm();
-    Status got = get_now(message);
-    if (got || got.code() != Code::kEmpty) return got;
-    if (!looked && !wait.deadline.is_immediate()) continue;
-    Status attended = ring_->check_publishers();
-    if (!attended) {
-      // What the last of them put came before they went.
-      Status last = get_now(message);
-      if (last || last.code() != Code::kEmpty) return last;
-      return attended;
-    }
-    memory::Participants& participants = ring_->arena()->participants();
-    if (looked && participants.check(wait_policy::alive_within_ns(true))) {
-      Status repaired = ring_->arena()->reconcile(wait);
-      if (!repaired) return repaired;
-    }
-    switch (waiting.sleep()) {
-      case memory::EventWait::Wake::kLookAgain: break;
-      case memory::EventWait::Wake::kInterrupted:
-        return Error{.code = Code::kInterrupted, .message = "interrupted while waiting for a message"};
-      case memory::EventWait::Wake::kTimedOut: return get_now(message);
-    }
-  }
+  return ring_->wait_for_item(memory::WaitFor::kMessage, "interrupted while waiting for a message", wait,
+                              [&] { return get_now(message); });
 }
 
 std::uint64_t Subscriber::size() const noexcept {

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "broadcast/layout.h"
-#include "latest/layout.h"
 #include "platform/other_version.h"
 #include "replay/layout.h"
 
@@ -95,18 +94,19 @@ class RowSum {
 
 ObservedLatest look_at_latest(const ArenaFile& file, BlockRef block, const People& people) {
   ObservedLatest info;
-  const auto header = header_at<latest::LatestHeader>(file, block, latest::kLatestMagic, latest::kLatestVersion, info);
+  const auto header =
+      header_at<broadcast::RingHeader>(file, block, broadcast::kLatestUse.magic, broadcast::kRingVersion, info);
   if (header == nullptr) return info;
-  info.version = header->latest.load();
-  info.history = header->history;
+  info.version = header->tail.load();
+  info.history = std::max<std::uint64_t>(header->history, 1) - 1;
   info.publishers = publishing(header->publishers, people);
   return info;
 }
 
 ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const People& people) {
   ObservedBroadcast info;
-  const auto header = header_at<broadcast::BroadcastHeader>(file, block, broadcast::kBroadcastMagic,
-                                                            broadcast::kBroadcastVersion, info);
+  const auto header =
+      header_at<broadcast::BroadcastHeader>(file, block, broadcast::kBroadcastUse.magic, broadcast::kRingVersion, info);
   if (header == nullptr) return info;
   info.put = header->tail.load();
   info.capacity = header->capacity;

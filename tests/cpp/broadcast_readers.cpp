@@ -314,9 +314,9 @@ TEST_CASE("open names both layout versions of a Broadcast") {
   const BlockRef block = ring->block();
   const Lease kept = arena->hold_existing(block, patience()).value();
   ring.reset();
-  reinterpret_cast<broadcast::BroadcastHeader*>(kept.data())->version = 77;
+  reinterpret_cast<broadcast::RingHeader*>(kept.data())->version = 77;
   const auto opened = Ring::open(arena, block, patience());
-  CHECK(names_versions(opened.error(), 77, broadcast::kBroadcastVersion));
+  CHECK(names_versions(opened.error(), 77, broadcast::kRingVersion));
 }
 
 TEST_CASE("A process forks while a thread of it waits for a message") {

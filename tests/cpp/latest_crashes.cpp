@@ -94,7 +94,7 @@ TEST_CASE("A publisher that is stopped at any of its stores holds no reader up")
     REQUIRE(child.succeeded());
     REQUIRE(value_of(store->newest(1).value()) == 2);
     REQUIRE(value_of(held) == held.version);
-    REQUIRE(store->check() == "");
+    REQUIRE(store->ring()->check() == "");
   }
   CHECK(stores > 30);
 }
@@ -182,7 +182,7 @@ TEST_CASE("Threads and processes read while others publish as fast as they can: 
     wrong += !reader.succeeded();
   }
   CHECK(wrong == 0);
-  CHECK(store->check() == "");
+  CHECK(store->ring()->check() == "");
   arena->reconcile(patience()).value();
   CHECK(arena->inspector().check() == "");
   CHECK(used_bytes(*arena) == bytes + 4096);

@@ -57,7 +57,7 @@ class Trial {
     for (const auto& [version, words] : kept) expected += bytes_of_[words];
     const auto there = store_->kept();
     return store_->version() == newest && there.versions == versions && there.bytes == frames &&
-           used_bytes(*arena_) == expected && store_->check().empty() && arena_->inspector().check().empty();
+           used_bytes(*arena_) == expected && store_->ring()->check().empty() && arena_->inspector().check().empty();
   }
 
  private:
@@ -87,7 +87,7 @@ class Trial {
     published_.push_back({random_(), kWords[below(kWords.size())]});
     Child child([&] {
       const auto version = publish(*store_, published_.back().value, published_.back().words);
-      store_->leave();
+      store_->ring()->leave();
       return version.ok() && *version == published_.size();
     });
     return child.succeeded() && store_->publishers() == pids() && recovers();
@@ -118,7 +118,7 @@ class Trial {
     return true;
   }
   bool leaves() {
-    store_->leave();
+    store_->ring()->leave();
     publishing_ = false;
     return store_->publishers().empty();
   }
@@ -128,7 +128,7 @@ class Trial {
     return arena_->reconcile(patience()).ok();
   }
   bool opens_and_reconciles() {
-    return LatestStore::open(arena_, store_->block(), patience()).value() == store_ && recovers();
+    return LatestStore::open(arena_, store_->block(), patience()).value()->ring() == store_->ring() && recovers();
   }
   std::vector<int> pids() const { return publishing_ ? std::vector<int>{getpid()} : std::vector<int>{}; }
 

@@ -30,7 +30,7 @@ void publish_next(LatestStore& store) {
 }
 void publish_and_leave(LatestStore& store) {
   publish_next(store);
-  store.leave();
+  store.ring()->leave();
 }
 void read_newest(LatestStore& store) {
   store.newest(0).value();
@@ -53,7 +53,7 @@ std::int64_t change_under_way(std::uint64_t version) {
     const auto store = new_latest();
     publish_some(*store);
     REQUIRE(killed_at_change(change, [&] { publish_next(*store); }));
-    if (load_relaxed(header_of(*store).publishing) != 0 && store->version() == version) return change;
+    if (load_relaxed(header_of(*store).putting) != 0 && store->version() == version) return change;
   }
 }
 

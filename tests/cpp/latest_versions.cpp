@@ -22,7 +22,7 @@ TEST_CASE("What was published last is what is read, and versions count from 1") 
     CHECK(value_of(held) == 100 + i);
     CHECK(store->newest(i).code() == Code::kEmpty);
   }
-  CHECK(store->check().empty());
+  CHECK(store->ring()->check().empty());
 }
 
 TEST_CASE("The history has as many older versions as it was made for, and no others") {
@@ -36,7 +36,7 @@ TEST_CASE("The history has as many older versions as it was made for, and no oth
       }
     }
     CHECK(store->kept().versions == history + 1);
-    CHECK(store->check().empty());
+    CHECK(store->ring()->check().empty());
   }
 }
 
@@ -76,7 +76,7 @@ TEST_CASE("Blocks that a version refers to live as long as it") {
   const std::uint64_t empty = used_bytes(*arena);
   {
     const Lease array = filled_lease(*arena, 4096, 7);
-    OwnedBlock block = store->allocate(64, patience()).value();
+    OwnedBlock block = arena->allocate(64, BlockKind::kPublished, patience()).value();
     const std::vector<BlockRef> referred{array.ref()};
     arena->holders().refer(block, referred, patience()).value();
     store->publish(std::move(block), 48, patience()).value();
@@ -96,7 +96,7 @@ TEST_CASE("Another process publishes and reads, also one that opens the Latest b
   publish(*store, 5).value();
   Child child([&] {
     auto opened = LatestStore::open(arena, store->block(), patience());
-    return opened.ok() && *opened == store && value_of((*opened)->newest(0).value()) == 5 &&
+    return opened.ok() && (*opened)->ring() == store->ring() && value_of((*opened)->newest(0).value()) == 5 &&
            publish(**opened, 6).value() == 2;
   });
   REQUIRE(child.succeeded());
@@ -114,9 +114,9 @@ TEST_CASE("open names both layout versions of a Latest") {
   const BlockRef block = store->block();
   const Lease kept = arena->hold_existing(block, patience()).value();
   store.reset();
-  reinterpret_cast<latest::LatestHeader*>(kept.data())->version = 77;
+  reinterpret_cast<broadcast::RingHeader*>(kept.data())->version = 77;
   const auto opened = LatestStore::open(arena, block, patience());
-  CHECK(names_versions(opened.error(), 77, latest::kLatestVersion));
+  CHECK(names_versions(opened.error(), 77, broadcast::kRingVersion));
 }
 
 TEST_CASE("A history beyond all measure is refused with the numbers") {
@@ -158,7 +158,7 @@ TEST_CASE("Readers wait where nobody has published yet, and are told of the end 
   publish(*store, 1).value();
   CHECK(store->publishers() == std::vector<int>{getpid()});
   CHECK(store->wait_for_newer(1, no_wait()).code() == Code::kEmpty);
-  store->leave();
+  store->ring()->leave();
   CHECK(store->publishers().empty());
   CHECK(store->wait_for_newer(1, patience()).code() == Code::kClosed);
   CHECK(store->wait_for_newer(0, patience()).ok());  // what there is can be read
@@ -187,7 +187,7 @@ TEST_CASE("Readers are told which publishers were killed, until somebody publish
   CHECK(store->wait_for_newer(1, patience()).code() == Code::kPeerDied);
   CHECK(value_of(store->newest(0).value()) == 1);
   publish(*store, 2).value();
-  store->leave();
+  store->ring()->leave();
   CHECK(store->wait_for_newer(2, patience()).code() == Code::kClosed);
 }
 
@@ -196,7 +196,7 @@ TEST_CASE("Words that nobody writes are an error or another version, never a cra
   const auto store = new_latest(1, arena);
   const Lease array = new_lease(*arena);
   publish(*store, 1).value();
-  latest::WindowEntry& entry = window_of(*store)[1];
+  broadcast::Entry& entry = entry_of(*store, 1);
   const std::uint64_t block = load_relaxed(entry.block);
   for (const std::uint64_t word : {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{1}, memory::pack(array.ref()),
                                    memory::pack(store->block())}) {
@@ -208,9 +208,9 @@ TEST_CASE("Words that nobody writes are an error or another version, never a cra
   store_relaxed(entry.bytes, std::uint64_t{1} << 40);
   CHECK(store->newest(0).code() == Code::kCorrupt);
   store_relaxed(entry.bytes, std::uint64_t{64});
-  store_relaxed(header_of(*store).latest, std::uint64_t{7});
+  store_relaxed(header_of(*store).tail, std::uint64_t{7});
   CHECK(store->newest(0).code() == Code::kCorrupt);
-  store_relaxed(header_of(*store).publishing, std::uint64_t{1});
+  store_relaxed(header_of(*store).putting, std::uint64_t{1});
   CHECK(publish(*store, 2).value() == 8);
   CHECK(value_of(store->newest(0).value()) == 2);
 }

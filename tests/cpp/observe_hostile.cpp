@@ -131,7 +131,7 @@ TEST_CASE("Whatever Latests, Broadcasts and replay buffers say, the look ends an
   put(*ring, 1).value();
   const Looker looker(*arena);
   const auto people = looker.people();
-  with_damage(reinterpret_cast<std::byte*>(&header_of(*latest)), sizeof(latest::LatestHeader),
+  with_damage(reinterpret_cast<std::byte*>(&header_of(*latest)), sizeof(broadcast::RingHeader),
               [&] { observer::look_at_latest(looker.file, latest->block(), people); });
   auto* broadcast = arena->blocks().address(ring->block().id);
   with_damage(broadcast, sizeof(broadcast::BroadcastHeader),

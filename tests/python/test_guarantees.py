@@ -36,7 +36,7 @@ def test_what_shows_a_promise_is_there(row: list[str]) -> None:
 def test_the_functions_that_the_page_of_recovery_names_are_there() -> None:
     sources = "".join(
         path.read_text()
-        for layer in ("memory", "channel", "latest")
+        for layer in ("memory", "channel", "broadcast")
         for path in sorted((ROOT / "src" / layer).glob("*.[hc]*"))
     )
     named = re.findall(r"`(\w+)::((?!k[A-Z])[a-z]\w*)`", (ROOT / "docs/recovery.md").read_text())

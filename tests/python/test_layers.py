@@ -19,8 +19,8 @@ ALLOWED = {
     "public": {"base", "public"},
     "discovery": {"base", "platform", "memory", "discovery"},
     "replay": {"base", "platform", "memory", "replay"},  # rows of bytes, and what they are
-    "latest": {"base", "platform", "memory", "latest"},  # versions of bytes
     "broadcast": {"base", "platform", "memory", "broadcast"},  # messages of bytes
+    "latest": {"base", "platform", "memory", "broadcast", "latest"},  # versions of bytes
     "observe": {"base", "platform", "memory", "channel", "discovery", "replay", "latest", "broadcast", "observe"},
     "recording": {"base", "platform", "recording"},  # files of messages, as bytes
     # What an end is in every language: no values of any of them.

@@ -14,7 +14,6 @@
 #include "channel/channel.h"
 #include "endpoint/channels.h"
 #include "endpoint/transfers.h"
-#include "latest/store.h"
 #include "replay/attendance.h"
 
 namespace shmtree::python {
@@ -152,7 +151,6 @@ void bind_channel(py::module_& module) {
     set_exiting(true);
     const WithoutGil unlocked;
     Channel::leave_all();
-    latest::Store::leave_all();
     broadcast::Ring::leave_all();
     replay::Attendance::leave_all();
   });

@@ -97,7 +97,7 @@ void bind_latest(py::module_& module) {
             unwrap(store.check_options({history, allow_pickle}));
           },
           "history"_a, "allow_pickle"_a)
-      .def("check", &Store::check);
+      .def("check", [](const Store& store) { return store.ring()->check(); });
   py::class_<LatestEnd> end(module, "LatestBase", "What Latest is made of.", plain_class());
   end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
       .def_property_readonly("_store", [](const LatestEnd& self) { return self.open(); })

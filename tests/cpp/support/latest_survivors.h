@@ -21,7 +21,7 @@ inline void require_whole(LatestStore& store, std::uint64_t least, std::uint64_t
     REQUIRE(publish(store, version).value() == version);
     REQUIRE(value_at(store, version) == version);
   }
-  REQUIRE(store.check() == "");
+  REQUIRE(store.ring()->check() == "");
   REQUIRE(arena.inspector().check() == "");
   REQUIRE(used_bytes(arena) == expected_bytes);
 }

@@ -20,17 +20,17 @@ inline std::shared_ptr<LatestStore> new_latest(std::uint64_t history = 0,
                                                const std::shared_ptr<Arena>& arena = new_arena()) {
   return LatestStore::create(arena, {.history = history}, patience()).value();
 }
-inline latest::LatestHeader& header_of(LatestStore& store) {
-  return *reinterpret_cast<latest::LatestHeader*>(store.arena()->blocks().address(store.block().id));
+inline broadcast::RingHeader& header_of(LatestStore& store) {
+  return *reinterpret_cast<broadcast::RingHeader*>(store.arena()->blocks().address(store.block().id));
 }
-inline latest::WindowEntry* window_of(LatestStore& store) {
-  return reinterpret_cast<latest::WindowEntry*>(&header_of(store) + 1);
+inline broadcast::Entry& entry_of(LatestStore& store, std::uint64_t version) {
+  return reinterpret_cast<broadcast::Entry*>(&header_of(store) + 1)[(version - 1) % (store.history() + 2)];
 }
 
 // Publishes `words` words that are all `value`; by default those of a block of one page.
 inline Result<std::uint64_t> publish(LatestStore& store, std::uint64_t value, std::size_t words = 8,
                                      const WaitContext& wait = patience()) {
-  auto block = store.allocate(words * 8, wait);
+  auto block = store.arena()->allocate(words * 8, BlockKind::kPublished, wait);
   if (!block) return std::move(block).error();
   auto* out = reinterpret_cast<std::uint64_t*>(block->data());
   std::fill_n(out, words, value);
