@@ -167,34 +167,16 @@ bool Broadcast::closed() const noexcept {
   return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
 }
 
-Broadcast make_broadcast(const BroadcastOptions& options) try {
+Broadcast make_broadcast(const BroadcastOptions& options) {
   if (options.on_peer_death != OnPeerDeath::kRaise && options.on_peer_death != OnPeerDeath::kWait) {
     throw BadResult(Error{Code::kInvalid, "a Broadcast tells of the last who put (kRaise) or waits (kWait)"});
   }
-  api::check_named(options.name, options.exist_ok);
   const broadcast::Options terms{.capacity = options.capacity,
                                  .history = options.history,
                                  .max_bytes = options.max_bytes,
                                  .allow_pickle = options.allow_pickle.value_or(options.name.empty()),
                                  .waits = options.on_peer_death == OnPeerDeath::kWait};
-  const auto open = [&]() -> Result<Broadcast> {
-    auto known =
-        api::open_known<broadcast::Ring>(options, discovery::NamedKind::kBroadcast, "Broadcast",
-                                         [&](const broadcast::Ring& found) { return found.check_options(terms); });
-    if (!known) return std::move(known).error();
-    return BroadcastState::wrap(std::move(known->first), std::move(known->second));
-  };
-  const auto make = [&]() -> Result<Broadcast> {
-    const auto arena = api::home_for(options.arena, options.name);
-    auto ring = broadcast::Ring::create(arena, terms, WaitContext{});
-    if (!ring) return std::move(ring).error();
-    auto name = api::name_for(options.name, discovery::NamedKind::kBroadcast, arena, (*ring)->block());
-    if (!name) return std::move(name).error();
-    return BroadcastState::wrap(std::move(*ring), std::move(*name));
-  };
-  return endpoint::open_or_make(options.exist_ok, open, make).value();
-} catch (const std::bad_alloc&) {
-  throw BadResult(out_of_memory());
+  return BroadcastState::make(options, discovery::NamedKind::kBroadcast, "Broadcast", terms);
 }
 
 Result<Broadcast> open_broadcast(const std::string& name, Timeout timeout) {

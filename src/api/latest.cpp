@@ -14,19 +14,12 @@ using platform::WaitContext;
 
 namespace api {
 
-struct LatestState : Closable<Store> {
+struct LatestState : Closable<Store>, Openable<LatestState, Store, Latest> {
   using Closable::Closable;
 
   static Latest wrap(std::shared_ptr<Store> store, std::shared_ptr<endpoint::Name> name) {
     const auto arena = store->arena();
     return Latest(std::make_shared<LatestState>(std::move(store), arena, std::move(name)));
-  }
-  static Result<Latest> open(Result<Found> found) {
-    if (!found) return std::move(found).error();
-    auto store = Store::open(found->arena, found->block, WaitContext{});
-    if (!store) return std::move(store).error();
-    found->note_arrival();
-    return wrap(std::move(*store), std::move(found->name));
   }
 };
 
@@ -120,27 +113,10 @@ bool Latest::closed() const noexcept {
   return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);
 }
 
-Latest make_latest(const LatestOptions& options) try {
-  api::check_named(options.name, options.exist_ok);
-  const bool allow_pickle = options.allow_pickle.value_or(options.name.empty());
-  const latest::Options terms{.history = options.history, .allow_pickle = allow_pickle};
-  const auto open = [&]() -> Result<Latest> {
-    auto known = api::open_known<Store>(options, discovery::NamedKind::kLatest, "Latest",
-                                        [&](const Store& found) { return found.check_options(terms); });
-    if (!known) return std::move(known).error();
-    return LatestState::wrap(std::move(known->first), std::move(known->second));
-  };
-  const auto make = [&]() -> Result<Latest> {
-    const auto arena = api::home_for(options.arena, options.name);
-    auto store = Store::create(arena, terms, WaitContext{});
-    if (!store) return std::move(store).error();
-    auto name = api::name_for(options.name, discovery::NamedKind::kLatest, arena, (*store)->block());
-    if (!name) return std::move(name).error();
-    return LatestState::wrap(std::move(*store), std::move(*name));
-  };
-  return endpoint::open_or_make(options.exist_ok, open, make).value();
-} catch (const std::bad_alloc&) {
-  throw BadResult(out_of_memory());
+Latest make_latest(const LatestOptions& options) {
+  const latest::Options terms{.history = options.history,
+                              .allow_pickle = options.allow_pickle.value_or(options.name.empty())};
+  return LatestState::make(options, discovery::NamedKind::kLatest, "Latest", terms);
 }
 
 Result<Latest> open_latest(const std::string& name, Timeout timeout) {

@@ -173,6 +173,39 @@ Result<std::pair<std::shared_ptr<Thing>, std::shared_ptr<endpoint::Name>>> open_
   if (!same) return std::move(same).error();
   return std::pair(std::move(*thing), std::move(found->name));
 }
+
+// How objects of the public class Handle are found and made. `State::wrap(thing, name)` makes one.
+template <class State, class Thing, class Handle>
+struct Openable {
+  static Result<Handle> open(Result<Found> found) {
+    if (!found) return std::move(found).error();
+    auto thing = Thing::open(found->arena, found->block, platform::WaitContext{});
+    if (!thing) return std::move(thing).error();
+    found->note_arrival();
+    return State::wrap(std::move(*thing), std::move(found->name));
+  }
+  // Makes a new one with `terms`, or, with exist_ok, opens the one that has the name. Throws BadResult.
+  template <class Options, class Terms>
+  static Handle make(const Options& options, discovery::NamedKind kind, const char* what, const Terms& terms) try {
+    check_named(options.name, options.exist_ok);
+    const auto open_named = [&]() -> Result<Handle> {
+      auto known = open_known<Thing>(options, kind, what, [&](const Thing& it) { return it.check_options(terms); });
+      if (!known) return std::move(known).error();
+      return State::wrap(std::move(known->first), std::move(known->second));
+    };
+    const auto make_new = [&]() -> Result<Handle> {
+      const auto arena = home_for(options.arena, options.name);
+      auto thing = Thing::create(arena, terms, platform::WaitContext{});
+      if (!thing) return std::move(thing).error();
+      auto name = name_for(options.name, kind, arena, (*thing)->block());
+      if (!name) return std::move(name).error();
+      return State::wrap(std::move(*thing), std::move(*name));
+    };
+    return endpoint::open_or_make(options.exist_ok, open_named, make_new).value();
+  } catch (const std::bad_alloc&) {
+    throw BadResult(out_of_memory());
+  }
+};
 // In a message of Python's, of an object whose class is called `name` there, which is `what` in errors.
 Result<Found> find_item(const Item& item, std::string_view name, const char* what);
 
