@@ -32,10 +32,10 @@ using platform::WaitContext;
 
 struct Options {
   std::uint64_t capacity = 8;   // messages that the slowest blocking reader may be behind
-  std::uint64_t history = 0;    // messages that are kept for those who come
+  std::uint64_t history = 0;    // messages that are kept for later readers
   std::uint64_t max_bytes = 0;  // of the messages that a blocking reader has not read; 0: no limit
-  bool allow_pickle = true;     // for those who encode; kept with it
-  bool waits = false;           // for who puts next when nobody does any more: there is no end
+  bool allow_pickle = true;     // for encoders; kept with the ring
+  bool waits = false;           // readers wait for a next publisher: the last one's close is no end
 };
 
 // What is put: a block of kind kPublished with a frame of `bytes` at its beginning, or a small frame. A block that was
@@ -87,31 +87,31 @@ class Ring : public std::enable_shared_from_this<Ring> {
   bool has_room() noexcept;
   // How many of the messages before that ticket a blocking reader has not read.
   std::uint64_t unread_before(std::uint64_t ticket) const noexcept;
-  // The slowest blocking reader, if it has not read all and nobody has ever read by that subscription.
+  // The slowest blocking reader, if it has not read all and no process has ever read by that subscription.
   struct Blocker {
     std::uint64_t position;
     std::string who;  // "process 5 has"
   };
   std::optional<Blocker> unused_blocker() const;
   std::vector<int> publishers() const { return publishing().pids(); }
-  // Wakes whoever waits, to look again.
+  // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept;
-  // An object of this process by which it puts: with the last one it lets go, though it may have readers.
+  // Counts an object by which this process puts. With the last one it leaves, though it may have readers.
   void join() noexcept { ends_.fetch_add(1, std::memory_order_relaxed); }
   void part() noexcept {
     if (ends_.fetch_sub(1, std::memory_order_acq_rel) == 1) leave();
   }
-  // This process puts no more, until it does.
+  // This process no longer counts as a publisher, until its next put.
   void leave() noexcept;
   static void leave_all() noexcept;
 
   // --- Reading: for subscriber.h, and the versions of a Latest
 
-  // A cursor that nobody has claimed, of those who hold `subscription`; kInvalid when all are taken.
+  // Adds an unclaimed cursor for the processes that hold `subscription`. kInvalid when all are taken.
   Result<std::uint32_t> subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
                                   const WaitContext& wait);
   Cursor& cursor(std::uint32_t number) const noexcept { return cursors_of(header())[number]; }
-  // The oldest message that a reader which may fall behind still finds.
+  // The oldest message that is left for a reader that does not block.
   std::uint64_t oldest() const noexcept;
   // The message of that ticket; kNotFound when it was overwritten.
   Status read(std::uint64_t ticket, Incoming& message) const;
@@ -122,7 +122,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // the message `interrupted`.
   template <class Look>
   Status wait_for_item(memory::WaitFor what, const char* interrupted, const WaitContext& wait, Look look) const;
-  // A cursor has moved on, or gone: what all have passed goes.
+  // Frees what all cursors have passed. To be called after one moved on, or was dropped.
   void passed() noexcept;
   // Bytes of the messages that it keeps, about; of a Broadcast with the arrays that they refer to.
   std::uint64_t kept_bytes() const noexcept;
@@ -137,9 +137,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void tell_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
   Cursors cursors() const noexcept { return {*arena_, header(), use_.cursors}; }
 
-  // How many cursors there are, of the living and the dead.
+  // Number of cursors, those of dead processes included.
   std::uint32_t readers() const noexcept { return cursors().count(); }
-  // Names the first invariant that does not hold, while nobody else is at work; empty when all do. For tests.
+  // Names the first invariant that does not hold; empty when all do. No other thread may use the ring. For tests.
   std::string check() const;
 
  private:
@@ -161,7 +161,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void look_for_dead() noexcept;
   void announce() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
-  // The oldest ticket that somebody may yet read, or that is history; whether a block before it was not let go of.
+  // The oldest ticket that a reader may yet read, or that is history. has_passed_blocks(): a block before it is kept.
   std::uint64_t needed() const noexcept;
   bool has_passed_blocks() const noexcept;
 
