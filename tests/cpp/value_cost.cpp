@@ -41,6 +41,9 @@ SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes, std::align_val
 SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes) {
   return operator new(bytes);
 }
+SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes, const std::nothrow_t& nothrow) noexcept {
+  return operator new(bytes, nothrow);
+}
 
 namespace {
 
