@@ -50,7 +50,7 @@ class Reclaimer {
   static bool is_shared(const BlockEntry& block, Identity me) noexcept;
   // Frees the block if nothing keeps it, then those that only it referred to.
   void free_if_unreferenced(BlockRef ref) noexcept;
-  // A list, or a transfer, does not name the block any more.
+  // Drops the reference of a list or a transfer, and frees the block if nothing keeps it. Under the arena lock.
   void drop_reference(BlockRef ref) noexcept;
   void run_deferred_frees() noexcept;
 

@@ -2,9 +2,9 @@
 // memory (of a Latest, a Broadcast, a subscription, a replay buffer or a shared array), or a whole arena is in transit
 // from the moment its handle is made until its receiver ends the transfer by number.
 //
-// What holds: a transfer counts while its giver lives; that of an end also for kEndLifeS seconds after the giver was
-// found gone. One whose giver is there has a reference to its block (BlockEntry::refcount), so the block stays. The
-// block of a channel with an end in transit is kept by recovery for the rest of that time.
+// Invariants: a transfer counts while its giver lives; that of an end also for kEndLifeS seconds after a process found
+// the giver dead. While the giver lives, the transfer has a reference to its block (BlockEntry::refcount). After that,
+// recovery keeps the block of a channel as long as a transfer of one of its ends counts.
 //
 // Each transfer has a word of its own, in which every change is one store: place taken (0 -> kBeingMade), in transit
 // (-> what it hands over), giver found gone (the giver's identity -> the second of that), ended (-> 0). `block` and

@@ -120,7 +120,7 @@ Status Versions::begin_write(const WaitContext& wait) const {
     return timed_out("others wrote this shared array");
   }
   store_relaxed(shared_->writer_pid, process_id());
-  // Released, so that who sees the odd sequence sees the writer too, and does not take it for dead.
+  // Release: a reader that sees the odd sequence sees the writer too, and does not take it for dead.
   store_release(shared_->sequence, load_relaxed(shared_->sequence) | 1);
   fence_seq_cst();  // the odd sequence is seen by whoever sees any of what is written
   return success();

@@ -51,7 +51,7 @@ Encoded EncodeSession::walk(PyObject* object, const EncodeOptions& options) {
 void EncodeSession::start_over(const EncodeOptions& options) {
   clear();
   if (options.loans) options.loans->start_over();
-  if (options.given) options.given->take_back();
+  if (options.transfers) options.transfers->take_back();
 }
 
 namespace {

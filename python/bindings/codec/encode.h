@@ -37,7 +37,7 @@ struct EncodeOptions {
   bool portable = false;      // NotPortable for what means something on this machine only
   LoanBook* loans = nullptr;  // decides for each array on a lease whether it goes by reference
   // Is told of ends in the message, which go as handles then; without it they are pickled.
-  endpoint::Transfers* given = nullptr;
+  endpoint::Transfers* transfers = nullptr;
 };
 
 // The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.

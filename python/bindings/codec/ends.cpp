@@ -16,8 +16,8 @@ namespace {
 bool end_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const EncodeOptions& options = encoder.options();
   if (options.portable) return refuse_local(Py_TYPE(value)->tp_name), false;
-  if (options.given == nullptr && options.allow_pickle) return encoder.needs_pickle(value);
-  if (options.given == nullptr) {
+  if (options.transfers == nullptr && options.allow_pickle) return encoder.needs_pickle(value);
+  if (options.transfers == nullptr) {
     encoder.session().set_refused(value);
     PyErr_Format(error_types().pickle_refused,
                  "A %.200s is a part of its process, and no data: messages of channels carry it, other frames as a "
@@ -26,7 +26,7 @@ bool end_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
     return false;
   }
   if (!encoder.deeper()) return false;
-  const endpoint::Transfers::Pickling giving(options.given);
+  const endpoint::Transfers::Pickling pickling(options.transfers);
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
   encoder.out.add_kind(Kind::kRegistered);

@@ -62,10 +62,10 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
 
 PyObject* pack_aside(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   static constexpr Signature<3> kSignature{"_pack_aside", {"obj", "allow_pickle", "portable"}, 2, 1};
-  endpoint::Transfers given;  // taken back in the end
+  endpoint::Transfers transfers;  // taken back in the end
   PyObject* object = nullptr;
   EncodeOptions options;
-  options.given = &given;
+  options.transfers = &transfers;
   return take_object(kSignature, args, nargs, names, &object, options) ? packed(object, options) : nullptr;
 }
 

@@ -122,7 +122,7 @@ int has_reducer(PyTypeObject* type, bool for_channel) {
 }
 
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options) {
-  const endpoint::Transfers::Pickling pickling(options.given);
+  const endpoint::Transfers::Pickling pickling(options.transfers);
   Ref buffers(PyList_New(0));
   Ref data(buffers ? dump(object, options, buffers.get()) : Ref());
   if (!data) return false;

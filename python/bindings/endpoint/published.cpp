@@ -47,7 +47,7 @@ Published::Published(Arena& arena, PyObject* object, bool allow_pickle, bool mov
     options.allow_pickle = allow_pickle;
     options.for_channel = true;
     options.loans = &loans_;
-    options.given = &given_;
+    options.transfers = &transfers_;
     const Encoded how = session_->encode(object, options);
     if (how == kNotEncoded) {
       if (!allow_pickle) explain_refused_object(*session_, object, what);

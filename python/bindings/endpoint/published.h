@@ -109,15 +109,15 @@ class Published {
   std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
   void write(std::byte* out);
   bool is_ours() const noexcept { return loans_.are_ours(); }
-  // It went: what it gives away is given.
+  // The message was published: its transfers go on.
   void settle() noexcept {
     loans_.settle();
-    given_.keep();
+    transfers_.keep();
   }
 
  private:
   LoanBook loans_;
-  endpoint::Transfers given_{};
+  endpoint::Transfers transfers_{};
   BorrowedSession session_{};
   std::span<const std::byte> frame_{};
   std::uint64_t bytes_ = 0;

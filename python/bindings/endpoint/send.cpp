@@ -43,7 +43,7 @@ class Message {
     options.for_channel = true;
     options.independent = self_->is_queue;
     options.loans = &loans_;
-    options.given = &given_;
+    options.transfers = &transfers_;
     options.portable = self_->port.channel().is_portable();
     const Encoded how = session_->encode(object, options);
     if (how == kEncoded) [[likely]]
@@ -56,12 +56,12 @@ class Message {
   void write(std::byte* out) noexcept { session_->builder().write(out); }
   std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
   bool is_ours() const noexcept { return loans_.are_ours(); }
-  bool gives_ends() const noexcept { return !given_.empty(); }
+  bool gives_ends() const noexcept { return !transfers_.empty(); }
 
   // It was put.
   void settle() noexcept {
     loans_.settle();
-    given_.keep();
+    transfers_.keep();
   }
 
  private:
@@ -74,7 +74,7 @@ class Message {
   Endpoint* self_;
   BorrowedSession session_;
   LoanBook loans_;
-  endpoint::Transfers given_;
+  endpoint::Transfers transfers_;
 };
 
 // A value that was walked already. Apart, so that others do not pay for the room that it needs.
