@@ -21,22 +21,20 @@ class Checker {
 
   void node(bool is_factory = false) {
     const Kind kind = in_.next_kind();
-    const char* rule = grammar_of(kind);
-    if (rule == nullptr) [[unlikely]]
+    if (grammar_of(kind) == nullptr) [[unlikely]]
       return marked(kind);
     look_at(kind, is_factory);
-    follow(rule, kind);
+    follow(*row_of(kind));
   }
 
  private:
   void marked(Kind marked) {
     const Kind kind = unmarked(marked);
-    const char* rule = has_identity(kind) ? grammar_of(kind) : nullptr;
-    if (rule == nullptr) return in_.fail_kind(marked);
+    if (!has_identity(kind) || grammar_of(kind) == nullptr) return in_.fail_kind(marked);
     look_at(kind, false);
     const std::size_t number = earlier_.begin(in_.position());
-    earlier_[number] = is_there_before_its_items(kind);
-    follow(rule, kind);
+    earlier_[number] = has_trait(kind, kMadeBeforeItems);
+    follow(*row_of(kind));
     earlier_[number] = true;
   }
 
@@ -54,38 +52,45 @@ class Checker {
     for (std::uint64_t i = 0; i < count && !in_.failed(); ++i) child();
   }
 
-  void follow(const char* const whole, Kind kind) {
-    for (const char* rule = whole; *rule != 0 && !in_.failed(); ++rule) {
-      switch (*rule) {
-        case 'I': number(kind, rule - whole); break;
-        case 'L': flags(kind); break;
-        case 'F': in_.next_float(); break;
-        case 'N': name(kind, rule == whole); break;
-        case 'S': text(in_.next_string()); break;
-        case 'B': in_.next_string(); break;
-        case 'U': in_.next_text(16); break;
-        case 'A': array(kind); break;
-        case 'V':
-          if (!may_begin(kind, rule == whole, in_.peek_kind())) return in_.fail("a part of a node has an invalid kind");
-          child(kind == Kind::kDefaultDict);
-          break;
-        case 'R': reference(); break;
-        case 'D':
-        case 'E': dtype(*rule == 'E'); break;
-        case 'Q': {
-          const std::uint64_t count = in_.next_count();
-          in_.next_length();
-          children(count);
-          break;
-        }
-        case 'Z':
-          if ((flag_up_to(3) & 2) != 0) child();
-          break;
-        case 'Y':
-          if (flag_up_to(1) != 0) text(in_.next_string());
-          break;
-        case '*': return repeat(rule + 1);
+  void follow(const KindRow& row) {
+    const char* limit = row.limits;
+    for (const char* rule = row.rule; *rule != 0 && !in_.failed(); ++rule) {
+      if (*rule == '*') return repeat(rule + 1);
+      follow(row.kind, *rule, *limit);
+      if (*limit != 0) ++limit;
+    }
+  }
+
+  // `limit`: what the row says of this letter of the rule, or 0.
+  void follow(Kind kind, char letter, char limit) {
+    switch (letter) {
+      case 'I': number(limit); break;
+      case 'L': flags(limit); break;
+      case 'F': in_.next_float(); break;
+      case 'N': name(kind, limit); break;
+      case 'S': text(in_.next_string()); break;
+      case 'B': in_.next_string(); break;
+      case 'U': in_.next_text(16); break;
+      case 'A': array(limit); break;
+      case 'V':
+        if (!is_allowed(in_.peek_kind(), limit)) return in_.fail("a part of a node has an invalid kind");
+        child(kind == Kind::kDefaultDict);
+        break;
+      case 'R': reference(); break;
+      case 'D':
+      case 'E': dtype(letter == 'E'); break;
+      case 'Q': {
+        const std::uint64_t count = in_.next_count();
+        in_.next_length();
+        children(count);
+        break;
       }
+      case 'Z':
+        if ((flags('3') & 2) != 0) child();
+        break;
+      case 'Y':
+        if (flags('1') != 0) text(in_.next_string());
+        break;
     }
   }
 
@@ -110,41 +115,29 @@ class Checker {
     if (name.fresh && !platform::is_text(name.text)) in_.fail("a name is not UTF-8");
   }
 
-  std::uint64_t flag_up_to(std::uint64_t most) {
+  std::uint64_t flags(char limit) {
     const std::uint64_t flags = in_.next_length();
-    if (flags > most) in_.fail("a node has unknown flags");
+    if (limit >= '0' && limit <= '9' && flags > static_cast<std::uint64_t>(limit - '0')) {
+      in_.fail("a node has unknown flags");
+    }
     return flags;
   }
-  void flags(Kind kind) {
-    switch (kind) {
-      case Kind::kMaskedArray: flag_up_to(1); break;
-      case Kind::kPath: flag_up_to(2); break;
-      case Kind::kTensor: flag_up_to(3); break;
-      default: in_.next_length();
-    }
-  }
 
-  // Checks the int at position `place` of the rule of its kind.
-  void number(Kind kind, std::ptrdiff_t place) {
+  void number(char limit) {
     const std::int64_t value = in_.next_int();
-    const bool is_first = place == 0;
     bool fits = true;
-    switch (kind) {
-      case Kind::kDate: fits = is_day(value); break;
-      case Kind::kDateTime: fits = is_first ? is_day(value) : is_time(value); break;
-      case Kind::kTime: fits = is_time(value); break;
-      case Kind::kTimeDelta: fits = is_first ? value >= -kMaxDays && value <= kMaxDays : is_time(value); break;
-      case Kind::kTimezone: fits = value > -kDayMicroseconds && value < kDayMicroseconds; break;
-      case Kind::kRange: fits = place != 2 || value != 0; break;
+    switch (limit) {
+      case 'd': fits = is_day(value); break;
+      case 't': fits = value >= 0 && value < kDayMicroseconds; break;
+      case 'D': fits = value >= -kMaxDays && value <= kMaxDays; break;
+      case 'o': fits = value > -kDayMicroseconds && value < kDayMicroseconds; break;
+      case 's': fits = value != 0; break;
       default: break;
     }
     if (!fits) in_.fail("a date, time or range has an impossible value");
   }
 
   static constexpr std::int64_t kDayMicroseconds = 86'400'000'000, kMaxDays = 999'999'999;
-  static bool is_time(std::int64_t microseconds) noexcept {
-    return microseconds >= 0 && microseconds < kDayMicroseconds;
-  }
   static bool is_day(std::int64_t packed) noexcept {
     const std::int64_t year = packed >> 9, month = packed >> 5 & 15, day = packed & 31;
     if (year < 1 || year > 9999 || month < 1 || month > 12 || day < 1) return false;
@@ -153,20 +146,16 @@ class Checker {
     return day <= kDays[month - 1] + (month == 2 && is_leap ? 1 : 0);
   }
 
-  // True if a part of a node may be of that kind, as far as the kind alone decides. `is_first`: it is the first part.
-  static bool may_begin(Kind parent, bool is_first, Kind child) noexcept {
-    switch (parent) {
-      case Kind::kMemoryView: return child == Kind::kArray;
-      case Kind::kMaskedArray: return !is_first || child == Kind::kArray;
-      case Kind::kFraction: return child == Kind::kInt || child == Kind::kBigInt;
-      default: return true;
-    }
+  // True if a part of a node may be of that kind, as far as the kind alone decides.
+  static bool is_allowed(Kind child, char limit) noexcept {
+    if (limit == 'a') return child == Kind::kArray;
+    return limit != 'i' || child == Kind::kInt || child == Kind::kBigInt;
   }
 
-  void name(Kind kind, bool is_first) {
+  void name(Kind kind, char limit) {
     const Name name = in_.next_name();
     key(name);
-    if (is_first && name.fresh && kind != Kind::kZoneInfo) {
+    if (limit == 'c' && name.fresh) {
       const std::size_t colon = name.text.find(':');
       if (colon == 0 || colon == std::string_view::npos || colon + 1 == name.text.size()) {
         return in_.fail("the name of a class is not 'module:qualname'");
@@ -192,12 +181,12 @@ class Checker {
   }
 
   // Apart: its shapes would lie on the stack of every level.
-  [[gnu::noinline]] void array(Kind kind) {
-    if (kind == Kind::kLongStr) {
+  [[gnu::noinline]] void array(char limit) {
+    if (limit == 'u') {
       const std::span<const std::byte> blob = in_.next_blob();
       return text({reinterpret_cast<const char*>(blob.data()), blob.size()});
     }
-    if (kind != Kind::kArray && kind != Kind::kTensor) return static_cast<void>(in_.next_blob());
+    if (limit == 'b') return static_cast<void>(in_.next_blob());
     ArrayInfo info;
     if (in_.next_array(info)) range_of(info);
   }

@@ -1,100 +1,175 @@
-// What each kind of node takes from the columns, as data: for code that treats all kinds alike (the C++ receiver,
-// descriptions, tests). Code on the hot path has a switch of its own and does the same.
+// The table of kinds: all that the walks over nodes know of each, as data.
+//
+// Reading into an Item, forwarding, checking, describing and the bindings' handlers of rarer kinds follow the rules of
+// this table. The bindings read and write the most frequent kinds without it, for speed, and do the same.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "shmtree/kind.h"
 
 namespace shmtree::format {
 
+// When a reader makes the object of a node: kBeforeItems is made empty, so that its items may refer to it.
+enum class Made : bool { kWhole, kBeforeItems };
+
 struct KindRow {
   Kind kind;
-  const char* name;
-  const char* rule;
+  const char* name;         // in descriptions and in docs/frame.md
+  const char* words;        // in errors, with the article
+  const char* rule;         // what the node takes from the columns, in this order
+  const char* limits = "";  // what is allowed, for each letter of the rule; may be shorter
+  Made made = Made::kWhole;
 };
 
-// The letters of a rule are those of shmtree/kind.h, with these in addition:
+// The letters of a rule:
+//   I   a value of `ints`                  F   a value of `floats`
+//   L   a value of `lengths`               N   a name (class, field or key; see docs/frame.md)
+//   S   L = n, then n bytes of `text`      B   the same, whose bytes are not text
+//   U   16 bytes of `text`                 V   a child node
+//   A   an array descriptor
 //   *x  L = n, then n times what x stands for, up to the end of the rule
 //   *A  the same of a Cap'n Proto message's segments (FrameReader::next_segment)
-//   B   L = n, n bytes of `text` (an S whose bytes are not text)
-//   U   T of 16 bytes
 //   Q   deque: L = n, L = maxlen + 1 or 0, V*n
 //   Z   L flags, V if flags & 2
 //   Y   L flag, S if it is not 0
 //   R   L the position of an earlier node whose kind is marked (format/references.h)
 //   D   L dtype, N description if it is 0
 //   E   D, L bytes if the dtype is 0, T of one element
+// The letters of the limits; any other allows everything:
+//   1, 2, 3  of L: the greatest value      c   of N: the name of a class or function, "module:qualname"
+//   d, t     of I: a day, microseconds of a day         D, o   of I: days and offset from UTC of a timedelta
+//   s        of I: not 0                   a, i   of V: an array; an int or bigint
+//   u, b     of A: a run of bytes that are UTF-8, a run of any bytes; otherwise A is the array that the node stands for
+//   z        of N: the text that the node stands for
 inline constexpr KindRow kKinds[] = {
-    {Kind::kNone, "none", ""},
-    {Kind::kFalse, "false", ""},
-    {Kind::kTrue, "true", ""},
-    {Kind::kInt, "int", "I"},
-    {Kind::kBigInt, "bigint", "B"},
-    {Kind::kFloat, "float", "F"},
-    {Kind::kComplex, "complex", "FF"},
-    {Kind::kStr, "str", "S"},
-    {Kind::kLongStr, "long_str", "A"},
-    {Kind::kBytes, "bytes", "B"},
-    {Kind::kLongBytes, "long_bytes", "A"},
-    {Kind::kByteArray, "bytearray", "B"},
-    {Kind::kLongByteArray, "long_bytearray", "A"},
-    {Kind::kMemoryView, "memoryview", "V"},
-    {Kind::kEllipsis, "ellipsis", ""},
-    {Kind::kNotImplemented, "not_implemented", ""},
-    {Kind::kReference, "reference", "R"},
-    {Kind::kList, "list", "*V"},
-    {Kind::kTuple, "tuple", "*V"},
-    {Kind::kIntList, "int_list", "*I"},
-    {Kind::kFloatList, "float_list", "*F"},
-    {Kind::kSet, "set", "*V"},
-    {Kind::kFrozenSet, "frozenset", "*V"},
-    {Kind::kDeque, "deque", "Q"},
-    {Kind::kDict, "dict", "*VV"},
-    {Kind::kStrDict, "str_dict", "*NV"},
-    {Kind::kOrderedDict, "ordered_dict", "*VV"},
-    {Kind::kStrOrderedDict, "str_ordered_dict", "*NV"},
-    {Kind::kDefaultDict, "defaultdict", "V*VV"},
-    {Kind::kCounter, "counter", "*VV"},
-    {Kind::kNamedTuple, "namedtuple", "N*V"},
-    {Kind::kDataclass, "dataclass", "N*NV"},
-    {Kind::kEnum, "enum", "NN"},
-    {Kind::kEnumValue, "enum_value", "NV"},
-    {Kind::kGlobal, "global", "N"},
-    {Kind::kRegistered, "registered", "NV"},
-    {Kind::kPickle, "pickle", "B*V"},
-    {Kind::kLongPickle, "long_pickle", "A*V"},
-    {Kind::kDate, "date", "I"},
-    {Kind::kTime, "time", "IZ"},
-    {Kind::kDateTime, "datetime", "IIZ"},
-    {Kind::kTimeDelta, "timedelta", "II"},
-    {Kind::kTimezoneUtc, "timezone_utc", ""},
-    {Kind::kTimezone, "timezone", "IY"},
-    {Kind::kZoneInfo, "zoneinfo", "N"},
-    {Kind::kDecimal, "decimal", "S"},
-    {Kind::kFraction, "fraction", "VV"},
-    {Kind::kUuid, "uuid", "U"},
-    {Kind::kPath, "path", "LS"},
-    {Kind::kRange, "range", "III"},
-    {Kind::kSlice, "slice", "VVV"},
-    {Kind::kArray, "array", "A"},
-    {Kind::kNumpyScalar, "numpy_scalar", "E"},
-    {Kind::kDType, "dtype", "D"},
-    {Kind::kMaskedArray, "masked_array", "VVVL"},
-    {Kind::kTensor, "tensor", "LA"},
-    {Kind::kCapnp, "capnp", "I*A"},
+    {Kind::kNone, "none", "None", ""},
+    {Kind::kFalse, "false", "a bool", ""},
+    {Kind::kTrue, "true", "a bool", ""},
+    {Kind::kInt, "int", "an int", "I"},
+    {Kind::kBigInt, "bigint", "an int", "B"},
+    {Kind::kFloat, "float", "a float", "F"},
+    {Kind::kComplex, "complex", "a complex", "FF"},
+    {Kind::kStr, "str", "a string", "S"},
+    {Kind::kLongStr, "long_str", "a string", "A", "u"},
+    {Kind::kBytes, "bytes", "bytes", "B"},
+    {Kind::kLongBytes, "long_bytes", "bytes", "A", "b"},
+    {Kind::kByteArray, "bytearray", "a bytearray", "B"},
+    {Kind::kLongByteArray, "long_bytearray", "a bytearray", "A", "b"},
+    {Kind::kMemoryView, "memoryview", "a memoryview", "V", "a"},
+    {Kind::kEllipsis, "ellipsis", "Ellipsis", ""},
+    {Kind::kNotImplemented, "not_implemented", "NotImplemented", ""},
+    {Kind::kReference, "reference", "a reference", "R"},
+    {Kind::kList, "list", "a list", "*V", "", Made::kBeforeItems},
+    {Kind::kTuple, "tuple", "a tuple", "*V"},
+    {Kind::kIntList, "int_list", "a list", "*I"},
+    {Kind::kFloatList, "float_list", "a list", "*F"},
+    {Kind::kSet, "set", "a set", "*V", "", Made::kBeforeItems},
+    {Kind::kFrozenSet, "frozenset", "a frozenset", "*V"},
+    {Kind::kDeque, "deque", "a deque", "Q", "", Made::kBeforeItems},
+    {Kind::kDict, "dict", "a dict", "*VV", "", Made::kBeforeItems},
+    {Kind::kStrDict, "str_dict", "a dict", "*NV", "", Made::kBeforeItems},
+    {Kind::kOrderedDict, "ordered_dict", "an OrderedDict", "*VV", "", Made::kBeforeItems},
+    {Kind::kStrOrderedDict, "str_ordered_dict", "an OrderedDict", "*NV", "", Made::kBeforeItems},
+    {Kind::kDefaultDict, "defaultdict", "a defaultdict", "V*VV", "", Made::kBeforeItems},
+    {Kind::kCounter, "counter", "a Counter", "*VV", "", Made::kBeforeItems},
+    {Kind::kNamedTuple, "namedtuple", "a namedtuple", "N*V", "c"},
+    {Kind::kDataclass, "dataclass", "a dataclass", "N*NV", "c", Made::kBeforeItems},
+    {Kind::kEnum, "enum", "an enum member", "NN", "c"},
+    {Kind::kEnumValue, "enum_value", "an enum member", "NV", "c"},
+    {Kind::kGlobal, "global", "a class or function", "N", "c"},
+    {Kind::kRegistered, "registered", "a registered object", "NV", "c"},
+    {Kind::kPickle, "pickle", "a pickled object", "B*V"},
+    {Kind::kLongPickle, "long_pickle", "a pickled object", "A*V", "b"},
+    {Kind::kDate, "date", "a date", "I", "d"},
+    {Kind::kTime, "time", "a time", "IZ", "t"},
+    {Kind::kDateTime, "datetime", "a datetime", "IIZ", "dt"},
+    {Kind::kTimeDelta, "timedelta", "a timedelta", "II", "Dt"},
+    {Kind::kTimezoneUtc, "timezone_utc", "a timezone", ""},
+    {Kind::kTimezone, "timezone", "a timezone", "IY", "o"},
+    {Kind::kZoneInfo, "zoneinfo", "a ZoneInfo", "N", "z"},
+    {Kind::kDecimal, "decimal", "a Decimal", "S"},
+    {Kind::kFraction, "fraction", "a Fraction", "VV", "ii"},
+    {Kind::kUuid, "uuid", "a UUID", "U"},
+    {Kind::kPath, "path", "a Path", "LS", "2"},
+    {Kind::kRange, "range", "a range", "III", "..s"},
+    {Kind::kSlice, "slice", "a slice", "VVV"},
+    {Kind::kArray, "array", "an array", "A"},
+    {Kind::kNumpyScalar, "numpy_scalar", "a NumPy scalar", "E"},
+    {Kind::kDType, "dtype", "a dtype", "D"},
+    {Kind::kMaskedArray, "masked_array", "a masked array", "VVVL", "a..1"},
+    {Kind::kTensor, "tensor", "a tensor", "LA", "3"},
+    {Kind::kCapnp, "capnp", "a Cap'n Proto message", "I*A"},
 };
 
-inline constexpr auto kKindsByNumber = [] {
-  std::array<KindRow, 256> rows{};
-  for (const KindRow& row : kKinds) rows[static_cast<std::uint8_t>(row.kind)] = row;
-  return rows;
-}();
+// What follows from a row.
+enum Trait : std::uint16_t {
+  kHasChildren = 1,      // or may have
+  kHasKeyNodes = 2,      // entries of a key and a value, two nodes each
+  kHasNamedEntries = 4,  // entries whose keys are names
+  kIsSequence = 8,
+  kIsArray = 16,  // stands for the array that it takes
+  kIsBlob = 32,   // its array is a run of bytes
+  kHasSegments = 64,
+  kHasClass = 128,  // its first name is that of a class or function
+  kHasFloats = 256,
+  kIsText = 512,
+  kIsBytes = 1024,
+  kMadeBeforeItems = 2048,
+};
+
+constexpr std::uint16_t traits_of(const KindRow& row) noexcept {
+  const std::string_view rule = row.rule, limits = row.limits;
+  const auto has = [rule](std::string_view part) { return rule.find(part) != std::string_view::npos; };
+  const char first = limits.empty() ? '.' : limits[0];
+  const bool is_blob = first == 'u' || first == 'b';
+  int traits = 0;
+  if (has("V") || has("Q") || has("Z")) traits |= kHasChildren;
+  if (has("*VV")) traits |= kHasKeyNodes;
+  if (has("*NV")) traits |= kHasNamedEntries;
+  if (rule == "*V" || rule == "*I" || rule == "*F" || rule == "N*V" || rule == "Q") traits |= kIsSequence;
+  if (rule.ends_with('A') && !has("*") && !is_blob) traits |= kIsArray;
+  if (is_blob) traits |= kIsBlob;
+  if (has("*A")) traits |= kHasSegments;
+  if (first == 'c') traits |= kHasClass;
+  if (has("F")) traits |= kHasFloats;
+  if (rule.ends_with('S') || first == 'z' || first == 'u') traits |= kIsText;
+  if (rule.starts_with('B') || rule == "U" || first == 'b') traits |= kIsBytes;
+  if (row.made == Made::kBeforeItems) traits |= kMadeBeforeItems;
+  return static_cast<std::uint16_t>(traits);
+}
+
+namespace detail {
+
+template <class T, class Of>
+constexpr std::array<T, 256> by_number(Of of) {
+  std::array<T, 256> found{};
+  for (const KindRow& row : kKinds) found[static_cast<std::uint8_t>(row.kind)] = of(row);
+  return found;
+}
+
+inline constexpr auto kRules = by_number<const char*>([](const KindRow& row) { return row.rule; });
+inline constexpr auto kTraits = by_number<std::uint16_t>([](const KindRow& row) { return traits_of(row); });
+inline constexpr auto kRows =
+    by_number<std::uint8_t>([](const KindRow& row) { return static_cast<std::uint8_t>(&row - kKinds + 1); });
+
+}  // namespace detail
 
 // nullptr for numbers without a kind.
 constexpr const char* grammar_of(Kind kind) noexcept {
-  return kKindsByNumber[static_cast<std::uint8_t>(kind)].rule;
+  return detail::kRules[static_cast<std::uint8_t>(kind)];
+}
+
+constexpr bool has_trait(Kind kind, int trait) noexcept {
+  return (detail::kTraits[static_cast<std::uint8_t>(kind)] & trait) != 0;
+}
+
+// nullptr for numbers without a kind.
+constexpr const KindRow* row_of(Kind kind) noexcept {
+  const std::uint8_t row = detail::kRows[static_cast<std::uint8_t>(kind)];
+  return row == 0 ? nullptr : &kKinds[row - 1];
 }
 
 }  // namespace shmtree::format

@@ -5,8 +5,8 @@
 namespace shmtree {
 
 std::string_view name_of(Kind kind) noexcept {
-  const char* name = format::kKindsByNumber[static_cast<std::uint8_t>(kind)].name;
-  return name ? name : "unknown";
+  const format::KindRow* row = format::row_of(kind);
+  return row ? row->name : "unknown";
 }
 
 std::string_view name_of(DType dtype) noexcept {

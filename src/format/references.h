@@ -29,23 +29,6 @@ constexpr bool has_identity(Kind kind) noexcept {
   return kind >= Kind::kList || (kind >= Kind::kByteArray && kind <= Kind::kMemoryView);
 }
 
-// Whether an object is there before its items, which may refer to it then: it is in itself.
-constexpr bool is_there_before_its_items(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::kList:
-    case Kind::kSet:
-    case Kind::kDeque:
-    case Kind::kDict:
-    case Kind::kStrDict:
-    case Kind::kOrderedDict:
-    case Kind::kStrOrderedDict:
-    case Kind::kDefaultDict:
-    case Kind::kCounter:
-    case Kind::kDataclass: return true;
-    default: return false;
-  }
-}
-
 // What a reader keeps of the marked nodes, by position; T() for a node whose object is not there yet.
 template <class T>
 class EarlierNodes {

@@ -1,4 +1,5 @@
 // decode(): a frame to the tree that Items look into.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <memory_resource>
@@ -71,7 +72,7 @@ class Decoder {
     if (rule == nullptr) return reader_.fail_kind(kind), index;
     if (tree_.references == nullptr) tree_.references = std::make_unique<References>();
     const std::size_t number = tree_.references->earlier.begin(reader_.position());
-    if (format::is_there_before_its_items(unmarked)) tree_.references->earlier[number].node = index;
+    if (format::has_trait(unmarked, format::kMadeBeforeItems)) tree_.references->earlier[number].node = index;
     bare(unmarked, rule, index, key);
     tree_.references->earlier[number] = {.node = index, .is_open = false};
     return index;
@@ -87,8 +88,8 @@ class Decoder {
     references->aliases.push_back({.node = index, .target = earlier->node, .is_in_target = earlier->is_open});
   }
 
-  void follow(const char* rule, std::uint32_t index) {
-    for (; *rule != 0 && !reader_.failed(); ++rule) {
+  void follow(const char* const whole, std::uint32_t index) {
+    for (const char* rule = whole; *rule != 0 && !reader_.failed(); ++rule) {
       switch (*rule) {
         case 'I': add_int(index, reader_.next_int()); break;
         case 'L': add_int(index, static_cast<std::int64_t>(reader_.next_length())); break;
@@ -115,7 +116,9 @@ class Decoder {
         case 'Y':
           if (reader_.next_length() != 0) add_text(index, reader_.next_string());
           break;
-        case '*': return repeat(rule + 1, index);
+        case '*':
+          tree_.nodes[index].lead = static_cast<std::uint16_t>(std::count(whole, rule, 'V'));
+          return repeat(rule + 1, index);
       }
     }
   }
@@ -126,7 +129,6 @@ class Decoder {
     if (*rule == 'A') return add_segments(index);
     const bool pairs = rule[0] == 'V' && rule[1] == 'V';
     const std::uint64_t count = reader_.next_count(pairs ? 2 : 1);
-    tree_.nodes[index].lead = static_cast<std::uint16_t>(tree_.nodes[index].kind == Kind::kDefaultDict ? 1 : 0);
     for (std::uint64_t i = 0; i < count && !reader_.failed(); ++i) {
       if (*rule == 'N') {
         child(intern(reader_.next_name()));
@@ -207,9 +209,8 @@ class Decoder {
   void add_array(std::uint32_t index) {
     format::ArrayInfo info;
     if (!reader_.next_array(info)) return;
-    const Kind kind = tree_.nodes[index].kind;
-    const bool blob = kind != Kind::kArray && kind != Kind::kTensor;
-    if (blob && (info.dtype != DType::kUInt8 || info.ndim != 1 || !info.contiguous() || info.external())) {
+    const bool is_blob = format::has_trait(tree_.nodes[index].kind, format::kIsBlob);
+    if (is_blob && (info.dtype != DType::kUInt8 || info.ndim != 1 || !info.contiguous() || info.external())) {
       return reader_.fail("long text or bytes are not a plain run of bytes");
     }
     add_array(index, info);

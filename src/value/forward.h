@@ -92,7 +92,7 @@ class Forwarder {
       return added;
     }
     const Kind kind = tree_.at(target).kind;
-    if (at.is_open && !format::is_there_before_its_items(kind)) {
+    if (at.is_open && !format::has_trait(kind, format::kMadeBeforeItems)) {
       return Error{
           .code = Code::kInvalid,
           .message = "Cannot forward this part: a tuple or similar in it contains itself. Forward the whole message."};
@@ -109,8 +109,8 @@ class Forwarder {
     if (node.kind == Kind::kBytes) return add_text(node, Kind::kLongBytes);
     if (node.kind == Kind::kByteArray) return add_text(node, Kind::kLongByteArray);
     builder_.add_kind(node.kind);
-    const bool numbers = node.kind == Kind::kIntList || node.kind == Kind::kFloatList;
-    if (node.child_count == 0 || numbers) return follow(format::grammar_of(node.kind), node);
+    if (node.child_count == 0 || !format::has_trait(node.kind, format::kHasChildren))
+      return follow(format::grammar_of(node.kind), node);
     if (!builder_.enter()) return too_deep_error(builder_);
     Status added = follow(format::grammar_of(node.kind), node);
     builder_.leave();
@@ -213,7 +213,7 @@ class Forwarder {
   }
 
   void add_array(const Node& node, const Array& array) {
-    if (node.kind != Kind::kArray && node.kind != Kind::kTensor && node.kind != Kind::kCapnp) {
+    if (format::has_trait(node.kind, format::kIsBlob)) {
       return builder_.add_blob(array.data, static_cast<std::size_t>(array.elements), array.read_only);
     }
     const std::int64_t* shape = tree_.dims.data() + array.dims;
@@ -231,7 +231,7 @@ class Forwarder {
                                .dtype = array.dtype,
                                .read_only = array.read_only,
                                .may_share = true,
-                               .whole_words = node.kind == Kind::kCapnp,
+                               .whole_words = format::has_trait(node.kind, format::kHasSegments),
                                .item_bytes = array.item_bytes,
                                .description = array.description};
     const bool goes = array.read_only ? origin_.to_give || origin_.to_show : origin_.to_give;

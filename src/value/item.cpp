@@ -5,6 +5,7 @@
 
 namespace shmtree {
 
+using format::has_trait;
 using value::Node;
 using value::node_of;
 using value::text_of;
@@ -15,6 +16,11 @@ Error not_there(const std::string& what, const Item& in) {
   return Error{.code = Code::kNotFound,
                .message = "there is no " + what + " in " + value::with_article(in.kind()) +
                           (in.is_dict() || in.is_sequence() ? " of " + std::to_string(in.size()) : "")};
+}
+
+// The text or bytes that a node stands for.
+std::string_view own_text(const value::Tree& tree, const Node& node) noexcept {
+  return has_trait(node.kind, format::kIsBlob) ? text_of(tree.arrays[node.array]) : tree.texts[node.text];
 }
 
 }  // namespace
@@ -31,22 +37,12 @@ bool Item::is_dict() const noexcept {
 }
 
 bool Item::is_sequence() const noexcept {
-  switch (kind()) {
-    case Kind::kList:
-    case Kind::kTuple:
-    case Kind::kIntList:
-    case Kind::kFloatList:
-    case Kind::kSet:
-    case Kind::kFrozenSet:
-    case Kind::kDeque:
-    case Kind::kNamedTuple: return true;
-    default: return false;
-  }
+  return has_trait(kind(), format::kIsSequence);
 }
 
 bool Item::is_array() const noexcept {
   const Node& node = node_of(tree_, node_);
-  if (node.kind != Kind::kMemoryView) return node.kind == Kind::kArray || node.kind == Kind::kTensor;
+  if (node.kind != Kind::kMemoryView) return has_trait(node.kind, format::kIsArray);
   return node.child_count != 0 && Item(tree_, tree_->children[node.child]).is_array();
 }
 
@@ -137,15 +133,7 @@ Error Item::mismatch(std::string_view wanted) const {
 
 std::string_view Item::class_name() const noexcept {
   const Node& node = node_of(tree_, node_);
-  switch (node.kind) {
-    case Kind::kNamedTuple:
-    case Kind::kDataclass:
-    case Kind::kEnum:
-    case Kind::kEnumValue:
-    case Kind::kGlobal:
-    case Kind::kRegistered: return tree_->texts[node.text];
-    default: return {};
-  }
+  return has_trait(node.kind, format::kHasClass) ? tree_->texts[node.text] : std::string_view();
 }
 
 std::string_view Item::member() const {
@@ -155,43 +143,26 @@ std::string_view Item::member() const {
 
 std::span<const std::int64_t> Item::ints() const noexcept {
   const Node& node = node_of(tree_, node_);
-  const bool floats = node.kind == Kind::kFloat || node.kind == Kind::kComplex || node.kind == Kind::kFloatList;
-  if (node.number_count == 0 || floats) return {};
+  if (node.number_count == 0 || has_trait(node.kind, format::kHasFloats)) return {};
   return {tree_->ints.data() + node.number, node.number_count};
 }
 
 std::span<const double> Item::floats() const noexcept {
   const Node& node = node_of(tree_, node_);
-  const bool floats = node.kind == Kind::kFloat || node.kind == Kind::kComplex || node.kind == Kind::kFloatList;
-  if (node.number_count == 0 || !floats) return {};
+  if (node.number_count == 0 || !has_trait(node.kind, format::kHasFloats)) return {};
   return {tree_->floats.data() + node.number, node.number_count};
 }
 
 Result<std::string_view> Item::to_text() const {
   const Node& node = node_of(tree_, node_);
-  switch (node.kind) {
-    case Kind::kStr:
-    case Kind::kDecimal:
-    case Kind::kPath:
-    case Kind::kZoneInfo: return tree_->texts[node.text];
-    case Kind::kLongStr: return text_of(tree_->arrays[node.array]);
-    default: return mismatch("string");
-  }
+  if (!has_trait(node.kind, format::kIsText)) return mismatch("string");
+  return own_text(*tree_, node);
 }
 
 Result<std::span<const std::byte>> Item::to_bytes() const {
   const Node& node = node_of(tree_, node_);
-  switch (node.kind) {
-    case Kind::kBytes:
-    case Kind::kByteArray:
-    case Kind::kBigInt:
-    case Kind::kUuid:
-    case Kind::kPickle: return std::as_bytes(std::span(tree_->texts[node.text]));
-    case Kind::kLongBytes:
-    case Kind::kLongByteArray:
-    case Kind::kLongPickle: return std::as_bytes(std::span(text_of(tree_->arrays[node.array])));
-    default: return mismatch("bytes");
-  }
+  if (!has_trait(node.kind, format::kIsBytes)) return mismatch("bytes");
+  return std::as_bytes(std::span(own_text(*tree_, node)));
 }
 
 }  // namespace shmtree

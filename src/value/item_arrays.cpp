@@ -21,7 +21,7 @@ Result<ArrayView> Item::try_view() const {
 Result<ArrayView> Item::array_view() const {
   const Node& node = node_of(tree_, node_);
   if (node.kind == Kind::kMemoryView) return at(0).try_view();
-  if (node.kind != Kind::kArray && node.kind != Kind::kTensor) return mismatch("array");
+  if (!format::has_trait(node.kind, format::kIsArray)) return mismatch("array");
   const value::Array& array = tree_->arrays[node.array];
   const std::int64_t* dims = tree_->dims.data() + array.dims;
   ArrayView view{.dtype = array.dtype,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "format/frame_reader.h"
+#include "format/grammar.h"
 #include "format/references.h"
 #include "shmtree/item.h"
 
@@ -134,10 +135,10 @@ std::string quoted(std::string_view key);
 
 // Entries with a key and a value: two nodes each in `children`, unless the keys are names.
 constexpr bool has_key_nodes(Kind kind) noexcept {
-  return kind == Kind::kDict || kind == Kind::kOrderedDict || kind == Kind::kDefaultDict || kind == Kind::kCounter;
+  return format::has_trait(kind, format::kHasKeyNodes);
 }
 constexpr bool has_named_entries(Kind kind) noexcept {
-  return kind == Kind::kStrDict || kind == Kind::kStrOrderedDict || kind == Kind::kDataclass;
+  return format::has_trait(kind, format::kHasNamedEntries);
 }
 
 }  // namespace shmtree::value

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "format/grammar.h"
 #include "platform/text.h"
 #include "shmtree/item.h"
 #include "value/tree.h"
@@ -13,76 +14,18 @@ namespace shmtree {
 
 namespace value {
 
-std::string_view word_of(Kind kind) noexcept {
-  switch (kind) {
-    case Kind::kNone: return "None";
-    case Kind::kFalse:
-    case Kind::kTrue: return "bool";
-    case Kind::kInt:
-    case Kind::kBigInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kComplex: return "complex";
-    case Kind::kStr:
-    case Kind::kLongStr: return "string";
-    case Kind::kBytes:
-    case Kind::kLongBytes: return "bytes";
-    case Kind::kByteArray:
-    case Kind::kLongByteArray: return "bytearray";
-    case Kind::kMemoryView: return "memoryview";
-    case Kind::kEllipsis: return "Ellipsis";
-    case Kind::kNotImplemented: return "NotImplemented";
-    case Kind::kReference: return "reference";
-    case Kind::kList:
-    case Kind::kIntList:
-    case Kind::kFloatList: return "list";
-    case Kind::kTuple: return "tuple";
-    case Kind::kSet: return "set";
-    case Kind::kFrozenSet: return "frozenset";
-    case Kind::kDeque: return "deque";
-    case Kind::kDict:
-    case Kind::kStrDict: return "dict";
-    case Kind::kOrderedDict:
-    case Kind::kStrOrderedDict: return "OrderedDict";
-    case Kind::kDefaultDict: return "defaultdict";
-    case Kind::kCounter: return "Counter";
-    case Kind::kNamedTuple: return "namedtuple";
-    case Kind::kDataclass: return "dataclass";
-    case Kind::kEnum:
-    case Kind::kEnumValue: return "enum member";
-    case Kind::kGlobal: return "class or function";
-    case Kind::kRegistered: return "registered object";
-    case Kind::kPickle:
-    case Kind::kLongPickle: return "pickled object";
-    case Kind::kDate: return "date";
-    case Kind::kTime: return "time";
-    case Kind::kDateTime: return "datetime";
-    case Kind::kTimeDelta: return "timedelta";
-    case Kind::kTimezoneUtc:
-    case Kind::kTimezone: return "timezone";
-    case Kind::kZoneInfo: return "ZoneInfo";
-    case Kind::kDecimal: return "Decimal";
-    case Kind::kFraction: return "Fraction";
-    case Kind::kUuid: return "UUID";
-    case Kind::kPath: return "Path";
-    case Kind::kRange: return "range";
-    case Kind::kSlice: return "slice";
-    case Kind::kArray: return "array";
-    case Kind::kNumpyScalar: return "NumPy scalar";
-    case Kind::kDType: return "dtype";
-    case Kind::kMaskedArray: return "masked array";
-    case Kind::kTensor: return "tensor";
-    case Kind::kCapnp: return "Cap'n Proto message";
-    case Kind::kInvalid: break;
-  }
-  return "unknown kind";
+std::string with_article(Kind kind) {
+  const format::KindRow* row = format::row_of(kind);
+  return row == nullptr ? "an unknown kind" : row->words;
 }
 
-std::string with_article(Kind kind) {
-  const std::string word(word_of(kind));
-  const bool is_name = kind == Kind::kNone || kind == Kind::kEllipsis || kind == Kind::kNotImplemented;
-  if (is_name || word == "bytes") return word;
-  const bool vowel = std::string_view("aeiouAEIO").find(word.front()) != std::string_view::npos && kind != Kind::kUuid;
-  return (vowel ? "an " : "a ") + word;
+std::string_view word_of(Kind kind) noexcept {
+  const format::KindRow* row = format::row_of(kind);
+  std::string_view words = row == nullptr ? "unknown kind" : row->words;
+  for (const std::string_view article : {"a ", "an "}) {
+    if (words.starts_with(article)) words.remove_prefix(article.size());
+  }
+  return words;
 }
 
 namespace {

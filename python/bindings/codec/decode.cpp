@@ -7,6 +7,7 @@
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
+#include "format/grammar.h"
 #include "platform/text.h"
 
 namespace shmtree::python {
@@ -304,7 +305,7 @@ PyObject* Decoder::marked(Kind kind) {
   const std::size_t position = in.position(), number = tables_.earlier.begin(position);
   const Expansion::Before before = expansion_.begin(in.depth());
   PyObject* made = nullptr;
-  if (!format::is_there_before_its_items(kind)) {
+  if (!format::has_trait(kind, format::kMadeBeforeItems)) {
     made = whole(kind);
     tables_.earlier[number].object = Py_XNewRef(made);
   } else if (in.enter()) {

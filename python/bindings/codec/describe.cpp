@@ -76,7 +76,7 @@ class Describer {
     std::size_t number = 0;
     if (marked != kind) {
       number = earlier_.begin(in_.position());
-      earlier_[number] = {muted_ == 0 ? join("message", path_) : "", format::is_there_before_its_items(kind)};
+      earlier_[number] = {muted_ == 0 ? join("message", path_) : "", format::has_trait(kind, format::kMadeBeforeItems)};
     }
     Line line{indent, join(label, name_of(kind)), false};
     for (; *rule != '\0' && *rule != '*'; ++rule) {

@@ -9,6 +9,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/objects/loan.h"
 #include "endpoint/transfers.h"
+#include "format/grammar.h"
 
 namespace shmtree::python {
 namespace {
@@ -342,7 +343,7 @@ bool Encoder::refer_to(PyObject* object, std::size_t number) {
   const Kind kind = out.kind_at(met.position);
   if (kind == Kind::kInvalid) return true;                       // memory ran out, as finish() will say
   if (!format::has_identity(kind)) return needs_pickle(object);  // another one was sent in its place
-  if (met.is_open && (number < sealed_ || !format::is_there_before_its_items(kind))) {
+  if (met.is_open && (number < sealed_ || !format::has_trait(kind, format::kMadeBeforeItems))) {
     if (options_.allow_pickle) {
       wants_pickle_ = true;
     } else {

@@ -118,7 +118,7 @@ struct Walk {
     ++nodes;
     if (marked == kind) return rule(reader, letters);
     const std::size_t number = earlier.begin(reader.position());
-    earlier[number] = format::is_there_before_its_items(kind);
+    earlier[number] = format::has_trait(kind, format::kMadeBeforeItems);
     rule(reader, letters);
     earlier[number] = true;
   }
