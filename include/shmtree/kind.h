@@ -11,80 +11,79 @@
 
 namespace shmtree {
 
-/// The kind of a node; docs/frame.md lists what a new one needs. The letters say what the node takes from the columns
-/// of its frame, in this order:
-///   I  a value of `ints`                  F  a value of `floats`
-///   L  a value of `lengths`               N  a name (class, field or key; see docs/frame.md)
-///   S  L = n, then n bytes of `text`      T  bytes of `text` whose number is known
-///   A  an array descriptor                V  a child node
-/// `x*n` is x repeated n times, n being the value of the L before it.
+/// The kind of a node: what it is a value of. Names in the comments are those of its parts, in the order in which an
+/// Item has them; docs/frame.md has the table of kinds with their columns, which `tools/kinds.py` makes of this header
+/// and of src/format/grammar.h.
 enum class Kind : std::uint8_t {
   kInvalid = 0,  ///< never written
 
-  kNone = 1,
-  kFalse = 2,
-  kTrue = 3,
-  kInt = 4,             ///< I
-  kBigInt = 5,          ///< S: little-endian two's complement, at least one byte
-  kFloat = 6,           ///< F
-  kComplex = 7,         ///< F real, F imaginary
-  kStr = 8,             ///< S: UTF-8; a lone surrogate is encoded like any other code point, in three bytes
-  kLongStr = 9,         ///< A: UTF-8 in a raw buffer (uint8, one dimension)
-  kBytes = 10,          ///< S
-  kLongBytes = 11,      ///< A: uint8, one dimension
-  kByteArray = 12,      ///< S
-  kLongByteArray = 13,  ///< A: uint8, one dimension
-  kMemoryView = 14,     ///< V: a kArray with the elements
-  kEllipsis = 15,
-  kNotImplemented = 16,
-  kReference = 17,  ///< L position of an earlier node, whose object it is (an Item has it only of what it is in)
+  kNone = 1,             ///< None, or null
+  kFalse = 2,            ///< false
+  kTrue = 3,             ///< true
+  kInt = 4,              ///< an int of 64 bits
+  kBigInt = 5,           ///< two's complement, little-endian, at least one byte
+  kFloat = 6,            ///< a float of 64 bits
+  kComplex = 7,          ///< real, imaginary
+  kStr = 8,              ///< UTF-8; a lone surrogate is encoded like any other code point, in three bytes
+  kLongStr = 9,          ///< the same in a buffer: an array of uint8 with one dimension, C order
+  kBytes = 10,           ///< bytes
+  kLongBytes = 11,       ///< the same in a buffer, as long_str
+  kByteArray = 12,       ///< bytes that may change
+  kLongByteArray = 13,   ///< the same in a buffer, as long_str
+  kMemoryView = 14,      ///< a node of kind array with the elements
+  kEllipsis = 15,        ///< Ellipsis
+  kNotImplemented = 16,  ///< NotImplemented
+  kReference = 17,       ///< the object of an earlier node again; an Item is one only where it is in itself
 
-  kList = 20,       ///< L = n, V*n
-  kTuple = 21,      ///< L = n, V*n
-  kIntList = 22,    ///< L = n, I*n: a list of nothing but ints of 64 bits
-  kFloatList = 23,  ///< L = n, F*n: a list of nothing but floats
-  kSet = 24,        ///< L = n, V*n
-  kFrozenSet = 25,  ///< L = n, V*n
-  kDeque = 26,      ///< L = n, L = maxlen + 1 or 0 for none, V*n
+  kList = 20,       ///< items
+  kTuple = 21,      ///< items
+  kIntList = 22,    ///< a list of nothing but ints of 64 bits
+  kFloatList = 23,  ///< a list of nothing but floats
+  kSet = 24,        ///< items
+  kFrozenSet = 25,  ///< items
+  kDeque = 26,      ///< items; the L is maxlen + 1, or 0 for none
 
-  kDict = 30,            ///< L = n, (V key, V value)*n, in the order of insertion
-  kStrDict = 31,         ///< L = n, (N key, V value)*n: every key is a str of at most kMaxNameBytes
-  kOrderedDict = 32,     ///< L = n, (V key, V value)*n
-  kStrOrderedDict = 33,  ///< L = n, (N key, V value)*n
-  kDefaultDict = 34,     ///< V factory (kNone or kGlobal), L = n, (V key, V value)*n
-  kCounter = 35,         ///< L = n, (V key, V count)*n
+  kDict = 30,            ///< keys and values, in the order of insertion
+  kStrDict = 31,         ///< the same, where every key is a str of at most 4,096 bytes
+  kOrderedDict = 32,     ///< an OrderedDict, as dict
+  kStrOrderedDict = 33,  ///< an OrderedDict, as str_dict
+  kDefaultDict = 34,     ///< the factory first, a none or a global; then as dict
+  kCounter = 35,         ///< keys and counts
 
-  /// A class is named "module:qualname".
-  kNamedTuple = 40,  ///< N class, L = n, V*n
-  kDataclass = 41,   ///< N class, L = n, (N field, V value)*n
-  kEnum = 42,        ///< N class, N member
-  kEnumValue = 43,   ///< N class, V value: for members without a name of their own (combined flags)
-  kGlobal = 44,      ///< N: the class or function itself
-  kRegistered = 45,  ///< N class, V what the registered `flatten` returned
-  kPickle = 46,      ///< S pickle, L = n, V*n for its n buffers: kArray, kTensor or kMaskedArray
-  kLongPickle = 47,  ///< A pickle (uint8, one dimension), L = n, V*n as with kPickle
+  kNamedTuple = 40,  ///< class, items; every class is named "module:qualname"
+  kDataclass = 41,   ///< class, fields, each at most once; classes of attrs, too
+  kEnum = 42,        ///< class, name of the member
+  kEnumValue = 43,   ///< class, value: a member without a name of its own (combined flags)
+  kGlobal = 44,      ///< a class or function
+  /// class, what its `flatten` returned. As if it were registered: `array.array` (typecode, bytes as uint8),
+  /// SimpleNamespace (its dict), a model of pydantic (attributes, extra, fields set, private)
+  kRegistered = 45,
+  /// a pickle of protocol 5, and one value for each of its out-of-band buffers, in order: a one-dimensional array of
+  /// uint8 for a buffer of bytes; an array, masked array or tensor for one that was taken out of the pickle
+  kPickle = 46,
+  kLongPickle = 47,  ///< the same, the pickle in a buffer
 
-  kDate = 50,         ///< I = year << 9 | month << 5 | day
-  kTime = 51,         ///< I = microseconds of the day, L = fold | has_tz << 1, V tzinfo if has_tz
-  kDateTime = 52,     ///< I as kDate, I as kTime, L as kTime, V tzinfo if has_tz
-  kTimeDelta = 53,    ///< I = days, I = microseconds in [0, 86'400'000'000)
+  kDate = 50,         ///< year << 9, month << 5, day
+  kTime = 51,         ///< microseconds of the day; flags 1 fold, 2 a tzinfo follows
+  kDateTime = 52,     ///< as date, then as time
+  kTimeDelta = 53,    ///< days, microseconds from 0 to 86,399,999,999
   kTimezoneUtc = 54,  ///< datetime.timezone.utc
-  kTimezone = 55,     ///< I = offset in microseconds, L = has_name, S name if has_name
-  kZoneInfo = 56,     ///< N key, such as "Europe/Paris"
+  kTimezone = 55,     ///< offset in microseconds; 1 if a name follows
+  kZoneInfo = 56,     ///< key, such as "Europe/Paris"
 
-  kDecimal = 60,   ///< S: what str() gives
-  kFraction = 61,  ///< V numerator, V denominator (kInt or kBigInt)
-  kUuid = 62,      ///< T of 16 bytes, most significant first
-  kPath = 63,      ///< L flavour: 0 Path, 1 PurePosixPath, 2 PureWindowsPath; S
-  kRange = 64,     ///< I start, I stop, I step
-  kSlice = 65,     ///< V start, V stop, V step
+  kDecimal = 60,   ///< as text
+  kFraction = 61,  ///< numerator, denominator
+  kUuid = 62,      ///< most significant byte first
+  kPath = 63,      ///< 0 Path, 1 PurePosixPath, 2 PureWindowsPath; text
+  kRange = 64,     ///< start, stop, step
+  kSlice = 65,     ///< start, stop, step
 
-  kArray = 70,        ///< A
-  kNumpyScalar = 71,  ///< L dtype (N description, L bytes, if it is DType::kOther), T of the element's bytes
-  kDType = 72,        ///< L dtype (N description if it is DType::kOther)
-  kMaskedArray = 73,  ///< V data (kArray), V mask (kArray or kFalse), V fill value (any, kNone for none), L hardmask
-  kTensor = 74,       ///< L flags: 1 requires_grad, 2 is a Parameter; A
-  kCapnp = 75,        ///< I schema id, L = n, A*n: a Cap'n Proto message, the words of its n segments as uint8
+  kArray = 70,        ///< an array
+  kNumpyScalar = 71,  ///< element type, then the element's bytes; with type 0, its size (L) comes before them
+  kDType = 72,        ///< element type
+  kMaskedArray = 73,  ///< data (array), mask (array or false), fill value (none for the default), 1 if the mask is hard
+  kTensor = 74,       ///< flags 1 requires_grad, 2 is a Parameter
+  kCapnp = 75,        ///< a Cap'n Proto message: the id of its root's type, its n segments
 };
 
 /// The name of a kind as documentation and messages write it ("str_dict"), "unknown" for a number without a kind.

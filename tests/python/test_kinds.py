@@ -1,6 +1,7 @@
-"""A kind stands in three places: its number and meaning, its rule, and its row in the page on frames."""
+"""A kind stands in two places: its number and meaning, and its rule. Its row in the page on frames is made of them."""
 
-import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,22 +10,16 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "src").exists(), reason="needs the checkout")
 
 
-def numbers() -> dict[str, int]:
-    """Of kind.h, without the one that is never written."""
-    text = (ROOT / "include/shmtree/kind.h").read_text()
-    body = text.partition("enum class Kind")[2].partition("};")[0]
-    return {
-        name: int(number) for name, number in re.findall(r"^  k(\w+) = (\d+),", body, re.MULTILINE) if number != "0"
-    }
+def test_every_kind_has_a_rule_and_a_meaning() -> None:
+    sys.path.insert(0, str(ROOT / "tools"))
+    import kinds
+
+    numbers = kinds.kinds()
+    assert len(numbers) > 50
+    assert sorted(kinds.rules()) == sorted(numbers)
+    assert [kind for kind, (_, meaning) in numbers.items() if not meaning] == []
 
 
-def test_every_kind_has_a_rule() -> None:
-    rows = re.findall(r"\{Kind::k(\w+), \"", (ROOT / "src/format/grammar.h").read_text())
-    assert len(rows) > 50
-    assert sorted(rows) == sorted(numbers())
-
-
-def test_every_kind_is_in_the_page_on_frames() -> None:
-    table = (ROOT / "docs/frame.md").read_text().partition("| no. | kind |")[2].partition("\n\n")[0]
-    rows = re.findall(r"^\| ([\d, ]+) \|", table, re.MULTILINE)
-    assert sorted(int(number) for row in rows for number in row.split(",")) == sorted(numbers().values())
+def test_the_page_on_frames_has_the_table_of_kinds() -> None:
+    checked = subprocess.run([sys.executable, ROOT / "tools/kinds.py", "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
