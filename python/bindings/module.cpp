@@ -4,7 +4,7 @@
 #include "bindings/codec/class_registry.h"
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/pickle_support.h"
-#include "bindings/codec/standard_classes.h"
+#include "bindings/codec/standard_class.h"
 #include "bindings/cpython/package.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/objects/frame_object.h"

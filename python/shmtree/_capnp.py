@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from . import _core
+
 _WORD = 8
 _MAX_SEGMENTS = 512
 _MAX_WORDS = 8 << 20  # Cap'n Proto's own limit for what is read of one message
@@ -154,9 +156,17 @@ def remedy_for(refused: object) -> str:
     return "" if made is None else f". Send {made} instead: it needs no pickle"
 
 
-def capnp_build(schema_id: int, segments: tuple[np.ndarray[Any, Any], ...]) -> CapnpMessage:
+def _parts(message: CapnpMessage) -> tuple[int, tuple[np.ndarray[Any, Any], ...]]:
+    """Returns the id as the Int64 of the same bits, and the segments."""
+    return message._schema_id - (message._schema_id >> 63 << 64), message._segments
+
+
+def _build(schema_id: int, segments: tuple[np.ndarray[Any, Any], ...], _trusted: bool) -> CapnpMessage:
     """Builds a CapnpMessage from segments that the core has validated."""
     made = CapnpMessage.__new__(CapnpMessage)
-    made._schema_id = schema_id
+    made._schema_id = schema_id & (1 << 64) - 1
     made._segments = segments
     return made
+
+
+_core._add_kind("capnp", CapnpMessage, _parts, _build)

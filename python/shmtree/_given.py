@@ -15,7 +15,6 @@ _core.set_package(
         "has_torch": _dtypes.has_torch,
         "reducers": _reducers.table,
         "StandIn": _reducers.StandIn,
-        "capnp_build": _capnp.capnp_build,
         "remedy_for": _capnp.remedy_for,
         "explain_unsendable": _unsendable.explain,
         "path_of_refused": _inside.path_of_refused,

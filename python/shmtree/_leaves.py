@@ -35,7 +35,7 @@ def masked_parts(array: Any) -> tuple[Any, Any, Any, bool] | None:
     return array._data, mask, array._fill_value, bool(array._hardmask)
 
 
-def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
+def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: int, _trusted: bool) -> Any:
     """Returns the masked array that has these parts. Raises CorruptMessage if they do not fit together."""
     _parts.check_masked(data, mask, fill_value)
     made = _view_without_mask(data)
@@ -44,8 +44,11 @@ def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: bool) -> Any:
         made._sharedmask = False
     if fill_value is not None:
         made._fill_value = fill_value  # as it was: the default one need not be of the array's dtype
-    made._hardmask = hardmask
+    made._hardmask = bool(hardmask)
     return made
+
+
+_core._add_kind("masked_array", np.ma.MaskedArray, masked_parts, masked_build)
 
 
 def set_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:

@@ -18,6 +18,7 @@
 #include "format/depth.h"
 #include "format/frame_columns.h"
 #include "format/layout.h"
+#include "format/references.h"
 #include "shmtree/kind.h"
 #include "shmtree/result.h"
 
@@ -150,6 +151,8 @@ class NodeCursor {
 
   // Of the node that next_kind() gave last: how many came before it.
   std::size_t position() const noexcept { return static_cast<std::size_t>(columns_.kinds.at - kinds_begin_) - 1; }
+  // Its kind, without the mark.
+  Kind kind() const noexcept { return unmarked(static_cast<Kind>(columns_.kinds.at[-1])); }
   std::size_t nodes() const noexcept { return static_cast<std::size_t>(columns_.kinds.end - kinds_begin_); }
   // What is left to be read, for whoever makes room for it.
   const ColumnCursors& left() const noexcept { return columns_; }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bindings/cpython/python_api.h"
+#include "shmtree/kind.h"
 
 namespace shmtree::python {
 
@@ -34,7 +35,8 @@ struct ClassInfo {
   PyObject* guard = nullptr;     // a weak reference to it
   EncodeHandler* encode = nullptr;
   ClassShape shape = ClassShape::kOther;
-  std::string name{};  // "module:qualname"
+  Kind kind = Kind::kInvalid;  // of a class that Python code registered for a kind
+  std::string name{};          // "module:qualname"
   // Version of the described class. CPython changes it whenever the class or one of its bases changes. 0: none.
   mutable std::atomic<unsigned> version{0};
   // Interned parts of `name` if the qualname has no dots; else null.

@@ -7,6 +7,7 @@
 
 #include "bindings/codec/datetime_api.h"
 #include "bindings/codec/encoder.h"
+#include "bindings/codec/kind_codec.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/package.h"
@@ -22,61 +23,6 @@ PyObject* dataclass_missing = nullptr;  // dataclasses.MISSING
 // What frozen dataclasses with slots get from the decorator, and is no state of their own; null where there is none.
 PyObject* dataclass_getstate = nullptr;
 PyObject* dataclass_setstate = nullptr;
-
-struct Standard {
-  std::string_view name;
-  EncodeHandler* encode;
-};
-
-constexpr Standard kStandard[] = {
-    {"collections:deque", encode_deque},
-    {"collections:defaultdict", encode_default_dict},
-    {"collections:Counter", encode_counter},
-    {"decimal:Decimal", encode_decimal},
-    {"fractions:Fraction", encode_fraction},
-    {"uuid:UUID", encode_uuid},
-    {"pathlib:PosixPath", encode_path},
-    {"pathlib:PurePosixPath", encode_pure_posix_path},
-    {"pathlib:PureWindowsPath", encode_pure_windows_path},
-    {"pathlib._local:PosixPath", encode_path},
-    {"pathlib._local:PurePosixPath", encode_pure_posix_path},
-    {"pathlib._local:PureWindowsPath", encode_pure_windows_path},
-    {"zoneinfo:ZoneInfo", encode_zoneinfo},
-    {"numpy.ma:MaskedArray", encode_masked_array},
-    {"numpy.ma.core:MaskedArray", encode_masked_array},
-    {"shmtree._capnp:CapnpMessage", encode_capnp},
-    {"torch:Tensor", encode_tensor},
-    {"torch.nn.parameter:Parameter", encode_parameter},
-};
-
-EncodeHandler* builtin_handler(PyTypeObject* type) {
-  struct Builtin {
-    const PyTypeObject* type;
-    EncodeHandler* encode;
-  };
-  const Builtin builtins[] = {
-      {&PySet_Type, encode_set},
-      {&PyFrozenSet_Type, encode_frozenset},
-      {&PyComplex_Type, encode_complex},
-      {&PyMemoryView_Type, encode_memoryview},
-      {&PyEllipsis_Type, encode_ellipsis},
-      {Py_TYPE(Py_NotImplemented), encode_not_implemented},
-      {&PyRange_Type, encode_range},
-      {&PySlice_Type, encode_slice},
-      {&PyODict_Type, encode_ordered_dict},
-      {PyDateTimeAPI->DateType, encode_date},
-      {PyDateTimeAPI->TimeType, encode_time},
-      {PyDateTimeAPI->DateTimeType, encode_datetime},
-      {PyDateTimeAPI->DeltaType, encode_timedelta},
-      {Py_TYPE(PyDateTimeAPI->TimeZone_UTC), encode_timezone},
-  };
-  for (const Builtin& builtin : builtins) {
-    if (builtin.type == type) return builtin.encode;
-  }
-  if (PyType_IsSubtype(type, &PyArrayDescr_Type)) return encode_dtype;
-  if (PyType_IsSubtype(type, &PyGenericArrType_Type)) return encode_numpy_scalar;
-  return nullptr;
-}
 
 // Null when no base has it.
 Ref lookup(PyTypeObject* type, const char* name) {
@@ -259,13 +205,10 @@ bool init_class_shapes() {
 }
 
 bool classify(ClassInfo& info) {
-  info.encode = builtin_handler(info.type);
-  if (info.encode) return true;
-  for (const Standard& standard : kStandard) {
-    if (standard.name == info.name && is_found_by_name(type_object(info.type), info.name)) {
-      info.encode = standard.encode;
-      return true;
-    }
+  if (const SentClass* sent = sent_class(info.type, info.name)) {
+    info.encode = sent->encode;
+    info.kind = sent->kind;
+    return true;
   }
   if (PyErr_Occurred()) return false;
   info.encode = encode_unknown;
@@ -299,11 +242,8 @@ bool has_native_kind(PyTypeObject* type) {
       &PyUnicode_Type,  &PyFloat_Type, &PyLong_Type,  &PyArray_Type, &PyDict_Type,      &PyBool_Type,
       Py_TYPE(Py_None), &PyList_Type,  &PyTuple_Type, &PyBytes_Type, &PyByteArray_Type,
   };
-  if (std::find(std::begin(hot), std::end(hot), type) != std::end(hot) || builtin_handler(type)) return true;
-  const std::string name = global_name(type_object(type));
-  return std::any_of(std::begin(kStandard), std::end(kStandard),
-                     [&](const Standard& standard) { return standard.name == name; }) &&
-         is_found_by_name(type_object(type), name);
+  return std::find(std::begin(hot), std::end(hot), type) != std::end(hot) ||
+         sent_class(type, global_name(type_object(type))) != nullptr;
 }
 
 bool is_flag(PyTypeObject* type) noexcept {

@@ -186,6 +186,7 @@ PyObject* Decoder::node() {
     case Kind::kNumpyScalar: return decode_numpy_scalar(*this);
     case Kind::kIntList: return int_list();
     case Kind::kFloatList: return float_list();
+    case Kind::kReference: return reference();
     case Kind::kStrDict:
     case Kind::kDict:
     case Kind::kList:
@@ -212,65 +213,21 @@ PyObject* Decoder::container(Kind kind) {
     }
     case Kind::kList: return list();
     case Kind::kTuple: return tuple();
-    case Kind::kSet: return decode_set(*this, false);
-    case Kind::kFrozenSet: return decode_set(*this, true);
-    case Kind::kDeque: return decode_deque(*this);
-    case Kind::kOrderedDict: return decode_ordered_dict(*this, false);
-    case Kind::kStrOrderedDict: return decode_ordered_dict(*this, true);
-    case Kind::kDefaultDict: return decode_default_dict(*this);
-    case Kind::kCounter: return decode_counter(*this);
-    case Kind::kNamedTuple: return decode_namedtuple(*this);
-    case Kind::kDataclass: return decode_dataclass(*this);
-    case Kind::kEnumValue: return decode_enum(*this, true);
-    case Kind::kRegistered: return decode_registered(*this);
-    case Kind::kPickle: return decode_pickle(*this, false);
-    case Kind::kLongPickle: return decode_pickle(*this, true);
-    case Kind::kTime: return decode_time(*this);
-    case Kind::kDateTime: return decode_datetime(*this);
-    case Kind::kFraction: return decode_fraction(*this);
-    case Kind::kSlice: return decode_slice(*this);
-    case Kind::kMemoryView: return decode_memoryview(*this);
-    case Kind::kMaskedArray: return decode_masked_array(*this);
-    default: in.fail_kind(kind); return nullptr;
+    default: break;
   }
+  DecodeHandler* decode = decoder_of(kind);
+  return decode ? decode(*this) : (in.fail_kind(kind), nullptr);
 }
 
 PyObject* Decoder::other(Kind kind) {
-  switch (kind) {
-    case Kind::kBigInt: return decode_big_int(*this);
-    case Kind::kComplex: {
-      const double real = in.next_float();
-      return PyComplex_FromDoubles(real, in.next_float());
-    }
-    case Kind::kLongStr: return decode_long_str(*this);
-    case Kind::kLongBytes: return decode_long_bytes(*this);
-    case Kind::kByteArray: return decode_bytearray(*this, false);
-    case Kind::kLongByteArray: return decode_bytearray(*this, true);
-    case Kind::kEllipsis: return Py_NewRef(Py_Ellipsis);
-    case Kind::kNotImplemented: return Py_NewRef(Py_NotImplemented);
-    case Kind::kEnum: return decode_enum(*this, false);
-    case Kind::kGlobal: return decode_global(*this);
-    case Kind::kDate: return decode_date(*this);
-    case Kind::kTimeDelta: return decode_timedelta(*this);
-    case Kind::kTimezoneUtc: return decode_timezone_utc(*this);
-    case Kind::kTimezone: return decode_timezone(*this);
-    case Kind::kZoneInfo: return decode_zoneinfo(*this);
-    case Kind::kDecimal: return decode_decimal(*this);
-    case Kind::kUuid: return decode_uuid(*this);
-    case Kind::kPath: return decode_path(*this);
-    case Kind::kRange: return decode_range(*this);
-    case Kind::kDType: return decode_dtype(*this);
-    case Kind::kTensor: return decode_tensor(*this);
-    case Kind::kCapnp: return decode_capnp(*this);
-    case Kind::kReference: return reference();
-    default: break;
+  if (format::has_trait(kind, format::kHasChildren)) {
+    if (!in.enter()) return nullptr;
+    PyObject* made = container(kind);
+    in.leave();
+    return made;
   }
-  if (format::is_marked(kind)) [[unlikely]]
-    return marked(format::unmarked(kind));
-  if (!in.enter()) return nullptr;
-  PyObject* made = container(kind);
-  in.leave();
-  return made;
+  if (DecodeHandler* decode = decoder_of(kind)) return decode(*this);
+  return format::is_marked(kind) ? marked(format::unmarked(kind)) : (in.fail_kind(kind), nullptr);
 }
 
 // --- objects met more than once --------------------------------------------------------------------------------------

@@ -268,8 +268,6 @@ bool may_come(Decoder& decoder, const ClassInfo& info) {
   return false;
 }
 
-}  // namespace
-
 PyObject* decode_namedtuple(Decoder& decoder) {
   const ClassInfo* info = class_of(decoder, ClassShape::kNamedTuple, "namedtuple");
   if (!info) return nullptr;
@@ -330,11 +328,12 @@ PyObject* decode_dataclass(Decoder& decoder) {
   return made.release();
 }
 
-PyObject* decode_enum(Decoder& decoder, bool by_value) {
+template <bool by_value>
+PyObject* decode_enum(Decoder& decoder) {
   const std::size_t position = decoder.in.position();
   const ClassInfo* info = class_of(decoder, ClassShape::kEnum, "Enum");
   if (!info) return nullptr;
-  if (by_value) {
+  if constexpr (by_value) {
     const Expansion::Before before = decoder.begin_walked();
     Ref value(decoder.node());
     if (!value || !decoder.may_be_walked(before)) return nullptr;
@@ -382,8 +381,6 @@ PyObject* decode_registered(Decoder& decoder) {
   return made;
 }
 
-namespace {
-
 // Makes an IncompatibleMessage of the current exception if it says that something which the pickle names is not here:
 // an ImportError, or an AttributeError of the unpickler itself. An AttributeError with a traceback comes from code of
 // the object.
@@ -397,9 +394,8 @@ PyObject* explain_lacking(Decoder& decoder, std::size_t position) {
   return decoder.incompatible(position, text, std::move(cause));
 }
 
-}  // namespace
-
-PyObject* decode_pickle(Decoder& decoder, bool is_long) {
+template <bool is_long>
+PyObject* decode_pickle(Decoder& decoder) {
   if (!decoder.allow_pickle()) return refuse("a pickle");
   const std::size_t position = decoder.in.position();
   Ref data(is_long ? decode_long_bytes(decoder) : nullptr);
@@ -422,4 +418,15 @@ PyObject* decode_pickle(Decoder& decoder, bool is_long) {
   return made ? made : explain_lacking(decoder, position);
 }
 
+const KindCodec classes_codec({{Kind::kNamedTuple, decode_namedtuple},
+                               {Kind::kDataclass, decode_dataclass},
+                               {Kind::kEnum, decode_enum<false>},
+                               {Kind::kEnumValue, decode_enum<true>},
+                               {Kind::kGlobal, decode_global},
+                               {Kind::kRegistered, decode_registered},
+                               {Kind::kPickle, decode_pickle<false>},
+                               {Kind::kLongPickle, decode_pickle<true>}},
+                              {});
+
+}  // namespace
 }  // namespace shmtree::python

@@ -13,6 +13,7 @@
 #include "bindings/codec/expansion.h"
 #include "bindings/codec/global_cache.h"
 #include "bindings/codec/key_cache.h"
+#include "bindings/codec/kind_codec.h"
 #include "format/frame_reader.h"
 #include "format/references.h"
 
@@ -77,6 +78,8 @@ class Decoder {
   std::span<const std::byte> blob();
   // Returns the dtype with this description. Looks each name up once. Each call copies a dtype with fields.
   Ref dtype(const format::Name& description);
+  // Returns the dtype with this number, or the one with that description if it is kOther. Null on failure.
+  Ref dtype(DType code, const format::Name& description);
   // For what must not be a Python error of its own: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
@@ -152,6 +155,8 @@ class Decoder {
   PyObject* whole(Kind kind);
   PyObject* reference();
   PyObject* other_key(const format::Name& name);
+  // Sets IncompatibleMessage, unless an error is set: no package here has elements of this type.
+  PyObject* no_package(DType code);
   const ClassInfo* described_again(const ClassInfo* known);
   PyObject* container(Kind kind);
   PyObject* other(Kind kind);
@@ -179,29 +184,15 @@ class Decoder {
   std::size_t marked_ = kNotMarked;        // the earlier node of a container that is not there yet
 };
 
-// By file.
-using DecodeHandler = PyObject*(Decoder& decoder);
-
 // Number of items of a long container that are decoded between two checks for signals.
 constexpr std::uint64_t kItemsPerLook = 16'384;
 
-PyObject* decode_str(Decoder& decoder, std::string_view text);  // decode_scalars.cpp
-PyObject* decode_bytearray(Decoder& decoder, bool is_long);
-DecodeHandler decode_long_str, decode_big_int, decode_long_bytes, decode_memoryview, decode_range, decode_slice;
-
-PyObject* decode_set(Decoder& decoder, bool frozen);  // decode_containers.cpp
-PyObject* decode_ordered_dict(Decoder& decoder, bool str_keys);
+// What more than one file needs of those that kinds are registered with (kind_codec.h).
+PyObject* decode_str(Decoder& decoder, std::string_view text);
+DecodeHandler decode_long_bytes, decode_numpy_scalar;
 bool decode_pairs(Decoder& decoder, PyObject* dict, bool str_keys);
-DecodeHandler decode_deque, decode_default_dict, decode_counter;
-
-DecodeHandler decode_date, decode_time, decode_datetime, decode_timedelta, decode_timezone;  // decode_stdlib.cpp
-DecodeHandler decode_timezone_utc, decode_zoneinfo, decode_decimal, decode_fraction, decode_uuid, decode_path;
-
-DecodeHandler decode_numpy_scalar, decode_dtype, decode_masked_array, decode_tensor, decode_capnp;  // decode_numpy.cpp
-
-PyObject* decode_enum(Decoder& decoder, bool by_value);  // decode_classes.cpp
-PyObject* decode_pickle(Decoder& decoder, bool is_long);
-DecodeHandler decode_namedtuple, decode_dataclass, decode_global, decode_registered;
-PyObject* decode_end(Decoder& decoder, const ClassInfo& info);  // ends.cpp; what is left of it
+// Returns a tensor with that description. `flags`: those of kind tensor.
+PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64_t flags);
+PyObject* decode_end(Decoder& decoder, const ClassInfo& info);  // what is left of it
 
 }  // namespace shmtree::python

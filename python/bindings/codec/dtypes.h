@@ -38,4 +38,10 @@ inline bool is_text_without_width(const PyArray_Descr* descr) noexcept {
 // returns the dtype itself. Null with a Python error set.
 Ref separate_dtype(PyObject* dtype);
 
+// True if elements of this dtype are nothing but `bytes` bytes.
+inline bool is_plain(const PyArray_Descr* descr, std::uint64_t bytes) noexcept {
+  return !PyDataType_REFCHK(descr) && !PyDataType_HASSUBARRAY(descr) &&
+         static_cast<std::uint64_t>(PyDataType_ELSIZE(descr)) == bytes;
+}
+
 }  // namespace shmtree::python

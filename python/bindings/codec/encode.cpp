@@ -162,6 +162,13 @@ bool Encoder::text(PyObject* str) {
   return true;
 }
 
+bool Encoder::string(PyObject* str) {
+  Ref bytes(PyUnicode_AsEncodedString(str, "utf-8", "surrogatepass"));
+  if (!bytes) return false;
+  out.add_string(PyBytes_AS_STRING(bytes.get()), static_cast<std::size_t>(PyBytes_GET_SIZE(bytes.get())));
+  return true;
+}
+
 bool Encoder::bytearray(PyObject* value) {
   return once(value, [this, value] { return bytearray_node(value); });
 }

@@ -5,6 +5,9 @@
 // exception.
 #pragma once
 
+#include <span>
+#include <string_view>
+
 #include "bindings/codec/class_registry.h"
 #include "bindings/codec/encode.h"
 #include "format/frame_builder.h"
@@ -60,6 +63,12 @@ class Encoder {
   // One segment of a kCapnp. False with a Python error set if the array cannot be one.
   bool segment(PyArrayObject* array);
   bool text(PyObject* str);
+  // The text of a str as letter S of a rule.
+  bool string(PyObject* str);
+  // Lends the memory `extent`, if the options say so; `first` is the address of the first element.
+  void lend(PyArrayObject* array, std::span<const std::byte> extent, const void* first, format::ArraySource& source);
+  // The text of a dtype without a number, kept for the session. False on an error, or if only pickle can send `value`.
+  bool dtype_text(PyObject* value, PyArray_Descr* descr, bool with_objects, std::string_view* text);
   // The str as a name; false without an error when it is too long for one or not a plain str.
   bool try_name(PyObject* str);
   bool pairs(PyObject* dict);
@@ -124,23 +133,9 @@ bool once(Encoder& encoder, PyObject* value, const ClassInfo& info) {
 // Sets RuntimeError("... changed while it was being sent"). Returns false.
 bool changed_while_sent(PyObject* container);
 
-// Handlers, by file.
-bool encode_big_int(Encoder& encoder, PyObject* value);  // encode_scalars.cpp
-EncodeHandler encode_complex, encode_memoryview, encode_ellipsis, encode_not_implemented, encode_range, encode_slice;
-
-EncodeHandler encode_set, encode_frozenset, encode_deque;  // encode_containers.cpp
-EncodeHandler encode_ordered_dict, encode_default_dict, encode_counter;
-
-EncodeHandler encode_date, encode_time, encode_datetime, encode_timedelta, encode_timezone;  // encode_stdlib.cpp
-EncodeHandler encode_zoneinfo, encode_decimal, encode_fraction, encode_uuid;
-EncodeHandler encode_path, encode_pure_posix_path, encode_pure_windows_path;
-
-EncodeHandler encode_numpy_scalar, encode_dtype, encode_masked_array;  // encode_numpy.cpp
-EncodeHandler encode_tensor, encode_parameter, encode_device_array, encode_capnp;
-
-EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered, encode_model,
-    encode_unknown;  // encode_classes.cpp
-
-EncodeHandler encode_end;  // ends.cpp
+// Handlers that are not registered for a class (kind_codec.h), but chosen by what the class is like.
+bool encode_big_int(Encoder& encoder, PyObject* value);
+EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered, encode_model, encode_end,
+    encode_device_array, encode_unknown;
 
 }  // namespace shmtree::python

@@ -8,6 +8,7 @@
 #include "bindings/codec/decode.h"
 #include "bindings/codec/describe.h"
 #include "bindings/codec/encode.h"
+#include "bindings/codec/kind_codec.h"
 #include "bindings/codec/pickle_support.h"
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/arguments.h"
@@ -121,6 +122,14 @@ PyObject* register_kind(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+PyObject* add_kind_of_package(PyObject*, PyObject* args) {
+  const char* name = nullptr;
+  PyObject *cls = nullptr, *parts = nullptr, *build = nullptr;
+  if (!PyArg_ParseTuple(args, "sOOO:_add_kind", &name, &cls, &parts, &build)) return nullptr;
+  if (!add_kind(name, cls, parts, build)) return nullptr;
+  Py_RETURN_NONE;
+}
+
 PyObject* register_end_kind(PyObject*, PyObject* args) {
   PyObject *cls = nullptr, *flatten = nullptr, *unflatten = nullptr;
   const char* name = nullptr;
@@ -178,6 +187,9 @@ PyMethodDef methods[] = {
     {"_register_end", as_method<register_end_kind>(), METH_VARARGS,
      "The same of a class whose instances only messages of channels carry, under a name that is given. The second\n"
      "function is told, too, whether the channel allows pickles."},
+    {"_add_kind", as_method<add_kind_of_package>(), METH_VARARGS,
+     "_add_kind(name, cls, parts, build): instances of exactly `cls` are sent as the kind of that name, whose rule\n"
+     "in docs/frame.md says what the tuple parts(object) has. build(*parts, trusted) makes the object again."},
     {"_imported_module", as_method<imported_module_or_none>(), METH_O,
      "The module of that name, without importing it; None if it is not imported. Waits while another thread imports\n"
      "it."},

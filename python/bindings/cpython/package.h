@@ -10,9 +10,9 @@ struct Package {
       *incompatible_message, *pickle_refused, *not_portable, *incompatible_arena, *overrun, *unused_end_warning,
       *queue_full, *queue_empty;
   PyObject *describe_dtype, *parse_dtype, *dtype_of_other_package, *has_torch;
-  PyObject *masked_parts, *masked_build, *tensor_parts, *tensor_build, *device_leaf;
+  PyObject *tensor_parts, *tensor_build, *device_leaf;
   PyObject *reducers, *path_of_refused, *path_of_local, *attrs_fields, *is_model, *model_state, *model_build;
-  PyObject *stand_in, *explain_unsendable, *capnp_build, *remedy_for;
+  PyObject *stand_in, *explain_unsendable, *remedy_for;
 };
 
 // Nulls before set_package(), which comes before all use of the module.

@@ -1,6 +1,4 @@
-// Arrays, NumPy scalars and dtypes, masked arrays, torch tensors, messages of Cap'n Proto.
-#include <algorithm>
-
+// Arrays, and the segments of messages of Cap'n Proto.
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/dtypes.h"
 #include "bindings/cpython/gil.h"
@@ -20,37 +18,29 @@ const npy_intp* as_intp(const std::int64_t* values) noexcept {
 // The alignment that no element type exceeds; buffers have it unless the frame itself lies badly.
 constexpr std::uintptr_t kEnoughAlignment = 16;
 
-// Sets IncompatibleMessage, unless an error is set: no package here has elements of this type.
-PyObject* no_package(Decoder& decoder, DType code) {
+}  // namespace
+
+PyObject* Decoder::no_package(DType code) {
   if (PyErr_Occurred()) return nullptr;
   const std::string name(name_of(code));
   const char* needed = code == DType::kComplex32 ? "0.6 or later " : "";
-  const char* how = decoder.allow_pickle() ? "install" : "with allow_pickle=False, first import";
-  return decoder.incompatible(
-      decoder.in.position(),
+  const char* how = allow_pickle() ? "install" : "with allow_pickle=False, first import";
+  return incompatible(
+      in.position(),
       Ref(PyUnicode_FromFormat("The message has elements of type %s, which NumPy lacks: %s ml_dtypes %sto get an "
                                "array, or torch to get a tensor",
                                name.c_str(), how, needed)));
 }
 
-// The dtype of a number or a text. Null on failure.
-Ref descr_for(Decoder& decoder, DType code, const format::Name& description) {
-  if (decoder.in.failed()) return Ref();
-  if (code == DType::kOther) return decoder.dtype(description);
+Ref Decoder::dtype(DType code, const format::Name& description) {
+  if (in.failed()) return Ref();
+  if (code == DType::kOther) return dtype(description);
   PyArray_Descr* descr = descr_of(code);
   if (descr) return Ref::borrow(reinterpret_cast<PyObject*>(descr));
-  Ref found = descr_of_other_package(code, decoder.allow_pickle());
-  if (!found) no_package(decoder, code);
+  Ref found = descr_of_other_package(code, allow_pickle());
+  if (!found) no_package(code);
   return found;
 }
-
-// Whether elements of this dtype are nothing but `bytes` bytes.
-bool is_plain(const PyArray_Descr* descr, std::uint64_t bytes) noexcept {
-  return !PyDataType_REFCHK(descr) && !PyDataType_HASSUBARRAY(descr) &&
-         static_cast<std::uint64_t>(PyDataType_ELSIZE(descr)) == bytes;
-}
-
-}  // namespace
 
 PyObject* Decoder::array() {
   format::ArrayInfo info;
@@ -178,81 +168,6 @@ PyObject* Decoder::memory(const format::ArrayInfo& info, std::int64_t from, std:
   return make(plain, descr_of(DType::kUInt8), info.read_only() ? Access::kOwn : Access::kWritten);
 }
 
-PyObject* decode_numpy_scalar(Decoder& decoder) {
-  format::Name description;
-  const DType code = decoder.in.next_dtype(description);
-  Ref parsed = descr_for(decoder, code, description);
-  if (!parsed) return nullptr;
-  auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
-  const std::uint64_t bytes = code == DType::kOther ? decoder.in.next_length() : item_bytes(code);
-  const std::string_view data = decoder.in.next_text(bytes);
-  if (!is_plain(descr, bytes)) decoder.in.fail("a dtype has another size than its elements");
-  if (decoder.in.failed()) return nullptr;
-  if (code != DType::kOther) {
-    alignas(16) char value[16];
-    std::memcpy(value, data.data(), data.size());
-    return PyArray_Scalar(value, descr, nullptr);
-  }
-  // What has fields is a view of an array of its own.
-  Ref box(PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(parsed.release()), 0, nullptr, nullptr,
-                               nullptr, 0, nullptr));
-  if (!box) return nullptr;
-  if (!data.empty()) std::memcpy(PyArray_DATA(as_array(box.get())), data.data(), data.size());
-  return decoder.corrupt_unless(PyArray_ToScalar(PyArray_DATA(as_array(box.get())), as_array(box.get())),
-                                "a NumPy scalar has impossible contents");
-}
-
-PyObject* decode_dtype(Decoder& decoder) {
-  format::Name description;
-  const DType code = decoder.in.next_dtype(description);
-  return descr_for(decoder, code, description).release();
-}
-
-PyObject* decode_masked_array(Decoder& decoder) {
-  if (decoder.in.peek_kind() != Kind::kArray) return decoder.in.fail("a masked array has no array"), nullptr;
-  const Expansion::Before before = decoder.begin_walked();
-  Ref data(decoder.node());
-  Ref mask(data ? decoder.node() : nullptr);
-  Ref fill(mask ? decoder.node() : nullptr);
-  const std::uint64_t hard = decoder.in.next_length();
-  if (hard > 1) decoder.in.fail("a masked array has an unknown flag");
-  if (!decoder.may_be_walked(before) || !fill || decoder.in.failed()) return nullptr;
-  return decoder.corrupt_unless(
-      call_python(package().masked_build, data.get(), mask.get(), fill.get(), hard ? Py_True : Py_False),
-      "a masked array's parts do not fit together");
-}
-
-namespace {
-
-// Returns a tensor with that description. `flags`: those of kind tensor.
-PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64_t flags) {
-  const bool is_strided = !info.contiguous() || (info.flags & format::kFortran) != 0;
-  const bool is_backward = std::any_of(info.strides, info.strides + info.ndim, [](std::int64_t s) { return s < 0; });
-  if (info.dtype == DType::kOther || (is_strided && is_backward)) {
-    return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
-  }
-  const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
-  // What is shown to several readers is not copied because torch has no read-only tensors.
-  const TensorViews views = decoder.context().tensor_views;
-  const bool shown = views == TensorViews::kAll || (views == TensorViews::kExternal && info.external());
-  // All tensors on a buffer share one copy.
-  Ref memory(decoder.memory(info, low, high - low, !shown));
-  if (memory && shown) PyArray_ENABLEFLAGS(as_array(memory.get()), NPY_ARRAY_WRITEABLE);
-  Ref shape = tuple_of(std::span<const std::int64_t>(info.shape, info.ndim));
-  Ref strides = is_strided ? tuple_of(std::span<const std::int64_t>(info.strides, info.ndim)) : Ref::borrow(Py_None);
-  if (!memory || !shape || !strides) return nullptr;
-  PyObject* made = decoder.corrupt_unless(
-      PyObject_CallFunction(package().tensor_build, "OiiOOLO", memory.get(), static_cast<int>(info.dtype),
-                            static_cast<int>(flags), shape.get(), strides.get(),
-                            static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low),
-                            decoder.allow_pickle() ? Py_True : Py_False),
-      "a tensor cannot be made of it");
-  if (!made) decoder.note_incompatible(decoder.in.position());  // torch lacks the dtype
-  return made;
-}
-
-}  // namespace
-
 PyObject* Decoder::array_of_other_package(const format::ArrayInfo& info) {
   const Ref found = descr_of_other_package(info.dtype, allow_pickle());
   if (found) return make(info, reinterpret_cast<PyArray_Descr*>(found.get()));
@@ -261,17 +176,8 @@ PyObject* Decoder::array_of_other_package(const format::ArrayInfo& info) {
   const Ref text(PyUnicode_FromStringAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
   const Ref has_torch(text ? call_python(package().has_torch, text.get(), allow_pickle() ? Py_True : Py_False)
                            : nullptr);
-  if (!has_torch || has_torch.get() != Py_True) return no_package(*this, info.dtype);
+  if (!has_torch || has_torch.get() != Py_True) return no_package(info.dtype);
   return tensor_of(*this, info, 0);
-}
-
-PyObject* decode_tensor(Decoder& decoder) {
-  const std::uint64_t flags = decoder.in.next_length();
-  format::ArrayInfo info;
-  if (flags > 3) decoder.in.fail("a tensor has unknown flags");
-  if (!decoder.in.next_array(info)) return nullptr;
-  if (info.flags & format::kFortran) return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
-  return tensor_of(decoder, info, flags);
 }
 
 PyObject* Decoder::segment() {
@@ -285,20 +191,6 @@ PyObject* Decoder::segment() {
   }
   if (made) PyArray_CLEARFLAGS(as_array(made.get()), NPY_ARRAY_WRITEABLE);
   return made.release();
-}
-
-PyObject* decode_capnp(Decoder& decoder) {
-  const auto schema_id = static_cast<unsigned long long>(decoder.in.next_int());
-  const std::uint64_t count = decoder.in.next_segment_count();
-  if (decoder.in.failed()) return nullptr;
-  Ref segments(PyTuple_New(static_cast<Py_ssize_t>(count)));
-  for (std::uint64_t i = 0; segments && i < count; ++i) {
-    PyObject* const segment = decoder.segment();
-    if (!segment) return nullptr;
-    PyTuple_SET_ITEM(segments.get(), static_cast<Py_ssize_t>(i), segment);
-  }
-  const Ref id(segments ? PyLong_FromUnsignedLongLong(schema_id) : nullptr);
-  return id ? call_python(package().capnp_build, id.get(), segments.get()) : nullptr;
 }
 
 }  // namespace shmtree::python

@@ -1,0 +1,74 @@
+// What the bindings do with a kind. The functions of a kind and its registration are in one file.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "bindings/codec/class_registry.h"
+#include "shmtree/kind.h"
+
+namespace shmtree::python {
+
+class Decoder;
+
+// Decodes a node whose kind has been read. See Decoder for what null means.
+using DecodeHandler = PyObject*(Decoder& decoder);
+
+enum class Subclasses : bool { kNot, kToo };
+
+// A class whose instances are sent as a kind.
+class SentClass {
+ public:
+  using TypeFunction = PyTypeObject*();
+  // A type of an extension module, or of CPython, which cannot be replaced. A function is called once all is loaded.
+  SentClass(PyTypeObject* type, EncodeHandler* handler, Kind of = Kind::kInvalid) noexcept
+      : encode(handler), kind(of), type_(type) {}
+  SentClass(TypeFunction* type, EncodeHandler* handler, Subclasses subclasses = Subclasses::kNot) noexcept
+      : encode(handler), type_function_(type), subclasses_(subclasses) {}
+  // "module:qualname" of a class that may be imported later, or never.
+  SentClass(std::string_view name, EncodeHandler* handler) noexcept : encode(handler), name_(name) {}
+
+  // True if instances of the class are sent so. False also if a Python error is set.
+  bool is(PyTypeObject* type, std::string_view name) const;
+
+  EncodeHandler* encode;
+  Kind kind = Kind::kInvalid;  // for a handler of several kinds
+
+ private:
+  PyTypeObject* type_ = nullptr;
+  TypeFunction* type_function_ = nullptr;
+  Subclasses subclasses_ = Subclasses::kNot;
+  std::string_view name_{};
+};
+
+// Registers a kind, or a few that belong together. A constant of the file that has their functions.
+class KindCodec {
+ public:
+  struct Read {
+    Kind kind;
+    DecodeHandler* decode;
+  };
+  KindCodec(std::initializer_list<Read> reads, std::initializer_list<SentClass> sent);
+};
+
+namespace detail {
+inline DecodeHandler* decoders[256];
+}
+
+// Null for a kind that the walk itself decodes, and for numbers without a kind.
+inline DecodeHandler* decoder_of(Kind kind) noexcept {
+  return detail::decoders[static_cast<std::uint8_t>(kind)];
+}
+
+// Null if instances of the class are sent as no registered kind, or if a Python error is set.
+const SentClass* sent_class(PyTypeObject* type, std::string_view name);
+
+// Registers a kind whose values Python code takes apart and puts together; nodes follow the kind's rule
+// (format/grammar.h). `parts(object)` returns a tuple with a value for each letter of the rule, and one for what is
+// repeated; or None if only pickle can send the object. `build(*parts, trusted)` returns the object; `trusted`: the
+// message may import modules and run what it likes. False with a Python error set.
+bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* build);
+
+}  // namespace shmtree::python

@@ -1,0 +1,205 @@
+// Kinds that Python code takes apart and puts together: their nodes are written and read by the rules of
+// format/grammar.h.
+#include <algorithm>
+#include <iterator>
+
+#include "bindings/codec/decoder.h"
+#include "bindings/codec/encoder.h"
+#include "bindings/codec/kind_codec.h"
+#include "bindings/cpython/errors.h"
+#include "bindings/cpython/gil.h"
+#include "format/grammar.h"
+
+namespace shmtree::python {
+namespace {
+
+constexpr std::size_t kMostParts = 8;
+
+struct Functions {
+  PyObject* parts;
+  PyObject* build;
+};
+Functions functions_of_kind[256];
+
+const Functions& functions_of(Kind kind) noexcept {
+  return functions_of_kind[static_cast<std::uint8_t>(kind)];
+}
+
+// The letters of a rule: those taken once, then what is repeated, or 0.
+struct Rule {
+  std::string_view once;
+  char repeated;
+  std::size_t parts() const noexcept { return once.size() + (repeated != 0); }
+  char limit(std::size_t part) const noexcept { return part < limits.size() ? limits[part] : '\0'; }
+  std::string_view limits;
+};
+
+Rule rule_of(const format::KindRow& row) {
+  const std::string_view rule = row.rule;
+  const std::size_t star = rule.find('*');
+  if (star == std::string_view::npos) return {rule, '\0', row.limits};
+  return {rule.substr(0, star), rule[star + 1], row.limits};
+}
+
+bool follows(const format::KindRow& row) {
+  const std::string_view rule = row.rule;
+  const std::size_t star = rule.find('*');
+  const bool is_known = rule.find_first_not_of("ILFSBNV*A") == std::string_view::npos;
+  const bool has_array = rule.substr(0, star).find('A') != std::string_view::npos;
+  const bool is_repeated_once = star == std::string_view::npos || (star + 2 == rule.size() && rule[star + 1] != 'N');
+  return is_known && !has_array && is_repeated_once && rule_of(row).parts() <= kMostParts;
+}
+
+// --- writing ---------------------------------------------------------------------------------------------------------
+
+bool add_part(Encoder& encoder, char letter, PyObject* part) {
+  format::FrameBuilder& out = encoder.out;
+  switch (letter) {
+    case 'I': out.add_int(PyLong_AsLongLong(part)); break;
+    case 'L': out.add_length(PyLong_AsUnsignedLongLong(part)); break;
+    case 'F': out.add_float(PyFloat_AsDouble(part)); break;
+    case 'S': return encoder.string(part);
+    case 'N':
+      if (!encoder.try_name(part) && !PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "A name is too long");
+      break;
+    case 'B': {
+      char* bytes = nullptr;
+      Py_ssize_t size = 0;
+      if (PyBytes_AsStringAndSize(part, &bytes, &size) == 0) out.add_string(bytes, static_cast<std::size_t>(size));
+      break;
+    }
+    case 'A':
+      if (Py_TYPE(part) == &PyArray_Type) return encoder.segment(as_array(part));
+      PyErr_SetString(PyExc_TypeError, "A segment of a message is not an array");
+      break;
+    // Arrays that are parts belong to this node alone: they are neither marked nor references.
+    default: return Py_TYPE(part) == &PyArray_Type ? encoder.array_node(as_array(part)) : encoder.child(part);
+  }
+  return !PyErr_Occurred();
+}
+
+bool add_parts(Encoder& encoder, const Rule& rule, PyObject* parts) {
+  for (std::size_t i = 0; i < rule.once.size(); ++i) {
+    if (!add_part(encoder, rule.once[i], PyTuple_GET_ITEM(parts, i))) return false;
+  }
+  if (rule.repeated == 0) return true;
+  PyObject* items = PyTuple_GET_ITEM(parts, rule.once.size());
+  if (!PyTuple_CheckExact(items)) return PyErr_SetString(PyExc_TypeError, "Repeated parts are not a tuple"), false;
+  const auto count = static_cast<std::uint64_t>(PyTuple_GET_SIZE(items));
+  if (rule.repeated == 'A' && (count == 0 || count > kMaxSegments)) {
+    PyErr_Format(PyExc_ValueError, "A CapnpMessage needs 1 to %zu segments", kMaxSegments);
+    return false;
+  }
+  encoder.out.add_length(count);
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(items); ++i) {
+    if (!add_part(encoder, rule.repeated, PyTuple_GET_ITEM(items, i))) return false;
+  }
+  return true;
+}
+
+bool node_by_rule(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+  const Rule rule = rule_of(*format::row_of(info.kind));
+  Ref parts(call_python(functions_of(info.kind).parts, value));
+  if (!parts) return false;
+  if (parts.get() == Py_None) return encoder.needs_pickle(value);
+  if (!PyTuple_CheckExact(parts.get()) || static_cast<std::size_t>(PyTuple_GET_SIZE(parts.get())) != rule.parts()) {
+    PyErr_Format(PyExc_TypeError, "A %.200s does not have the parts of its kind", Py_TYPE(value)->tp_name);
+    return false;
+  }
+  encoder.keep(Ref::borrow(parts.get()));
+  encoder.out.add_kind(info.kind);
+  const bool has_children = format::has_trait(info.kind, format::kHasChildren);
+  if (has_children && !encoder.deeper()) return false;
+  if (!encoder.sealed([&] { return add_parts(encoder, rule, parts.get()); })) return false;
+  return !has_children || encoder.leave();
+}
+
+// --- reading ---------------------------------------------------------------------------------------------------------
+
+PyObject* next_flags(Decoder& decoder, char limit) {
+  const std::uint64_t flags = decoder.in.next_length();
+  if (limit >= '0' && limit <= '9' && flags > static_cast<std::uint64_t>(limit - '0')) {
+    decoder.in.fail("a node has unknown flags");
+  }
+  return decoder.in.failed() ? nullptr : PyLong_FromUnsignedLongLong(flags);
+}
+
+PyObject* next_part(Decoder& decoder, char letter, char limit) {
+  switch (letter) {
+    case 'I': return PyLong_FromLongLong(decoder.in.next_int());
+    case 'L': return next_flags(decoder, limit);
+    case 'F': return PyFloat_FromDouble(decoder.in.next_float());
+    case 'S': return decode_str(decoder, decoder.in.next_string());
+    case 'N': return decode_str(decoder, decoder.in.next_name().text);
+    case 'B': {
+      const std::string_view bytes = decoder.in.next_string();
+      return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
+    }
+    case 'A': return decoder.segment();
+    default: break;
+  }
+  if (limit == 'a' && decoder.in.peek_kind() != Kind::kArray) {
+    return decoder.in.fail("a part of a node has an invalid kind"), nullptr;
+  }
+  return decoder.node();
+}
+
+PyObject* next_repeated(Decoder& decoder, char letter) {
+  const std::uint64_t count = letter == 'A' ? decoder.in.next_segment_count() : decoder.in.next_count();
+  if (decoder.in.failed()) return nullptr;
+  Ref items(PyTuple_New(static_cast<Py_ssize_t>(count)));
+  for (std::uint64_t i = 0; items && i < count; ++i) {
+    PyObject* const item = next_part(decoder, letter, '\0');
+    if (!item) return nullptr;
+    PyTuple_SET_ITEM(items.get(), static_cast<Py_ssize_t>(i), item);
+  }
+  return items.release();
+}
+
+PyObject* decode_by_rule(Decoder& decoder) {
+  const std::size_t position = decoder.in.position();
+  const Kind kind = decoder.in.kind();
+  const Rule rule = rule_of(*format::row_of(kind));
+  const std::size_t count = rule.parts();
+  Ref parts[kMostParts];
+  const Expansion::Before before = decoder.begin_walked();
+  for (std::size_t i = 0; i < count; ++i) {
+    parts[i] = Ref(i < rule.once.size() ? next_part(decoder, rule.once[i], rule.limit(i))
+                                        : next_repeated(decoder, rule.repeated));
+    if (!parts[i] || decoder.in.failed()) return nullptr;
+  }
+  if (!decoder.may_be_walked(before)) return nullptr;
+  PyObject* arguments[kMostParts + 2] = {};  // the first is for the callee
+  for (std::size_t i = 0; i < count; ++i) arguments[i + 1] = parts[i].get();
+  arguments[count + 1] = decoder.allow_pickle() ? Py_True : Py_False;
+  PyObject* made =
+      decoder.corrupt_unless(staying([&] {
+                               return PyObject_Vectorcall(functions_of(kind).build, arguments + 1,
+                                                          (count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+                             }),
+                             "the parts of a node do not fit together");
+  if (!made) decoder.note_incompatible(position);
+  return made;
+}
+
+}  // namespace
+
+bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* build) {
+  const auto row = std::find_if(std::begin(format::kKinds), std::end(format::kKinds),
+                                [kind](const format::KindRow& each) { return each.name == kind; });
+  if (row == std::end(format::kKinds) || !follows(*row)) {
+    PyErr_SetString(PyExc_ValueError, "No kind of that name has a rule that Python code can follow");
+    return false;
+  }
+  if (!PyType_Check(cls) || !PyCallable_Check(parts) || !PyCallable_Check(build)) {
+    PyErr_SetString(PyExc_TypeError, "A kind needs a class and two functions");
+    return false;
+  }
+  Py_INCREF(cls);  // for good
+  functions_of_kind[static_cast<std::uint8_t>(row->kind)] = {Py_NewRef(parts), Py_NewRef(build)};
+  const KindCodec codec({{row->kind, decode_by_rule}},
+                        {{reinterpret_cast<PyTypeObject*>(cls), once<node_by_rule>, row->kind}});
+  return true;
+}
+
+}  // namespace shmtree::python
