@@ -82,10 +82,41 @@ class BadResult : public std::exception {
   Error error_;
 };
 
+namespace detail {
+
+// An Error in one word, which keeps a Result small: a code, or the address of an Error on the heap if the Error has more
+// than its code. Addresses are even; a code is stored as an odd number. A process that has no memory for the details
+// gets kOutOfSharedMemory instead.
+class ErrorPointer {
+ public:
+  ErrorPointer(Code code) noexcept : word_(2 * static_cast<std::uintptr_t>(code) + 1) {}
+  ErrorPointer(Error error) noexcept;
+  ErrorPointer(const ErrorPointer& other) noexcept : ErrorPointer(other.code()) {
+    if (other.has_details()) *this = ErrorPointer(copy_of(*other));
+  }
+  ErrorPointer(ErrorPointer&& other) noexcept : word_(other.word_) { other.word_ = ErrorPointer(Code::kOs).word_; }
+  ErrorPointer& operator=(ErrorPointer other) noexcept { return std::swap(word_, other.word_), *this; }
+  ~ErrorPointer() {
+    if (has_details()) destroy();
+  }
+
+  Code code() const noexcept { return has_details() ? (**this).code : static_cast<Code>(word_ / 2); }
+  const Error& operator*() const noexcept;
+  Error take() noexcept;  // leaves a code behind
+
+ private:
+  static Error copy_of(const Error& error) noexcept;
+  bool has_details() const noexcept { return word_ % 2 == 0; }
+  void destroy() noexcept;
+  std::uintptr_t word_;
+};
+
+}  // namespace detail
+
 /// The value of calls that return none.
 struct Unit {};
 
-/// A value or an Error. `[[nodiscard]]`: an ignored failure is a bug.
+/// A value or an Error. `[[nodiscard]]`: an ignored failure is a bug. An error takes one word of it.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -93,6 +124,8 @@ class [[nodiscard]] Result {
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
   /// An error.
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+  /// An error that is only a code.
+  Result(Code code) : state_(std::in_place_index<1>, code) {}
 
   /// Whether there is a value.
   bool ok() const noexcept { return state_.index() == 0; }
@@ -118,17 +151,17 @@ class [[nodiscard]] Result {
   const T* operator->() const noexcept { return std::get_if<0>(&state_); }
 
   /// Undefined unless !ok().
-  const Error& error() const& noexcept { return *std::get_if<1>(&state_); }
+  const Error& error() const& noexcept { return **std::get_if<1>(&state_); }
   /// The same, of a temporary.
-  Error&& error() && noexcept { return std::move(*std::get_if<1>(&state_)); }
+  Error error() && noexcept { return std::get_if<1>(&state_)->take(); }
   /// The error's code; undefined unless !ok().
-  Code code() const noexcept { return error().code; }
+  Code code() const noexcept { return std::get_if<1>(&state_)->code(); }
 
  private:
   void check() const {
     if (!ok()) throw BadResult(error());
   }
-  std::variant<T, Error> state_;
+  std::variant<T, detail::ErrorPointer> state_;
 };
 
 /// Of a call that returns nothing but whether it went well.

@@ -1,6 +1,32 @@
 #include "shmtree/result.h"
 
+#include <array>
+
 namespace shmtree {
+namespace {
+
+constexpr std::size_t kCodes = static_cast<std::size_t>(Code::kOverrun) + 1;
+
+bool has_more_than_its_code(const Error& error) noexcept {
+  return !error.message.empty() || error.os_errno != 0 || !error.pids.empty() || error.ticket != 0 ||
+         error.completed != 0 || error.missed != 0;
+}
+
+// The Error of each code that comes without details. Never destroyed, because a Result may outlive the static objects.
+union ErrorsOfCodes {
+  ErrorsOfCodes() : errors{} {
+    for (std::size_t code = 0; code < kCodes; ++code) errors[code].code = static_cast<Code>(code);
+  }
+  ~ErrorsOfCodes() {}
+  std::array<Error, kCodes> errors;
+};
+
+const Error& error_of(std::uintptr_t code) noexcept {
+  static const ErrorsOfCodes table;
+  return table.errors[code];
+}
+
+}  // namespace
 
 #ifdef _GLIBCXX_DEBUG
 const char detail::library_compiled_with_GLIBCXX_DEBUG = 0;
@@ -31,6 +57,37 @@ std::string_view name_of(Code code) noexcept {
   }
   return "unknown";
 }
+
+namespace detail {
+
+ErrorPointer::ErrorPointer(Error error) noexcept : ErrorPointer(error.code) {
+  if (!has_more_than_its_code(error)) return;
+  auto* details = new (std::nothrow) Error(std::move(error));
+  *this = ErrorPointer(Code::kOutOfSharedMemory);
+  if (details != nullptr) word_ = reinterpret_cast<std::uintptr_t>(details);
+}
+
+const Error& ErrorPointer::operator*() const noexcept {
+  return has_details() ? *reinterpret_cast<const Error*>(word_) : error_of(word_ / 2);
+}
+
+Error ErrorPointer::take() noexcept {
+  return has_details() ? std::move(*reinterpret_cast<Error*>(word_)) : Error{.code = code()};
+}
+
+Error ErrorPointer::copy_of(const Error& error) noexcept {
+  try {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return out_of_memory();
+  }
+}
+
+void ErrorPointer::destroy() noexcept {
+  delete reinterpret_cast<Error*>(word_);
+}
+
+}  // namespace detail
 
 // The second text is short enough to need no memory itself.
 Error out_of_memory() noexcept {
