@@ -222,7 +222,8 @@ class Broadcast {
   }
 
   /// A reader. kInvalid: one too many, there are 256 already. kOutOfSharedMemory: no memory for it, 4 KiB, now; nobody
-  /// is waited for who may let go of some. kTimeout: a stopped process kept the arena's lock, and is named. kClosed.
+  /// is waited for who may let go of some. kTimeout: a stopped process has the lock of this Broadcast or of
+  /// the arena, and is named. kClosed.
   Result<Subscriber> subscribe(const Subscription& how = {}, Timeout timeout = std::nullopt,
                                const std::stop_token& stop = {}) const;
 

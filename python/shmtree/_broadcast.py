@@ -87,8 +87,8 @@ class Broadcast(Published, _core.BroadcastBase):
         and it ends when the last of them has closed it or exited. From then on, only the process that called `get` is
         attached.
 
-        Waits for nobody but a process that was stopped with the arena's lock: TimeoutError after `timeout` seconds
-        (None: never), which names it. ValueError for one subscription too many, OutOfSharedMemory without memory.
+        Waits only if a process was stopped with the lock of this Broadcast or of its arena: TimeoutError after
+        `timeout` seconds (None: never) names that process. ValueError for one subscription too many, OutOfSharedMemory without memory.
         """
         from_oldest = one_of("start", start, "next", "oldest") == "oldest"
         one_of("behind", behind, "block", "skip", "latest", "raise")
@@ -99,7 +99,7 @@ class Broadcast(Published, _core.BroadcastBase):
 
         Waits while a blocking reader that lives is `capacity` messages behind, for `timeout` seconds at most (None: for
         ever; block=False: not at all): queue.Full after that, which names its process; TimeoutError when a process that
-        was stopped kept the arena's lock, and is named. The object may be changed afterwards, but for arrays of
+        was stopped has the lock of this Broadcast or of its arena, and is named. The object may be changed afterwards, but for arrays of
         `new_empty`. Other errors as of `Sender.put`, but no PeerDied.
         """
         return self._put(obj, block, timeout, move)

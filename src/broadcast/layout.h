@@ -13,7 +13,7 @@ namespace shmtree::broadcast {
 using memory::Event;
 using memory::Identity;
 
-constexpr std::uint32_t kRingVersion = 2;
+constexpr std::uint32_t kRingVersion = 3;
 constexpr std::uint64_t kMostEntries = 1 << 20;
 constexpr std::uint32_t kMostCursors = 256;
 
@@ -105,7 +105,7 @@ struct alignas(64) RingHeader {
   std::uint32_t entry_bytes;
   std::uint32_t flags;
 
-  // Changed under the arena lock.
+  // Changed under the ring's lock.
   alignas(64) std::atomic<std::uint64_t> tail;
   std::atomic<std::uint64_t> putting;  // not 0: a put, or a drop, is under way
   std::atomic<std::uint64_t> kept;
@@ -114,6 +114,7 @@ struct alignas(64) RingHeader {
   std::atomic<std::uint32_t> cursors_high;  // cursors from here on were never used
   std::atomic<std::uint32_t> has_bells;     // some reader has asked for bytes, once
   std::atomic<std::uint64_t> blocks_end;    // after the last message that is in a block
+  std::atomic<std::uint32_t> lock;
 
   Event items;  // there is a message, or no process puts any more
   Event space;  // a cursor has moved, or was freed

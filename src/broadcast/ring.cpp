@@ -156,10 +156,9 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
   if (cursors().drop_dead()) passed();
-  Status locked = arena_->reconciler().lock_arena(wait);
-  if (!locked) return std::move(locked).error();
+  auto locks = lock_to_put(false, wait);
+  if (!locks) return std::move(locks).error();
   RingHeader& shared = header();
-  if (load_relaxed(shared.putting) != 0) repair();
   const std::uint32_t number = cursors().find_free();
   if (number != kMostCursors) {
     Cursor& mine = cursors().at(number);
@@ -177,7 +176,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
     if (number >= cursors().used()) store_release(shared.cursors_high, number + 1);
     store_seq_cst(mine.owner, pack(*owner));
   }
-  arena_->reclaimer().unlock();
+  unlock(*locks);
   if (number != kMostCursors) return number;
   return Error{.code = Code::kInvalid,
                .message = "one subscription too many: this Broadcast has " + std::to_string(kMostCursors) +
@@ -185,6 +184,45 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
 }
 
 // --- Putting
+
+Status Ring::lock(Locks locks, const WaitContext& wait) {
+  memory::Reconciler& reconciler = arena_->reconciler();
+  if (locks == Locks::kRing) return reconciler.lock(header().lock, wait);
+  for (;;) {
+    Status locked = reconciler.lock_arena(wait);
+    if (!locked || reconciler.lock_briefly(header().lock)) return locked;
+    arena_->reclaimer().unlock();
+    // The owner of the ring's lock was stopped or killed. Waits for it, or recovers.
+    locked = reconciler.lock(header().lock, wait);
+    if (!locked) return locked;
+    arena_->unlock(header().lock);
+  }
+}
+
+void Ring::unlock(Locks locks) noexcept {
+  arena_->unlock(header().lock);
+  if (locks == Locks::kArenaAndRing) arena_->reclaimer().unlock();
+}
+
+// Whether a put of a small message may have to remove a message in a block, or to repair the ring.
+bool Ring::touches_blocks() const noexcept {
+  const RingHeader& shared = header();
+  return load_relaxed(shared.blocks_end) > load_relaxed(shared.kept) || load_relaxed(shared.putting) != 0 ||
+         references().at(load_relaxed(shared.tail) % entries_).id.value != 0;
+}
+
+Result<Ring::Locks> Ring::lock_to_put(bool is_block, const WaitContext& wait) {
+  auto locks = is_block || touches_blocks() ? Locks::kArenaAndRing : Locks::kRing;
+  for (;;) {
+    Status locked = lock(locks, wait);
+    if (!locked) return std::move(locked).error();
+    if (locks == Locks::kArenaAndRing || !touches_blocks()) break;
+    unlock(locks);
+    locks = Locks::kArenaAndRing;
+  }
+  if (load_relaxed(header().putting) != 0) repair();
+  return locks;
+}
 
 bool Ring::has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept {
   const std::uint64_t behind = tail() - std::min(slowest.position, tail());
@@ -264,7 +302,8 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
     return std::min(
         {cursors().slowest(false).position, end - std::min(end, history_), load_relaxed(shared.blocks_end)});
   };
-  if (first_kept() >= limit() || !arena_->reconciler().lock_arena_quietly(wait)) return false;
+  if (first_kept() >= limit()) return false;
+  if (!or_out_of_memory([&] { return lock(Locks::kArenaAndRing, wait); })) return false;
   if (load_relaxed(shared.putting) != 0) repair();
   store_release(shared.putting, tail() + 1);
   bool dropped = false;
@@ -282,7 +321,7 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
     store_relaxed(shared.kept, at + 1);
   }
   store_release(shared.putting, std::uint64_t{0});
-  arena_->reclaimer().unlock();
+  unlock(Locks::kArenaAndRing);
   return dropped;
 }
 
@@ -362,18 +401,17 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   memory::EventWait waiting(header().space, reason, wait);
   for (bool looked = false;; looked = true) {
     if (looked) waiting.arm();
-    Status locked = arena_->reconciler().lock_arena(wait);
-    if (!locked) return std::move(locked).error();
-    if (load_relaxed(header().putting) != 0) repair();
+    auto locks = lock_to_put(is_block, wait);
+    if (!locks) return std::move(locks).error();
     if (has_room_now(bytes)) {
       const bool is_behind = load_relaxed(entry(load_relaxed(header().tail)).ticket) != 0;
       const std::uint64_t ticket = write(outgoing, frame, bytes);
-      arena_->reclaimer().unlock();
+      unlock(*locks);
       announce();
       if (is_behind) look_for_dead();
       return ticket;
     }
-    arena_->reclaimer().unlock();
+    unlock(*locks);
     if (cursors().drop_dead() || (!looked && !wait.deadline.is_immediate())) continue;
     switch (waiting.sleep()) {
       case memory::EventWait::Wake::kLookAgain: break;
@@ -495,13 +533,16 @@ Status Ring::read(std::uint64_t ticket, Incoming& message) const {
   return success();
 }
 
-// The slowest reader removes what it has passed, if it gets the lock. Otherwise the next process does that puts or
+// The slowest reader removes what it has passed, if it gets both locks. Otherwise the next process does that puts or
 // passes a message.
 void Ring::passed() noexcept {
   notify_all(header().space);
   if (!has_passed_blocks()) return;
   if (!arena_->reclaimer().try_lock()) return;
-  if (load_relaxed(header().putting) == 0) let_go_of_passed();
+  if (memory::RobustLock(header().lock, arena_->participants()).try_lock()) {
+    if (load_relaxed(header().putting) == 0) let_go_of_passed();
+    arena_->unlock(header().lock);
+  }
   arena_->reclaimer().unlock();
 }
 

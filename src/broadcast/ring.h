@@ -79,7 +79,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // --- Putting
 
   // The ticket. Waits while a blocking reader that lives is `capacity` behind: kFull names it. kTimeout when a stopped
-  // process keeps the arena's lock; kInterrupted.
+  // process has the ring's lock or the arena's; kInterrupted.
   Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait);
   // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
@@ -165,12 +165,23 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::uint64_t needed() const noexcept;
   bool has_passed_blocks() const noexcept;
 
-  // Under the arena lock.
+  // The ring's lock guards the ring. An operation that adds or removes a reference to a block takes the arena's
+  // lock first, then the ring's. The owner of a ring's lock waits for nothing, so a process with the arena's lock waits
+  // only briefly.
+  enum class Locks { kRing, kArenaAndRing };
+  Status lock(Locks locks, const WaitContext& wait);
+  // Takes the locks that a put needs, and repairs the ring if it has to.
+  Result<Locks> lock_to_put(bool is_block, const WaitContext& wait);
+  void unlock(Locks locks) noexcept;
+  bool touches_blocks() const noexcept;
+
+  // Under the ring's lock.
   bool has_room_now(std::uint64_t bytes) noexcept;
+  std::uint64_t first_kept() const noexcept;
+  // Under both locks; write() of a small message, if touches_blocks() is false, under the ring's.
   void repair() noexcept;
   void let_go(std::uint64_t place) noexcept;
   void let_go_of_passed() noexcept;
-  std::uint64_t first_kept() const noexcept;
   std::uint64_t write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept;
 
   const std::shared_ptr<Arena> arena_;

@@ -17,7 +17,7 @@ struct Ticket {
 };
 
 // A block for a new one. kOutOfSharedMemory when there is no memory for it now: does not block, since the processes
-// that hold the memory may be waiting for this reader. kTimeout: a stopped process kept the arena's lock.
+// that hold the memory may be waiting for this reader. kTimeout: a stopped process has the ring's lock or the arena's.
 Result<memory::Lease> new_subscription(const Ring& ring, const WaitContext& wait);
 // By its holder, before anybody else knows it.
 void write_ticket(const memory::Lease& subscription, const Ticket& ticket) noexcept;

@@ -76,9 +76,12 @@ bool Reconciler::lock_quietly(std::atomic<std::uint32_t>& word, const WaitContex
 bool Reconciler::lock_briefly(std::atomic<std::uint32_t>& word) noexcept {
   if (needs_recovery(header_)) return false;
   RobustLock lock(word, parts_.participants);
-  const std::int64_t began = monotonic_ns();
-  for (BriefWait owner; !lock.try_lock(); owner.pause()) {
-    if (needs_recovery(header_) || monotonic_ns() - began > wait_policy::kDropLockNs) return false;
+  if (!lock.try_lock()) {
+    if (lock.has_dead_owner()) return false;
+    const std::int64_t began = monotonic_ns();
+    for (BriefWait owner; !lock.try_lock(); owner.pause()) {
+      if (needs_recovery(header_) || monotonic_ns() - began > wait_policy::kDropLockNs) return false;
+    }
   }
   if (!needs_recovery(header_)) [[likely]]
     return true;

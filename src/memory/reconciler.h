@@ -5,7 +5,7 @@
 //   - Whoever takes a lock through here has seen `recovery_requests` at 0 since, or has repaired derived state and
 //   looked again.
 //   - reconcile() is called holding no lock, and holds at most one channel's two and the arena's at a time. Lock order:
-//     reconcile_lock < a channel's senders < its receivers < the arena's.
+//     reconcile_lock < a channel's senders < its receivers < the arena's < a ring's of a Broadcast or a Latest.
 //   - `recovery_requests` is cleared last, and only if nobody was found dead since the pass began.
 //
 // Thread safety: any thread.
@@ -30,15 +30,16 @@ class Reconciler {
   // A slot for a process about to be started; one of a dead participant is swept first.
   Result<ReservedSlot> reserve_slot();
 
-  // Takes a channel's or the arena's lock. When derived state is known to be wrong it is repaired first. Errors as of
-  // RobustLock.
+  // Takes the lock of a channel, a ring or the arena. When derived state is known to be wrong it is repaired first.
+  // Errors as of RobustLock.
   Status lock(std::atomic<std::uint32_t>& word, const platform::WaitContext& wait);
   Status lock_arena(const platform::WaitContext& wait) { return lock(header_.arena_lock, wait); }
   // Rebuilds all derived state and drops what dead participants had. Call it holding no lock. Idempotent.
   Status reconcile(const platform::WaitContext& wait);
   // The same for callers that may not throw; false also for want of memory.
   bool lock_quietly(std::atomic<std::uint32_t>& word, const platform::WaitContext& wait) noexcept;
-  // Locks for a destructor. False if the lock is not free within 10 ms, or at once if derived state needs a repair.
+  // Locks for a destructor, or with another lock taken. False if the lock is not free within 10 ms, or at
+  // once if its owner is dead or derived state needs a repair.
   bool lock_briefly(std::atomic<std::uint32_t>& word) noexcept;
   bool lock_arena_quietly(const platform::WaitContext& wait) noexcept { return lock_quietly(header_.arena_lock, wait); }
   bool reconcile_quietly(const platform::WaitContext& wait) noexcept;

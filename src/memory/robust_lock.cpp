@@ -26,6 +26,11 @@ constexpr Identity owner_in(std::uint32_t word) noexcept {
 
 }  // namespace
 
+bool RobustLock::has_dead_owner() const noexcept {
+  const std::uint32_t seen = load_acquire(word_);
+  return seen != 0 && ((seen & kHeld) == 0 || !participants_.is_alive(owner_in(seen)));
+}
+
 Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants& participants, Identity me,
                                  const WaitContext& wait) {
   RobustLock lock(word, participants);

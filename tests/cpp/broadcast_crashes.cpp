@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "support/broadcast_survivors.h"
+#include "support/waits.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -104,6 +105,48 @@ TEST_CASE("A reader that may fall behind and is stopped holds nobody up, and wak
   for (std::uint64_t i = 0; i < 100; ++i) put(*ring, i, i % 2 == 0 ? kSmallWords : kBlockWords).value();
   child.signal(SIGCONT);
   CHECK(child.succeeded());
+}
+
+TEST_CASE("A process stopped anywhere in a small put delays its own ring only") {
+  std::int64_t stores = 1, kept_the_lock = 0;
+  for (bool stopped = true; stopped; ++stores) {
+    const auto arena = new_arena();
+    const auto ring = new_ring({.capacity = 3}, arena), other = new_ring({.capacity = 3}, arena);
+    put(*ring, 0, kSmallWords).value();
+    put(*other, 0, kBlockWords).value();
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(280);
+      put(*ring, 1, kSmallWords).value();  // it has an identity, and is a publisher
+      crash_signal = SIGSTOP;
+      changes_until_crash.store(stores);
+      put(*ring, 2, kSmallWords).value();
+      _exit(0);
+    }
+    int status = 0;
+    REQUIRE(waitpid(child, &status, WUNTRACED) == child);
+    stopped = WIFSTOPPED(status);
+    INFO("stopped at change " << stores);
+    CountedWaits waits;
+    const auto patient = waits.until(Deadline::after_ns(20'000'000'000));
+    REQUIRE(put(*other, 1, kSmallWords, patient).ok());
+    REQUIRE(put(*other, 2, kBlockWords, patient).ok());
+    REQUIRE(waits.blocks == 0);
+    const auto late = put(*ring, 3, kSmallWords, patience(0));
+    if (!late) {
+      ++kept_the_lock;
+      REQUIRE(late.code() == Code::kTimeout);
+      REQUIRE(late.error().message.find(std::to_string(child)) != std::string::npos);
+    }
+    if (stopped) {
+      kill(child, SIGKILL);
+      waitpid(child, &status, 0);
+    }
+    REQUIRE(put(*ring, 4, kBlockWords).ok());
+    REQUIRE(ring->check() == "");
+  }
+  CHECK(kept_the_lock > 5);
+  CHECK(kept_the_lock < stores);
 }
 
 TEST_CASE("Who reads is not held up by who was stopped before any store of a put") {
