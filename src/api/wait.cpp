@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "api/broadcast_state.h"
-#include "platform/wake_socket.h"
+#include "platform/wake_pipe.h"
 
 namespace shmtree {
 
@@ -68,7 +68,7 @@ Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<Cha
   }
   // Again each time: that makes it unreadable where another receiver was quicker.
   bool is_new = false;
-  auto fd = state->channel().watchers().wake_fd(End::kReceiving, platform::Wakes::kHelpful, &is_new);
+  auto fd = state->channel().watchers().wake_fd(End::kReceiving, &is_new);
   if (is_new) opened.add(position);
   return look.watch(std::move(fd));
 }
@@ -80,7 +80,7 @@ Status look_at(SubscriberState* state, std::size_t position, Look& look, Opened<
     return success();
   }
   bool is_new = false;
-  auto fd = reader->fd(platform::Wakes::kHelpful, &is_new);
+  auto fd = reader->fd(&is_new);
   if (is_new) opened.add(position);
   if (fd || fd.code() != Code::kClosed) return look.watch(std::move(fd));
   look.ready.push_back(position);  // since it was looked at

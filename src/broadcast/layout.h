@@ -13,7 +13,7 @@ namespace shmtree::broadcast {
 using memory::Event;
 using memory::Identity;
 
-constexpr std::uint32_t kRingVersion = 3;
+constexpr std::uint32_t kRingVersion = 4;
 constexpr std::uint64_t kMostEntries = 1 << 20;
 constexpr std::uint32_t kMostCursors = 256;
 
@@ -66,8 +66,10 @@ struct alignas(64) Cursor {
   std::atomic<std::uint32_t> uses;
   std::atomic<std::uint64_t> subscription;  // the block of that kind, packed; of meaning until it is claimed
   std::atomic<std::uint32_t> asks;          // not 0: its reader is to be sent a byte (doorbell.h)
+  std::atomic<std::uint64_t> wake_address;  // platform::WakeAddress of its reader, as its owner's process has it
 };
-static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && offsetof(Cursor, asks) == 40);
+static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && offsetof(Cursor, asks) == 40 &&
+              offsetof(Cursor, wake_address) == 48);
 
 // A block of its own, of kind kSubscription, held by every process that has a subscription which nobody has claimed. It
 // refers to the control block. Written before any other process knows it.

@@ -444,7 +444,7 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
 // Every reader has something to read, or is to be told that nobody puts any more.
 void Ring::announce() noexcept {
   notify_all(header().items);
-  if (load_relaxed(header().has_bells) != 0) Doorbell::ring(block(), cursors());
+  if (load_relaxed(header().has_bells) != 0) Doorbell::ring(cursors());
 }
 
 void Ring::leave() noexcept {

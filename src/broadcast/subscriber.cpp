@@ -192,10 +192,10 @@ Status Subscriber::get_now(Incoming& message) {
 }
 
 void Subscriber::refresh_bell() noexcept {
-  bell_.refresh(ring_->block(), ring_->cursors(), number_, [this] { return ready(); });
+  bell_.refresh(cursor(), [this] { return ready(); });
 }
 
-Result<int> Subscriber::fd(Wakes wakes, bool* opened) {
+Result<int> Subscriber::fd(bool* opened) {
   auto me = ring_->arena()->identity();
   if (!me) return std::move(me).error();
   memory::Lease let_go;
@@ -206,7 +206,7 @@ Result<int> Subscriber::fd(Wakes wakes, bool* opened) {
   if (!was_open) {
     if (Status kept = ring_->arena()->participants().check_descriptors(); !kept) return std::move(kept).error();
   }
-  Status open = bell_.open(ring_->block(), ring_->cursors(), number_, wakes);
+  Status open = bell_.open(cursor());
   if (!open) return std::move(open).error();
   if (opened != nullptr && !was_open) *opened = true;
   ring_->tell_bells();

@@ -54,9 +54,9 @@ class Subscriber {
   // Whether get() would return, or fail, at once.
   bool ready() const;
   // A descriptor that can be read while ready(), but for deaths; owned by this object. It may be readable for a moment
-  // when another thread has just read. The subscription is claimed. kClosed as of get(). kNeeded: an error if this
-  // process cannot send wake-ups. `opened` is set to true if there was none before.
-  Result<int> fd(platform::Wakes wakes = platform::Wakes::kNeeded, bool* opened = nullptr);
+  // when another thread has just read. The subscription is claimed. kClosed as of get(). kNeeded: an error if other
+  // processes cannot wake this one. `opened` is set to true if there was none before.
+  Result<int> fd(bool* opened = nullptr);
   void close_fd() noexcept;
   // Messages that it can read now, and those that it has missed so far.
   std::uint64_t size() const noexcept;

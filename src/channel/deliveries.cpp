@@ -246,7 +246,7 @@ void Delivery::give_up() noexcept {
     // The waiters find the request, run the recovery, and check again whether there is a message.
     notify_all(control.shared.items);
     notify_all(control.shared.acked);
-    Watchers::wake_sockets(control, End::kReceiving);
+    Watchers::send_wakes(control, End::kReceiving);
   }
   of_.reset();
 }

@@ -244,12 +244,12 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   notify_all(shared->space);
   notify_all(shared->freed_bytes);
   notify_all(shared->acked);
-  Watchers::wake_sockets(control, End::kSending);
+  Watchers::send_wakes(control, End::kSending);
   const Records records(control);
   const Ends ends(control, records);
   const bool told = ends.is_left(End::kSending) || ends.has_deaths_to_tell(End::kSending);
   if (told || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
-    Watchers::wake_sockets(control, End::kReceiving);
+    Watchers::send_wakes(control, End::kReceiving);
   }
 }
 

@@ -18,8 +18,8 @@ void Returns::keep(std::unique_ptr<Received> received, Kind kind) noexcept {
   unreturned_.add(std::move(received), kind);
   if (kind == Kind::kGivenUp) return;
   watchers_.refresh_fd(End::kReceiving);
-  Watchers::wake_sockets(control_, End::kReceiving);  // coroutines, and
-  notify_all(control_.shared.items);                  // other threads of this process may wait
+  Watchers::send_wakes(control_, End::kReceiving);  // coroutines, and
+  notify_all(control_.shared.items);                // other threads of this process may wait
 }
 
 // Returns the word that the record of this message gets when the message is returned.

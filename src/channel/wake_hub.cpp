@@ -1,13 +1,11 @@
 #include "channel/wake_hub.h"
 
-#include <cstdio>
 #include <cstring>
 #include <mutex>
 #include <new>
 #include <utility>
 
 #include "platform/fork.h"
-#include "platform/machine.h"
 #include "platform/never_destroyed.h"
 
 namespace shmtree::channel {
@@ -24,25 +22,9 @@ Current& current() noexcept {
   return never_destroyed<Current>();
 }
 
-struct HubAddress {
-  char text[32];
-  explicit HubAddress(std::uint32_t name) noexcept { std::snprintf(text, sizeof text, "shmtree/wakes/%08x", name); }
-};
-
 }  // namespace
 
-WakeHub::WakeHub(CheckedFd fd, std::uint32_t name)
-    : fd_(std::move(fd)), name_(name), owner_(process_id()), room_(most_waiting_wakes()) {}
-
-Result<std::shared_ptr<WakeHub>> WakeHub::open() {
-  for (int tries = 1;; ++tries) {
-    std::uint32_t name = 0;
-    while (name == 0) random_bytes(reinterpret_cast<unsigned char*>(&name), sizeof name);
-    auto fd = open_wake_socket(HubAddress(name).text);
-    if (fd) return std::shared_ptr<WakeHub>(new WakeHub(std::move(*fd), name));
-    if (tries == 4) return std::move(fd).error();  // another's name is not met so often
-  }
-}
+WakeHub::WakeHub(WakePipe pipe) : pipe_(std::move(pipe)), owner_(process_id()), capacity_(pipe_.max_waiting_texts()) {}
 
 Result<std::shared_ptr<WakeHub>> WakeHub::of_this_process() {
   const auto known = [] {
@@ -51,13 +33,14 @@ Result<std::shared_ptr<WakeHub>> WakeHub::of_this_process() {
     return hub != nullptr && hub->is_of_this_process() ? hub : nullptr;
   };
   if (auto hub = known()) return hub;
-  auto opened = open();
-  if (!opened) return opened;
+  auto pipe = WakePipe::open(WakeKind::kTexts);
+  if (!pipe) return std::move(pipe).error();
+  std::shared_ptr<WakeHub> opened(new WakeHub(std::move(*pipe)));
   std::shared_ptr<WakeHub> faster;  // let go of without the mutex
   const std::lock_guard guard(current().mutex);
   faster = current().hub.lock();
   if (faster != nullptr && faster->is_of_this_process()) return faster;
-  current().hub = *opened;
+  current().hub = opened;
   return opened;
 }
 
@@ -70,12 +53,8 @@ EndName WakeHub::name_of(const Control& control, End end) noexcept {
   return name;
 }
 
-void WakeHub::tell(std::uint32_t hub, const EndName& end) noexcept {
-  send_wake(HubAddress(hub).text, std::string_view(end.data(), end.size()));
-}
-
-// One thread at a time, each to the end: who finds as many as there is room for knows that more may have come. What
-// another leaves makes the descriptor readable again.
+// One thread at a time, each to the end. What another leaves makes the descriptor readable again. A pipe may be full
+// with less than its capacity, since a page that is read in part takes no more.
 std::vector<EndName> WakeHub::take(bool& lost) noexcept {
   std::vector<EndName> told;
   lost = false;
@@ -84,19 +63,19 @@ std::vector<EndName> WakeHub::take(bool& lost) noexcept {
     std::atomic<bool>& taking;
     ~Taken() { taking.store(false, std::memory_order_release); }
   } taken{taking_};
-  std::array<EndName, 32> names;
+  std::array<EndName, 128> names;  // a page
   std::uint64_t count = 0;
-  for (bool more = true; more && count <= room_;) {
-    std::size_t received = 0, texts = 0;
-    more = receive_wakes(fd_, names, received, texts);
+  for (bool more = true; more && count <= capacity_;) {
+    std::size_t received = 0;
+    more = pipe_.receive(names, received, lost);
     count += received;
     try {
-      told.insert(told.end(), names.begin(), names.begin() + static_cast<std::ptrdiff_t>(texts));
+      told.insert(told.end(), names.begin(), names.begin() + static_cast<std::ptrdiff_t>(received));
     } catch (const std::bad_alloc&) {
       lost = true;
     }
   }
-  lost = lost || (count >= room_ && count != 0);
+  lost = lost || (count >= capacity_ / 2 && count != 0);
   return told;
 }
 

@@ -1,11 +1,11 @@
-// One descriptor by which a process is woken for any number of ends: its socket, to which whoever has something to tell
-// at an end that is awaited here sends the end's name.
+// One descriptor by which a process is woken for any number of ends: its wake pipe, to which a process that changes an
+// end that is awaited here sends the end's name.
 //
 // Invariants:
-//   - A process has one at a time, which is open as long as somebody has it. Its name, a random number, stands in the
-//     process's slot of each arena in which it awaits an end, before the bit that says so does (Watchers::await).
-//   - Who tells takes the bit: there is at most one datagram for each await(). A socket that is full loses some, which
-//     then is known: as many as it has room for are taken in one go.
+//   - A process has one at a time, which is open as long as an object of the process has it. Its address is in the
+//     process's slot of each arena in which it awaits an end, before the bit that says so is set (Watchers::await).
+//   - The sender takes the bit: there is at most one text for each await(). A pipe that is full loses some. Then at
+//     least half of its capacity is taken in one go, which is reported as `lost`.
 //   - A forked child does not take its parent's.
 //
 // Thread safety: any thread.
@@ -15,7 +15,8 @@
 #include <vector>
 
 #include "channel/control.h"
-#include "platform/wake_socket.h"
+#include "platform/machine.h"
+#include "platform/wake_pipe.h"
 
 namespace shmtree::channel {
 
@@ -26,25 +27,21 @@ class WakeHub {
   // That of this process. May throw std::bad_alloc.
   static Result<std::shared_ptr<WakeHub>> of_this_process();
   static EndName name_of(const Control& control, End end) noexcept;
-  // Tells the process with the hub of that name. It may have ended.
-  static void tell(std::uint32_t hub, const EndName& end) noexcept;
 
-  int fd() const noexcept { return fd_.number(); }
+  int fd() const noexcept { return pipe_.number(); }
   // False once the program has closed the descriptor: of_this_process() then opens another hub.
-  bool is_open() const noexcept { return fd_.is_ours(); }
-  std::uint32_t name() const noexcept { return name_; }
+  bool is_open() const noexcept { return pipe_.is_ours(); }
+  platform::WakeAddress address() const noexcept { return pipe_.address(); }
   // Those that were told of since the last time; `lost` says that there may have been more.
   std::vector<EndName> take(bool& lost) noexcept;
 
  private:
   bool is_of_this_process() const noexcept { return owner_ == platform::process_id() && is_open(); }
-  WakeHub(platform::CheckedFd fd, std::uint32_t name);
-  static Result<std::shared_ptr<WakeHub>> open();
+  explicit WakeHub(platform::WakePipe pipe);
 
-  platform::CheckedFd fd_;
-  std::uint32_t name_;
+  platform::WakePipe pipe_;
   int owner_;
-  std::uint64_t room_;  // for datagrams; 0: not known
+  std::uint64_t capacity_;  // in texts; 0: unknown
   std::atomic<bool> taking_{false};
 };
 

@@ -1,12 +1,10 @@
 #include "channel/watchers.h"
 
-#include <cstdio>
 #include <mutex>
 
 #include "memory/deaths.h"
 #include "platform/brief_wait.h"
 #include "platform/machine.h"
-#include "platform/wake_socket.h"
 
 namespace shmtree::channel {
 
@@ -14,22 +12,8 @@ using namespace platform;
 
 namespace {
 
-struct EndAddress {
-  char text[100];
-  operator std::string_view() const noexcept { return text; }
-};
-
-EndAddress address_of(const Control& control, End end, Identity who) noexcept {
-  EndAddress address;
-  char* text = address.text;
-  constexpr std::size_t kRoom = sizeof address.text;
-  int at = std::snprintf(text, kRoom, "shmtree/");
-  for (int i = 0; i < 16; ++i) {
-    at += std::snprintf(text + at, kRoom - static_cast<std::size_t>(at), "%02x", control.arena.uuid()[i]);
-  }
-  std::snprintf(text + at, kRoom - static_cast<std::size_t>(at), "/%llx/%u/%x",
-                static_cast<unsigned long long>(memory::pack(control.block)), static_cast<unsigned>(end), who);
-  return address;
+constexpr unsigned number_of(End end) noexcept {
+  return static_cast<unsigned>(end);
 }
 
 }  // namespace
@@ -42,17 +26,15 @@ void Watchers::send_bytes_to(const Control& control, End end, Wanted wanted) noe
   const auto identity_in = [&](std::uint32_t slot) {
     return memory::make_identity(slot, load_acquire(control.arena.participants().slot(slot).generation));
   };
-  ParticipantSet& watchers = control.shared.watchers[end];
-  watchers.for_each([&](std::uint32_t slot) noexcept {
-    const Identity who = identity_in(slot);
-    if (!wanted(who)) return;
-    if (!send_wake(address_of(control, end, who))) watchers.remove(slot);  // it closed its socket
+  // The bit stays where this process cannot reach the watcher: others may, and a recovery clears the bits of the dead.
+  const memory::WakeTable& table = control.arena.wake_table();
+  control.shared.watchers[end].for_each([&](std::uint32_t slot) noexcept {
+    if (wanted(identity_in(slot))) table.wake(slot, control.block, number_of(end));
   });
   ParticipantSet& awaiting = control.shared.awaiting[end];
   awaiting.for_each([&](std::uint32_t slot) noexcept {
-    if (!wanted(identity_in(slot)) || !awaiting.take(slot)) return;  // another tells it
-    const std::uint32_t hub = load_acquire(control.arena.participants().slot(slot).wake_name);
-    WakeHub::tell(hub, WakeHub::name_of(control, end));
+    if (!wanted(identity_in(slot))) return;
+    table.wake_hub(slot, WakeHub::name_of(control, end), [&]() noexcept { return awaiting.take(slot); });
   });
 }
 
@@ -65,7 +47,7 @@ void Watchers::wake_all() noexcept {
   notify_all(control_.shared.space);
   notify_all(control_.shared.freed_bytes);
   notify_all(control_.shared.acked);
-  if (can_put()) wake_sockets(control_, End::kSending);
+  if (can_put()) send_wakes(control_, End::kSending);
   announce_end();
 }
 
@@ -86,7 +68,7 @@ void Watchers::announce_settled(RecordState became) noexcept {
   notify_all(control_.shared.acked);
   if (became == RecordState::kReturned) {
     refresh_fd(End::kSending);  // there may be no room any more
-    wake_sockets(control_, End::kReceiving);
+    send_wakes(control_, End::kReceiving);
     notify(control_.shared.items);
     return;
   }
@@ -95,7 +77,7 @@ void Watchers::announce_settled(RecordState became) noexcept {
   if (anyone_waits && ends_.is_left(End::kSending)) announce_end();
 }
 
-Result<int> Watchers::wake_fd(End end, Wakes wakes, bool* opened) {
+Result<int> Watchers::wake_fd(End end, bool* opened) {
   auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
   Descriptor& mine = descriptors_[end];
@@ -104,28 +86,20 @@ Result<int> Watchers::wake_fd(End end, Wakes wakes, bool* opened) {
   {
     const std::lock_guard guard(mutex_);
     const bool is_parents = mine.owner.load(std::memory_order_relaxed) != *me;
-    if (is_parents || !mine.fd.is_ours()) {  // a forked child must not take its parent's bytes
+    if (is_parents || !mine.pipe.is_ours()) {  // a forked child must not take its parent's bytes
       mine.watch = {};
-      mine.fd.reset();
+      mine.pipe.close();
       if (Status kept = control_.arena.participants().check_descriptors(); !kept) return std::move(kept).error();
-      auto fresh = open_wake_socket(address_of(control_, end, *me));
+      auto fresh = WakePipe::open(WakeKind::kBytes);
       if (!fresh) return std::move(fresh).error();
-      mine.fd = std::move(*fresh);
-      mine.can_send = false;
+      Status found = control_.arena.wake_table().set(*me, control_.block, number_of(end), fresh->address());
+      if (!found) return std::move(found).error();
+      mine.pipe = std::move(*fresh);
       is_new = true;
       if (end == End::kReceiving) claims_.store(0);  // of threads that a forked child does not have
       mine.owner.store(*me, std::memory_order_release);
     }
-    if (wakes == Wakes::kNeeded && !mine.can_send) {
-      Status sent = check_wakes(mine.fd, address_of(control_, end, *me));
-      mine.can_send = sent.ok();
-      if (!sent && is_new) {
-        mine.owner.store(memory::kNobody, std::memory_order_release);
-        mine.fd.reset();
-      }
-      if (!sent) return std::move(sent).error();
-    }
-    fd = mine.fd.number();
+    fd = mine.pipe.number();
   }
   if (is_new && opened != nullptr) *opened = true;
   control_.shared.watchers[end].add(memory::slot_of(*me));
@@ -141,7 +115,7 @@ Result<int> Watchers::poll_fd(End end) {
   // bytes.
   memory::look_for_dead(control_.arena, wait_policy::kLookedJustNowNs);
   bool opened = false;
-  auto fd = wake_fd(end, Wakes::kNeeded, &opened);
+  auto fd = wake_fd(end, &opened);
   if (!fd || (control_.is_queue() && ends_.has_member(other(end), control_.arena.current_identity()))) return fd;
   auto watch = watch_fd(end);
   if (!watch && opened) close_wake_fd(end);
@@ -153,7 +127,7 @@ Result<int> Watchers::watch_fd(End end) {
   const std::lock_guard guard(mutex_);
   if (mine.watch.valid() && !mine.watch.is_ours()) mine.watch = {};
   if (!mine.watch.valid()) {
-    auto made = ProcessWatch::around(mine.fd);
+    auto made = ProcessWatch::around(mine.pipe.descriptor());
     if (!made) return std::move(made).error();
     mine.watch = std::move(*made);
     mine.peers.clear();
@@ -202,7 +176,7 @@ Status Watchers::begin_watching(End end) {
 Result<bool> Watchers::await(End end, const WakeHub& hub) {
   auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
-  control_.arena.participants().set_wake_name(*me, hub.name());
+  control_.arena.wake_table().set_hub(*me, hub.address());
   control_.shared.awaiting[end].add(memory::slot_of(*me));
   Status begun = begin_watching(end);
   if (!begun) return std::move(begun).error();
@@ -220,18 +194,19 @@ void Watchers::close_fd(End end) noexcept {
 void Watchers::close_wake_fd(End end) noexcept {
   Descriptor& mine = descriptors_[end];
   const std::lock_guard guard(mutex_);
-  if (!mine.fd.valid()) return;
+  if (!mine.pipe.is_valid()) return;
   mine.active.store(false, std::memory_order_release);
   mine.watch = {};
   const Identity owner = mine.owner.exchange(memory::kNobody, std::memory_order_acq_rel);
-  mine.fd.reset();
+  mine.pipe.close();
   if (owner == memory::kNobody || owner != control_.arena.current_identity()) return;  // a child has its parent's
   control_.shared.watchers[end].remove(memory::slot_of(owner));
+  control_.arena.wake_table().clear(owner, control_.block, number_of(end));
 }
 
 // After the store of `tail` that announced it.
 void Watchers::send_announced_wakes() noexcept {
-  wake_sockets(control_, End::kReceiving);
+  send_wakes(control_, End::kReceiving);
   std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
   std::uint32_t count = load_acquire(announced);
   while (count != 0 && !compare_swap(announced, count, count - 1)) {  // 0: a recovery has taken it for a dead one's
@@ -276,13 +251,13 @@ void Watchers::refresh_active_fd(End end) noexcept {
   const bool may_await = end == End::kReceiving && claims_.load(std::memory_order_relaxed) == 0;
   if (!is_readable(end) && may_await) await_announced_wakes();
   const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
-  if (!mine.fd.is_ours()) return;       // closed meanwhile
+  if (!mine.pipe.is_ours()) return;     // closed meanwhile
   watch_peers_quietly(end);
   if (!is_readable(end)) {
-    drain_wakes(mine.fd);
+    mine.pipe.drain();
     fence_seq_cst();  // what happens after the bytes were taken sends its own
   }
-  if (is_readable(end)) send_wake(address_of(control_, end, me));
+  if (is_readable(end)) mine.pipe.wake();
 }
 
 }  // namespace shmtree::channel

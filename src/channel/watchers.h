@@ -1,9 +1,9 @@
 // Who waits at a channel: what it can be used for now, and how those who wait are told.
 //
-// In events, everybody who sleeps in a call (memory/event.h). By a byte on a socket, poll loops: a process that asked
-// gets one for every message, or for all that is received when it wants to send. A byte too many may keep a program
-// waiting that believes it: see await_announced_wakes(). At a process's hub, once each time it asks, coroutines: the
-// handshake is that of events, with a bit for each process as the flag (await).
+// In events, everybody who sleeps in a call (memory/event.h). By a byte in its wake pipe, poll loops: a process that
+// asked gets one for every message, or for all that is received when it wants to send. A byte too many may keep a
+// program waiting that believes it: see await_announced_wakes(). At a process's hub, once each time it asks,
+// coroutines: the handshake is that of events, with a bit for each process as the flag (await).
 //
 // Invariants:
 //   - Whoever was woken, and does not use what it was woken for, wakes another.
@@ -22,8 +22,8 @@
 #include "channel/ring.h"
 #include "channel/wake_hub.h"
 #include "memory/event.h"
-#include "platform/checked_fd.h"
 #include "platform/process_watch.h"
+#include "platform/wake_pipe.h"
 
 namespace shmtree::channel {
 
@@ -76,7 +76,7 @@ class Watchers {
   void announce_received() noexcept {
     ChannelHeader& shared = control_.shared;
     platform::fence_seq_cst();  // what was received is visible before the flags are read
-    wake_sockets(control_, End::kSending);
+    send_wakes(control_, End::kSending);
     refresh_fd(End::kReceiving);
     if (platform::load_relaxed(shared.freed_bytes.waiters) != 0) {
       memory::notify_all(shared.freed_bytes);
@@ -91,8 +91,8 @@ class Watchers {
 
   // A descriptor that is readable while ready() or, for the sending end, can_put(); also at once. Owned by the channel;
   // one per process and end. It is closed when the process leaves that end, and replaced if the program has closed it.
-  // kNeeded: an error if this process cannot send wake-ups. `opened` is set to true if there was none before.
-  Result<int> wake_fd(End end, platform::Wakes wakes = platform::Wakes::kNeeded, bool* opened = nullptr);
+  // `opened` is set to true if there was none before.
+  Result<int> wake_fd(End end, bool* opened = nullptr);
   // The same for loops that nobody wakes to look for the dead: readable also when the last process at the other end has
   // ended, of those that were there when this was called, or when this process used the channel last. Of several the
   // last is known once the deaths of the others were found. Processes of other PID namespaces are not seen. An error
@@ -101,7 +101,7 @@ class Watchers {
   // Has `hub` told once that the end can be used, or has an end to be told of; true when that is so already.
   Result<bool> await(End end, const WakeHub& hub);
   EndName name_of(End end) const noexcept { return WakeHub::name_of(control_, end); }
-  // This process watches the end no more. Senders that still have its bit in hand find no socket. close_wake_fd()
+  // This process watches the end no more. Senders that still have its bit in hand find no pipe. close_wake_fd()
   // leaves coroutines that await the end as they are.
   void close_fd(End end) noexcept;
   void close_wake_fd(End end) noexcept;
@@ -113,19 +113,18 @@ class Watchers {
   // receives. False, and nothing to drop, where there is no message, or no descriptor. See claim.h.
   bool claim() noexcept;
   void drop_claim() noexcept;
-  // Sends a byte to all who asked, and wakes the hubs of those who await.
-  static void wake_sockets(const Control& control, End end) noexcept {
+  // Sends a byte to all who asked, and wakes the hubs of those who await, as far as this process reaches them.
+  static void send_wakes(const Control& control, End end) noexcept {
     if (platform::load_relaxed(control.shared.watched[end]) != 0) [[unlikely]]
       send_bytes(control, end);
   }
 
  private:
   struct Descriptor {
-    platform::CheckedFd fd;
-    platform::ProcessWatch watch;  // of those at the other end, around `fd`; none until poll_fd()
+    platform::WakePipe pipe;
+    platform::ProcessWatch watch;  // of those at the other end, around `pipe`; none until poll_fd()
     std::vector<int> peers;        // whom it watches
     bool misses_peers = false;     // some of them could not be watched
-    bool can_send = false;         // wake-ups were seen to arrive
     std::atomic<Identity> owner{memory::kNobody};
     std::atomic<bool> active{false};
   };

@@ -50,6 +50,7 @@ Arena::Arena(std::unique_ptr<Mapping> mapping) noexcept
       blocks_(*mapping_),
       participants_(*mapping_),
       transfers_(mapping_->header(), blocks_, participants_),
+      wake_table_(*mapping_, participants_),
       held_(mapping_->header()),
       pool_(*mapping_, blocks_, held_),
       reclaimer_(*mapping_, blocks_, participants_, pool_),

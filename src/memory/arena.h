@@ -5,6 +5,7 @@
 //   BlockTable     the block table, as far as it can be believed              block_table.h
 //   Participants   who takes part and who has died                            participants.h
 //   TransferTable  what is in transit between processes                       transfer_table.h
+//   WakeTable      where participants have wake pipes                         wake_table.h
 //   RobustLock     a lock that outlives its owners                            robust_lock.h
 //   HeldBytes      a sum that is counted without a lock                       held_bytes.h
 //   BlockPool      the free blocks, and the counts of all                     block_pool.h
@@ -34,6 +35,7 @@
 #include "memory/holder_table.h"
 #include "memory/lease.h"
 #include "memory/transfer_table.h"
+#include "memory/wake_table.h"
 
 namespace shmtree::memory {
 
@@ -73,6 +75,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   BlockTable& blocks() noexcept { return blocks_; }
   Participants& participants() noexcept { return participants_; }
   const TransferTable& transfers() const noexcept { return transfers_; }
+  WakeTable& wake_table() noexcept { return wake_table_; }
   const BlockPool& pool() const noexcept { return pool_; }
   Reclaimer& reclaimer() noexcept { return reclaimer_; }
   Reconciler& reconciler() noexcept { return reconciler_; }
@@ -125,6 +128,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   BlockTable blocks_;
   Participants participants_;
   const TransferTable transfers_;
+  WakeTable wake_table_;
   HeldBytes held_;
   BlockPool pool_;
   Reclaimer reclaimer_;

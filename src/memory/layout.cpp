@@ -4,13 +4,9 @@
 
 namespace shmtree::memory {
 
-namespace {
-constexpr std::uint64_t kRegionAlignment = 2u << 20;  // a huge page
-}
-
 Geometry::Geometry(std::uint64_t max_bytes, std::uint64_t page_bytes) noexcept
     : page_bytes_(page_bytes), max_class_(std::min(class_for(max_bytes), kMaxClass)) {
-  std::uint64_t at = round_up(control_bytes(), kRegionAlignment);
+  std::uint64_t at = round_up(wake_table_offset(kMaxParticipants), kRegionAlignment);
   for (unsigned k = kMinClass; k <= max_class_; ++k) {
     const std::uint64_t size = std::uint64_t{1} << k;
     count_[k - kMinClass] = round_up(2 * max_bytes, size) >> k;

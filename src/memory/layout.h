@@ -3,6 +3,7 @@
 //
 //   offset 0            ArenaHeader                                   16 KiB
 //   16 KiB              Participant[1024]                             1 MiB, a page is touched when a slot is
+//   2 MiB               WakeEntry[1024][4096]                         64 MiB, a page is touched when a slot needs it
 //   then, per class k   BlockEntry[count(k)]                          the block table, committed as it grows
 //   then, per class k   count(k) blocks of 2^k bytes                  the data, committed as messages need it
 //
@@ -29,7 +30,7 @@ namespace shmtree::memory {
 static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
-constexpr std::uint32_t kVersion = 7;
+constexpr std::uint32_t kVersion = 8;
 constexpr const char* kFileName = "shmtree";  // as /proc shows it
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
@@ -298,18 +299,31 @@ static_assert(sizeof(Wait) == 24);
 struct alignas(64) Participant {
   std::atomic<std::uint32_t> generation;
   std::atomic<std::uint32_t> status;
-  std::atomic<std::int32_t> pid;                 // for messages only
+  std::atomic<std::int32_t> pid;                 // in its own PID namespace: for messages, and to find wake pipes
   std::atomic<std::uint32_t> deferred_overflow;  // frees that found the list full: only a reconcile finds them
   std::atomic<std::int64_t> attached_ns;
-  std::atomic<std::uint32_t> pinned;     // the generation of the owner that has pages registered for DMA; 0: none
-  std::atomic<std::uint32_t> wake_name;  // of the process's wake-up socket (channel/wake_hub.h); 0: it had none
+  std::atomic<std::uint32_t> pinned;        // the generation of the owner that has pages registered for DMA; 0: none
+  std::atomic<std::uint32_t> wake_entries;  // of its table: those from here on mean nothing (wake_table.h)
   Wait waits[kMostWaits];
   std::atomic<std::uint32_t> threads;  // of the process: those that run Python, in a program that is Python's, else all
   std::uint32_t unused;
-  std::uint64_t reserved[3];
+  std::atomic<std::uint64_t> hub_address;  // WakeAddress of the process's hub (channel/wake_hub.h); 0: it had none
+  std::uint64_t reserved[2];
   std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs
 };
 static_assert(sizeof(Participant) == 1024 && offsetof(Participant, waits) == 32);
+static_assert(offsetof(Participant, wake_entries) == 28 && offsetof(Participant, hub_address) == 232);
+
+// The wake pipe of a participant for one end of a channel. Only that participant writes its table. `channel` changes
+// only while `address` is 0.
+struct WakeEntry {
+  std::atomic<std::uint64_t> channel;  // packed BlockRef
+  std::atomic<std::uint64_t> address;  // platform::WakeAddress, and the number of the end in bit 63; 0: free
+};
+static_assert(sizeof(WakeEntry) == 16);
+constexpr std::uint32_t kMaxWakeEntries = 4096;
+constexpr std::uint64_t kWakeTableBytes = kMaxWakeEntries * sizeof(WakeEntry);
+static_assert(kWakeTableBytes % kMostPageBytes == 0);
 
 // How long somebody slept for one thing, and who does now (sleep.h).
 struct alignas(64) SleepTime {
@@ -392,6 +406,7 @@ inline bool needs_recovery(const ArenaHeader& header) noexcept {
   return platform::load_acquire(header.recovery_requests) != 0;
 }
 
+constexpr std::uint64_t kRegionAlignment = 2u << 20;  // a huge page
 constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
 }
@@ -410,6 +425,9 @@ class Geometry {
   std::uint64_t file_bytes() const noexcept { return file_bytes_; }
   std::uint64_t control_bytes() const noexcept {
     return kHeaderBytes + std::uint64_t{kMaxParticipants} * sizeof(Participant);
+  }
+  std::uint64_t wake_table_offset(std::uint32_t slot) const noexcept {
+    return round_up(control_bytes(), kRegionAlignment) + slot * kWakeTableBytes;
   }
   unsigned max_class() const noexcept { return max_class_; }
   // The class of the smallest block that takes `bytes`; above max_class() when none does.

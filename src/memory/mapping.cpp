@@ -13,6 +13,7 @@ Result<std::unique_ptr<Mapping>> Mapping::create(platform::UniqueFd fd, std::uin
   auto control = platform::map_shared(mapping->file_.number(), 0, mapping->geometry_.control_bytes());
   if (!control) return std::move(control).error();
   mapping->control_ = *control;
+  mapping->wake_tables_.count = kMaxParticipants;
   for (unsigned k = kMinClass; k <= mapping->geometry_.max_class(); ++k) {
     const std::uint64_t count = mapping->geometry_.count(k);
     mapping->tables_[k - kMinClass].count = round_up(count, kEntriesPerPiece) / kEntriesPerPiece;
@@ -25,6 +26,7 @@ Result<std::unique_ptr<Mapping>> Mapping::create(platform::UniqueFd fd, std::uin
 Mapping::~Mapping() {
   for (const auto& [address, bytes] : mapped_) platform::unmap(address, bytes);
   if (control_ != nullptr) platform::unmap(control_, geometry_.control_bytes());
+  std::free(wake_tables_.list.load());
   for (unsigned k = 0; k < kClasses; ++k) {
     std::free(tables_[k].list.load());
     std::free(data_[k].list.load());

@@ -35,6 +35,15 @@ class Mapping {
     return reinterpret_cast<Participant*>(control_ + kHeaderBytes)[slot];
   }
 
+  // The table of that participant; null when it cannot be mapped.
+  WakeEntry* wake_table(std::uint32_t slot) noexcept {
+    std::byte* piece = piece_of(wake_tables_, slot);
+    if (piece == nullptr) [[unlikely]] {
+      piece = map_piece(wake_tables_, slot, geometry_.wake_table_offset(slot), kWakeTableBytes, false);
+    }
+    return reinterpret_cast<WakeEntry*>(piece);
+  }
+
   // Why an address was null: this process has no address space left to map `what`, or no descriptor of the file.
   Error unmapped(const std::string& what) const;
   // The table entry of a block that geometry() contains; null when its piece cannot be mapped (unmapped()).
@@ -89,6 +98,7 @@ class Mapping {
   std::uint64_t max_bytes_;
   Geometry geometry_;
   std::byte* control_ = nullptr;
+  Pieces wake_tables_;
   Pieces tables_[kClasses];
   Pieces data_[kClasses];
   platform::ForkSafeMutex mutex_;

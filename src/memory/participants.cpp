@@ -97,6 +97,8 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   store_relaxed(mine.pid, process_id());
   store_relaxed(mine.attached_ns, monotonic_ns());
   for (Wait& left : mine.waits) store_relaxed(left.what, static_cast<std::uint32_t>(WaitFor::kNothing));
+  store_relaxed(mine.wake_entries, 0u);
+  store_relaxed(mine.hub_address, std::uint64_t{0});
   store_release(mine.generation, generation);
   store_release(mine.status, static_cast<std::uint32_t>(status));
   std::atomic<std::uint32_t>& high = mapping_.header().participants_high;
@@ -104,11 +106,6 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   while (known <= number && !compare_swap(high, known, number + 1)) {
   }
   return make_identity(number, generation);
-}
-
-void Participants::set_wake_name(Identity me, std::uint32_t name) noexcept {
-  std::atomic<std::uint32_t>& mine = slot_of_identity(me).wake_name;
-  if (load_relaxed(mine) != name) store_release(mine, name);
 }
 
 Identity Participants::enroll(ReservedSlot claimed, std::uint32_t forks) {

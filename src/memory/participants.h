@@ -82,7 +82,6 @@ class Participants {
 
   // Under the arena lock: this process has pages registered for DMA from now on, or none any more.
   void set_pinned(bool pinned) noexcept;
-  void set_wake_name(Identity me, std::uint32_t name) noexcept;
   // Whether anybody has.
   bool is_pinned() const noexcept;
   bool is_pinned_here() const noexcept;

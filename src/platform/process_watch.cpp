@@ -45,14 +45,14 @@ Status check_system() {
 
 }  // namespace
 
-Result<ProcessWatch> ProcessWatch::around(const CheckedFd& socket) {
+Result<ProcessWatch> ProcessWatch::around(const CheckedFd& pipe) {
   if (Status can = check_system(); !can) return std::move(can).error();
   ProcessWatch made;
-  made.socket_ = &socket;
+  made.pipe_ = &pipe;
   made.epoll_ = CheckedFd(UniqueFd(epoll_create1(EPOLL_CLOEXEC)), FdRange::kSelectable);
   if (!made.epoll_.valid()) return os_error("epoll_create1", errno);
-  if (!set_readable(made.epoll_.number(), EPOLL_CTL_ADD, socket.number())) {
-    return os_error("epoll_ctl of a wake-up socket", errno);
+  if (!set_readable(made.epoll_.number(), EPOLL_CTL_ADD, pipe.number())) {
+    return os_error("epoll_ctl of a wake pipe", errno);
   }
   return made;
 }
@@ -60,7 +60,7 @@ Result<ProcessWatch> ProcessWatch::around(const CheckedFd& socket) {
 ProcessWatch& ProcessWatch::operator=(ProcessWatch&& other) noexcept {
   if (this != &other) {
     reset();
-    socket_ = std::exchange(other.socket_, nullptr);
+    pipe_ = std::exchange(other.pipe_, nullptr);
     epoll_ = std::move(other.epoll_);
     processes_ = std::move(other.processes_);
   }
@@ -75,7 +75,7 @@ bool ProcessWatch::is_in_set(int fd) const noexcept {
 }
 
 bool ProcessWatch::is_ours() const noexcept {
-  return epoll_.is_ours() && socket_->is_ours() && is_in_set(socket_->number());
+  return epoll_.is_ours() && pipe_->is_ours() && is_in_set(pipe_->number());
 }
 
 // A forked child may have the descriptor open, which would keep it in the set.

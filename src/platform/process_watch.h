@@ -1,7 +1,7 @@
-// A descriptor for poll loops that can be read while a wake-up socket can, and once a process has ended.
+// A descriptor for poll loops that can be read while a wake pipe can, and once a process has ended.
 //
 // Descriptors of epolls, and of processes before Linux 6.9, all have one device and inode. So the epoll is ours if the
-// socket is in its set, and the descriptor of a process is ours if it is in the set as well.
+// pipe is in its set, and the descriptor of a process is ours if it is in the set as well.
 #pragma once
 
 #include <span>
@@ -14,15 +14,15 @@ namespace shmtree::platform {
 class ProcessWatch {
  public:
   ProcessWatch() noexcept = default;
-  // Watches `socket`, which has to outlive this object. Code::kOs if the system refuses to watch processes: with EPERM,
+  // Watches `pipe`, which has to outlive this object. Code::kOs if the system refuses to watch processes: with EPERM,
   // EACCES or ENOSYS a seccomp filter, or a kernel before 5.3.
-  static Result<ProcessWatch> around(const CheckedFd& socket);
+  static Result<ProcessWatch> around(const CheckedFd& pipe);
   ProcessWatch(ProcessWatch&&) noexcept = default;
   ProcessWatch& operator=(ProcessWatch&& other) noexcept;
   ~ProcessWatch() { reset(); }
 
   bool valid() const noexcept { return epoll_.valid(); }
-  // False once the program has closed the descriptor, or that of the socket.
+  // False once the program has closed the descriptor, or that of the pipe.
   bool is_ours() const noexcept;
   int fd() const noexcept { return epoll_.number(); }
   // Also watches these processes, and no others. Leaves out those that have ended already, or are in another PID
@@ -39,7 +39,7 @@ class ProcessWatch {
   bool is_in_set(int fd) const noexcept;
   void close_watched(Watched& process) noexcept;
 
-  const CheckedFd* socket_ = nullptr;
+  const CheckedFd* pipe_ = nullptr;
   CheckedFd epoll_;
   std::vector<Watched> processes_;
 };

@@ -55,9 +55,9 @@ TEST_CASE("A process whose system calls fail gets errors and leaves all in order
       FailingCall{"memfd_create", SYS_memfd_create, EMFILE}, FailingCall{"memfd_create", SYS_memfd_create, ENOSYS},
       FailingCall{"fcntl", SYS_fcntl, ENOLCK}, FailingCall{"openat", SYS_openat, EMFILE},
       FailingCall{"openat", SYS_openat, EACCES}, FailingCall{"futex", SYS_futex, EINTR},
-      FailingCall{"futex", SYS_futex, ENOSYS}, FailingCall{"sendto", SYS_sendto, ENOBUFS},
-      FailingCall{"sendto", SYS_sendto, EPERM}, FailingCall{"recvfrom", SYS_recvfrom, ENOMEM},
-      FailingCall{"socket", SYS_socket, EMFILE}, FailingCall{"bind", SYS_bind, ENOMEM},
+      FailingCall{"futex", SYS_futex, ENOSYS}, FailingCall{"write", SYS_write, ENOMEM},
+      FailingCall{"write", SYS_write, EPERM}, FailingCall{"read", SYS_read, ENOMEM},
+      FailingCall{"pipe2", SYS_pipe2, EMFILE}, FailingCall{"openat", SYS_openat, ENOENT},
       FailingCall{"clone", SYS_clone, EAGAIN}, FailingCall{"getrandom", SYS_getrandom, ENOSYS},
       FailingCall{"lseek", SYS_lseek, EINVAL}, FailingCall{"munmap", SYS_munmap, ENOMEM});
   INFO(call);

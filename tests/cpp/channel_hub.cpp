@@ -92,9 +92,9 @@ TEST_CASE("A hub tells of every end, or that it had no room for all") {
 TEST_CASE("A process has one hub, which is closed with the last who has it") {
   auto hub = new_hub();
   REQUIRE(new_hub() == hub);
-  const std::uint32_t name = hub->name();
+  const platform::WakeAddress address = hub->address();
   hub.reset();
-  REQUIRE(new_hub()->name() != name);
+  REQUIRE(new_hub()->address() != address);
 }
 
 TEST_CASE("A forked child has a hub of its own, and takes nothing of its parent's") {
@@ -106,21 +106,39 @@ TEST_CASE("A forked child has a hub of its own, and takes nothing of its parent'
     bool lost = false;
     const bool took = !hub->take(lost).empty() || lost;
     const auto mine = new_hub();
-    return !took && mine != hub && mine->name() != hub->name();
+    return !took && mine != hub && mine->address() != hub->address();
   });
   REQUIRE(child.succeeded());
   REQUIRE(told(*hub).size() == 1);
 }
 
-TEST_CASE("What a hub is told that names no end is left out") {
+TEST_CASE("A hub that is sent bytes that are no text says that it has lost some") {
+  auto channel = new_channel(new_arena());
   auto hub = new_hub();
-  char address[32];
-  std::snprintf(address, sizeof address, "shmtree/wakes/%08x", hub->name());
-  for (const std::size_t bytes : {0u, 1u, 31u, 33u, 200u}) {
-    REQUIRE(platform::send_wake(address, std::string(bytes, 'x')));
+  for (const std::size_t bytes : {1u, 31u, 33u, 200u}) {
+    REQUIRE(platform::WakeSender().send(getpid(), hub->address(), std::string(bytes, 'x')));
+    bool lost = false;
+    REQUIRE(hub->take(lost).empty());
+    REQUIRE(lost);
+    REQUIRE_FALSE(readable(*hub));
   }
-  REQUIRE(told(*hub).empty());
+  REQUIRE(awaits(*channel, End::kReceiving, *hub));
+  put(*channel, 1).value();
+  REQUIRE(told(*hub) == std::vector{channel->watchers().name_of(End::kReceiving)});
+}
+
+TEST_CASE("A process that cannot reach a hub leaves the request for one that can") {
+  auto channel = new_channel(new_arena());
+  auto hub = new_hub();
+  REQUIRE(awaits(*channel, End::kReceiving, *hub));
+  const int pid = getpid();
+  auto& participant = channel->arena()->participants().slot(memory::slot_of(channel->arena()->current_identity()));
+  participant.pid = 1;  // as if it was seen from another PID namespace
+  put(*channel, 1).value();
   REQUIRE_FALSE(readable(*hub));
+  participant.pid = pid;
+  put(*channel, 2).value();
+  REQUIRE(told(*hub) == std::vector{channel->watchers().name_of(End::kReceiving)});
 }
 
 TEST_CASE("Who leaves an end, or dies, is awaiting it no more") {

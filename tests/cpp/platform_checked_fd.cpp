@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "platform/process_watch.h"
-#include "platform/wake_socket.h"
+#include "platform/wake_pipe.h"
 #include "support/catch2.h"
 #include "support/process.h"
 
@@ -104,58 +104,15 @@ TEST_CASE("Where all high numbers are taken a descriptor keeps the one that it h
   }));
 }
 
-TEST_CASE("A process without a free descriptor sends wake-ups again once one is free") {
-  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
-  const std::string name = "shmtree-test-later-" + std::to_string(getpid());
-  const CheckedFd fd = open_wake_socket(name).value();
-  const auto receives = [&] {
-    WakeText texts[1];
-    std::size_t received = 0, count = 0;
-    receive_wakes(fd, texts, received, count);
-    return received == 1;
-  };
-  Child child([&] {  // which may have sent one before: its socket is then closed like all others
-    for (const int kept : kept_descriptors()) {
-      if (kept != fd.number()) close(kept);
-    }
-    const rlimit limit{64, 64};
-    setrlimit(RLIMIT_NOFILE, &limit);
-    int last = -1;
-    for (int number = dup(0); number >= 0; number = dup(0)) last = number;
-    send_wake(name);
-    if (receives()) return false;
-    close(last);
-    send_wake(name);
-    return receives();
-  });
-  CHECK(child.succeeded());
-}
-
-TEST_CASE("The socket that sends wake-ups is opened again, and the program's is not used") {
-  const std::string name = "shmtree-test-again-" + std::to_string(getpid());
-  const CheckedFd fd = open_wake_socket(name).value();
-  Child child([&] {
-    for (const int kept : kept_descriptors()) {
-      if (kept != fd.number()) static_cast<void>(replace(kept).release());
-    }
-    send_wake(name);
-    WakeText texts[1];
-    std::size_t received = 0, count = 0;
-    receive_wakes(fd, texts, received, count);
-    return received == 1;
-  });
-  CHECK(child.succeeded());
-}
-
 TEST_CASE("An epoll of the program is not taken for ours") {
-  const CheckedFd socket = open_wake_socket("shmtree-test-epoll-" + std::to_string(getpid())).value();
-  auto watch = std::make_optional(ProcessWatch::around(socket).value());
+  const WakePipe pipe = WakePipe::open(WakeKind::kBytes).value();
+  auto watch = std::make_optional(ProcessWatch::around(pipe.descriptor()).value());
   const int self[] = {getpid()};
   watch->watch(self).value();
   REQUIRE(watch->is_ours());
   std::vector<UniqueFd> mine;
   for (const int kept : kept_descriptors()) {
-    if (kept == socket.number()) continue;
+    if (kept == pipe.number()) continue;
     const UniqueFd epoll(epoll_create1(0));
     REQUIRE(dup2(epoll.get(), kept) == kept);
     mine.emplace_back(kept);
@@ -166,9 +123,9 @@ TEST_CASE("An epoll of the program is not taken for ours") {
 }
 
 TEST_CASE("A watch that goes closes all of its descriptors") {
-  const CheckedFd socket = open_wake_socket("shmtree-test-watch-" + std::to_string(getpid())).value();
+  const WakePipe pipe = WakePipe::open(WakeKind::kBytes).value();
   const auto before = kept_descriptors();
-  auto watch = std::make_optional(ProcessWatch::around(socket).value());
+  auto watch = std::make_optional(ProcessWatch::around(pipe.descriptor()).value());
   const int pids[] = {getpid(), getppid()};
   watch->watch(pids).value();
   CHECK(kept_descriptors().size() == before.size() + 3);

@@ -1,5 +1,4 @@
-// What a fork hands on, futexes between processes, and wake-up sockets.
-#include <poll.h>
+// What a fork hands on, and futexes between processes.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -11,7 +10,6 @@
 #include "platform/clock.h"
 #include "platform/fork.h"
 #include "platform/futex.h"
-#include "platform/wake_socket.h"
 #include "support/catch2.h"
 #include "support/process.h"
 
@@ -28,11 +26,6 @@ void count_call() {
 std::atomic<std::uint32_t>* shared_word() {
   void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   return new (page) std::atomic<std::uint32_t>(0);
-}
-
-bool is_readable(int fd) {
-  pollfd entry{fd, POLLIN, 0};
-  return poll(&entry, 1, 0) == 1;
 }
 
 }  // namespace
@@ -106,25 +99,4 @@ TEST_CASE("A futex whose word has changed does not wait") {
   const std::int64_t began = monotonic_ns();
   futex_wait(word, 0, 60'000'000'000);
   CHECK(monotonic_ns() - began < 30'000'000'000);
-}
-
-TEST_CASE("A wake-up makes its socket readable until it is drained") {
-  const CheckedFd fd = open_wake_socket("shmtree-test-" + std::to_string(getpid())).value();
-  CHECK_FALSE(is_readable(fd.number()));
-  CHECK(send_wake("shmtree-test-" + std::to_string(getpid())));
-  CHECK(is_readable(fd.number()));
-  drain_wakes(fd);
-  CHECK_FALSE(is_readable(fd.number()));
-}
-
-TEST_CASE("A wake-up socket that is full of wake-ups takes more without blocking") {
-  const std::string name = "shmtree-test-full-" + std::to_string(getpid());
-  const CheckedFd fd = open_wake_socket(name).value();
-  for (int i = 0; i < 2000; ++i) REQUIRE(send_wake(name));
-  drain_wakes(fd);
-  CHECK_FALSE(is_readable(fd.number()));
-}
-
-TEST_CASE("A wake-up for a listener that is gone says so") {
-  CHECK_FALSE(send_wake("shmtree-test-nobody-" + std::to_string(getpid())));
 }

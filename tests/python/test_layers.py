@@ -41,8 +41,8 @@ BASE_HEADERS = {"result.h", "kind.h", "observe.h", "export.h"}
 # The parts of an arena, and of a channel, each of which looks only at those before it.
 PARTS = {
     "memory": """
-        layout mapping hold_counts block_table block_snapshot participants chain transfer_table sleep event
-        dead_participants robust_lock held_bytes block_pool owned_block reclaimer reconcile_pass reconciler
+        layout mapping hold_counts block_table block_snapshot participants chain transfer_table wake_table sleep
+        event dead_participants robust_lock held_bytes block_pool owned_block reclaimer reconcile_pass reconciler
         holder_table inspector allocator lease arena control_block transfers publishers reference_places versions
         deaths weak_registry registry
         """.split(),

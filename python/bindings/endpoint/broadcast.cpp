@@ -272,7 +272,7 @@ void bind_broadcast(py::module_& module) {
       .def("_open_to_wait",
            [](const SubscriberEnd& self) {
              bool opened = false;
-             const int fd = unwrap(self.open()->fd(platform::Wakes::kHelpful, &opened));
+             const int fd = unwrap(self.open()->fd(&opened));
              return py::make_tuple(fd, opened);
            })
       .def("_close_after_wait",

@@ -284,7 +284,7 @@ PyObject* wake_descriptor(PyObject* self, End which) {
 PyObject* open_wake_descriptor(PyObject* self, End which) {
   return with_open(self, which, [which](Channel& channel) {
     bool opened = false;
-    auto fd = channel.watchers().wake_fd(which, platform::Wakes::kHelpful, &opened);
+    auto fd = channel.watchers().wake_fd(which, &opened);
     return fd ? Py_BuildValue("(iN)", *fd, PyBool_FromLong(opened)) : raise(fd.error());
   });
 }

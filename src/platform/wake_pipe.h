@@ -1,0 +1,85 @@
+// A descriptor of this process by which other processes wake its poll loop: the listener's side. wake_sender.h has the
+// sender's.
+//
+// A wake pipe is an anonymous pipe. Senders find it in /proc by the listener's pid and descriptor, which the listener
+// publishes in shared memory as a WakeAddress. So it needs no name, no folder and no network namespace. Where other
+// processes cannot open descriptors of this one, because it is not dumpable or has no /proc, it is a datagram socket in
+// the abstract namespace instead, which processes of the same network namespace reach.
+//
+// Every descriptor of a pipe reads and writes. So a write to the pipe of a dead listener raises no SIGPIPE, a listener
+// never sees the end of a stream, and senders can tell a wake pipe from the pipes of a shell.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "platform/checked_fd.h"
+
+namespace shmtree::platform {
+
+// Where a listener has a wake pipe: the descriptor in bits 32 to 62, the lower half of the pipe's inode in bits 0
+// to 31. Of a socket: kSocketNumber, and the number in the socket's name. Bit 63 is the caller's. 0: there is none.
+using WakeAddress = std::uint64_t;
+constexpr WakeAddress kWakeAddressMask = ~std::uint64_t{0} >> 1;
+constexpr std::uint32_t kSocketNumber = 0x7fffffff;
+
+constexpr WakeAddress make_wake_address(std::uint32_t number, std::uint32_t id) noexcept {
+  return std::uint64_t{number} << 32 | id;
+}
+constexpr std::uint32_t number_of(WakeAddress address) noexcept {
+  return static_cast<std::uint32_t>((address & kWakeAddressMask) >> 32);
+}
+constexpr std::uint32_t id_of(WakeAddress address) noexcept {
+  return static_cast<std::uint32_t>(address);
+}
+
+// The message of a wake-up that says what to check. A pipe takes it whole.
+using WakeText = std::array<char, 32>;
+
+// What a listener is sent. A pipe for bytes has one page, so that it uses little of the user's pipe memory.
+enum class WakeKind { kBytes, kTexts };
+
+class WakePipe {
+ public:
+  WakePipe() noexcept = default;
+  // Opens an empty pipe, whose descriptor select() takes. An error if neither a pipe nor a socket can be opened.
+  static Result<WakePipe> open(WakeKind kind);
+  // True if that descriptor of this process is a wake pipe, and no socket.
+  static bool is_own(WakeAddress address) noexcept;
+
+  // False once the program has closed the descriptor. The functions below then do nothing.
+  bool is_valid() const noexcept { return fd_.valid(); }
+  bool is_ours() const noexcept { return fd_.is_ours(); }
+  int number() const noexcept { return fd_.number(); }
+  const CheckedFd& descriptor() const noexcept { return fd_; }
+  WakeAddress address() const noexcept { return address_; }
+  void close() noexcept { *this = {}; }
+
+  // Makes the descriptor readable.
+  void wake() const noexcept;
+  // Takes all bytes: the descriptor is not readable until the next wake-up.
+  void drain() const noexcept;
+  // Takes up to out.size() texts. Returns false if no more are waiting. Sets `damaged` if there were bytes that are no
+  // text: then it took all that waited, and `received` is 0.
+  bool receive(std::span<WakeText> out, std::size_t& received, bool& damaged) const noexcept;
+  // Number of texts that the pipe holds; it loses those that come then. 0: unknown.
+  std::uint64_t max_waiting_texts() const noexcept;
+
+ private:
+  WakePipe(CheckedFd fd, WakeAddress address) noexcept : fd_(std::move(fd)), address_(address) {}
+  static Result<WakePipe> open_pipe(WakeKind kind);
+  static Result<WakePipe> open_socket();
+
+  CheckedFd fd_;
+  WakeAddress address_ = 0;
+};
+
+// Returns when one of the descriptors can be read, after `most_ns`, or because of a signal. kOs: more descriptors than
+// this process may have. May throw std::bad_alloc.
+Status wait_readable(std::span<const int> descriptors, std::int64_t most_ns);
+
+}  // namespace shmtree::platform

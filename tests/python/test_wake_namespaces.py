@@ -1,0 +1,243 @@
+"""Wake-ups reach processes in other network namespaces; those that cannot be reached find their messages."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import select
+import subprocess
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shmtree
+from shmtree import _wakes
+from shmtree.replay import ReplayBuffer
+
+CLONE_NEWNET = 0x40000000
+PR_SET_DUMPABLE = 4
+PATIENCE = 120
+
+may_make_namespaces = pytest.mark.skipif(
+    subprocess.run(["unshare", "--net", "true"], capture_output=True, check=False).returncode != 0,
+    reason="this user may not make a network namespace",
+)
+
+
+class Elsewhere:
+    """A process that puts `value` each time it is told to, first in a network namespace of its own if it is foreign."""
+
+    def __init__(self, put: Callable[[object], object], value: object, foreign: bool) -> None:
+        self._go_read, self._go = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            ok = not foreign or leave_network_namespace()
+            while ok and os.read(self._go_read, 1) == b"1":
+                put(value)
+            os._exit(not ok)
+
+    def put(self) -> None:
+        os.write(self._go, b"1")
+
+    def __enter__(self) -> Elsewhere:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.write(self._go, b"0")
+        assert os.waitpid(self._pid, 0)[1] == 0
+        os.close(self._go_read)
+        os.close(self._go)
+
+
+def ends_of(kind: str, arena: shmtree.Arena) -> tuple[Callable[[object], object], Any]:
+    if kind == "pair":
+        sender, receiver = arena.create_pair()
+        return sender.put, receiver
+    if kind == "queue":
+        queue = arena.Queue()
+        return queue.put, queue
+    broadcast = shmtree.Broadcast(8)
+    return broadcast.put, broadcast.subscribe()
+
+
+def calls_of(kind: str, arena: shmtree.Arena) -> tuple[Callable[[object], object], Callable[[], object]]:
+    if kind == "latest":
+        latest = shmtree.Latest()
+        return latest.publish, lambda: latest.get(timeout=PATIENCE)[1]
+    if kind == "replay":
+        buffer = ReplayBuffer(8, example=0, arena=arena)
+        return buffer.add, lambda: buffer.sample(1, timeout=PATIENCE).data[0]
+    put, receiver = ends_of(kind, arena)
+    return put, lambda: receiver.get(timeout=PATIENCE)
+
+
+def in_child(act: Callable[[], bool]) -> int:
+    """The status of a forked child that exits with 0 if `act` returns True."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(not act())
+        finally:
+            traceback.print_exc()
+            os._exit(2)
+    return os.waitpid(pid, 0)[1]
+
+
+def leave_network_namespace() -> bool:
+    return ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) == 0
+
+
+class Waiter:
+    """A process that makes a call which sleeps, in a network namespace of its own if it is foreign."""
+
+    def __init__(self, get: Callable[[], object], is_right: Callable[[Any], bool], foreign: bool = False) -> None:
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                os._exit(not ((not foreign or leave_network_namespace()) and is_right(get())))
+            finally:
+                traceback.print_exc()
+                os._exit(2)
+
+    def wait_until_asleep(self) -> None:
+        """Returns once the process is in a futex wait."""
+        path = Path(f"/proc/{self._pid}/wchan")
+        while "futex" not in path.read_text():
+            assert os.waitpid(self._pid, os.WNOHANG) == (0, 0), "the process did not wait"
+
+    def __enter__(self) -> Waiter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert os.waitpid(self._pid, 0)[1] == 0
+
+
+@may_make_namespaces
+@pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
+def test_fileno_is_readable_once_a_foreign_process_puts(kind: str, arena: shmtree.Arena) -> None:
+    put, receiver = ends_of(kind, arena)
+    with Elsewhere(put, "foreign", True) as foreign, Elsewhere(put, "near", False) as near:
+        descriptor = receiver.fileno()
+        for value, sender in 2 * [("foreign", foreign), ("near", near)]:
+            assert not select.select([descriptor], [], [], 0)[0]
+            sender.put()
+            assert select.select([descriptor], [], [], PATIENCE)[0]
+            assert receiver.get(timeout=PATIENCE) == value
+    receiver.close()
+
+
+@may_make_namespaces
+@pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
+def test_a_coroutine_is_woken_by_a_foreign_process(
+    kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the checks that a loop makes every now and then."""
+    monkeypatch.setattr(_wakes, "SLICE_S", 10 * PATIENCE)
+    put, receiver = ends_of(kind, arena)
+
+    async def main(senders: list[tuple[str, Elsewhere]]) -> None:
+        for value, sender in senders:
+            getting = asyncio.ensure_future(receiver.get_async(timeout=PATIENCE))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            sender.put()
+            assert await getting == value
+
+    with Elsewhere(put, "foreign", True) as foreign, Elsewhere(put, "near", False) as near:
+        asyncio.run(main(2 * [("foreign", foreign), ("near", near)]))
+    receiver.close()
+
+
+@may_make_namespaces
+@pytest.mark.parametrize("kind", ["pair", "queue", "broadcast", "latest", "replay"])
+def test_a_sleeping_call_is_woken_by_a_foreign_process(kind: str, arena: shmtree.Arena) -> None:
+    put, get = calls_of(kind, arena)
+    with Elsewhere(put, 7, True) as foreign, Waiter(get, lambda got: got == 7) as waiter:
+        waiter.wait_until_asleep()
+        foreign.put()
+
+
+@may_make_namespaces
+@pytest.mark.parametrize("kind", ["pair", "queue", "broadcast", "latest", "replay"])
+def test_a_foreign_process_that_sleeps_is_woken(kind: str, arena: shmtree.Arena) -> None:
+    put, get = calls_of(kind, arena)
+    with Waiter(get, lambda got: got == 7, foreign=True) as waiter:
+        waiter.wait_until_asleep()
+        put(7)
+
+
+@may_make_namespaces
+def test_latest_get_async_sees_a_foreign_process_publish(arena: shmtree.Arena) -> None:
+    latest = shmtree.Latest()
+    with Elsewhere(latest.publish, 7, True) as foreign:
+
+        async def main() -> None:
+            getting = asyncio.ensure_future(latest.get_async(timeout=PATIENCE))
+            await asyncio.sleep(0)
+            foreign.put()
+            assert (await getting)[1] == 7
+
+        asyncio.run(main())
+    latest.close()
+
+
+@pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
+def test_a_process_that_is_not_dumpable_is_woken(
+    kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_wakes, "SLICE_S", 10 * PATIENCE)
+    put, receiver = ends_of(kind, arena)
+    with Elsewhere(put, "x", False) as sender:
+
+        def listen() -> bool:
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+            got = []
+            for _ in range(2):
+                descriptor = receiver.fileno()
+                got.append(not select.select([descriptor], [], [], 0)[0])
+                sender.put()
+                got.append(select.select([descriptor], [], [], PATIENCE)[0] == [descriptor])
+                got.append(receiver.get(timeout=PATIENCE) == "x")
+
+            async def main() -> bool:
+                getting = asyncio.ensure_future(receiver.get_async(timeout=PATIENCE))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                sender.put()
+                return bool(await getting == "x")
+
+            got += [asyncio.run(main()), asyncio.run(main())]
+            return all(got)
+
+        assert in_child(listen) == 0
+    receiver.close()
+
+
+@may_make_namespaces
+@pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
+def test_an_undumpable_process_finds_foreign_messages(kind: str, arena: shmtree.Arena) -> None:
+    """No wake-up reaches it, so it finds the message when it checks, four times a second."""
+    put, receiver = ends_of(kind, arena)
+    with Elsewhere(put, "x", True) as foreign:
+
+        def listen() -> bool:
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0)
+            foreign.put()
+            got = [shmtree.wait([receiver], timeout=PATIENCE) == [receiver], receiver.get(timeout=PATIENCE) == "x"]
+
+            async def main() -> bool:
+                getting = asyncio.ensure_future(receiver.get_async(timeout=PATIENCE))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                foreign.put()
+                return bool(await getting == "x")
+
+            got.append(asyncio.run(main()))
+            return all(got)
+
+        assert in_child(listen) == 0
+    receiver.close()
