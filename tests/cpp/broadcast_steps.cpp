@@ -37,6 +37,12 @@ std::function<void(const std::shared_ptr<Ring>&)> reading(Policy policy) {
     reader->close();
   };
 }
+void watch_for_a_while(const std::shared_ptr<Ring>& ring) {
+  const auto reader = subscribe(ring, Policy::kBlock, true);
+  reader->fd().value();
+  for (int i = 0; i < 3; ++i) next(*reader);
+  reader->close_fd();
+}
 void put_and_leave(const std::shared_ptr<Ring>& ring) {
   put(*ring, 2, kBlockWords).value();
   ring->leave();
@@ -74,6 +80,7 @@ std::vector<Operation> operations() {
       all.push_back({"a reader, from its subscription to its end", reading(policy), words});
     }
   }
+  all.push_back({"a reader that watches for messages", watch_for_a_while, kSmallWords});
   all.push_back({"an end", put_and_leave, kBlockWords, {2}});
   all.push_back({"another's opening", open_again});
   return all;

@@ -40,6 +40,10 @@ void give_back_one(Channel& channel) {
 void requeue_one(Channel& channel) {
   channel.rejected(patience()).value()[0].requeue(patience()).value();
 }
+void watch_for_a_while(Channel& channel) {
+  channel.watchers().wake_fd(End::kReceiving).value();
+  channel.watchers().close_fd(End::kReceiving);
+}
 
 std::vector<Operation> operations() {
   std::vector<Operation> all;
@@ -61,6 +65,12 @@ std::vector<Operation> operations() {
     all.push_back({"nack after the last attempt", three_and_one_back, give_back_one, tail_of(3, 2), 2});
     all.push_back({"requeue", three_and_one_back, requeue_one, tail_of(3, 2), 1});
   }
+  const auto watched = [](Channel& channel) {
+    putting(0, 3, kInline)(channel);
+    channel.watchers().wake_fd(End::kReceiving).value();
+  };
+  all.push_back({"a watch of an end, and its end", putting(0, 3, kInline), watch_for_a_while, run_of(0, 3, 3)});
+  all.push_back({"put to an end that others watch", watched, putting(3, 1, kInline), run_of(0, 3, 4)});
   all.push_back({"growth of the ring", putting(0, 8, kInline), putting(8, 1, kInline), run_of(0, 8, 9)});
   return all;
 }
