@@ -57,7 +57,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena
 }
 
 Subscriber::~Subscriber() {
-  leave(false);
+  leave(OwnTransfers::kKeep);
 }
 
 memory::Lease Subscriber::take_subscription() noexcept {
@@ -266,15 +266,15 @@ std::uint64_t Subscriber::size() const noexcept {
 }
 
 void Subscriber::close() noexcept {
-  leave(true);
+  leave(OwnTransfers::kEnd);
 }
 
 // A forked child has no part in what its parent has claimed, and has handed over nothing.
-void Subscriber::leave(bool takes_back) noexcept {
+void Subscriber::leave(OwnTransfers transfers) noexcept {
   memory::Lease subscription = take_subscription();
   take_all_given_back().reset();  // outside the mutex
   const memory::Identity me = ring_->arena()->current_identity();
-  if (takes_back && subscription.valid()) {
+  if (transfers == OwnTransfers::kEnd && subscription.valid()) {
     memory::end_own_transfers(*ring_->arena(), memory::pack(subscription.ref()));
   }
   subscription.reset();

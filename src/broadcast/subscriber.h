@@ -86,7 +86,8 @@ class Subscriber {
   void refresh_bell() noexcept;
   std::unique_ptr<Received> take_all_given_back() noexcept;
   memory::Lease take_subscription() noexcept;
-  void leave(bool takes_back) noexcept;
+  enum class OwnTransfers { kKeep, kEnd };
+  void leave(OwnTransfers transfers) noexcept;
 
   const std::shared_ptr<Ring> ring_;
   const std::uint32_t number_;

@@ -55,7 +55,7 @@ void Membership::take_place_of_killed(End end) noexcept {
 }
 
 void Membership::leave(End end) noexcept {
-  leave(end, true);
+  leave(end, Role::kMember);
 }
 
 void Membership::make_passive(End end) noexcept {
@@ -64,7 +64,7 @@ void Membership::make_passive(End end) noexcept {
     const std::lock_guard guard(mutex_);
     if (++passive_[end] == 1 && me != memory::kNobody) state(end).passive.add(memory::slot_of(me));
   }
-  leave(end, false);
+  leave(end, Role::kPassive);
 }
 
 void Membership::end_passive(End end) noexcept {
@@ -73,12 +73,12 @@ void Membership::end_passive(End end) noexcept {
   if (--passive_[end] == 0 && me != memory::kNobody) state(end).passive.remove(memory::slot_of(me));
 }
 
-void Membership::leave(End end, bool was_part) noexcept {
+void Membership::leave(End end, Role role) noexcept {
   {
     const std::lock_guard guard(mutex_);
     if (objects_[end] == 0 || --objects_[end] != 0) return;
   }
-  leave_end(end, was_part);
+  leave_end(end, role);
 }
 
 void Membership::leave_now(End end) noexcept {
@@ -88,14 +88,14 @@ void Membership::leave_now(End end) noexcept {
     --leaving_[end];
     if (objects_[end] == 0 || --objects_[end] != 0) return;
   }
-  leave_end(end, true);
+  leave_end(end, Role::kMember);
 }
 
 // The last object has gone.
-void Membership::leave_end(End end, bool was_part) noexcept {
+void Membership::leave_end(End end, Role role) noexcept {
   if (end == End::kReceiving) returns_.give_back_before_leaving();
   watchers_.close_fd(end);
-  depart_unless_used(end, was_part);
+  depart_unless_used(end, role);
 }
 
 void Membership::leave_all() noexcept {
@@ -127,13 +127,13 @@ bool Membership::is_used_here() noexcept {
 }
 
 // The process takes no part in the end any more, unless another thread has joined it since the last object went.
-void Membership::depart_unless_used(End end, bool was_part) noexcept {
+void Membership::depart_unless_used(End end, Role role) noexcept {
   const Identity me = control_.arena.current_identity();
   if (me == memory::kNobody) return;
   {
     const std::lock_guard guard(mutex_);
     if (objects_[end] != 0 || !state(end).members.contains(memory::slot_of(me))) return;
-    if (was_part || state(end).users.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
+    if (role == Role::kMember || state(end).users.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
     state(end).members.remove(memory::slot_of(me));
     state(end).users.remove(memory::slot_of(me));
     state(end).given.remove(memory::slot_of(me));

@@ -78,10 +78,12 @@ class Membership {
   void seat(End end, Identity who) noexcept;
   void seat_child(End end, Identity child) noexcept;
   void take_place_of_killed(End end) noexcept;
-  void leave(End end, bool was_part) noexcept;
-  void leave_end(End end, bool was_part) noexcept;
+  // A process that was passive at an end leaves it without having been a member, unless it used the end.
+  enum class Role { kMember, kPassive };
+  void leave(End end, Role role) noexcept;
+  void leave_end(End end, Role role) noexcept;
   bool is_open(End end) const noexcept { return objects_[end] > leaving_[end]; }
-  void depart_unless_used(End end, bool was_part = true) noexcept;
+  void depart_unless_used(End end, Role role = Role::kMember) noexcept;
   void note_use(End end, Identity me) noexcept;
   EndState& state(End end) const noexcept { return control_.shared.ends[end]; }
 

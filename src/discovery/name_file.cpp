@@ -129,7 +129,7 @@ Result<MadeFile> make_file(const std::vector<std::string>& paths, const std::str
                            std::size_t count) {
   std::optional<Error> failure;
   for (const std::string& folder : paths) {
-    auto directory = platform::open_private_directory(folder, true);
+    auto directory = platform::open_private_directory(folder, platform::IfMissing::kCreate);
     std::string path = folder + "/" + name;
     auto made = directory ? platform::create_private_file(directory->get(), name, bytes, count) : std::move(directory);
     if (made) return MadeFile{std::move(path), std::move(*made)};
@@ -172,7 +172,7 @@ Status OpenName::remove_unless_alive() {
 
 Result<OpenName> open_path(const std::string& path) {
   const auto [folder, name] = split(path);
-  auto directory = platform::open_private_directory(folder, false);
+  auto directory = platform::open_private_directory(folder, platform::IfMissing::kFail);
   if (!directory) return std::move(directory).error();
   auto file = LockedFile::open(directory->get(), name, kNameLockTimeoutNs);
   if (!file) return std::move(file).error();

@@ -24,7 +24,7 @@ Result<std::vector<std::string>> place_paths() {
 }
 
 Result<std::optional<Place>> open_place(const std::string& path) {
-  auto directory = platform::open_private_directory(path, false);
+  auto directory = platform::open_private_directory(path, platform::IfMissing::kFail);
   if (directory) return std::optional(Place{std::move(*directory), path});
   if (platform::is_exhausted(directory.error())) return std::move(directory).error();
   return std::optional<Place>();
@@ -52,7 +52,7 @@ std::string searched(const std::vector<std::string>& paths) {
   for (std::size_t i = 0; i < paths.size(); ++i) {
     if (i != 0) text += i + 1 == paths.size() ? " and " : ", ";
     text += paths[i];
-    const auto opened = platform::open_private_directory(paths[i], false);
+    const auto opened = platform::open_private_directory(paths[i], platform::IfMissing::kFail);
     if (!opened && opened.code() != Code::kNotFound) unusable += "; " + opened.error().message;
   }
   return text + " (names are per user; this is uid " + std::to_string(platform::user_id()) + ")" + unusable;
@@ -64,7 +64,8 @@ Result<MakersLock> MakersLock::take(const std::vector<std::string>& paths, const
   const std::uint32_t key = platform::crc32c(0, name.data(), name.size());
   std::vector<platform::FileId> known;
   for (const std::string& path : paths) {
-    auto directory = platform::open_private_directory(path, made.locks_.empty());
+    auto directory = platform::open_private_directory(
+        path, made.locks_.empty() ? platform::IfMissing::kCreate : platform::IfMissing::kFail);
     if (!directory && platform::is_exhausted(directory.error())) return std::move(directory).error();
     if (!directory) continue;
     const auto id = platform::file_id(directory->get());

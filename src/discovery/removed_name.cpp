@@ -44,7 +44,7 @@ Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& 
 }
 
 Status restore(const RemovedName& removed, const std::string& name) {
-  auto directory = platform::open_private_directory(removed.folder, true);
+  auto directory = platform::open_private_directory(removed.folder, platform::IfMissing::kCreate);
   if (!directory) return std::move(directory).error();
   auto part = platform::create_private_file(directory->get(), name, removed.bytes.data(), removed.bytes.size());
   if (!part) return std::move(part).error();

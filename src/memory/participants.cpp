@@ -59,14 +59,14 @@ bool Participants::check(std::int64_t interval_ns) noexcept {
 }
 
 // Takes a byte lock and with it the slot. Slots that their last owner gave back are preferred.
-Result<ReservedSlot> Participants::claim(bool may_be_stale) {
+Result<ReservedSlot> Participants::claim(Claimable slots) {
   if (lost_descriptors_.load(std::memory_order_acquire)) return check_descriptors().error();
   const auto file = mapping_.file().get("cannot use an arena");
   if (!file) return file.error();
   auto lock = reopen(*file);
   if (!lock) return std::move(lock).error();
   for (const bool stale : {false, true}) {
-    if (stale && !may_be_stale) break;
+    if (stale && slots == Claimable::kFree) break;
     for (std::uint32_t number = 0; number < kMaxParticipants; ++number) {
       if (is_status(number, ParticipantStatus::kFree) == stale) continue;
       auto locked = try_lock_byte(lock->get(), number);
@@ -210,7 +210,7 @@ Identity Participants::claim_for_child(bool leaving) noexcept {
   child_ = ReservedSlot{};
   if (leaving || load_identity() == kNobody) return kNobody;
   try {
-    if (auto claimed = claim(false)) child_ = std::move(*claimed);
+    if (auto claimed = claim(Claimable::kFree)) child_ = std::move(*claimed);
   } catch (const std::bad_alloc&) {
   }
   return child_.identity;

@@ -58,9 +58,10 @@ class Participants {
   bool has_descriptors() noexcept;
   Status check_descriptors();
 
-  // A free slot. With `may_be_stale` also that of a dead participant: it is kStale, and must be swept by a reconcile
-  // before it holds anything. Code::kUnavailable when all 1,024 are taken by the living.
-  Result<ReservedSlot> claim(bool may_be_stale);
+  enum class Claimable { kFree, kFreeOrStale };
+  // A free slot, or that of a dead participant: such a slot is kStale, and a reconcile must sweep it before it holds
+  // anything. Code::kUnavailable when all 1,024 are taken by living processes.
+  Result<ReservedSlot> claim(Claimable slots);
   // How often this process has forked; before claim(), for enroll().
   std::uint32_t forks() const noexcept { return platform::load_acquire(forks_); }
   // Makes this process the owner of a slot that it has claimed since it had forked so often. The slot is given back

@@ -37,7 +37,7 @@ Result<Identity> Reconciler::take_identity() {
 
 // One whose owner died is swept before it holds anything, since holder bits carry no generation.
 Result<ReservedSlot> Reconciler::reserve_slot() {
-  auto claimed = parts_.participants.claim(true);
+  auto claimed = parts_.participants.claim(Participants::Claimable::kFreeOrStale);
   if (!claimed || !parts_.participants.is_status(slot_of(claimed->identity), ParticipantStatus::kStale)) return claimed;
   request_recovery(header_);
   Status swept = reconcile_as(claimed->identity, WaitContext{});

@@ -109,12 +109,6 @@ Result<UniqueFd> reopen(int fd) {
   return opened;
 }
 
-Result<UniqueFd> duplicate(int fd) {
-  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 3));
-  if (!copy.valid()) return os_error("fcntl(F_DUPFD_CLOEXEC)", errno);
-  return copy;
-}
-
 Result<UniqueFd> open_for_reading(const std::string& path) {
   UniqueFd opened(retry([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); }));
   if (!opened.valid()) return open_error(path);

@@ -49,7 +49,6 @@ Result<UniqueFd> create_memory_file(const std::string& name, std::uint64_t bytes
 Error proc_error(const std::string& what, int number);
 // A new open file description of the same file: locks taken through it are not shared with `fd`.
 Result<UniqueFd> reopen(int fd);
-Result<UniqueFd> duplicate(int fd);
 
 Result<std::uint64_t> file_size(int fd);
 // An error unless it is bytes on a disk or in memory, and no folder, device, pipe or socket.

@@ -97,8 +97,9 @@ std::string environment_variable(const char* name) {
   return value == nullptr ? std::string() : std::string(value);
 }
 
-Result<UniqueFd> open_private_directory(const std::string& path, bool create) {
-  if (create && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return os_error("mkdir " + path, errno);
+Result<UniqueFd> open_private_directory(const std::string& path, IfMissing missing) {
+  if (missing == IfMissing::kCreate && mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    return os_error("mkdir " + path, errno);
   UniqueFd fd(retry([&] { return open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
   if (!fd.valid()) {
     Error error = open_error(path);

@@ -22,8 +22,9 @@ std::vector<std::string> private_directories(const std::string& name);
 // The value of an environment variable; empty without one.
 std::string environment_variable(const char* name);
 
-// Code::kNotFound when it is not there and not to be made; Code::kOs with EPERM when it is not this user's alone.
-Result<UniqueFd> open_private_directory(const std::string& path, bool create);
+enum class IfMissing { kFail, kCreate };
+// Code::kNotFound when it is missing and is not to be created; Code::kOs with EPERM when it is not this user's alone.
+Result<UniqueFd> open_private_directory(const std::string& path, IfMissing missing);
 
 // Excludes other processes that lock the same key in the same directory, by a byte of a hidden file in it. The lock
 // goes with its holder.

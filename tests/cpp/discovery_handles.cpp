@@ -163,7 +163,8 @@ TEST_CASE("a name goes with the last that has it") {
 
 TEST_CASE("the lock of a file is free when its holder is done, also if a process was forked meanwhile") {
   const OwnDirectory directory;
-  auto opened = platform::open_private_directory((directory.path / "own").string(), true).value();
+  auto opened =
+      platform::open_private_directory((directory.path / "own").string(), platform::IfMissing::kCreate).value();
   REQUIRE(platform::create_private_file(opened.get(), "x", "first", 5).ok());
   const test::Gate done;
   std::optional<platform::LockedFile> file(platform::LockedFile::open(opened.get(), "x", 0).value());
@@ -181,7 +182,7 @@ TEST_CASE("a name is in use while anybody has a part in its file, whatever can b
   const discovery::NamedThing thing{NamedKind::kArena, arena, 0, ""};
   const std::string path = Name::create(name, thing).value()->path();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  auto opened = platform::open_private_directory(folder.string(), false).value();
+  auto opened = platform::open_private_directory(folder.string(), platform::IfMissing::kFail).value();
   char header[512] = "smtname2";  // and nobody's entry
   auto part = platform::create_private_file(opened.get(), name, header, sizeof header);
   REQUIRE(part.ok());
@@ -195,7 +196,8 @@ TEST_CASE("a name is in use while anybody has a part in its file, whatever can b
 
 TEST_CASE("a file appears whole or not at all, and never in place of another") {
   const OwnDirectory directory;
-  auto opened = platform::open_private_directory((directory.path / "own").string(), true).value();
+  auto opened =
+      platform::open_private_directory((directory.path / "own").string(), platform::IfMissing::kCreate).value();
   CHECK(platform::create_private_file(opened.get(), "x", "first", 5).ok());
   CHECK(platform::create_private_file(opened.get(), "x", "other", 5).code() == Code::kExists);
   auto file = platform::LockedFile::open(opened.get(), "x", 0).value();

@@ -20,6 +20,12 @@ using namespace shmtree::test;
 
 namespace {
 
+UniqueFd duplicate(int fd) {
+  UniqueFd copy(fcntl(fd, F_DUPFD_CLOEXEC, 3));
+  REQUIRE(copy.valid());
+  return copy;
+}
+
 // A new file with the header's first bytes of a real arena, in which `change` alters some.
 template <class Change>
 UniqueFd altered_copy(Change change) {
@@ -83,7 +89,7 @@ TEST_CASE("The smallest and the largest budget work") {
 
 TEST_CASE("Attaching to an arena that the process has gives that one") {
   auto arena = new_arena();
-  CHECK(Arena::attach(duplicate(arena->fd()).value()).value() == arena);
+  CHECK(Arena::attach(duplicate(arena->fd())).value() == arena);
   CHECK(Arena::find(arena->uuid()) == arena);
 }
 
@@ -106,9 +112,9 @@ TEST_CASE("Another process attaches by the descriptor and sees the same bytes") 
 
 TEST_CASE("An arena that was let go is gone, and its slot is free again") {
   auto arena = new_arena();
-  const UniqueFd fd = duplicate(arena->fd()).value();
+  const UniqueFd fd = duplicate(arena->fd());
   arena.reset();
-  auto again = Arena::attach(duplicate(fd.get()).value()).value();
+  auto again = Arena::attach(duplicate(fd.get())).value();
   CHECK(again->inspector().stats().participants == 1);
   CHECK(memory::slot_of(again->identity().value()) == 0);
   CHECK_FALSE(memory::needs_recovery(again->header()));
@@ -122,7 +128,7 @@ TEST_CASE("Threads find, attach to and drop arenas at once") {
     threads.emplace_back([&] {
       for (int i = 0; i < 100; ++i) {
         auto mine = new_arena(kMiB);
-        auto same = Arena::attach(duplicate(mine->fd()).value()).value();
+        auto same = Arena::attach(duplicate(mine->fd())).value();
         if (same != mine || Arena::find(kept->uuid()) != kept) good = false;
       }
     });
