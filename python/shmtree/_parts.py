@@ -100,9 +100,21 @@ def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None) -> None
 
 
 def imported_torch(may_import: bool) -> Any:
-    """Returns torch. Raises PickleRefused if this process has not imported it and `may_import` is false."""
+    """Returns torch.
+
+    Raises PickleRefused if this process has not imported it and `may_import` is false, and IncompatibleMessage if torch
+    is not installed.
+    """
     if may_import:
-        return importlib.import_module("torch")  # waits if another thread is importing it
+        try:
+            return importlib.import_module("torch")  # waits if another thread is importing it
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise IncompatibleMessage(
+                "The message holds a tensor of torch, which is not installed here: install torch, or send "
+                "tensor.numpy() instead"
+            ) from error
     torch = _core._imported_module("torch")
     if torch is None:
         raise PickleRefused(

@@ -133,7 +133,8 @@ def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
 
 def _reduce_device_array(array: Any, home: bytes | None, portable: bool) -> Any:
     leaf = _leaves.device_leaf(array, home, portable)
-    return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if leaf is None else _TABLE[type(leaf)](leaf)
+    reduce = _TABLE.get(type(leaf))  # None also for a leaf that is a kind of node, and no registered class
+    return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if reduce is None else reduce(leaf)
 
 
 def _reduce_tensor(tensor: Any, home: bytes | None, portable: bool) -> Any:

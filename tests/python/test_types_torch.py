@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -236,3 +237,19 @@ def test_get_to_a_device_that_is_not_there_receives_nothing() -> None:
     with pytest.raises(RuntimeError, match="no such device"):
         receiver.get_to("no such device")
     assert receiver.get_to("cpu") == 1
+
+
+def test_tensor_without_torch_says_what_to_install(tmp_path: Path) -> None:
+    """A receiver that may import torch, and cannot."""
+    (tmp_path / "tensor").write_bytes(shmtree.pack({"a": [torch.ones(3)]}))
+    code = """
+import sys, pathlib, shmtree
+sys.modules["torch"] = None
+try:
+    shmtree.unpack(pathlib.Path(sys.argv[1]).read_bytes(), allow_pickle=True)
+except shmtree.IncompatibleMessage as error:
+    assert "install torch" in str(error) and '["a"][0]' in str(error), error
+else:
+    sys.exit("no error")
+"""
+    subprocess.run([sys.executable, "-c", code, tmp_path / "tensor"], check=True, timeout=60)
