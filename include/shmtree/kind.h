@@ -84,6 +84,9 @@ enum class Kind : std::uint8_t {
   kMaskedArray = 73,  ///< data (array), mask (array or false), fill value (none for the default), 1 if the mask is hard
   kTensor = 74,       ///< flags 1 requires_grad, 2 is a Parameter
   kCapnp = 75,        ///< a Cap'n Proto message: the id of its root's type, its n segments
+  /// layout 0 COO, 1 CSR, 2 CSC, 3 BSR, 4 BSC; flags 1 coalesced, 2 requires_grad; shape (tuple of int); its n tensors:
+  /// indices and values of COO, otherwise compressed indices, plain indices and values
+  kSparseTensor = 76,
 };
 
 /// The name of a kind as documentation and messages write it ("str_dict"), "unknown" for a number without a kind.

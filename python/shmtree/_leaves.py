@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core, _parts, _portable
+from . import _core, _parts, _portable, _sparse
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -159,15 +159,18 @@ def receive_device(flat: Any, may_import: bool) -> Any:
 
 
 def device_leaf(thing: Any, home: bytes | None, portable: bool) -> Any:
-    """What is sent in place of a tensor or array on a device, into a channel of the arena with the uuid `home`.
+    """What is sent in place of a sparse tensor, or of a tensor or array on a device, into a channel.
 
-    None for what only pickle can send; so is all of it where there is no channel whose arena would keep the memory.
+    `home`: the uuid of the channel's arena. None for what only pickle can send; so is memory of devices where there is
+    no channel whose arena would keep it.
     NotPortable where nothing may be sent that other machines do not have.
     """
     if portable and _portable.is_on_device(thing):
         _portable.refuse(thing)
     torch = sys.modules.get("torch")
     on_host = torch is not None and isinstance(thing, torch.Tensor) and not thing.is_cuda
+    if on_host and (sparse := _sparse.leaf_of(thing)) is not None:
+        return sparse
     arena = None if home is None or on_host else _core.find_arena(home)
     if arena is None:
         return None

@@ -102,6 +102,7 @@ inline constexpr KindRow kKinds[] = {
     {Kind::kMaskedArray, "masked_array", "a masked array", "VVVL", "a..1"},
     {Kind::kTensor, "tensor", "a tensor", "LA", "3"},
     {Kind::kCapnp, "capnp", "a Cap'n Proto message", "I*A"},
+    {Kind::kSparseTensor, "sparse_tensor", "a sparse tensor", "LLV*V", "43"},
 };
 
 // What follows from a row.

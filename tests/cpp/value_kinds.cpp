@@ -47,7 +47,7 @@ TEST_CASE("one node of every kind becomes an item") {
   auto item = value::decode(test::bytes_of(builder), nullptr, blocks);
   INFO((item.ok() ? std::string() : item.error().message));
   REQUIRE(item.ok());
-  CHECK(item->size() == test::kScalarNodes + test::kContainerNodes + test::kArrayNodes + 8);
+  CHECK(item->size() == test::kScalarNodes + test::kContainerNodes + test::kArrayNodes + 9);
   for (const Item& part : *item) CHECK(name_of(part.kind()) != "unknown");
 }
 
@@ -86,6 +86,19 @@ TEST_CASE("classes of Python are containers of their parts") {
   CHECK(floats[1].as<double>() == 0.5);
   CHECK(floats.floats().size() == 2);
   CHECK(of_kind(Kind::kSet)[0].as<int>() == 7);
+}
+
+TEST_CASE("a sparse tensor is read as its shape and its dense tensors") {
+  const Item tensor = item_of(test::add_sparse_tensor);
+  CHECK(tensor.kind() == Kind::kSparseTensor);
+  CHECK_FALSE(tensor.is_sequence());
+  CHECK(std::vector(tensor.ints().begin(), tensor.ints().end()) == std::vector<std::int64_t>{0, 1});
+  REQUIRE(tensor.size() == 3);
+  CHECK(tensor.at(0).at(0).as<int>() == 3);
+  CHECK(tensor.at(1).span<const std::int64_t>()[1] == 2);
+  CHECK(tensor.at(2).span<const float>()[1] == 2);
+  CHECK(tensor.at(2).way() == "[2]");
+  CHECK_THROWS_WITH(tensor.as<int>(), "expected int, found sparse tensor");
 }
 
 TEST_CASE("the entries of a defaultdict do not include its factory") {

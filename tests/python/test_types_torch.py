@@ -93,12 +93,6 @@ def test_a_parameter_keeps_its_type() -> None:
     assert type(got) is torch.nn.Parameter and torch.equal(got, value)
 
 
-def test_other_layouts_go_through_pickle() -> None:
-    value = torch.eye(3).to_sparse()
-    got = shmtree.unpack(shmtree.pack(value))
-    assert got.layout is torch.sparse_coo and torch.equal(got.to_dense(), torch.eye(3))
-
-
 def test_a_conjugated_or_negated_view_comes_back_with_its_values() -> None:
     value = torch.tensor([1 + 2j, 3 - 4j])
     assert torch.equal(through(value.conj()), value.conj().resolve_conj())

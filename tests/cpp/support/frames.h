@@ -248,11 +248,30 @@ inline void add_capnp_node(format::FrameBuilder& builder, std::uint64_t schema_i
   }
 }
 
+// {0: 1.0, 2: 2.0} of a vector of three, in COO.
+inline void add_sparse_tensor(format::FrameBuilder& builder) {
+  static const std::int64_t indices[] = {0, 2}, shape[] = {1, 2};
+  static const float values[] = {1, 2};
+  builder.add_kind(Kind::kSparseTensor);
+  builder.add_length(0);
+  builder.add_length(1);
+  builder.add_kind(Kind::kTuple);
+  builder.add_length(1);
+  builder.add_int_node(3);
+  builder.add_length(2);
+  builder.add_kind(Kind::kTensor);
+  builder.add_length(0);
+  builder.add_array({.data = indices, .shape = shape, .ndim = 2, .dtype = DType::kInt64});
+  builder.add_kind(Kind::kTensor);
+  builder.add_length(0);
+  builder.add_array({.data = values, .shape = shape + 1, .ndim = 1, .dtype = DType::kFloat32});
+}
+
 // One node of nearly every kind, and an array of every sort: contiguous, Fortran, strided, shared, external, empty,
 // 0-d.
 inline void add_everything(format::FrameBuilder& builder, const Sample& sample) {
   builder.add_kind(Kind::kList);
-  builder.add_length(kScalarNodes + kContainerNodes + kArrayNodes + 8);
+  builder.add_length(kScalarNodes + kContainerNodes + kArrayNodes + 9);
   add_scalars(builder);
   add_containers(builder);
   add_arrays(builder, sample);
@@ -279,6 +298,7 @@ inline void add_everything(format::FrameBuilder& builder, const Sample& sample) 
   builder.add_array({.data = sample.lonely, .shape = five, .ndim = 1, .dtype = DType::kBFloat16});
   const auto words = std::as_bytes(std::span(sample.lonely));
   add_capnp_node(builder, 0xd8a1b2c3d4e5f607, {words.first(24), words.last(16), {}});
+  add_sparse_tensor(builder);
 }
 
 inline Bytes everything() {

@@ -1,0 +1,194 @@
+"""Sparse tensors of torch are native: all layouts, with their dense parts as buffers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from frame_writer import Writer
+
+import shmtree
+from shmtree import _core
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+
+SPARSE_TENSOR, TENSOR = 76, 74
+INT64, FLOAT32 = 8, 11
+
+
+class Unnamed:
+    """Has no native kind, so that its message goes through pickle."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Unnamed
+
+
+def dense() -> Any:
+    return torch.tensor([[0.0, 2.0, 0.0, 0.0], [3.0, 0.0, 0.0, 4.0], [0.0, 0.0, 0.0, 0.0], [5.0, 0.0, 0.0, 6.0]])
+
+
+def uncoalesced(**options: Any) -> Any:
+    indices = torch.tensor([[0, 1, 1], [2, 0, 0]])
+    return torch.sparse_coo_tensor(indices, torch.tensor([1.0, 2.0, 3.0]), (2, 3), check_invariants=True, **options)
+
+
+def hybrid() -> Any:
+    return torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.ones(2, 3), (4, 3), check_invariants=True)
+
+
+#: Each is made in its test, since torch warns when the first one is made.
+VALUES = {
+    "coo": lambda: dense().to_sparse(),
+    "csr": lambda: dense().to_sparse_csr(),
+    "csc": lambda: dense().to_sparse_csc(),
+    "bsr": lambda: dense().to_sparse_bsr((2, 2)),
+    "bsc": lambda: dense().to_sparse_bsc((2, 2)),
+    "uncoalesced": uncoalesced,
+    "hybrid": hybrid,
+    "empty": lambda: torch.zeros(2, 3).to_sparse(),
+    "bfloat16": lambda: dense().to(torch.bfloat16).to_sparse(),
+    "complex": lambda: (dense() * 1j).to_sparse(),
+    "batch of csr": lambda: torch.stack([dense(), dense()]).to_sparse_csr(),
+    "gradient": lambda: uncoalesced(requires_grad=True),
+}
+
+
+def parts(tensor: Any) -> list[Any]:
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
+    names = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
+    return [*(getattr(tensor, name)() for name in names), tensor.values()]
+
+
+def assert_same_sparse(got: Any, want: Any) -> None:
+    assert type(got) is torch.Tensor
+    about = [(t.layout, t.dtype, t.shape, t.requires_grad) for t in (got, want)]
+    assert about[0] == about[1]
+    if want.layout is torch.sparse_coo:
+        assert got.is_coalesced() == want.is_coalesced()
+    for got_part, want_part in zip(parts(got.detach()), parts(want.detach()), strict=True):
+        assert got_part.dtype == want_part.dtype and torch.equal(got_part, want_part)
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("trusted", [False, True])
+def test_sparse_tensor_comes_back(name: str, trusted: bool) -> None:
+    value = VALUES[name]()
+    frame = shmtree.pack({"t": [value]}, allow_pickle=False)
+    assert "sparse_tensor" in _core._describe(frame)
+    for options in ({}, {"copy": True}, {"copy": False}):
+        got = shmtree.unpack(bytearray(frame), allow_pickle=trusted, **options)
+        assert_same_sparse(got["t"][0], value)
+
+
+def test_sparse_tensor_through_a_channel() -> None:
+    sender, receiver = shmtree.create_pair()
+    for make in VALUES.values():
+        value = make()
+        sender.put(value)
+        assert_same_sparse(receiver.get(timeout=30), value)
+
+
+def test_values_and_trusted_indices_are_views() -> None:
+    value = torch.sparse_coo_tensor(
+        torch.arange(20_000)[None], torch.ones(20_000), (20_000,), is_coalesced=True, check_invariants=True
+    )
+    frame = bytearray(shmtree.pack(value))
+    memory = np.frombuffer(frame, np.uint8)
+
+    def is_view(tensor: Any) -> bool:
+        return bool(memory.ctypes.data <= tensor.data_ptr() < memory.ctypes.data + memory.nbytes)
+
+    trusted, other = shmtree.unpack(frame, allow_pickle=True), shmtree.unpack(frame)
+    assert [is_view(part) for part in parts(trusted)] == [True, True]
+    assert [is_view(part) for part in parts(other)] == [False, True]
+    assert all((part.data_ptr() - memory.ctypes.data) % 64 == 0 for part in parts(trusted))
+
+
+def test_the_same_sparse_tensor_twice_is_one_object() -> None:
+    value = uncoalesced()
+    got = shmtree.unpack(shmtree.pack([value, value], allow_pickle=False))
+    assert got[0] is got[1]
+
+
+def test_sparse_tensor_goes_in_portable_frames_and_in_pickles() -> None:
+    value = uncoalesced()
+    assert_same_sparse(shmtree.unpack(shmtree.pack(value, portable=True)), value)
+    got = shmtree.unpack(shmtree.pack([value, Unnamed()]))
+    assert_same_sparse(got[0], value)
+
+
+def test_sparse_parameters_go_through_pickle() -> None:
+    value = torch.nn.Parameter(uncoalesced())
+    got = shmtree.unpack(shmtree.pack(value))
+    assert type(got) is torch.nn.Parameter
+    with pytest.raises(shmtree.PickleRefused):
+        shmtree.pack(value, allow_pickle=False)
+
+
+def test_sparse_tensor_without_torch_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "sparse").write_bytes(shmtree.pack({"a": [uncoalesced()]}))
+    code = """
+import sys, pathlib, shmtree
+sys.modules["torch"] = None
+frame = pathlib.Path(sys.argv[1]).read_bytes()
+for allow_pickle, wanted in ((True, "install torch"), (False, "import torch")):
+    try:
+        shmtree.unpack(frame, allow_pickle=allow_pickle)
+    except shmtree.Error as error:
+        assert wanted in str(error), error
+    else:
+        sys.exit("no error")
+"""
+    subprocess.run([sys.executable, "-c", code, tmp_path / "sparse"], check=True, timeout=60)
+
+
+def frame(layout: int, flags: int, shape: Any, *tensors: tuple[int, tuple[int, ...], bytes]) -> bytes:
+    writer = Writer().kind(SPARSE_TENSOR).length(layout).length(flags).value(shape).length(len(tensors))
+    for number, (dtype, extents, contents) in enumerate(tensors):
+        writer.kind(TENSOR).length(0).buffer(contents).descriptor(dtype, 0, len(extents), number).lengths(extents)
+    return writer.frame()
+
+
+def longs(*numbers: int) -> bytes:
+    return np.array(numbers, np.int64).tobytes()
+
+
+ONES = np.ones(2, np.float32).tobytes()
+INDICES, ELEMENTS = (INT64, (1, 2), longs(0, 1)), (FLOAT32, (2,), ONES)
+
+
+def test_well_formed_frame_is_accepted() -> None:
+    assert_same_sparse(shmtree.unpack(frame(0, 1, (3,), INDICES, ELEMENTS)), torch.tensor([1.0, 1.0, 0.0]).to_sparse())
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(frame(5, 1, (3,), INDICES, ELEMENTS), id="unknown layout"),
+        pytest.param(frame(0, 4, (3,), INDICES, ELEMENTS), id="unknown flags"),
+        pytest.param(frame(0, 1, (1,), INDICES, ELEMENTS), id="index out of range"),
+        pytest.param(frame(0, 1, (3,), (INT64, (1, 2), longs(0, -1)), ELEMENTS), id="negative index"),
+        pytest.param(frame(0, 1, (3,), (INT64, (1, 2), longs(1, 1)), ELEMENTS), id="not coalesced"),
+        pytest.param(frame(0, 1, (3, 3), INDICES, ELEMENTS), id="other dimensions"),
+        pytest.param(frame(0, 1, (3,), INDICES), id="no values"),
+        pytest.param(frame(0, 1, (-3,), INDICES, ELEMENTS), id="negative extent"),
+        pytest.param(frame(0, 1, ("a",), INDICES, ELEMENTS), id="extent that is no int"),
+        pytest.param(frame(0, 1, 3, INDICES, ELEMENTS), id="shape that is no tuple"),
+        pytest.param(
+            frame(1, 0, (1, 3), (INT64, (2,), longs(0, 9)), (INT64, (2,), longs(0, 1)), ELEMENTS), id="rows too long"
+        ),
+        pytest.param(
+            frame(1, 0, (1, 3), (INT64, (2,), longs(0, 2)), (INT64, (2,), longs(0, 7)), ELEMENTS), id="column too large"
+        ),
+    ],
+)
+def test_damaged_sparse_tensor_is_corrupt(damaged: bytes) -> None:
+    with pytest.raises(shmtree.CorruptMessage):
+        shmtree.unpack(damaged)
