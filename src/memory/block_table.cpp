@@ -30,7 +30,7 @@ void BlockTable::make_live(BlockRef ref) noexcept {
   if (block == nullptr) return;
   std::uint64_t word = load_acquire(block->word);
   if (state_of(word) == BlockState::kWriting && generation_of_block(word) == ref.generation) {
-    compare_swap(block->word, word, live_word(ref.generation));
+    compare_swap_seq_cst(block->word, word, live_word(ref.generation));
   }
 }
 

@@ -126,6 +126,8 @@ enum class BlockState : std::uint32_t { kFree = 0, kWriting = 1, kLive = 2 };
 constexpr std::uint64_t block_word(BlockState state, Identity writer, std::uint32_t generation) noexcept {
   return std::uint64_t{static_cast<std::uint32_t>(state)} << 62 | std::uint64_t{writer} << 32 | generation;
 }
+// Stored sequentially consistent: the holder bits are read after that, and a process that undoes an optimistic pin clears
+// its bit and then reads the word. One of the two sees the other (Reclaimer::collect_after_doubt).
 constexpr std::uint64_t live_word(std::uint32_t generation) noexcept {
   return block_word(BlockState::kLive, kNobody, generation);
 }

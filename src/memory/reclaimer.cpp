@@ -22,7 +22,7 @@ void OwnedBlock::publish() noexcept {
   Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
   std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
   // A receiver may have done it already, and even have released the block.
-  compare_swap(reclaimer.table_.entry(ref_.id)->word, word, live_word(ref_.generation));
+  compare_swap_seq_cst(reclaimer.table_.entry(ref_.id)->word, word, live_word(ref_.generation));
 }
 
 void OwnedBlock::give_back() noexcept {
@@ -33,7 +33,7 @@ void OwnedBlock::give_back() noexcept {
   // Nobody else knows it, so it needs no walk, whatever it was to become.
   store_relaxed(entry->kind, static_cast<std::uint32_t>(BlockKind::kMessage));
   std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
-  if (compare_swap(entry->word, word, live_word(ref_.generation))) {
+  if (compare_swap_seq_cst(entry->word, word, live_word(ref_.generation))) {
     reclaimer.collect(ref_);
   }
 }
@@ -98,7 +98,9 @@ bool Reclaimer::defer_free(BlockRef ref, Identity me) noexcept {
     std::atomic<std::uint64_t>& place = mine.deferred_frees[(ref.id.index() + i) % kDeferredFrees];
     std::uint64_t empty = 0;
     if (load_relaxed(place) == 0 && compare_swap(place, empty, packed)) {
-      store_seq_cst(header_.deferred_hint, 1u);
+      // A read-modify-write, not a store: run_deferred_frees() takes back the last process's hint, and has to see what
+      // the processes before it deferred.
+      exchange_seq_cst(header_.deferred_hint, 1u);
       fence_seq_cst();
       return true;
     }
@@ -243,7 +245,7 @@ bool Reclaimer::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes)
   store_relaxed(block.size, keep);
   store_relaxed(block.kind, static_cast<std::uint32_t>(BlockKind::kMessage));
   set_bits(block.flags, std::uint32_t{kTrimmed});
-  store_release(block.word, live_word(ref.generation));
+  store_seq_cst(block.word, live_word(ref.generation));
   if (const Identity me = participants_.current(); me != kNobody) free_or_defer(ref, me);
   return given;
 }

@@ -139,7 +139,7 @@ void ReconcilePass::forget_dead_in(BlockId id, BlockEntry& block) noexcept {
   if (state_of(word) != BlockState::kWriting || !snapshot_.is_unchanged(id, word)) return;
   if (!dead_.is_dead_writer(writer_of(word))) return;
   if (snapshot_.is_marked(id)) {  // a message like any other
-    compare_swap(block.word, word, live_word(generation_of_block(word)));
+    compare_swap_seq_cst(block.word, word, live_word(generation_of_block(word)));
     return;
   }
   // Nobody will ever finish it. It may have been killed between raising `committed` and the pages, or between the pages

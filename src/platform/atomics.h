@@ -76,6 +76,11 @@ inline T exchange_seq_cst(std::atomic<T>& a, T value) noexcept {
   return a.exchange(value, std::memory_order_seq_cst);
 }
 template <class T>
+inline bool compare_swap_seq_cst(std::atomic<T>& a, T& expected, T desired) noexcept {
+  crash_point();
+  return a.compare_exchange_strong(expected, desired, std::memory_order_seq_cst);
+}
+template <class T>
 inline T load_seq_cst(const std::atomic<T>& a) noexcept {
   return a.load(std::memory_order_seq_cst);
 }
