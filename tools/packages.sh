@@ -33,6 +33,10 @@ present() {
     debootstrap) have debootstrap ;;
     doxygen) have doxygen ;;
     make) have make ;;
+    git) have git ;;
+    autoconf) have autoreconf ;;
+    automake) have automake ;;
+    llvm-dev) have llvm-config && [ -e "$(llvm-config --includedir)/llvm/IR/Module.h" ] ;;
     xz-utils) have xz ;;
     zlib1g-dev) has_header zlib.h ;;
     libssl-dev) has_header openssl/ssl.h ;;

@@ -1,0 +1,35 @@
+// Small messages of a Broadcast, which are in its entries (Ring::write, Ring::read: src/broadcast/ring.cpp): a reader
+// copies entries that publishers of two processes overwrite meanwhile. It has the message that it asked for, or none.
+#include "broadcast_ring.h"
+
+namespace {
+
+using namespace model;
+
+constexpr std::uint32_t kFirst = 0, kSecond = 1, kReader = 2;
+
+void read(std::uint64_t ticket) {
+  broadcast::Incoming message;
+  if (!rings[kReader]->read(ticket, message)) return;
+  const auto* value = reinterpret_cast<const std::uint64_t*>(message.small);
+  MODEL_ASSERT(message.bytes == 16 && value[0] == value[1] && "a reader accepts a torn copy");
+  MODEL_ASSERT(value[0] == 100 + ticket && "a reader takes a message for another");
+}
+
+void read_both() {
+  read(1);
+  read(0);
+}
+
+}  // namespace
+
+void model::on_free(BlockId) {}
+
+int main() {
+  for (const std::uint32_t slot : {kFirst, kSecond, kReader}) {
+    set_up(slot);
+    set_up_ring(slot, broadcast::kBroadcastUse);
+  }
+  put_small(kFirst);
+  model::in_threads<put_small_locked<kFirst>, put_small_locked<kSecond>, read_both>();
+}

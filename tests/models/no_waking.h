@@ -1,0 +1,31 @@
+// For models in which no thread sleeps: a thread that wakes checks its condition anew, so a call that sleeps is as one
+// that began later. wake.cpp covers sleep and wake-up.
+#pragma once
+
+#include "memory/arena.h"
+#include "model.h"
+
+namespace shmtree::memory {
+
+void notify_all(Event&) noexcept {}
+void EventWait::arm() noexcept {}
+EventWait::Wake EventWait::sleep() noexcept {
+  model::assume(false);
+  return Wake::kLookAgain;
+}
+
+}  // namespace shmtree::memory
+
+namespace shmtree::platform {
+
+int futex_wake(const std::atomic<std::uint32_t>&, int) noexcept {
+  return 0;
+}
+std::int64_t monotonic_ns() noexcept {
+  return 1;
+}
+std::int64_t Deadline::remaining_ns(std::int64_t most_ns) const noexcept {
+  return most_ns;
+}
+
+}  // namespace shmtree::platform

@@ -1,0 +1,33 @@
+// A full ring of a channel: the sender writes a slot again that the receiver is reading. What is received is what was
+// put, in order, and no slot is written while it is read.
+#include "channel_ring.h"
+
+namespace {
+
+using namespace model;
+
+constexpr std::uint64_t kMessages = 2;
+constexpr int kCalls = 3;
+
+void send() {
+  std::uint64_t sent = 0;
+  for (int call = 0; call < kCalls && sent < kMessages; ++call) {
+    OwnedBlock spare;
+    const RingTail::Room room = put(sent, spare);
+    MODEL_ASSERT((room == RingTail::Room::kYes || room == RingTail::Room::kFull) && "a sender finds a ring damaged");
+    if (room == RingTail::Room::kYes) ++sent;
+  }
+}
+
+void receive_all() {
+  receive(kMessages, kCalls);
+}
+
+}  // namespace
+
+void model::on_free(BlockId) {}
+
+int main() {
+  set_up_channel(1);
+  model::in_threads<send, receive_all>();
+}

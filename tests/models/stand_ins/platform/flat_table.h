@@ -1,0 +1,39 @@
+// In place of the hash table: a process has one entry at a time here, and the table is memory of that process alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace shmtree::platform {
+
+template <class Entry>
+class FlatTable {
+ public:
+  template <class HashOf>
+  bool make_space(HashOf) noexcept {
+    return true;
+  }
+  template <class Matches>
+  Entry& place(std::uint64_t, Matches) noexcept {
+    return entry_;
+  }
+  void insert(Entry& place, const Entry& entry) noexcept { place = entry; }
+  template <class Matches>
+  Entry* find(std::uint64_t, Matches matches) noexcept {
+    return !entry_.is_free() && matches(entry_) ? &entry_ : nullptr;
+  }
+  template <class HashOf>
+  void erase(Entry* entry, HashOf) noexcept {
+    *entry = Entry{};
+  }
+  void clear() noexcept { entry_ = Entry{}; }
+  template <class Visit>
+  void for_each(Visit visit) {
+    if (!entry_.is_free()) visit(entry_);
+  }
+
+ private:
+  Entry entry_{};
+};
+
+}  // namespace shmtree::platform
