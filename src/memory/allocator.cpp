@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "memory/event.h"
+#include "memory/wait_until.h"
 #include "platform/clock.h"
 #include "platform/file.h"
 #include "platform/machine.h"
@@ -172,23 +172,25 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
                                              in_words(pool.max_bytes()) + " (max_bytes)"};
   }
   const Request request{bytes, parts_.table.geometry().round_to_pages(std::max<std::uint64_t>(bytes, 1)), kind};
-  EventWait waiting(header_.space, {parts_.participants, WaitFor::kMemory}, wait);
+  Result<OwnedBlock> block = OwnedBlock{};
+  bool short_of_machine = false;
+  const auto ready = [&] {
+    short_of_machine = false;
+    block = try_allocate(request, wait, &short_of_machine);
+    return !block || block->valid();
+  };
   std::int64_t hoarded_since = 0;
   bool repaired_now = false;  // since the last sleep: what is marked again at once must not keep the call from ending
-  for (bool looked = false;; looked = true) {
-    if (looked) waiting.arm();
-    bool short_of_machine = false;
-    auto block = try_allocate(request, wait, &short_of_machine);
-    if (!block || block->valid()) return block;
-    if (!looked && !pool.counts_are_possible()) request_recovery(header_);
-    if (!repaired_now && parts_.participants.check(wait_policy::alive_within_ns(looked))) {
+  const auto attend = [&](bool first) -> Result<bool> {
+    if (first && !pool.counts_are_possible()) request_recovery(header_);
+    if (!repaired_now && parts_.participants.check(wait_policy::alive_within_ns(!first))) {
+      repaired_now = true;
       Status repaired = reconciler_.reconcile(wait);
       if (!repaired) return std::move(repaired).error();
-      repaired_now = true;
-      continue;
+      return true;
     }
     const Shrinker shrink = g_shrinker.load(std::memory_order_acquire);
-    if (shrink != nullptr && shrink(header_, request.pages, wait)) continue;
+    if (shrink != nullptr && shrink(header_, request.pages, wait)) return true;
     const bool stuck =
         pool.held_bytes() >= pool.used_bytes() || is_kept_by_pins(bytes);  // what is queued would not help
     const std::int64_t now = monotonic_ns();
@@ -196,20 +198,20 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     if (stuck && hoarded_since == 0) hoarded_since = now;
     const bool impatient = wait.deadline.is_immediate() || now - hoarded_since >= wait_policy::kHoardPatienceNs;
     if (stuck && impatient) return no_room(bytes, short_of_machine);
-    if (!looked) continue;
-    switch (waiting.sleep()) {
-      case EventWait::Wake::kLookAgain: repaired_now = false; break;
-      case EventWait::Wake::kInterrupted: return Error{Code::kInterrupted, "interrupted while waiting for memory"};
-      case EventWait::Wake::kTimedOut:
-        if (short_of_machine) {
-          Error error = no_room(bytes, true);
-          error.code = Code::kFull;
-          return error;
-        }
-        return Error{Code::kFull, "no room for " + in_words(bytes) + " in time: " + in_words(pool.used_bytes()) +
-                                      " of the budget of " + in_words(pool.max_bytes()) + " are in use"};
-    }
+    repaired_now = false;
+    return false;
+  };
+  EventWait waiting(header_.space, {parts_.participants, WaitFor::kMemory}, wait);
+  auto came = wait_until(waiting, wait, "memory", ready, attend);
+  if (!came) return std::move(came).error();
+  if (*came) return block;
+  if (short_of_machine) {
+    Error error = no_room(bytes, true);
+    error.code = Code::kFull;
+    return error;
   }
+  return Error{Code::kFull, "no room for " + in_words(bytes) + " in time: " + in_words(pool.used_bytes()) +
+                                " of the budget of " + in_words(pool.max_bytes()) + " are in use"};
 }
 
 Error Allocator::no_room(std::uint64_t bytes, bool short_of_machine) const {

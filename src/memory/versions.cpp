@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "memory/event.h"
+#include "memory/wait_until.h"
 #include "platform/atomics.h"
 #include "platform/copy.h"
 #include "platform/machine.h"
@@ -19,6 +19,7 @@ using namespace platform::wait_policy;
 namespace {
 
 constexpr int kOvertakenOften = 2;
+constexpr const char* kArray = "a shared array";
 
 constexpr bool is_odd(std::uint64_t sequence) noexcept {
   return sequence % 2 != 0;
@@ -110,15 +111,10 @@ Status Versions::begin_write(const WaitContext& wait) const {
     const Participant& slot = arena_->participants().slot_of_identity(reader & ~(kHeld | kContended));
     return now - gave_way_ns < kReaderGraceNs && !is_stopped(load_relaxed(slot.pid));
   };
-  while (gives_way() || !take(shared_->writer, *me)) {
-    waiting.arm();
-    if (!gives_way() && take(shared_->writer, *me)) break;
-    const EventWait::Wake woken = waiting.sleep();
-    if (woken == EventWait::Wake::kInterrupted) return interrupted();
-    if (woken != EventWait::Wake::kTimedOut) continue;
-    if (take(shared_->writer, *me)) break;
-    return timed_out("others wrote this shared array");
-  }
+  auto came = wait_until(
+      waiting, wait, kArray, [&] { return !gives_way() && take(shared_->writer, *me); }, attend_to_nothing);
+  if (!came) return std::move(came).error();
+  if (!*came && !take(shared_->writer, *me)) return timed_out("others wrote this shared array");
   store_relaxed(shared_->writer_pid, process_id());
   // Release: a reader that sees the odd sequence sees the writer too, and does not take it for dead.
   store_release(shared_->sequence, load_relaxed(shared_->sequence) | 1);
@@ -184,13 +180,16 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
   for (;;) {
     const std::uint64_t before = load_acquire(shared_->sequence);
     if (is_odd(before)) {
-      if (is_torn_at(before)) return torn();
       was_overtaken();  // also by one write after the other, each of which began before this one looked
-      waiting.arm();
-      if (load_acquire(shared_->sequence) != before) continue;
-      const EventWait::Wake woken = waiting.sleep();
-      if (woken == EventWait::Wake::kInterrupted) return interrupted();
-      if (woken == EventWait::Wake::kTimedOut) return timed_out("others wrote this shared array");
+      const auto attend = [&](bool first) -> Result<bool> {
+        if (is_torn_at(before)) return torn();
+        if (!first) was_overtaken();
+        return false;
+      };
+      auto came = wait_until(
+          waiting, wait, kArray, [&] { return load_acquire(shared_->sequence) != before; }, attend);
+      if (!came) return std::move(came).error();
+      if (!*came) return timed_out("others wrote this shared array");
       continue;
     }
     {
@@ -207,14 +206,11 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
 
 Result<std::uint64_t> Versions::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
   EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kNewer}, wait);
-  for (;;) {
-    if (version() > known) return version();
-    waiting.arm();
-    if (version() > known) return version();
-    const EventWait::Wake woken = waiting.sleep();
-    if (woken == EventWait::Wake::kInterrupted) return interrupted();
-    if (woken == EventWait::Wake::kTimedOut) return timed_out("nobody wrote this shared array");
-  }
+  auto came = wait_until(
+      waiting, wait, kArray, [&] { return version() > known; }, attend_to_nothing);
+  if (!came) return std::move(came).error();
+  if (!*came) return timed_out("nobody wrote this shared array");
+  return version();
 }
 
 }  // namespace shmtree::memory

@@ -1,0 +1,118 @@
+// The loop of calls that sleep at an event: what it checks, in which order, and what ends it.
+#include <string>
+#include <thread>
+
+#include "memory/wait_until.h"
+#include "support/arenas.h"
+#include "support/catch2.h"
+#include "support/waits.h"
+
+using namespace shmtree;
+using namespace shmtree::test;
+using memory::attend_to_nothing;
+
+namespace {
+
+// A wait at an event of its own. Notes 'r' for each check, capital if the event was armed, and 'a' for each attend().
+class Waiter {
+ public:
+  template <class Ready, class Attend>
+  Result<bool> wait(const WaitContext& context, Ready ready, Attend attend) {
+    memory::EventWait waiting(event, {arena_->participants(), memory::WaitFor::kRows}, context);
+    const auto noted_ready = [&] {
+      steps += load_relaxed(event.waiters) != 0 ? 'R' : 'r';
+      return ready();
+    };
+    const auto noted_attend = [&](bool first) {
+      steps += first ? 'a' : 'A';
+      return attend(first);
+    };
+    return memory::wait_until(waiting, context, "tests", noted_ready, noted_attend);
+  }
+
+  memory::Event event{};
+  std::string steps;
+
+ private:
+  std::shared_ptr<Arena> arena_ = new_arena();
+};
+
+bool never() {
+  return false;
+}
+
+struct Interrupting final : platform::WaitHooks {
+  void before_block() noexcept override {}
+  void after_block() noexcept override {}
+  bool interrupted() noexcept override { return true; }
+};
+
+}  // namespace
+
+TEST_CASE("A wait whose condition holds arms and attends to nothing") {
+  Waiter waiter;
+  CHECK(waiter
+            .wait(
+                no_wait(), [] { return true; }, attend_to_nothing)
+            .value());
+  CHECK(waiter.steps == "r");
+}
+
+TEST_CASE("A call that may not wait attends once and checks again without arming") {
+  Waiter waiter;
+  CHECK_FALSE(waiter.wait(no_wait(), never, attend_to_nothing).value());
+  CHECK(waiter.steps == "rar");
+  CHECK(load_relaxed(waiter.event.waiters) == 0);
+}
+
+TEST_CASE("A call that waits checks again once it is armed, and after its deadline") {
+  Waiter waiter;
+  CountedWaits waits;
+  CHECK_FALSE(waiter.wait(waits.until(Deadline::after_ns(1'000'000)), never, attend_to_nothing).value());
+  CHECK(waiter.steps.starts_with("rRa"));
+  CHECK(waiter.steps.ends_with("AR"));
+  CHECK(waits.blocks >= 1);
+}
+
+TEST_CASE("A change by attend() makes the call check before it sleeps") {
+  Waiter waiter;
+  CountedWaits waits;
+  bool is_ready = false;
+  const auto attend = [&](bool) -> Result<bool> { return is_ready = true; };
+  CHECK(waiter
+            .wait(
+                waits.until(Deadline::never()), [&] { return is_ready; }, attend)
+            .value());
+  CHECK(waiter.steps == "rRaR");
+  CHECK(waits.blocks == 0);
+}
+
+TEST_CASE("An error of attend() ends the wait") {
+  Waiter waiter;
+  const auto attend = [](bool) -> Result<bool> { return Error{Code::kPeerDied, "gone"}; };
+  const auto came = waiter.wait(patience(), never, attend);
+  CHECK(came.code() == Code::kPeerDied);
+  CHECK(waiter.steps == "rRa");
+}
+
+TEST_CASE("A hook that ends a wait is reported with what was waited for") {
+  Waiter waiter;
+  Interrupting hooks;
+  const auto came = waiter.wait({Deadline::after_ns(60'000'000'000), &hooks}, never, attend_to_nothing);
+  REQUIRE(came.code() == Code::kInterrupted);
+  CHECK(came.error().message == "interrupted while waiting for tests");
+}
+
+TEST_CASE("A notification ends a wait without a deadline") {
+  Waiter waiter;
+  std::atomic<bool> is_ready{false};
+  std::jthread publisher([&] {
+    while (load_relaxed(waiter.event.waiters) == 0) std::this_thread::yield();
+    is_ready = true;
+    memory::notify(waiter.event);
+  });
+  CHECK(waiter
+            .wait(
+                patience(), [&] { return is_ready.load(); }, attend_to_nothing)
+            .value());
+}
