@@ -7,7 +7,8 @@
 
 #include "channel/deadlock.h"
 #include "channel/ends.h"
-#include "memory/event.h"
+#include "memory/deaths.h"
+#include "memory/wait_until.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::channel {
@@ -18,33 +19,23 @@ namespace shmtree::channel {
 template <class Ready>
 Status wait_for_peers(const Control& control, const Ends& ends, memory::Event& event, const memory::SleepReason& reason,
                       End peers, const char* waited_for, const Ready& ready, const WaitContext& wait) {
-  using platform::wait_policy::alive_within_ns;
-  memory::EventWait waiting(event, reason, wait);
   Deadlock deadlock(control, ends, peers, wait);
-  for (bool looked = false;; looked = true) {
-    if (looked) waiting.arm();
-    if (ready()) return success();
-    if (control.arena.participants().check(alive_within_ns(looked))) {
-      Status repaired = control.arena.reconcile(wait);
-      if (!repaired) return repaired;
-      if (ready()) return success();
-    }
-    if (Status deaths = ends.report_deaths(peers); !deaths) return deaths;
+  const auto attend = [&](bool first) -> Result<bool> {
+    auto recovered = memory::recover_from_deaths(control.arena, platform::wait_policy::alive_within_ns(!first), wait);
+    if (!recovered || (*recovered && ready())) return recovered;
+    if (Status deaths = ends.report_deaths(peers); !deaths) return std::move(deaths).error();
     if (ends.is_over(peers)) {
-      if (ready()) return success();  // by the doing of the last of them, before it left
+      if (ready()) return true;  // by the doing of the last of them, before it left
       return ends.end_error(peers);
     }
-    if (looked && deadlock.is_proved()) return deadlock.error();
-    if (!looked && !wait.deadline.is_immediate()) continue;
-    switch (waiting.sleep()) {
-      case memory::EventWait::Wake::kLookAgain: break;
-      case memory::EventWait::Wake::kInterrupted:
-        return Error{Code::kInterrupted, std::string("interrupted while waiting for ") + waited_for};
-      case memory::EventWait::Wake::kTimedOut:
-        if (ready()) return success();
-        return Error{Code::kTimeout, std::string(waited_for) + " did not come in time"};
-    }
-  }
+    if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();
+    return false;
+  };
+  memory::EventWait waiting(event, reason, wait);
+  auto came = memory::wait_until(waiting, wait, waited_for, ready, attend);
+  if (!came) return std::move(came).error();
+  if (*came) return success();
+  return Error{Code::kTimeout, std::string(waited_for) + " did not come in time"};
 }
 
 }  // namespace shmtree::channel
