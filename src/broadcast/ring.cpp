@@ -397,48 +397,51 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   std::uint64_t bytes = frame;  // those that count, and so with the arrays that it refers to
   if (is_block) bytes += referred_bytes(outgoing.held.ref());
   if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
-  const memory::SleepReason reason{arena_->participants(), memory::WaitFor::kRoom, memory::pack(block())};
-  memory::EventWait waiting(header().space, reason, wait);
-  for (bool looked = false;; looked = true) {
-    if (looked) waiting.arm();
+  Result<std::uint64_t> ticket = std::uint64_t{0};
+  bool is_behind = false;
+  // An error of the lock ends the wait, too.
+  const auto put_now = [&] {
     auto locks = lock_to_put(is_block, wait);
-    if (!locks) return std::move(locks).error();
-    if (has_room_now(bytes)) {
-      const bool is_behind = load_relaxed(entry(load_relaxed(header().tail)).ticket) != 0;
-      const std::uint64_t ticket = write(outgoing, frame, bytes);
-      unlock(*locks);
-      announce();
-      if (is_behind) look_for_dead();
-      return ticket;
+    if (!locks) {
+      ticket = std::move(locks).error();
+      return true;
+    }
+    const bool has_room = has_room_now(bytes);
+    if (has_room) {
+      is_behind = load_relaxed(entry(load_relaxed(header().tail)).ticket) != 0;
+      ticket = write(outgoing, frame, bytes);
     }
     unlock(*locks);
-    if (cursors().drop_dead() || (!looked && !wait.deadline.is_immediate())) continue;
-    switch (waiting.sleep()) {
-      case memory::EventWait::Wake::kLookAgain: break;
-      case memory::EventWait::Wake::kInterrupted:
-        return Error{.code = Code::kInterrupted, .message = "interrupted while waiting for room"};
-      case memory::EventWait::Wake::kTimedOut: return full(cursors().slowest(false), bytes);
-    }
-  }
+    return has_room;
+  };
+  const auto drop_dead = [&](bool) -> Result<bool> { return cursors().drop_dead(); };
+  memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kRoom, memory::pack(block())},
+                            wait);
+  auto came = memory::wait_until(waiting, wait, "room", put_now, drop_dead);
+  if (!came) return std::move(came).error();
+  if (!*came) return full(cursors().slowest(false), bytes);
+  if (!ticket) return ticket;
+  announce();
+  if (is_behind) look_for_dead();
+  return ticket;
 }
 
 Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
-  const memory::SleepReason reason{arena_->participants(), memory::WaitFor::kAcks, memory::pack(block())};
-  memory::EventWait waiting(header().space, reason, wait);
-  for (bool looked = false;; looked = true) {
-    if (looked) waiting.arm();
+  const auto has_passed = [&] {
     const Cursors::Slowest now = cursors().slowest(false);
-    if (now.reader == memory::kNobody || now.position > ticket) return success();
+    return now.reader == memory::kNobody || now.position > ticket;
+  };
+  const auto drop_dead = [&](bool) -> Result<bool> {
     const bool dropped = cursors().drop_dead();
     if (dropped) passed();
-    if (dropped || (!looked && !wait.deadline.is_immediate())) continue;
-    switch (waiting.sleep()) {
-      case memory::EventWait::Wake::kLookAgain: break;
-      case memory::EventWait::Wake::kInterrupted:
-        return Error{.code = Code::kInterrupted, .message = "interrupted while waiting for readers"};
-      case memory::EventWait::Wake::kTimedOut: return Error{.code = Code::kTimeout, .message = full(now, 0).message};
-    }
-  }
+    return dropped;
+  };
+  memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kAcks, memory::pack(block())},
+                            wait);
+  auto came = memory::wait_until(waiting, wait, "readers", has_passed, drop_dead);
+  if (!came) return std::move(came).error();
+  if (*came) return success();
+  return Error{.code = Code::kTimeout, .message = full(cursors().slowest(false), 0).message};
 }
 
 // Every reader has something to read, or is to be told that nobody puts any more.

@@ -20,8 +20,9 @@
 #include <vector>
 
 #include "broadcast/cursors.h"
-#include "memory/event.h"
+#include "memory/deaths.h"
 #include "memory/reference_places.h"
+#include "memory/wait_until.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::broadcast {
@@ -121,7 +122,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // deadline passes. After look() has seen all that was put, returns the error of check_publishers(). kInterrupted has
   // the message `interrupted`.
   template <class Look>
-  Status wait_for_item(memory::WaitFor what, const char* interrupted, const WaitContext& wait, Look look) const;
+  Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Look look) const;
   // Frees what all cursors have passed. To be called after one moved on, or was dropped.
   void passed() noexcept;
   // Bytes of the messages that it keeps, about; of a Broadcast with the arrays that they refer to.
@@ -196,30 +197,24 @@ class Ring : public std::enable_shared_from_this<Ring> {
 };
 
 template <class Look>
-Status Ring::wait_for_item(memory::WaitFor what, const char* interrupted, const WaitContext& wait, Look look) const {
-  const memory::SleepReason reason{arena_->participants(), what, memory::pack(block())};
-  memory::EventWait waiting(header().items, reason, wait);
-  for (bool looked = false;; looked = true) {
-    if (looked) waiting.arm();
-    Status found = look();
-    if (found || found.code() != Code::kEmpty) return found;
-    if (!looked && !wait.deadline.is_immediate()) continue;
-    Status attended = check_publishers();
-    if (!attended) {
-      Status last = look();  // the last publisher put it before it left
-      if (last || last.code() != Code::kEmpty) return last;
-      return attended;
+Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Look look) const {
+  Status found = success();
+  const auto ready = [&] {
+    found = look();
+    return found.ok() || found.code() != Code::kEmpty;
+  };
+  const auto attend = [&](bool) -> Result<bool> {
+    if (Status attended = check_publishers(); !attended) {
+      if (ready()) return true;  // the last publisher put it before it left
+      return std::move(attended).error();
     }
-    if (looked && arena_->participants().check(platform::wait_policy::alive_within_ns(true))) {
-      Status repaired = arena_->reconcile(wait);
-      if (!repaired) return repaired;
-    }
-    switch (waiting.sleep()) {
-      case memory::EventWait::Wake::kLookAgain: break;
-      case memory::EventWait::Wake::kInterrupted: return Error{.code = Code::kInterrupted, .message = interrupted};
-      case memory::EventWait::Wake::kTimedOut: return look();
-    }
-  }
+    if (wait.deadline.is_immediate()) return false;
+    return memory::recover_from_deaths(*arena_, platform::wait_policy::alive_within_ns(true), wait);
+  };
+  memory::EventWait waiting(header().items, {arena_->participants(), what, memory::pack(block())}, wait);
+  auto came = memory::wait_until(waiting, wait, waited_for, ready, attend);
+  if (!came) return std::move(came).error();
+  return found;
 }
 
 }  // namespace shmtree::broadcast

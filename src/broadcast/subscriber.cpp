@@ -253,8 +253,7 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
 
 // Nothing is locked while it waits.
 Status Subscriber::get(Incoming& message, const WaitContext& wait) {
-  return ring_->wait_for_item(memory::WaitFor::kMessage, "interrupted while waiting for a message", wait,
-                              [&] { return get_now(message); });
+  return ring_->wait_for_item(memory::WaitFor::kMessage, "a message", wait, [&] { return get_now(message); });
 }
 
 std::uint64_t Subscriber::size() const noexcept {

@@ -90,8 +90,7 @@ Result<Held> Store::at(std::uint64_t version) const {
 
 Status Store::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
   const auto look = [&] { return version() > known ? success() : Status(Error{.code = Code::kEmpty}); };
-  Status newer =
-      ring_->wait_for_item(memory::WaitFor::kNewer, "interrupted while waiting for a newer version", wait, look);
+  Status newer = ring_->wait_for_item(memory::WaitFor::kNewer, "a newer version", wait, look);
   if (newer || newer.code() != Code::kEmpty) return newer;
   return Error{.code = Code::kEmpty,
                .message = "no version newer than " + std::to_string(known) + " was published in time"};
