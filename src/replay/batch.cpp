@@ -2,7 +2,7 @@
 
 #include <new>
 
-#include "memory/event.h"
+#include "memory/wait_until.h"
 #include "replay/drawers.h"
 #include "replay/limit.h"
 #include "replay/sample.h"
@@ -21,26 +21,22 @@ template <class Sample>
 Status when_there(const Tables& tables, const WaitContext& wait, Sample sample) {
   Status drawn = sample();
   if (!is_empty(drawn)) return drawn;
-  memory::Event& ready = tables.store()->ready();
   const auto& store = *tables.store();
-  const memory::SleepReason reason{store.arena()->participants(), memory::WaitFor::kRows, memory::pack(store.block())};
-  memory::EventWait waiting(ready, reason, wait);
-  for (;;) {
-    waiting.arm();
+  const auto ready = [&] {
     drawn = sample();
-    if (!is_empty(drawn)) break;
+    return !is_empty(drawn);
+  };
+  const auto attend = [&](bool) -> Result<bool> {
     Status attended = tables.adders() == nullptr ? success() : tables.adders()->check();
-    if (!attended) {
-      drawn = sample();  // what the last of them added came before they died
-      if (is_empty(drawn)) drawn = std::move(attended);
-      break;
-    }
-    const auto woken = waiting.sleep();
-    if (woken == memory::EventWait::Wake::kInterrupted) return Error{.code = Code::kInterrupted, .message = {}};
-    if (woken == memory::EventWait::Wake::kTimedOut) break;
-  }
-  memory::notify(ready);  // others wait for the same rows
-  return drawn;
+    if (attended) return false;
+    if (ready()) return true;  // what the last of them added came before they died
+    return std::move(attended).error();
+  };
+  const memory::SleepReason reason{store.arena()->participants(), memory::WaitFor::kRows, memory::pack(store.block())};
+  memory::EventWait waiting(store.ready(), reason, wait);
+  auto came = memory::wait_until(waiting, wait, "rows", ready, attend);
+  memory::notify(store.ready());  // others wait for the same rows
+  return came ? std::move(drawn) : std::move(came).error();
 }
 
 // The same where so many may be drawn only.

@@ -5,14 +5,13 @@
 #include <mutex>
 #include <string>
 
-#include "memory/event.h"
+#include "memory/wait_until.h"
 #include "platform/fork.h"
 #include "platform/never_destroyed.h"
 
 namespace shmtree::replay {
 
 using namespace platform;
-using memory::EventWait;
 using memory::Identity;
 
 namespace {
@@ -144,28 +143,22 @@ void Limit::give_back_of_dead() noexcept {
 // Until take() gives something, as it may when others did something. Who waits looks for the dead.
 template <class Take>
 Result<std::uint64_t> Limit::wait_for(const Waiting& by, const WaitContext& wait, Take take) {
-  EventWait waiting(by.event, {arena_->participants(), by.what, about_}, wait);
-  for (bool is_first = true;; is_first = false) {
+  Result<std::uint64_t> taken = std::uint64_t{0};
+  const auto ready = [&] {
     auto slot = own_slot();
-    if (!slot) return std::move(slot).error();
-    if (!is_first) waiting.arm();
-    std::uint64_t taken = take(*slot);
-    if (taken != 0) return taken;
-    if (is_first) continue;
+    taken = slot ? Result<std::uint64_t>(take(*slot)) : std::move(slot).error();
+    return !taken || *taken != 0;
+  };
+  const auto attend = [&](bool) -> Result<bool> {
     give_back_of_dead();
     Status attended = by.others == nullptr ? success() : by.others->check();
-    if (!attended) {
-      taken = take(*slot);  // what the last of them did they did before they died
-      if (taken != 0) return taken;
-      return std::move(attended).error();
-    }
-    switch (waiting.sleep()) {
-      case EventWait::Wake::kLookAgain: break;
-      case EventWait::Wake::kInterrupted:
-        return Error{.code = Code::kInterrupted, .message = "interrupted while waiting for the rate limit"};
-      case EventWait::Wake::kTimedOut: return std::uint64_t{0};
-    }
-  }
+    if (attended) return false;
+    if (ready()) return true;  // what the last of them did they did before they died
+    return std::move(attended).error();
+  };
+  memory::EventWait waiting(by.event, {arena_->participants(), by.what, about_}, wait);
+  auto came = memory::wait_until(waiting, wait, "the rate limit", ready, attend);
+  return came ? std::move(taken) : std::move(came).error();
 }
 
 Result<std::uint64_t> Limit::take_inserts(std::uint64_t least, std::uint64_t most, const WaitContext& wait) {
