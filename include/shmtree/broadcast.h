@@ -221,9 +221,9 @@ class Broadcast {
     return detail::LoanAccess::put(loan, [&](detail::LoanedBlock* block) { return put_lent(block, timeout, stop); });
   }
 
-  /// A reader. kInvalid: one too many, there are 256 already. kOutOfSharedMemory: no memory for it, 4 KiB, now; nobody
-  /// is waited for who may let go of some. kTimeout: a stopped process has the lock of this Broadcast or of
-  /// the arena, and is named. kClosed.
+  /// A reader. kInvalid: there are 256 already. kOutOfSharedMemory: the arena has no 4 KiB for it now; the call does
+  /// not wait for memory. kTimeout: a stopped process, which the error names, has the lock of this Broadcast or of the
+  /// arena. kClosed.
   Result<Subscriber> subscribe(const Subscription& how = {}, Timeout timeout = std::nullopt,
                                const std::stop_token& stop = {}) const;
 

@@ -11,43 +11,42 @@
 
 namespace shmtree {
 
-/// The kind of a node: what it is a value of. Names in the comments are those of its parts, in the order in which an
-/// Item has them; docs/frame.md has the table of kinds with their columns, which `tools/kinds.py` makes of this header
-/// and of src/format/grammar.h.
+/// The kind of a node. The comments name the parts of a node, in the order in which an Item has them. `tools/kinds.py`
+/// makes the table of kinds in docs/frame.md from this header and src/format/grammar.h, and adds the columns.
 enum class Kind : std::uint8_t {
   kInvalid = 0,  ///< never written
 
   kNone = 1,             ///< None, or null
   kFalse = 2,            ///< false
   kTrue = 3,             ///< true
-  kInt = 4,              ///< an int of 64 bits
+  kInt = 4,              ///< a 64-bit int
   kBigInt = 5,           ///< two's complement, little-endian, at least one byte
-  kFloat = 6,            ///< a float of 64 bits
+  kFloat = 6,            ///< a 64-bit float
   kComplex = 7,          ///< real, imaginary
   kStr = 8,              ///< UTF-8; a lone surrogate is encoded like any other code point, in three bytes
-  kLongStr = 9,          ///< the same in a buffer: an array of uint8 with one dimension, C order
+  kLongStr = 9,          ///< as str, in a buffer: an array of uint8 with one dimension, C order
   kBytes = 10,           ///< bytes
-  kLongBytes = 11,       ///< the same in a buffer, as long_str
-  kByteArray = 12,       ///< bytes that may change
-  kLongByteArray = 13,   ///< the same in a buffer, as long_str
+  kLongBytes = 11,       ///< as bytes, in a buffer like that of long_str
+  kByteArray = 12,       ///< mutable bytes
+  kLongByteArray = 13,   ///< as bytearray, in a buffer like that of long_str
   kMemoryView = 14,      ///< a node of kind array with the elements
   kEllipsis = 15,        ///< Ellipsis
   kNotImplemented = 16,  ///< NotImplemented
-  kReference = 17,       ///< the object of an earlier node again; an Item is one only where it is in itself
+  kReference = 17,       ///< the object of an earlier node; an Item has this kind only inside that object (a cycle)
 
   kList = 20,       ///< items
   kTuple = 21,      ///< items
-  kIntList = 22,    ///< a list of nothing but ints of 64 bits
-  kFloatList = 23,  ///< a list of nothing but floats
+  kIntList = 22,    ///< a list whose items are all 64-bit ints
+  kFloatList = 23,  ///< a list whose items are all floats
   kSet = 24,        ///< items
   kFrozenSet = 25,  ///< items
-  kDeque = 26,      ///< items; the L is maxlen + 1, or 0 for none
+  kDeque = 26,      ///< items; L is maxlen + 1, or 0 without a maxlen
 
   kDict = 30,            ///< keys and values, in the order of insertion
-  kStrDict = 31,         ///< the same, where every key is a str of at most 4,096 bytes
+  kStrDict = 31,         ///< as dict, with keys that are strs of at most 4,096 bytes
   kOrderedDict = 32,     ///< an OrderedDict, as dict
   kStrOrderedDict = 33,  ///< an OrderedDict, as str_dict
-  kDefaultDict = 34,     ///< the factory first, a none or a global; then as dict
+  kDefaultDict = 34,     ///< the factory (a none or a global), then keys and values as in dict
   kCounter = 35,         ///< keys and counts
 
   kNamedTuple = 40,  ///< class, items; every class is named "module:qualname"
@@ -55,13 +54,13 @@ enum class Kind : std::uint8_t {
   kEnum = 42,        ///< class, name of the member
   kEnumValue = 43,   ///< class, value: a member without a name of its own (combined flags)
   kGlobal = 44,      ///< a class or function
-  /// class, what its `flatten` returned. As if it were registered: `array.array` (typecode, bytes as uint8),
-  /// SimpleNamespace (its dict), a model of pydantic (attributes, extra, fields set, private)
+  /// class, the value that its `flatten` returned. Also used for `array.array` (typecode, bytes as uint8),
+  /// SimpleNamespace (its dict) and models of pydantic (attributes, extra, fields set, private)
   kRegistered = 45,
   /// a pickle of protocol 5, and one value for each of its out-of-band buffers, in order: a one-dimensional array of
   /// uint8 for a buffer of bytes; an array, masked array or tensor for one that was taken out of the pickle
   kPickle = 46,
-  kLongPickle = 47,  ///< the same, the pickle in a buffer
+  kLongPickle = 47,  ///< as pickle, with the pickle in a buffer
 
   kDate = 50,         ///< year << 9, month << 5, day
   kTime = 51,         ///< microseconds of the day; flags 1 fold, 2 a tzinfo follows

@@ -84,9 +84,9 @@ class BadResult : public std::exception {
 
 namespace detail {
 
-// An Error in one word, which keeps a Result small: a code, or the address of an Error on the heap if the Error has
-// more than its code. Addresses are even; a code is stored as an odd number. A process that has no memory for the
-// details gets kOutOfSharedMemory instead.
+// An Error in one word, which keeps a Result small: a code, or the address of an Error on the heap if it has more than
+// a code. Addresses are even; a code is stored as an odd number. If there is no memory for the details, the code is
+// kOutOfSharedMemory instead.
 class ErrorPointer {
  public:
   ErrorPointer(Code code) noexcept : word_(2 * static_cast<std::uintptr_t>(code) + 1) {}
@@ -116,7 +116,7 @@ class ErrorPointer {
 /// The value of calls that return none.
 struct Unit {};
 
-/// A value or an Error. `[[nodiscard]]`: an ignored failure is a bug. An error takes one word of it.
+/// A value or an Error. `[[nodiscard]]`: an ignored failure is a bug. The Error is stored in one word.
 template <class T>
 class [[nodiscard]] Result {
  public:
