@@ -87,8 +87,9 @@ class Broadcast(Published, _core.BroadcastBase):
         and it ends when the last of them has closed it or exited. From then on, only the process that called `get` is
         attached.
 
-        Waits only if a process was stopped with the lock of this Broadcast or of its arena: TimeoutError after
-        `timeout` seconds (None: never) names that process. ValueError for one subscription too many, OutOfSharedMemory without memory.
+        Waits only if a process was stopped while it had the lock of this Broadcast or of its arena: TimeoutError after
+        `timeout` seconds (None: never) names that process. ValueError if there are 256 subscriptions already,
+        OutOfSharedMemory if the arena has no memory for one now.
         """
         from_oldest = one_of("start", start, "next", "oldest") == "oldest"
         one_of("behind", behind, "block", "skip", "latest", "raise")
@@ -97,10 +98,10 @@ class Broadcast(Published, _core.BroadcastBase):
     def put(self, obj: object, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
         """Puts a message for all subscribers, and returns its ticket. It succeeds without any.
 
-        Waits while a blocking reader that lives is `capacity` messages behind, for `timeout` seconds at most (None: for
-        ever; block=False: not at all): queue.Full after that, which names its process; TimeoutError when a process that
-        was stopped has the lock of this Broadcast or of its arena, and is named. The object may be changed afterwards, but for arrays of
-        `new_empty`. Other errors as of `Sender.put`, but no PeerDied.
+        Waits while a live blocking reader is `capacity` messages behind, for at most `timeout` seconds (None: forever;
+        block=False: not at all). Then raises queue.Full, which names the reader's process; or TimeoutError, which names
+        a stopped process that has the lock of this Broadcast or of its arena. You may change the object afterwards, but
+        not arrays of `new_empty`. Other errors are those of `Sender.put`, without PeerDied.
         """
         return self._put(obj, block, timeout, move)
 

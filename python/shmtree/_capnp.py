@@ -157,7 +157,7 @@ def remedy_for(refused: object) -> str:
 
 
 def _parts(message: CapnpMessage) -> tuple[int, tuple[np.ndarray[Any, Any], ...]]:
-    """Returns the id as the Int64 of the same bits, and the segments."""
+    """Returns the id as a signed 64-bit int with the same bits, and the segments."""
     return message._schema_id - (message._schema_id >> 63 << 64), message._segments
 
 

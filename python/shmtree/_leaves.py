@@ -159,11 +159,11 @@ def receive_device(flat: Any, may_import: bool) -> Any:
 
 
 def device_leaf(thing: Any, home: bytes | None, portable: bool) -> Any:
-    """What is sent in place of a sparse tensor, or of a tensor or array on a device, into a channel.
+    """Returns the object to send in place of a sparse tensor, or of a tensor or array on a device.
 
-    `home`: the uuid of the channel's arena. None for what only pickle can send; so is memory of devices where there is
-    no channel whose arena would keep it.
-    NotPortable where nothing may be sent that other machines do not have.
+    `home`: the uuid of the channel's arena, or None without a channel. Returns None if only pickle can send `thing`,
+    such as memory of a device without a channel whose arena keeps it. Raises NotPortable for memory of a device if
+    `portable` is true.
     """
     if portable and _portable.is_on_device(thing):
         _portable.refuse(thing)

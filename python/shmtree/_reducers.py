@@ -133,7 +133,7 @@ def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
 
 def _reduce_device_array(array: Any, home: bytes | None, portable: bool) -> Any:
     leaf = _leaves.device_leaf(array, home, portable)
-    reduce = _TABLE.get(type(leaf))  # None also for a leaf that is a kind of node, and no registered class
+    reduce = _TABLE.get(type(leaf))  # None too for a leaf that has a native kind
     return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if reduce is None else reduce(leaf)
 
 

@@ -1,4 +1,4 @@
-"""Sparse tensors of torch: their nodes have layout, flags, shape, and the dense tensors that they are made of."""
+"""Sparse tensors of torch. A node has the layout, flags, shape, and the dense tensors that hold indices and values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUIRES_GRAD = 2
 
 
 class SparseTensor:
-    """What the core is given in place of a sparse tensor, to tell it from a dense one, which has the same class."""
+    """Wraps a sparse tensor for the core, because sparse and dense tensors have the same class."""
 
     __slots__ = ("tensor",)
 
@@ -30,7 +30,7 @@ class SparseTensor:
 
 
 def leaf_of(tensor: Any) -> SparseTensor | None:
-    """Returns None for a tensor that is dense, or that only pickle can send: on a device, with hooks or attributes."""
+    """Wraps a sparse tensor. None for a dense one, or if only pickle can send it (device, hooks, attributes)."""
     name = str(tensor.layout).removeprefix("torch.")
     is_plain = type(tensor) is sys.modules["torch"].Tensor and tensor.device.type == "cpu"
     if not is_plain or all(name != layout for layout, _ in _LAYOUTS) or tensor.__dict__ or tensor._backward_hooks:
@@ -50,8 +50,8 @@ def _take_apart(leaf: SparseTensor) -> tuple[int, int, tuple[int, ...], tuple[An
 def _build(number: int, flags: int, shape: Any, parts: tuple[Any, ...], trusted: bool) -> Any:
     """Returns the tensor on the memory of its parts.
 
-    Torch does not check the indices of a sparse tensor when it uses them. If the sender is not `trusted`, they are
-    copied, since the sender can still write into their memory, and checked.
+    Torch does not check the indices of a sparse tensor when it uses them. So if the sender is not `trusted`, this
+    checks them, in a copy: the sender can still write to the original memory.
     """
     torch = _parts.imported_torch(trusted)
     name, methods = _LAYOUTS[number]

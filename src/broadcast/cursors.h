@@ -24,7 +24,7 @@ class Cursors {
   Owner owner_of(std::uint32_t number) const noexcept { return unpack_owner(platform::load_acquire(at(number).owner)); }
   // Number of cursors in use, by living and dead processes.
   std::uint32_t count() const noexcept;
-  // Under the ring's lock: a free one; `most` if there is none.
+  // Under the ring's lock. Returns the number of a free cursor, or `most` if there is none.
   std::uint32_t find_free() const noexcept;
 
   struct Slowest {

@@ -16,12 +16,12 @@ Status Doorbell::open(Cursor& cursor) {
 void Doorbell::ask(Cursor& cursor) noexcept {
   pipe_.drain();
   store_seq_cst(cursor.asks, 1u);
-  fence_seq_cst();  // who puts sees it, or we see the message
+  fence_seq_cst();  // the process that puts sees `asks`, or this one sees the message
 }
 
-// An ask stays where this process cannot reach the reader, for a process that can.
+// Leaves `asks` set if this process cannot reach the reader: another one may.
 void Doorbell::ring(const Cursors& cursors) noexcept {
-  fence_seq_cst();  // what there is to read is visible before the cursors are looked at
+  fence_seq_cst();  // the message is visible before the cursors are read
   for (std::uint32_t i = 0; i < cursors.used(); ++i) {
     Cursor& cursor = cursors.at(i);
     if (load_relaxed(cursor.asks) == 0) continue;

@@ -1,9 +1,9 @@
-// A descriptor by which poll loops see that a reader has something to read: a wake pipe, to which a process that puts
-// sends a byte when it was asked to.
+// A descriptor by which poll loops see that a reader has something to read. It is a wake pipe: a reader asks for a
+// byte, and the next process that puts sends it.
 //
-// Invariant: once it was asked for, and as long as its reader looks after it (refresh, after each get), it is readable
-// while there is a message, or the end. The ask is a Dekker handshake: the reader sets the cursor's `asks` and looks at
-// the tail, who puts moves the tail and takes `asks` back. A byte may come late, for a message that was read meanwhile.
+// Invariant: once it is open, and as long as its reader calls refresh() after each get, it is readable while there is a
+// message, or at the end. The request is a Dekker handshake: the reader sets the cursor's `asks` and checks the tail; a
+// process that puts moves the tail and takes `asks`. A byte may come late, for a message that was read meanwhile.
 //
 // Thread safety: ring() any thread; the rest one thread at a time.
 #pragma once
@@ -22,7 +22,7 @@ class Doorbell {
   bool is_open() const noexcept { return pipe_.is_ours(); }
   int fd() const noexcept { return pipe_.number(); }
 
-  // Readable from now on if is_ready() says so, else from the next message on.
+  // Makes it readable now if is_ready() returns true, else with the next message.
   template <class IsReady>
   void refresh(Cursor& cursor, IsReady is_ready) noexcept {
     if (!is_open()) return;
@@ -30,7 +30,7 @@ class Doorbell {
     if (is_ready()) pipe_.wake();
   }
 
-  // Rings those of all readers that asked, as far as this process reaches them. After what there is to read was stored.
+  // Wakes all readers that asked and that this process can reach. Call it after the store of what there is to read.
   static void ring(const Cursors& cursors) noexcept;
 
  private:

@@ -66,7 +66,7 @@ struct alignas(64) Cursor {
   std::atomic<std::uint32_t> uses;
   std::atomic<std::uint64_t> subscription;  // the block of that kind, packed; of meaning until it is claimed
   std::atomic<std::uint32_t> asks;          // not 0: its reader is to be sent a byte (doorbell.h)
-  std::atomic<std::uint64_t> wake_address;  // platform::WakeAddress of its reader, as its owner's process has it
+  std::atomic<std::uint64_t> wake_address;  // platform::WakeAddress of the pipe that its owner opened
 };
 static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && offsetof(Cursor, asks) == 40 &&
               offsetof(Cursor, wake_address) == 48);

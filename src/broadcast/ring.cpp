@@ -192,7 +192,7 @@ Status Ring::lock(Locks locks, const WaitContext& wait) {
     Status locked = reconciler.lock_arena(wait);
     if (!locked || reconciler.lock_briefly(header().lock)) return locked;
     arena_->reclaimer().unlock();
-    // The owner of the ring's lock was stopped or killed. Waits for it, or recovers.
+    // The owner of the ring's lock is stopped or dead. Waits for it, or recovers.
     locked = reconciler.lock(header().lock, wait);
     if (!locked) return locked;
     arena_->unlock(header().lock);
@@ -204,7 +204,7 @@ void Ring::unlock(Locks locks) noexcept {
   if (locks == Locks::kArenaAndRing) arena_->reclaimer().unlock();
 }
 
-// Whether a put of a small message may have to remove a message in a block, or to repair the ring.
+// True if a put of a small message may have to remove a message in a block, or to repair the ring.
 bool Ring::touches_blocks() const noexcept {
   const RingHeader& shared = header();
   return load_relaxed(shared.blocks_end) > load_relaxed(shared.kept) || load_relaxed(shared.putting) != 0 ||
@@ -536,8 +536,8 @@ Status Ring::read(std::uint64_t ticket, Incoming& message) const {
   return success();
 }
 
-// The slowest reader removes what it has passed, if it gets both locks. Otherwise the next process does that puts or
-// passes a message.
+// The slowest reader removes the messages that all have passed, if it gets both locks. Otherwise the next process that
+// puts or passes a message removes them.
 void Ring::passed() noexcept {
   notify_all(header().space);
   if (!has_passed_blocks()) return;

@@ -79,8 +79,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   // --- Putting
 
-  // The ticket. Waits while a blocking reader that lives is `capacity` behind: kFull names it. kTimeout when a stopped
-  // process has the ring's lock or the arena's; kInterrupted.
+  // Returns the ticket. Waits while a live blocking reader is `capacity` behind: kFull names it. kTimeout when a
+  // stopped process has the ring's lock or the arena's; kInterrupted.
   Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait);
   // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
@@ -167,8 +167,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   bool has_passed_blocks() const noexcept;
 
   // The ring's lock guards the ring. An operation that adds or removes a reference to a block takes the arena's
-  // lock first, then the ring's. The owner of a ring's lock waits for nothing, so a process with the arena's lock waits
-  // only briefly.
+  // lock first, then the ring's. The owner of a ring's lock waits for nothing, so a process with the arena's lock has
+  // to wait only briefly for it.
   enum class Locks { kRing, kArenaAndRing };
   Status lock(Locks locks, const WaitContext& wait);
   // Takes the locks that a put needs, and repairs the ring if it has to.
@@ -179,7 +179,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Under the ring's lock.
   bool has_room_now(std::uint64_t bytes) noexcept;
   std::uint64_t first_kept() const noexcept;
-  // Under both locks; write() of a small message, if touches_blocks() is false, under the ring's.
+  // Under both locks. For write() of a small message, the ring's is enough if touches_blocks() is false.
   void repair() noexcept;
   void let_go(std::uint64_t place) noexcept;
   void let_go_of_passed() noexcept;

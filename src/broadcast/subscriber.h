@@ -53,9 +53,9 @@ class Subscriber {
   void give_back(std::unique_ptr<Received> received, FailedBuild how) noexcept;
   // Whether get() would return, or fail, at once.
   bool ready() const;
-  // A descriptor that can be read while ready(), but for deaths; owned by this object. It may be readable for a moment
-  // when another thread has just read. The subscription is claimed. kClosed as of get(). kNeeded: an error if other
-  // processes cannot wake this one. `opened` is set to true if there was none before.
+  // Returns a descriptor that is readable while ready(), except for deaths; owned by this object. It may be readable
+  // for a moment when another thread has just read. Claims the subscription. kClosed as of get(); errors of
+  // WakePipe::open(). Sets `opened` to true if there was none before.
   Result<int> fd(bool* opened = nullptr);
   void close_fd() noexcept;
   // Messages that it can read now, and those that it has missed so far.

@@ -78,7 +78,7 @@ class Membership {
   void seat(End end, Identity who) noexcept;
   void seat_child(End end, Identity child) noexcept;
   void take_place_of_killed(End end) noexcept;
-  // A process that was passive at an end leaves it without having been a member, unless it used the end.
+  // A passive process leaves an end as if it never was a member, unless it used the end.
   enum class Role { kMember, kPassive };
   void leave(End end, Role role) noexcept;
   void leave_end(End end, Role role) noexcept;

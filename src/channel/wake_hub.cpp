@@ -53,8 +53,9 @@ EndName WakeHub::name_of(const Control& control, End end) noexcept {
   return name;
 }
 
-// One thread at a time, each to the end. What another leaves makes the descriptor readable again. A pipe may be full
-// with less than its capacity, since a page that is read in part takes no more.
+// One thread at a time takes all texts; another thread returns at once. A text that comes later makes the descriptor
+// readable again. A pipe may be full with fewer texts than its capacity, since a page that was read in part takes no
+// more. So half of the capacity counts as full.
 std::vector<EndName> WakeHub::take(bool& lost) noexcept {
   std::vector<EndName> told;
   lost = false;
@@ -63,7 +64,7 @@ std::vector<EndName> WakeHub::take(bool& lost) noexcept {
     std::atomic<bool>& taking;
     ~Taken() { taking.store(false, std::memory_order_release); }
   } taken{taking_};
-  std::array<EndName, 128> names;  // a page
+  std::array<EndName, 128> names;  // one page
   std::uint64_t count = 0;
   for (bool more = true; more && count <= capacity_;) {
     std::size_t received = 0;

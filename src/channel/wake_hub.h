@@ -1,12 +1,12 @@
-// One descriptor by which a process is woken for any number of ends: its wake pipe, to which a process that changes an
-// end that is awaited here sends the end's name.
+// One wake pipe by which a process is woken for any number of ends. A process that changes an end writes the end's name
+// to the hubs that await the end.
 //
 // Invariants:
-//   - A process has one at a time, which is open as long as an object of the process has it. Its address is in the
-//     process's slot of each arena in which it awaits an end, before the bit that says so is set (Watchers::await).
-//   - The sender takes the bit: there is at most one text for each await(). A pipe that is full loses some. Then at
-//     least half of its capacity is taken in one go, which is reported as `lost`.
-//   - A forked child does not take its parent's.
+//   - A process has one hub at a time, open as long as an object of the process refers to it. Its address is stored in
+//     the process's slot of each arena in which it awaits an end, before the bit in `awaiting` (Watchers::await).
+//   - The sender clears the bit: there is at most one text for each await(). A full pipe loses texts. take() reports
+//     `lost` whenever it finds at least half of the capacity.
+//   - A forked child does not use its parent's hub.
 //
 // Thread safety: any thread.
 #pragma once
@@ -24,7 +24,7 @@ using EndName = platform::WakeText;
 
 class WakeHub {
  public:
-  // That of this process. May throw std::bad_alloc.
+  // Returns the hub of this process, and opens it if there is none. May throw std::bad_alloc.
   static Result<std::shared_ptr<WakeHub>> of_this_process();
   static EndName name_of(const Control& control, End end) noexcept;
 
@@ -32,7 +32,7 @@ class WakeHub {
   // False once the program has closed the descriptor: of_this_process() then opens another hub.
   bool is_open() const noexcept { return pipe_.is_ours(); }
   platform::WakeAddress address() const noexcept { return pipe_.address(); }
-  // Those that were told of since the last time; `lost` says that there may have been more.
+  // Returns the ends for which a wake-up came since the last call. Sets `lost` if there may have been more.
   std::vector<EndName> take(bool& lost) noexcept;
 
  private:

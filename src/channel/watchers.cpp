@@ -18,15 +18,15 @@ constexpr unsigned number_of(End end) noexcept {
 
 }  // namespace
 
-// To those of whom wanted(identity) is true.
+// Wakes the watchers for which wanted(identity) returns true.
 template <class Wanted>
 void Watchers::send_bytes_to(const Control& control, End end, Wanted wanted) noexcept {
   if (load_seq_cst(control.shared.watched[end]) == 0) return;
-  fence_seq_cst();  // what is told of is visible before the bits are read
+  fence_seq_cst();  // the change is visible before the bits are read
   const auto identity_in = [&](std::uint32_t slot) {
     return memory::make_identity(slot, load_acquire(control.arena.participants().slot(slot).generation));
   };
-  // The bit stays where this process cannot reach the watcher: others may, and a recovery clears the bits of the dead.
+  // Leaves the bit if this process cannot reach the watcher: another one may. Recovery clears the bits of the dead.
   const memory::WakeTable& table = control.arena.wake_table();
   control.shared.watchers[end].for_each([&](std::uint32_t slot) noexcept {
     if (wanted(identity_in(slot))) table.wake(slot, control.block, number_of(end));
@@ -67,7 +67,7 @@ void Watchers::announce_rest() noexcept {
 void Watchers::announce_settled(RecordState became) noexcept {
   notify_all(control_.shared.acked);
   if (became == RecordState::kReturned) {
-    refresh_fd(End::kSending);  // there may be no room any more
+    refresh_fd(End::kSending);  // there may be no space any more
     send_wakes(control_, End::kReceiving);
     notify(control_.shared.items);
     return;
@@ -255,7 +255,7 @@ void Watchers::refresh_active_fd(End end) noexcept {
   watch_peers_quietly(end);
   if (!is_readable(end)) {
     mine.pipe.drain();
-    fence_seq_cst();  // what happens after the bytes were taken sends its own
+    fence_seq_cst();  // a change after the drain sends its own byte
   }
   if (is_readable(end)) mine.pipe.wake();
 }

@@ -1,9 +1,9 @@
-// Who waits at a channel: what it can be used for now, and how those who wait are told.
+// Waiters of a channel: which end can be used now, and how waiters are woken.
 //
-// In events, everybody who sleeps in a call (memory/event.h). By a byte in its wake pipe, poll loops: a process that
-// asked gets one for every message, or for all that is received when it wants to send. A byte too many may keep a
-// program waiting that believes it: see await_announced_wakes(). At a process's hub, once each time it asks,
-// coroutines: the handshake is that of events, with a bit for each process as the flag (await).
+// Calls that sleep wait for events (memory/event.h). Poll loops get a byte in the wake pipe of their process: a process
+// that asked gets one for every message, or for every receipt if it wants to send. A needless byte may make a program
+// block in a call: see await_announced_wakes(). Coroutines are woken through the process's hub, once for each request:
+// the handshake is that of events, with a bit for each process as the flag (await).
 //
 // Invariants:
 //   - Whoever was woken, and does not use what it was woken for, wakes another.
@@ -89,9 +89,9 @@ class Watchers {
   // Wakes those for whom it makes a difference what became of a message.
   void announce_settled(RecordState became) noexcept;
 
-  // A descriptor that is readable while ready() or, for the sending end, can_put(); also at once. Owned by the channel;
-  // one per process and end. It is closed when the process leaves that end, and replaced if the program has closed it.
-  // `opened` is set to true if there was none before.
+  // Returns a descriptor that is readable while ready() or, for the sending end, can_put(); also at once. The channel
+  // owns it; there is one per process and end. It is closed when the process leaves that end, and replaced if the
+  // program has closed it. Sets `opened` to true if there was none before. kUnavailable as of WakeTable::set().
   Result<int> wake_fd(End end, bool* opened = nullptr);
   // The same for loops that nobody wakes to look for the dead: readable also when the last process at the other end has
   // ended, of those that were there when this was called, or when this process used the channel last. Of several the
@@ -101,8 +101,8 @@ class Watchers {
   // Has `hub` told once that the end can be used, or has an end to be told of; true when that is so already.
   Result<bool> await(End end, const WakeHub& hub);
   EndName name_of(End end) const noexcept { return WakeHub::name_of(control_, end); }
-  // This process watches the end no more. Senders that still have its bit in hand find no pipe. close_wake_fd()
-  // leaves coroutines that await the end as they are.
+  // Ends the watch of this process. A sender that has already read its bit finds no pipe. close_wake_fd() does not
+  // affect coroutines that await the end.
   void close_fd(End end) noexcept;
   void close_wake_fd(End end) noexcept;
   void refresh_fd(End end) noexcept {
@@ -113,7 +113,7 @@ class Watchers {
   // receives. False, and nothing to drop, where there is no message, or no descriptor. See claim.h.
   bool claim() noexcept;
   void drop_claim() noexcept;
-  // Sends a byte to all who asked, and wakes the hubs of those who await, as far as this process reaches them.
+  // Sends a byte to each process that watches the end, and wakes the hubs that await it, if this process reaches them.
   static void send_wakes(const Control& control, End end) noexcept {
     if (platform::load_relaxed(control.shared.watched[end]) != 0) [[unlikely]]
       send_bytes(control, end);
@@ -122,8 +122,8 @@ class Watchers {
  private:
   struct Descriptor {
     platform::WakePipe pipe;
-    platform::ProcessWatch watch;  // of those at the other end, around `pipe`; none until poll_fd()
-    std::vector<int> peers;        // whom it watches
+    platform::ProcessWatch watch;  // of `pipe` and the processes at the other end; none until poll_fd()
+    std::vector<int> peers;        // the processes that it watches
     bool misses_peers = false;     // some of them could not be watched
     std::atomic<Identity> owner{memory::kNobody};
     std::atomic<bool> active{false};

@@ -61,7 +61,7 @@ class Checker {
     }
   }
 
-  // `limit`: what the row says of this letter of the rule, or 0.
+  // `limit`: the letter of KindRow::limits for this letter of the rule, or 0.
   void follow(Kind kind, char letter, char limit) {
     switch (letter) {
       case 'I': number(limit); break;
@@ -146,7 +146,7 @@ class Checker {
     return day <= kDays[month - 1] + (month == 2 && is_leap ? 1 : 0);
   }
 
-  // True if a part of a node may be of that kind, as far as the kind alone decides.
+  // True if the limit allows a part of that kind.
   static bool is_allowed(Kind child, char limit) noexcept {
     if (limit == 'a') return child == Kind::kArray;
     return limit != 'i' || child == Kind::kInt || child == Kind::kBigInt;

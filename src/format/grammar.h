@@ -1,7 +1,7 @@
-// The table of kinds: all that the walks over nodes know of each, as data.
+// The table of kinds: the facts about each kind that walks over nodes need, as data.
 //
 // Reading into an Item, forwarding, checking, describing and the bindings' handlers of rarer kinds follow the rules of
-// this table. The bindings read and write the most frequent kinds without it, for speed, and do the same.
+// this table. For speed, the bindings read and write the most frequent kinds without it, to the same effect.
 #pragma once
 
 #include <array>
@@ -12,22 +12,22 @@
 
 namespace shmtree::format {
 
-// When a reader makes the object of a node: kBeforeItems is made empty, so that its items may refer to it.
+// When a reader makes the object of a node. kBeforeItems: makes it empty first, so that its items may refer to it.
 enum class Made : bool { kWhole, kBeforeItems };
 
 struct KindRow {
   Kind kind;
   const char* name;         // in descriptions and in docs/frame.md
   const char* words;        // in errors, with the article
-  const char* rule;         // what the node takes from the columns, in this order
-  const char* limits = "";  // what is allowed, for each letter of the rule; may be shorter
+  const char* rule;         // values that the node takes from the columns, in this order
+  const char* limits = "";  // a limit for each letter of the rule; may be shorter
   Made made = Made::kWhole;
 };
 
 // The letters of a rule:
 //   I   a value of `ints`                  F   a value of `floats`
 //   L   a value of `lengths`               N   a name (class, field or key; see docs/frame.md)
-//   S   L = n, then n bytes of `text`      B   the same, whose bytes are not text
+//   S   L = n, then n bytes of `text`      B   as S, but the bytes are not text
 //   U   16 bytes of `text`                 V   a child node
 //   A   an array descriptor
 //   *x  L = n, then n times what x stands for, up to the end of the rule
@@ -38,11 +38,12 @@ struct KindRow {
 //   R   L the position of an earlier node whose kind is marked (format/references.h)
 //   D   L dtype, N description if it is 0
 //   E   D, L bytes if the dtype is 0, T of one element
-// The letters of the limits; any other allows everything:
-//   1, 2, 3  of L: the greatest value      c   of N: the name of a class or function, "module:qualname"
-//   d, t     of I: a day, microseconds of a day         D, o   of I: days and offset from UTC of a timedelta
+// The letters of the limits; any other letter is no limit:
+//   0 to 9   of L: the maximum             c   of N: the name of a class or function, "module:qualname"
+//   d, t     of I: a packed date; microseconds of a day
+//   D, o     of I: days of a timedelta; offset from UTC in microseconds
 //   s        of I: not 0                   a, i   of V: an array; an int or bigint
-//   u, b     of A: a run of bytes that are UTF-8, a run of any bytes; otherwise A is the array that the node stands for
+//   u, b     of A: UTF-8 text; any bytes. Without a limit, A is the array that the node stands for
 //   z        of N: the text that the node stands for
 inline constexpr KindRow kKinds[] = {
     {Kind::kNone, "none", "None", ""},
@@ -105,16 +106,16 @@ inline constexpr KindRow kKinds[] = {
     {Kind::kSparseTensor, "sparse_tensor", "a sparse tensor", "LLV*V", "43"},
 };
 
-// What follows from a row.
+// Properties of a kind that follow from its row.
 enum Trait : std::uint16_t {
-  kHasChildren = 1,      // or may have
+  kHasChildren = 1,      // has child nodes, or may have some
   kHasKeyNodes = 2,      // entries of a key and a value, two nodes each
   kHasNamedEntries = 4,  // entries whose keys are names
   kIsSequence = 8,
   kIsArray = 16,  // stands for the array that it takes
   kIsBlob = 32,   // its array is a run of bytes
   kHasSegments = 64,
-  kHasClass = 128,  // its first name is that of a class or function
+  kHasClass = 128,  // its first name is the name of a class or function
   kHasFloats = 256,
   kIsText = 512,
   kIsBytes = 1024,

@@ -149,9 +149,9 @@ class NodeCursor {
   void leave() noexcept { depth_.leave(); }
   std::size_t depth() const noexcept { return depth_.level(); }
 
-  // Of the node that next_kind() gave last: how many came before it.
+  // Index of the node whose kind next_kind() returned last.
   std::size_t position() const noexcept { return static_cast<std::size_t>(columns_.kinds.at - kinds_begin_) - 1; }
-  // Its kind, without the mark.
+  // Kind of that node, without the mark.
   Kind kind() const noexcept { return unmarked(static_cast<Kind>(columns_.kinds.at[-1])); }
   std::size_t nodes() const noexcept { return static_cast<std::size_t>(columns_.kinds.end - kinds_begin_); }
   // What is left to be read, for whoever makes room for it.

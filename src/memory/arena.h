@@ -3,9 +3,9 @@
 //
 //   Mapping        the pieces of the file that this process has mapped        mapping.h
 //   BlockTable     the block table, as far as it can be believed              block_table.h
-//   Participants   who takes part and who has died                            participants.h
+//   Participants   attached processes, and those that died                    participants.h
 //   TransferTable  what is in transit between processes                       transfer_table.h
-//   WakeTable      where participants have wake pipes                         wake_table.h
+//   WakeTable      addresses of the participants' wake pipes                  wake_table.h
 //   RobustLock     a lock that outlives its owners                            robust_lock.h
 //   HeldBytes      a sum that is counted without a lock                       held_bytes.h
 //   BlockPool      the free blocks, and the counts of all                     block_pool.h

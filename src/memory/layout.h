@@ -126,8 +126,8 @@ enum class BlockState : std::uint32_t { kFree = 0, kWriting = 1, kLive = 2 };
 constexpr std::uint64_t block_word(BlockState state, Identity writer, std::uint32_t generation) noexcept {
   return std::uint64_t{static_cast<std::uint32_t>(state)} << 62 | std::uint64_t{writer} << 32 | generation;
 }
-// Stored sequentially consistent: the holder bits are read after that, and a process that undoes an optimistic pin clears
-// its bit and then reads the word. One of the two sees the other (Reclaimer::collect_after_doubt).
+// Store it with seq_cst. The storing process then reads the holder bits; a process that undoes an optimistic pin clears
+// its bit, then reads the word. So at least one sees the other's change (Reclaimer::collect_after_doubt).
 constexpr std::uint64_t live_word(std::uint32_t generation) noexcept {
   return block_word(BlockState::kLive, kNobody, generation);
 }
@@ -301,15 +301,15 @@ static_assert(sizeof(Wait) == 24);
 struct alignas(64) Participant {
   std::atomic<std::uint32_t> generation;
   std::atomic<std::uint32_t> status;
-  std::atomic<std::int32_t> pid;                 // in its own PID namespace: for messages, and to find wake pipes
+  std::atomic<std::int32_t> pid;                 // in its own PID namespace: for error messages and wake pipes
   std::atomic<std::uint32_t> deferred_overflow;  // frees that found the list full: only a reconcile finds them
   std::atomic<std::int64_t> attached_ns;
   std::atomic<std::uint32_t> pinned;        // the generation of the owner that has pages registered for DMA; 0: none
-  std::atomic<std::uint32_t> wake_entries;  // of its table: those from here on mean nothing (wake_table.h)
+  std::atomic<std::uint32_t> wake_entries;  // number in use of its table; later ones mean nothing (wake_table.h)
   Wait waits[kMostWaits];
   std::atomic<std::uint32_t> threads;  // of the process: those that run Python, in a program that is Python's, else all
   std::uint32_t unused;
-  std::atomic<std::uint64_t> hub_address;  // WakeAddress of the process's hub (channel/wake_hub.h); 0: it had none
+  std::atomic<std::uint64_t> hub_address;  // WakeAddress of the process's hub (channel/wake_hub.h); 0: no hub
   std::uint64_t reserved[2];
   std::atomic<std::uint64_t> deferred_frees[kDeferredFrees];  // deferred-free list: packed BlockRefs
 };

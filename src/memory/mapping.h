@@ -35,7 +35,7 @@ class Mapping {
     return reinterpret_cast<Participant*>(control_ + kHeaderBytes)[slot];
   }
 
-  // The table of that participant; null when it cannot be mapped.
+  // Returns the table of wake pipes of that participant, or null if it cannot be mapped.
   WakeEntry* wake_table(std::uint32_t slot) noexcept {
     std::byte* piece = piece_of(wake_tables_, slot);
     if (piece == nullptr) [[unlikely]] {

@@ -59,8 +59,8 @@ class Participants {
   Status check_descriptors();
 
   enum class Claimable { kFree, kFreeOrStale };
-  // A free slot, or that of a dead participant: such a slot is kStale, and a reconcile must sweep it before it holds
-  // anything. Code::kUnavailable when all 1,024 are taken by living processes.
+  // Takes a free slot, or the slot of a dead participant. The latter is kStale: a reconcile must sweep it before it
+  // holds anything. Code::kUnavailable when living processes have all 1,024.
   Result<ReservedSlot> claim(Claimable slots);
   // How often this process has forked; before claim(), for enroll().
   std::uint32_t forks() const noexcept { return platform::load_acquire(forks_); }

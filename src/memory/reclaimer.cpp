@@ -98,8 +98,8 @@ bool Reclaimer::defer_free(BlockRef ref, Identity me) noexcept {
     std::atomic<std::uint64_t>& place = mine.deferred_frees[(ref.id.index() + i) % kDeferredFrees];
     std::uint64_t empty = 0;
     if (load_relaxed(place) == 0 && compare_swap(place, empty, packed)) {
-      // A read-modify-write, not a store: run_deferred_frees() takes back the last process's hint, and has to see what
-      // the processes before it deferred.
+      // A read-modify-write, not a store: run_deferred_frees() reads the hint of the last process, and has to see the
+      // frees that earlier processes deferred as well.
       exchange_seq_cst(header_.deferred_hint, 1u);
       fence_seq_cst();
       return true;

@@ -30,7 +30,7 @@ class Reconciler {
   // A slot for a process about to be started; one of a dead participant is swept first.
   Result<ReservedSlot> reserve_slot();
 
-  // Takes the lock of a channel, a ring or the arena. When derived state is known to be wrong it is repaired first.
+  // Takes the lock of a channel, a ring or the arena. First repairs derived state that is known to be wrong.
   // Errors as of RobustLock.
   Status lock(std::atomic<std::uint32_t>& word, const platform::WaitContext& wait);
   Status lock_arena(const platform::WaitContext& wait) { return lock(header_.arena_lock, wait); }
@@ -38,7 +38,7 @@ class Reconciler {
   Status reconcile(const platform::WaitContext& wait);
   // The same for callers that may not throw; false also for want of memory.
   bool lock_quietly(std::atomic<std::uint32_t>& word, const platform::WaitContext& wait) noexcept;
-  // Locks for a destructor, or with another lock taken. False if the lock is not free within 10 ms, or at
+  // For a destructor, or for a caller that has another lock. Returns false if the lock is not free within 10 ms, or at
   // once if its owner is dead or derived state needs a repair.
   bool lock_briefly(std::atomic<std::uint32_t>& word) noexcept;
   bool lock_arena_quietly(const platform::WaitContext& wait) noexcept { return lock_quietly(header_.arena_lock, wait); }

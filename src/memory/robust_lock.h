@@ -28,7 +28,7 @@ class RobustLock {
     std::uint32_t expected = 0;
     return me != kNobody && platform::compare_swap(word_, expected, kHeld | me);
   }
-  // Whether the word is taken, and names no living participant.
+  // True if the word is taken and names no living participant.
   bool has_dead_owner() const noexcept;
   // Takes it, also from a dead owner, without looking at `recovery_requests`. kTimeout when a living owner keeps it for
   // 40 ms, or 2 s if it is not stopped, whatever the deadline; kInterrupted.

@@ -33,8 +33,8 @@ Status WakeTable::set(Identity me, BlockRef channel, unsigned end, WakeAddress a
     if (load_relaxed(table[i].address) == 0) free = i;
   }
   if (free == kMaxWakeEntries) {
-    return Error{Code::kUnavailable, "this process has descriptors of " + std::to_string(kMaxWakeEntries) +
-                                         " ends of channels of one arena, which is the limit"};
+    return Error{Code::kUnavailable, "this process already watches " + std::to_string(kMaxWakeEntries) +
+                                         " ends of channels of one arena, which is the limit: close unused ends"};
   }
   constexpr std::uint32_t kPerPage = kPageBytes / sizeof(WakeEntry);
   if (free == count && free % kPerPage == 0) {
@@ -77,7 +77,7 @@ bool WakeTable::wake(std::uint32_t slot, BlockRef channel, unsigned end) const n
   for (std::uint32_t i = 0; i < count; ++i) {
     if (!is_for(table[i], pack(channel), end)) continue;
     const std::uint64_t word = load_acquire(table[i].address);
-    // Checks again: the entry may have become another end's before the second load.
+    // Checks again: another end may have taken the entry before the second load.
     if (is_for(table[i], pack(channel), end)) return sender_.send(pid_of(slot), word);
   }
   return false;

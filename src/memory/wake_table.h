@@ -1,13 +1,12 @@
-// Wake pipes of the participants (platform/wake_pipe.h): where other processes find the one of each end of a channel
-// that a process watches, and the one of its hub.
+// Addresses of the participants' wake pipes (platform/wake_pipe.h): one for each end of a channel that a process
+// watches, and one for its hub.
 //
 // Invariants:
 //   - A process writes the address before it sets the bit of a channel that asks for wake-ups, and reads the channel
 //     after both. A sender stores its message, then reads the bit and the address. So if the sender finds no address,
 //     or an older one, the process finds the message.
-//   - Only the participant writes its table and its hub's address, so a table is stale once its owner has died. A
-//   sender
-//     that finds a stale address does no harm: it reaches no pipe, or sends a needless wake-up.
+//   - Only the participant writes its table and its hub's address, so a table is stale once its owner has died. With a
+//     stale address, a sender does no harm: it reaches no pipe, or sends a needless wake-up.
 //
 // Thread safety: any thread.
 #pragma once
@@ -22,22 +21,22 @@ class WakeTable {
   WakeTable(Mapping& mapping, const Participants& participants) noexcept
       : mapping_(mapping), participants_(participants) {}
 
-  // Publishes the pipe by which this process, which is `me`, watches that end (0 or 1) of a channel. kUnavailable: it
-  // watches kMaxWakeEntries ends already. May throw std::bad_alloc.
+  // Publishes the pipe by which this process (`me`) watches that end (0 or 1) of a channel. kUnavailable: it already
+  // watches kMaxWakeEntries ends. May throw std::bad_alloc.
   Status set(Identity me, BlockRef channel, unsigned end, platform::WakeAddress address);
   void clear(Identity me, BlockRef channel, unsigned end) noexcept;
   void set_hub(Identity me, platform::WakeAddress address) noexcept;
 
-  // Wakes that participant. Returns false if it was not reached, as send_wake(). Time is linear in the number of ends
-  // that the participant watches: 1 ns for each.
+  // Wakes that participant. Returns false if it was not reached, as WakeSender::send() does. Takes about 1 ns for each
+  // end that the participant watches.
   bool wake(std::uint32_t slot, BlockRef channel, unsigned end) const noexcept;
-  // Sends the text to its hub if take(), called once the hub is reached, returns true.
+  // Opens the hub of that participant, then calls take(), and sends the text if that returns true.
   template <class Take>
   bool wake_hub(std::uint32_t slot, const platform::WakeText& text, Take take) const noexcept {
     const platform::WakeAddress address = platform::load_acquire(participants_.slot(slot).hub_address);
     return sender_.send_if(take, pid_of(slot), address, std::string_view(text.data(), text.size()));
   }
-  // Sends a byte to a pipe of that participant whose address another layer keeps, if take() returns true.
+  // The same for a pipe of that participant whose address another layer stores. Sends a byte.
   template <class Take>
   bool wake_at(std::uint32_t slot, platform::WakeAddress address, Take take) const noexcept {
     return sender_.send_if(take, pid_of(slot), address);
@@ -52,7 +51,7 @@ class WakeTable {
   Mapping& mapping_;
   const Participants& participants_;
   const platform::WakeSender sender_;
-  platform::ForkSafeMutex mutex_;  // for changes of this process's table
+  platform::ForkSafeMutex mutex_;  // guards changes of this process's table
 };
 
 }  // namespace shmtree::memory

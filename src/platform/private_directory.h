@@ -23,7 +23,7 @@ std::vector<std::string> private_directories(const std::string& name);
 std::string environment_variable(const char* name);
 
 enum class IfMissing { kFail, kCreate };
-// Code::kNotFound when it is missing and is not to be created; Code::kOs with EPERM when it is not this user's alone.
+// Code::kNotFound if it is missing and `missing` is kFail; Code::kOs with EPERM if other users can access it.
 Result<UniqueFd> open_private_directory(const std::string& path, IfMissing missing);
 
 // Excludes other processes that lock the same key in the same directory, by a byte of a hidden file in it. The lock

@@ -1,4 +1,4 @@
-// A descriptor for poll loops that can be read while a wake pipe can, and once a process has ended.
+// A descriptor for poll loops that is readable while a wake pipe is, and once one of the watched processes has ended.
 //
 // Descriptors of epolls, and of processes before Linux 6.9, all have one device and inode. So the epoll is ours if the
 // pipe is in its set, and the descriptor of a process is ours if it is in the set as well.
@@ -22,7 +22,7 @@ class ProcessWatch {
   ~ProcessWatch() { reset(); }
 
   bool valid() const noexcept { return epoll_.valid(); }
-  // False once the program has closed the descriptor, or that of the pipe.
+  // False once the program has closed this descriptor or the descriptor of the pipe.
   bool is_ours() const noexcept;
   int fd() const noexcept { return epoll_.number(); }
   // Also watches these processes, and no others. Leaves out those that have ended already, or are in another PID

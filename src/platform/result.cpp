@@ -12,7 +12,7 @@ bool has_more_than_its_code(const Error& error) noexcept {
          error.completed != 0 || error.missed != 0;
 }
 
-// The Error of each code that comes without details. Never destroyed, because a Result may outlive the static objects.
+// An Error without details for each code. Never destroyed, because a Result may outlive the static objects.
 union ErrorsOfCodes {
   ErrorsOfCodes() : errors{} {
     for (std::size_t code = 0; code < kCodes; ++code) errors[code].code = static_cast<Code>(code);

@@ -20,7 +20,7 @@
 namespace shmtree::platform {
 namespace {
 
-// Device of all anonymous pipes; 0 until this process has opened a wake pipe.
+// Device number of all anonymous pipes; 0 until this process has opened a wake pipe.
 constinit std::atomic<std::uint64_t> g_pipe_device{0};
 
 }  // namespace
@@ -58,7 +58,7 @@ Result<WakePipe> WakePipe::open_socket() {
     if (bind(fd.number(), name.get(), name.size()) == 0) {
       return WakePipe(std::move(fd), make_wake_address(kSocketNumber, id));
     }
-    constexpr int kMaxTries = 4;  // another process's number is not met so often
+    constexpr int kMaxTries = 4;  // random numbers do not collide that often
     if (errno != EADDRINUSE || tries == kMaxTries) return os_error("bind of a wake-up socket", errno);
   }
 }

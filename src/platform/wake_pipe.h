@@ -2,12 +2,12 @@
 // sender's.
 //
 // A wake pipe is an anonymous pipe. Senders find it in /proc by the listener's pid and descriptor, which the listener
-// publishes in shared memory as a WakeAddress. So it needs no name, no folder and no network namespace. Where other
+// publishes in shared memory as a WakeAddress. So it needs no name, no folder and no network namespace. If other
 // processes cannot open descriptors of this one, because it is not dumpable or has no /proc, it is a datagram socket in
-// the abstract namespace instead, which processes of the same network namespace reach.
+// the abstract namespace instead, which only processes of the same network namespace reach.
 //
-// Every descriptor of a pipe reads and writes. So a write to the pipe of a dead listener raises no SIGPIPE, a listener
-// never sees the end of a stream, and senders can tell a wake pipe from the pipes of a shell.
+// Every descriptor of a wake pipe is open for reading and writing. So a write to the pipe of a dead listener raises no
+// SIGPIPE, a listener never sees the end of a stream, and senders can tell a wake pipe from the pipes of a shell.
 //
 // Thread safety: any thread.
 #pragma once
@@ -21,8 +21,8 @@
 
 namespace shmtree::platform {
 
-// Where a listener has a wake pipe: the descriptor in bits 32 to 62, the lower half of the pipe's inode in bits 0
-// to 31. Of a socket: kSocketNumber, and the number in the socket's name. Bit 63 is the caller's. 0: there is none.
+// Address of a wake pipe: the listener's descriptor in bits 32 to 62, the lower half of the pipe's inode in bits 0 to
+// 31. For a socket: kSocketNumber, and the number in the socket's name. Bit 63 is for the caller. 0: no wake pipe.
 using WakeAddress = std::uint64_t;
 constexpr WakeAddress kWakeAddressMask = ~std::uint64_t{0} >> 1;
 constexpr std::uint32_t kSocketNumber = 0x7fffffff;
@@ -37,22 +37,23 @@ constexpr std::uint32_t id_of(WakeAddress address) noexcept {
   return static_cast<std::uint32_t>(address);
 }
 
-// The message of a wake-up that says what to check. A pipe takes it whole.
+// A wake-up with a text, which says what to check. Writes of a text to a pipe are atomic.
 using WakeText = std::array<char, 32>;
 
-// What a listener is sent. A pipe for bytes has one page, so that it uses little of the user's pipe memory.
+// What senders write. A pipe for bytes has one page, so that it uses little of the user's pipe memory.
 enum class WakeKind { kBytes, kTexts };
 
 class WakePipe {
  public:
   WakePipe() noexcept = default;
-  // Opens an empty pipe, whose descriptor select() takes. An error if neither a pipe nor a socket can be opened.
+  // Opens an empty pipe, whose descriptor is small enough for select(). Fails if neither a pipe nor a socket can be
+  // opened.
   static Result<WakePipe> open(WakeKind kind);
-  // True if that descriptor of this process is a wake pipe, and no socket.
+  // True if this process has a wake pipe, not a socket, at that address.
   static bool is_own(WakeAddress address) noexcept;
 
-  // False once the program has closed the descriptor. The functions below then do nothing.
   bool is_valid() const noexcept { return fd_.valid(); }
+  // False once the program has closed the descriptor. The functions below then do nothing.
   bool is_ours() const noexcept { return fd_.is_ours(); }
   int number() const noexcept { return fd_.number(); }
   const CheckedFd& descriptor() const noexcept { return fd_; }
@@ -63,10 +64,10 @@ class WakePipe {
   void wake() const noexcept;
   // Takes all bytes: the descriptor is not readable until the next wake-up.
   void drain() const noexcept;
-  // Takes up to out.size() texts. Returns false if no more are waiting. Sets `damaged` if there were bytes that are no
-  // text: then it took all that waited, and `received` is 0.
+  // Takes up to out.size() texts. Returns false if no more are waiting. If it finds bytes that are not whole texts, it
+  // drains the pipe, sets `damaged`, and `received` is 0.
   bool receive(std::span<WakeText> out, std::size_t& received, bool& damaged) const noexcept;
-  // Number of texts that the pipe holds; it loses those that come then. 0: unknown.
+  // Number of texts that fit into the pipe; further ones are lost. 0: unknown.
   std::uint64_t max_waiting_texts() const noexcept;
 
  private:

@@ -30,7 +30,7 @@ struct ProcPath {
   explicit ProcPath(int own) noexcept { std::snprintf(text, sizeof text, "/proc/self/fd/%d", own); }
 };
 
-// The link of a descriptor says what it leads to, without a call of that file's file system: "pipe:[INODE]" for an
+// Reads the link of a descriptor in /proc, which needs no call of the target's file system: "pipe:[INODE]" for an
 // anonymous pipe, and for a file a path, which begins with "/" or "(".
 bool leads_to_pipe(const ProcPath& link, std::uint32_t inode) noexcept {
   constexpr std::string_view kBegin("pipe:[");
@@ -51,8 +51,8 @@ bool reads_and_writes(const ProcPath& link) noexcept {
   return (status.st_mode & (S_IRUSR | S_IWUSR)) == (S_IRUSR | S_IWUSR);
 }
 
-// Opens the pipe at that address; errno says why it could not, ENXIO that something else is there. An O_PATH descriptor
-// opens nothing itself, and leads to the same file however the listener's descriptors change.
+// Opens the pipe at that address. On failure errno says why; ENXIO: the descriptor is no such pipe. An O_PATH
+// descriptor does not open the file itself, and refers to the same file even if the listener's descriptors change.
 UniqueFd open_pipe(int pid, WakeAddress address) noexcept {
   const ProcPath link(pid, static_cast<int>(number_of(address)));
   if (!reads_and_writes(link)) return {};
@@ -70,7 +70,7 @@ UniqueFd connect_socket(WakeAddress address) noexcept {
   return fd;
 }
 
-// True if the sending process lacks something that it may have at the next wake-up.
+// True if the sending process lacked a resource that it may have at the next wake-up.
 bool is_shortage(int failure) noexcept {
   return failure == EMFILE || failure == ENFILE || failure == ENOMEM || failure == EINTR;
 }
@@ -92,8 +92,8 @@ bool write_to(int number, std::string_view text, WakeRequest request) noexcept {
   return written >= 0 || errno == EAGAIN;
 }
 
-// The pipes of other processes that this one has sent wake-ups to, and by which sender. No system call is made under
-// the mutex: a descriptor that a thread uses stays open meanwhile.
+// Cache of open descriptors of other processes' pipes, by sender. Makes no system call under the mutex: the cache does
+// not close a descriptor while a thread uses it.
 class KnownPipes {
  public:
   bool send(const Key& key, std::string_view text, WakeRequest request) noexcept {
@@ -117,7 +117,7 @@ class KnownPipes {
   void close_all_of(const WakeSender* sender) noexcept {
     for (Set& set : sets_) {
       for (Pipe& pipe : set.pipes) {
-        CheckedFd closed;  // without the mutex
+        CheckedFd closed;  // closed after the mutex is released
         const std::lock_guard guard(mutex_);
         if (pipe.key.sender == sender && pipe.is_taken()) closed = take_out(pipe);
       }
@@ -141,7 +141,7 @@ class KnownPipes {
   };
   struct Set {
     std::array<Pipe, kWays> pipes;
-    std::array<Miss, kWays> misses;  // pipes that were not reached
+    std::array<Miss, kWays> misses;  // pipes that could not be opened
     std::size_t oldest = 0, oldest_miss = 0;
   };
 
@@ -194,9 +194,9 @@ class KnownPipes {
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
     return std::min<rlim_t>(limit.rlim_cur / 8, kSets * kWays);
   }
-  // Keeps the pipe in a free entry, or in place of the oldest that no thread uses; else closes it.
+  // Stores the pipe in a free entry, or replaces the oldest entry that no thread uses; else closes it.
   void keep(const Key& key, UniqueFd opened) noexcept {
-    CheckedFd fd(std::move(opened)), replaced;  // closed without the mutex
+    CheckedFd fd(std::move(opened)), replaced;  // closed after the mutex is released
     const std::size_t max = max_open();
     const std::lock_guard guard(mutex_);
     Set& set = set_of(key);

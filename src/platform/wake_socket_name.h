@@ -1,4 +1,4 @@
-// The name of a wake-up socket (wake_pipe.h). For the files that make system calls.
+// The name of a wake-up socket (wake_pipe.h). Includes system headers, so only .cpp files include it.
 #pragma once
 
 #include <sys/socket.h>
@@ -15,7 +15,7 @@ class WakeSocketName {
  public:
   explicit WakeSocketName(std::uint32_t id) noexcept {
     name_.sun_family = AF_UNIX;
-    // The zero byte before it makes it abstract.
+    // The zero byte before the name puts it into the abstract namespace.
     length_ = std::snprintf(name_.sun_path + 1, sizeof name_.sun_path - 1, "shmtree/wakes/%08x", id);
   }
   const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&name_); }

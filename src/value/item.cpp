@@ -18,7 +18,7 @@ Error not_there(const std::string& what, const Item& in) {
                           (in.is_dict() || in.is_sequence() ? " of " + std::to_string(in.size()) : "")};
 }
 
-// The text or bytes that a node stands for.
+// Returns the text or bytes that a node stands for.
 std::string_view own_text(const value::Tree& tree, const Node& node) noexcept {
   return has_trait(node.kind, format::kIsBlob) ? text_of(tree.arrays[node.array]) : tree.texts[node.text];
 }

@@ -47,8 +47,8 @@ struct Array {
   bool read_only = false;
 };
 
-// Objects that are met more than once. A node that refers to an earlier one is a copy of that, but for its key: it has
-// the same children. One that refers to what it is in stays a kReference: trees end.
+// Objects that occur more than once. A node that refers to an earlier one is a copy of it except for its key: it has
+// the same children. A node that refers to an object that contains it stays a kReference, so that the tree is finite.
 struct References {
   struct Earlier {
     std::uint32_t node = kNone;

@@ -35,7 +35,7 @@ struct ClassInfo {
   PyObject* guard = nullptr;     // a weak reference to it
   EncodeHandler* encode = nullptr;
   ClassShape shape = ClassShape::kOther;
-  Kind kind = Kind::kInvalid;  // of a class that Python code registered for a kind
+  Kind kind = Kind::kInvalid;  // if Python code registered the class for a kind
   std::string name{};          // "module:qualname"
   // Version of the described class. CPython changes it whenever the class or one of its bases changes. 0: none.
   mutable std::atomic<unsigned> version{0};

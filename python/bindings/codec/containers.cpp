@@ -15,9 +15,9 @@ namespace {
 StandardClass default_dict_class("collections", "defaultdict"), counter_class("collections", "Counter"),
     deque_class("collections", "deque");
 
-constexpr Py_hash_t kRemoved = -1;  // of what a set has in the place of an item that was removed: no object has it
+constexpr Py_hash_t kRemoved = -1;  // hash of a removed item's entry; no object has this hash
 
-// The items that iterating gives, after their number.
+// Encodes the items of a container by its iterator. Their number has been written.
 bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
   Ref iterator(PyObject_GetIter(container));
   if (!iterator) return false;
@@ -32,8 +32,8 @@ bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
   }
 }
 
-// Without an iterator, which takes longer than the items do. Code of an item may change the set, so that its table is
-// looked at anew each time.
+// Reads the table of the set, because an iterator takes longer than the items. Loads the table anew each time: encoding
+// an item may run Python code that changes the set.
 template <Kind kind>
 bool set_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (!encoder.deeper()) return false;
@@ -82,7 +82,7 @@ bool ordered_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (!encoder.deeper()) return false;
   const Py_ssize_t count = PyDict_GET_SIZE(value);
   encoder.out.begin_node(Kind::kOrderedDict, count);
-  // Its own order: that of the dict inside is another one after move_to_end().
+  // Iterates over the OrderedDict: the dict inside has another order after move_to_end().
   Ref iterator(PyObject_GetIter(value));
   if (!iterator) return false;
   Py_ssize_t sent = 0;
@@ -124,7 +124,8 @@ bool counter_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return encoder.pairs(value) && encoder.leave();
 }
 
-// Signals are checked more often for keys, since adding a large key, or one of many with equal hashes, may take long.
+// Signals are checked more often than for other items: adding a large key, or one of many with equal hashes, may take
+// long.
 constexpr std::uint64_t kKeysPerLook = 256;
 
 bool may_go_on(Decoder& decoder, std::uint64_t added) {
@@ -144,7 +145,7 @@ bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
 template <int (*set)(PyObject*, PyObject*, PyObject*), bool str_keys>
 bool pairs(Decoder& decoder, PyObject* dict) {
   const std::uint64_t count = decoder.in.next_count(str_keys ? 1 : 2);
-  std::optional<Collisions> collisions;  // not needed for str keys, whose hashes are as good as random
+  std::optional<Collisions> collisions;  // not needed for str keys: their hashes are randomized
   if constexpr (!str_keys) collisions.emplace(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     if (!str_keys && !may_go_on(decoder, i)) return false;
@@ -209,7 +210,7 @@ PyObject* decode_set(Decoder& decoder) {
     const Expansion::Before before = decoder.begin_walked();
     Ref item(decoder.node());
     if (!item || !decoder.may_be_walked(before) || !may_be_added(decoder, collisions, item.get())) return nullptr;
-    // A frozenset that nobody else has seen may still be filled.
+    // A new frozenset may be filled as long as no other code has a reference to it.
     if (PySet_Add(set.get(), item.get()) != 0) return decoder.corrupt_unless(nullptr, "an item cannot be hashed");
   }
   return set.release();

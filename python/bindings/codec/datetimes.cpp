@@ -83,9 +83,8 @@ bool has_form_of_zone_key(PyObject* key) {
       {static_cast<const char*>(PyUnicode_DATA(key)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(key))});
 }
 
-// Returns the key that leads to this zone. Null, without an error, for a zone that was read from a file or made without
-// the cache, and for a key that receivers refuse: only pickle can send or refuse such a zone. Reads the zone's
-// reduction, (function, (key, is_cached)).
+// Returns the key of the zone, from its reduction (function, (key, is_cached)). Null, without an error, for a zone that
+// was read from a file or made without the cache, and for a key that receivers refuse: such a zone is left to pickle.
 Ref key_of_zone(PyObject* zone) {
   const Ref reduced(staying([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
   if (!reduced) return clear_ordinary_exception(), Ref();
@@ -118,7 +117,7 @@ struct TimeOfDay {
   int hour, minute, second, microsecond;
 };
 
-// Whether such a day exists, datetime decides.
+// Does not check that the day exists: datetime does.
 Day next_day(Decoder& decoder) {
   const std::int64_t packed = decoder.in.next_int();
   if (packed < 0 || packed >> 9 > 9999) return decoder.in.fail("a date is out of range"), Day{};
@@ -137,7 +136,7 @@ TimeOfDay next_time(Decoder& decoder) {
   return time;
 }
 
-// The time zone (None when there is none) after a time, and its fold. Null on failure.
+// Reads the fold and the time zone after a time, None if it has no zone. Null on failure.
 Ref next_zone(Decoder& decoder, int* fold) {
   const std::uint64_t flags = decoder.in.next_length();
   if (flags > 3) decoder.in.fail("a time has unknown flags");
@@ -145,7 +144,7 @@ Ref next_zone(Decoder& decoder, int* fold) {
   *fold = static_cast<int>(flags & 1);
   if (!(flags & 2)) return Ref::borrow(Py_None);
   Ref zone(decoder.node());
-  if (zone && !PyTZInfo_Check(zone.get())) return decoder.in.fail("a time zone is none"), Ref();
+  if (zone && !PyTZInfo_Check(zone.get())) return decoder.in.fail("a time zone is not a tzinfo"), Ref();
   return zone;
 }
 

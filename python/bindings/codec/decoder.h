@@ -80,7 +80,7 @@ class Decoder {
   Ref dtype(const format::Name& description);
   // Returns the dtype with this number, or the one with that description if it is kOther. Null on failure.
   Ref dtype(DType code, const format::Name& description);
-  // For what must not be a Python error of its own: unhashable keys, dates out of range.
+  // Turns a Python error that a damaged message causes into CorruptMessage: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
   // Sets IncompatibleMessage with `text`, about the node at `position`. Does nothing if `text` is null. Returns null.
@@ -155,7 +155,7 @@ class Decoder {
   PyObject* whole(Kind kind);
   PyObject* reference();
   PyObject* other_key(const format::Name& name);
-  // Sets IncompatibleMessage, unless an error is set: no package here has elements of this type.
+  // Sets IncompatibleMessage, unless an error is set: no installed package has this element type.
   PyObject* no_package(DType code);
   const ClassInfo* described_again(const ClassInfo* known);
   PyObject* container(Kind kind);
@@ -187,12 +187,12 @@ class Decoder {
 // Number of items of a long container that are decoded between two checks for signals.
 constexpr std::uint64_t kItemsPerLook = 16'384;
 
-// What more than one file needs of those that kinds are registered with (kind_codec.h).
+// Functions of kinds (kind_codec.h) that more than one file calls.
 PyObject* decode_str(Decoder& decoder, std::string_view text);
 DecodeHandler decode_long_bytes, decode_numpy_scalar;
 bool decode_pairs(Decoder& decoder, PyObject* dict, bool str_keys);
-// Returns a tensor with that description. `flags`: those of kind tensor.
+// Returns a tensor with that description. `flags`: see Kind::kTensor.
 PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64_t flags);
-PyObject* decode_end(Decoder& decoder, const ClassInfo& info);  // what is left of it
+PyObject* decode_end(Decoder& decoder, const ClassInfo& info);  // the rest of the node, after its class
 
 }  // namespace shmtree::python

@@ -7,13 +7,13 @@
 namespace shmtree::python {
 namespace {
 
-static_assert(sizeof(npy_intp) == sizeof(std::int64_t), "shapes and strides are handed on as they are");
+static_assert(sizeof(npy_intp) == sizeof(std::int64_t), "shapes and strides are passed without conversion");
 
 const std::int64_t* as_int64(const npy_intp* values) noexcept {
   return reinterpret_cast<const std::int64_t*>(values);
 }
 
-// The memory from the first to the last byte of the elements.
+// Returns the memory from the first to the last byte of the elements.
 std::span<const std::byte> extent_of(PyArrayObject* array) noexcept {
   const auto* low = reinterpret_cast<const std::byte*>(PyArray_BYTES(array));
   const auto* high = low + PyArray_ITEMSIZE(array);
@@ -24,7 +24,7 @@ std::span<const std::byte> extent_of(PyArrayObject* array) noexcept {
   return {low, static_cast<std::size_t>(high - low)};
 }
 
-// Sends the array by reference when it lies in an arena and whoever asked for this message says so.
+// Sends the array by reference if it is in an arena and the options allow loans.
 void lend_array(Encoder& encoder, PyArrayObject* array, format::ArraySource& source) {
   if (!encoder.options().loans || PyArray_SIZE(array) == 0 || !lease_of(array)) return;
   encoder.lend(array, extent_of(array), PyArray_DATA(array), source);
@@ -55,7 +55,7 @@ bool Encoder::dtype_text(PyObject* value, PyArray_Descr* descr, bool with_object
 
 bool Encoder::array(PyArrayObject* array) {
   auto* object = reinterpret_cast<PyObject*>(array);
-  if (Py_REFCNT(object) > 2) {  // as in once(), but that arrays are kept anyway
+  if (Py_REFCNT(object) > 2) {  // as in once(), but arrays are kept in any case
     const auto [number, fresh] = session_.met().note(object, out.kinds());
     if (!fresh) return refer_to(object, number);
     session_.met().close(number);
@@ -78,7 +78,7 @@ bool Encoder::array_node(PyArrayObject* array) {
   source.ndim = static_cast<std::uint8_t>(PyArray_NDIM(array));
   source.order = order_of(array);
   source.strides = as_int64(PyArray_STRIDES(array));
-  // One reference is the container's and one the walk's.
+  // One reference is the container's and one the encoder's.
   const bool is_lone = Py_REFCNT(object) <= 2;
   const bool independent = options_.independent;
   source.may_share = !independent && (PyArray_BASE(array) != nullptr || !is_lone);

@@ -63,11 +63,12 @@ class Encoder {
   // One segment of a kCapnp. False with a Python error set if the array cannot be one.
   bool segment(PyArrayObject* array);
   bool text(PyObject* str);
-  // The text of a str as letter S of a rule.
+  // Encodes a str as letter S of a rule (format/grammar.h).
   bool string(PyObject* str);
   // Lends the memory `extent`, if the options say so; `first` is the address of the first element.
   void lend(PyArrayObject* array, std::span<const std::byte> extent, const void* first, format::ArraySource& source);
-  // The text of a dtype without a number, kept for the session. False on an error, or if only pickle can send `value`.
+  // Returns in `text` the description of a dtype without a number, valid for the session. False on an error, or if only
+  // pickle can send `value`.
   bool dtype_text(PyObject* value, PyArray_Descr* descr, bool with_objects, std::string_view* text);
   // The str as a name; false without an error when it is too long for one or not a plain str.
   bool try_name(PyObject* str);
@@ -133,7 +134,7 @@ bool once(Encoder& encoder, PyObject* value, const ClassInfo& info) {
 // Sets RuntimeError("... changed while it was being sent"). Returns false.
 bool changed_while_sent(PyObject* container);
 
-// Handlers that are not registered for a class (kind_codec.h), but chosen by what the class is like.
+// Handlers that are chosen by the shape of a class (class_shapes.cpp), not registered for a class (kind_codec.h).
 bool encode_big_int(Encoder& encoder, PyObject* value);
 EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered, encode_model, encode_end,
     encode_device_array, encode_unknown;

@@ -1,4 +1,4 @@
-// What the bindings do with a kind. The functions of a kind and its registration are in one file.
+// Registration of the functions that encode and decode a kind. A kind's functions and its registration are in one file.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,20 @@ enum class Subclasses : bool { kNot, kToo };
 class SentClass {
  public:
   using TypeFunction = PyTypeObject*();
-  // A type of an extension module, or of CPython, which cannot be replaced. A function is called once all is loaded.
+  // A type of CPython or of an extension module, which programs cannot replace. Pass a function if the type is known
+  // only once all modules are loaded.
   SentClass(PyTypeObject* type, EncodeHandler* handler, Kind of = Kind::kInvalid) noexcept
       : encode(handler), kind(of), type_(type) {}
   SentClass(TypeFunction* type, EncodeHandler* handler, Subclasses subclasses = Subclasses::kNot) noexcept
       : encode(handler), type_function_(type), subclasses_(subclasses) {}
-  // "module:qualname" of a class that may be imported later, or never.
+  // `name`: "module:qualname" of a class that may be imported later, or never.
   SentClass(std::string_view name, EncodeHandler* handler) noexcept : encode(handler), name_(name) {}
 
-  // True if instances of the class are sent so. False also if a Python error is set.
+  // True if this handler encodes instances of `type`, whose name is `name`. False also if a Python error is set.
   bool is(PyTypeObject* type, std::string_view name) const;
 
   EncodeHandler* encode;
-  Kind kind = Kind::kInvalid;  // for a handler of several kinds
+  Kind kind = Kind::kInvalid;  // for a handler that encodes several kinds
 
  private:
   PyTypeObject* type_ = nullptr;
@@ -43,7 +44,7 @@ class SentClass {
   std::string_view name_{};
 };
 
-// Registers a kind, or a few that belong together. A constant of the file that has their functions.
+// Registers a kind, or a few that belong together. Declare it as a constant in the file that has their functions.
 class KindCodec {
  public:
   struct Read {
@@ -57,18 +58,18 @@ namespace detail {
 inline DecodeHandler* decoders[256];
 }
 
-// Null for a kind that the walk itself decodes, and for numbers without a kind.
+// Null for a kind that Decoder itself decodes, and for numbers without a kind.
 inline DecodeHandler* decoder_of(Kind kind) noexcept {
   return detail::decoders[static_cast<std::uint8_t>(kind)];
 }
 
-// Null if instances of the class are sent as no registered kind, or if a Python error is set.
+// Null if no handler is registered for the class, or if a Python error is set.
 const SentClass* sent_class(PyTypeObject* type, std::string_view name);
 
-// Registers a kind whose values Python code takes apart and puts together; nodes follow the kind's rule
-// (format/grammar.h). `parts(object)` returns a tuple with a value for each letter of the rule, and one for what is
-// repeated; or None if only pickle can send the object. `build(*parts, trusted)` returns the object; `trusted`: the
-// message may import modules and run what it likes. False with a Python error set.
+// Registers a kind whose values Python code splits and rebuilds; nodes follow the kind's rule (format/grammar.h).
+// `parts(object)` returns a tuple with a value for each letter of the rule, and a tuple for the repeated part; or None
+// if only pickle can send the object. `build(*parts, trusted)` returns the object; `trusted`: the message may import
+// modules and run code. Returns false with a Python error set.
 bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* build);
 
 }  // namespace shmtree::python

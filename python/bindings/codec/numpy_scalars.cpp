@@ -46,14 +46,14 @@ PyObject* decode_numpy_scalar(Decoder& decoder) {
   auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
   const std::uint64_t bytes = code == DType::kOther ? decoder.in.next_length() : item_bytes(code);
   const std::string_view data = decoder.in.next_text(bytes);
-  if (!is_plain(descr, bytes)) decoder.in.fail("a dtype has another size than its elements");
+  if (!is_plain(descr, bytes)) decoder.in.fail("the size of a dtype differs from the size of its elements");
   if (decoder.in.failed()) return nullptr;
   if (code != DType::kOther) {
     alignas(16) char value[16];
     std::memcpy(value, data.data(), data.size());
     return PyArray_Scalar(value, descr, nullptr);
   }
-  // What has fields is a view of an array of its own.
+  // A scalar with fields is a view of its own array.
   Ref box(PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(parsed.release()), 0, nullptr, nullptr,
                                nullptr, 0, nullptr));
   if (!box) return nullptr;

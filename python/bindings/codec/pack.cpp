@@ -188,8 +188,8 @@ PyMethodDef methods[] = {
      "The same of a class whose instances only messages of channels carry, under a name that is given. The second\n"
      "function is told, too, whether the channel allows pickles."},
     {"_add_kind", as_method<add_kind_of_package>(), METH_VARARGS,
-     "_add_kind(name, cls, parts, build): instances of exactly `cls` are sent as the kind of that name, whose rule\n"
-     "in docs/frame.md says what the tuple parts(object) has. build(*parts, trusted) makes the object again."},
+     "_add_kind(name, cls, parts, build): sends instances of exactly `cls` as the kind of that name. parts(object)\n"
+     "returns the tuple that its rule in docs/frame.md needs, and build(*parts, trusted) returns the object."},
     {"_imported_module", as_method<imported_module_or_none>(), METH_O,
      "The module of that name, without importing it; None if it is not imported. Waits while another thread imports\n"
      "it."},

@@ -1,5 +1,4 @@
-// Kinds that Python code takes apart and puts together: their nodes are written and read by the rules of
-// format/grammar.h.
+// Kinds whose objects Python code splits and rebuilds. Nodes are written and read by the rules of format/grammar.h.
 #include <algorithm>
 #include <iterator>
 
@@ -13,7 +12,7 @@
 namespace shmtree::python {
 namespace {
 
-constexpr std::size_t kMostParts = 8;
+constexpr std::size_t kMaxParts = 8;
 
 struct Functions {
   PyObject* parts;
@@ -25,7 +24,7 @@ const Functions& functions_of(Kind kind) noexcept {
   return functions_of_kind[static_cast<std::uint8_t>(kind)];
 }
 
-// The letters of a rule: those taken once, then what is repeated, or 0.
+// The letters of a rule: those that occur once, then the repeated letter, or 0.
 struct Rule {
   std::string_view once;
   char repeated;
@@ -41,13 +40,14 @@ Rule rule_of(const format::KindRow& row) {
   return {rule.substr(0, star), rule[star + 1], row.limits};
 }
 
+// True if Python code can produce the parts of this rule.
 bool follows(const format::KindRow& row) {
   const std::string_view rule = row.rule;
   const std::size_t star = rule.find('*');
   const bool is_known = rule.find_first_not_of("ILFSBNV*A") == std::string_view::npos;
   const bool has_array = rule.substr(0, star).find('A') != std::string_view::npos;
   const bool is_repeated_once = star == std::string_view::npos || (star + 2 == rule.size() && rule[star + 1] != 'N');
-  return is_known && !has_array && is_repeated_once && rule_of(row).parts() <= kMostParts;
+  return is_known && !has_array && is_repeated_once && rule_of(row).parts() <= kMaxParts;
 }
 
 // --- writing ---------------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ bool add_part(Encoder& encoder, char letter, PyObject* part) {
       if (Py_TYPE(part) == &PyArray_Type) return encoder.segment(as_array(part));
       PyErr_SetString(PyExc_TypeError, "A segment of a message is not an array");
       break;
-    // Arrays that are parts belong to this node alone: they are neither marked nor references.
+    // An array that is a part belongs to this node alone, so it is neither marked nor a reference.
     default: return Py_TYPE(part) == &PyArray_Type ? encoder.array_node(as_array(part)) : encoder.child(part);
   }
   return !PyErr_Occurred();
@@ -103,7 +103,7 @@ bool node_by_rule(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!parts) return false;
   if (parts.get() == Py_None) return encoder.needs_pickle(value);
   if (!PyTuple_CheckExact(parts.get()) || static_cast<std::size_t>(PyTuple_GET_SIZE(parts.get())) != rule.parts()) {
-    PyErr_Format(PyExc_TypeError, "A %.200s does not have the parts of its kind", Py_TYPE(value)->tp_name);
+    PyErr_Format(PyExc_TypeError, "The parts of a %.200s do not match the rule of its kind", Py_TYPE(value)->tp_name);
     return false;
   }
   encoder.keep(Ref::borrow(parts.get()));
@@ -161,7 +161,7 @@ PyObject* decode_by_rule(Decoder& decoder) {
   const Kind kind = decoder.in.kind();
   const Rule rule = rule_of(*format::row_of(kind));
   const std::size_t count = rule.parts();
-  Ref parts[kMostParts];
+  Ref parts[kMaxParts];
   const Expansion::Before before = decoder.begin_walked();
   for (std::size_t i = 0; i < count; ++i) {
     parts[i] = Ref(i < rule.once.size() ? next_part(decoder, rule.once[i], rule.limit(i))
@@ -169,7 +169,7 @@ PyObject* decode_by_rule(Decoder& decoder) {
     if (!parts[i] || decoder.in.failed()) return nullptr;
   }
   if (!decoder.may_be_walked(before)) return nullptr;
-  PyObject* arguments[kMostParts + 2] = {};  // the first is for the callee
+  PyObject* arguments[kMaxParts + 2] = {};  // the first is for the callee
   for (std::size_t i = 0; i < count; ++i) arguments[i + 1] = parts[i].get();
   arguments[count + 1] = decoder.allow_pickle() ? Py_True : Py_False;
   PyObject* made =
@@ -195,7 +195,7 @@ bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* b
     PyErr_SetString(PyExc_TypeError, "A kind needs a class and two functions");
     return false;
   }
-  Py_INCREF(cls);  // for good
+  Py_INCREF(cls);  // never released
   functions_of_kind[static_cast<std::uint8_t>(row->kind)] = {Py_NewRef(parts), Py_NewRef(build)};
   const KindCodec codec({{row->kind, decode_by_rule}},
                         {{reinterpret_cast<PyTypeObject*>(cls), once<node_by_rule>, row->kind}});

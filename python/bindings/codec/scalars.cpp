@@ -37,7 +37,7 @@ bool memoryview_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const Py_buffer* want = PyMemoryView_GET_BUFFER(value);
   const std::string_view format = want->format ? want->format : "B";
   const std::string_view got = PyMemoryView_GET_BUFFER(round_trip.get())->format;
-  // An array knows no difference between the C types of the same size.
+  // NumPy does not distinguish C types of the same size.
   const bool same = format == got || (format == "q" && got == "l") || (format == "Q" && got == "L");
   if (!same || PyArray_DESCR(as_array(array.get()))->type_num == NPY_OBJECT) {
     PyErr_Format(PyExc_TypeError, "A memoryview of format '%s' cannot be sent", want->format);
@@ -97,7 +97,7 @@ PyObject* decode_complex(Decoder& decoder) {
 PyObject* decode_long_str(Decoder& decoder) {
   const std::span<const std::byte> blob = decoder.blob();
   if (decoder.in.failed()) return nullptr;
-  // Parsed from a copy: others may still write to the frame.
+  // Parses a copy, because other processes may still write to the frame.
   const std::unique_ptr<char, FreeBytes> bytes(static_cast<char*>(std::malloc(blob.size() + 1)));
   if (!bytes) return PyErr_NoMemory();
   copy_to_fresh(bytes.get(), blob.data(), blob.size());
@@ -138,7 +138,7 @@ PyObject* decode_bytearray(Decoder& decoder) {
 PyObject* decode_memoryview(Decoder& decoder) {
   if (decoder.in.next_kind() != Kind::kArray) return decoder.in.fail("a memoryview has no array"), nullptr;
   Ref array(decoder.array());
-  return array ? decoder.corrupt_unless(PyMemoryView_FromObject(array.get()), "a memoryview of such elements cannot be")
+  return array ? decoder.corrupt_unless(PyMemoryView_FromObject(array.get()), "a memoryview cannot have such elements")
                : nullptr;
 }
 

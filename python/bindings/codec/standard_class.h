@@ -1,11 +1,11 @@
-// Classes of the standard library that decoding calls.
+// Classes of the standard library that decode functions call.
 #pragma once
 
 #include "bindings/cpython/python_api.h"
 
 namespace shmtree::python {
 
-// A variable of the file that calls the class.
+// Declare it as a variable in the file that calls the class.
 class StandardClass {
  public:
   StandardClass(const char* module, const char* name) noexcept : module_(module), name_(name), next_(first_) {
@@ -27,8 +27,9 @@ class StandardClass {
   StandardClass* next_;
 };
 
-// Imports the modules of the classes, when the extension is loaded. An import during a decode would hold the lock of a
-// module, and a child that is forked meanwhile would wait for it forever. False with a Python error set.
+// Imports the modules of the classes. Called when the extension is loaded: an import during a decode would hold the
+// lock of a module, and a child that is forked meanwhile would wait for it forever. Returns false with a Python error
+// set.
 bool init_standard_classes();
 
 }  // namespace shmtree::python

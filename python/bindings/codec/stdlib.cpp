@@ -44,7 +44,7 @@ bool encode_uuid(Encoder& encoder, PyObject* value, const ClassInfo&) {
   Ref safety(PyObject_GetAttrString(value, "is_safe"));
   Ref safety_value(safety ? PyObject_GetAttrString(safety.get(), "value") : nullptr);
   if (!safety_value) return false;
-  // SafeUUID.unknown, as every UUID but a freshly generated uuid1 has it.
+  // SafeUUID.unknown, the value of every UUID except a freshly generated uuid1.
   if (safety_value.get() != Py_None) return encoder.needs_pickle(value);
   Ref bytes = attribute(value, "bytes");
   if (!bytes) return false;
@@ -61,7 +61,7 @@ PyObject* call_with_text(Decoder& decoder, const StandardClass& which, std::stri
   return argument ? decoder.corrupt_unless(call_python(which.get(), argument.get()), what) : nullptr;
 }
 
-// Fractions with larger parts are not reduced: the time to find a common divisor grows with the square of their size.
+// Maximum size of parts that are reduced: the time to find a common divisor grows with the square of their size.
 constexpr std::uint64_t kReducedBits = 8192;
 
 // 1, 0, or -1 with an error.
@@ -121,7 +121,7 @@ PyObject* decode_path(Decoder& decoder) {
   const std::string_view text = decoder.in.next_string();
   if (flavour > 2) decoder.in.fail("a path has an unknown flavour");
   if (decoder.in.failed()) return nullptr;
-  return call_with_text(decoder, path_classes[flavour], text, "a path is none");
+  return call_with_text(decoder, path_classes[flavour], text, "a path is invalid");
 }
 
 }  // namespace

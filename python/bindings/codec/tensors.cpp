@@ -12,7 +12,7 @@
 namespace shmtree::python {
 namespace {
 
-// Torch has no negative strides.
+// Lends the tensor's memory, if the options say so. Torch has no negative strides.
 void lend_tensor(Encoder& encoder, format::ArraySource& source) {
   std::size_t elements = 1, reach = 0;
   for (std::size_t i = 0; i < source.ndim; ++i) {
@@ -23,11 +23,11 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
   }
   const std::size_t item = item_bytes(source.dtype);
   const std::size_t bytes = source.order == format::Order::kStrided ? reach + item : elements * item;
-  if (elements * item > bytes) return;  // they overlap: a reader takes no array for more than its bytes
+  if (elements * item > bytes) return;  // elements overlap: a reader refuses an array that is larger than its memory
   encoder.lend(nullptr, {static_cast<const std::byte*>(source.data), bytes}, source.data, source);
 }
 
-// What leaves.device_leaf() says is to be sent in place of memory of a device.
+// Encodes the object that _leaves.device_leaf() returns in place of a sparse tensor or of memory of a device.
 bool device_leaf(Encoder& encoder, PyObject* value) {
   Ref home(encoder.options().loans ? encoder.options().loans->home() : Ref::borrow(Py_None));
   PyObject* const portable = encoder.options().portable ? Py_True : Py_False;
@@ -38,7 +38,7 @@ bool device_leaf(Encoder& encoder, PyObject* value) {
   return encoder.node(leaf.get());
 }
 
-// A tensor as leaves.tensor_parts() takes it apart.
+// Encodes the parts of a tensor that _leaves.tensor_parts() returns.
 template <std::uint64_t flags>
 bool tensor_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   Ref parts(call_python(package().tensor_parts, value));
@@ -84,15 +84,14 @@ bool encode_device_array(Encoder& encoder, PyObject* value, const ClassInfo& inf
   return once<device_array_node>(encoder, value, info);
 }
 
-// Returns a tensor with that description. `flags`: those of kind tensor.
 PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64_t flags) {
   const bool is_strided = !info.contiguous() || (info.flags & format::kFortran) != 0;
   const bool is_backward = std::any_of(info.strides, info.strides + info.ndim, [](std::int64_t s) { return s < 0; });
   if (info.dtype == DType::kOther || (is_strided && is_backward)) {
-    return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
+    return decoder.in.fail("a tensor has an impossible memory layout"), nullptr;
   }
   const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
-  // What is shown to several readers is not copied because torch has no read-only tensors.
+  // Torch has no read-only tensors, but memory that several readers share is not copied for that.
   const TensorViews views = decoder.context().tensor_views;
   const bool shown = views == TensorViews::kAll || (views == TensorViews::kExternal && info.external());
   // All tensors on a buffer share one copy.
@@ -106,7 +105,7 @@ PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64
                             static_cast<int>(flags), shape.get(), strides.get(),
                             static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low),
                             decoder.allow_pickle() ? Py_True : Py_False),
-      "a tensor cannot be made of it");
+      "a tensor cannot be made of its parts");
   if (!made) decoder.note_incompatible(decoder.in.position());  // torch lacks the dtype
   return made;
 }
@@ -118,7 +117,7 @@ PyObject* decode_tensor(Decoder& decoder) {
   format::ArrayInfo info;
   if (flags > 3) decoder.in.fail("a tensor has unknown flags");
   if (!decoder.in.next_array(info)) return nullptr;
-  if (info.flags & format::kFortran) return decoder.in.fail("a tensor cannot lie in memory like that"), nullptr;
+  if (info.flags & format::kFortran) return decoder.in.fail("a tensor has an impossible memory layout"), nullptr;
   return tensor_of(decoder, info, flags);
 }
 
