@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The table of kinds in docs/frame.md, made of include/shmtree/kind.h and src/format/grammar.h.
+"""Makes the table of kinds in docs/frame.md from include/shmtree/kind.h and src/format/grammar.h.
 
-tools/kinds.py            writes it into the page
-tools/kinds.py --check    fails if the page has another one
+tools/kinds.py            writes the table into the page
+tools/kinds.py --check    fails if the table in the page is out of date
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LETTERS = {"B": "S", "U": "16 bytes of `text`", "Q": "n: L V*n", "Z": "L [V]", "
 
 
 def kinds() -> dict[str, tuple[int, str]]:
-    """Number and meaning of each kind, by its name in kind.h, without the one that is never written."""
+    """Returns number and meaning of each kind, by its name in kind.h, without kInvalid."""
     text = (ROOT / "include/shmtree/kind.h").read_text()
     body = text.partition("enum class Kind")[2].partition("};")[0]
     entries = re.findall(r"((?:^  /// .*\n)*)^  k(\w+) = (\d+),(?: *///<? (.*))?$", body, re.MULTILINE)
@@ -32,13 +32,13 @@ def kinds() -> dict[str, tuple[int, str]]:
 
 
 def rules() -> dict[str, tuple[str, str]]:
-    """Name and rule of each kind, by its name in kind.h."""
+    """Returns name and rule of each kind, by its name in kind.h."""
     rows = re.findall(r'\{Kind::k(\w+), "(\w+)", "[^"]*", "([^"]*)"', (ROOT / "src/format/grammar.h").read_text())
     return {kind: (name, rule) for kind, name, rule in rows}
 
 
 def takes(rule: str) -> str:
-    """A rule as the page writes it: `V n: (V V)*n`."""
+    """Returns a rule in the notation of the page: `V n: (V V)*n`."""
     before, star, repeated = rule.partition("*")
     parts = [LETTERS.get(letter, letter) for letter in before]
     if star:
@@ -61,7 +61,7 @@ def main() -> int:
     made = before + begin + table() + END + rest.partition(END)[2]
     if "--check" in sys.argv[1:]:
         if made != page:
-            print("docs/frame.md has another table of kinds: run tools/kinds.py")
+            print("the table of kinds in docs/frame.md is out of date: run tools/kinds.py")
         return int(made != page)
     PAGE.write_text(made)
     return 0

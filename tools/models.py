@@ -1,13 +1,13 @@
-"""Checks memory orders with GenMC, a model checker: every execution that the C++ memory model allows, of a few threads.
+"""Checks memory orders with GenMC, a model checker that explores every execution of a few threads.
 
     tools/models.py [--no-mutants] [MODEL...]
 
-The models are in tests/models: each runs functions of src in two or three threads, each of which is a process. Each
-line of tests/models/mutants weakens one order of src, and the checker has to find what breaks.
+Each model in tests/models runs functions of src in two or three threads; each thread stands for a process. Each line of
+tests/models/mutants weakens one memory order of src, and the checker must report a violation.
 
-    GENMC         the program to use instead of the one that this builds
-    GENMC_SOURCE  the git repository that it is built from (https://github.com/MPI-SWS/genmc.git)
-    JOBS          number of compilers and checkers at a time (default: the number of processors)
+    GENMC         the genmc to use; without it, the script builds one
+    GENMC_SOURCE  the git repository to build from (https://github.com/MPI-SWS/genmc.git)
+    JOBS          number of compilers and checkers that run at a time (default: the number of processors)
 
 GenMC is built once, in ~/.cache/shmtree/genmc (XDG_CACHE_HOME), with clang and LLVM of Debian. Exits with 77 (skipped)
 if its source cannot be fetched.
@@ -42,9 +42,9 @@ COMPILER_OPTIONS = (
 PASSES = "internalize,globaldce,lower-expect,cgscc(inline),function(sroa,simplifycfg,early-cse,dce),globaldce"
 PUBLIC = "main,model_copy,model_clear"
 
-MAX_SECONDS = 120  # of processor time, for a run of the checker; the longest takes about 35
+MAX_SECONDS = 120  # limit of processor time for a run of the checker; the longest takes about 35 s
 RC11_ONLY = {"broadcast", "mixed", "reuse"}  # IMM would take many minutes
-VIOLATION = 42  # its exit status
+VIOLATION = 42  # exit status of GenMC
 SKIPPED = 77
 
 
@@ -73,7 +73,7 @@ def llvm_config(option: str) -> str:
 
 
 def build_checker() -> None:
-    """Builds GenMC, if there is none."""
+    """Builds GenMC unless the program exists."""
     if os.access(GENMC, os.X_OK):
         return
     print(f"models: building GenMC {VERSION} in {CACHE}", flush=True)
@@ -102,9 +102,9 @@ def build_checker() -> None:
 
 
 def compile_model(model: str, work: pathlib.Path) -> pathlib.Path:
-    """Compiles a model to LLVM code with the calls inlined. Files in work/src are used in place of those of src.
+    """Compiles a model to LLVM code with the calls inlined. Files in work/src replace those of src.
 
-    Leaves out what only advises a compiler or a processor, which the checker does not know.
+    Removes hints to compilers and processors, which the checker does not support.
     """
     work.mkdir(parents=True, exist_ok=True)
     llvm = llvm_config("--prefix")
@@ -135,7 +135,7 @@ def compile_model(model: str, work: pathlib.Path) -> pathlib.Path:
 
 
 def run_checker(code: pathlib.Path, memory_model: str) -> Result:
-    """Runs the checker. The options leave out estimates, and passes that do not end or do not know the code."""
+    """Runs the checker. The options disable estimates, and passes that do not terminate or do not support the code."""
     log = code.with_suffix(f".{memory_model}.log")
     limited = ["sh", "-c", f'ulimit -t {MAX_SECONDS} && exec "$@"', "genmc"]
     command = [*limited, GENMC, f"--{memory_model}", "--disable-estimation", "--disable-mm-detector"]
@@ -152,7 +152,7 @@ def run_checker(code: pathlib.Path, memory_model: str) -> Result:
 
 def explain(result: Result) -> str:
     if result.seconds >= MAX_SECONDS - 1:
-        return f"not done after {MAX_SECONDS} s of processor time, see {result.log}"
+        return f"not finished after {MAX_SECONDS} s of processor time, see {result.log}"
     texts = {0: "no violation", VIOLATION: "violation"}
     return f"{texts.get(result.status, f'exit status {result.status}')}, see {result.log}"
 
@@ -163,7 +163,7 @@ def read_mutants() -> list[Mutant]:
 
 
 def write_mutant(mutant: Mutant, folder: pathlib.Path) -> bool:
-    """Writes the changed file into the folder. False if the edit changes nothing."""
+    """Writes the changed file into the folder. Returns False if the edit changes nothing."""
     before = (ROOT / "src" / mutant.file).read_text()
     sed = subprocess.run(["sed", "-e", mutant.edit], input=before, check=True, capture_output=True, text=True)
     changed = folder / mutant.file
@@ -211,7 +211,7 @@ def main() -> None:
             print(f"{model:12} {executions:>10} {seconds[0]:>8} {seconds[1]:>8}  {caught} of {len(found)}", flush=True)
             failed += [f"{model}: {explain(result)}" for result in results.values() if result.status != 0]
             failed += [
-                f"{model}: not found: src/{mutant.file} with {mutant.edit}: {explain(result)}"
+                f"{model}: mutant not detected: src/{mutant.file} with {mutant.edit}: {explain(result)}"
                 for mutant, result in found
                 if result.status != VIOLATION
             ]

@@ -1,5 +1,5 @@
-// Publishers of one arena, each with a Broadcast of its own: how many messages they put in a second together. Prints a
-// row for each number of publishers. `bench_rings [SECONDS]`: of each measurement, 1 if it is left out.
+// Throughput of publishers that share an arena, each with its own Broadcast. Prints one row for each number of
+// publishers. `bench_rings [SECONDS]`: duration of each measurement, 1 by default.
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kMaxPublishers = 8;
 
-// Thousands of messages per second, of all publishers.
+// Returns thousands of messages per second, summed over all publishers.
 double rate(int publishers, std::size_t bytes, double seconds) {
   const Arena arena = Arena::create({.max_bytes = std::uint64_t{256} << 20}).value();
   std::vector<Broadcast> broadcasts;

@@ -117,7 +117,7 @@ TEST_CASE("A process stopped anywhere in a small put delays its own ring only") 
     const pid_t child = fork();
     if (child == 0) {
       alarm(280);
-      put(*ring, 1, kSmallWords).value();  // it has an identity, and is a publisher
+      put(*ring, 1, kSmallWords).value();  // so that it has an identity, and is a publisher
       crash_signal = SIGSTOP;
       changes_until_crash.store(stores);
       put(*ring, 2, kSmallWords).value();

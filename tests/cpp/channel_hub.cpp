@@ -133,7 +133,7 @@ TEST_CASE("A process that cannot reach a hub leaves the request for one that can
   REQUIRE(awaits(*channel, End::kReceiving, *hub));
   const int pid = getpid();
   auto& participant = channel->arena()->participants().slot(memory::slot_of(channel->arena()->current_identity()));
-  participant.pid = 1;  // as if it was seen from another PID namespace
+  participant.pid = 1;  // as seen from another PID namespace
   put(*channel, 1).value();
   REQUIRE_FALSE(readable(*hub));
   participant.pid = pid;

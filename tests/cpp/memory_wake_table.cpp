@@ -1,4 +1,4 @@
-// Where participants have wake pipes: what senders find while a table changes, after a death, and in a damaged one.
+// Tables of wake pipes: the pipes that senders find while a table changes, after its owner died, and if it is damaged.
 #include <poll.h>
 
 #include <array>
@@ -181,7 +181,7 @@ TEST_CASE("Senders find the pipe of an end while the process changes its table")
 
 namespace {
 
-// Changes a table in each way; a page of entries is there before.
+// Makes each kind of change to a table.
 void change_table(Arena& arena) {
   const WakePipe pipe = new_pipe(), other = new_pipe();
   set(arena, 1, 0, pipe);
@@ -194,7 +194,7 @@ void change_table(Arena& arena) {
   clear(arena, 3, 0);
 }
 
-// Wakes whatever the table of a dead process has: it reaches nothing. The next process with that slot has an empty one.
+// Requires that no entry of a dead process's table wakes anything, and that the slot's next owner has an empty table.
 void require_harmless(Arena& arena, std::uint32_t slot) {
   const WakePipe mine = new_pipe();
   set(arena, 1, 0, mine);

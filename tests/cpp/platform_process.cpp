@@ -1,4 +1,4 @@
-// What a fork hands on, and futexes between processes.
+// What a forked child inherits; futexes between processes.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -47,7 +47,7 @@ bool send_wake(int pid, WakeAddress address, Rest... rest) {
 bool send_text(const WakePipe& pipe, const WakeText& text) {
   return send_wake(getpid(), pipe.address(), std::string_view(text.data(), text.size()));
 }
-// Address of any descriptor of this process, as a hostile participant would make it.
+// Returns an address for any descriptor of this process, as a hostile participant would make it.
 WakeAddress false_address_of(int number) {
   struct stat status {};
   REQUIRE(fstat(number, &status) == 0);
@@ -113,7 +113,7 @@ TEST_CASE("A wake-up for a closed pipe fails and writes nothing to the file that
   int ends[2];
   REQUIRE(pipe2(ends, O_NONBLOCK) == 0);
   REQUIRE(dup2(ends[0], number) == number);
-  Child child([&] { return !send_wake(getppid(), address); });  // which has not found it closed before
+  Child child([&] { return !send_wake(getppid(), address); });  // the child has not tried this pipe before
   CHECK(child.succeeded());
   CHECK_FALSE(is_readable(number));
   for (const int each : {ends[0], ends[1], number}) close(each);
@@ -176,8 +176,8 @@ TEST_CASE("A child of a process that died with a pipe is not woken in its place"
     listener.kill_and_wait();
     CHECK_FALSE(send_wake(pid, address));
   }
-  // Its own descriptor of that number leads to the pipe: a process that has the child's pid would send needless bytes
-  // to it at most.
+  // The child's descriptor of that number leads to the pipe. So a sender that takes the child's pid for the listener's
+  // sends needless bytes to the child, and does no other harm.
   CHECK(send_wake(heir, address));
   done.open();
 }
@@ -245,7 +245,7 @@ TEST_CASE("A process keeps at most an eighth of its descriptors for wake-ups, an
 }
 
 TEST_CASE("A process keeps at most 256 descriptors for wake-ups until the sender is destroyed") {
-  if (under_valgrind()) return;  // which has its own descriptors
+  if (under_valgrind()) return;  // valgrind has its own descriptors
   CHECK(succeeds_with_limit(RLIMIT_NOFILE, 4096, [&] {
     std::vector<WakePipe> pipes;
     for (int i = 0; i < 400; ++i) pipes.push_back(new_pipe());
@@ -259,7 +259,7 @@ TEST_CASE("A process keeps at most 256 descriptors for wake-ups until the sender
 }
 
 TEST_CASE("A process without a free descriptor sends wake-ups again once one is free") {
-  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const WakePipe pipe = new_pipe();
   const int pid = getpid();
   Child child([&] {
@@ -272,7 +272,7 @@ TEST_CASE("A process without a free descriptor sends wake-ups again once one is 
     for (int number = dup(0); number >= 0; number = dup(0)) taken.push_back(number);
     if (send_wake(pid, pipe.address()) || is_readable(pipe)) return false;
     close(taken[taken.size() - 1]);
-    close(taken[taken.size() - 2]);  // the pipe is found by one, and opened by another
+    close(taken[taken.size() - 2]);  // a send needs two: one to find the pipe, one to open it
     return send_wake(pid, pipe.address()) && is_readable(pipe);
   });
   CHECK(child.succeeded());

@@ -1,5 +1,6 @@
-// Small messages of a Broadcast, which are in its entries (Ring::write, Ring::read: src/broadcast/ring.cpp): a reader
-// copies entries that publishers of two processes overwrite meanwhile. It has the message that it asked for, or none.
+// Small messages of a Broadcast, which are stored in its entries (Ring::write, Ring::read: src/broadcast/ring.cpp). A
+// reader copies entries while publishers of two processes overwrite them. It gets the message that it asked for, or
+// none.
 #include "broadcast_ring.h"
 
 namespace {

@@ -1,5 +1,5 @@
-// A ring of a Broadcast or a Latest (src/broadcast/ring.cpp) without a file: one process's object per slot, over words
-// that all share. Without cursors: no reader holds up a publisher.
+// A ring of a Broadcast or a Latest (src/broadcast/ring.cpp) without a file: each process has its own object, over
+// words that all share. There are no cursors, so no reader delays a publisher.
 #pragma once
 
 #include "broadcast/cursors.cpp"
@@ -11,7 +11,7 @@ namespace model {
 
 using broadcast::Ring;
 
-constexpr std::uint64_t kRingEntries = 2;  // the newest message, and the one before until it is let go of
+constexpr std::uint64_t kRingEntries = 2;  // the newest message, and the previous one until it is removed
 
 struct SharedRing {
   broadcast::RingHeader header;
@@ -21,7 +21,7 @@ struct SharedRing {
 inline constinit SharedRing shared_ring{};
 inline constinit Raw<Ring> rings[kProcesses]{};
 
-// After set_up(slot).
+// Call it after set_up(slot).
 inline Ring& set_up_ring(std::uint32_t slot, const broadcast::RingUse& use) {
   shared_ring.header.entries = kRingEntries;
   shared_ring.header.capacity = 1;
@@ -35,7 +35,7 @@ inline Ring& set_up_ring(std::uint32_t slot, const broadcast::RingUse& use) {
   return ring;
 }
 
-// Under the locks. Puts a small message that says its number, 100 for ticket 0, or a block with 8 bytes.
+// Call them under the locks. They put a small message that contains its number (100 + ticket), or a block with 8 bytes.
 inline void put_small(std::uint32_t slot) {
   Ring& ring = *rings[slot];
   const std::uint64_t number = 100 + ring.tail(), value[] = {number, number};

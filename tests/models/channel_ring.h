@@ -1,5 +1,5 @@
-// The ring of a channel (RingTail, RingHead: src/channel/ring.cpp) with one sender and one receiver, each of which has
-// the lock of its side. Its segments have one slot; the first one is block 0.
+// The ring of a channel (RingTail, RingHead: src/channel/ring.cpp) with one sender and one receiver. Each has the
+// lock of its side. Segments have one slot; the first segment is block 0.
 #pragma once
 
 #include "channel/ring.cpp"
@@ -20,7 +20,7 @@ inline SegmentHeader& segment(std::uint64_t block) {
   return *reinterpret_cast<SegmentHeader*>(data[block]);
 }
 
-// `capacity`: the most messages that are queued; 0: no limit.
+// `capacity`: maximum number of queued messages; 0: no limit.
 inline void set_up_channel(std::uint64_t capacity) {
   set_up(kSender);
   set_up(kReceiver);
@@ -35,7 +35,7 @@ inline void set_up_channel(std::uint64_t capacity) {
       RingHead(channel::Control{arena_of(kReceiver), channel_words, {}, kNarrowSlotBytes}, shared_arena_of(kReceiver));
 }
 
-// Puts a message that says its number.
+// Puts a message that contains its number (100 + `number`).
 inline RingTail::Room put(std::uint64_t number, OwnedBlock& spare) {
   const std::uint64_t value = 100 + number;
   Outgoing message;
@@ -43,7 +43,7 @@ inline RingTail::Room put(std::uint64_t number, OwnedBlock& spare) {
   return tail->put({&message, 1}, identity_of(kSender), spare).room;
 }
 
-// Receives up to `messages` by so many calls.
+// Receives up to `messages` messages in at most `calls` calls.
 inline void receive(std::uint64_t messages, int calls) {
   std::uint64_t received = 0;
   for (int call = 0; call < calls && received < messages; ++call) {
@@ -55,7 +55,7 @@ inline void receive(std::uint64_t messages, int calls) {
     if (!is_there) continue;
     MODEL_ASSERT(message.ticket() == received && message.bytes() == 8 && "a receiver takes a message for another");
     const auto* value = reinterpret_cast<const std::uint64_t*>(message.frame().data());
-    MODEL_ASSERT(*value == 100 + received && "a message is not what was put");
+    MODEL_ASSERT(*value == 100 + received && "a message differs from what was put");
     ++received;
   }
 }

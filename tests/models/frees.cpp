@@ -1,5 +1,5 @@
-// Deferred frees (Reclaimer::collect, unlock): two processes release blocks while a third one has the arena lock, which
-// it may be about to release. One of them frees each block, once.
+// Deferred frees (Reclaimer::collect, unlock): two processes release blocks while a third one has the arena lock, or
+// is about to release it. Each block is freed exactly once.
 #include "no_waking.h"
 #include "process.h"
 
@@ -19,7 +19,7 @@ void release() {
   arena_of(kReleaser).holders().drop(block_ref(0));
 }
 
-// As far as the hint. This process dies, or is slow, before it tries the lock once more.
+// Ends after the store of the hint: this process dies, or is slow, before it tries the lock again.
 void defer_only() {
   arena_of(kOther).reclaimer().defer_free(block_ref(1), identity_of(kOther));
 }

@@ -1,4 +1,4 @@
-// A Latest with one version in block 0, which its publisher is about to replace by one in block 1.
+// A Latest with a version in block 0. Its publisher replaces it with a version in block 1.
 #pragma once
 
 #include "broadcast_ring.h"
@@ -35,7 +35,7 @@ inline void read(std::uint64_t version) {
   arena_of(kReader).holders().end_lease(block_ref(version), 0);
 }
 
-// Once all threads have ended.
+// Call it after all threads have ended.
 inline void check_old_is_free() {
   MODEL_ASSERT((state_of(table[kOld].word.load()) == BlockState::kFree || needs_recovery(header())) &&
                "no process has the block, and it is not free");

@@ -1,6 +1,6 @@
-// A message of a Broadcast in a block, whose entry takes a small message next: a process that passes it drops the block
-// (Ring::passed), and another one writes the entry (Ring::write), under the ring's lock alone if it comes second. A
-// reader has the block, or nothing.
+// A Broadcast's message in a block, whose entry is reused for a small message. One process passes the message and
+// removes it (Ring::passed); another one overwrites the entry (Ring::write), with only the ring's lock if the message
+// is gone. A reader gets the block, or nothing.
 #include "broadcast_ring.h"
 
 namespace {
@@ -31,6 +31,6 @@ int main() {
   }
   set_up_block(0, BlockKind::kPublished);
   put_block(kFirst, block_ref(0));
-  shared_ring.header.tail.store(kRingEntries, std::memory_order_relaxed);  // the block's entry is next
+  shared_ring.header.tail.store(kRingEntries, std::memory_order_relaxed);  // the next put reuses the block's entry
   model::in_threads<pass, put_small_locked<kSecond>, read>();
 }

@@ -1,6 +1,6 @@
-// What all models share: threads, assertions, and the few functions of the system that the code under test calls. The
-// checker (GenMC) interprets the LLVM code of a model, once for each order in which the stores of the threads can
-// become visible. It knows the functions __VERIFIER_*.
+// Shared by all models: threads, assertions, and replacements of the few system functions that the code under test
+// calls. The checker (GenMC) interprets the LLVM code of a model, once for each order in which stores of the threads
+// can become visible. It implements the functions __VERIFIER_*.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 #include "platform/atomics.h"
 
 extern "C" {
-char __libc_single_threaded = 1;  // each thread is a process of its own
+char __libc_single_threaded = 1;  // each thread stands for a process
 
 int __VERIFIER_thread_create(const void* attributes, void* (*start)(void*), void* argument) noexcept;
 void* __VERIFIER_thread_join(long thread) noexcept;
@@ -22,14 +22,14 @@ void __VERIFIER_assume(bool holds) noexcept;
 void __VERIFIER_assert_fail(const char* text, const char* file, int line) noexcept;
 }
 
-// Ends the search with a violation.
+// If the condition is false, ends the search with a violation.
 #define MODEL_ASSERT(condition)                                               \
   do {                                                                        \
     if (!(condition)) __VERIFIER_assert_fail(#condition, __FILE__, __LINE__); \
   } while (false)
 
-// In place of memcpy and memset (tools/models.py). The checker requires that memory is read in the sizes in which it
-// was written: here in words of 8 bytes, and one of 4 or 1 at the end.
+// Replace memcpy and memset (tools/models.py). The checker requires that memory is read in the sizes in which it was
+// written: here 8 bytes, and 4 or 1 at the end.
 extern "C" void model_copy(void* out, const void* in, std::size_t bytes, bool) {
   std::size_t i = 0;
   for (; i < bytes / 8; ++i) static_cast<std::uint64_t*>(out)[i] = static_cast<const std::uint64_t*>(in)[i];
@@ -40,7 +40,7 @@ extern "C" void model_clear(void* out, char, std::size_t bytes, bool) {
   for (std::size_t i = 0; i < bytes / 8; ++i) static_cast<std::uint64_t*>(out)[i] = 0;
 }
 
-// Errors are codes here, without texts.
+// Errors have only codes here, no messages.
 namespace shmtree::detail {
 const char library_compiled_without_GLIBCXX_DEBUG = 0;
 ErrorPointer::ErrorPointer(Error error) noexcept : ErrorPointer(error.code) {}
@@ -57,7 +57,7 @@ constinit std::atomic<std::uint64_t>* g_process_stamp = &stamp;
 
 namespace model {
 
-// Drops executions in which it is false.
+// Makes the checker ignore executions in which `holds` is false.
 inline void assume(bool holds) {
   __VERIFIER_assume(holds);
 }

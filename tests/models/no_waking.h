@@ -1,5 +1,5 @@
-// For models in which no thread sleeps: a thread that wakes checks its condition anew, so a call that sleeps is as one
-// that began later. wake.cpp covers sleep and wake-up.
+// For models in which no thread sleeps. A thread that wakes up checks its condition again, so a call that sleeps is
+// equivalent to a call that begins later. wake.cpp covers sleep and wake-up.
 #pragma once
 
 #include "memory/arena.h"

@@ -1,6 +1,6 @@
-// Optimistic pins of a Latest's readers (Ring::read_block, HolderTable::begin_while) against a publisher that drops the
-// version (Ring::write, ReferencePlaces, Reclaimer). A reader never uses a block that is free, and a version that was
-// overwritten does not stay in use when both are done.
+// Optimistic pins of a Latest's readers (Ring::read_block, HolderTable::begin_while) against a publisher that removes
+// the version (Ring::write, ReferencePlaces, Reclaimer). A reader never uses a free block, and the block of the
+// overwritten version is free when both are done.
 #include "latest_ring.h"
 
 namespace {

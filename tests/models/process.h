@@ -1,6 +1,6 @@
-// The memory layer of a process (src/memory), over one arena that all threads of a model share. Each thread is a
-// process. The real classes are put together by hand, without a file. What is replaced below has no part in the
-// protocols that the models check: counts of bytes, the lists of free blocks, recovery.
+// The memory layer of a process (src/memory), over one arena that all threads of a model share. Each thread stands for
+// a process. The objects are set up by hand, without a file. The functions that are replaced below are not part of the
+// protocols that the models check: counts of bytes, lists of free blocks, recovery.
 #pragma once
 
 #include "memory/arena.h"
@@ -71,7 +71,7 @@ inline void set_up_block(std::uint64_t index, BlockKind kind) {
   table[index].size.store(kBlockBytes, std::memory_order_relaxed);
 }
 
-// Before the threads begin.
+// Sets up the objects of a process. Call it before the threads begin.
 inline void set_up(std::uint32_t slot) {
   Process& process = processes[slot];
   Mapping& mapping = *process.mapping;
@@ -102,7 +102,7 @@ inline std::shared_ptr<Arena> shared_arena_of(std::uint32_t slot) {
   return {std::shared_ptr<Arena>(), &arena_of(slot)};  // counts no references
 }
 
-// Takes the arena lock. Drops executions in which another process has it: the real call waits.
+// Takes the arena lock. Ignores executions in which another process has it: the real call waits.
 inline void lock_arena(Arena& arena) {
   assume(arena.reclaimer_.try_lock());
 }
@@ -135,7 +135,7 @@ std::uint64_t BlockPool::excess_bytes() const noexcept {
 std::size_t BlockPool::take_victims(std::uint64_t, Identity, Victim*) noexcept {
   return 0;
 }
-// Stores what the real one stores, without the lists.
+// Makes the same stores as the real function, without the lists.
 void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
   const std::uint64_t word = platform::load_relaxed(block.word);
   MODEL_ASSERT(state_of(word) == BlockState::kLive && "a block is freed twice");

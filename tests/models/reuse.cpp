@@ -1,6 +1,5 @@
 // An optimistic pin that comes too late (HolderTable::begin_while, Reclaimer::collect_after_doubt): the block was
-// freed, and is used again meanwhile. The reader's bit may keep the block from being freed after that later use: then
-// the reader frees it.
+// freed and is in use again. The reader's bit may prevent the next free of the block. Then the reader frees it.
 #define MODEL_PROCESSES 65
 #include "no_waking.h"
 #include "process.h"
@@ -11,9 +10,9 @@ using namespace model;
 
 constexpr std::uint32_t kUser = 0, kReader = 64;  // in another word of holder bits
 
-std::atomic<std::uint64_t> ticket;  // that said where the block's earlier use was, and no longer does
+std::atomic<std::uint64_t> ticket;  // of the entry that referred to the block's earlier use, and has changed
 
-// As Allocator::allocate() and Arena::hold_new() do.
+// Does what Allocator::allocate() and Arena::hold_new() do.
 void use_again() {
   Arena& arena = arena_of(kUser);
   const Identity me = identity_of(kUser);

@@ -1,5 +1,5 @@
-// A full ring of a channel: the sender writes a slot again that the receiver is reading. What is received is what was
-// put, in order, and no slot is written while it is read.
+// A full ring of a channel: the sender reuses the slot that the receiver reads. The receiver gets the messages that
+// were put, in order, and no slot is written while it is read.
 #include "channel_ring.h"
 
 namespace {

@@ -1,4 +1,4 @@
-// A ring of a channel that grows: the sender appends a segment, and the receiver goes on to it and frees the first one.
+// A ring of a channel that grows: the sender appends a segment, and the receiver moves to it and frees the first one.
 // No message is lost or taken for another, and no segment is used after it was freed.
 #include "channel_ring.h"
 
@@ -36,5 +36,5 @@ int main() {
   model::in_threads<send, receive_all>();
   const bool has_moved = channel_words.head_segment.load() == pack(block_ref(1));
   MODEL_ASSERT((!has_moved || state_of(table[0].word.load()) == BlockState::kFree) &&
-               "a segment that is left is not free");
+               "a segment is not free after the receiver moved on");
 }

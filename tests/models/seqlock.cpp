@@ -1,5 +1,5 @@
-// The seqlock of shared arrays (Versions, src/memory/versions.cpp): a reader copies while writers of two processes each
-// write a version. Its copy is one whole version, and it never takes a live writer for dead.
+// The seqlock of shared arrays (Versions, src/memory/versions.cpp): a reader copies the array while writers of two
+// processes write one version each. Its copy is one whole version, and it never takes a live writer for dead.
 #include "memory/versions.cpp"
 #include "no_waking.h"
 #include "process.h"
@@ -17,8 +17,8 @@ Versions versions_of(std::uint32_t slot) {
   return {arena_of(slot), reinterpret_cast<std::byte*>(array), sizeof array, &words};
 }
 
-// A program writes the data as plain memory. Here they are relaxed atomic words, as C++ requires of a seqlock;
-// processors make no difference between the two.
+// Programs write the data as plain memory. The model writes relaxed atomic words, as C++ requires for a seqlock. To a
+// processor the two are the same.
 template <std::uint32_t slot>
 void write() {
   const platform::WaitContext forever;

@@ -1,8 +1,8 @@
-// The kernel's part of a futex. futex_wait() compares and begins to sleep in one step, as under the lock of the
-// kernel's hash bucket, which futex_wake() takes as well.
+// The kernel's part of a futex. futex_wait() compares and begins to sleep in one step: `kernel` stands for the lock of
+// the kernel's hash bucket, which futex_wake() takes as well.
 //
-// A thread calls sleeps() after each futex_wait(). True in executions in which no wake-up has reached the thread yet:
-// the thread then ends, and counts as asleep. At the end lost() is the number of threads that no wake-up reached.
+// A thread calls sleeps() after each futex_wait(). It returns true in executions in which no wake-up has reached the
+// thread yet. The thread then ends, and counts as asleep. At the end lost() is the number of threads without a wake-up.
 #pragma once
 
 #include "model.h"
@@ -28,7 +28,7 @@ inline bool sleeps() {
   return woken[place].load(std::memory_order_acquire) == 0;
 }
 
-// After all threads have ended.
+// Call it after all threads have ended.
 inline int lost() {
   int count = 0;
   for (int i = 0; i < sleepers; ++i) count += woken[i].load(std::memory_order_relaxed) == 0;
@@ -72,7 +72,7 @@ std::uint32_t own_thread_count() noexcept {
 
 namespace shmtree::memory {
 
-// What the sleep says to observers is no part of the handshake.
+// Sleep only informs observers, and is not part of the handshake.
 Sleep::Sleep(const SleepReason& reason, std::int64_t, std::int64_t, std::uint32_t) noexcept
     : reason_(reason), me_(kNobody) {}
 Sleep::~Sleep() {}

@@ -1,4 +1,4 @@
-"""A kind stands in two places: its number and meaning, and its rule. Its row in the page on frames is made of them."""
+"""kind.h has the number and meaning of each kind, grammar.h its rule. tools/kinds.py makes the table in frame.md."""
 
 import subprocess
 import sys

@@ -41,7 +41,7 @@ def hybrid() -> Any:
     return torch.sparse_coo_tensor(torch.tensor([[0, 2]]), torch.ones(2, 3), (4, 3), check_invariants=True)
 
 
-#: Each is made in its test, since torch warns when the first one is made.
+#: Each test makes its own value, because torch warns when a process makes its first one.
 VALUES = {
     "coo": lambda: dense().to_sparse(),
     "csr": lambda: dense().to_sparse_csr(),

@@ -234,7 +234,7 @@ def test_get_to_a_device_that_is_not_there_receives_nothing() -> None:
 
 
 def test_tensor_without_torch_says_what_to_install(tmp_path: Path) -> None:
-    """A receiver that may import torch, and cannot."""
+    """The receiver may import torch, but torch is not installed."""
     (tmp_path / "tensor").write_bytes(shmtree.pack({"a": [torch.ones(3)]}))
     code = """
 import sys, pathlib, shmtree

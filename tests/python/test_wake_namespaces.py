@@ -1,4 +1,4 @@
-"""Wake-ups reach processes in other network namespaces; those that cannot be reached find their messages."""
+"""Wake-ups reach processes in other network namespaces. Processes that cannot be woken still find their messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ may_make_namespaces = pytest.mark.skipif(
 
 
 class Elsewhere:
-    """A process that puts `value` each time it is told to, first in a network namespace of its own if it is foreign."""
+    """A process that puts `value` at each call of put(); if it is foreign, in its own network namespace."""
 
     def __init__(self, put: Callable[[object], object], value: object, foreign: bool) -> None:
         self._go_read, self._go = os.pipe()
@@ -76,7 +76,7 @@ def calls_of(kind: str, arena: shmtree.Arena) -> tuple[Callable[[object], object
 
 
 def in_child(act: Callable[[], bool]) -> int:
-    """The status of a forked child that exits with 0 if `act` returns True."""
+    """Returns the exit status of a forked child: 0 if `act` returns True."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -92,7 +92,7 @@ def leave_network_namespace() -> bool:
 
 
 class Waiter:
-    """A process that makes a call which sleeps, in a network namespace of its own if it is foreign."""
+    """A process that blocks in `get`; if it is foreign, in its own network namespace."""
 
     def __init__(self, get: Callable[[], object], is_right: Callable[[Any], bool], foreign: bool = False) -> None:
         self._pid = os.fork()
@@ -135,7 +135,7 @@ def test_fileno_is_readable_once_a_foreign_process_puts(kind: str, arena: shmtre
 def test_a_coroutine_is_woken_by_a_foreign_process(
     kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the checks that a loop makes every now and then."""
+    """Disables the periodic checks of a loop, so that only a wake-up ends the wait."""
     monkeypatch.setattr(_wakes, "SLICE_S", 10 * PATIENCE)
     put, receiver = ends_of(kind, arena)
 
@@ -220,7 +220,7 @@ def test_a_process_that_is_not_dumpable_is_woken(
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
 def test_an_undumpable_process_finds_foreign_messages(kind: str, arena: shmtree.Arena) -> None:
-    """No wake-up reaches it, so it finds the message when it checks, four times a second."""
+    """No wake-up reaches the process, so it finds the message by its check every 250 ms."""
     put, receiver = ends_of(kind, arena)
     with Elsewhere(put, "x", True) as foreign:
 

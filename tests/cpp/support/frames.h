@@ -248,7 +248,7 @@ inline void add_capnp_node(format::FrameBuilder& builder, std::uint64_t schema_i
   }
 }
 
-// {0: 1.0, 2: 2.0} of a vector of three, in COO.
+// The vector (1, 0, 2) in COO layout.
 inline void add_sparse_tensor(format::FrameBuilder& builder) {
   static const std::int64_t indices[] = {0, 2}, shape[] = {1, 2};
   static const float values[] = {1, 2};

@@ -1,4 +1,4 @@
-// In place of the hash table: a process has one entry at a time here, and the table is memory of that process alone.
+// Replaces the hash table. In the models a process has one entry at a time, and no other process uses its table.
 #pragma once
 
 #include <cstddef>
