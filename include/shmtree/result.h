@@ -49,7 +49,7 @@ enum class Code : std::uint8_t {
   kExists,             ///< the name is in use
   kInvalid,            ///< an argument out of range
   kInterrupted,        ///< the caller's interrupt hook asked to stop
-  kUnavailable,        ///< the arena's process cannot be reached (another PID namespace, not dumpable), or a table is full
+  kUnavailable,        ///< the arena's process cannot be reached (not dumpable, other PID namespace), or is full
   kOs,                 ///< an operating system call failed: `os_errno`
   kOverrun,            ///< a subscriber that is told has missed messages: `missed`
 };
