@@ -1,9 +1,10 @@
-"""Classes of the standard library that travel as if they were registered: arrays of `array`, and SimpleNamespace."""
+"""Classes of the standard library: Fraction, and as if they were registered arrays of `array` and SimpleNamespace."""
 
 from __future__ import annotations
 
 import array
 import types
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,28 @@ def _build_namespace(attributes: Any) -> Any:
     return made
 
 
+# Fractions of larger parts are not reduced: the time to find a common divisor grows with the square of their size.
+_REDUCED_BITS = 8192
+
+
+def _fraction_parts(value: Any) -> tuple[int, int] | None:
+    parts = value.numerator, value.denominator
+    return parts if type(parts[0]) is int and type(parts[1]) is int else None
+
+
+def _build_fraction(numerator: int, denominator: int, _trusted: bool) -> Fraction:
+    if max(numerator.bit_length(), denominator.bit_length()) <= _REDUCED_BITS:
+        return Fraction(numerator, denominator)
+    if denominator <= 0:
+        raise CorruptMessage("The frame is corrupt: a fraction has a denominator that is not positive")
+    made: Any = object.__new__(Fraction)
+    made._numerator, made._denominator = numerator, denominator
+    return made  # type: ignore[no-any-return]
+
+
 def add() -> None:
     """Registers them. In a pickle a namespace is reduced as ever, since it may be in itself."""
+    _core._add_kind("fraction", Fraction, _fraction_parts, _build_fraction)
     _core._register(array.array, _flatten_array, _build_array)
     _reducers.add_registered(array.array, _flatten_array, "array:array")
     _core._register(types.SimpleNamespace, vars, _build_namespace)

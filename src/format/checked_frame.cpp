@@ -146,12 +146,6 @@ class Checker {
     return day <= kDays[month - 1] + (month == 2 && is_leap ? 1 : 0);
   }
 
-  // True if the limit allows a part of that kind.
-  static bool is_allowed(Kind child, char limit) noexcept {
-    if (limit == 'a') return child == Kind::kArray;
-    return limit != 'i' || child == Kind::kInt || child == Kind::kBigInt;
-  }
-
   void name(Kind kind, char limit) {
     const Name name = in_.next_name();
     key(name);

@@ -168,6 +168,12 @@ constexpr bool has_trait(Kind kind, int trait) noexcept {
   return (detail::kTraits[static_cast<std::uint8_t>(kind)] & trait) != 0;
 }
 
+// True if a V with that limit may be of that kind, as far as the kind alone decides.
+constexpr bool is_allowed(Kind child, char limit) noexcept {
+  if (limit == 'a') return child == Kind::kArray;
+  return limit != 'i' || child == Kind::kInt || child == Kind::kBigInt;
+}
+
 // nullptr for numbers without a kind.
 constexpr const KindRow* row_of(Kind kind) noexcept {
   const std::uint8_t row = detail::kRows[static_cast<std::uint8_t>(kind)];

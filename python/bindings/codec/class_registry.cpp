@@ -380,11 +380,11 @@ bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObjec
 }  // namespace
 
 bool register_class(PyObject* cls, PyObject* flatten, PyObject* unflatten, bool in_channels) {
-  return register_as(cls, global_name(cls), encode_registered, flatten, unflatten, in_channels);
+  return register_as(cls, global_name(cls), once<encode_registered>, flatten, unflatten, in_channels);
 }
 
 bool register_end(PyObject* cls, std::string_view name, PyObject* flatten, PyObject* unflatten) {
-  return register_as(cls, std::string(name), encode_end, flatten, unflatten);
+  return register_as(cls, std::string(name), once<encode_end>, flatten, unflatten);
 }
 
 const ClassInfo* registered_class(std::string_view name) {

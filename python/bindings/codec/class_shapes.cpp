@@ -222,17 +222,17 @@ bool classify(ClassInfo& info) {
   const int fits = is_tuple ? classify_namedtuple(info) : classify_dataclass(info);
   if (fits < 0) return false;
   if (fits == 1) {
-    info.encode = is_tuple ? encode_namedtuple : encode_dataclass;
+    info.encode = is_tuple ? once<encode_namedtuple> : once<encode_dataclass>;
     info.shape = is_tuple ? ClassShape::kNamedTuple : ClassShape::kDataclass;
     return true;
   }
   const int is_model = classify_model(info);
   if (is_model < 0) return false;
   if (is_model == 1) {
-    info.encode = encode_model;
+    info.encode = once<encode_model>;
     info.shape = ClassShape::kModel;
   } else if (lookup(info.type, "__cuda_array_interface__")) {
-    info.encode = encode_device_array;
+    info.encode = once<encode_device_array>;
   }
   return true;
 }

@@ -236,10 +236,6 @@ PyObject* decode_deque(Decoder& decoder) {
   return append ? deque.release() : nullptr;
 }
 
-}  // namespace
-
-namespace {
-
 const KindCodec set_codec({{Kind::kSet, decode_set<false>}, {Kind::kFrozenSet, decode_set<true>}},
                           {{&PySet_Type, once<set_node<Kind::kSet>>},
                            {&PyFrozenSet_Type, once<set_node<Kind::kFrozenSet>>}});

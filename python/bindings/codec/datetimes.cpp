@@ -223,10 +223,6 @@ PyObject* decode_zoneinfo(Decoder& decoder) {
                                                        argument.get())));
 }
 
-}  // namespace
-
-namespace {
-
 // The types are known once datetime is loaded.
 const KindCodec date_codec({{Kind::kDate, decode_date}}, {{[] { return PyDateTimeAPI->DateType; }, encode_date}});
 const KindCodec time_codec({{Kind::kTime, decode_time}}, {{[] { return PyDateTimeAPI->TimeType; }, encode_time}});

@@ -368,7 +368,7 @@ PyObject* decode_registered(Decoder& decoder) {
     if (!model) decoder.note_incompatible(position);
     return model;
   }
-  if (info->encode == encode_end) return decode_end(decoder, *info);
+  if (info->encode == once<encode_end>) return decode_end(decoder, *info);
   if (!may_come(decoder, *info)) return nullptr;
   // Held: a registration may be replaced meanwhile.
   Ref unflatten = Ref::borrow(info->unflatten.get());

@@ -62,7 +62,9 @@ bool has_required(const ClassInfo& info, const std::vector<Field>& fields) {
   });
 }
 
-bool namedtuple_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+}  // namespace
+
+bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const Py_ssize_t count = PyTuple_GET_SIZE(value);
   if (count != info.field_count) return encoder.needs_pickle(value);
   if (!encoder.deeper()) return false;
@@ -75,7 +77,7 @@ bool namedtuple_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   return encoder.leave();
 }
 
-bool dataclass_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!encoder.deeper()) return false;
   std::vector<Field> fields;
   bool foreign = false;
@@ -91,6 +93,8 @@ bool dataclass_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   return encoder.leave();
 }
 
+namespace {
+
 // What stands for a value in its message. Kept, so that no later object of the message can come to lie where something
 // of it was.
 bool add_flat(Encoder& encoder, const ClassInfo& info, Ref flat) {
@@ -105,7 +109,9 @@ bool has_its_parts(const ClassInfo& info) {
   return info.name == "types:SimpleNamespace";
 }
 
-bool registered_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+}  // namespace
+
+bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!encoder.deeper()) return false;
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
@@ -114,25 +120,11 @@ bool registered_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   return false;
 }
 
-bool model_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+bool encode_model(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (!encoder.deeper()) return false;
   Ref state(call_python(package().model_state, value));
   if (!state) return false;
   return state.get() == Py_None ? encoder.needs_pickle(value) : add_flat(encoder, info, std::move(state));
-}
-
-}  // namespace
-
-bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  return once<namedtuple_node>(encoder, value, info);
-}
-
-bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  return once<dataclass_node>(encoder, value, info);
-}
-
-bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  return once<registered_node>(encoder, value, info);
 }
 
 namespace {
@@ -176,10 +168,6 @@ bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   encoder.out.set_kind(encoder.out.kinds() - 1, Kind::kEnumValue);
   encoder.out.add_name(info.name);
   return encoder.deeper() && encoder.sealed([&] { return encoder.child(raw.get()); }) && encoder.leave();
-}
-
-bool encode_model(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  return once<model_node>(encoder, value, info);
 }
 
 bool encode_unknown(Encoder& encoder, PyObject* value, const ClassInfo&) {

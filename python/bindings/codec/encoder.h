@@ -134,7 +134,8 @@ bool once(Encoder& encoder, PyObject* value, const ClassInfo& info) {
 // Sets RuntimeError("... changed while it was being sent"). Returns false.
 bool changed_while_sent(PyObject* container);
 
-// Handlers that are chosen by the shape of a class (class_shapes.cpp), not registered for a class (kind_codec.h).
+// Handlers that are chosen by the shape of a class (class_shapes.cpp), not registered for a class (kind_codec.h). Most
+// are used in once().
 bool encode_big_int(Encoder& encoder, PyObject* value);
 EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered, encode_model, encode_end,
     encode_device_array, encode_unknown;

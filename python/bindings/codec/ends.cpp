@@ -11,9 +11,7 @@
 
 namespace shmtree::python {
 
-namespace {
-
-bool end_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
+bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const EncodeOptions& options = encoder.options();
   if (options.portable) return refuse_local(Py_TYPE(value)->tp_name), false;
   if (options.transfers == nullptr && options.allow_pickle) return encoder.needs_pickle(value);
@@ -33,12 +31,6 @@ bool end_node(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   encoder.out.add_name(info.name);
   encoder.keep(Ref::borrow(flat.get()));
   return encoder.node(flat.get()) && encoder.leave();
-}
-
-}  // namespace
-
-bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  return once<end_node>(encoder, value, info);
 }
 
 PyObject* decode_end(Decoder& decoder, const ClassInfo& info) {

@@ -70,10 +70,6 @@ PyObject* decode_dtype(Decoder& decoder) {
   return decoder.dtype(code, description).release();
 }
 
-}  // namespace
-
-namespace {
-
 const KindCodec dtype_codec({{Kind::kDType, decode_dtype}},
                             {{[] { return &PyArrayDescr_Type; }, encode_dtype, Subclasses::kToo}});
 const KindCodec numpy_scalar_codec({{Kind::kNumpyScalar, decode_numpy_scalar}},

@@ -138,7 +138,7 @@ PyObject* next_part(Decoder& decoder, char letter, char limit) {
     case 'A': return decoder.segment();
     default: break;
   }
-  if (limit == 'a' && decoder.in.peek_kind() != Kind::kArray) {
+  if (!format::is_allowed(decoder.in.peek_kind(), limit)) {
     return decoder.in.fail("a part of a node has an invalid kind"), nullptr;
   }
   return decoder.node();

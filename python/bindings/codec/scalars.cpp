@@ -159,10 +159,6 @@ PyObject* decode_slice(Decoder& decoder) {
   return step ? PySlice_New(start.get(), stop.get(), step.get()) : nullptr;
 }
 
-}  // namespace
-
-namespace {
-
 const KindCodec complex_codec({{Kind::kComplex, decode_complex}}, {{&PyComplex_Type, encode_complex}});
 const KindCodec text_codec({{Kind::kBigInt, decode_big_int},
                             {Kind::kLongStr, decode_long_str},

@@ -74,14 +74,10 @@ bool tensor_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return true;
 }
 
-bool device_array_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  return device_leaf(encoder, value);
-}
-
 }  // namespace
 
-bool encode_device_array(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  return once<device_array_node>(encoder, value, info);
+bool encode_device_array(Encoder& encoder, PyObject* value, const ClassInfo&) {
+  return device_leaf(encoder, value);
 }
 
 PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64_t flags) {
@@ -120,10 +116,6 @@ PyObject* decode_tensor(Decoder& decoder) {
   if (info.flags & format::kFortran) return decoder.in.fail("a tensor has an impossible memory layout"), nullptr;
   return tensor_of(decoder, info, flags);
 }
-
-}  // namespace
-
-namespace {
 
 const KindCodec tensor_codec({{Kind::kTensor, decode_tensor}},
                              {{"torch:Tensor", once<tensor_node<0>>},
