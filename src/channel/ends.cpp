@@ -60,6 +60,21 @@ bool Ends::anyone_has(End end) const noexcept {
   return false;
 }
 
+// An end that is passed on moves from a member to a transfer, from a transfer to a member, or from a member to its
+// child. The last two add a member, then count it in `seats`, and only then is the end gone from where it was. So if no
+// member was added between two loads of `seats`, the end moved from a member to a transfer at most, which is the order
+// in which they are read.
+bool Ends::anyone_at(End end) const noexcept {
+  std::uint32_t before = load_acquire(state(end).seats);
+  for (;;) {
+    if (anyone_has(end) || is_in_transit(end)) return true;
+    fence_acquire();  // members and transfers are read before the count is read again
+    const std::uint32_t now = load_acquire(state(end).seats);
+    if (now == before) return false;
+    before = now;
+  }
+}
+
 // bits_of(word): of 64 participants.
 template <class Bits>
 std::vector<int> Ends::pids_of(const Bits& bits_of) const {

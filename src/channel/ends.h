@@ -34,7 +34,8 @@ class Ends {
 
   bool has_member(End end, Identity who) const noexcept { return state(end).members.contains(memory::slot_of(who)); }
   bool anyone_has(End end) const noexcept;
-  bool anyone_at(End end) const noexcept { return anyone_has(end) || is_in_transit(end); }
+  // True if a process takes part in the end, or it is in transit, at some instant of the call.
+  bool anyone_at(End end) const noexcept;
   bool anyone_at_either() const noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
   // True if a pickled end was not loaded yet. A queue is in transit with both ends.
   bool is_in_transit(End end) const noexcept {

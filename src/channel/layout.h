@@ -53,7 +53,7 @@ struct PerEnd {
 };
 
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
-constexpr std::uint32_t kChannelVersion = 12;
+constexpr std::uint32_t kChannelVersion = 13;
 
 // A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
 struct RingSlot {
@@ -222,6 +222,7 @@ struct EndState {
   ParticipantSet passive;  // are no members, and have it: they may use it, and are members then
   KilledList killed;
   alignas(64) std::atomic<std::uint32_t> begun;  // somebody took part since the last end of the stream
+  std::atomic<std::uint32_t> seats;              // number of times that a member was added
 };
 static_assert(sizeof(EndState) == 640);
 

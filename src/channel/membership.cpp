@@ -42,7 +42,9 @@ bool Membership::is_used(End end) const noexcept {
 }
 
 void Membership::seat(End end, Identity who) noexcept {
-  if (state(end).members.add(memory::slot_of(who))) take_place_of_killed(end);
+  const bool added = state(end).members.add(memory::slot_of(who));
+  add(state(end).seats, 1u);
+  if (added) take_place_of_killed(end);
 }
 
 // One that was killed and waited for has its successor.
@@ -170,6 +172,7 @@ void Membership::seat_child(End end, Identity child) noexcept {
     block->holders.add(memory::slot_of(child));
   }
   state(end).members.add(memory::slot_of(child));
+  add(state(end).seats, 1u);  // before this process may leave: Ends::anyone_at()
 }
 
 void Membership::give_to(Identity child, End end) noexcept {

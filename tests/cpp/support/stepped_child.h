@@ -45,6 +45,11 @@ class SteppedChild {
     }
     return stopped_ ? Stepped::kThere : Stepped::kEnded;
   }
+  // Lets it run to its end, and returns its exit status; -1 if it stops at another change, or was killed.
+  int finish() {
+    if (stopped_ && ptrace(PTRACE_CONT, pid_, nullptr, nullptr) == 0) await();
+    return exit_status_;
+  }
   void kill_now() {
     if (!stopped_) return;
     kill(pid_, SIGKILL);
@@ -58,10 +63,12 @@ class SteppedChild {
     }
     stopped_ = WIFSTOPPED(status);
     signal_ = stopped_ ? WSTOPSIG(status) : 0;
+    exit_status_ = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
   int pid_;
   bool stopped_ = false;
   int signal_ = 0;
+  int exit_status_ = -1;
 };
 
 // Says why when it can not.
