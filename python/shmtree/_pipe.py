@@ -130,8 +130,8 @@ class Connection:
     def fileno(self) -> int:
         """A descriptor that can be read while there is something to receive, or the end; for `wait` and poll loops.
 
-        Of a connection that only sends: while there is room. It belongs to the connection; reading or writing it is of
-        no use.
+        Of a connection that only sends: while there is room. It belongs to the connection; do not read or write
+        it. Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
         """
         return self._writing()._fileno_to_put() if self._receiver is None else self._reading().fileno()
 

@@ -42,10 +42,10 @@ BASE_HEADERS = {"result.h", "kind.h", "observe.h", "export.h"}
 PARTS = {
     "memory": """
         layout mapping hold_counts block_table block_snapshot participants chain transfer_table wake_table sleep
-        event wait_until dead_participants robust_lock held_bytes block_pool owned_block reclaimer reconcile_pass reconciler
-        holder_table inspector allocator lease arena control_block transfers publishers reference_places versions
-        deaths weak_registry registry
-        """.split(),
+        event wait_until dead_participants robust_lock held_bytes block_pool owned_block reclaimer reconcile_pass
+        reconciler holder_table inspector allocator lease arena control_block transfers publishers reference_places
+        versions deaths weak_registry registry
+    """.split(),
     "channel": """
         layout control message tap_notes ring records ends deadlock peer_wait wake_hub watchers
         claim returns membership acks parts
