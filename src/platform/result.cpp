@@ -1,6 +1,7 @@
 #include "shmtree/result.h"
 
 #include <array>
+#include <cstddef>
 
 namespace shmtree {
 namespace {
