@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 
+#include "platform/never_destroyed.h"
+
 namespace shmtree {
 namespace {
 
@@ -13,18 +15,16 @@ bool has_more_than_its_code(const Error& error) noexcept {
          error.completed != 0 || error.missed != 0;
 }
 
-// An Error without details for each code. Never destroyed, because a Result may outlive the static objects.
-union ErrorsOfCodes {
-  ErrorsOfCodes() : errors{} {
+// An Error without details for each code.
+struct ErrorsOfCodes {
+  ErrorsOfCodes() {
     for (std::size_t code = 0; code < kCodes; ++code) errors[code].code = static_cast<Code>(code);
   }
-  ~ErrorsOfCodes() {}
   std::array<Error, kCodes> errors;
 };
 
 const Error& error_of(std::uintptr_t code) noexcept {
-  static const ErrorsOfCodes table;
-  return table.errors[code];
+  return platform::never_destroyed<ErrorsOfCodes>().errors[code];
 }
 
 }  // namespace

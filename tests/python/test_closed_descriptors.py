@@ -149,25 +149,6 @@ os.waitpid(child, 0)
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300, env=environment)
 
 
-def test_the_socket_that_sends_wake_ups_is_opened_again() -> None:
-    program = """
-import os, select, shmtree
-sender, receiver = shmtree.create_pair()
-descriptor = receiver.fileno()
-kept = set(shmtree.descriptors())
-sender.put(1)
-assert select.select([descriptor], [], [], 60)[0]
-(sending,) = set(shmtree.descriptors()) - kept
-receiver.get()
-null = os.open(os.devnull, os.O_RDWR)
-os.dup2(null, sending)
-sender.put(2)
-assert select.select([descriptor], [], [], 60)[0]
-assert os.readlink(f"/proc/self/fd/{sending}") == os.devnull
-"""
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
-
-
 def test_sockets_of_the_program_get_no_wake_ups() -> None:
     sender, receiver = shmtree.create_pair()
     descriptor = receiver.fileno()
