@@ -156,7 +156,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
   if (cursors().drop_dead()) passed();
-  auto locks = lock_to_put(false, wait);
+  auto locks = lock_and_repair(Locks::kRing, wait);
   if (!locks) return std::move(locks).error();
   RingHeader& shared = header();
   const std::uint32_t number = cursors().find_free();
@@ -211,15 +211,15 @@ bool Ring::touches_blocks() const noexcept {
          references().at(load_relaxed(shared.tail) % entries_).id.value != 0;
 }
 
-Result<Ring::Locks> Ring::lock_to_put(bool is_block, const WaitContext& wait) {
-  auto locks = is_block || touches_blocks() ? Locks::kArenaAndRing : Locks::kRing;
-  for (;;) {
-    Status locked = lock(locks, wait);
-    if (!locked) return std::move(locked).error();
-    if (locks == Locks::kArenaAndRing || !touches_blocks()) break;
+Result<Ring::Locks> Ring::lock_and_repair(Locks locks, const WaitContext& wait) {
+  if (touches_blocks()) locks = Locks::kArenaAndRing;
+  Status locked = lock(locks, wait);
+  if (locked && locks == Locks::kRing && touches_blocks()) {  // that changed before the lock was taken
     unlock(locks);
     locks = Locks::kArenaAndRing;
+    locked = lock(locks, wait);
   }
+  if (!locked) return std::move(locked).error();
   if (load_relaxed(header().putting) != 0) repair();
   return locks;
 }
@@ -303,8 +303,8 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
         {cursors().slowest(false).position, end - std::min(end, history_), load_relaxed(shared.blocks_end)});
   };
   if (first_kept() >= limit()) return false;
-  if (!or_out_of_memory([&] { return lock(Locks::kArenaAndRing, wait); })) return false;
-  if (load_relaxed(shared.putting) != 0) repair();
+  const auto locks = or_out_of_memory([&] { return lock_and_repair(Locks::kArenaAndRing, wait); });
+  if (!locks) return false;
   store_release(shared.putting, tail() + 1);
   bool dropped = false;
   std::uint64_t freed = 0;
@@ -321,7 +321,7 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
     store_relaxed(shared.kept, at + 1);
   }
   store_release(shared.putting, std::uint64_t{0});
-  unlock(Locks::kArenaAndRing);
+  unlock(*locks);
   return dropped;
 }
 
@@ -401,7 +401,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   bool is_behind = false;
   // An error of the lock ends the wait, too.
   const auto put_now = [&] {
-    auto locks = lock_to_put(is_block, wait);
+    auto locks = lock_and_repair(is_block ? Locks::kArenaAndRing : Locks::kRing, wait);
     if (!locks) {
       ticket = std::move(locks).error();
       return true;

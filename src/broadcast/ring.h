@@ -171,8 +171,9 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // to wait only briefly for it.
   enum class Locks { kRing, kArenaAndRing };
   Status lock(Locks locks, const WaitContext& wait);
-  // Takes the locks that a put needs, and repairs the ring if it has to.
-  Result<Locks> lock_to_put(bool is_block, const WaitContext& wait);
+  // Takes these locks, and the arena's as well if touches_blocks(). Then repairs the ring if an operation was cut off.
+  // Returns the locks that it took.
+  Result<Locks> lock_and_repair(Locks locks, const WaitContext& wait);
   void unlock(Locks locks) noexcept;
   bool touches_blocks() const noexcept;
 

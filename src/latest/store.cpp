@@ -89,7 +89,7 @@ Result<Held> Store::at(std::uint64_t version) const {
 }
 
 Status Store::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
-  const auto look = [&] { return version() > known ? success() : Status(Error{.code = Code::kEmpty}); };
+  const auto look = [&] { return version() > known ? success() : Status(Code::kEmpty); };
   Status newer = ring_->wait_for_item(memory::WaitFor::kNewer, "a newer version", wait, look);
   if (newer || newer.code() != Code::kEmpty) return newer;
   return Error{.code = Code::kEmpty,
