@@ -57,6 +57,15 @@ bool is_socket(const WakePipe& pipe) {
   return number_of(pipe.address()) == kSocketNumber;
 }
 
+// Opens a pipe, reports its address, and sleeps. Does not return.
+bool listen_until_killed(Gate& opened) {
+  const WakePipe pipe = new_pipe();
+  opened.open(pipe.address());
+  while (pause() != 0) {
+  }
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE("A wake-up makes its pipe readable until it is drained") {
@@ -91,13 +100,7 @@ TEST_CASE("A pipe that is full of wake-ups takes more without blocking") {
 
 TEST_CASE("A listener that is stopped with a full pipe blocks no sender") {
   Gate told;
-  Child listener([&] {
-    const WakePipe pipe = new_pipe();
-    told.open(pipe.address());
-    while (pause() != 0) {
-    }
-    return false;
-  });
+  Child listener([&] { return listen_until_killed(told); });
   const WakeAddress address = told.wait();
   listener.signal(SIGSTOP);
   listener.wait_until_stopped();
@@ -121,13 +124,7 @@ TEST_CASE("A wake-up for a closed pipe fails and writes nothing to the file that
 
 TEST_CASE("A wake-up for a pipe whose listener was killed raises no signal") {
   Gate told;
-  Child listener([&] {
-    const WakePipe pipe = new_pipe();
-    told.open(pipe.address());
-    while (pause() != 0) {
-    }
-    return false;
-  });
+  Child listener([&] { return listen_until_killed(told); });
   const WakeAddress address = told.wait();
   CHECK(send_wake(listener.pid(), address));
   const int pid = listener.pid();
