@@ -36,8 +36,8 @@ enum class Kind : std::uint8_t {
 
   kList = 20,       ///< items
   kTuple = 21,      ///< items
-  kIntList = 22,    ///< a list whose items are all 64-bit ints
-  kFloatList = 23,  ///< a list whose items are all floats
+  kIntList = 22,    ///< a list of 64-bit ints
+  kFloatList = 23,  ///< a list of floats
   kSet = 24,        ///< items
   kFrozenSet = 25,  ///< items
   kDeque = 26,      ///< items; L is maxlen + 1, or 0 without a maxlen
