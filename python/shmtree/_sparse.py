@@ -62,12 +62,17 @@ def _build(number: int, flags: int, shape: Any, parts: tuple[Any, ...], trusted:
     *indices, values = (part.detach() for part in parts)
     if not trusted:
         indices = [part.clone() for part in indices]
+        # `check_invariants=True` would set a flag of the process, which another thread may clear before the check.
+        if number == 0:
+            torch._validate_sparse_coo_tensor_args(*indices, values, shape, bool(flags & _IS_COALESCED))
+        else:
+            torch._validate_sparse_compressed_tensor_args(*indices, values, shape, getattr(torch, name))
     if number == 0:
         is_coalesced = bool(flags & _IS_COALESCED)
-        made = torch.sparse_coo_tensor(*indices, values, shape, is_coalesced=is_coalesced, check_invariants=not trusted)
+        made = torch.sparse_coo_tensor(*indices, values, shape, is_coalesced=is_coalesced, check_invariants=False)
     else:
         layout = getattr(torch, name)
-        made = torch.sparse_compressed_tensor(*indices, values, shape, layout=layout, check_invariants=not trusted)
+        made = torch.sparse_compressed_tensor(*indices, values, shape, layout=layout, check_invariants=False)
     return made.requires_grad_() if flags & _REQUIRES_GRAD else made
 
 
