@@ -23,6 +23,12 @@ namespace {
 // Device number of all anonymous pipes; 0 until this process has opened a wake pipe.
 constinit std::atomic<std::uint64_t> g_pipe_device{0};
 
+// The program may have made the descriptor blocking.
+void make_nonblocking(int fd) noexcept {
+  const int flags = fcntl(fd, F_GETFL);
+  if (flags >= 0 && (flags & O_NONBLOCK) == 0) fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+}
+
 }  // namespace
 
 Result<WakePipe> WakePipe::open(WakeKind kind) {
@@ -75,6 +81,7 @@ bool WakePipe::is_own(WakeAddress address) noexcept {
 void WakePipe::wake() const noexcept {
   if (!fd_.is_ours()) return;
   const int saved = errno;
+  make_nonblocking(fd_.number());
   if (number_of(address_) != kSocketNumber) {
     retry([&] { return write(fd_.number(), "", 1); });
   } else {
@@ -87,6 +94,7 @@ void WakePipe::wake() const noexcept {
 void WakePipe::drain() const noexcept {
   if (!fd_.is_ours()) return;
   const int saved = errno;
+  make_nonblocking(fd_.number());
   char bytes[4096];
   const bool is_socket = number_of(address_) == kSocketNumber;
   for (;;) {
@@ -100,6 +108,7 @@ bool WakePipe::receive(std::span<WakeText> out, std::size_t& received, bool& dam
   received = 0;
   if (!fd_.is_ours()) return false;
   const int saved = errno;
+  make_nonblocking(fd_.number());
   const ssize_t bytes = retry([&] { return read(fd_.number(), out.data(), out.size_bytes()); });
   errno = saved;
   if (bytes < 0) return false;

@@ -98,6 +98,18 @@ TEST_CASE("A pipe that is full of wake-ups takes more without blocking") {
   CHECK_FALSE(is_readable(pipe));
 }
 
+TEST_CASE("A pipe that the program made blocking blocks nobody") {
+  const WakePipe pipe = new_pipe();
+  const int flags = fcntl(pipe.number(), F_GETFL);
+  REQUIRE(fcntl(pipe.number(), F_SETFL, flags & ~O_NONBLOCK) == 0);
+  Child child([&] {
+    alarm(60);
+    pipe.drain();
+    return !is_readable(pipe);
+  });
+  CHECK(child.succeeded());
+}
+
 TEST_CASE("A listener that is stopped with a full pipe blocks no sender") {
   Gate told;
   Child listener([&] { return listen_until_killed(told); });
