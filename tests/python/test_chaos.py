@@ -1,6 +1,6 @@
 """Processes killed at any moment: what they had put arrives, what they had is free, and the others go on.
 
-tests/chaos.py and tests/chaos_replay.py do this for as long as one likes; here they run for some seconds.
+The programs tests/chaos*.py do this for as long as they are told; here they run for some seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import shmtree
 CHAOS = Path(__file__).parents[1] / "chaos.py"
 CHAOS_REPLAY = CHAOS.with_name("chaos_replay.py")
 CHAOS_PUBLISHERS = CHAOS.with_name("chaos_publishers.py")
+CHAOS_SERVICE = CHAOS.with_name("chaos_service.py")
 
 ALL_AT_ONCE = """if True:
     import multiprocessing as mp, os, sys
@@ -66,6 +67,12 @@ def test_survivors_of_kills_are_neither_kept_waiting_nor_robbed(method):
 def test_readers_of_publishers_that_are_killed_see_no_torn_value_and_none_that_is_older(kind):
     command = [sys.executable, CHAOS_PUBLISHERS, kind, "--kills", "400", "--seconds", "15"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_requests_end_while_servers_and_clients_are_killed():
+    command = [sys.executable, CHAOS_SERVICE, "--seconds", "5"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=350, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
