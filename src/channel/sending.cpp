@@ -6,11 +6,14 @@
 
 #include "channel/deadlock.h"
 #include "memory/deaths.h"
+#include "memory/wait_until.h"
 
 namespace shmtree::channel {
 
 using namespace platform;
 using memory::EventWait;
+using memory::WaitFor;
+using Room = RingTail::Room;
 using std::to_string;
 
 namespace {
@@ -19,6 +22,43 @@ namespace {
 // has used it, tries so often.
 constexpr int kMostFailedDrops = 8, kMostLateTurns = 64;
 constexpr std::uint64_t kRingStepBytes = 1u << 20;  // about what a long ring grows by
+
+// Sleeps at the event of what the last check found lacking: a place in the ring, bytes of the channel, or memory of the
+// arena. Between arm() and sleep() the check may find that something else is lacking; then arm() again.
+class RoomWait {
+ public:
+  // `room` is what the last check found, and must outlive this.
+  RoomWait(const Control& control, const Room& room, const WaitContext& wait) noexcept
+      : room_(room),
+        lacked_(room),
+        place_(control.shared.space, control.sleep_at(End::kSending, WaitFor::kRoom), wait),
+        bytes_(control.shared.freed_bytes, control.sleep_at(End::kSending, WaitFor::kRoom), wait),
+        memory_(control.arena.header().space, control.sleep_at(End::kSending, WaitFor::kMemory), wait) {}
+
+  void arm() noexcept {
+    lacked_ = room_;
+    EventWait& waiting = this->waiting();
+    if (&waiting == &memory_) bytes_.arm();  // receivers leave memory to this channel as well
+    waiting.arm();
+  }
+  EventWait::Wake sleep() noexcept {
+    slept_ = true;
+    return waiting().sleep();
+  }
+  // What is slept for.
+  Room lacked() const noexcept { return lacked_; }
+  bool slept() const noexcept { return slept_; }
+
+ private:
+  EventWait& waiting() noexcept {
+    return lacked_ == Room::kFull ? place_ : lacked_ == Room::kFullOfBytes ? bytes_ : memory_;
+  }
+
+  const Room& room_;
+  Room lacked_;
+  bool slept_ = false;
+  EventWait place_, bytes_, memory_;
+};
 
 }  // namespace
 
@@ -130,46 +170,31 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
     return most == 0 ? 1 : std::max<std::uint64_t>(most - std::min(parts_.watchers.size(), most), 1);
   };
   if (spinner_.until(places, shared.capacity / 2, wait)) return success();
-  const auto at_room = parts_.control.sleep_at(End::kSending, memory::WaitFor::kRoom);
-  const auto at_memory = parts_.control.sleep_at(End::kSending, memory::WaitFor::kMemory);
-  EventWait for_place(shared.space, at_room, wait), for_bytes(shared.freed_bytes, at_room, wait);
-  EventWait for_memory(parts_.control.arena.header().space, at_memory, wait);
+  RoomWait waiting(parts_.control, room, wait);
+  const auto ready = [&] {
+    if (waiting.slept() && !may_grow) return true;  // there may be memory now
+    made = drop_for_room();
+    return !made || *made || has_room_now();
+  };
   Deadlock deadlock(parts_.control, parts_.ends, End::kReceiving, wait);
-  for (bool looked = false;; looked = true) {
-    const Room missing = room;
-    EventWait& waiting = missing == Room::kFull ? for_place : missing == Room::kFullOfBytes ? for_bytes : for_memory;
-    if (looked) {
-      if (&waiting == &for_memory) for_bytes.arm();  // receivers leave memory to this channel as well
-      waiting.arm();
-      made = drop_for_room();
-      if (!made || *made) return made ? success() : Status(std::move(made).error());
+  const auto attend = [&](bool first) -> Result<bool> {
+    if (waiting.lacked() != room && !wait.deadline.passed()) {
+      if (waiting.lacked() == Room::kFull) parts_.watchers.leave_room_to_others();
+      return true;
     }
-    if (has_room_now()) return success();
-    if (looked && room != missing && !wait.deadline.passed()) {
-      if (missing == Room::kFull) parts_.watchers.leave_room_to_others();
-      continue;
-    }
-    if (parts_.control.arena.participants().check(wait_policy::alive_within_ns(looked))) {
-      Status repaired = parts_.control.arena.reconcile(wait);
-      if (!repaired) return repaired;
-      if (has_room_now()) return success();
-    }
-    Status attended = parts_.ends.check_attended(End::kReceiving);
-    if (!attended) return attended;
-    if (looked && deadlock.is_proved()) return deadlock.error();
-    if (!looked && !wait.deadline.is_immediate()) continue;
-    switch (waiting.sleep()) {
-      case EventWait::Wake::kLookAgain:
-        if (!may_grow) return success();  // there may be memory now
-        break;
-      case EventWait::Wake::kInterrupted:
-        parts_.watchers.leave_room_to_others();
-        return Error{Code::kInterrupted, "interrupted while waiting to put"};
-      case EventWait::Wake::kTimedOut:
-        if (has_room_now()) return success();
-        return still_full();
-    }
+    auto recovered = memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait);
+    if (!recovered || (*recovered && has_room_now())) return recovered;
+    if (Status attended = parts_.ends.check_attended(End::kReceiving); !attended) return std::move(attended).error();
+    if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();
+    return false;
+  };
+  auto came = memory::wait_until(waiting, wait, "room", ready, attend);
+  if (!came) {
+    if (came.code() == Code::kInterrupted) parts_.watchers.leave_room_to_others();
+    return std::move(came).error();
   }
+  if (!made) return std::move(made).error();
+  return *came ? success() : still_full();
 }
 
 // Puts the first few of `messages` that there is room for under one lock; with `may_drop` the oldest message makes

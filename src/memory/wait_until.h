@@ -9,7 +9,7 @@
 
 namespace shmtree::memory {
 
-// Blocks at `waiting` until ready() returns true.
+// Blocks at `waiting`, an EventWait or what has its arm() and sleep(), until ready() returns true.
 //
 //   ready()        checks the condition, and may note what it finds. It runs at least once after the deadline.
 //   attend(first)  runs before each sleep, `first` before the first one, while the event is armed. It looks for what
@@ -19,9 +19,9 @@ namespace shmtree::memory {
 //
 // Returns false if the deadline has passed, and kInterrupted if a hook ended the wait, for `waited_for`. A call that
 // may not wait arms nothing.
-template <class Ready, class Attend>
-Result<bool> wait_until(EventWait& waiting, const platform::WaitContext& wait, const char* waited_for,
-                        const Ready& ready, const Attend& attend) {
+template <class Waiting, class Ready, class Attend>
+Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, const char* waited_for, const Ready& ready,
+                        const Attend& attend) {
   bool is_over = false, attended = false;
   // ready() has one call, since it may be large and is inlined.
   for (bool checked = false;; checked = true) {
