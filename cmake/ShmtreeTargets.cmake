@@ -62,10 +62,10 @@ function(shmtree_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# shmtree_layer(<name> [LINK ...]): all of src/<name> as the static library shmtree_<name>.
+# shmtree_layer(<name> [LINK ...]): all of src/<name>, folders in it included, as the static library shmtree_<name>.
 function(shmtree_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK")
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp ${PROJECT_SOURCE_DIR}/src/${name}/*.h)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp ${PROJECT_SOURCE_DIR}/src/${name}/*.h)
   set(target shmtree_${name})
   add_library(${target} STATIC ${sources})
   shmtree_unity(${target} ${sources})

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "api/replay_state.h"
-#include "replay/limit.h"
-#include "replay/saver.h"
-#include "replay/waiters.h"
+#include "replay/files/saver.h"
+#include "replay/rate_limiter/rate_limiter.h"
+#include "replay/rows/members.h"
 
 namespace shmtree {
 

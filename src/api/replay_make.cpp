@@ -8,7 +8,7 @@
 #include "discovery/handle.h"
 #include "endpoint/transfers.h"
 #include "platform/machine.h"
-#include "replay/loader.h"
+#include "replay/files/loader.h"
 
 namespace shmtree {
 

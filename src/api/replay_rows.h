@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "replay/spec.h"
-#include "replay/stream.h"
+#include "replay/buffer/spec.h"
+#include "replay/buffer/stream.h"
 #include "shmtree/replay.h"
 
 namespace shmtree::api {

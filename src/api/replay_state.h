@@ -14,8 +14,8 @@
 
 #include "api/replay_rows.h"
 #include "api/state.h"
-#include "replay/batch.h"
-#include "replay/stream.h"
+#include "replay/buffer/batch.h"
+#include "replay/buffer/stream.h"
 
 namespace shmtree::api {
 

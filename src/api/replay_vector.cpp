@@ -5,7 +5,7 @@
 #include "api/replay_state.h"
 #include "platform/errors.h"
 #include "platform/never_destroyed.h"
-#include "replay/episodes.h"
+#include "replay/buffer/episodes.h"
 
 namespace shmtree {
 

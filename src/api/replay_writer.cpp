@@ -4,7 +4,7 @@
 
 #include "api/replay_state.h"
 #include "platform/errors.h"
-#include "replay/episodes.h"
+#include "replay/buffer/episodes.h"
 
 namespace shmtree {
 

@@ -8,7 +8,7 @@
 
 #include "broadcast/layout.h"
 #include "platform/other_version.h"
-#include "replay/layout.h"
+#include "replay/rows/layout.h"
 
 namespace shmtree::observer {
 

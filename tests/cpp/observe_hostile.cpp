@@ -7,7 +7,7 @@
 #include "observe/publications.h"
 #include "platform/machine.h"
 #include "platform/other_process.h"
-#include "replay/layout.h"
+#include "replay/rows/layout.h"
 #include "support/broadcasts.h"
 #include "support/catch2.h"
 #include "support/channels.h"

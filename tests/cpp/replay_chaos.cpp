@@ -2,8 +2,8 @@
 #include <cmath>
 #include <random>
 
-#include "replay/gather.h"
-#include "replay/uniform.h"
+#include "replay/rows/gather.h"
+#include "replay/sampling/random.h"
 #include "support/catch2.h"
 #include "support/replays.h"
 

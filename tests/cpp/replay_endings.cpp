@@ -1,5 +1,5 @@
 // Endings that the leaves of rows indicate, and streams whose last row was truncated.
-#include "replay/ending.h"
+#include "replay/buffer/episodes.h"
 #include "support/catch2.h"
 #include "support/replays.h"
 

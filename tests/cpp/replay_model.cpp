@@ -3,7 +3,7 @@
 
 #include <random>
 
-#include "replay/sequences.h"
+#include "replay/sampling/sequence_sampler.h"
 #include "support/catch2.h"
 
 using namespace shmtree;

@@ -3,7 +3,7 @@
 #include <set>
 #include <thread>
 
-#include "replay/chain.h"
+#include "replay/rows/chain.h"
 #include "support/catch2.h"
 #include "support/replay_survivors.h"
 

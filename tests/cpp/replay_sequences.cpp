@@ -1,7 +1,7 @@
 // Sequences: rows of one episode, one after the other.
 #include <map>
 
-#include "replay/sequences.h"
+#include "replay/sampling/sequence_sampler.h"
 #include "support/catch2.h"
 #include "support/replays.h"
 

@@ -2,7 +2,7 @@
 #include <limits>
 #include <random>
 
-#include "replay/spec.h"
+#include "replay/buffer/spec.h"
 #include "support/catch2.h"
 #include "support/versions.h"
 

@@ -53,6 +53,9 @@ PARTS = {
         """.split(),
 }
 
+# The folders of a layer, each of which includes only files of its own and of those before it.
+FOLDERS = {"replay": ["rows", "rate_limiter", "sampling", "buffer", "files"]}
+
 # Who may see what from outside: pattern of the header, and the only files that may include it.
 FOREIGN = [
     ("Cap'n Proto", re.compile(r"(capnp|kj)/|schema/.*\.h$"), re.compile(r"src/format/|include/shmtree/capnp\.h$")),
@@ -150,6 +153,40 @@ def test_no_part_of_a_facade_includes_one_that_stands_above_it(layer):
         names = [name for _, name in INCLUDE.findall(header.read_text())]
         included = {name.removeprefix(f"{layer}/").removesuffix(".h") for name in names if name.startswith(layer)}
         assert included.isdisjoint(above), f"{header.name} includes {included & set(above)}"
+
+
+def upward_includes(root: Path, layer: str) -> Iterator[str]:
+    """Yields the files of a layer's folders that include a folder above their own, or none of the folders."""
+    folders = FOLDERS[layer]
+    for file in sorted((root / "src" / layer).rglob("*.*")):
+        path = file.relative_to(root / "src" / layer)
+        if len(path.parts) != 2 or path.parts[0] not in folders:
+            yield f"{path}: belongs to no folder of {layer}"
+            continue
+        below = folders[: folders.index(path.parts[0]) + 1]
+        for _, name in INCLUDE.findall(file.read_text()):
+            if name.startswith(f"{layer}/") and name.split("/")[1] not in below:
+                yield f"{path}: includes {name}"
+
+
+@pytest.mark.parametrize("layer", FOLDERS)
+def test_folders_include_only_folders_below_them(layer: str) -> None:
+    assert list(upward_includes(ROOT, layer)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        pytest.param("rows/store.cpp", '#include "replay/sampling/tables.h"', id="a folder above"),
+        pytest.param("rows/store.cpp", '#include "replay/store.h"', id="no folder"),
+        pytest.param("store.cpp", "", id="a file beside the folders"),
+        pytest.param("other/store.cpp", "", id="a folder that is not listed"),
+    ],
+)
+def test_wrong_include_between_folders_is_found(tmp_path: Path, path: str, line: str) -> None:
+    found = list(upward_includes(tree(tmp_path, {f"src/replay/{path}": line + "\n"}), "replay"))
+    assert len(found) == 1
+    assert found[0].startswith(path)
 
 
 def test_the_check_reads_every_layer_that_the_tree_has():

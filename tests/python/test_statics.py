@@ -66,7 +66,7 @@ def test_sources_use_no_lock_that_fork_does_not_take() -> None:
     files = [path for top in ("src", "python/bindings") for path in sorted((ROOT / top).rglob("*.[hc]*"))]
     assert len(files) > 200
     found = [str(path.relative_to(ROOT)) for path in files if LOCKS.search(path.read_text())]
-    assert found == ["src/replay/stream.h"]  # the lock of a stream; a forked child makes its own streams
+    assert found == ["src/replay/buffer/stream.h"]  # the lock of a stream; a forked child makes its own streams
 
 
 def test_guarded_statics_finds_a_static_with_an_initialiser(tmp_path: Path) -> None:

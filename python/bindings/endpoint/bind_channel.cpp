@@ -14,7 +14,7 @@
 #include "channel/channel.h"
 #include "endpoint/channels.h"
 #include "endpoint/transfers.h"
-#include "replay/attendance.h"
+#include "replay/rows/members.h"
 
 namespace shmtree::python {
 

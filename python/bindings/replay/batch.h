@@ -9,7 +9,7 @@
 #include <span>
 
 #include "bindings/replay/replay.h"
-#include "replay/batch.h"
+#include "replay/buffer/batch.h"
 
 namespace shmtree::python {
 

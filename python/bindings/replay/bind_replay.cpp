@@ -14,7 +14,7 @@
 #include "bindings/replay/batch.h"
 #include "bindings/replay/spec.h"
 #include "platform/machine.h"
-#include "replay/waiters.h"
+#include "replay/rows/members.h"
 
 namespace shmtree::python {
 

@@ -7,8 +7,8 @@
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/replay/replay.h"
-#include "replay/loader.h"
-#include "replay/saver.h"
+#include "replay/files/loader.h"
+#include "replay/files/saver.h"
 
 namespace shmtree::python {
 

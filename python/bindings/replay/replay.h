@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "bindings/replay/nest.h"
-#include "replay/batch_memory.h"
-#include "replay/buffer.h"
+#include "replay/buffer/batch.h"
+#include "replay/buffer/buffer.h"
 
 namespace shmtree::python {
 

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "bindings/cpython/unwrap.h"
-#include "replay/buffer.h"
+#include "replay/buffer/buffer.h"
 
 namespace shmtree::python {
 

@@ -3,7 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
-#include "replay/spec.h"
+#include "replay/buffer/spec.h"
 
 namespace shmtree::python {
 

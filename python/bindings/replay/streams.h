@@ -12,7 +12,7 @@
 #include "bindings/replay/replay.h"
 #include "bindings/replay/until_closed.h"
 #include "platform/waiting.h"
-#include "replay/stream.h"
+#include "replay/buffer/stream.h"
 
 namespace shmtree::python {
 

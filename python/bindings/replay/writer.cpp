@@ -13,7 +13,7 @@
 #include "bindings/cpython/large_copy.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/replay/streams.h"
-#include "replay/episodes.h"
+#include "replay/buffer/episodes.h"
 
 namespace shmtree::python {
 

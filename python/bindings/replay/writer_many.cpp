@@ -7,7 +7,7 @@
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/replay/streams.h"
 #include "platform/copy.h"
-#include "replay/episodes.h"
+#include "replay/buffer/episodes.h"
 
 namespace shmtree::python {
 

@@ -9,7 +9,7 @@ from typing import Any
 from .._arguments import limit
 from ._numbers import not_negative, positive
 
-# As the core has them: src/replay/tables_layout.h.
+# As the core has them: src/replay/sampling/layout.h.
 _UNIFORM, _PRIORITIZED, _FIFO, _LIFO, _MAX_PRIORITY = 1, 2, 3, 4, 5
 _MOST_TIMES = (1 << 32) - 1
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "replay/drawer.h"
+#include "replay/sampling/sampler.h"
 #include "support/tables.h"
 
 namespace shmtree::test {

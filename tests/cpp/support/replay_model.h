@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-#include "replay/gather.h"
+#include "replay/rows/gather.h"
 #include "support/replays.h"
 
 namespace shmtree::test {

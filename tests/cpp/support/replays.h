@@ -8,14 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "replay/reader.h"
-#include "replay/writer.h"
+#include "replay/rows/writer.h"
 #include "support/arenas.h"
+#include "support/row_reader.h"
 
 namespace shmtree::test {
 
 using replay::Progress;
-using replay::Reader;
 using replay::ReplayHeader;
 using replay::RowInfo;
 using replay::Shape;

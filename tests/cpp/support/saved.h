@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "replay/loader.h"
-#include "replay/saver.h"
+#include "replay/files/loader.h"
+#include "replay/files/saver.h"
 #include "support/tables.h"
 
 namespace shmtree::test {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "replay/tables.h"
+#include "replay/sampling/tables.h"
 #include "support/replays.h"
 
 namespace shmtree::test {

@@ -1,0 +1,246 @@
+#include "replay/buffer/batch.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "memory/wait_until.h"
+#include "platform/file.h"
+#include "platform/huge_pages.h"
+#include "platform/machine.h"
+#include "replay/rate_limiter/rate_limiter.h"
+#include "replay/sampling/sampler.h"
+#include "replay/sampling/sequence_sampler.h"
+
+namespace shmtree::replay {
+
+namespace {
+
+constexpr std::size_t kMostPieces = 4;  // a batch at work, one being drawn, and two threads
+// What is much larger than asked for stays for those who ask for it.
+constexpr std::size_t kMostWaste = 4;
+// Of so many bytes the machine says that it has them, and kills who uses them.
+constexpr std::size_t kLarge = std::size_t{1} << 30;
+
+bool is_empty(const Status& drawn) {
+  return !drawn && drawn.code() == Code::kEmpty;
+}
+
+// sample(), again until there is something to be drawn, or all who added were killed.
+template <class Sample>
+Status when_there(const Tables& tables, const WaitContext& wait, Sample sample) {
+  Status drawn = sample();
+  if (!is_empty(drawn)) return drawn;
+  const auto& store = *tables.store();
+  const auto ready = [&] {
+    drawn = sample();
+    return !is_empty(drawn);
+  };
+  const auto attend = [&](bool) -> Result<bool> {
+    Status attended = tables.adders() == nullptr ? success() : tables.adders()->check();
+    if (attended) return false;
+    if (ready()) return true;  // what the last of them added came before they died
+    return std::move(attended).error();
+  };
+  const memory::SleepReason reason{store.arena()->participants(), memory::WaitFor::kRows, memory::pack(store.block())};
+  memory::EventWait waiting(store.ready(), reason, wait);
+  auto came = memory::wait_until(waiting, wait, "rows", ready, attend);
+  memory::notify(store.ready());  // others wait for the same rows
+  return came ? std::move(drawn) : std::move(came).error();
+}
+
+// The same where so many may be drawn only.
+template <class Sample>
+Status within_limit(const Buffer& buffer, std::size_t count, const WaitContext& wait, Sample sample) {
+  Limit* const limit = buffer.tables()->limit();
+  if (limit == nullptr) return when_there(*buffer.tables(), wait, sample);
+  Status taken = limit->take_samples(count, wait);
+  if (!taken) return taken;
+  Status drawn = when_there(*buffer.tables(), wait, sample);
+  if (drawn) {
+    limit->use_samples(count);
+  } else {
+    limit->give_back_samples(count);
+  }
+  return drawn;
+}
+
+}  // namespace
+
+// --- BatchPool
+
+void BatchPool::Free::operator()(std::byte* data) const noexcept {
+  std::free(data);
+}
+
+BatchPool::BatchPool() {
+  pieces_.reserve(kMostPieces);
+}
+
+BatchPool::Piece BatchPool::make(std::size_t bytes) {
+  using platform::kHugeBytes;
+  if (bytes > kLarge && bytes > platform::available_memory_bytes()) throw std::bad_alloc();
+  const std::size_t alignment = bytes >= kHugeBytes ? kHugeBytes / 2 : kAlignment;
+  const std::size_t size = (std::max<std::size_t>(bytes, 1) + alignment - 1) / alignment * alignment;
+  Piece made{.data = std::unique_ptr<std::byte, Free>(static_cast<std::byte*>(std::aligned_alloc(alignment, size))),
+             .bytes = size};
+  if (!made.data) throw std::bad_alloc();
+  if (bytes >= kHugeBytes) platform::advise_huge(made.data.get(), size);
+  return made;
+}
+
+BatchPool::Piece BatchPool::find(std::size_t bytes) noexcept {
+  const std::lock_guard guard(mutex_);
+  const auto fits = std::find_if(pieces_.rbegin(), pieces_.rend(), [bytes](const Piece& piece) {
+    return piece.bytes >= bytes && piece.bytes / kMostWaste <= bytes;
+  });
+  if (fits == pieces_.rend()) return {};
+  Piece found = std::move(*fits);
+  pieces_.erase(std::next(fits).base());
+  return found;
+}
+
+std::shared_ptr<std::byte> BatchPool::take(std::size_t bytes) {
+  Piece found = find(bytes);
+  if (!found.data) found = make(bytes);
+  std::byte* const data = found.data.get();
+  auto give_back = [pool = weak_from_this(), piece = std::make_shared<Piece>(std::move(found))](std::byte*) noexcept {
+    if (const auto known = pool.lock()) known->give_back(std::move(*piece));
+  };
+  return std::shared_ptr<std::byte>(data, std::move(give_back));
+}
+
+void BatchPool::give_back(Piece piece) noexcept {
+  Piece oldest;  // let go of outside the mutex
+  const std::lock_guard guard(mutex_);
+  if (pieces_.size() == kMostPieces) {
+    oldest = std::move(pieces_.front());
+    pieces_.erase(pieces_.begin());
+  }
+  pieces_.push_back(std::move(piece));  // there is room: it was reserved
+}
+
+// --- Batch
+
+std::size_t Batch::row_bytes(const Buffer& buffer) noexcept {
+  std::size_t bytes = 64;  // about, of what is told
+  for (std::size_t i = 0; i < buffer.gather().options().outputs.size(); ++i) bytes += buffer.gather().bytes(i);
+  return bytes;
+}
+
+Batch::Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const DrawTerms& terms, bool has_data)
+    : buffer_(std::move(buffer)), terms_(terms) {
+  check_size();
+  plan(has_data);
+  memory_ = pool.take(at_.back());
+}
+
+void Batch::check_size() const {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 46;
+  std::size_t rows = terms_.rows;
+  const bool overflows = terms_.length != 0 && __builtin_mul_overflow(rows, terms_.length, &rows);
+  if (overflows || rows > kMostRows || rows > kMostBytes / row_bytes(*buffer_)) throw std::bad_alloc();
+}
+
+void Batch::plan(bool has_data) {
+  const bool is_single = terms_.length == 0;
+  const bool has_priorities = terms_.by_table() && (*buffer_->tables())[terms_.table].spec().has_priorities();
+  at_.push_back(0);
+  const auto next = [&](std::size_t bytes) {
+    at_.push_back(memory::round_up(at_.back() + bytes * terms_.all_rows(), BatchPool::kAlignment));
+  };
+  next(sizeof(std::uint64_t));
+  next(terms_.by_table() ? sizeof(float) : 0);
+  next(has_priorities ? sizeof(double) : 0);
+  next(has_priorities ? sizeof(float) : 0);
+  next(is_single ? 0 : sizeof(bool));
+  for (std::size_t i = 0; i < outputs(); ++i) {
+    next(has_data || i >= buffer_->spec().data_outputs() ? buffer_->gather().bytes(i) : 0);
+  }
+}
+
+std::uint64_t Batch::copied_bytes() const noexcept {
+  std::uint64_t row_bytes = 0;
+  for (std::size_t i = 0; i < outputs(); ++i) row_bytes += buffer_->gather().bytes(i);
+  return row_bytes * terms_.all_rows();
+}
+
+Status Batch::draw(std::span<std::byte* const> out, const WaitContext& wait) {
+  if (terms_.length != 0 && buffer_->spec().ends_unknown) return no_ends("sample_sequences");
+  if (Status joined = buffer_->drawing().begin(); !joined) return joined;
+  std::vector<std::byte*> places(outputs());
+  for (std::size_t i = 0; i < places.size(); ++i) places[i] = i < out.size() ? out[i] : output(i);
+  Status drawn = terms_.length == 0 ? draw_rows(places, wait) : draw_sequences(places, wait);
+  newest_ = buffer_->newest();
+  if (drawn) {
+    const auto versions = numbers<std::int64_t>(kOutputs + buffer_->spec().data_outputs());
+    buffer_->drawn().add(indices(), versions, mask(), newest_);
+  }
+  return drawn;
+}
+
+Status Batch::draw_rows(std::span<std::byte* const> places, const WaitContext& wait) {
+  auto drawer = BorrowedDrawer::take(*buffer_, terms_.table);
+  if (!drawer) return std::move(drawer).error();
+  const Picks picks{indices(), numbers<float>(kWeights)};
+  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
+    return (**drawer).draw_and_copy(buffer_->gather(), picks, places, terms_.distinct, terms_.threads);
+  });
+  if (drawn) (**drawer).describe(picks, probabilities(), importances(), terms_.beta, terms_.of_buffer);
+  return drawn;
+}
+
+Status Batch::draw_sequences(std::span<std::byte* const> places, const WaitContext& wait) {
+  if (!terms_.any_first) {
+    auto drawer = BorrowedDrawer::take(*buffer_, terms_.table);
+    if (!drawer) return std::move(drawer).error();
+    return draw_sequences_of(**drawer, places, wait);
+  }
+  if (terms_.distinct) {
+    const DrawerPtr any = make_uniform_drawer(buffer_->tables(), terms_.table, buffer_->new_seed());
+    return draw_sequences_of(*any, places, wait);
+  }
+  const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
+  Sequences sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
+  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
+    return sequences.sample(buffer_->gather(), indices(), mask(), places, terms_.threads);
+  });
+  if (drawn) (*buffer_->tables())[terms_.table].count_samples(terms_.rows);
+  return drawn;
+}
+
+// What is known of the first rows is told of all.
+Status Batch::draw_sequences_of(Drawer& drawer, std::span<std::byte* const> places, const WaitContext& wait) {
+  const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
+  Sequences sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
+  std::vector<std::uint64_t> firsts(terms_.rows);
+  std::vector<float> weights(terms_.rows);
+  const Picks picks{firsts, weights};
+  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
+    return sequences.sample(drawer, picks, terms_.distinct, buffer_->gather(), indices(), mask(), places,
+                            terms_.threads);
+  });
+  if (!drawn || terms_.any_first) return drawn;
+  const auto first = [&](auto all) { return all.first(all.empty() ? 0 : terms_.rows); };
+  drawer.describe(picks, first(probabilities()), first(importances()), terms_.beta, terms_.of_buffer);
+  std::ranges::copy(weights, numbers<float>(kWeights).begin());
+  const auto spread = [&](auto all) {
+    for (std::size_t i = all.size(); i-- > 0;) all[i] = all[i / terms_.length];
+  };
+  spread(probabilities());
+  spread(importances());
+  spread(numbers<float>(kWeights));
+  return drawn;
+}
+
+void Batch::priorities(std::span<float> out) const noexcept {
+  std::ranges::fill(out, 1.0f);
+  const Table& table = (*buffer_->tables())[terms_.table];
+  if (!table.spec().has_priorities() || !terms_.by_table()) return;
+  std::ranges::transform(numbers<float>(kWeights), out.begin(),
+                         [&](float weight) { return static_cast<float>(table.priority_of(weight)); });
+}
+
+}  // namespace shmtree::replay

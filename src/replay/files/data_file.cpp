@@ -1,0 +1,158 @@
+#include "replay/files/data_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "platform/checksum.h"
+#include "platform/other_version.h"
+#include "replay/files/manifest.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+
+namespace {
+
+constexpr std::uint64_t kPiece = 256u << 10;    // is in the caches for the second who reads it
+constexpr std::uint64_t kOnTheWay = 32u << 20;  // bytes after which the disk may begin
+
+std::uint32_t checksum_of(DataHeader header) noexcept {
+  header.checksum = 0;
+  return crc32c(0, &header, sizeof header);
+}
+
+}  // namespace
+
+Result<DataFile> DataFile::begin(const Folder& folder, std::uint64_t number, const unsigned char uuid[16]) {
+  auto fd = folder.create(data_name(number));
+  if (!fd) return std::move(fd).error();
+  DataFile file(folder, number, CheckedFd(std::move(*fd)));
+  DataHeader header{};
+  header.magic = kDataMagic;
+  header.version = kSavedVersion;
+  header.number = number;
+  std::memcpy(header.uuid, uuid, sizeof header.uuid);
+  header.checksum = checksum_of(header);
+  if (Status done = file.append(&header, sizeof header); !done) return std::move(done).error();
+  return file;
+}
+
+DataFile::~DataFile() {
+  if (fd_.valid() && !ended_) folder_->remove(name_of_file());
+}
+
+std::string DataFile::name_of_file() const {
+  return data_name(number_);
+}
+
+Status DataFile::append(const void* data, std::uint64_t bytes) {
+  const auto* from = static_cast<const std::byte*>(data);
+  while (bytes != 0) {
+    const std::uint64_t piece = std::min(bytes, kPiece);
+    at_.checksum = crc32c(at_.checksum, from, piece);
+    const auto fd = checked_fd();
+    if (!fd) return fd.error();
+    if (Status done = write_at(*fd, at_.bytes, from, piece, what()); !done) return done;
+    at_.bytes += piece;
+    from += piece;
+    bytes -= piece;
+  }
+  if (at_.bytes >= begun_ + kOnTheWay && fd_.is_ours()) {
+    begin_sync(fd_.number(), begun_, at_.bytes - begun_);
+    begun_ = at_.bytes;
+  }
+  return success();
+}
+
+Result<int> DataFile::checked_fd() const {
+  if (fd_.is_ours()) return fd_.number();
+  return closed_by_program(fd_.number(), "cannot write " + what());
+}
+
+Result<SavedFile> DataFile::end() {
+  const auto fd = checked_fd();
+  if (!fd) return fd.error();
+  if (Status done = cut_file(*fd, at_.bytes, what()); !done) return std::move(done).error();
+  if (Status done = sync_file(*fd, what()); !done) return std::move(done).error();
+  ended_ = true;
+  return SavedFile{.number = number_, .bytes = at_.bytes, .checksum = at_.checksum, .unused = 0};
+}
+
+DataReader::DataReader(const Folder& folder, const SavedFile& file, CheckedFd fd)
+    : folder_(&folder), file_(&file), fd_(std::move(fd)), scratch_(kPiece) {}
+
+Result<DataReader> DataReader::begin(const Folder& folder, const SavedFile& file) {
+  const std::string name = data_name(file.number);
+  auto fd = folder.open_file(name);
+  if (!fd && fd.code() == Code::kNotFound) return corrupt(folder, name, "is missing");
+  if (!fd) return std::move(fd).error();
+  auto size = file_size(fd->get());
+  if (!size) return std::move(size).error();
+  if (*size == file.bytes) return DataReader(folder, file, CheckedFd(std::move(*fd)));
+  return corrupt(folder, name,
+                 "has " + std::to_string(*size) + " bytes, and should have " + std::to_string(file.bytes));
+}
+
+Error DataReader::error(const std::string& what) const {
+  return corrupt(*folder_, data_name(file_->number), what);
+}
+
+Error DataReader::unreadable(std::uint64_t offset, int error_number) const {
+  const std::string what = "cannot be read at " + std::to_string(offset);
+  if (error_number == 0) return error(what);
+  return os_error(folder_->path() + "/" + data_name(file_->number) + ": " + what, error_number);
+}
+
+Status DataReader::read_header() {
+  DataHeader header;
+  if (file_->bytes < sizeof header) return error("is too short");
+  if (Status done = read(&header, sizeof header); !done) return done;
+  if (header.magic != kDataMagic) return error("is no file of a replay buffer");
+  if (header.version != kSavedVersion) {  // checked before the checksum, whose offset may differ between versions
+    return platform::other_version(folder_->path() + "/" + data_name(file_->number) + " has version", header.version,
+                                   kSavedVersion);
+  }
+  if (header.checksum != checksum_of(header)) return error("has a header that was altered");
+  if (header.number == file_->number) return success();
+  return error("is number " + std::to_string(header.number) + " of other files");
+}
+
+Status DataReader::look(std::uint64_t offset, std::vector<std::byte>& out) const {
+  const auto fd = fd_.get("cannot read a file of a replay buffer");
+  if (!fd) return fd.error();
+  return read_at(*fd, offset, out.data(), out.size()) ? success() : unreadable(offset, errno);
+}
+
+Status DataReader::read(void* out, std::uint64_t bytes) {
+  auto* to = static_cast<std::byte*>(out);
+  while (bytes != 0) {
+    const std::uint64_t piece = std::min(bytes, kPiece);
+    const auto fd = fd_.get("cannot read a file of a replay buffer");
+    if (!fd) return fd.error();
+    if (!read_at(*fd, at_, to, piece)) return unreadable(at_, errno);
+    checksum_ = crc32c(checksum_, to, piece);
+    at_ += piece;
+    to += piece;
+    bytes -= piece;
+  }
+  return success();
+}
+
+Status DataReader::skip(std::uint64_t bytes) {
+  while (bytes != 0) {
+    const std::uint64_t piece = std::min(bytes, kPiece);
+    if (Status done = read(scratch_.data(), piece); !done) return done;
+    bytes -= piece;
+  }
+  return success();
+}
+
+Status DataReader::end() {
+  if (Status done = skip(file_->bytes - at_); !done) return done;
+  if (checksum_ == file_->checksum) return success();
+  return error("was altered: its " + std::to_string(file_->bytes) + " bytes have the checksum " +
+               std::to_string(checksum_) + ", and should have " + std::to_string(file_->checksum));
+}
+
+}  // namespace shmtree::replay

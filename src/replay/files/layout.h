@@ -1,0 +1,108 @@
+// A replay buffer in files: docs/replay-files.md has the bytes, and why a kill or a full disk does no harm.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "replay/rows/layout.h"
+
+namespace shmtree::replay {
+
+static_assert(std::endian::native == std::endian::little, "files have the machine's numbers");
+
+constexpr std::uint64_t kManifestMagic = 0x6465766173746d73;  // "smtsaved"
+constexpr std::uint64_t kDataMagic = 0x73776f72746d7373;      // "ssmtrows"
+constexpr std::uint32_t kSavedVersion = 2;
+
+struct ManifestHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t checksum;  // of the file, this word taken as 0
+  std::uint64_t bytes;     // of the file
+  std::uint64_t save;      // its number, from 1 on
+  unsigned char uuid[16];  // of the buffer
+  std::uint64_t capacity, rows_per_place;
+  std::uint64_t head, tail;  // the window's tickets
+  std::uint64_t record_bytes;
+  std::uint64_t places_per_state;
+  std::uint32_t leaves, tables, files, parts;
+  std::uint64_t note_bytes;
+  std::uint16_t ahead, finals;
+  std::uint32_t unused;
+  // The rate limit, all 0 where there is none, and what it had counted.
+  double samples_per_insert, error_buffer;
+  std::uint64_t min_size;
+  std::uint64_t inserts, samples;
+  std::uint64_t unused_too[3];
+};
+static_assert(sizeof(ManifestHeader) == 192);
+
+// Behind it: bytes of each leaf (8 each), the tables, the files, the parts, the note.
+
+struct SavedTable {
+  std::uint32_t kind;
+  std::uint32_t max_times;
+  double alpha, beta, eps;
+  double max_priority;
+  std::uint64_t samples;
+  std::uint32_t has_leaves;
+  std::uint32_t unused;
+  std::uint64_t unused_too;
+};
+static_assert(sizeof(SavedTable) == 64);
+
+struct SavedFile {
+  std::uint64_t number;
+  std::uint64_t bytes;
+  std::uint32_t checksum;  // of all of them
+  std::uint32_t unused;
+};
+static_assert(sizeof(SavedFile) == 24);
+
+enum class PartKind : std::uint32_t { kRows = 1, kState = 2 };
+
+struct SavedPart {
+  PartKind kind;
+  std::uint32_t file;  // which of those of the manifest
+  std::uint64_t offset, bytes;
+  std::uint64_t first;     // of kState: the first ticket that it may be about
+  std::uint64_t places;    // that it has
+  std::uint32_t checksum;  // of kState, which is needed before all of the file was read
+  std::uint32_t unused;
+};
+static_assert(sizeof(SavedPart) == 48);
+
+struct DataHeader {
+  std::uint64_t magic;
+  std::uint32_t version;
+  std::uint32_t checksum;  // of the header, this word taken as 0
+  std::uint64_t number;
+  unsigned char uuid[16];  // of the buffer that wrote it
+  std::uint64_t unused[3];
+};
+static_assert(sizeof(DataHeader) == 64);
+
+// Of a place of which a part has rows; behind all of them their records, and the entries of each column.
+struct RowsEntry {
+  std::uint64_t ticket;
+  std::uint64_t rows;
+};
+
+// What is said of a place: behind all of them the weights of each table's leaves (float32, `rows_per_place` a place),
+// and how often each was drawn (4 bytes each) where that is limited.
+struct StateEntry {
+  std::uint64_t ticket, first_row, previous, ends, finals, truncated;
+  std::uint32_t stream;
+  std::uint16_t rows, ready;
+  std::uint64_t begins;
+
+  bool operator==(const StateEntry&) const noexcept = default;
+};
+static_assert(sizeof(RowsEntry) == 16 && sizeof(StateEntry) == 64);
+
+constexpr PlaceStreams streams_of(const StateEntry& place, std::uint64_t rows_per_place) noexcept {
+  return {place.ticket, rows_per_place, {place.stream, place.first_row}, place.begins, place.finals};
+}
+
+}  // namespace shmtree::replay

@@ -1,0 +1,413 @@
+#include "replay/files/loader.h"
+
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <unordered_map>
+
+#include "platform/checksum.h"
+#include "platform/text.h"
+#include "replay/files/data_file.h"
+#include "replay/files/manifest.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+
+namespace {
+
+// A weight of a table that was saved, in one that is of another alpha or kind; 0 where it says nothing there.
+float converted(const SavedTable& then, const Table& table, float weight) {
+  const TableSpec& now = table.spec();
+  const auto kind = static_cast<SamplerKind>(then.kind);
+  if (weight == 0 || (kind == now.kind && then.alpha == now.alpha && then.eps == now.eps)) return weight;
+  if (!now.has_priorities()) return 1;
+  const bool is_prioritized = kind == SamplerKind::kPrioritized && then.alpha != 0;
+  if (!is_prioritized && kind != SamplerKind::kMaxPriority) return table.weight_of(table.max_priority());
+  const double priority =
+      is_prioritized ? std::pow(static_cast<double>(weight), 1 / then.alpha) - then.eps : static_cast<double>(weight);
+  return table.weight_of(std::clamp(priority, 0.0, table.most_priority()));
+}
+
+bool has_priorities(const SavedTable& table) noexcept {
+  return TableSpec{.kind = static_cast<SamplerKind>(table.kind)}.has_priorities();
+}
+
+}  // namespace
+
+// A load: a place that was saved is `ratio` places of the store, with the same indices of its rows.
+struct Loader::Way {
+  const Folder& folder;
+  const Manifest& saved;
+  Store& store;
+  const Tables* tables;
+  const WaitContext& wait;
+  std::span<const NamedSampler> samplers;        // of the tables, and
+  std::span<const NamedSampler> saved_samplers;  // of those that were saved; nothing: they have no names
+  std::uint64_t ratio;
+  std::vector<StateEntry> places{};                                // of the files, by ticket
+  std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // and where the first of each begins
+  std::unordered_map<std::uint64_t, std::size_t> place_of{};       // by ticket
+  std::vector<bool> is_loaded{};                                   // each of them
+  Window window{};                                                 // of the store; what is before it has no room
+
+  std::uint64_t rows_here() const noexcept { return store.shape().rows_per_place; }
+  // Places of the store that a saved one is.
+  std::uint64_t parts_of(const StateEntry& place) const noexcept {
+    return (place.rows + rows_here() - 1) / rows_here();
+  }
+
+  Status fits() const;
+  Status read_states();
+  Status choose();
+  std::size_t count_with_room(const std::vector<std::size_t>& order) noexcept;
+  Status describe(const StateEntry& place);
+  Status read_file(std::uint32_t number);
+  Status read_part(DataReader& file, const SavedPart& part);
+  Status read_rows(DataReader& file, const std::vector<RowsEntry>& entries);
+  Status restore_tables();
+  const SavedTable* source_of(std::size_t number) const noexcept;
+  void restore_table(const Table& table, const SavedTable* then, const SavedPart& part, std::size_t begin,
+                     std::span<const std::byte> words);
+  void finish();
+};
+
+Status Loader::Way::fits() const {
+  const Shape& shape = store.shape();
+  std::vector<std::uint64_t> leaves;
+  for (const Leaf& leaf : shape.leaves) leaves.push_back(leaf.bytes);
+  const bool is_same = leaves == saved.leaf_bytes && shape.record_bytes == saved.header.record_bytes &&
+                       shape.ahead == saved.header.ahead && shape.finals == (saved.header.finals != 0);
+  if (!is_same) {
+    return Error{.code = Code::kIncompatible, .message = folder.path() + " has a replay buffer of other rows"};
+  }
+  if (shape.rows_per_place > saved.header.rows_per_place) {
+    return Error{.code = Code::kInvalid,
+                 .message = "chunks of " + std::to_string(shape.rows_per_place) + " rows: those in " + folder.path() +
+                            " have " + std::to_string(saved.header.rows_per_place) + ", and only smaller ones fit"};
+  }
+  return success();
+}
+
+Status Loader::Way::read_states() {
+  for (const SavedPart& part : saved.parts) {
+    if (part.kind != PartKind::kState) continue;
+    auto reader = DataReader::begin(folder, saved.files[part.file]);
+    if (!reader) return std::move(reader).error();
+    std::vector<std::byte> bytes(part.bytes);
+    if (Status done = reader->look(part.offset, bytes); !done) return done;
+    if (const std::uint32_t sum = crc32c(0, bytes.data(), bytes.size()); sum != part.checksum) {
+      return reader->error("was altered: the " + std::to_string(part.bytes) + " bytes at " +
+                           std::to_string(part.offset) + " have the checksum " + std::to_string(sum) +
+                           ", and should have " + std::to_string(part.checksum));
+    }
+    states.emplace_back(&part, places.size());
+    places.resize(places.size() + part.places);
+    std::memcpy(places.data() + states.back().second, bytes.data(), part.places * sizeof(StateEntry));
+  }
+  return success();
+}
+
+// Checks what the states say, and which of the places have room: the newest.
+Status Loader::Way::choose() {
+  const ManifestHeader& header = saved.header;
+  if (header.tail > kMostTicket / ratio) return corrupt(folder, kManifestName, "says tickets that cannot be");
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const StateEntry& place = places[i];
+    const bool is_right = place.ticket >= header.head && place.ticket < header.tail && place.rows != 0 &&
+                          place.rows <= header.rows_per_place && place.ready <= place.rows &&
+                          place_of.emplace(place.ticket, i).second;
+    if (is_right) continue;
+    return corrupt(folder, kManifestName,
+                   "says that chunk " + std::to_string(place.ticket) + " has " + std::to_string(place.rows) +
+                       " rows, which cannot be");
+  }
+  std::vector<std::size_t> order(places.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return places[a].ticket < places[b].ticket; });
+  window.tail = header.tail * ratio;
+  if (ratio > 1 && !order.empty()) {  // chunks that the last place has not got need no room
+    const StateEntry& last = places[order.back()];
+    window.tail = last.ticket * ratio + parts_of(last);
+  }
+  window.head = window.tail;
+  const std::size_t chosen = order.size() - count_with_room(order);
+  for (std::size_t i = 0; i < chosen; ++i) place_of.erase(places[order[i]].ticket);
+  std::vector<StateEntry> newest;
+  for (std::size_t i = chosen; i < order.size(); ++i) newest.push_back(places[order[i]]);
+  correct_ready(newest, header.ahead);
+  is_loaded.assign(places.size(), false);
+  if (Status done = saved.check_rows(folder, newest); !done) return done;
+  for (std::size_t i = 0; i < newest.size(); ++i) {
+    places[order[chosen + i]] = newest[i];
+    if (Status done = describe(newest[i]); !done) return done;
+  }
+  return success();
+}
+
+// How many of the last places there is room for, the first of them perhaps in part; moves the window's head to there.
+std::size_t Loader::Way::count_with_room(const std::vector<std::size_t>& order) noexcept {
+  std::uint64_t rows = 0;
+  for (std::size_t count = 0; count < order.size(); ++count) {
+    const StateEntry& place = places[order[order.size() - 1 - count]];
+    for (std::uint64_t part = parts_of(place); part-- != 0;) {
+      const std::uint64_t ticket = place.ticket * ratio + part;
+      rows += std::min(rows_here(), place.rows - part * rows_here());
+      if (rows > store.shape().capacity || window.tail - ticket > store.shape().places) {
+        return part + 1 < parts_of(place) ? count + 1 : count;
+      }
+      window.head = ticket;
+    }
+  }
+  return order.size();
+}
+
+// The store's places of one that was saved, closed, as if their rows were there.
+Status Loader::Way::describe(const StateEntry& place) {
+  const std::uint64_t here = rows_here(), parts = parts_of(place);
+  for (std::uint64_t part = 0; part < parts; ++part) {
+    const std::uint64_t ticket = place.ticket * ratio + part, begin = part * here;
+    if (ticket < window.head) continue;
+    if (Status done = store.prepare_place(ticket, wait); !done) return done;
+    const auto of_part = [&](std::uint64_t rows) { return std::clamp(rows, begin, begin + here) - begin; };
+    std::uint64_t previous = ticket - 1, next = part + 1 < parts ? ticket + 1 : 0;
+    if (part == 0) {
+      const auto found = place_of.find(place.previous);
+      const std::uint64_t last = found == place_of.end() ? ratio - 1 : (places[found->second].rows - 1u) / here;
+      previous = place.previous == 0 ? 0 : place.previous * ratio + last;
+      if (found != place_of.end() && previous >= window.head) store_relaxed(store.about(previous).next, ticket);
+    }
+    About& about = store.about(ticket);
+    store_relaxed(about.owner, memory::kNobody);
+    const StreamStep first = step_of(streams_of(place, saved.header.rows_per_place), begin);
+    store_relaxed(about.stream, first.stream);
+    store_relaxed(about.first_row, first.rows);
+    store_relaxed(about.previous, previous);
+    store_relaxed(about.next, next);
+    store_relaxed(about.ends, place.ends >> begin & bits_below(here));
+    store_relaxed(about.finals, place.finals >> begin & bits_below(here));
+    store_relaxed(about.truncated, place.truncated >> begin & bits_below(here));
+    store_relaxed(about.begins, place.begins >> begin & bits_below(here));
+    store.leave_place({.ticket = ticket,
+                       .rows = static_cast<std::uint32_t>(of_part(place.rows)),
+                       .ready = static_cast<std::uint32_t>(of_part(place.ready)),
+                       .closed = true});
+  }
+  return success();
+}
+
+Status Loader::Way::read_file(std::uint32_t number) {
+  auto file = DataReader::begin(folder, saved.files[number]);
+  if (!file) return std::move(file).error();
+  if (Status done = file->read_header(); !done) return done;
+  std::vector<const SavedPart*> parts;
+  for (const SavedPart& part : saved.parts) {
+    if (part.file == number && part.kind == PartKind::kRows) parts.push_back(&part);
+  }
+  std::sort(parts.begin(), parts.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
+  for (const SavedPart* part : parts) {
+    if (wait.interrupted()) return Error{.code = Code::kInterrupted, .message = "interrupted"};
+    if (part->offset < file->at()) return file->error("has parts that lie over each other");
+    if (Status done = file->skip(part->offset - file->at()); !done) return done;
+    if (Status done = read_part(*file, *part); !done) return done;
+  }
+  return file->end();
+}
+
+Status Loader::Way::read_part(DataReader& file, const SavedPart& part) {
+  std::vector<RowsEntry> entries(part.places);
+  if (Status done = file.read(entries.data(), entries.size() * sizeof(RowsEntry)); !done) return done;
+  std::uint64_t rows = 0;
+  for (const RowsEntry& entry : entries) {
+    if (entry.rows > saved.header.rows_per_place) {
+      return file.error("was altered: chunk " + std::to_string(entry.ticket) + " has " + std::to_string(entry.rows) +
+                        " rows, and at most " + std::to_string(saved.header.rows_per_place) + " are possible");
+    }
+    rows += entry.rows;
+  }
+  if (entries.size() * sizeof(RowsEntry) + rows * saved.row_bytes() != part.bytes) {
+    return file.error("was altered: the part at " + std::to_string(part.offset) + " says that it has " +
+                      std::to_string(rows) + " rows, in " + std::to_string(part.bytes) + " bytes");
+  }
+  return read_rows(file, entries);
+}
+
+// Of places that were written again later, or have no room, the bytes are looked at only.
+Status Loader::Way::read_rows(DataReader& file, const std::vector<RowsEntry>& entries) {
+  const Shape& shape = store.shape();
+  std::vector<bool> is_wanted(entries.size());
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const auto found = place_of.find(entries[i].ticket);
+    if (found == place_of.end() || places[found->second].rows != entries[i].rows) continue;
+    is_wanted[i] = !is_loaded[found->second];
+    is_loaded[found->second] = true;
+  }
+  Runs runs([&](std::byte* at, std::uint64_t bytes) { return file.read(at, bytes); });
+  for (const Leaf& leaf : shape.regions()) {
+    const std::uint64_t bytes = leaf.bytes;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const auto [ticket, rows] = entries[i];
+      if (!is_wanted[i]) {
+        if (Status done = runs.flush(); !done) return done;
+        if (Status done = file.skip(rows * bytes); !done) return done;
+        continue;
+      }
+      for (std::uint64_t row = 0; row < rows; row += rows_here()) {
+        const std::uint64_t here = ticket * ratio + row / rows_here(), size = std::min(rows_here(), rows - row) * bytes;
+        std::byte* const at = here >= window.head ? store.leaf(leaf, here, 0) : nullptr;
+        if (at == nullptr && here >= window.head) return store.arena()->unmapped("rows of a replay buffer");
+        Status done = at != nullptr ? runs.add(at, size) : runs.flush();
+        if (done && at == nullptr) done = file.skip(size);
+        if (!done) return done;
+      }
+    }
+  }
+  return runs.flush();
+}
+
+// The table whose priorities and numbers that one goes on with; null: none.
+const SavedTable* Loader::Way::source_of(std::size_t number) const noexcept {
+  const TableSpec& now = (*tables)[number].spec();
+  const auto is_same = [&](const SavedTable& then) { return static_cast<SamplerKind>(then.kind) == now.kind; };
+  const auto is_like = [&](const SavedTable& then) {
+    return is_same(then) || (now.has_priorities() && has_priorities(then));
+  };
+  const auto found = [&](auto at) { return at == saved.tables.end() ? nullptr : &*at; };
+  std::size_t then = number;
+  if (!samplers.empty()) {
+    const auto named = std::ranges::find(saved_samplers, samplers[number].first, &NamedSampler::first);
+    then = static_cast<std::size_t>(named - saved_samplers.begin());
+  }
+  if (then < saved.tables.size() && is_like(saved.tables[then])) return &saved.tables[then];
+  const SavedTable* same = found(std::ranges::find_if(saved.tables, is_same));
+  return same != nullptr ? same : found(std::ranges::find_if(saved.tables, is_like));
+}
+
+Status Loader::Way::restore_tables() {
+  if (tables == nullptr) return success();
+  std::vector<const SavedTable*> sources;
+  for (std::size_t i = 0; i < tables->size(); ++i) {
+    const SavedTable* then = sources.emplace_back(source_of(i));
+    if (then == nullptr) continue;
+    const Table& table = (*tables)[i];
+    const bool is_number = then->max_priority >= 0 && then->max_priority <= table.most_priority();
+    table.restore(is_number ? then->max_priority : 1.0, then->samples);
+  }
+  for (const auto& [part, begin] : states) {
+    auto file = DataReader::begin(folder, saved.files[part->file]);
+    if (!file) return std::move(file).error();
+    const std::uint64_t entries = part->places * sizeof(StateEntry);
+    std::vector<std::byte> words(part->bytes - entries);
+    if (Status done = file->look(part->offset + entries, words); !done) return done;
+    for (std::size_t i = 0; i < tables->size(); ++i) {
+      if ((*tables)[i].spec().has_leaves()) restore_table((*tables)[i], sources[i], *part, begin, words);
+    }
+  }
+  return success();
+}
+
+void Loader::Way::restore_table(const Table& table, const SavedTable* then, const SavedPart& part, std::size_t begin,
+                                std::span<const std::byte> words) {
+  const std::uint64_t rows = saved.header.rows_per_place, stretch = part.places * rows * 4;
+  if (then != nullptr && then->has_leaves == 0) then = nullptr;
+  std::uint64_t at = 0;
+  for (const SavedTable& before : saved.tables) {
+    if (&before == then) break;
+    at += saved.words_of(before) * stretch;
+  }
+  for (std::size_t i = 0; i < part.places; ++i) {
+    const StateEntry& place = places[begin + i];
+    if (!place_of.contains(place.ticket)) continue;
+    for (std::uint64_t row = 0; row < place.ready; ++row) {
+      if ((place.finals >> row & 1) != 0) continue;
+      LeafState state{.weight = table.weight_of(table.max_priority()), .times = 0};
+      if (then != nullptr) {
+        const std::byte* word = words.data() + at + (i * rows + row) * 4;
+        std::memcpy(&state.weight, word, 4);
+        if (!(state.weight >= 0 && state.weight <= FLT_MAX)) state.weight = 0;
+        state.weight = converted(*then, table, state.weight);
+        if (then->max_times != 0) std::memcpy(&state.times, word + stretch, 4);
+      }
+      const std::uint64_t ticket = place.ticket * ratio + row / rows_here();
+      if (ticket < window.head) continue;
+      table.restore(store.slot(ticket, row % rows_here()), ticket, state);
+    }
+  }
+}
+
+void Loader::Way::finish() {
+  Origin origin = store.origin();
+  if (ratio == 1) {
+    std::memcpy(origin.parent, saved.header.uuid, sizeof origin.parent);
+    origin.inherited = saved.header.tail;
+  }
+  store.begin_with(window, origin);
+}
+
+Result<Loader> Loader::open(const std::string& path) try {
+  auto folder = Folder::open(path);
+  if (!folder) {
+    if (folder.code() != Code::kNotFound) return std::move(folder).error();
+    return Error{.code = Code::kNotFound, .message = path + " is not there"};
+  }
+  auto locked = folder->lock(true);
+  if (!locked) return std::move(locked).error();
+  if (!*locked) return Error{.code = Code::kUnavailable, .message = path + " is being saved to by somebody else"};
+  auto saved = Manifest::read(*folder);
+  if (!saved) return std::move(saved).error();
+  if (Status there = saved->check_files(*folder); !there) return std::move(there).error();
+  return Loader(std::move(*folder), std::move(*saved));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Result<Spec> Loader::spec() const {
+  auto spec = unpack(saved_.note);
+  if (!spec) {
+    if (spec.code() != Code::kIncompatible) return spec;
+    return corrupt(folder_, kManifestName, printable(spec.error().message));  // it may show names from the file
+  }
+  if (spec->leaf_bytes() != saved_.leaf_bytes || spec->ahead() != ahead() || spec->has_finals() != finals()) {
+    return corrupt(folder_, kManifestName, "its note is that of a replay buffer of other rows");
+  }
+  return spec;
+}
+
+Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& wait,
+                         std::span<const NamedSampler> samplers) try {
+  std::vector<NamedSampler> saved_samplers;
+  if (!samplers.empty()) {
+    auto spec = this->spec();
+    if (!spec) return std::move(spec).error();
+    saved_samplers = std::move(spec->samplers);
+  }
+  Way way{.folder = folder_,
+          .saved = saved_,
+          .store = store,
+          .tables = tables,
+          .wait = wait,
+          .samplers = samplers,
+          .saved_samplers = saved_samplers,
+          .ratio = saved_.header.rows_per_place / store.shape().rows_per_place};
+  if (Status done = way.fits(); !done) return done;
+  if (Status done = way.read_states(); !done) return done;
+  if (Status done = way.choose(); !done) return done;
+  for (std::uint32_t i = 0; i < saved_.files.size(); ++i) {
+    if (Status done = way.read_file(i); !done) return done;
+  }
+  for (const auto& [ticket, i] : way.place_of) {
+    if (way.is_loaded[i]) continue;
+    return corrupt(folder_, kManifestName, "names no file that has the rows of chunk " + std::to_string(ticket));
+  }
+  if (Status done = way.restore_tables(); !done) return done;
+  way.finish();
+  if (tables != nullptr && tables->limit() != nullptr) restore_limit(saved_.header, store, *tables->limit());
+  return success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+}  // namespace shmtree::replay

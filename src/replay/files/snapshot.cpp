@@ -1,0 +1,97 @@
+#include "replay/files/snapshot.h"
+
+#include <algorithm>
+#include <bit>
+#include <unordered_map>
+
+namespace shmtree::replay {
+
+using namespace platform;
+
+namespace {
+
+constexpr int kMaxSnapshotRounds = 16;  // after which places that are opened all the time are left to the next save
+
+StateEntry entry_of(const Store& store, std::uint64_t ticket) {
+  const std::uint64_t most = store.shape().rows_per_place;
+  const Progress at = store.progress(ticket);
+  StateEntry entry{};
+  if (at.ticket != ticket || at.rows == 0 || at.rows > most) return entry;
+  const About& about = store.about(ticket);
+  const std::uint64_t written = bits_below(at.rows);
+  entry.ticket = ticket;
+  entry.first_row = load_relaxed(about.first_row);
+  entry.previous = load_relaxed(about.previous);
+  entry.ends = load_relaxed(about.ends) & written;
+  entry.finals = load_relaxed(about.finals) & written;
+  entry.truncated = load_relaxed(about.truncated) & entry.ends;
+  entry.begins = load_relaxed(about.begins) & written;
+  entry.stream = load_relaxed(about.stream);
+  entry.rows = static_cast<std::uint16_t>(at.rows);
+  entry.ready = static_cast<std::uint16_t>(std::min(at.ready, at.rows));
+  fence_acquire();
+  return store.progress(ticket).ticket == ticket ? entry : StateEntry{};
+}
+
+// Whether the slot's episode ends, or `ahead` slots follow, as far as `places` go.
+bool has_successors(const std::vector<StateEntry>& places,
+                    const std::unordered_map<std::uint64_t, std::size_t>& next_of, std::size_t place,
+                    std::uint64_t slot, std::uint64_t ahead) {
+  for (; ahead != 0; --ahead) {
+    if ((places[place].ends >> slot & 1) != 0) return true;
+    if (++slot < places[place].rows) continue;
+    const auto next = next_of.find(places[place].ticket);
+    if (next == next_of.end()) return false;
+    if (places[place].begins == 0 && places[next->second].stream != places[place].stream) return false;
+    place = next->second;
+    slot = 0;
+  }
+  return true;
+}
+
+}  // namespace
+
+Snapshot Snapshot::of(const Store& store) {
+  Snapshot made{.places = {}, .window = store.window()};
+  std::uint64_t ticket = made.window.head;
+  for (int round = 0; round < kMaxSnapshotRounds && ticket < made.window.tail; ++round) {
+    for (; ticket < made.window.tail; ++ticket) {
+      const StateEntry entry = entry_of(store, ticket);
+      if (entry.ticket != 0) made.places.push_back(entry);
+    }
+    made.window.tail = std::max(made.window.tail, store.window().tail);
+  }
+  made.window.tail = ticket;
+  return made;
+}
+
+void Snapshot::forget_before(std::uint64_t head) {
+  window.head = std::clamp(head, window.head, window.tail);
+  const auto gone = [&](const StateEntry& entry) { return entry.ticket < window.head; };
+  places.erase(places.begin(), std::partition_point(places.begin(), places.end(), gone));
+}
+
+std::uint64_t Snapshot::rows() const noexcept {
+  std::uint64_t rows = 0;
+  for (const StateEntry& place : places) {
+    rows += place.ready - static_cast<unsigned>(std::popcount(place.finals & bits_below(place.ready)));
+  }
+  return rows;
+}
+
+void correct_ready(std::vector<StateEntry>& places, std::uint64_t ahead) {
+  if (ahead == 0) return;
+  std::unordered_map<std::uint64_t, std::size_t> next_of;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (places[i].previous != 0 && places[i].previous < places[i].ticket) next_of[places[i].previous] = i;
+  }
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    StateEntry& place = places[i];
+    while (place.ready != 0 && (place.finals >> (place.ready - 1) & 1) == 0 &&
+           !has_successors(places, next_of, i, place.ready - 1u, ahead)) {
+      --place.ready;
+    }
+  }
+}
+
+}  // namespace shmtree::replay

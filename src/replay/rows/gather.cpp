@@ -1,0 +1,481 @@
+#include "replay/rows/gather.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "platform/errors.h"
+#include "platform/side_threads.h"
+#include "replay/rows/chain.h"
+#include "replay/rows/leaf_copy.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+
+namespace {
+
+constexpr std::uint64_t kSmallRow = 1024;                        // bytes, of which many are asked for at a time
+constexpr std::size_t kLargeRows = 4;                            // of larger ones
+constexpr std::uint64_t kWorthAThread = std::uint64_t{1} << 19;  // bytes: a thread takes as long to begin as 100 KB do
+
+bool is_of_leaf(What what) noexcept {
+  return what != What::kDiscount && what != What::kStream && what != What::kStep;
+}
+bool is_stack(What what) noexcept {
+  return what == What::kStack || what == What::kSuccessorStack;
+}
+
+Status check(const Shape& shape, const GatherOptions& options, const Output& output) {
+  if (is_of_leaf(output.what) && output.leaf >= shape.leaves.size()) {
+    return invalid("leaf " + std::to_string(output.leaf) + " of rows that have " + std::to_string(shape.leaves.size()));
+  }
+  if (is_stack(output.what) && (output.frames == 0 || output.frames > Gather::kMostFrames)) {
+    return invalid("a stack of " + std::to_string(output.frames) + " frames: 1 to " +
+                   std::to_string(Gather::kMostFrames) + " are possible");
+  }
+  const bool after = output.what == What::kSuccessor || output.what == What::kSuccessorStack;
+  const bool sums = output.what == What::kRewardSum || output.what == What::kDiscount;
+  if ((after && options.n_step > shape.ahead) || (sums && options.n_step > shape.ahead + 1)) {
+    return invalid("what comes " + std::to_string(options.n_step) + " rows later is asked for of rows that wait for " +
+                   std::to_string(shape.ahead));
+  }
+  const std::uint64_t number = output.is_double ? 8 : 4;
+  if (output.what == What::kRewardSum && shape.leaves[output.leaf].bytes % number != 0) {
+    return invalid("sums of a leaf of " + std::to_string(shape.leaves[output.leaf].bytes) + " bytes");
+  }
+  return success();
+}
+
+constexpr std::size_t kFetched = 256;  // bytes of each page of a leaf that are asked for: the rest comes by itself
+constexpr std::size_t kPage = 4096, kMostFetched = 16 * kPage;  // what is more would push itself out of the caches
+constexpr std::uint32_t kMostAsked = 8;                         // of rows that are summed
+
+void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
+  const std::uint64_t end = std::min<std::uint64_t>(leaf.bytes, kMostFetched);
+  for (std::uint64_t at = 0; at < end; at += kPage) {
+    prefetch(entry.leaf(leaf) + at, std::min<std::uint64_t>(end - at, kFetched));
+  }
+}
+
+#if !defined(__SANITIZE_THREAD__)
+// Of leaves that share a record.
+template <std::size_t kBytes>
+void copy_fixed(std::span<const std::byte* const> records, const Leaf& leaf, std::byte* out) noexcept {
+  static_assert(kBytes <= kMostInRecord);
+  const std::uint64_t begin = leaf.begin;
+  for (const std::byte* const record : records) {
+    std::memcpy(out, record + begin, kBytes);
+    out += kBytes;
+  }
+}
+#endif
+
+}  // namespace
+
+// --- A block: some rows of a batch, looked up, asked for, and copied, one after the other. One thread at a time.
+
+class GatherBlock {
+ public:
+  static constexpr std::size_t kMostRows = 32;
+
+  explicit GatherBlock(const Gather& gather);
+
+  // Asks for the words that look_up() looks at.
+  static void fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_about) noexcept;
+  // Where the rows lie, and all that belongs to them. Marks those that are gone; of the others, the earliest tickets
+  // that they need, if these are asked for.
+  void look_up(std::span<const std::uint64_t> indices, std::span<bool> gone,
+               std::span<std::uint64_t> earliest) noexcept;
+  // Asks for their bytes.
+  void fetch() const noexcept;
+  // Copies them to the rows of `out` from `first` on. Those that are gone are filled with zeros.
+  void copy(std::size_t first, std::span<std::byte* const> out) const noexcept;
+  std::size_t rows() const noexcept { return rows_; }
+  // No row could be found for want of address space.
+  bool failed() const noexcept { return failed_; }
+
+ private:
+  // Where slots lie, and their records.
+  struct Slots {
+    std::array<Entry, kMostRows> entries;
+    std::array<const std::byte*, kMostRows> records;
+
+    void set(std::size_t row, const Entry& entry, const Shape& shape) noexcept {
+      entries[row] = entry;
+      records[row] = entry.extent == nullptr ? nullptr : entry.extent + entry.number * shape.record_bytes;
+    }
+  };
+
+  bool look_up(std::size_t row, Position at, std::uint64_t& earliest) noexcept;
+  bool look_ahead(std::size_t row, Position at, std::uint64_t& earliest) noexcept;
+  bool look_back(Position from, std::uint32_t frames, std::span<Entry> entries, std::uint32_t& count,
+                 std::uint64_t& earliest) noexcept;
+  Entry entry(Position at) noexcept;
+  bool is_there(std::size_t row) const noexcept { return here_.entries[row].extent != nullptr; }
+  void fetch_slot(std::span<const std::size_t> columns, const Slots& slots, std::size_t row) const noexcept;
+  void copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out) const noexcept;
+  void copy_stacks(bool here, const Output& output, std::byte* out) const noexcept;
+  template <class Number>
+  void sum(const Leaf& leaf, std::byte* out) const noexcept;
+  template <class Number>
+  void discounts(std::byte* out) const noexcept;
+  void numbers(const std::array<std::int64_t, kMostRows>& from, std::byte* out) const noexcept;
+
+  const Gather& gather_;
+  const Store& store_;
+  const Chain chain_;
+  std::size_t rows_ = 0;
+  bool failed_ = false, all_there_ = false;
+  Slots here_, after_;
+  std::array<std::uint32_t, kMostRows> summed_{}, frames_here_{}, frames_after_{};
+  std::array<bool, kMostRows> terminated_{};
+  std::array<std::int64_t, kMostRows> streams_{}, steps_{};
+  std::vector<Entry> sums_, stacks_here_, stacks_after_;  // n_step, and as many frames as there may be, of each row
+};
+
+GatherBlock::GatherBlock(const Gather& gather)
+    : gather_(gather),
+      store_(*gather.store_),
+      chain_(store_),
+      sums_(gather.sums_ ? gather.block_ * gather.options_.n_step : 0),
+      stacks_here_(gather.block_ * gather.frames_here_),
+      stacks_after_(gather.block_ * gather.frames_after_) {}
+
+void GatherBlock::fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_about) noexcept {
+  for (const std::uint64_t index : indices) {
+    const std::uint64_t ticket = store.shape().ticket_of(index);
+    if (ticket <= kMostTicket) store.fetch_words(ticket, with_about);
+  }
+}
+
+Entry GatherBlock::entry(Position at) noexcept {
+  const Entry found = store_.entry(at.ticket, at.slot);
+  failed_ = failed_ || found.extent == nullptr;
+  return found;
+}
+
+// The frames up to this one, the newest first.
+bool GatherBlock::look_back(Position from, std::uint32_t frames, std::span<Entry> entries, std::uint32_t& count,
+                            std::uint64_t& earliest) noexcept {
+  Before before = Before::kThere;
+  for (count = 0; count < frames && before == Before::kThere; ++count) {
+    entries[count] = entry(from);
+    earliest = std::min(earliest, from.ticket);
+    if (count + 1 < frames) before = chain_.step_back(from);
+  }
+  return before != Before::kGone;
+}
+
+// What is copied of the row's successors.
+bool GatherBlock::look_ahead(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
+  const GatherOptions& options = gather_.options_;
+  Entry* sum = gather_.sums_ ? &sums_[row * options.n_step] : nullptr;
+  const Reach reach =
+      chain_.reach(at, options.n_step, gather_.wants_successor_, [&](Position from, std::uint32_t count) {
+        for (std::uint32_t i = 0; sum != nullptr && i < count; ++i) *sum++ = entry({from.ticket, from.slot + i});
+      });
+  if (!reach.there) return false;
+  summed_[row] = reach.rows;
+  terminated_[row] = reach.terminated;
+  if (gather_.wants_successor_) after_.set(row, entry(reach.successor), store_.shape());
+  const std::uint32_t frames = gather_.frames_after_;
+  return frames == 0 || look_back(reach.successor, frames, std::span(stacks_after_).subspan(row * frames, frames),
+                                  frames_after_[row], earliest);
+}
+
+bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
+  if (at.ticket > kMostTicket) return false;
+  const Shape& shape = store_.shape();
+  const std::uint64_t place = shape.place_of(at.ticket);
+  if (!store_.has_row_in(place, at.ticket, at.slot)) return false;
+  const Entry here = store_.entry_of_place(place, at.slot);
+  failed_ = failed_ || here.extent == nullptr;
+  here_.set(row, here, shape);
+  earliest = at.ticket;
+  if (gather_.reaches_ && !look_ahead(row, at, earliest)) return false;
+  const std::uint32_t frames = gather_.frames_here_;
+  if (frames != 0 &&
+      !look_back(at, frames, std::span(stacks_here_).subspan(row * frames, frames), frames_here_[row], earliest)) {
+    return false;
+  }
+  if (gather_.provenance_) {
+    const About& about = store_.about_of_place(place);
+    const StreamStep step = step_of({.ticket = at.ticket,
+                                     .rows_per_place = shape.rows_per_place,
+                                     .first = {load_relaxed(about.stream), load_relaxed(about.first_row)},
+                                     .begins = load_relaxed(about.begins),
+                                     .finals = load_relaxed(about.finals)},
+                                    at.slot);
+    streams_[row] = step.stream;
+    steps_[row] = static_cast<std::int64_t>(step.rows);
+  }
+  return true;
+}
+
+void GatherBlock::look_up(std::span<const std::uint64_t> indices, std::span<bool> gone,
+                          std::span<std::uint64_t> earliest) noexcept {
+  const Shape& shape = store_.shape();
+  rows_ = indices.size();
+  all_there_ = true;
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const Position at{shape.ticket_of(indices[row]), static_cast<std::uint32_t>(shape.slot_of(indices[row]))};
+    std::uint64_t least = 0;
+    gone[row] = !look_up(row, at, least);
+    if (gone[row]) here_.set(row, {}, shape);
+    if (!earliest.empty()) earliest[row] = least;
+    all_there_ = all_there_ && !gone[row];
+  }
+}
+
+void GatherBlock::fetch_slot(std::span<const std::size_t> columns, const Slots& slots, std::size_t row) const noexcept {
+  const Shape& shape = store_.shape();
+  prefetch(slots.records[row], shape.record_bytes);
+  for (const std::size_t column : columns) fetch_leaf(shape.leaves[column], slots.entries[row]);
+}
+
+void GatherBlock::fetch() const noexcept {
+  const std::vector<Leaf>& leaves = store_.shape().leaves;
+  const GatherOptions& options = gather_.options_;
+  for (std::size_t row = 0; row < rows_; ++row) {
+    if (!is_there(row)) continue;
+    fetch_slot(gather_.columns_here_, here_, row);
+    if (gather_.wants_successor_) fetch_slot(gather_.columns_after_, after_, row);
+    if (gather_.sums_) {
+      const std::uint32_t asked = std::min(summed_[row], kMostAsked);
+      for (std::uint32_t i = 1; i < asked; ++i) fetch_leaf(leaves[gather_.sum_leaf_], sums_[row * options.n_step + i]);
+    }
+    for (std::uint32_t i = 1; gather_.frames_here_ != 0 && i < frames_here_[row]; ++i) {
+      fetch_leaf(leaves[gather_.stack_leaf_], stacks_here_[row * gather_.frames_here_ + i]);
+    }
+  }
+}
+
+void GatherBlock::copy_leaves(const Slots& slots, const Leaf& leaf, std::byte* out) const noexcept {
+#if !defined(__SANITIZE_THREAD__)
+  const std::span records(slots.records.data(), rows_);
+  if (all_there_) {
+    switch (leaf.bytes) {
+      case 1: return copy_fixed<1>(records, leaf, out);
+      case 2: return copy_fixed<2>(records, leaf, out);
+      case 4: return copy_fixed<4>(records, leaf, out);
+      case 8: return copy_fixed<8>(records, leaf, out);
+      case 12: return copy_fixed<12>(records, leaf, out);
+      case 16: return copy_fixed<16>(records, leaf, out);
+      case 24: return copy_fixed<24>(records, leaf, out);
+      case 32: return copy_fixed<32>(records, leaf, out);
+      case 64: return copy_fixed<64>(records, leaf, out);
+      default: break;
+    }
+  }
+#endif
+  for (std::size_t row = 0; row < rows_; ++row, out += leaf.bytes) {
+    if (is_there(row)) {
+      copy_racing(out, slots.entries[row].leaf(leaf), leaf.bytes);
+    } else {
+      std::memset(out, 0, leaf.bytes);
+    }
+  }
+}
+
+void GatherBlock::copy_stacks(bool here, const Output& output, std::byte* out) const noexcept {
+  const Leaf& leaf = store_.shape().leaves[output.leaf];
+  const std::uint32_t most = here ? gather_.frames_here_ : gather_.frames_after_;
+  for (std::size_t row = 0; row < rows_; ++row, out += output.frames * leaf.bytes) {
+    if (!is_there(row)) {
+      std::memset(out, 0, output.frames * leaf.bytes);
+      continue;
+    }
+    const Entry* newest = &(here ? stacks_here_ : stacks_after_)[row * most];
+    const std::uint32_t there = std::min((here ? frames_here_ : frames_after_)[row], output.frames);
+    for (std::uint32_t frame = 0; frame < output.frames; ++frame) {  // the newest last
+      std::byte* to = out + (output.frames - 1 - frame) * leaf.bytes;
+      if (frame < there || output.repeats_first) {
+        copy_leaf(to, newest[std::min(frame, there - 1)].leaf(leaf), leaf.bytes);
+      } else {
+        std::memset(to, 0, leaf.bytes);
+      }
+    }
+  }
+}
+
+template <class Number>
+void GatherBlock::sum(const Leaf& leaf, std::byte* out) const noexcept {
+  const std::size_t elements = leaf.bytes / sizeof(Number);
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const Entry* from = &sums_[row * gather_.options_.n_step];
+    const std::uint32_t terms = is_there(row) ? summed_[row] : 0;
+    for (std::size_t element = 0; element < elements; ++element, out += sizeof(Number)) {
+      double sum = 0;
+      for (std::uint32_t i = 0; i < terms; ++i) {
+        Number term;
+        copy_leaf(reinterpret_cast<std::byte*>(&term), from[i].leaf(leaf) + element * sizeof(Number), sizeof term);
+        sum += gather_.powers_[i] * static_cast<double>(term);
+      }
+      const auto result = static_cast<Number>(sum);
+      std::memcpy(out, &result, sizeof result);
+    }
+  }
+}
+
+template <class Number>
+void GatherBlock::discounts(std::byte* out) const noexcept {
+  for (std::size_t row = 0; row < rows_; ++row, out += sizeof(Number)) {
+    const bool left = is_there(row) && !terminated_[row];
+    const auto result = static_cast<Number>(left ? gather_.powers_[summed_[row]] : 0);
+    std::memcpy(out, &result, sizeof result);
+  }
+}
+
+void GatherBlock::numbers(const std::array<std::int64_t, kMostRows>& from, std::byte* out) const noexcept {
+  std::memcpy(out, from.data(), rows_ * sizeof(std::int64_t));
+  for (std::size_t row = 0; !all_there_ && row < rows_; ++row) {
+    if (!is_there(row)) std::memset(out + row * sizeof(std::int64_t), 0, sizeof(std::int64_t));
+  }
+}
+
+void GatherBlock::copy(std::size_t first, std::span<std::byte* const> out) const noexcept {
+  const std::vector<Output>& outputs = gather_.options_.outputs;
+  const std::vector<Leaf>& leaves = store_.shape().leaves;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Output& output = outputs[i];
+    std::byte* const to = out[i] + first * gather_.bytes_[i];
+    switch (output.what) {
+      case What::kHere: copy_leaves(here_, leaves[output.leaf], to); break;
+      case What::kSuccessor: copy_leaves(after_, leaves[output.leaf], to); break;
+      case What::kStack: copy_stacks(true, output, to); break;
+      case What::kSuccessorStack: copy_stacks(false, output, to); break;
+      case What::kRewardSum:
+        output.is_double ? sum<double>(leaves[output.leaf], to) : sum<float>(leaves[output.leaf], to);
+        break;
+      case What::kDiscount: output.is_double ? discounts<double>(to) : discounts<float>(to); break;
+      case What::kStream: numbers(streams_, to); break;
+      case What::kStep: numbers(steps_, to); break;
+    }
+  }
+}
+
+// --- A batch
+
+Gather::Gather(std::shared_ptr<const Store> store, GatherOptions options)
+    : store_(std::move(store)), options_(std::move(options)) {
+  for (const Output& output : options_.outputs) {
+    const std::uint64_t leaf = is_of_leaf(output.what) ? store_->shape().leaves[output.leaf].bytes : 0;
+    const bool after = output.what == What::kSuccessor || output.what == What::kSuccessorStack;
+    const bool sums = output.what == What::kRewardSum, discount = output.what == What::kDiscount;
+    bytes_.push_back(is_stack(output.what)           ? output.frames * leaf
+                     : leaf != 0                     ? leaf
+                     : discount && !output.is_double ? 4
+                                                     : 8);
+    row_bytes_ += bytes_.back();
+    wants_successor_ = wants_successor_ || after;
+    reaches_ = reaches_ || after || sums || discount;
+    provenance_ = provenance_ || output.what == What::kStream || output.what == What::kStep;
+    if (sums) sums_ = true, sum_leaf_ = output.leaf;
+    if (is_stack(output.what)) stack_leaf_ = output.leaf;
+    const bool has_column = is_of_leaf(output.what) && store_->shape().leaves[output.leaf].has_column;
+    if (has_column && output.what == What::kHere) columns_here_.push_back(output.leaf);
+    if (has_column && output.what == What::kSuccessor) columns_after_.push_back(output.leaf);
+    std::uint32_t& most = after ? frames_after_ : frames_here_;
+    if (is_stack(output.what)) most = std::max(most, output.frames);
+  }
+  for (std::uint32_t i = 0; i <= options_.n_step; ++i) powers_.push_back(std::pow(options_.gamma, i));
+  block_ = row_bytes_ <= kSmallRow ? GatherBlock::kMostRows : kLargeRows;
+}
+
+Result<Gather> Gather::create(std::shared_ptr<const Store> store, GatherOptions options) try {
+  if (options.n_step == 0 || options.n_step > kMostAhead) {
+    return invalid(std::to_string(options.n_step) + " steps: 1 to " + std::to_string(kMostAhead) + " are possible");
+  }
+  if (options.outputs.empty()) return invalid("a batch of nothing");
+  for (const Output& output : options.outputs) {
+    Status fits = check(store->shape(), options, output);
+    if (!fits) return std::move(fits).error();
+  }
+  return Gather(std::move(store), std::move(options));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Result<Gather> Gather::of_rows(std::shared_ptr<const Store> store) try {
+  GatherOptions options;
+  for (std::size_t leaf = 0; leaf < store->shape().leaves.size(); ++leaf) options.outputs.push_back({.leaf = leaf});
+  return create(std::move(store), std::move(options));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+// Some of the rows, from `first` on.
+Gather::Outcome Gather::read_part(std::span<const std::uint64_t> indices, std::size_t first,
+                                  std::span<std::byte* const> out, std::span<bool> gone,
+                                  std::span<std::uint64_t> earliest) const noexcept try {
+  GatherBlock blocks[2]{GatherBlock(*this), GatherBlock(*this)};
+  const bool with_about = reaches_ || provenance_ || frames_here_ != 0 || store_->shape().finals;
+  const auto piece = [&](std::size_t at) { return std::min(block_, indices.size() - std::min(at, indices.size())); };
+  GatherBlock::fetch_words(*store_, indices.first(piece(0)), with_about);
+  for (std::size_t at = 0, turn = 0; at < indices.size() + block_; at += block_, ++turn) {
+    if (const std::size_t count = piece(at); count != 0) {
+      const std::size_t after = at + count;
+      GatherBlock::fetch_words(*store_, indices.subspan(after, piece(after)), with_about);
+      GatherBlock& block = blocks[turn % 2];
+      block.look_up(indices.subspan(at, count), gone.subspan(at, count),
+                    earliest.empty() ? earliest : earliest.subspan(at, count));
+      if (block.failed()) return Outcome::kNoAddresses;
+      block.fetch();
+    }
+    if (turn > 0) blocks[(turn - 1) % 2].copy(first + at - block_, out);
+  }
+  return Outcome::kDone;
+} catch (const std::bad_alloc&) {
+  return Outcome::kNoMemory;
+}
+
+Gather::Outcome Gather::read_parts(std::span<const std::uint64_t> indices, std::span<std::byte* const> out,
+                                   std::span<bool> gone, std::span<std::uint64_t> earliest, unsigned threads) const {
+  const std::uint64_t worth = row_bytes_ * indices.size() / kWorthAThread;
+  const std::size_t parts = std::min<std::size_t>({worth, threads, indices.size()});
+  if (parts <= 1) return read_part(indices, 0, out, gone, earliest);
+  std::atomic<Outcome> outcome{Outcome::kDone};
+  platform::run_side_by_side(parts, [&](std::size_t part) noexcept {
+    const std::size_t begin = indices.size() * part / parts, count = indices.size() * (part + 1) / parts - begin;
+    const Outcome found = read_part(indices.subspan(begin, count), begin, out, gone.subspan(begin, count),
+                                    earliest.empty() ? earliest : earliest.subspan(begin, count));
+    if (found != Outcome::kDone) outcome = found;
+  });
+  return outcome;
+}
+
+Result<std::size_t> Gather::read(std::span<const std::uint64_t> indices, std::span<std::byte* const> out,
+                                 std::span<bool> gone, unsigned threads) const try {
+  if (out.size() != options_.outputs.size() || gone.size() != indices.size()) {
+    return invalid(std::to_string(out.size()) + " outputs, where a batch has " +
+                   std::to_string(options_.outputs.size()));
+  }
+  // Else the earliest ticket that a row needs is its own.
+  std::vector<std::uint64_t> earliest(frames_here_ != 0 || frames_after_ != 0 ? indices.size() : 0);
+  const Outcome outcome = read_parts(indices, out, gone, earliest, threads);
+  if (outcome == Outcome::kNoMemory) return out_of_memory();
+  if (outcome == Outcome::kNoAddresses) {
+    return store_->arena()->unmapped("rows of a replay buffer");
+  }
+  platform::fence_acquire();  // the bytes were read before this asks whose they were
+  const std::uint64_t head = store_->head();
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < indices.size(); ++at) {
+    const std::uint64_t ticket = earliest.empty() ? store_->shape().ticket_of(indices[at]) : earliest[at];
+    gone[at] = gone[at] || ticket < head;
+    count += gone[at];
+  }
+  return count;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+}  // namespace shmtree::replay

@@ -1,0 +1,27 @@
+// Copies of leaves, which others may write meanwhile: then anything may come out, and the caller throws it away.
+#pragma once
+
+#include <cstring>
+
+#include "platform/copy.h"
+#include "replay/rows/store.h"
+
+namespace shmtree::replay {
+
+// Small ones without a call.
+inline void copy_leaf(std::byte* out, const void* in, std::uint64_t bytes) noexcept {
+#if !defined(__SANITIZE_THREAD__)
+  switch (bytes) {
+    case 1: std::memcpy(out, in, 1); return;
+    case 2: std::memcpy(out, in, 2); return;
+    case 4: std::memcpy(out, in, 4); return;
+    case 8: std::memcpy(out, in, 8); return;
+    case 16: std::memcpy(out, in, 16); return;
+    case 32: std::memcpy(out, in, 32); return;
+    default: break;
+  }
+#endif
+  platform::copy_racing(out, in, bytes);
+}
+
+}  // namespace shmtree::replay

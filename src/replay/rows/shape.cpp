@@ -1,0 +1,144 @@
+#include "replay/rows/shape.h"
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+#include <string>
+
+#include "platform/errors.h"
+
+namespace shmtree::replay {
+
+using memory::round_up;
+
+namespace {
+
+constexpr std::uint64_t kLine = 64;
+constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 40;
+constexpr std::uint64_t kMostRowBytes = std::uint64_t{1} << 40;
+constexpr std::uint64_t kExtentBytes = std::uint64_t{64} << 20;  // about; at least a place
+
+std::uint64_t chosen_rows_per_place(const ShapeOptions& options) {
+  const std::uint64_t most = options.capacity / (16 * std::max<std::uint64_t>(options.streams, 1));
+  return std::clamp<std::uint64_t>(std::bit_floor(most), 1, kMostRowsPerPlace);
+}
+
+// Large leaves to columns, the others to the record, those with the strictest alignment first.
+void place_leaves(Shape& shape, std::span<const std::uint64_t> leaf_bytes) {
+  for (const std::uint64_t bytes : leaf_bytes) shape.leaves.push_back({.bytes = bytes});
+  for (const std::uint64_t alignment : {8u, 4u, 2u, 1u}) {
+    for (Leaf& leaf : shape.leaves) {
+      const std::uint64_t least = std::min<std::uint64_t>(std::uint64_t{1} << std::countr_zero(leaf.bytes | 8), 8);
+      if (leaf.bytes > kMostInRecord || least != alignment) continue;
+      leaf.begin = shape.record_bytes;
+      shape.record_bytes += leaf.bytes;
+    }
+  }
+  shape.record_bytes = round_up(shape.record_bytes, 8);
+  if (shape.record_bytes > kLine / 2) shape.record_bytes = round_up(shape.record_bytes, kLine);
+  for (Leaf& leaf : shape.leaves) {
+    leaf.has_column = leaf.bytes > kMostInRecord;
+    leaf.stride = leaf.has_column ? leaf.bytes : shape.record_bytes;
+    if (leaf.has_column) shape.column_bytes.push_back(leaf.bytes);
+  }
+}
+
+// Records first, then the columns, in every extent.
+void place_columns(Shape& shape) {
+  const std::uint64_t entries = shape.places_per_extent * shape.rows_per_place;
+  std::uint64_t at = round_up(entries * shape.record_bytes, kLine);
+  for (Leaf& leaf : shape.leaves) {
+    if (!leaf.has_column) continue;
+    leaf.begin = at;
+    at = round_up(at + entries * leaf.bytes, kLine);
+  }
+  shape.extent_bytes = at;
+}
+
+}  // namespace
+
+std::vector<Leaf> Shape::regions() const {
+  std::vector<Leaf> found;
+  if (record_bytes != 0) found.push_back({.bytes = record_bytes, .stride = record_bytes});
+  std::copy_if(leaves.begin(), leaves.end(), std::back_inserter(found),
+               [](const Leaf& leaf) { return leaf.has_column; });
+  return found;
+}
+
+Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOptions& options) {
+  if (options.capacity == 0 || options.capacity > kMostCapacity) {
+    return invalid("a capacity of " + std::to_string(options.capacity) + " rows: 1 to " +
+                   std::to_string(kMostCapacity) + " are possible");
+  }
+  if (options.streams > kMostCapacity) {
+    return invalid(std::to_string(options.streams) + " streams: at most " + std::to_string(kMostCapacity) +
+                   " are possible");
+  }
+  const std::uint64_t rows = options.rows_per_place == 0 ? chosen_rows_per_place(options) : options.rows_per_place;
+  if (!std::has_single_bit(rows) || rows > kMostRowsPerPlace || rows > options.capacity) {
+    return invalid("chunks of " + std::to_string(rows) + " rows: a power of two is needed, at most " +
+                   std::to_string(kMostRowsPerPlace) + " and at most the capacity of " +
+                   std::to_string(options.capacity));
+  }
+  if (options.ahead > kMostAhead || options.ahead >= options.capacity) {
+    return invalid("rows that need " + std::to_string(options.ahead) + " successors: at most " +
+                   std::to_string(kMostAhead) + " are possible, and fewer than the capacity of " +
+                   std::to_string(options.capacity));
+  }
+  if (options.finals && options.ahead == 0)
+    return invalid("last observations are kept for rows that need no successor");
+  std::uint64_t row_bytes = 0;
+  for (const std::uint64_t bytes : leaf_bytes) {
+    if (bytes == 0 || bytes > kMostRowBytes) return invalid("a leaf of " + std::to_string(bytes) + " bytes");
+    row_bytes += bytes;
+  }
+  Shape shape{.capacity = options.capacity, .rows_per_place = rows, .ahead = options.ahead, .finals = options.finals};
+  place_leaves(shape, leaf_bytes);
+  if (shape.leaves.empty()) return invalid("rows without a leaf");
+  if (shape.column_bytes.size() > kMostColumns) {
+    return invalid(std::to_string(shape.column_bytes.size()) + " leaves of over " + std::to_string(kMostInRecord) +
+                   " bytes: at most " + std::to_string(kMostColumns) + " are possible");
+  }
+  shape.places = (shape.capacity + rows - 1) / rows + std::max<std::uint64_t>(options.streams, 1) + 1;
+  const std::uint64_t place_bytes = rows * (shape.record_bytes + row_bytes);
+  const std::uint64_t fewest = (shape.places + kMostExtents - 1) / kMostExtents;
+  shape.places_per_extent = std::clamp<std::uint64_t>(kExtentBytes / place_bytes, std::max<std::uint64_t>(fewest, 1),
+                                                      std::max(shape.places, fewest));
+  shape.most_extents = (shape.places + shape.places_per_extent - 1) / shape.places_per_extent;
+  if (shape.places > memory::kMaxBudget / place_bytes) {
+    return invalid(std::to_string(shape.capacity) + " rows of " + std::to_string(row_bytes) +
+                   " bytes are more than an arena can have");
+  }
+  place_columns(shape);
+  shape.row_bits = static_cast<unsigned>(std::countr_zero(rows));
+  shape.by_places = Divisor(shape.places);
+  shape.by_places_per_extent = Divisor(shape.places_per_extent);
+  return shape;
+}
+
+Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t> leaf_bytes) {
+  const auto incompatible = [] {
+    return Error{.code = Code::kIncompatible, .message = "not a replay buffer of this version with these rows"};
+  };
+  if (header.magic != kReplayMagic) return incompatible();
+  if (header.version != kReplayVersion) return other_version(header.version);
+  const std::uint64_t rows = header.rows_per_place, capacity = header.capacity, places = header.places;
+  if (rows == 0 || capacity == 0 || capacity > kMostCapacity || places <= capacity / rows) return incompatible();
+  const std::uint64_t streams = places - (capacity + rows - 1) / rows - 1;
+  if (header.finals > 1) return incompatible();
+  auto shape = shape_of(leaf_bytes, {.capacity = capacity,
+                                     .rows_per_place = rows,
+                                     .streams = streams,
+                                     .ahead = header.ahead,
+                                     .finals = header.finals == 1});
+  if (!shape.ok()) return incompatible();
+  const bool same = shape->places == places && shape->record_bytes == header.record_bytes &&
+                    shape->column_bytes.size() == header.columns &&
+                    shape->places_per_extent == header.places_per_extent &&
+                    shape->most_extents == header.most_extents &&
+                    std::equal(shape->column_bytes.begin(), shape->column_bytes.end(), header.column_bytes);
+  if (!same) return incompatible();
+  return shape;
+}
+
+}  // namespace shmtree::replay

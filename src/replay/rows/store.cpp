@@ -1,0 +1,427 @@
+#include "replay/rows/store.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "memory/control_block.h"
+#include "memory/event.h"
+#include "memory/robust_lock.h"
+#include "platform/machine.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+using memory::BlockKind;
+using memory::BlockRef;
+using memory::Lease;
+using memory::round_up;
+
+namespace {
+
+struct ControlPlan {
+  std::uint64_t note, progress, about, tables, list, bytes;
+};
+ControlPlan plan_of(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept {
+  ControlPlan plan{};
+  plan.note = sizeof(ReplayHeader);
+  plan.progress = round_up(plan.note + note_bytes, 64);
+  plan.about = round_up(plan.progress + shape.places * sizeof(std::uint64_t), 64);
+  plan.tables = plan.about + shape.places * sizeof(About);
+  plan.list = round_up(plan.tables + table_bytes, 64);  // the last bytes: HolderTable::refer()
+  plan.bytes = plan.list + shape.most_extents * sizeof(memory::ListEntry);
+  return plan;
+}
+
+Result<Lease> open_control(Arena& arena, BlockRef block, const WaitContext& wait) {
+  return open_control_block(arena, block, BlockKind::kReplay, sizeof(ReplayHeader), "a replay buffer", wait);
+}
+Error incompatible() {
+  return Error{.code = Code::kIncompatible, .message = "not a replay buffer"};
+}
+
+}  // namespace
+
+Store::Store(std::shared_ptr<Arena> arena, Lease control, Shape shape, std::uint64_t note_bytes,
+             std::uint64_t table_bytes)
+    : arena_(std::move(arena)), control_(std::move(control)), shape_(std::move(shape)), extents_(shape_.most_extents) {
+  const ControlPlan plan = plan_of(shape_, note_bytes, table_bytes);
+  progress_ = reinterpret_cast<std::atomic<std::uint64_t>*>(control_.data() + plan.progress);
+  about_ = reinterpret_cast<About*>(control_.data() + plan.about);
+  note_ = {control_.data() + plan.note, note_bytes};
+  tables_ = {control_.data() + plan.tables, table_bytes};
+}
+
+Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const Shape& shape,
+                                             std::span<const std::byte> note, const WaitContext& wait,
+                                             std::uint64_t table_bytes) try {
+  if (note.size() > memory::kMaxBudget || table_bytes > memory::kMaxBudget) {
+    return Error{.code = Code::kInvalid, .message = "a note, or tables, of more bytes than an arena can have"};
+  }
+  const ControlPlan plan = plan_of(shape, note.size(), table_bytes);
+  auto block = make_control_block(*arena, BlockKind::kReplay, plan.bytes, wait);
+  if (!block) return std::move(block).error();
+  auto* header = new (block->data()) ReplayHeader{};
+  header->magic = kReplayMagic;
+  header->version = kReplayVersion;
+  header->rows_per_place = static_cast<std::uint32_t>(shape.rows_per_place);
+  header->capacity = shape.capacity;
+  header->places = shape.places;
+  header->record_bytes = shape.record_bytes;
+  header->columns = static_cast<std::uint32_t>(shape.column_bytes.size());
+  header->ahead = static_cast<std::uint16_t>(shape.ahead);
+  header->finals = shape.finals ? 1 : 0;
+  header->most_extents = shape.most_extents;
+  header->places_per_extent = shape.places_per_extent;
+  std::copy(shape.column_bytes.begin(), shape.column_bytes.end(), header->column_bytes);
+  store_relaxed(header->head, std::uint64_t{1});
+  store_relaxed(header->tail, std::uint64_t{1});
+  header->note_offset = plan.note;
+  header->note_bytes = note.size();
+  header->progress_offset = plan.progress;
+  header->about_offset = plan.about;
+  header->tables_offset = plan.tables;
+  header->tables_bytes = table_bytes;
+  random_bytes(header->origin.uuid, sizeof header->origin.uuid);
+  if (!note.empty()) std::memcpy(block->data() + plan.note, note.data(), note.size());
+  auto control = hold_control_block(*arena, std::move(*block), {}, wait, shape.most_extents);
+  if (!control) return std::move(control).error();
+  return std::shared_ptr<Store>(new Store(std::move(arena), std::move(*control), shape, note.size(), table_bytes));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Result<std::shared_ptr<Store>> Store::open(std::shared_ptr<Arena> arena, BlockRef block,
+                                           std::span<const std::uint64_t> leaf_bytes, const WaitContext& wait) try {
+  auto control = open_control(*arena, block, wait);
+  if (!control) return std::move(control).error();
+  const auto& header = *reinterpret_cast<const ReplayHeader*>(control->data());
+  auto shape = shape_of(header, leaf_bytes);
+  if (!shape.ok()) return std::move(shape).error();
+  const std::uint64_t room = arena->blocks().room_of(block.id);
+  const std::uint64_t note_bytes = load_once(header.note_bytes), table_bytes = load_once(header.tables_bytes);
+  if (note_bytes > room || table_bytes > room) return incompatible();
+  if (plan_of(*shape, note_bytes, table_bytes).bytes > room) return incompatible();
+  return std::shared_ptr<Store>(
+      new Store(std::move(arena), std::move(*control), std::move(*shape), note_bytes, table_bytes));
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Result<Store::Note> Store::note_at(const std::shared_ptr<Arena>& arena, BlockRef block, const WaitContext& wait) try {
+  auto control = open_control(*arena, block, wait);
+  if (!control) return std::move(control).error();
+  const std::uint64_t room = arena->blocks().room_of(block.id);
+  const auto& header = *reinterpret_cast<const ReplayHeader*>(control->data());
+  const std::uint64_t bytes = load_once(header.note_bytes);
+  if (load_once(header.magic) != kReplayMagic) return incompatible();
+  const std::uint32_t version = load_once(header.version);
+  if (version != kReplayVersion) return other_version(version);
+  if (bytes > room - sizeof(ReplayHeader)) return incompatible();
+  std::string note(reinterpret_cast<const char*>(control->data()) + sizeof(ReplayHeader), bytes);
+  return Note{.bytes = std::move(note), .held = std::move(*control)};
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+std::uint64_t Store::control_bytes(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept {
+  return round_up(plan_of(shape, note_bytes, table_bytes).bytes, memory::kPageBytes);
+}
+
+std::uint64_t Store::extents_bytes(const Shape& shape) noexcept {
+  return shape.most_extents * round_up(shape.extent_bytes, memory::kPageBytes);
+}
+
+// --- Extents
+
+// Null while there is none, or where this process has no address space for it.
+std::byte* Store::find_extent(std::uint64_t number) const noexcept {
+  const memory::BlockTable& blocks = arena_->blocks();
+  const memory::BlockEntry* entry = blocks.entry(control_.ref().id);
+  const auto listed =
+      entry == nullptr ? std::span<const memory::ListEntry>{} : blocks.references_of(control_.ref().id, *entry);
+  if (number >= listed.size()) return nullptr;
+  const BlockRef ref = memory::ref_of(listed[number]);
+  if (!blocks.is_current(ref) || blocks.room_of(ref.id) < shape_.extent_bytes) return nullptr;
+  std::byte* found = blocks.address(ref.id);
+  if (found != nullptr) extents_[number].store(found, std::memory_order_release);
+  return found;
+}
+
+// Called without the buffer's lock: the pages of an extent may take a while. There is memory for one of each number, so
+// one process brings it and others wait, but for one that was stopped: then two bring it, and one of them is given
+// back.
+Status Store::add_extent(std::uint64_t number, const WaitContext& wait) {
+  auto me = arena_->identity();
+  if (!me) return std::move(me).error();
+  memory::RobustLock lock(header().extents_lock, arena_->participants());
+  Status locked = lock.lock(*me, WaitContext{Deadline::immediate(), wait.hooks});
+  if (!locked && locked.code() != Code::kTimeout) return locked;
+  Status added = extent(number) != nullptr ? success() : bring_extent(number, wait);
+  if (locked) lock.unlock();
+  return added;
+}
+
+Status Store::bring_extent(std::uint64_t number, const WaitContext& wait) {
+  auto block = arena_->allocate(shape_.extent_bytes, BlockKind::kExtent, wait);
+  if (!block) return std::move(block).error();
+  auto held = arena_->hold_new(std::move(*block));
+  if (!held) return std::move(held).error();
+  Status added = arena_->holders().refer_also(control_.ref(), held->ref(), number, wait);
+  if (!added) return added;
+  if (extent(number) != nullptr) return success();
+  return arena_->unmapped("an extent of " + std::to_string(shape_.extent_bytes) + " bytes");
+}
+
+// --- Places: opened one after the other, closed, and left behind by the window
+
+Status Store::lock(const WaitContext& wait) {
+  Status locked = arena_->lock(header().lock, wait);
+  if (locked && load_relaxed(header().opening) != 0) repair();
+  return locked;
+}
+
+// What the place of the window with that ticket has, or may still get.
+std::uint64_t Store::reserved_by(std::uint64_t ticket) const noexcept {
+  const Progress now = progress(ticket);
+  if (now.ticket != ticket) return 0;
+  return now.closed ? std::min<std::uint64_t>(now.rows, shape_.rows_per_place) : shape_.rows_per_place;
+}
+
+// The last owner of the lock died while it opened or closed a place.
+void Store::repair() noexcept {
+  const std::uint64_t ticket = load_relaxed(header().opening);
+  const Window now = window();
+  std::uint64_t busy = pack({.ticket = ticket, .busy = true});
+  if (ticket == now.tail) {  // it got no further than the place
+    compare_swap(progress_word(ticket), busy, pack({.ticket = ticket, .closed = true}));
+  }
+  std::uint64_t reserved = 0;
+  for (std::uint64_t at = now.head; at < now.tail; ++at) reserved += reserved_by(at);
+  store_relaxed(header().reserved, reserved);
+  store_release(header().opening, std::uint64_t{0});
+}
+
+// The oldest places leave the window until there is room for one more.
+void Store::make_room() noexcept {
+  for (Window now = window(); now.head < now.tail; ++now.head) {
+    const std::uint64_t reserved = load_relaxed(header().reserved);
+    const bool has_place = now.tail + 1 - now.head <= shape_.places;
+    if (has_place && reserved + shape_.rows_per_place <= shape_.capacity) return;
+    const std::uint64_t leaving = reserved_by(now.head);
+    store_release(header().head, now.head + 1);
+    store_relaxed(header().reserved, reserved - std::min(leaving, reserved));
+  }
+}
+
+// Busy with that ticket, unless its last owner lives and is in the middle of a row.
+bool Store::try_open(std::uint64_t ticket) noexcept {
+  std::uint64_t word = load_acquire(progress_word(ticket));
+  do {
+    const Progress now = unpack_progress(word);
+    const Identity owner = load_relaxed(about_[place_of(ticket)].owner);
+    if (now.busy && arena_->participants().is_alive(owner)) return false;
+  } while (!compare_swap(progress_word(ticket), word, pack({.ticket = ticket, .busy = true})));
+  fence_release();  // readers see the ticket go before they see other bytes
+  return true;
+}
+
+// Under the lock nobody opens `previous` again meanwhile, and a link is never left in somebody else's place.
+void Store::describe(std::uint64_t ticket, Identity owner, std::optional<std::uint32_t> stream, std::uint64_t first_row,
+                     std::uint64_t previous) noexcept {
+  About& what = about(ticket);
+  store_relaxed(what.owner, owner);
+  store_relaxed(what.stream, stream.value_or(stream_from(shape_.index_of(ticket, 0))));
+  store_relaxed(what.first_row, first_row);
+  store_relaxed(what.previous, previous);
+  for (auto* word : {&what.next, &what.ends, &what.finals, &what.truncated, &what.begins}) {
+    store_relaxed(*word, std::uint64_t{0});
+  }
+  if (previous != 0 && progress(previous).ticket == previous) store_release(about(previous).next, ticket);
+}
+
+Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std::uint64_t first_row,
+                                        std::uint64_t previous, const WaitContext& wait) {
+  std::uint64_t passed_over = 0;
+  for (;;) {
+    auto me = arena_->identity();
+    if (!me) return std::move(me).error();
+    Status locked = lock(wait);
+    if (!locked) return std::move(locked).error();
+    const std::uint64_t ticket = load_relaxed(header().tail);
+    if (ticket == 0 || ticket > kMostTicket) {
+      unlock();
+      return Error{.code = Code::kIncompatible, .message = "a replay buffer whose words are damaged"};
+    }
+    const std::uint64_t number = shape_.extent_of(place_of(ticket));
+    if (extent(number) == nullptr) {
+      unlock();
+      Status added = add_extent(number, wait);
+      if (!added) return std::move(added).error();
+      continue;
+    }
+    store_release(header().opening, ticket);
+    make_room();
+    const bool opened = try_open(ticket);
+    if (opened) describe(ticket, *me, stream, first_row, previous);
+    store_release(header().tail, ticket + 1);
+    if (opened) store_relaxed(header().reserved, load_relaxed(header().reserved) + shape_.rows_per_place);
+    store_release(header().opening, std::uint64_t{0});
+    unlock();
+    if (opened) return ticket;
+    if (++passed_over == shape_.places) {
+      return Error{.code = Code::kUnavailable,
+                   .message = "all " + std::to_string(shape_.places) +
+                              " chunks of the replay buffer are being written by "
+                              "processes that live and do not go on"};
+    }
+  }
+}
+
+Status Store::clear(const WaitContext& wait) {
+  Status locked = lock(wait);
+  if (!locked) return locked;
+  const std::uint64_t tail = load_relaxed(header().tail);
+  store_release(header().opening, tail);
+  store_release(header().head, tail);
+  store_relaxed(header().reserved, std::uint64_t{0});
+  store_release(header().opening, std::uint64_t{0});
+  unlock();
+  return locked;
+}
+
+bool Store::take_place(const Progress& left) noexcept {
+  Progress busy = left;
+  busy.busy = true;
+  std::uint64_t idle = pack(left);
+  return compare_swap(progress_word(left.ticket), idle, pack(busy));
+}
+
+void Store::make_ready(Progress& left, std::uint32_t ready) noexcept {
+  std::uint64_t before = pack(left);
+  left.ready = ready;
+  compare_swap(progress_word(left.ticket), before, pack(left));
+}
+
+bool Store::close_place(const Progress& left) noexcept {
+  if (!arena_->reconciler().lock_quietly(header().lock, WaitContext{Deadline::immediate()})) return false;
+  if (load_relaxed(header().opening) != 0) repair();
+  store_release(header().opening, load_relaxed(header().tail));
+  Progress closed = left;
+  closed.closed = true;
+  std::uint64_t idle = pack(left);
+  const bool is_closed = compare_swap(progress_word(left.ticket), idle, pack(closed));
+  if (is_closed && left.ticket >= load_relaxed(header().head)) {
+    const std::uint64_t missing = shape_.rows_per_place - std::min<std::uint64_t>(left.rows, shape_.rows_per_place);
+    store_relaxed(header().reserved, load_relaxed(header().reserved) - missing);
+  }
+  store_release(header().opening, std::uint64_t{0});
+  unlock();
+  return is_closed;
+}
+
+Status Store::prepare_place(std::uint64_t ticket, const WaitContext& wait) {
+  const std::uint64_t number = shape_.extent_of(place_of(ticket));
+  return extent(number) != nullptr ? success() : add_extent(number, wait);
+}
+
+void Store::begin_with(const Window& window, const Origin& origin) noexcept {
+  header().origin = origin;
+  std::uint64_t reserved = 0;
+  for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) reserved += reserved_by(ticket);
+  store_relaxed(header().reserved, reserved);
+  store_release(header().head, window.head);
+  store_release(header().tail, window.tail);
+}
+
+// --- Places that their writers left before they were full: docs/replay-layout.md
+
+// Whether a place that was left so can have rows of another stream: all of its own are ready, and there is room.
+bool Store::may_go_on(const Progress& left) const noexcept {
+  return left.rows != 0 && left.rows < shape_.rows_per_place && left.ready == left.rows && !left.closed && !left.busy &&
+         is_young(left.ticket);
+}
+
+bool Store::offer_place(const Progress& left) noexcept {
+  if (!may_go_on(left) || !take_place(left)) return false;
+  Progress taken = left;
+  taken.busy = true;
+  std::uint64_t busy = pack(taken);
+  store_release(about(left.ticket).owner, memory::kNobody);
+  // From here on it may be opened anew at any time.
+  if (!compare_swap(progress_word(left.ticket), busy, pack(left))) return false;
+  for (auto& offer : header().offers) {
+    std::uint64_t seen = load_acquire(offer);
+    const bool is_free = seen == 0 || progress(seen).ticket != seen || !may_go_on(progress(seen));
+    if (is_free && compare_swap(offer, seen, left.ticket)) return true;
+  }
+  return false;
+}
+
+std::optional<Progress> Store::take_offered(Identity me) noexcept {
+  for (auto& offer : header().offers) {
+    std::uint64_t ticket = load_acquire(offer);
+    if (ticket == 0 || ticket > kMostTicket || extent(shape_.extent_of(place_of(ticket))) == nullptr) continue;
+    if (!compare_swap(offer, ticket, std::uint64_t{0})) continue;
+    const Progress left = progress(ticket);
+    About& what = about(ticket);
+    Identity owner = memory::kNobody;  // before it is busy: who finds it busy has to find an owner that lives
+    if (left.ticket != ticket || !may_go_on(left) || !compare_swap(what.owner, owner, me) || !take_place(left))
+      continue;
+    const std::uint64_t last = std::uint64_t{1} << (left.rows - 1), ends = load_relaxed(what.ends);
+    if (((ends | load_relaxed(what.finals)) & last) == 0) {  // the stream was left in the middle of an episode
+      store_relaxed(what.truncated, load_relaxed(what.truncated) | last);
+      store_relaxed(what.ends, ends | last);
+    }
+    store_relaxed(what.begins, load_relaxed(what.begins) | last << 1);
+    return left;
+  }
+  return std::nullopt;
+}
+
+// --- Looking
+
+// As it was at one instant: head did not move while tail was read. One that never stands still is taken as it is.
+Window Store::window() const noexcept {
+  constexpr int kMostTries = 64;
+  std::uint64_t head = load_acquire(header().head), tail = 0;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    tail = load_acquire(header().tail);
+    const std::uint64_t before = std::exchange(head, load_acquire(header().head));
+    if (head == before) break;
+  }
+  if (head == 0 || tail < head || tail - head > shape_.places || tail > kMostTicket) return {};  // damaged
+  return {head, tail};
+}
+
+std::string Store::check() const {
+  const Window now = window();
+  if (load_relaxed(header().opening) != 0) return "a place is being opened";
+  std::uint64_t reserved = 0;
+  for (std::uint64_t ticket = now.head; ticket < now.tail; ++ticket) reserved += reserved_by(ticket);
+  if (reserved != load_relaxed(header().reserved)) {
+    return std::to_string(load_relaxed(header().reserved)) + " rows are reserved, not " + std::to_string(reserved);
+  }
+  if (reserved > shape_.capacity) return "more rows than the capacity";
+  for (std::uint64_t place = 0; place < shape_.places; ++place) {
+    const Progress at = unpack_progress(load_relaxed(progress_[place]));
+    if (at.ticket != 0 && place_of(at.ticket) != place) return "a place with a ticket of another";
+    if (at.ticket >= now.tail) return "a place with a ticket that was not given";
+    if (at.rows > shape_.rows_per_place) return "a place with too many rows";
+    if (at.ready > at.rows) return "a place with more rows ready than there are";
+    const std::uint64_t above = ~bits_below(at.rows);
+    const About& what = about_[place];
+    if (at.ticket == 0 || at.busy) continue;
+    const std::uint64_t bits = load_relaxed(what.ends) | load_relaxed(what.finals) | load_relaxed(what.truncated);
+    if (((bits | load_relaxed(what.begins)) & above) != 0) {
+      return "a place with bits of slots that are not there";
+    }
+    if ((load_relaxed(what.truncated) & ~load_relaxed(what.ends)) != 0) return "an episode cut off that did not end";
+    if (load_relaxed(what.next) > now.tail || load_relaxed(what.previous) >= at.ticket) return "a link to nowhere";
+  }
+  return {};
+}
+
+}  // namespace shmtree::replay

@@ -1,0 +1,426 @@
+#include "replay/rows/writer.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+#include "memory/event.h"
+#include "replay/rows/leaf_copy.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+
+namespace {
+
+void set_bit(std::atomic<std::uint64_t>& word, std::uint32_t slot) noexcept {
+  store_relaxed(word, load_relaxed(word) | std::uint64_t{1} << slot);
+}
+
+#if !defined(__SANITIZE_THREAD__)
+template <std::size_t kBytes>
+void copy_fixed(std::byte* out, std::uint64_t out_stride, const std::byte* in, std::uint64_t in_stride,
+                std::uint32_t count) noexcept {
+  for (std::uint32_t i = 0; i < count; ++i) std::memcpy(out + i * out_stride, in + i * in_stride, kBytes);
+}
+#endif
+
+void copy_column(std::byte* out, const Leaf& leaf, const Writer::Column& column, std::uint64_t from,
+                 std::uint32_t count) noexcept {
+  const std::byte* in = column.first + from * column.stride;
+  if (leaf.stride == leaf.bytes && column.stride == leaf.bytes) return copy_racing(out, in, count * leaf.bytes);
+#if !defined(__SANITIZE_THREAD__)
+  switch (leaf.bytes) {
+    case 1: return copy_fixed<1>(out, leaf.stride, in, column.stride, count);
+    case 2: return copy_fixed<2>(out, leaf.stride, in, column.stride, count);
+    case 4: return copy_fixed<4>(out, leaf.stride, in, column.stride, count);
+    case 8: return copy_fixed<8>(out, leaf.stride, in, column.stride, count);
+    case 12: return copy_fixed<12>(out, leaf.stride, in, column.stride, count);
+    case 16: return copy_fixed<16>(out, leaf.stride, in, column.stride, count);
+    case 24: return copy_fixed<24>(out, leaf.stride, in, column.stride, count);
+    case 32: return copy_fixed<32>(out, leaf.stride, in, column.stride, count);
+    case 64: return copy_fixed<64>(out, leaf.stride, in, column.stride, count);
+    default: break;
+  }
+#endif
+  for (std::uint32_t i = 0; i < count; ++i) {
+    copy_racing(out + i * leaf.stride, in + i * column.stride, leaf.bytes);
+  }
+}
+
+// Returns the mask of the rows from `from` on as bits.
+std::uint64_t bits_of(const bool* mask, std::uint64_t from, std::uint64_t count) noexcept {
+  std::uint64_t bits = 0;
+  for (std::uint64_t i = 0; mask != nullptr && i < count; ++i) bits |= std::uint64_t{mask[from + i]} << i;
+  return bits;
+}
+
+RowInfo info_at(const Writer::Rows& rows, std::uint64_t row) noexcept {
+  const auto is = [row](const bool* mask) { return mask != nullptr && mask[row]; };
+  return {.done = is(rows.ends), .truncated = is(rows.truncated), .terminated = is(rows.terminated)};
+}
+
+bool cuts_before_last(const Writer::Rows& rows) noexcept {
+  for (std::uint64_t row = 0; rows.truncated != nullptr && row + 1 < rows.count; ++row) {
+    if (rows.truncated[row] && info_at(rows, row).done) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Error Writer::other_leaves(std::size_t leaves) const {
+  return Error{.code = Code::kInvalid,
+               .message = "a row of " + std::to_string(leaves) + " leaves, where rows have " +
+                          std::to_string(store_->shape().leaves.size())};
+}
+
+// kInvalid after a truncated row that lacks its last observation, since the next row belongs to another episode.
+Status Writer::check_complete() const {
+  if (!lacks_final_ || !is_mine()) return success();
+  return Error{.code = Code::kInvalid,
+               .message =
+                   "the last row of this stream is truncated, and batches need the observation after it: pass it "
+                   "with the row as final=, or to end(), before the next row"};
+}
+
+// Records what the last row said about the end of its episode.
+void Writer::note_end(const RowInfo& last) noexcept {
+  lacks_final_ = last.done && last.truncated && store_->shape().finals;
+  is_terminal_ = last.done && last.terminated;
+  has_ended_.store(last.done, std::memory_order_relaxed);
+}
+
+// Nothing waits any more: it is not there, or not this process's.
+void Writer::forget() noexcept {
+  left_.clear();
+  priorities_.clear();
+  ready_ = written_;
+  done_ = false;
+}
+
+// Whether the next slot was begun in the place that there is.
+bool Writer::continues() noexcept {
+  if (part_.at.ticket != 0 && owner_ != store_->arena()->current_identity()) {  // the parent's
+    part_ = {};
+    in_episode_ = false;
+    forget();
+  }
+  if (part_.at.ticket == 0 || part_.at.closed) return false;
+  if (!store_->is_young(part_.at.ticket) && store_->close_place(part_.at)) {
+    part_.at.closed = true;
+    return false;
+  }
+  if (store_->take_place(part_.at)) return true;
+  part_.at.closed = true;
+  part_.at.ready = part_.at.rows;
+  forget();
+  return false;
+}
+
+// Whether a stream that begins has a place that another one has left. Slots of the place count as if they were its own.
+bool Writer::goes_on_elsewhere() noexcept {
+  if (stream_ || written_ != 0) return false;
+  const Identity me = store_->arena()->current_identity();
+  const auto left = me == memory::kNobody ? std::nullopt : store_->take_offered(me);
+  if (!left) return false;
+  part_ = {.at = *left, .first = 0};
+  written_ = ready_ = left->rows;
+  stream_ = stream_from(store_->shape().index_of(left->ticket, left->rows));
+  entry_ = store_->entry(left->ticket, 0);
+  owner_ = me;
+  return true;
+}
+
+// The place is busy, and has room for a slot at least. `linked`: it goes on where the last one ended. Room for the
+// priorities of `slots` is there.
+Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& wait) {
+  if (observer_ != nullptr) priorities_.reserve(priorities_.size() + slots);
+  if (continues()) [[likely]]
+    return success();
+  if (goes_on_elsewhere()) return success();
+  left_.reserve(left_.size() + 1);
+  const bool waits = part_.at.ready < part_.at.rows;
+  auto opened = store_->open_place(stream_, added_, linked ? part_.at.ticket : 0, wait);
+  if (!opened) return std::move(opened).error();
+  stream_ = load_relaxed(store_->about(*opened).stream);
+  if (waits) left_.push_back(part_);
+  if (observer_ != nullptr) observer_->after_open(*opened);
+  part_ = {.at = {.ticket = *opened}, .first = written_};
+  entry_ = store_->entry(*opened, 0);
+  owner_ = store_->arena()->current_identity();
+  return success();
+}
+
+void Writer::copy(std::span<const void* const> leaves) noexcept {
+  const std::vector<Leaf>& to = store_->shape().leaves;
+  const Entry entry = entry_ + part_.at.rows;
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    if (leaves[i] != nullptr) {
+      copy_leaf(entry.leaf(to[i]), leaves[i], to[i].bytes);
+    } else {
+      std::memset(entry.leaf(to[i]), 0, to[i].bytes);
+    }
+  }
+}
+
+// The episode ends with this slot. Whoever is killed in between has ended none.
+void Writer::mark(std::uint32_t slot, bool truncated) noexcept {
+  About& about = store_->about(part_.at.ticket);
+  if (truncated) set_bit(about.truncated, slot);
+  set_bit(about.ends, slot);
+}
+
+// Tells of the rows of a place that are ready now besides those that were; how many they are.
+std::uint64_t Writer::tell(const Part& part, std::uint32_t ready) noexcept {
+  if (observer_ == nullptr) return 0;
+  const std::uint64_t finals = load_relaxed(store_->about(part.at.ticket).finals);
+  const std::uint64_t first = part.at.ticket * store_->shape().rows_per_place;
+  std::uint64_t rows = 0;
+  for (std::uint32_t slot = part.at.ready, end = 0; slot < ready; slot = end + 1) {
+    for (end = slot; end < ready && (finals >> end & 1) == 0;) ++end;
+    if (end == slot) continue;
+    observer_->before_ready(first + slot, std::span(priorities_).subspan(part.first + slot - ready_, end - slot));
+    rows += end - slot;
+  }
+  return rows;
+}
+
+// The place is busy, and what is written in it counts from now on; the slots of the stream before `until` are ready.
+// Those of this place go first, since others may need them. How many rows the observer was told of.
+std::uint64_t Writer::publish(std::uint64_t until) noexcept {
+  Progress& at = part_.at;
+  const auto ready = static_cast<std::uint32_t>(std::clamp(until, part_.first, part_.first + at.rows) - part_.first);
+  std::uint64_t rows = tell(part_, std::max(at.ready, ready));
+  at.ready = std::max(at.ready, ready);
+  at.closed = at.closed || at.rows == store_->shape().rows_per_place;
+  store_->leave_place(at);
+  if (!left_.empty()) rows += make_left_ready(until);
+  if (observer_ != nullptr && until > ready_) {
+    priorities_.erase(priorities_.begin(), priorities_.begin() + static_cast<std::ptrdiff_t>(until - ready_));
+    observer_->after_ready(rows);
+  }
+  ready_ = until;
+  memory::notify(store_->ready());
+  return rows;
+}
+
+// The same of places that the writer has left; how many rows it was.
+std::uint64_t Writer::make_left_ready(std::uint64_t until) noexcept {
+  std::uint64_t rows = 0;
+  for (Part& part : left_) {
+    const std::uint64_t end = part.first + part.at.rows;
+    if (until <= part.first + part.at.ready) break;
+    const auto now = static_cast<std::uint32_t>(std::min(until, end) - part.first);
+    rows += tell(part, now);
+    store_->make_ready(part.at, now);
+  }
+  std::erase_if(left_, [](const Part& part) { return part.at.ready == part.at.rows; });
+  return rows;
+}
+
+// How many slots of the stream are ready, or never will be, when `count` more rows are written; those of which that end
+// an episode are the bits of `ended`.
+std::uint64_t Writer::ready_with(std::uint64_t count, std::uint64_t ended) const noexcept {
+  const Shape& shape = store_->shape();
+  const std::uint64_t first = written_, last = std::uint64_t{1} << (count - 1);
+  std::uint64_t until = done_ ? std::max(ready_, first) : ready_;
+  if (written_ + count > shape.ahead) until = std::max(until, written_ + count - shape.ahead);
+  const std::uint64_t here = ended & (last | (last - 1));
+  const std::uint64_t over = shape.finals ? here & ~last : here;
+  if (over != 0) until = std::max(until, first + static_cast<std::uint64_t>(std::bit_width(over)));
+  return until;
+}
+
+// Before `rows` more are written, or fewer if so many may not be: `rows` then. How many permits there are for them.
+Result<std::uint64_t> Writer::ask(std::uint64_t ended, std::uint64_t& rows, const WaitContext& wait) {
+  if (observer_ == nullptr) return std::uint64_t{0};
+  const std::uint64_t least = ready_with(1, ended) - ready_, most = ready_with(rows, ended) - ready_;
+  if (most == 0) return most;
+  auto permits = observer_->before_add(least, most, wait);
+  if (!permits) return permits;
+  while (rows > 1 && ready_with(rows, ended) - ready_ > *permits) --rows;
+  return permits;
+}
+
+// Of the permits, so many were used.
+void Writer::answer(std::uint64_t permits, std::uint64_t ready) noexcept {
+  if (permits > ready) observer_->after_add(permits - ready);
+}
+
+// `count` more rows are written to the place, those of which that ended an episode are the bits of `ended`. How many
+// are ready now.
+std::uint64_t Writer::publish_rows(std::uint32_t count, std::uint64_t ended) noexcept {
+  const std::uint64_t last = std::uint64_t{1} << (count - 1), until = ready_with(count, ended);
+  written_ += count;
+  added_ += count;
+  part_.at.rows += count;
+  done_ = store_->shape().finals && (ended & last) != 0;
+  in_episode_ = (ended & last) == 0;
+  return publish(until);
+}
+
+Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const RowInfo& info,
+                                  const WaitContext& wait) try {
+  const Shape& shape = store_->shape();
+  if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
+  if (Status complete = check_complete(); !complete) return std::move(complete).error();
+  if (Status joined = adding_.begin(); !joined) return std::move(joined).error();
+  // If last observations are kept, a truncated row ends its episode only together with its observation.
+  const bool ends = info.done && !(info.truncated && shape.finals);
+  std::uint64_t rows = 1;
+  auto permits = ask(ends ? 1 : 0, rows, wait);
+  if (!permits) return permits;
+  Status begun = begin_slots(in_episode_, 1, wait);
+  if (!begun) {
+    answer(*permits, 0);
+    return std::move(begun).error();
+  }
+  copy(leaves);
+  const std::uint32_t slot = part_.at.rows;
+  if (ends) mark(slot, info.truncated);
+  if (observer_ != nullptr) priorities_.push_back(info.priority);
+  const std::uint64_t index = shape.index_of(part_.at.ticket, slot);
+  answer(*permits, publish_rows(1, ends ? 1 : 0));
+  note_end(info);
+  return index;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+// --- Many rows at once: a place at a time, and of each column all that goes into it
+
+void Writer::copy_rows(std::span<const Column> columns, std::uint64_t from, std::uint32_t count) noexcept {
+  const Shape& shape = store_->shape();
+  const Entry entry = entry_ + part_.at.rows;
+  prefetch_for_write(entry.extent + entry.number * shape.record_bytes, count * shape.record_bytes);
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    copy_column(entry.leaf(shape.leaves[i]), shape.leaves[i], columns[i], from, count);
+  }
+}
+
+void Writer::mark_ends(const Rows& rows, std::uint64_t from, std::uint64_t ended) noexcept {
+  for (; ended != 0; ended &= ended - 1) {
+    const auto i = static_cast<std::uint32_t>(std::countr_zero(ended));
+    mark(part_.at.rows + i, rows.truncated != nullptr && rows.truncated[from + i]);
+  }
+}
+
+Status Writer::extend(const Rows& rows, std::uint64_t* indices, const WaitContext& wait) {
+  const std::uint64_t before = added_;
+  Status done = add_all(rows, indices, wait);
+  if (done) return done;
+  Error error = std::move(done).error();
+  error.completed = added_ - before;
+  return error;
+}
+
+Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitContext& wait) try {
+  const Shape& shape = store_->shape();
+  if (rows.columns.size() != shape.leaves.size()) return other_leaves(rows.columns.size());
+  if (Status complete = check_complete(); !complete) return complete;
+  if (shape.finals && cuts_before_last(rows)) {
+    return Error{.code = Code::kInvalid, .message = "a row before the last one is truncated, but has no final"};
+  }
+  if (Status joined = adding_.begin(); !joined) return joined;
+  for (std::uint64_t from = 0; from < rows.count;) {
+    std::uint64_t most = std::min(rows.count - from, shape.rows_per_place);
+    std::uint64_t ended = bits_of(rows.ends, from, most);
+    if (shape.finals) ended &= ~bits_of(rows.truncated, from, most);
+    auto permits = ask(ended, most, wait);
+    if (!permits) return std::move(permits).error();
+    Status begun = begin_slots(in_episode_, most, wait);
+    if (!begun) {
+      answer(*permits, 0);
+      return begun;
+    }
+    const std::uint32_t slot = part_.at.rows;
+    const auto count = static_cast<std::uint32_t>(std::min(most, shape.rows_per_place - slot));
+    ended &= bits_below(count);
+    copy_rows(rows.columns, from, count);
+    mark_ends(rows, from, ended);
+    if (indices != nullptr) {
+      std::iota(indices + from, indices + from + count, shape.index_of(part_.at.ticket, slot));
+    }
+    if (observer_ != nullptr && rows.priorities != nullptr) {
+      priorities_.insert(priorities_.end(), rows.priorities + from, rows.priorities + from + count);
+    } else if (observer_ != nullptr) {
+      priorities_.insert(priorities_.end(), count, kNoPriority);
+    }
+    answer(*permits, publish_rows(count, ended));
+    from += count;
+    note_end(info_at(rows, from - 1));
+  }
+  return success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+// --- Ends
+
+// The episode ends with the last row that there is, and nothing comes after it.
+void Writer::end_here(bool truncated) noexcept {
+  if (store_->take_place(part_.at)) {
+    mark(part_.at.rows - 1, truncated);
+    publish(written_);
+  } else {
+    part_.at.closed = true;
+    part_.at.ready = part_.at.rows;
+    forget();
+  }
+  in_episode_ = done_ = false;
+  has_ended_.store(true, std::memory_order_relaxed);
+}
+
+Status Writer::end(std::span<const void* const> final, bool truncated, const WaitContext& wait) try {
+  const Shape& shape = store_->shape();
+  if (!final.empty() && (!shape.finals || final.size() != shape.leaves.size())) {
+    return Error{.code = Code::kInvalid,
+                 .message = "a last observation of " + std::to_string(final.size()) + " leaves, where " +
+                            std::to_string(shape.finals ? shape.leaves.size() : 0) + " are kept"};
+  }
+  const bool lacks_final = lacks_final_ && is_mine();
+  const bool is_cut = lacks_final || (truncated && !(done_ && is_terminal_));
+  if (final.empty() && is_cut && shape.finals) {
+    return Error{.code = Code::kInvalid, .message = "an episode that is cut off needs its last observation: final"};
+  }
+  if (!is_mine() || (!in_episode_ && !done_)) return success();
+  if (final.empty()) {
+    end_here(is_cut);
+    return success();
+  }
+  // First the row, which lies in another place perhaps, then what came after it: none is ready before that.
+  if (store_->take_place(part_.at)) {
+    mark(part_.at.rows - 1, is_cut);
+    store_->leave_place(part_.at);
+  }
+  done_ = true;
+  lacks_final_ = is_cut;  // until the observation is written; without it the row is never ready
+  Status begun = begin_slots(true, 1, wait);
+  if (!begun) return begun;
+  copy(final);
+  set_bit(store_->about(part_.at.ticket).finals, part_.at.rows++);
+  if (observer_ != nullptr) priorities_.push_back(0);
+  publish(++written_);
+  in_episode_ = done_ = lacks_final_ = false;
+  has_ended_.store(true, std::memory_order_relaxed);
+  return success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+void Writer::close() noexcept {
+  if (part_.at.ticket != 0 && owner_ == store_->arena()->current_identity()) {
+    if (done_ && !lacks_final_) end_here(false);
+    const bool is_left = !part_.at.closed && leaves_places_ && store_->offer_place(part_.at);
+    if (!part_.at.closed && !is_left) store_->close_place(part_.at);
+  }
+  part_ = {};
+  in_episode_ = lacks_final_ = false;
+  has_ended_.store(false, std::memory_order_relaxed);
+  forget();
+  adding_.end();
+}
+
+}  // namespace shmtree::replay

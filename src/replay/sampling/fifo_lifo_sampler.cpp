@@ -1,0 +1,132 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "replay/sampling/leaf_tree.h"
+#include "replay/sampling/sampler.h"
+#include "replay/sampling/slot_set.h"
+
+namespace shmtree::replay {
+
+using platform::load_relaxed;
+
+namespace {
+
+constexpr int kMostWalks = 100;  // while others add faster than it walks
+
+// The oldest or the newest rows. Without leaves a walk through the window; with them, through those that may still be
+// drawn.
+class WalkDrawer final : public Drawer {
+ public:
+  WalkDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
+  LeafWatch* watch() noexcept override { return leaves_ == nullptr ? nullptr : &leaves_->watch; }
+
+ private:
+  // The largest weight below each node: whether there is any.
+  struct Marked {
+    explicit Marked(const Leaves& leaves) : watch(leaves), tree(leaves.lines()) {}
+    LeafWatch watch;
+    LeafTree<Most> tree;
+  };
+  Status find(const Picks& picks, bool distinct) override;
+  double total() const noexcept override { return 1; }
+  void walk_window(const Picks& picks);
+  void walk_leaves(const Picks& picks);
+  void walk_slots(std::uint64_t first, std::uint64_t end, const Picks& picks);
+  bool is_oldest_first() const noexcept { return table().spec().kind == SamplerKind::kFifo; }
+
+  std::unique_ptr<Marked> leaves_;  // with `max_times`
+  SlotSet taken_;
+  std::size_t found_ = 0;
+};
+
+WalkDrawer::WalkDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
+    : Drawer(std::move(tables), table, seed) {
+  if (!this->table().leaves().empty()) leaves_ = std::make_unique<Marked>(this->table().leaves());
+}
+
+Status WalkDrawer::find(const Picks& picks, bool distinct) {
+  taken_.clear(picks.indices.size());
+  const std::size_t kept = add_kept(picks, taken_);
+  add_refused(taken_);
+  found_ = 0;
+  for (int walks = 0; walks < kMostWalks; ++walks) {
+    const Window window = store().window();
+    const std::size_t before = found_;
+    if (leaves_ == nullptr) {
+      walk_window(picks);
+    } else {
+      walk_leaves(picks);
+    }
+    if (found_ == positions_.size()) return success();
+    if (store().window().head == window.head) break;
+    // Rows have left while it walked, and others have come.
+    for (std::size_t i = before; i < found_; ++i) taken_.add(tables_->slot_of(picks.indices[positions_[i]]));
+  }
+  if (!distinct && fill_up(picks)) return success();
+  return too_few(picks.indices.size(), kept + found_);
+}
+
+void WalkDrawer::walk_window(const Picks& picks) {
+  const std::uint64_t rows = store().shape().rows_per_place;
+  const Window window = store().window();
+  const std::uint64_t end = (window.tail - window.head) * rows;
+  for (std::uint64_t at = 0; at < end && found_ < positions_.size(); ++at) {
+    const std::uint64_t index = is_oldest_first() ? window.head * rows + at : window.tail * rows - 1 - at;
+    const bool is_there = store().has_row(store().shape().ticket_of(index), store().shape().slot_of(index));
+    if (!is_there || taken_.contains(tables_->slot_of(index))) continue;
+    const std::uint32_t position = positions_[found_++];
+    picks.indices[position] = index;
+    picks.weights[position] = 1;
+  }
+}
+
+// The window is one stretch of slots, or two: from the oldest row to the last slot, and from the first one on.
+void WalkDrawer::walk_leaves(const Picks& picks) {
+  const Leaves leaves = table().leaves();
+  const auto weight = [&](std::uint64_t slot) { return leaves.weight(slot); };
+  if (leaves_->watch.collect()) {
+    leaves_->tree.renew(leaves_->watch.lines(), weight);
+  } else {
+    leaves_->tree.build(weight);
+  }
+  const std::uint64_t rows = store().shape().rows_per_place;
+  const Window window = store().window();
+  const std::uint64_t first = tables_->slot_of(window.head * rows), end = first + (window.tail - window.head) * rows;
+  const std::uint64_t before_wrap = std::min(end, leaves.slots());
+  if (is_oldest_first()) {
+    walk_slots(first, before_wrap, picks);
+    walk_slots(0, end - before_wrap, picks);
+  } else {
+    walk_slots(0, end - before_wrap, picks);
+    walk_slots(first, before_wrap, picks);
+  }
+}
+
+void WalkDrawer::walk_slots(std::uint64_t first, std::uint64_t end, const Picks& picks) {
+  if (first >= end) return;
+  const bool upwards = is_oldest_first();
+  const std::uint64_t last_line = (upwards ? end - 1 : first) / kLineLeaves;
+  std::uint64_t line = leaves_->tree.nearest((upwards ? first : end - 1) / kLineLeaves, upwards);
+  while (line != LeafTree<Most>::kNone && (upwards ? line <= last_line : line >= last_line)) {
+    for (std::uint64_t i = 0; i < kLineLeaves && found_ < positions_.size(); ++i) {
+      const std::uint64_t slot = line * kLineLeaves + (upwards ? i : kLineLeaves - 1 - i);
+      if (slot < first || slot >= end || taken_.contains(slot)) continue;
+      const std::uint64_t word = load_relaxed(table().leaves().word(slot));
+      if (take_row(slot, word, positions_[found_], picks) == Found::kRow) ++found_;
+    }
+    if (found_ == positions_.size() || (!upwards && line == 0)) return;
+    line = leaves_->tree.nearest(upwards ? line + 1 : line - 1, upwards);
+  }
+}
+
+}  // namespace
+
+DrawerPtr make_walk_drawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
+  return std::make_unique<WalkDrawer>(std::move(tables), table, seed);
+}
+
+}  // namespace shmtree::replay

@@ -1,0 +1,164 @@
+#include "replay/sampling/sequence_sampler.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "replay/rows/chain.h"
+#include "replay/sampling/random.h"
+
+namespace shmtree::replay {
+
+namespace {
+
+constexpr int kMostDraws = 4096;     // of a first row that is followed by enough
+constexpr std::size_t kAtOnce = 32;  // first rows whose words are asked for
+constexpr std::uint64_t kMostStride = std::uint64_t{1} << 32;
+
+}  // namespace
+
+Error Sequences::too_short() const {
+  return Error{.code = Code::kEmpty,
+               .message = "none of " + std::to_string(kMostDraws) + " rows that were drawn is followed by enough for " +
+                          std::to_string(options_.length) + " in its episode"};
+}
+
+// The sequence that begins with that row; false when it is too short.
+bool Sequences::follow(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) const noexcept {
+  const Shape& shape = store_->shape();
+  const Position at{shape.ticket_of(first), static_cast<std::uint32_t>(shape.slot_of(first))};
+  const std::size_t rows = Chain(*store_).follow(at, options_.stride, indices);
+  if (rows == 0 || (rows < indices.size() && options_.partial == Partial::kRefuse)) return false;
+  std::fill(indices.begin() + static_cast<std::ptrdiff_t>(rows), indices.end(), 0);
+  std::fill(mask.begin(), mask.begin() + static_cast<std::ptrdiff_t>(rows), true);
+  std::fill(mask.begin() + static_cast<std::ptrdiff_t>(rows), mask.end(), false);
+  return true;
+}
+
+// Rows of the window, if it has any, and asks for what is known of their places.
+void Sequences::choose(std::span<std::uint64_t> first) noexcept {
+  const Shape& shape = store_->shape();
+  const Window window = store_->window();
+  const std::uint64_t begin = shape.index_of(window.head, 0), count = shape.index_of(window.tail, 0) - begin;
+  for (std::uint64_t& index : first) {
+    index = count == 0 ? 0 : begin + random_.below(count);
+    if (count != 0) store_->fetch_words(shape.ticket_of(index), true);
+  }
+}
+
+Status Sequences::draw_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) {
+  const Shape& shape = store_->shape();
+  for (int draws = 0; draws < kMostDraws; ++draws, first = 0) {
+    const bool is_there = first != 0 && store_->has_row(shape.ticket_of(first), shape.slot_of(first));
+    if (!is_there) first = draw_uniformly(*store_, random_);
+    if (first == 0) return Error{.code = Code::kEmpty, .message = "there are no rows to be drawn"};
+    if (follow(first, indices, mask)) return success();
+  }
+  return too_short();
+}
+
+Status Sequences::check(std::size_t indices, std::size_t mask) const {
+  const std::uint64_t length = options_.length;
+  const bool is_stride = options_.stride != 0 && options_.stride <= kMostStride;
+  if (length != 0 && is_stride && indices == mask && indices % length == 0) return success();
+  return Error{.code = Code::kInvalid,
+               .message = "sequences of " + std::to_string(length) + " rows, one in " +
+                          std::to_string(options_.stride) + ", for " + std::to_string(indices) + " indices"};
+}
+
+Status Sequences::draw(std::span<std::uint64_t> indices, std::span<bool> mask) try {
+  Status fits = check(indices.size(), mask.size());
+  if (!fits) return fits;
+  const std::uint64_t length = options_.length;
+  std::array<std::uint64_t, kAtOnce> first;
+  for (std::size_t at = 0; at < indices.size(); at += length) {
+    const std::size_t turn = at / length % kAtOnce;
+    if (turn == 0) choose(std::span(first).first(std::min(kAtOnce, (indices.size() - at) / length)));
+    Status drawn = draw_one(first[turn], indices.subspan(at, length), mask.subspan(at, length));
+    if (!drawn) return drawn;
+  }
+  return success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Status Sequences::sample(const Gather& gather, std::span<std::uint64_t> indices, std::span<bool> mask,
+                         std::span<std::byte* const> out, unsigned threads) try {
+  Status drawn = draw(indices, mask);
+  if (!drawn) return drawn;
+  const auto gone = std::make_unique<bool[]>(indices.size());
+  auto lost = gather.read(indices, out, {gone.get(), indices.size()}, threads);
+  if (!lost) return std::move(lost).error();
+  const std::size_t length = options_.length;
+  std::vector<std::byte*> to(out.size());
+  for (std::size_t at = 0; at < indices.size(); at += length) {
+    const auto is_lost = [&] {
+      for (std::size_t row = at; row < at + length; ++row) {
+        if (mask[row] && gone[row]) return true;
+      }
+      return false;
+    };
+    for (std::size_t i = 0; i < out.size(); ++i) to[i] = out[i] + at * gather.bytes(i);
+    while (is_lost()) {
+      drawn = draw_one(indices.subspan(at, length), mask.subspan(at, length));
+      if (!drawn) return drawn;
+      auto again = gather.read(indices.subspan(at, length), to, {gone.get() + at, length});
+      if (!again) return std::move(again).error();
+    }
+  }
+  return success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+// Those that are marked, which are too short in the end.
+bool Sequences::follow_marked(const Picks& firsts, std::span<bool> marked, std::span<std::uint64_t> indices,
+                              std::span<bool> mask) const noexcept {
+  const std::size_t length = options_.length;
+  bool are_all = true;
+  for (std::size_t i = 0; i < marked.size(); ++i) {
+    if (!marked[i]) continue;
+    const std::size_t at = i * length;
+    marked[i] = !follow(firsts.indices[i], indices.subspan(at, length), mask.subspan(at, length));
+    are_all = are_all && !marked[i];
+  }
+  return are_all;
+}
+
+Status Sequences::sample(Drawer& drawer, const Picks& firsts, bool distinct, const Gather& gather,
+                         std::span<std::uint64_t> indices, std::span<bool> mask, std::span<std::byte* const> out,
+                         unsigned threads) try {
+  Status drawn = check(indices.size(), mask.size());
+  if (drawn) drawn = drawer.draw(firsts, distinct);
+  if (!drawn) return drawn;
+  const std::size_t sequences = firsts.indices.size(), length = options_.length;
+  const auto marks = std::make_unique<bool[]>(sequences), losses = std::make_unique<bool[]>(indices.size());
+  const std::span marked(marks.get(), sequences), gone(losses.get(), indices.size());
+  std::ranges::fill(marked, true);
+  for (int draws = 0; drawn && draws < kMostDraws; ++draws) {
+    bool are_all = follow_marked(firsts, marked, indices, mask);
+    if (are_all) {
+      auto lost = gather.read(indices, out, gone, threads);
+      if (!lost) drawn = std::move(lost).error();
+      for (std::size_t row = 0; lost && row < indices.size(); ++row) {
+        if (mask[row] && gone[row]) marked[row / length] = true, are_all = false;
+      }
+      if (lost && are_all) return success();
+    }
+    for (std::size_t i = 0; drawn && i < sequences; ++i) {
+      if (marked[i]) drawer.put_back({firsts.indices.subspan(i, 1), firsts.weights.subspan(i, 1)});
+    }
+    if (drawn) drawn = drawer.redraw(firsts, marked, distinct);
+  }
+  // After an error of the drawer, those that it was to draw again are put back already.
+  for (std::size_t i = 0; i < sequences; ++i) {
+    if (!drawn && marked[i]) firsts.weights[i] = 0;
+  }
+  drawer.put_back(firsts);
+  return drawn ? Status(too_short()) : drawn;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+}  // namespace shmtree::replay

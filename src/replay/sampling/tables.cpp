@@ -1,0 +1,315 @@
+#include "replay/sampling/tables.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <cstdio>
+#include <new>
+#include <string>
+
+#include "memory/event.h"
+#include "platform/errors.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+using memory::round_up;
+
+namespace {
+
+constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 31;
+
+Error incompatible_tables() {
+  return Error{.code = Code::kIncompatible, .message = "not the tables of a replay buffer of this version"};
+}
+
+// Where each part begins, and the end of all.
+struct TablesPlan {
+  std::uint64_t limit = 0, attendance = 0;
+  std::vector<std::uint64_t> tables{};
+  std::uint64_t bytes = 0;
+};
+TablesPlan plan_of(std::uint64_t slots, std::span<const TableSpec> specs, bool has_limit, bool has_attendance) {
+  TablesPlan plan;
+  plan.limit = sizeof(TablesHeader) + specs.size() * sizeof(TableHead);
+  plan.attendance = plan.limit + (has_limit ? sizeof(LimitWords) : 0);
+  std::uint64_t at = plan.attendance + (has_attendance ? sizeof(AttendanceWords) : 0);
+  for (const TableSpec& spec : specs) {
+    plan.tables.push_back(at);
+    if (spec.has_leaves()) at += Leaves::bytes_for(slots);
+    if (spec.max_times != 0) at += round_up(slots * sizeof(std::uint64_t), 64);
+  }
+  plan.bytes = at;
+  return plan;
+}
+
+std::string number_text(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9g", number);
+  return text;
+}
+
+Status check_spec(const TableSpec& spec) {
+  const auto is_number = [](double value) { return value >= 0 && value <= DBL_MAX; };
+  if (spec.kind < SamplerKind::kUniform || spec.kind > SamplerKind::kMaxPriority) return invalid("no such sampler");
+  for (const auto& [name, value] : {std::pair{"alpha", spec.alpha}, {"beta", spec.beta}, {"eps", spec.eps}}) {
+    if (is_number(value)) continue;
+    std::string message = name;
+    message += " of " + std::to_string(value) + ": a number of 0 or more is needed";
+    return invalid(std::move(message));
+  }
+  return success();
+}
+
+}  // namespace
+
+Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const TableSpec> specs, const RateLimit* limit,
+                                        bool has_attendance) try {
+  if (specs.empty() || specs.size() > kMostTables) {
+    return invalid(std::to_string(specs.size()) + " samplers: 1 to " + std::to_string(kMostTables) + " are possible");
+  }
+  for (const TableSpec& spec : specs) {
+    Status good = check_spec(spec);
+    if (!good) return std::move(good).error();
+    if (spec.has_leaves() && shape.slots() > kMostSlots) {
+      return invalid(std::to_string(shape.capacity) +
+                     " rows are more than a sampler with priorities or max_times can " +
+                     "have: " + std::to_string(kMostSlots));
+    }
+  }
+  if (limit != nullptr) {
+    auto checked = Limit::checked(*limit, shape.capacity);
+    if (!checked) return std::move(checked).error();
+  }
+  return plan_of(shape.slots(), specs, limit != nullptr, has_attendance).bytes;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+void Tables::add_tables(std::span<const TableSpec> specs, bool has_limit, bool has_attendance) {
+  std::byte* area = store_->tables_area().data();
+  auto* heads = reinterpret_cast<TableHead*>(area + sizeof(TablesHeader));
+  const TablesPlan plan = plan_of(store_->shape().slots(), specs, has_limit, has_attendance);
+  if (has_attendance) {
+    attendance_ = Attendance::of(store_, *reinterpret_cast<AttendanceWords*>(area + plan.attendance));
+  }
+  if (has_limit) {
+    limit_ = std::make_unique<Limit>(*reinterpret_cast<LimitWords*>(area + plan.limit), store_->arena(), attendance_,
+                                     memory::pack(store_->block()));
+  }
+  tables_.reserve(specs.size());
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    tables_.emplace_back(store_, specs[i], heads[i], area + plan.tables[i]);
+  }
+}
+
+Result<std::shared_ptr<Tables>> Tables::create(std::shared_ptr<Store> store, std::span<const TableSpec> specs,
+                                               const RateLimit* limit, bool has_attendance) try {
+  auto bytes = bytes_for(store->shape(), specs, limit, has_attendance);
+  if (!bytes) return std::move(bytes).error();
+  if (*bytes > store->tables_area().size()) return invalid("a replay buffer without room for these samplers");
+  auto* header = new (store->tables_area().data()) TablesHeader{};
+  auto* heads = reinterpret_cast<TableHead*>(header + 1);
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    auto* head = new (&heads[i]) TableHead{};
+    head->kind = static_cast<std::uint32_t>(specs[i].kind);
+    head->max_times = specs[i].max_times;
+    head->alpha = specs[i].alpha;
+    head->beta = specs[i].beta;
+    head->eps = specs[i].eps;
+    store_relaxed(head->max_priority, 1.0);
+  }
+  const TablesPlan plan = plan_of(store->shape().slots(), specs, limit != nullptr, has_attendance);
+  if (limit != nullptr) {
+    auto* words = new (store->tables_area().data() + plan.limit) LimitWords{};
+    Limit::make(*words, Limit::checked(*limit, store->shape().capacity).value());
+  }
+  if (has_attendance) new (store->tables_area().data() + plan.attendance) AttendanceWords{};
+  header->count = static_cast<std::uint32_t>(specs.size());
+  header->has_limit = limit != nullptr ? 1 : 0;
+  header->has_attendance = has_attendance ? 1 : 0;
+  header->slots = store->shape().slots();
+  header->magic = kTablesMagic;
+  const std::shared_ptr<Tables> tables(new Tables(std::move(store)));
+  tables->add_tables(specs, limit != nullptr, has_attendance);
+  return tables;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+Result<std::shared_ptr<Tables>> Tables::open(std::shared_ptr<Store> store) try {
+  const std::span<std::byte> area = store->tables_area();
+  if (area.size() < sizeof(TablesHeader)) return incompatible_tables();
+  const auto& header = *reinterpret_cast<const TablesHeader*>(area.data());
+  const std::uint32_t count = load_once(header.count);
+  if (load_once(header.magic) != kTablesMagic || load_once(header.slots) != store->shape().slots()) {
+    return incompatible_tables();
+  }
+  if (count > kMostTables || area.size() < sizeof(TablesHeader) + count * sizeof(TableHead))
+    return incompatible_tables();
+  const auto* heads = reinterpret_cast<const TableHead*>(&header + 1);
+  std::vector<TableSpec> specs;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    specs.push_back({.kind = static_cast<SamplerKind>(load_once(heads[i].kind)),
+                     .alpha = load_once(heads[i].alpha),
+                     .beta = load_once(heads[i].beta),
+                     .eps = load_once(heads[i].eps),
+                     .max_times = load_once(heads[i].max_times)});
+  }
+  auto bytes = bytes_for(store->shape(), specs);
+  if (!bytes.ok()) return incompatible_tables();
+  const bool has_limit = load_once(header.has_limit) != 0, has_attendance = load_once(header.has_attendance) != 0;
+  const TablesPlan plan = plan_of(store->shape().slots(), specs, has_limit, has_attendance);
+  if (plan.bytes > area.size()) return incompatible_tables();
+  if (has_limit) {
+    const auto& words = *reinterpret_cast<const LimitWords*>(area.data() + plan.limit);
+    const RateLimit limit{.samples_per_insert = load_once(words.samples_per_insert),
+                          .min_size = load_once(words.min_size),
+                          .error_buffer = load_once(words.error_buffer)};
+    if (!Limit::checked(limit, store->shape().capacity).ok()) return incompatible_tables();
+  }
+  const std::shared_ptr<Tables> tables(new Tables(std::move(store)));
+  tables->add_tables(specs, has_limit, has_attendance);
+  return tables;
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+std::uint64_t Tables::slot_of(std::uint64_t index) const noexcept {
+  const Shape& shape = store_->shape();
+  return shape.index_of(shape.place_of(shape.ticket_of(index)), shape.slot_of(index));
+}
+
+void Tables::wake_all() const noexcept {
+  memory::notify_all(store_->ready());
+  if (limit_ != nullptr) limit_->wake_all();
+}
+
+Status Tables::clear(const WaitContext& wait) const {
+  Status cleared = store_->clear(wait);
+  if (!cleared) return cleared;
+  for (const Table& table : tables_) {
+    for (std::uint64_t place = 0; !table.leaves().empty() && place < store_->shape().places; ++place) {
+      table.drop_stale(place);
+    }
+  }
+  if (limit_ != nullptr) limit_->reset();
+  return cleared;
+}
+
+void Tables::drop_overwritten() const noexcept {
+  const Shape& shape = store_->shape();
+  const Window window = store_->window();
+  const std::uint64_t first = window.tail > shape.places ? window.tail - shape.places : 1;
+  for (std::uint64_t ticket = first; ticket < window.head; ++ticket) {
+    for (const Table& table : tables_) {
+      if (!table.leaves().empty()) table.drop_stale(shape.place_of(ticket));
+    }
+  }
+}
+
+void Tables::raise_max_priority(std::size_t table, double priority) const noexcept {
+  const Table& one = tables_[table];
+  if (priority <= one.most_priority()) one.raise_max_priority(priority);
+}
+
+void Tables::put_back(std::size_t table, std::uint64_t index, float weight) const noexcept {
+  tables_[table].put_back(slot_of(index), store_->shape().ticket_of(index), weight);
+}
+
+void Tables::after_open(std::uint64_t ticket) noexcept {
+  const std::uint64_t first = slot_of(store_->shape().index_of(ticket, 0));
+  for (const Table& table : tables_) {
+    if (!table.leaves().empty()) table.open(first, ticket);
+  }
+}
+
+void Tables::before_ready(std::uint64_t first, std::span<const float> priorities) noexcept {
+  for (const Table& table : tables_) {
+    if (table.leaves().empty()) continue;
+    table.make_ready(slot_of(first), store_->shape().ticket_of(first), priorities);
+  }
+}
+
+Status Tables::check_priorities(std::span<const double> priorities, std::size_t table) const {
+  double most = DBL_MAX;
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    if (table == kAll || table == i) most = std::min(most, tables_[i].most_priority());
+  }
+  for (std::size_t i = 0; i < priorities.size(); ++i) {
+    const double priority = priorities[i];
+    if (priority >= 0 && priority <= most) continue;
+    const bool is_large = priority > most && priority <= DBL_MAX;
+    return or_out_of_memory([&]() -> Status {
+      const std::string why = is_large ? "too large, at most " + number_text(most) + " suits the sampler's exponent"
+                                       : "a finite number of 0 or more is needed";
+      return invalid("priority number " + std::to_string(i) + " is " + number_text(priority) + ": " + why);
+    });
+  }
+  return success();
+}
+
+Status Tables::check_indices(std::span<const std::uint64_t> indices) const {
+  const Shape& shape = store_->shape();
+  const std::uint64_t end = shape.index_of(store_->window().tail, 0);
+  for (const std::uint64_t index : indices) {
+    if (index == kNoRow) continue;
+    const std::uint64_t ticket = shape.ticket_of(index);
+    bool was_given = ticket != 0 && index < end;
+    if (was_given) {
+      const Progress now = store_->progress(ticket);
+      was_given = now.ticket != ticket || shape.slot_of(index) < now.rows;
+    }
+    if (was_given) continue;
+    return or_out_of_memory([&]() -> Status { return invalid("index " + std::to_string(index) + " was never given"); });
+  }
+  return success();
+}
+
+Status Tables::update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
+                      std::span<bool> applied, LeafWatch* own) const try {
+  if (indices.size() != priorities.size() || indices.size() != applied.size()) {
+    return invalid(std::to_string(indices.size()) + " indices and " + std::to_string(priorities.size()) +
+                   " priorities: as many are needed");
+  }
+  const auto is_meant = [&](std::size_t i) {
+    return tables_[i].spec().has_priorities() && (table == kAll || table == i);
+  };
+  bool is_any = false;
+  for (std::size_t i = 0; i < tables_.size(); ++i) is_any = is_any || is_meant(i);
+  if (!is_any) return invalid("priorities for a sampler that has none");
+  Status good = check_priorities(priorities, table);
+  if (good.ok()) good = check_indices(indices);
+  if (!good.ok()) return good;
+  if (own != nullptr) own->reserve(indices.size());
+  std::fill(applied.begin(), applied.end(), false);
+  for (std::size_t i = 0; i < tables_.size(); ++i) {
+    if (is_meant(i)) apply(tables_[i], indices, priorities, applied, own);
+  }
+  return success();
+} catch (const std::bad_alloc&) {
+  return out_of_memory();
+}
+
+void Tables::apply(const Table& table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
+                   std::span<bool> applied, LeafWatch* own) const noexcept {
+  constexpr std::size_t kAhead = 16;
+  const std::uint64_t head = store_->window().head;
+  if (own != nullptr && !own->is_of(table.leaves())) own = nullptr;
+  const auto fetch = [&](std::uint64_t slot) {
+    table.leaves().fetch(slot);
+    if (own != nullptr) own->fetch(slot);
+  };
+  double most = 0;
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (i + kAhead < indices.size()) fetch(slot_of(indices[i + kAhead]));
+    const std::uint64_t slot = slot_of(indices[i]), ticket = store_->shape().ticket_of(indices[i]);
+    if (indices[i] == kNoRow || ticket < head || !table.update(slot, ticket, priorities[i])) continue;
+    applied[i] = true;
+    most = std::max(most, priorities[i]);
+    own != nullptr ? own->changed(slot) : table.leaves().changed(slot);
+  }
+  table.raise_max_priority(most);
+}
+
+}  // namespace shmtree::replay

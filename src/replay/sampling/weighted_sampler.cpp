@@ -1,0 +1,220 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "replay/sampling/leaf_tree.h"
+#include "replay/sampling/sampler.h"
+#include "replay/sampling/slot_set.h"
+
+namespace shmtree::replay {
+
+using namespace platform;
+
+namespace {
+
+constexpr int kFewRounds = 2;           // without a row; then slots that were refused are left out
+constexpr int kMaxFailedRounds = 1000;  // without a row: other threads keep changing every row
+
+// Which of eight children the number falls to, each of them as wide as its value; it goes down to what is left.
+unsigned child_of(const double* value, double& rest) noexcept {
+  double sum = 0, before = 0;
+  unsigned child = 0;
+  for (unsigned i = 0; i < 7; ++i) {
+    sum += value[i];
+    const bool is_past = rest >= sum;
+    child += is_past ? 1 : 0;
+    before = is_past ? sum : before;
+  }
+  rest -= before;
+  return child;
+}
+
+// As likely as the leaf of a row weighs, by sums of its own over the leaves.
+class TreeDrawer final : public Drawer {
+ public:
+  TreeDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
+  LeafWatch* watch() noexcept override { return &watch_; }
+
+ private:
+  Status find(const Picks& picks, bool distinct) override;
+  double total() const noexcept override { return total_; }
+  void renew_total() override;
+  double least() override;
+
+  Status find_in_rounds(const Picks& picks, bool distinct);
+  void look_at_changes();
+  template <class Weight>
+  void sum_up(bool all, Weight weight);
+  void choose();
+  void choose_leaf(std::size_t at) noexcept;
+  bool accept(std::size_t at, std::uint32_t position, const Picks& picks, bool distinct);
+  void leave_out();
+  void let_in_again() noexcept;
+
+  LeafWatch watch_;
+  LeafTree<Sum> sums_;
+  std::unique_ptr<LeafTree<Least>> leasts_;  // once it was asked for
+  double total_ = 0;
+  // Of the rows to be found:
+  std::vector<std::uint64_t> nodes_;  // where they are on their way down the tree; at last, the slot
+  std::vector<double> rests_;         // of the sum below that node
+  std::vector<std::uint64_t> words_;  // the leaf
+  // Slots that are not to be drawn again, and whether the sums are those without them.
+  SlotSet taken_;
+  bool are_out_ = false, refusals_are_taken_ = false;
+  bool met_stale_ = false;  // leaves of rows that are no more, which weigh nothing by now
+};
+
+TreeDrawer::TreeDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
+    : Drawer(std::move(tables), table, seed), watch_(this->table().leaves()), sums_(this->table().leaves().lines()) {}
+
+template <class Weight>
+void TreeDrawer::sum_up(bool all, Weight weight) {
+  if (all) {
+    sums_.build(weight);
+    if (leasts_ != nullptr) leasts_->build(weight);
+    return;
+  }
+  if (leasts_ != nullptr) {
+    std::vector<std::uint32_t> lines = watch_.lines();
+    leasts_->renew(lines, weight);
+  }
+  sums_.renew(watch_.lines(), weight);
+}
+
+void TreeDrawer::look_at_changes() {
+  const bool all = !watch_.collect();
+  const Leaves leaves = table().leaves();
+  if (are_out_) {
+    sum_up(all, [&](std::uint64_t slot) { return taken_.contains(slot) ? 0 : leaves.weight(slot); });
+  } else {
+    sum_up(all, [&](std::uint64_t slot) { return leaves.weight(slot); });
+  }
+}
+
+void TreeDrawer::renew_total() {
+  if (are_out_) watch_.forget();  // no memory was left in the middle of a draw
+  are_out_ = false;
+  look_at_changes();
+  total_ = sums_.total();
+}
+
+double TreeDrawer::least() {
+  if (leasts_ == nullptr) {
+    leasts_ = std::make_unique<LeafTree<Least>>(table().leaves().lines());
+    watch_.forget();
+    look_at_changes();
+  }
+  return leasts_->total();
+}
+
+// Level by level for all of them, so that what one waits for is on its way while others go down.
+void TreeDrawer::choose() {
+  const std::size_t count = positions_.size();
+  nodes_.assign(count, 0);
+  rests_.resize(count);
+  words_.resize(count);
+  for (double& rest : rests_) rest = random().unit() * sums_.total();
+  for (std::size_t level = sums_.levels() - 1; level-- > 0;) {
+    for (std::size_t at = 0; at < count; ++at) {
+      nodes_[at] = nodes_[at] * 8 + child_of(sums_.line(level, nodes_[at]).node, rests_[at]);
+      const void* next = level == 0 ? static_cast<const void*>(&table().leaves().word(nodes_[at] * kLineLeaves))
+                                    : &sums_.line(level - 1, nodes_[at]);
+      prefetch(next, 1);
+    }
+  }
+  for (std::size_t at = 0; at < count; ++at) choose_leaf(at);
+}
+
+// By the leaves as they are now. A line that weighs something else than was summed is summed again.
+void TreeDrawer::choose_leaf(std::size_t at) noexcept {
+  const std::uint64_t line = nodes_[at];
+  const Leaves& leaves = table().leaves();
+  std::uint64_t words[kLineLeaves];
+  double weights[kLineLeaves];
+  for (std::uint64_t i = 0; i < kLineLeaves; ++i) {
+    words[i] = load_relaxed(leaves.word(line * kLineLeaves + i));
+    weights[i] = weight_of(words[i]);
+  }
+  if (are_out_) {
+    for (std::uint64_t i = 0; i < kLineLeaves; ++i) {
+      if (taken_.contains(line * kLineLeaves + i)) weights[i] = 0;
+    }
+  }
+  if (LeafTree<Sum>::of_eight(weights) != sums_.node(0, line)) watch_.doubt(line);
+  const unsigned child = child_of(weights, rests_[at]);
+  nodes_[at] = line * kLineLeaves + child;
+  words_[at] = weights[child] > 0 ? words[child] : 0;
+  store().fetch_progress_of_place(store().shape().ticket_of(nodes_[at]));
+}
+
+bool TreeDrawer::accept(std::size_t at, std::uint32_t position, const Picks& picks, bool distinct) {
+  const std::uint64_t slot = nodes_[at];
+  if (taken_.contains(slot)) return false;
+  const Found found = take_row(slot, words_[at], position, picks);
+  const bool is_to_be_taken = found == Found::kRow ? distinct : found == Found::kNotReady && refusals_are_taken_;
+  if (is_to_be_taken) taken_.add(slot);
+  met_stale_ = met_stale_ || found == Found::kStale;
+  return found == Found::kRow;
+}
+
+Status TreeDrawer::find(const Picks& picks, bool distinct) {
+  refusals_are_taken_ = false;
+  taken_.clear(distinct ? picks.indices.size() : 0);
+  if (distinct) add_kept(picks, taken_);
+  add_refused(taken_);
+  renew_total();
+  Status found = find_in_rounds(picks, distinct);
+  let_in_again();
+  return found;
+}
+
+Status TreeDrawer::find_in_rounds(const Picks& picks, bool distinct) {
+  for (int failures = 0; !positions_.empty() && failures < kMaxFailedRounds;) {
+    if (!(sums_.total() > 0)) break;
+    choose();
+    met_stale_ = false;
+    std::size_t left = 0;
+    for (std::size_t at = 0; at < positions_.size(); ++at) {
+      if (!accept(at, positions_[at], picks, distinct)) positions_[left++] = positions_[at];
+    }
+    const std::size_t found = positions_.size() - left;
+    positions_.resize(left);
+    if (left == 0) break;
+    if (found == 0 && !met_stale_) ++failures;
+    refusals_are_taken_ = failures >= kFewRounds;
+    // Most draws met rows that are taken: they are left out from now on.
+    if (2 * found < left && !taken_.empty()) leave_out();
+    look_at_changes();
+  }
+  if (positions_.empty()) return success();
+  const auto there = std::ranges::count_if(picks.weights, [](float weight) { return weight > 0; });
+  return too_few(picks.indices.size(), distinct ? static_cast<std::uint64_t>(there) : 0);
+}
+
+void TreeDrawer::leave_out() {
+  are_out_ = true;
+  watch_.reserve(taken_.size());
+  taken_.for_each([&](std::uint64_t slot) { watch_.doubt(slot / kLineLeaves); });
+}
+
+void TreeDrawer::let_in_again() noexcept {
+  if (!are_out_) return;
+  try {
+    leave_out();
+  } catch (const std::bad_alloc&) {
+    watch_.forget();
+  }
+  are_out_ = false;
+}
+
+}  // namespace
+
+DrawerPtr make_tree_drawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
+  return std::make_unique<TreeDrawer>(std::move(tables), table, seed);
+}
+
+}  // namespace shmtree::replay
