@@ -35,7 +35,7 @@ void ReplayState::close() {
     of_threads = std::move(by_thread);
   }
   if (last != nullptr) {
-    last->buffer->drawing().end();
+    last->buffer->sampling().end();
     last->buffer->tables()->wake_all();
   }
   for (const auto& each : made) {
@@ -57,10 +57,10 @@ Result<std::size_t> table_named(const Spec& spec, const std::string& name) {
 
 // What a ReplayDraw and ReplaySequences say both.
 template <class How>
-Result<replay::DrawTerms> terms_of(const ReplayCore& core, std::size_t n, const How& how) {
+Result<replay::SampleTerms> terms_of(const ReplayCore& core, std::size_t n, const How& how) {
   auto table = table_named(core.buffer->spec(), how.sampler);
   if (!table) return std::move(table).error();
-  replay::DrawTerms terms{.rows = n, .table = *table, .distinct = !how.replace};
+  replay::SampleTerms terms{.rows = n, .table = *table, .distinct = !how.replace};
   terms.threads = std::max(how.threads, 1u);
   terms.beta = how.beta.value_or(core.buffer->spec().samplers[*table].second.beta);
   terms.of_buffer = how.weights_of_buffer;
@@ -89,7 +89,7 @@ Result<std::vector<std::byte*>> places_for(const ReplayCore& core, std::size_t n
 }
 
 // New arrays of the arena for the data.
-Result<std::vector<ArrayRef>> arrays_for(const ReplayCore& core, const replay::DrawTerms& terms,
+Result<std::vector<ArrayRef>> arrays_for(const ReplayCore& core, const replay::SampleTerms& terms,
                                          const WaitContext& wait) {
   const replay::Spec& spec = core.buffer->spec();
   std::vector<ArrayRef> arrays;
@@ -109,7 +109,7 @@ struct Destination {
   bool in_arena = false;
 };
 
-Result<ReplayBatch> draw(const CorePtr& core, const replay::DrawTerms& terms, const Destination& to,
+Result<ReplayBatch> draw(const CorePtr& core, const replay::SampleTerms& terms, const Destination& to,
                          const WaitContext& wait) {
   if (terms.rows == 0) return Error{Code::kInvalid, "a batch of 0 rows; it must be at least 1"};
   if (to.in_arena && !to.out.empty()) return Error{Code::kInvalid, "out and in_arena; it must be one of them"};
@@ -123,7 +123,7 @@ Result<ReplayBatch> draw(const CorePtr& core, const replay::DrawTerms& terms, co
     state->arrays = std::move(*arrays);
     for (const ArrayRef& each : state->arrays) places->push_back(static_cast<std::byte*>(const_cast<void*>(each.data)));
   }
-  Status drawn = state->batch.draw(*places, wait);
+  Status drawn = state->batch.sample(*places, wait);
   if (!drawn) return std::move(drawn).error();
   state->describe();
   return ReplayState::wrap(std::shared_ptr<const ReplayBatchState>(std::move(state)));
@@ -156,14 +156,14 @@ ReplayStats stats_of(Buffer& buffer) {
   stats.row_bytes = buffer.row_bytes();
   stats.max_bytes = shape.most_extents * shape.extent_bytes;
   stats.added = buffer.added();
-  if (const replay::Limit* const limit = buffer.tables()->limit()) {
+  if (const replay::RateLimiter* const limit = buffer.tables()->limiter()) {
     stats.inserted = limit->inserts();
     stats.sampled = limit->samples();
   }
   for (std::size_t i = 0; i < buffer.tables()->size(); ++i) {
     stats.samples[buffer.spec().samplers[i].first] = (*buffer.tables())[i].samples();
   }
-  const replay::DrawnRows::Totals drawn = buffer.drawn().take();
+  const replay::SampleStatistics::Totals drawn = buffer.statistics().take();
   const auto rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
   stats.drawn = drawn.rows;
   stats.age_mean = drawn.ages / rows;
@@ -172,7 +172,7 @@ ReplayStats stats_of(Buffer& buffer) {
   stats.version_lag_max = drawn.most_lag;
   replay::Waiters waiters = replay::waiters_of(*buffer.store());
   stats.waiting_to_add = std::move(waiters.adding);
-  stats.waiting_to_sample = std::move(waiters.drawing);
+  stats.waiting_to_sample = std::move(waiters.sampling);
   return stats;
 }
 

@@ -30,7 +30,7 @@ void ReplayBatchState::describe() {
 }
 
 std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t number,
-                                          const replay::DrawTerms& terms) {
+                                          const replay::SampleTerms& terms) {
   const SpecLeaf leaf = spec.output(number);
   std::vector<std::int64_t> shape{static_cast<std::int64_t>(terms.rows)};
   if (terms.length != 0) shape.push_back(static_cast<std::int64_t>(terms.length));

@@ -103,7 +103,7 @@ struct ReplayState {
 };
 
 struct ReplayBatchState {
-  ReplayBatchState(std::shared_ptr<ReplayCore> of, const replay::DrawTerms& terms, bool has_its_data)
+  ReplayBatchState(std::shared_ptr<ReplayCore> of, const replay::SampleTerms& terms, bool has_its_data)
       : core(std::move(of)), batch(core->buffer, *core->pool, terms, has_its_data), has_data(has_its_data) {}
 
   // Once it was drawn.
@@ -121,7 +121,8 @@ struct ReplayBatchState {
 };
 
 // Of an array of the data.
-std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t number, const replay::DrawTerms& terms);
+std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t number,
+                                          const replay::SampleTerms& terms);
 Error other_dtype(std::string_view path, std::string_view dtype);
 
 // What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.

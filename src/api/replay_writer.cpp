@@ -119,7 +119,7 @@ Status ReplayWriter::end(const Value& final, bool truncated, Timeout timeout, co
 void ReplayWriter::set_version(std::int64_t version) noexcept {
   if (state_ == nullptr) return;
   state_->version.store(version, std::memory_order_relaxed);
-  state_->core->buffer->drawn().meet(version);
+  state_->core->buffer->statistics().meet(version);
 }
 
 Result<std::uint32_t> ReplayWriter::stream() const {

@@ -63,7 +63,7 @@ struct Looker {
   }
   // False when a row is not what was written; counts those that it saw.
   bool look(std::uint64_t& seen) {
-    for (std::uint64_t& index : indices) index = replay::draw_uniformly(*store, random);
+    for (std::uint64_t& index : indices) index = replay::random_row(*store, random);
     const auto to = [](auto& from) { return reinterpret_cast<std::byte*>(from.data()); };
     const std::array<std::byte*, 5> out{to(number), to(large), to(after), to(large_after), to(discount)};
     gather.read(indices, out, gone).value();

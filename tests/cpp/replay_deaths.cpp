@@ -15,16 +15,16 @@
 
 using namespace shmtree;
 using namespace shmtree::test;
-using replay::Attending;
-using replay::Limit;
+using replay::Members;
+using replay::Membership;
 using replay::RateLimit;
-using replay::Side;
+using replay::RateLimiter;
 
 namespace {
 
 constexpr RateLimit kOneEach{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1};
 
-std::shared_ptr<Tables> attended(const RateLimit* limit = nullptr) {
+std::shared_ptr<Tables> with_members(const RateLimit* limit = nullptr) {
   return new_tables({.capacity = 100, .rows_per_place = 4}, {{.kind = SamplerKind::kUniform}}, new_arena(), kLeafBytes,
                     limit, true);
 }
@@ -44,8 +44,8 @@ using Pids = std::vector<int>;
 }  // namespace
 
 TEST_CASE("Who waits to draw is told when those who added were killed, after what these had added") {
-  const auto tables = attended(&kOneEach);
-  Limit& limit = *tables->limit();
+  const auto tables = with_members(&kOneEach);
+  RateLimiter& limit = *tables->limiter();
   const Gate added;
   CHECK(limit.take_samples(1, at_once()).code() == Code::kEmpty);  // nobody was killed
   Child child([&] {
@@ -63,30 +63,30 @@ TEST_CASE("Who waits to draw is told when those who added were killed, after wha
   waiting.join();
   CHECK(told);
   CHECK(limit.samples() == 0);
-  CHECK(limit.take_samples(1, patience()).ok());  // what was added can be drawn
+  CHECK(limit.take_samples(1, patience()).ok());  // what was added can be sampled
   limit.use_samples(1);
   CHECK(told_by(limit.take_samples(1, patience())) == Pids{child.pid()});
 }
 
 TEST_CASE("Who waits for room is told when those who drew were killed, and goes on when somebody draws again") {
-  const auto tables = attended(&kOneEach);
-  Limit& limit = *tables->limit();
-  const auto draw = [&] {
-    const bool drawn = limit.take_samples(1, patience()).ok();
+  const auto tables = with_members(&kOneEach);
+  RateLimiter& limit = *tables->limiter();
+  const auto sample = [&] {
+    const bool sampled = limit.take_samples(1, patience()).ok();
     limit.use_samples(1);
-    return drawn;
+    return sampled;
   };
-  const Gate drawn;
+  const Gate sampled;
   Writer writer(tables->store(), 1, tables.get());
   add_row(writer, 1);
   add_row(writer, 2);
   Child child([&] {
-    Attending drawing(tables->drawers());
-    drawn.open(drawing.begin().ok() && draw());
+    Membership sampling(tables->samplers());
+    sampled.open(sampling.begin().ok() && sample());
     pause();
     return true;
   });
-  REQUIRE(drawn.wait() == 1);
+  REQUIRE(sampled.wait() == 1);
   add_row(writer, 3);
   const Row row(4);
   std::atomic<bool> told{false};
@@ -96,16 +96,16 @@ TEST_CASE("Who waits for room is told when those who drew were killed, and goes 
   waiting.join();
   CHECK(told);
   CHECK(tables->store()->size() == 3);
-  Attending drawing(tables->drawers());
-  REQUIRE(drawing.begin().ok());
+  Membership sampling(tables->samplers());
+  REQUIRE(sampling.begin().ok());
   CHECK(told_by(writer.add(row.leaves(), at_once())).empty());
-  REQUIRE(draw());
+  REQUIRE(sample());
   CHECK(writer.add(row.leaves(), patience()).ok());
 }
 
 TEST_CASE("Those who closed, or live, are waited for, and the killed are told of when the last of these has closed") {
-  const auto tables = attended();
-  Side& adders = *tables->adders();
+  const auto tables = with_members();
+  Members& writers = *tables->writers();
   Child closer([&] {
     Writer writer(tables->store(), 2, tables.get());
     add_row(writer, 1);
@@ -113,7 +113,7 @@ TEST_CASE("Those who closed, or live, are waited for, and the killed are told of
     return true;
   });
   REQUIRE(closer.succeeded());
-  CHECK(adders.check().ok());
+  CHECK(writers.check().ok());
   Writer own(tables->store(), 1, tables.get()), other(tables->store(), 3, tables.get());
   add_row(own, 2);
   add_row(other, 2);
@@ -126,20 +126,20 @@ TEST_CASE("Those who closed, or live, are waited for, and the killed are told of
   });
   added.wait();
   child.kill_and_wait();
-  CHECK(adders.check().ok());
+  CHECK(writers.check().ok());
   own.close();
-  CHECK(adders.check().ok());
+  CHECK(writers.check().ok());
   other.close();
-  CHECK(told_by(adders.check()) == Pids{child.pid()});
+  CHECK(told_by(writers.check()) == Pids{child.pid()});
   add_row(own, 3);  // a writer that was closed begins anew
-  CHECK(adders.check().ok());
+  CHECK(writers.check().ok());
   own.close();
-  CHECK(adders.check().ok());
+  CHECK(writers.check().ok());
 }
 
 TEST_CASE("A forked child counts for itself, and takes nothing from its parent") {
-  const auto tables = attended();
-  Side& adders = *tables->adders();
+  const auto tables = with_members();
+  Members& writers = *tables->writers();
   auto writer = std::make_unique<Writer>(tables->store(), 1, tables.get());
   add_row(*writer, 1);
   Child dropper([&] {
@@ -161,69 +161,69 @@ TEST_CASE("A forked child counts for itself, and takes nothing from its parent")
   });
   REQUIRE(leaver.succeeded());
   child.kill_and_wait();
-  CHECK(adders.check().ok());
+  CHECK(writers.check().ok());
   writer->close();
-  CHECK(told_by(adders.check()) == Pids{child.pid()});
+  CHECK(told_by(writers.check()) == Pids{child.pid()});
 }
 
 TEST_CASE("All objects of a process are counted together, whichever of its openings of the buffer they have") {
-  const auto tables = attended();
+  const auto tables = with_members();
   const auto again = opened_tables(tables);
-  REQUIRE(again->has_attendance());
-  CHECK(again->adders() == tables->adders());
-  Attending one(tables->drawers()), other(again->drawers());
+  REQUIRE(again->has_members());
+  CHECK(again->writers() == tables->writers());
+  Membership one(tables->samplers()), other(again->samplers());
   REQUIRE(one.begin().ok());
   REQUIRE(other.begin().ok());
   one.end();
-  const Gate drawn;
+  const Gate sampled;
   Child child([&] {
-    Attending drawing(tables->drawers());
-    drawn.open(drawing.begin().ok());
+    Membership sampling(tables->samplers());
+    sampled.open(sampling.begin().ok());
     pause();
     return true;
   });
-  REQUIRE(drawn.wait() == 1);
+  REQUIRE(sampled.wait() == 1);
   child.kill_and_wait();
-  CHECK(tables->drawers()->check().ok());
+  CHECK(tables->samplers()->check().ok());
   other.end();
-  CHECK(told_by(tables->drawers()->check()) == Pids{child.pid()});
+  CHECK(told_by(tables->samplers()->check()) == Pids{child.pid()});
 }
 
 TEST_CASE("Who ends in order is no death, though it has not closed") {
-  const auto tables = attended();
+  const auto tables = with_members();
   Child child([&]() -> bool {
     Writer writer(tables->store(), 2, tables.get());
-    Attending drawing(tables->drawers());
+    Membership sampling(tables->samplers());
     add_row(writer, 1);
-    const bool begun = drawing.begin().ok();
-    replay::Attendance::leave_all();
+    const bool begun = sampling.begin().ok();
+    replay::BufferMembers::leave_all();
     Writer late(tables->store(), 3, tables.get());
     add_row(late, 2);
     _exit(begun ? 0 : 1);
   });
   REQUIRE(child.succeeded());
-  CHECK(tables->adders()->check().ok());
-  CHECK(tables->drawers()->check().ok());
+  CHECK(tables->writers()->check().ok());
+  CHECK(tables->samplers()->check().ok());
 }
 
 TEST_CASE("A buffer that is not told of deaths has no words for it") {
   const auto tables = new_tables({.capacity = 100, .rows_per_place = 4}, {{.kind = SamplerKind::kUniform}});
-  CHECK_FALSE(tables->has_attendance());
-  CHECK((tables->adders() == nullptr && tables->drawers() == nullptr));
-  CHECK(tables->store()->tables_area().size() + sizeof(replay::AttendanceWords) ==
-        attended()->store()->tables_area().size());
+  CHECK_FALSE(tables->has_members());
+  CHECK((tables->writers() == nullptr && tables->samplers() == nullptr));
+  CHECK(tables->store()->tables_area().size() + sizeof(replay::BufferMemberWords) ==
+        with_members()->store()->tables_area().size());
 }
 
 TEST_CASE("Whatever the words are, some answer is given, and a newcomer is found") {
-  const auto tables = attended();
-  auto& words = *reinterpret_cast<replay::AttendanceWords*>(tables->store()->tables_area().data() + 64 + 128);
+  const auto tables = with_members();
+  auto& words = *reinterpret_cast<replay::BufferMemberWords*>(tables->store()->tables_area().data() + 64 + 128);
   replay::Random random(11);
-  Attending adding(tables->adders());
+  Membership adding(tables->writers());
   for (int round = 0; round < 50; ++round) {
-    for (auto& word : words.adders.by_slot) store_relaxed(word, random.next() >> random.below(64));
-    CHECK((tables->adders()->check().ok() || !told_by(tables->adders()->check()).empty()));
+    for (auto& word : words.writers.by_slot) store_relaxed(word, random.next() >> random.below(64));
+    CHECK((tables->writers()->check().ok() || !told_by(tables->writers()->check()).empty()));
     REQUIRE(adding.begin().ok());
-    CHECK(tables->adders()->check().ok());
+    CHECK(tables->writers()->check().ok());
     adding.end();
   }
 }
@@ -233,9 +233,9 @@ namespace {
 // A process that joins and parts as it is told.
 class Attendant {
  public:
-  explicit Attendant(Side& side)
-      : child_([this, &side] {
-          Attending attending(&side);
+  explicit Attendant(Members& members)
+      : child_([this, &members] {
+          Membership attending(&members);
           for (;;) {
             bool good = true;
             if (told_.wait() == 1) {
@@ -268,10 +268,10 @@ TEST_CASE("Who is told of whom is as in a plain model, whoever joins, parts and 
   const auto seed = GENERATE(1u, 2u, 3u);
   INFO("seed " << seed);
   replay::Random random(seed);
-  const auto tables = attended();
-  Side& side = *tables->adders();
+  const auto tables = with_members();
+  Members& members = *tables->writers();
   std::vector<std::unique_ptr<Attendant>> all(4);
-  for (auto& each : all) each = std::make_unique<Attendant>(side);
+  for (auto& each : all) each = std::make_unique<Attendant>(members);
   std::set<int> living, killed;
   for (int step = 0; step < 300; ++step) {
     auto& each = all[random.below(all.size())];
@@ -289,13 +289,13 @@ TEST_CASE("Who is told of whom is as in a plain model, whoever joins, parts and 
       default:
         const int pid = each->kill();
         if (living.erase(pid) != 0) killed.insert(pid);
-        each = std::make_unique<Attendant>(side);
+        each = std::make_unique<Attendant>(members);
     }
     INFO("step " << step);
     if (living.empty()) {
-      REQUIRE(told_by(side.check()) == Pids(killed.begin(), killed.end()));
+      REQUIRE(told_by(members.check()) == Pids(killed.begin(), killed.end()));
     } else {
-      REQUIRE(side.check().ok());
+      REQUIRE(members.check().ok());
     }
   }
 }
@@ -306,23 +306,23 @@ TEST_CASE("Who is killed before any store from its first row to its close is tol
   bool killed = true;
   std::int64_t stores = 1;
   for (; killed; ++stores) {
-    const auto tables = attended();
+    const auto tables = with_members();
     killed = killed_at_change(stores, [&] {
       Writer writer(tables->store(), 2, tables.get());
       add_row(writer, 0);
       add_row(writer, 1);
     });
     INFO("killed at change " << stores);
-    Side& adders = *tables->adders();
-    const std::size_t told = told_by(adders.check()).size();
+    Members& writers = *tables->writers();
+    const std::size_t told = told_by(writers.check()).size();
     CHECK(told <= (killed ? 1u : 0u));
     if (killed && tables->store()->size() != 0) CHECK(told == 1);
     REQUIRE(is_whole_after_a_kill(tables->store(), {}, 200));
     Writer writer(tables->store(), 1, tables.get());
     add_row(writer, 0);
-    CHECK(adders.check().ok());
+    CHECK(writers.check().ok());
     writer.close();
-    CHECK(adders.check().ok());
+    CHECK(writers.check().ok());
   }
   CHECK(stores > 8);
 }
@@ -331,10 +331,10 @@ TEST_CASE("Who is killed while it forgets the dead leaves some of them, or is on
   bool killed = true;
   std::int64_t stores = 1;
   for (; killed; ++stores) {
-    const auto tables = attended();
-    Side& adders = *tables->adders();
+    const auto tables = with_members();
+    Members& writers = *tables->writers();
     const auto begin_and_stay = [&](const Gate& begun) {
-      Attending adding(&adders);
+      Membership adding(&writers);
       begun.open(adding.begin().ok());
       pause();
       return true;
@@ -345,12 +345,12 @@ TEST_CASE("Who is killed while it forgets the dead leaves some of them, or is on
     one.kill_and_wait();
     two.kill_and_wait();
     killed = killed_at_change(stores, [&] {
-      Attending adding(&adders);
+      Membership adding(&writers);
       adding.begin().value();
       adding.end();
     });
     INFO("killed at change " << stores);
-    CHECK(told_by(adders.check()).empty() != killed);
+    CHECK(told_by(writers.check()).empty() != killed);
   }
   CHECK(stores > 4);
 }
@@ -359,21 +359,21 @@ namespace {
 
 Stepped kill_in_attendance(std::int64_t change, int instructions) {
   INFO("killed " << instructions << " instructions after change " << change);
-  const auto tables = attended();
-  Side& adders = *tables->adders();
+  const auto tables = with_members();
+  Members& writers = *tables->writers();
   SteppedChild child(change, [&] {
-    Attending adding(&adders);
+    Membership adding(&writers);
     adding.begin().value();
     adding.end();
   });
   const Stepped stepped = child.step(instructions);
   child.kill_now();
-  CHECK((adders.check().ok() || told_by(adders.check()).size() == 1));
-  Attending adding(&adders);
+  CHECK((writers.check().ok() || told_by(writers.check()).size() == 1));
+  Membership adding(&writers);
   REQUIRE(adding.begin().ok());
-  CHECK(adders.check().ok());
+  CHECK(writers.check().ok());
   adding.end();
-  CHECK(adders.check().ok());
+  CHECK(writers.check().ok());
   return stepped;
 }
 

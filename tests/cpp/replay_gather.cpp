@@ -61,16 +61,16 @@ TEST_CASE("Rows that are gone, or never were, are filled with zeros, and the oth
 TEST_CASE("A large batch that several threads copy is the same") {
   const auto store = model_store({.capacity = 20'000});
   Writer writer(store, 1);
-  std::vector<std::uint64_t> all, drawn;
+  std::vector<std::uint64_t> all, sampled;
   for (std::uint64_t i = 1; i <= 10'000; ++i) all.push_back(add_row(writer, i));
   std::mt19937 random(7);
-  for (int i = 0; i < 9'999; ++i) drawn.push_back(all[random() % all.size()]);
+  for (int i = 0; i < 9'999; ++i) sampled.push_back(all[random() % all.size()]);
   for (const unsigned threads : {1u, 2u, 5u}) {
     ModelBatch batch(store, {});
-    batch.read(drawn, threads);
+    batch.read(sampled, threads);
     std::size_t wrong = 0;
-    for (std::size_t at = 0; at < drawn.size(); ++at) {
-      const std::uint64_t number = drawn[at] - all[0] + 1;
+    for (std::size_t at = 0; at < sampled.size(); ++at) {
+      const std::uint64_t number = sampled[at] - all[0] + 1;
       wrong += batch.gone[at] || batch.number<std::uint64_t>(0, at) != number || !batch.is_frame(1, at, number);
     }
     CHECK(wrong == 0);

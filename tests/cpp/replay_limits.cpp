@@ -1,4 +1,5 @@
-// Rate limits: how far those who add and those who draw may get from each other, whoever waits, gives up or is killed.
+// Rate limits: how far those who add and those who sample may get from each other, whoever waits, gives up or is
+// killed.
 #include <atomic>
 #include <thread>
 
@@ -7,8 +8,8 @@
 
 using namespace shmtree;
 using namespace shmtree::test;
-using replay::Limit;
 using replay::RateLimit;
+using replay::RateLimiter;
 
 namespace {
 
@@ -19,14 +20,14 @@ std::shared_ptr<Tables> limited(const RateLimit& limit, const std::shared_ptr<Ar
 WaitContext at_once() {
   return {Deadline::immediate()};
 }
-bool adds(Limit& limit, std::uint64_t rows = 1) {
+bool adds(RateLimiter& limit, std::uint64_t rows = 1) {
   for (std::uint64_t i = 0; i < rows; ++i) {
     if (!limit.take_inserts(1, 1, at_once()).ok()) return false;
     limit.use_inserts(1);
   }
   return true;
 }
-bool draws(Limit& limit, std::uint64_t rows = 1) {
+bool takes_samples(RateLimiter& limit, std::uint64_t rows = 1) {
   if (!limit.take_samples(rows, at_once()).ok()) return false;
   limit.use_samples(rows);
   return true;
@@ -36,12 +37,12 @@ bool draws(Limit& limit, std::uint64_t rows = 1) {
 
 TEST_CASE("Nothing is drawn before there were min_size rows, and these may all be added") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 5, .error_buffer = 2});
-  Limit& limit = *tables->limit();
+  RateLimiter& limit = *tables->limiter();
   for (int i = 0; i < 5; ++i) {
-    CHECK_FALSE(draws(limit));
+    CHECK_FALSE(takes_samples(limit));
     CHECK(adds(limit));
   }
-  CHECK(draws(limit));
+  CHECK(takes_samples(limit));
   CHECK(limit.inserts() == 5);
   CHECK(limit.samples() == 1);
 }
@@ -50,7 +51,7 @@ TEST_CASE("Rows and draws stay as near to each other as the limit says, row by r
   for (const double ratio : {0.1, 0.5, 1.0, 3.0, 8.0}) {
     const RateLimit terms{.samples_per_insert = ratio, .min_size = 10, .error_buffer = std::max(1.0, ratio) * 1.5};
     const auto tables = limited(terms);
-    Limit& limit = *tables->limit();
+    RateLimiter& limit = *tables->limiter();
     const double offset = ratio * 10;
     replay::Random random(7);
     double inserts = 0, samples = 0;
@@ -61,7 +62,7 @@ TEST_CASE("Rows and draws stay as near to each other as the limit says, row by r
         inserts += may;
       } else {
         const bool may = inserts >= 10 && inserts * ratio - samples - 1 >= offset - terms.error_buffer - 1e-9;
-        REQUIRE(draws(limit) == may);
+        REQUIRE(takes_samples(limit) == may);
         samples += may;
       }
     }
@@ -73,7 +74,7 @@ TEST_CASE("Rows and draws stay as near to each other as the limit says, row by r
 
 TEST_CASE("A limit that would block both sides, or never end, is refused with its numbers") {
   const auto refused = [](const RateLimit& limit, const std::string& number) {
-    const auto checked = Limit::checked(limit, 1000);
+    const auto checked = RateLimiter::checked(limit, 1000);
     return checked.code() == Code::kInvalid && checked.error().message.find(number) != std::string::npos;
   };
   CHECK(refused({.samples_per_insert = 8, .error_buffer = 7.5}, "7.5"));
@@ -84,13 +85,13 @@ TEST_CASE("A limit that would block both sides, or never end, is refused with it
   CHECK(refused({.samples_per_insert = std::nan("")}, "nan"));
   CHECK(refused({.min_size = 0}, "min_size of 0"));
   CHECK(refused({.min_size = 1001}, "1001"));
-  CHECK(Limit::checked({.samples_per_insert = 8, .min_size = 1000}, 1000).value().error_buffer == Approx(800));
-  CHECK(Limit::checked({.samples_per_insert = 0.5}, 1000).value().error_buffer == Approx(2));
+  CHECK(RateLimiter::checked({.samples_per_insert = 8, .min_size = 1000}, 1000).value().error_buffer == Approx(800));
+  CHECK(RateLimiter::checked({.samples_per_insert = 0.5}, 1000).value().error_buffer == Approx(2));
 }
 
 TEST_CASE("Permits that were not used are given back, and so are those of a draw that did not get all") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 2});
-  Limit& limit = *tables->limit();
+  RateLimiter& limit = *tables->limiter();
   CHECK(limit.take_inserts(1, 100, at_once()).value() == 3);
   CHECK(limit.take_inserts(1, 1, at_once()).code() == Code::kFull);
   CHECK(limit.inserts() == 0);  // none is there yet
@@ -99,37 +100,37 @@ TEST_CASE("Permits that were not used are given back, and so are those of a draw
   CHECK_FALSE(adds(limit));
   CHECK(limit.take_samples(5, at_once()).code() == Code::kEmpty);  // four may be
   CHECK(limit.samples() == 0);
-  CHECK(draws(limit, 4));
+  CHECK(takes_samples(limit, 4));
   CHECK(adds(limit, 4));
 }
 
 TEST_CASE("Rows that become ready together count together, and those that nobody asked for as well") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
-  Limit& limit = *tables->limit();
+  RateLimiter& limit = *tables->limiter();
   CHECK(limit.take_inserts(3, 3, at_once()).value() == 3);  // though only two would be let through one by one
   limit.use_inserts(3);
   CHECK_FALSE(adds(limit));
   limit.use_inserts(2);
   CHECK(limit.inserts() == 5);
-  CHECK(draws(limit, 5));
+  CHECK(takes_samples(limit, 5));
 }
 
 TEST_CASE("Who waits to add goes on when rows were drawn, and who waits to draw when rows were added") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
   Child adder([&] {
     for (int i = 0; i < 500; ++i) {
-      if (!tables->limit()->take_inserts(1, 1, patience())) return false;
-      tables->limit()->use_inserts(1);
+      if (!tables->limiter()->take_inserts(1, 1, patience())) return false;
+      tables->limiter()->use_inserts(1);
     }
     return true;
   });
   for (int i = 0; i < 50; ++i) {
-    REQUIRE(tables->limit()->take_samples(10, patience()).ok());
-    tables->limit()->use_samples(10);
+    REQUIRE(tables->limiter()->take_samples(10, patience()).ok());
+    tables->limiter()->use_samples(10);
   }
   REQUIRE(adder.succeeded());
-  CHECK(tables->limit()->inserts() == 500);
-  CHECK(tables->limit()->samples() == 500);
+  CHECK(tables->limiter()->inserts() == 500);
+  CHECK(tables->limiter()->samples() == 500);
 }
 
 TEST_CASE("A wait for the limit ends at its deadline, and when the caller's hooks say so") {
@@ -139,7 +140,7 @@ TEST_CASE("A wait for the limit ends at its deadline, and when the caller's hook
     bool interrupted() noexcept override { return true; }
   } interrupt;
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
-  Limit& limit = *tables->limit();
+  RateLimiter& limit = *tables->limiter();
   CHECK(limit.take_samples(1, {Deadline::after_ns(1'000'000)}).code() == Code::kEmpty);
   CHECK(limit.take_samples(1, {Deadline::never(), &interrupt}).code() == Code::kInterrupted);
   REQUIRE(adds(limit, 2));
@@ -151,13 +152,13 @@ TEST_CASE("Permits of a killed process are given back to those who wait") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
   const Gate taken, never;
   Child holder([&] {
-    const bool all = tables->limit()->take_inserts(1, 2, at_once()).value() == 2;
+    const bool all = tables->limiter()->take_inserts(1, 2, at_once()).value() == 2;
     taken.open(all);
     never.wait();
     return true;
   });
   REQUIRE(taken.wait() == 1);
-  Limit& limit = *tables->limit();
+  RateLimiter& limit = *tables->limiter();
   CHECK_FALSE(adds(limit));
   holder.kill_and_wait();
   REQUIRE(limit.take_inserts(2, 2, patience()).value() == 2);
@@ -169,29 +170,29 @@ TEST_CASE("Many who add and draw keep the count between them") {
   const auto tables = limited({.samples_per_insert = 2, .min_size = 1, .error_buffer = 4});
   const auto add_some = [&] {
     for (int i = 0; i < 300; ++i) {
-      const auto permits = tables->limit()->take_inserts(1, 2, patience());
-      if (!permits) return false;
-      tables->limit()->use_inserts(1);
-      if (*permits > 1) tables->limit()->give_back_inserts(*permits - 1);
+      const auto credits = tables->limiter()->take_inserts(1, 2, patience());
+      if (!credits) return false;
+      tables->limiter()->use_inserts(1);
+      if (*credits > 1) tables->limiter()->give_back_inserts(*credits - 1);
     }
     return true;
   };
-  const auto draw_some = [&] {
+  const auto sample_some = [&] {
     for (int i = 0; i < 150; ++i) {
-      if (!tables->limit()->take_samples(8, patience())) return false;
-      tables->limit()->use_samples(8);
+      if (!tables->limiter()->take_samples(8, patience())) return false;
+      tables->limiter()->use_samples(8);
     }
     return true;
   };
-  Child one(add_some), two(draw_some);
+  Child one(add_some), two(sample_some);
   std::atomic<bool> all{true};
   std::thread three([&] { all = all && add_some(); });
   CHECK(one.succeeded());
   CHECK(two.succeeded());
   three.join();
   CHECK(all);
-  CHECK(tables->limit()->inserts() == 600);
-  CHECK(tables->limit()->samples() == 1200);
+  CHECK(tables->limiter()->inserts() == 600);
+  CHECK(tables->limiter()->samples() == 1200);
 }
 
 TEST_CASE("A writer waits for those who draw, and adds nothing at its deadline") {
@@ -202,9 +203,9 @@ TEST_CASE("A writer waits for those who draw, and adds nothing at its deadline")
   while (writer.add(row.leaves(), {}, at_once()).ok()) ++added;
   CHECK(added == 3);
   CHECK(tables->store()->size() == 3);
-  CHECK(tables->limit()->inserts() == 3);
+  CHECK(tables->limiter()->inserts() == 3);
   CHECK(writer.add(row.leaves(), {}, at_once()).code() == Code::kFull);
-  REQUIRE(draws(*tables->limit(), 4));
+  REQUIRE(takes_samples(*tables->limiter(), 4));
   added = 0;
   while (writer.add(row.leaves(), {}, at_once()).ok()) ++added;
   CHECK(added == 4);
@@ -215,17 +216,17 @@ TEST_CASE("Rows count when they are ready, so that no limit waits for rows that 
   const auto tables = new_tables({.capacity = 100, .rows_per_place = 4, .ahead = 2}, {{.kind = SamplerKind::kUniform}},
                                  new_arena(), kLeafBytes, &limit);
   Writer writer(tables->store(), 1, tables.get());
-  std::uint64_t drawn = 0;
+  std::uint64_t sampled = 0;
   for (std::uint64_t i = 0; i < 200; ++i) {
     const Row row(i);
     const bool done = i % 7 == 6;
     while (!writer.add(row.leaves(), {.done = done}, at_once()).ok()) {
-      REQUIRE(draws(*tables->limit()));
-      ++drawn;
+      REQUIRE(takes_samples(*tables->limiter()));
+      ++sampled;
     }
-    CHECK(tables->limit()->inserts() <= drawn + 2 + 2);  // those at an end become ready together
+    CHECK(tables->limiter()->inserts() <= sampled + 2 + 2);  // those at an end become ready together
   }
-  CHECK(tables->limit()->inserts() == 198);  // two wait for others
+  CHECK(tables->limiter()->inserts() == 198);  // two wait for others
 }
 
 TEST_CASE("Many rows at once go in as far as they may, and no permit is left") {
@@ -237,24 +238,24 @@ TEST_CASE("Many rows at once go in as far as they may, and no permit is left") {
       {{first(rows[0].number), sizeof(Row)}, {first(rows[0].small), sizeof(Row)}, {first(rows[0].large), sizeof(Row)}}};
   CHECK(writer.extend({.columns = columns, .count = 30}, nullptr, at_once()).code() == Code::kFull);
   CHECK(writer.added() == 12);
-  CHECK(tables->limit()->inserts() == 12);
-  REQUIRE(draws(*tables->limit(), 4));
+  CHECK(tables->limiter()->inserts() == 12);
+  REQUIRE(takes_samples(*tables->limiter(), 4));
   CHECK(writer.extend({.columns = columns, .count = 4}, nullptr, at_once()).ok());
-  CHECK(tables->limit()->inserts() == 16);
-  CHECK(tables->limit()->take_inserts(1, 1, at_once()).code() == Code::kFull);
+  CHECK(tables->limiter()->inserts() == 16);
+  CHECK(tables->limiter()->take_inserts(1, 1, at_once()).code() == Code::kFull);
 }
 
 TEST_CASE("After a reset the count begins anew") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 3, .error_buffer = 1});
-  Limit& limit = *tables->limit();
+  RateLimiter& limit = *tables->limiter();
   REQUIRE(adds(limit, 3));
-  REQUIRE(draws(limit, 1));
+  REQUIRE(takes_samples(limit, 1));
   limit.reset();
   CHECK(limit.inserts() == 0);
   CHECK(limit.samples() == 0);
-  CHECK_FALSE(draws(limit));
+  CHECK_FALSE(takes_samples(limit));
   CHECK(adds(limit, 3));
-  CHECK(draws(limit));
+  CHECK(takes_samples(limit));
 }
 
 #if defined(SHMTREE_CRASH_POINTS)
@@ -263,9 +264,9 @@ TEST_CASE("Who is killed before any store of a count leaves exactly what was use
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {
     const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 10});
-    Limit& limit = *tables->limit();
+    RateLimiter& limit = *tables->limiter();
     REQUIRE(adds(limit, 4));
-    REQUIRE(draws(limit, 2));
+    REQUIRE(takes_samples(limit, 2));
     const Gate done;
     killed = killed_at_change(stores, [&] {
       limit.take_inserts(1, 3, at_once()).value();
@@ -281,7 +282,7 @@ TEST_CASE("Who is killed before any store of a count leaves exactly what was use
     CHECK(limit.samples() == 2);
     REQUIRE(limit.take_inserts(1, 50, at_once()).value() == 9 - used);
     limit.give_back_inserts(9 - used);
-    REQUIRE(draws(limit, 11 + used));
+    REQUIRE(takes_samples(limit, 11 + used));
   }
   CHECK(stores > 12);
 }

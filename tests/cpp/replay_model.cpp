@@ -69,9 +69,9 @@ class Trial {
     const std::size_t length = 1 + below(12), stride = 1 + below(3), count = 10;
     const auto mask = std::make_unique<bool[]>(count * length);
     std::vector<std::uint64_t> indices(count * length);
-    replay::Sequences sequences(store_, {.length = length, .stride = stride}, random_());
-    const Status drawn = sequences.draw(indices, {mask.get(), count * length});
-    if (there == 0) return drawn.code() == Code::kEmpty;
+    replay::SequenceSampler sequences(store_, {.length = length, .stride = stride}, random_());
+    const Status sampled = sequences.sample(indices, {mask.get(), count * length});
+    if (there == 0) return sampled.code() == Code::kEmpty;
     for (std::size_t at = 0; at < count * length; at += length) {
       std::vector<std::uint64_t> expected;
       for (const ModelWriter& model : models_) {

@@ -1,4 +1,4 @@
-// Rows of a replay buffer: what is added can be read and drawn until it is too old, by every process that has the
+// Rows of a replay buffer: what is added can be read and sampled until it is too old, by every process that has the
 // buffer.
 #include <algorithm>
 #include <atomic>
@@ -85,16 +85,16 @@ TEST_CASE("Rows are drawn with equal chances") {
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 50; ++i) add(writer, i).value();
   Reader reader(store, 42);
-  std::map<std::uint64_t, int> drawn;
+  std::map<std::uint64_t, int> sampled;
   Batch batch(100);
   for (int i = 0; i < 500; ++i) {
     REQUIRE(sample(reader, batch).ok());
     REQUIRE_FALSE(batch.is_torn());
-    for (const std::uint64_t number : batch.number) ++drawn[number];
+    for (const std::uint64_t number : batch.number) ++sampled[number];
   }
-  REQUIRE(drawn.size() == 50);
+  REQUIRE(sampled.size() == 50);
   // 1,000 are expected of each; the deviation is 31.
-  for (const auto& [number, times] : drawn) CHECK((800 < times && times < 1200));
+  for (const auto& [number, times] : sampled) CHECK((800 < times && times < 1200));
 }
 
 TEST_CASE("Nothing can be drawn from a buffer without rows") {

@@ -8,7 +8,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 using replay::Partial;
-using replay::Sequences;
+using replay::SequenceSampler;
 
 namespace {
 
@@ -19,7 +19,7 @@ struct Drawn {
 
   explicit Drawn(std::size_t rows)
       : indices(rows, 77), number(rows, 77), small(5 * rows), large(512 * rows), mask(new bool[rows]), size(rows) {}
-  Status sample(Sequences& sequences, const replay::Gather& gather) {
+  Status sample(SequenceSampler& sequences, const replay::Gather& gather) {
     const std::array<std::byte*, 3> out{reinterpret_cast<std::byte*>(number.data()),
                                         reinterpret_cast<std::byte*>(small.data()),
                                         reinterpret_cast<std::byte*>(large.data())};
@@ -37,21 +37,21 @@ TEST_CASE("A sequence is rows of one episode, and what it lacks is masked and ze
     add(other, 1'000'000 + i).value();
   }
   const auto gather = replay::Gather::of_rows(store).value();
-  Sequences sequences(store, {.length = 5}, 3);
-  Drawn drawn(5 * 100);
+  SequenceSampler sequences(store, {.length = 5}, 3);
+  Drawn sampled(5 * 100);
   std::map<std::size_t, int> lengths;
-  REQUIRE(drawn.sample(sequences, gather).ok());
-  for (std::size_t at = 0; at < drawn.size; at += 5) {
+  REQUIRE(sampled.sample(sequences, gather).ok());
+  for (std::size_t at = 0; at < sampled.size; at += 5) {
     std::size_t rows = 0;
     for (std::size_t row = 0; row < 5; ++row) {
-      if (!drawn.mask[at + row]) {
-        CHECK(drawn.number[at + row] == 0);
-        CHECK(drawn.indices[at + row] == 0);
+      if (!sampled.mask[at + row]) {
+        CHECK(sampled.number[at + row] == 0);
+        CHECK(sampled.indices[at + row] == 0);
         continue;
       }
       CHECK(rows++ == row);
-      CHECK(drawn.number[at + row] == drawn.number[at] + row);
-      CHECK(drawn.large[512 * (at + row) + 511] == drawn.number[at + row]);
+      CHECK(sampled.number[at + row] == sampled.number[at] + row);
+      CHECK(sampled.large[512 * (at + row) + 511] == sampled.number[at + row]);
     }
     ++lengths[rows];
   }
@@ -64,14 +64,14 @@ TEST_CASE("Where a shorter sequence is refused, all are as long as asked for, an
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 60; ++i) add(writer, i, {.done = i % 10 == 9}).value();
   const auto gather = replay::Gather::of_rows(store).value();
-  Sequences sequences(store, {.length = 3, .stride = 4, .partial = Partial::kRefuse}, 3);
-  Drawn drawn(3 * 2'000);
-  REQUIRE(drawn.sample(sequences, gather).ok());
+  SequenceSampler sequences(store, {.length = 3, .stride = 4, .partial = Partial::kRefuse}, 3);
+  Drawn sampled(3 * 2'000);
+  REQUIRE(sampled.sample(sequences, gather).ok());
   std::map<std::uint64_t, int> first;
-  for (std::size_t at = 0; at < drawn.size; at += 3) {
-    CHECK((drawn.mask[at] && drawn.mask[at + 1] && drawn.mask[at + 2]));
-    CHECK(drawn.number[at + 2] == drawn.number[at] + 8);
-    ++first[drawn.number[at]];
+  for (std::size_t at = 0; at < sampled.size; at += 3) {
+    CHECK((sampled.mask[at] && sampled.mask[at + 1] && sampled.mask[at + 2]));
+    CHECK(sampled.number[at + 2] == sampled.number[at] + 8);
+    ++first[sampled.number[at]];
   }
   CHECK(first.size() == 12);                                                      // the first two of each episode
   for (const auto& [number, times] : first) CHECK((100 < times && times < 240));  // 167 are expected
@@ -81,17 +81,17 @@ TEST_CASE("Sequences that cannot be are refused, and where no episode is long en
   const auto store = new_store({.capacity = 200, .rows_per_place = 4});
   std::vector<std::uint64_t> indices(8);
   const auto mask = std::make_unique<bool[]>(8);
-  const auto draw = [&](const replay::SequenceOptions& options) {
-    return Sequences(store, options, 1).draw(indices, {mask.get(), 8});
+  const auto sample = [&](const replay::SequenceOptions& options) {
+    return SequenceSampler(store, options, 1).sample(indices, {mask.get(), 8});
   };
-  CHECK(draw({.length = 0}).code() == Code::kInvalid);
-  CHECK(draw({.length = 4, .stride = 0}).code() == Code::kInvalid);
-  CHECK(draw({.length = 3}).code() == Code::kInvalid);
-  CHECK(draw({.length = 4}).code() == Code::kEmpty);
+  CHECK(sample({.length = 0}).code() == Code::kInvalid);
+  CHECK(sample({.length = 4, .stride = 0}).code() == Code::kInvalid);
+  CHECK(sample({.length = 3}).code() == Code::kInvalid);
+  CHECK(sample({.length = 4}).code() == Code::kEmpty);
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 30; ++i) add(writer, i, {.done = i % 3 == 2}).value();
-  CHECK(draw({.length = 4}).ok());
-  const Status refused = draw({.length = 4, .partial = Partial::kRefuse});
+  CHECK(sample({.length = 4}).ok());
+  const Status refused = sample({.length = 4, .partial = Partial::kRefuse});
   CHECK(refused.code() == Code::kEmpty);
   CHECK(refused.error().message.find("4 in its episode") != std::string::npos);
 }
@@ -106,16 +106,16 @@ TEST_CASE("Sequences are whole while others write over the oldest rows") {
   Writer writer(store, 2);
   for (std::uint64_t i = 0; i < 16; ++i) add(writer, 1'000'000 + i, {.done = i == 15}).value();
   const auto gather = replay::Gather::of_rows(store).value();
-  Sequences sequences(store, {.length = 8}, 3);
-  Drawn drawn(8 * 16);
+  SequenceSampler sequences(store, {.length = 8}, 3);
+  Drawn sampled(8 * 16);
   for (int i = 0; i < 500; ++i) {
-    REQUIRE(drawn.sample(sequences, gather).ok());
-    for (std::size_t at = 0; at < drawn.size; ++at) {
+    REQUIRE(sampled.sample(sequences, gather).ok());
+    for (std::size_t at = 0; at < sampled.size; ++at) {
       const std::uint64_t first = at / 8 * 8;
-      const std::uint64_t expected = drawn.mask[at] ? drawn.number[first] + (at - first) : 0;
-      const bool whole = drawn.number[at] == expected && drawn.large[512 * at + 500] == expected;
+      const std::uint64_t expected = sampled.mask[at] ? sampled.number[first] + (at - first) : 0;
+      const bool whole = sampled.number[at] == expected && sampled.large[512 * at + 500] == expected;
       if (!whole) CHECK(whole);
-      if (drawn.mask[at] && at > first) CHECK((drawn.number[at] >= 1'000'000 || drawn.number[at] % 16 != 0));
+      if (sampled.mask[at] && at > first) CHECK((sampled.number[at] >= 1'000'000 || sampled.number[at] % 16 != 0));
     }
     add(writer, 2'000'000 + static_cast<std::uint64_t>(i), {.done = true}).value();
   }
@@ -128,12 +128,12 @@ TEST_CASE("A draw of sequences ends if damaged words hide all rows") {
   Writer writer(store, 1);
   for (std::uint64_t i = 1; i <= 60; ++i) add(writer, i).value();
   const auto gather = replay::Gather::of_rows(store).value();
-  Sequences sequences(store, {.length = 5}, 3);
-  Drawn drawn(5 * 10);
+  SequenceSampler sequences(store, {.length = 5}, 3);
+  Drawn sampled(5 * 10);
   REQUIRE(store->size() == 60);
   auto& header = header_of(*store);
   auto* progress =
       reinterpret_cast<std::atomic<std::uint64_t>*>(reinterpret_cast<std::byte*>(&header) + header.progress_offset);
   for (std::uint64_t place = 0; place < store->shape().places; ++place) progress[place].store(0);
-  CHECK(drawn.sample(sequences, gather).code() == Code::kEmpty);
+  CHECK(sampled.sample(sequences, gather).code() == Code::kEmpty);
 }

@@ -1,11 +1,11 @@
-// Writers, updaters and drawers of tables killed anywhere, or all at work at once: what is drawn is there, the sums are
-// those of the leaves, and nobody is held up.
+// Writers, updaters and samplers of tables killed anywhere, or all at work at once: what is sampled is there, the sums
+// are those of the leaves, and nobody is held up.
 #include <atomic>
 #include <map>
 #include <thread>
 
 #include "support/catch2.h"
-#include "support/draws.h"
+#include "support/samples.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -19,33 +19,33 @@ double sum_of(const Tables& tables) {
   for (std::uint64_t slot = 0; slot < tables[0].leaves().slots(); ++slot) sum += tables[0].leaves().weight(slot);
   return sum;
 }
-// What the drawer takes for the sum of all weights.
-double sum_known_to(replay::Drawer& drawer) {
-  Draws one(1);
-  one.from(drawer).value();
+// What the sampler takes for the sum of all weights.
+double sum_known_to(replay::Sampler& sampler) {
+  Samples one(1);
+  one.from(sampler).value();
   double probability = 0;
-  drawer.describe(one.picks(), {&probability, 1}, {}, 1, false);
+  sampler.describe(one.sample(), {&probability, 1}, {}, 1, false);
   return one.weights[0] / probability;
 }
-bool is_good_draw(const Tables& tables, replay::Drawer& drawer, std::size_t rows = 32) {
-  Draws draws(rows);
-  if (!draws.from(drawer).ok()) return false;
+bool is_good_draw(const Tables& tables, replay::Sampler& sampler, std::size_t rows = 32) {
+  Samples samples(rows);
+  if (!samples.from(sampler).ok()) return false;
   for (std::size_t i = 0; i < rows; ++i) {
-    const auto number = row_at(tables.store(), draws.indices[i]);
-    if (!number && tables.store()->has_row(draws.indices[i] / tables.store()->shape().rows_per_place,
-                                           draws.indices[i] % tables.store()->shape().rows_per_place)) {
+    const auto number = row_at(tables.store(), samples.indices[i]);
+    if (!number && tables.store()->has_row(samples.indices[i] / tables.store()->shape().rows_per_place,
+                                           samples.indices[i] % tables.store()->shape().rows_per_place)) {
       return false;  // torn
     }
   }
   return true;
 }
-void update_some(Tables& tables, replay::Drawer& drawer, replay::Random& random, bool as_own) {
-  Draws draws(16);
-  if (!draws.from(drawer).ok()) return;
+void update_some(Tables& tables, replay::Sampler& sampler, replay::Random& random, bool as_own) {
+  Samples samples(16);
+  if (!samples.from(sampler).ok()) return;
   std::vector<double> priorities(16);
   for (double& priority : priorities) priority = random.unit();
   bool applied[16];
-  tables.update(0, draws.indices, priorities, applied, as_own ? drawer.watch() : nullptr).value();
+  tables.update(0, samples.indices, priorities, applied, as_own ? sampler.watch() : nullptr).value();
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ void update_some(Tables& tables, replay::Drawer& drawer, replay::Random& random,
 TEST_CASE("A drawer's sum is that of the leaves, whoever changed them, after any number of changes") {
   const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
   Writer writer(tables->store(), 1, tables.get());
-  const auto one = new_drawer(tables, 0, 1), other = new_drawer(tables, 0, 2);
+  const auto one = new_sampler(tables, 0, 1), other = new_sampler(tables, 0, 2);
   replay::Random random(5);
   for (std::uint64_t i = 0; i < 2000; ++i) add_row(writer, i, static_cast<float>(random.unit()));
   for (std::uint64_t i = 0; i < 3000; ++i) {
@@ -69,17 +69,17 @@ TEST_CASE("After a hundred million changes the sum is right to a billionth", "[.
   const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
   Writer writer(tables->store(), 1, tables.get());
   for (std::uint64_t i = 0; i < 2000; ++i) add_row(writer, i);
-  const auto drawer = new_drawer(tables);
-  Draws draws(1000);
+  const auto sampler = new_sampler(tables);
+  Samples samples(1000);
   std::vector<double> priorities(1000);
   const auto applied = std::make_unique<bool[]>(1000);
   replay::Random random(5);
   for (int i = 0; i < 100'000; ++i) {
-    REQUIRE(draws.from(*drawer).ok());
+    REQUIRE(samples.from(*sampler).ok());
     for (double& priority : priorities) priority = 1e3 * random.unit();
-    tables->update(0, draws.indices, priorities, {applied.get(), 1000}, drawer->watch()).value();
+    tables->update(0, samples.indices, priorities, {applied.get(), 1000}, sampler->watch()).value();
   }
-  CHECK(sum_known_to(*drawer) == Approx(sum_of(*tables)).epsilon(1e-9));
+  CHECK(sum_known_to(*sampler) == Approx(sum_of(*tables)).epsilon(1e-9));
 }
 
 TEST_CASE("Weights are those of a plain map, whatever is added, changed, drawn and left behind") {
@@ -88,7 +88,7 @@ TEST_CASE("Weights are those of a plain map, whatever is added, changed, drawn a
   replay::Random random(seed);
   const auto tables = new_tables({.capacity = 100, .rows_per_place = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
-  const auto drawer = new_drawer(tables, 0, seed);
+  const auto sampler = new_sampler(tables, 0, seed);
   std::map<std::uint64_t, float> model;
   double largest = 1;
   for (std::uint64_t i = 0; i < 3000; ++i) {
@@ -114,10 +114,10 @@ TEST_CASE("Weights are those of a plain map, whatever is added, changed, drawn a
     std::erase_if(model, [&](const auto& row) { return !tables->store()->is_in_window(row.first / 4); });
     REQUIRE(tables->max_priority(0) == largest);
     for (const auto& [index, weight] : model) REQUIRE(weight_at(*tables, index) == weight);
-    Draws draws(4);
+    Samples samples(4);
     if (model.empty()) continue;
-    REQUIRE(draws.from(*drawer).ok());
-    for (std::size_t at = 0; at < 4; ++at) REQUIRE(model.at(draws.indices[at]) == draws.weights[at]);
+    REQUIRE(samples.from(*sampler).ok());
+    for (std::size_t at = 0; at < 4; ++at) REQUIRE(model.at(samples.indices[at]) == samples.weights[at]);
   }
 }
 
@@ -135,18 +135,18 @@ TEST_CASE("Threads that add, update and draw see rows that are there") {
   }
   for (std::uint64_t seed = 1; seed <= 2; ++seed) {
     threads.emplace_back([&, seed] {
-      const auto drawer = new_drawer(tables, 0, seed);
+      const auto sampler = new_sampler(tables, 0, seed);
       replay::Random random(seed);
       for (int i = 0; i < 500; ++i) {
-        update_some(*tables, *drawer, random, i % 2 == 0);
-        good = good && is_good_draw(*tables, *drawer);
+        update_some(*tables, *sampler, random, i % 2 == 0);
+        good = good && is_good_draw(*tables, *sampler);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(good);
-  const auto drawer = new_drawer(tables);
-  CHECK(sum_known_to(*drawer) == Approx(sum_of(*tables)).epsilon(1e-9));
+  const auto sampler = new_sampler(tables);
+  CHECK(sum_known_to(*sampler) == Approx(sum_of(*tables)).epsilon(1e-9));
 }
 
 TEST_CASE("Writers, updaters and drawers that are killed all the time leave rows that others draw") {
@@ -154,7 +154,7 @@ TEST_CASE("Writers, updaters and drawers that are killed all the time leave rows
                                  {kByPriority, {.kind = SamplerKind::kUniform, .max_times = 3}});
   Writer first(tables->store(), 9, tables.get());
   for (std::uint64_t i = 0; i < 100; ++i) add_row(first, i);
-  const auto drawer = new_drawer(tables);
+  const auto sampler = new_sampler(tables);
   replay::Random random(3);
   for (std::uint64_t round = 0; round < 40; ++round) {
     const std::uint64_t delay_us = random.below(10'000);
@@ -164,18 +164,18 @@ TEST_CASE("Writers, updaters and drawers that are killed all the time leave rows
       return true;
     });
     Child updater([&] {
-      const auto own = new_drawer(tables, 0, round), once = new_drawer(tables, 1, round);
+      const auto own = new_sampler(tables, 0, round), once = new_sampler(tables, 1, round);
       replay::Random numbers(round);
       for (;;) {
         update_some(*tables, *own, numbers, true);
-        Draws draws(8);
-        if (draws.from(*once).ok() && numbers.below(2) == 0) once->put_back(draws.picks());
+        Samples samples(8);
+        if (samples.from(*once).ok() && numbers.below(2) == 0) once->put_back(samples.sample());
       }
       return true;
     });
     const std::int64_t until = platform::monotonic_ns() + static_cast<std::int64_t>(delay_us) * 1000;
     do {
-      REQUIRE(is_good_draw(*tables, *drawer));
+      REQUIRE(is_good_draw(*tables, *sampler));
     } while (platform::monotonic_ns() < until);
     writer.kill_and_wait();
     updater.kill_and_wait();
@@ -183,9 +183,9 @@ TEST_CASE("Writers, updaters and drawers that are killed all the time leave rows
     REQUIRE(tables->store()->arena()->reconcile(patience()).ok());
   }
   for (std::uint64_t i = 0; i < 600; ++i) add_row(first, i);
-  const auto fresh = new_drawer(tables);
+  const auto fresh = new_sampler(tables);
   CHECK(sum_known_to(*fresh) == Approx(sum_of(*tables)).epsilon(1e-9));
-  Draws all(tables->store()->size());
+  Samples all(tables->store()->size());
   CHECK(all.from(*fresh, true).ok());
 }
 
@@ -199,33 +199,33 @@ TEST_CASE("Who is killed before any store of a table leaves rows that others add
     Writer writer(tables->store(), 1, tables.get());
     std::vector<std::uint64_t> indices;
     for (std::uint64_t i = 0; i < 20; ++i) indices.push_back(add_row(writer, i));
-    const auto drawer = new_drawer(tables), once = new_drawer(tables, 1);
-    REQUIRE(is_good_draw(*tables, *drawer));
+    const auto sampler = new_sampler(tables), once = new_sampler(tables, 1);
+    REQUIRE(is_good_draw(*tables, *sampler));
     killed = killed_at_change(stores, [&] {
       Writer own(tables->store(), 2, tables.get());
       for (std::uint64_t i = 0; i < 3; ++i) add_row(own, i, 3.0f);
-      const auto mine = new_drawer(tables, 0, 3), order = new_drawer(tables, 1, 3);
+      const auto mine = new_sampler(tables, 0, 3), order = new_sampler(tables, 1, 3);
       update(*tables, {indices[15], indices[16]}, {5.0, 6.0}).value();
-      Draws draws(3);
-      draws.from(*order).value();
-      order->put_back(draws.picks());
-      draws.from(*order).value();
-      draws.from(*mine).value();
+      Samples samples(3);
+      samples.from(*order).value();
+      order->put_back(samples.sample());
+      samples.from(*order).value();
+      samples.from(*mine).value();
     });
     INFO("killed at change " << stores);
     tables->store()->arena()->participants().check(0);
     REQUIRE(tables->store()->arena()->reconcile(patience()).ok());
-    REQUIRE(is_good_draw(*tables, *drawer));
+    REQUIRE(is_good_draw(*tables, *sampler));
     REQUIRE(update(*tables, {indices[17]}, {50.0}).value()[0] == tables->store()->is_in_window(indices[17] / 4));
     for (std::uint64_t i = 0; i < 30; ++i) add_row(writer, 100 + i);
-    REQUIRE(is_good_draw(*tables, *drawer));
-    Draws one(1);
+    REQUIRE(is_good_draw(*tables, *sampler));
+    Samples one(1);
     std::uint64_t last = 0;
     while (one.from(*once).ok()) {
       REQUIRE(one.indices[0] > last);
       last = one.indices[0];
     }
-    REQUIRE(sum_known_to(*new_drawer(tables)) == Approx(sum_of(*tables)).epsilon(1e-9));
+    REQUIRE(sum_known_to(*new_sampler(tables)) == Approx(sum_of(*tables)).epsilon(1e-9));
   }
   CHECK(stores > 60);
 }

@@ -52,7 +52,7 @@ TEST_CASE("The exponent and eps of a sampler make the weight, and the priority c
     CHECK((*tables)[0].priority_of(weight) == Approx(priority).margin(1e-6));
     CHECK((*tables)[1].priority_of((*tables)[1].weight_of(priority)) == Approx(priority));
   }
-  CHECK((*tables)[1].weight_of(0) > 0);  // rows without priority may be drawn, when there are no others
+  CHECK((*tables)[1].weight_of(0) > 0);  // rows without priority may be sampled, when there are no others
 }
 
 TEST_CASE("An update changes the rows that are there and says which") {
@@ -138,11 +138,11 @@ TEST_CASE("After a clear no row is there, nor the weight of one, and rows are ad
   for (std::uint64_t i = 0; i < 30; ++i) before.push_back(add_row(writer, i, 5.0f));
   REQUIRE(tables->clear(patience()).ok());
   CHECK(tables->store()->size() == 0);
-  CHECK(tables->limit()->inserts() == 0);
+  CHECK(tables->limiter()->inserts() == 0);
   for (const std::uint64_t index : before) CHECK(weight_at(*tables, index) == 0);
   const std::uint64_t index = add_row(writer, 1);
   CHECK(weight_at(*tables, index) == 5.0f);  // the largest priority stays
-  CHECK(tables->limit()->inserts() == 1);
+  CHECK(tables->limiter()->inserts() == 1);
   CHECK(tables->store()->size() == 1);
 }
 

@@ -152,7 +152,7 @@ void bind_channel(py::module_& module) {
     const WithoutGil unlocked;
     Channel::leave_all();
     broadcast::Ring::leave_all();
-    replay::Attendance::leave_all();
+    replay::BufferMembers::leave_all();
   });
   module.def("forget_exit", [] { set_exiting(false); });
   module.def(

@@ -20,7 +20,7 @@ using platform::WaitContext;
 namespace {
 
 // Memory for a batch. Throws pybind11::value_error, with the numbers, where there is none.
-replay::Batch planned(const std::shared_ptr<Replay>& replay, const replay::DrawTerms& terms, bool has_data) try {
+replay::Batch planned(const std::shared_ptr<Replay>& replay, const replay::SampleTerms& terms, bool has_data) try {
   return replay::Batch(replay->buffer, *replay->pool, terms, has_data);
 } catch (const std::bad_alloc&) {
   std::string rows = std::to_string(terms.rows);
@@ -33,13 +33,13 @@ replay::Batch planned(const std::shared_ptr<Replay>& replay, const replay::DrawT
 
 }  // namespace
 
-ReplayBatch::ReplayBatch(const std::shared_ptr<Replay>& replay, const replay::DrawTerms& terms,
+ReplayBatch::ReplayBatch(const std::shared_ptr<Replay>& replay, const replay::SampleTerms& terms,
                          const platform::Deadline& deadline, std::span<std::byte* const> out)
     : replay_(replay), batch_(planned(replay, terms, out.empty())) {
   const bool is_long = batch_.copied_bytes() > platform::kLongCopyBytes || terms.threads > 1;
   Status drawn = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     UntilClosed until(hooks, replay_->closed);
-    return batch_.draw(out, WaitContext{deadline, &until});
+    return batch_.sample(out, WaitContext{deadline, &until});
   });
   if (!drawn) {
     raise_waited(drawn.error(), replay_->closed, "this replay buffer was closed in this process");

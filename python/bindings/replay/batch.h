@@ -16,8 +16,8 @@ namespace shmtree::python {
 class __attribute__((visibility("hidden"))) ReplayBatch {  // as pybind11's types are
  public:
   // `out`: arrays for the data, or none. Throws pybind11::error_already_set.
-  ReplayBatch(const std::shared_ptr<Replay>& replay, const replay::DrawTerms& terms, const platform::Deadline& deadline,
-              std::span<std::byte* const> out);
+  ReplayBatch(const std::shared_ptr<Replay>& replay, const replay::SampleTerms& terms,
+              const platform::Deadline& deadline, std::span<std::byte* const> out);
 
   // What is in it, as new arrays on its memory. Throw pybind11::error_already_set.
   pybind11::object data() const;  // not where it was drawn into arrays of others

@@ -115,7 +115,7 @@ std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::si
                                     bool of_buffer, const py::object& out) {
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
-  replay::DrawTerms terms{.rows = n, .table = checked_table(*self, table), .distinct = distinct, .threads = threads};
+  replay::SampleTerms terms{.rows = n, .table = checked_table(*self, table), .distinct = distinct, .threads = threads};
   terms.beta = beta.is_none() ? self->buffer->spec().samplers[table].second.beta : beta.cast<double>();
   terms.of_buffer = of_buffer;
   const Outputs outputs(out);
@@ -129,7 +129,7 @@ std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& sel
                                               bool of_buffer, const py::object& out) {
   platform::Deadline deadline;
   if (!parse_deadline(nullptr, timeout.ptr(), &deadline)) throw py::error_already_set();
-  replay::DrawTerms terms{.rows = n, .distinct = distinct, .threads = threads};
+  replay::SampleTerms terms{.rows = n, .distinct = distinct, .threads = threads};
   terms.any_first = table < 0;
   if (!terms.any_first) terms.table = checked_table(*self, static_cast<std::size_t>(table));
   terms.beta = beta.is_none() ? self->buffer->spec().samplers[terms.table].second.beta : beta.cast<double>();
@@ -144,7 +144,7 @@ std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& sel
 // Ends the waits of those who draw from this object.
 void close(Replay& self) {
   self.closed = true;
-  self.buffer->drawing().end();
+  self.buffer->sampling().end();
   self.buffer->tables()->wake_all();
 }
 
@@ -159,7 +159,7 @@ void clear(const Replay& self) {
 
 // Of rows that were drawn since the last call.
 void add_drawn(replay::Buffer& buffer, py::dict& out) {
-  const replay::DrawnRows::Totals drawn = buffer.drawn().take();
+  const replay::SampleStatistics::Totals drawn = buffer.statistics().take();
   const double rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
   out["drawn"] = drawn.rows;
   out["age_mean"] = drawn.ages / rows;
@@ -179,8 +179,8 @@ py::dict stats(const Replay& self) {
                "chunks"_a = window.tail - window.head, "chunks_opened"_a = window.tail - 1, "samples"_a = samples);
   add_drawn(*self.buffer, out);
   const replay::Waiters waiters = replay::waiters_of(*buffer.store());
-  out["waiting"] = py::dict("add"_a = waiters.adding, "sample"_a = waiters.drawing);
-  if (const replay::Limit* const limit = buffer.tables()->limit()) {
+  out["waiting"] = py::dict("add"_a = waiters.adding, "sample"_a = waiters.sampling);
+  if (const replay::RateLimiter* const limit = buffer.tables()->limiter()) {
     out["inserted"] = limit->inserts();
     out["sampled"] = limit->samples();
   }
@@ -255,10 +255,10 @@ py::tuple rows_at(const Replay& self, py::handle indices) {
 
 // The weights of all rows together, and the least one where it is asked for: of samplers that draw by weight.
 std::tuple<double, double> weigh(Replay& self, std::size_t table, bool with_least) {
-  auto drawer = replay::BorrowedDrawer::take(*self.buffer, checked_table(self, table));
-  Status done = drawer ? success() : Status(drawer.error());
-  if (drawer) {
-    auto weights = (**drawer).weigh(with_least);
+  auto sampler = replay::BorrowedSampler::take(*self.buffer, checked_table(self, table));
+  Status done = sampler ? success() : Status(sampler.error());
+  if (sampler) {
+    auto weights = (**sampler).weigh(with_least);
     if (weights) return {weights->total, weights->least};
     done = std::move(weights).error();
   }

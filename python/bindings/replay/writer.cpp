@@ -183,7 +183,7 @@ int set_version(PyObject* self, PyObject* value, void*) {
   }
   WriterState& state = state_of(self);
   state.version = version;
-  state.replay->buffer->drawn().meet(version);
+  state.replay->buffer->statistics().meet(version);
   return 0;
 }
 

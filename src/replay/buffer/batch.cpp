@@ -18,53 +18,53 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr std::size_t kMostPieces = 4;  // a batch at work, one being drawn, and two threads
+constexpr std::size_t kMostPieces = 4;  // a batch at work, one being sampled, and two threads
 // What is much larger than asked for stays for those who ask for it.
 constexpr std::size_t kMostWaste = 4;
 // Of so many bytes the machine says that it has them, and kills who uses them.
 constexpr std::size_t kLarge = std::size_t{1} << 30;
 
-bool is_empty(const Status& drawn) {
-  return !drawn && drawn.code() == Code::kEmpty;
+bool is_empty(const Status& sampled) {
+  return !sampled && sampled.code() == Code::kEmpty;
 }
 
-// sample(), again until there is something to be drawn, or all who added were killed.
-template <class Sample>
-Status when_there(const Tables& tables, const WaitContext& wait, Sample sample) {
-  Status drawn = sample();
-  if (!is_empty(drawn)) return drawn;
+// act(), again until there is something to be sampled, or all who added were killed.
+template <class Act>
+Status when_there(const Tables& tables, const WaitContext& wait, Act act) {
+  Status sampled = act();
+  if (!is_empty(sampled)) return sampled;
   const auto& store = *tables.store();
   const auto ready = [&] {
-    drawn = sample();
-    return !is_empty(drawn);
+    sampled = act();
+    return !is_empty(sampled);
   };
-  const auto attend = [&](bool) -> Result<bool> {
-    Status attended = tables.adders() == nullptr ? success() : tables.adders()->check();
-    if (attended) return false;
+  const auto check_members = [&](bool) -> Result<bool> {
+    Status alive = tables.writers() == nullptr ? success() : tables.writers()->check();
+    if (alive) return false;
     if (ready()) return true;  // what the last of them added came before they died
-    return std::move(attended).error();
+    return std::move(alive).error();
   };
   const memory::SleepReason reason{store.arena()->participants(), memory::WaitFor::kRows, memory::pack(store.block())};
   memory::EventWait waiting(store.ready(), reason, wait);
-  auto came = memory::wait_until(waiting, wait, "rows", ready, attend);
+  auto came = memory::wait_until(waiting, wait, "rows", ready, check_members);
   memory::notify(store.ready());  // others wait for the same rows
-  return came ? std::move(drawn) : std::move(came).error();
+  return came ? std::move(sampled) : std::move(came).error();
 }
 
-// The same where so many may be drawn only.
-template <class Sample>
-Status within_limit(const Buffer& buffer, std::size_t count, const WaitContext& wait, Sample sample) {
-  Limit* const limit = buffer.tables()->limit();
-  if (limit == nullptr) return when_there(*buffer.tables(), wait, sample);
-  Status taken = limit->take_samples(count, wait);
+// The same where so many may be sampled only.
+template <class Act>
+Status within_limit(const Buffer& buffer, std::size_t count, const WaitContext& wait, Act act) {
+  RateLimiter* const limiter = buffer.tables()->limiter();
+  if (limiter == nullptr) return when_there(*buffer.tables(), wait, act);
+  Status taken = limiter->take_samples(count, wait);
   if (!taken) return taken;
-  Status drawn = when_there(*buffer.tables(), wait, sample);
-  if (drawn) {
-    limit->use_samples(count);
+  Status sampled = when_there(*buffer.tables(), wait, act);
+  if (sampled) {
+    limiter->use_samples(count);
   } else {
-    limit->give_back_samples(count);
+    limiter->give_back_samples(count);
   }
-  return drawn;
+  return sampled;
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ std::size_t Batch::row_bytes(const Buffer& buffer) noexcept {
   return bytes;
 }
 
-Batch::Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const DrawTerms& terms, bool has_data)
+Batch::Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const SampleTerms& terms, bool has_data)
     : buffer_(std::move(buffer)), terms_(terms) {
   check_size();
   plan(has_data);
@@ -167,64 +167,64 @@ std::uint64_t Batch::copied_bytes() const noexcept {
   return row_bytes * terms_.all_rows();
 }
 
-Status Batch::draw(std::span<std::byte* const> out, const WaitContext& wait) {
+Status Batch::sample(std::span<std::byte* const> out, const WaitContext& wait) {
   if (terms_.length != 0 && buffer_->spec().ends_unknown) return no_ends("sample_sequences");
-  if (Status joined = buffer_->drawing().begin(); !joined) return joined;
+  if (Status joined = buffer_->sampling().begin(); !joined) return joined;
   std::vector<std::byte*> places(outputs());
   for (std::size_t i = 0; i < places.size(); ++i) places[i] = i < out.size() ? out[i] : output(i);
-  Status drawn = terms_.length == 0 ? draw_rows(places, wait) : draw_sequences(places, wait);
+  Status sampled = terms_.length == 0 ? sample_rows(places, wait) : sample_sequences(places, wait);
   newest_ = buffer_->newest();
-  if (drawn) {
+  if (sampled) {
     const auto versions = numbers<std::int64_t>(kOutputs + buffer_->spec().data_outputs());
-    buffer_->drawn().add(indices(), versions, mask(), newest_);
+    buffer_->statistics().add(indices(), versions, mask(), newest_);
   }
-  return drawn;
+  return sampled;
 }
 
-Status Batch::draw_rows(std::span<std::byte* const> places, const WaitContext& wait) {
-  auto drawer = BorrowedDrawer::take(*buffer_, terms_.table);
-  if (!drawer) return std::move(drawer).error();
-  const Picks picks{indices(), numbers<float>(kWeights)};
-  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
-    return (**drawer).draw_and_copy(buffer_->gather(), picks, places, terms_.distinct, terms_.threads);
+Status Batch::sample_rows(std::span<std::byte* const> places, const WaitContext& wait) {
+  auto sampler = BorrowedSampler::take(*buffer_, terms_.table);
+  if (!sampler) return std::move(sampler).error();
+  const Sample chosen{indices(), numbers<float>(kWeights)};
+  Status sampled = within_limit(*buffer_, terms_.rows, wait, [&] {
+    return (**sampler).sample_and_copy(buffer_->gather(), chosen, places, terms_.distinct, terms_.threads);
   });
-  if (drawn) (**drawer).describe(picks, probabilities(), importances(), terms_.beta, terms_.of_buffer);
-  return drawn;
+  if (sampled) (**sampler).describe(chosen, probabilities(), importances(), terms_.beta, terms_.of_buffer);
+  return sampled;
 }
 
-Status Batch::draw_sequences(std::span<std::byte* const> places, const WaitContext& wait) {
+Status Batch::sample_sequences(std::span<std::byte* const> places, const WaitContext& wait) {
   if (!terms_.any_first) {
-    auto drawer = BorrowedDrawer::take(*buffer_, terms_.table);
-    if (!drawer) return std::move(drawer).error();
-    return draw_sequences_of(**drawer, places, wait);
+    auto sampler = BorrowedSampler::take(*buffer_, terms_.table);
+    if (!sampler) return std::move(sampler).error();
+    return sample_sequences_of(**sampler, places, wait);
   }
   if (terms_.distinct) {
-    const DrawerPtr any = make_uniform_drawer(buffer_->tables(), terms_.table, buffer_->new_seed());
-    return draw_sequences_of(*any, places, wait);
+    const SamplerPtr any = make_uniform_sampler(buffer_->tables(), terms_.table, buffer_->new_seed());
+    return sample_sequences_of(*any, places, wait);
   }
   const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
-  Sequences sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
-  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
+  SequenceSampler sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
+  Status sampled = within_limit(*buffer_, terms_.rows, wait, [&] {
     return sequences.sample(buffer_->gather(), indices(), mask(), places, terms_.threads);
   });
-  if (drawn) (*buffer_->tables())[terms_.table].count_samples(terms_.rows);
-  return drawn;
+  if (sampled) (*buffer_->tables())[terms_.table].count_samples(terms_.rows);
+  return sampled;
 }
 
 // What is known of the first rows is told of all.
-Status Batch::draw_sequences_of(Drawer& drawer, std::span<std::byte* const> places, const WaitContext& wait) {
+Status Batch::sample_sequences_of(Sampler& sampler, std::span<std::byte* const> places, const WaitContext& wait) {
   const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
-  Sequences sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
+  SequenceSampler sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
   std::vector<std::uint64_t> firsts(terms_.rows);
   std::vector<float> weights(terms_.rows);
-  const Picks picks{firsts, weights};
-  Status drawn = within_limit(*buffer_, terms_.rows, wait, [&] {
-    return sequences.sample(drawer, picks, terms_.distinct, buffer_->gather(), indices(), mask(), places,
+  const Sample chosen{firsts, weights};
+  Status sampled = within_limit(*buffer_, terms_.rows, wait, [&] {
+    return sequences.sample(sampler, chosen, terms_.distinct, buffer_->gather(), indices(), mask(), places,
                             terms_.threads);
   });
-  if (!drawn || terms_.any_first) return drawn;
+  if (!sampled || terms_.any_first) return sampled;
   const auto first = [&](auto all) { return all.first(all.empty() ? 0 : terms_.rows); };
-  drawer.describe(picks, first(probabilities()), first(importances()), terms_.beta, terms_.of_buffer);
+  sampler.describe(chosen, first(probabilities()), first(importances()), terms_.beta, terms_.of_buffer);
   std::ranges::copy(weights, numbers<float>(kWeights).begin());
   const auto spread = [&](auto all) {
     for (std::size_t i = all.size(); i-- > 0;) all[i] = all[i / terms_.length];
@@ -232,7 +232,7 @@ Status Batch::draw_sequences_of(Drawer& drawer, std::span<std::byte* const> plac
   spread(probabilities());
   spread(importances());
   spread(numbers<float>(kWeights));
-  return drawn;
+  return sampled;
 }
 
 void Batch::priorities(std::span<float> out) const noexcept {

@@ -1,4 +1,4 @@
-// A batch that is drawn: its memory, and where in it each of its arrays lies.
+// A batch that is sampled: its memory, and where in it each of its arrays lies.
 //
 // Thread safety: a Batch is for one thread at a time, a BatchPool for any number.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace shmtree::replay {
 
-// Memory that batches are drawn into, and that is used again when nobody has it any more: fresh pages cost more than
+// Memory that batches are sampled into, and that is used again when nobody has it any more: fresh pages cost more than
 // the copy into them.
 class BatchPool : public std::enable_shared_from_this<BatchPool> {
  public:
@@ -41,8 +41,8 @@ class BatchPool : public std::enable_shared_from_this<BatchPool> {
   std::vector<Piece> pieces_;  // the one that was used last at the end
 };
 
-// How rows are drawn.
-struct DrawTerms {
+// How rows are sampled.
+struct SampleTerms {
   std::size_t rows = 0, table = 0;
   bool distinct = false;
   unsigned threads = 1;
@@ -52,9 +52,9 @@ struct DrawTerms {
   std::size_t length = 0;  // 0: single rows
   std::size_t stride = 1;
   bool may_be_partial = true;
-  bool any_first = true;  // they begin with any row, each as likely, and not with those that the table draws
+  bool any_first = true;  // they begin with any row, each as likely, and not with those that the table samples
 
-  // Whether the table draws: then rows are told how likely that was.
+  // Whether the table samples: then rows are told how likely that was.
   bool by_table() const noexcept { return length == 0 || !any_first; }
   std::size_t all_rows() const noexcept { return length == 0 ? rows : rows * length; }
 };
@@ -62,19 +62,20 @@ struct DrawTerms {
 class Batch {
  public:
   static constexpr std::size_t kMostRows = std::size_t{1} << 31;
-  // Of each row that is drawn, with what is told of it.
+  // Of each row that is sampled, with what is told of it.
   static std::size_t row_bytes(const Buffer& buffer) noexcept;
 
   // Memory for it; not for its data when that goes elsewhere. Throws std::bad_alloc.
-  Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const DrawTerms& terms, bool has_data);
+  Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const SampleTerms& terms, bool has_data);
 
-  // Draws. `out`: where the data go, or nothing. Waits for rows, and for permission to draw: kEmpty at the deadline,
-  // kInterrupted, kPeerDied when all who added were killed and it is told (Spec); others as of Sampling and Sequences.
-  Status draw(std::span<std::byte* const> out, const WaitContext& wait);
+  // Samples rows. `out`: where the data go, or nothing. Waits for rows, and for a credit of the rate limiter: kEmpty at
+  // the deadline, kInterrupted, kPeerDied when all who added were killed and it is told (Spec); others as of Sampler
+  // and SequenceSampler.
+  Status sample(std::span<std::byte* const> out, const WaitContext& wait);
   // How many are copied for that.
   std::uint64_t copied_bytes() const noexcept;
 
-  const DrawTerms& terms() const noexcept { return terms_; }
+  const SampleTerms& terms() const noexcept { return terms_; }
   const std::shared_ptr<std::byte>& memory() const noexcept { return memory_; }
   std::size_t bytes() const noexcept { return at_.back(); }
 
@@ -91,7 +92,7 @@ class Batch {
   void priorities(std::span<float> out) const noexcept;
   // An output by its number (Spec::outputs()).
   std::byte* output(std::size_t number) const noexcept { return memory_.get() + at_[kOutputs + number]; }
-  // The index of the row that was added last when it was drawn.
+  // The index of the row that was added last when it was sampled.
   std::int64_t newest() const noexcept { return newest_; }
 
  private:
@@ -101,16 +102,16 @@ class Batch {
   std::size_t outputs() const noexcept { return buffer_->gather().options().outputs.size(); }
   void check_size() const;
   void plan(bool has_data);
-  Status draw_rows(std::span<std::byte* const> places, const WaitContext& wait);
-  Status draw_sequences(std::span<std::byte* const> places, const WaitContext& wait);
-  Status draw_sequences_of(Drawer& drawer, std::span<std::byte* const> places, const WaitContext& wait);
+  Status sample_rows(std::span<std::byte* const> places, const WaitContext& wait);
+  Status sample_sequences(std::span<std::byte* const> places, const WaitContext& wait);
+  Status sample_sequences_of(Sampler& sampler, std::span<std::byte* const> places, const WaitContext& wait);
   template <class Number>
   std::span<Number> numbers(std::size_t part) const noexcept {
     return {reinterpret_cast<Number*>(memory_.get() + at_[part]), at_[part + 1] == at_[part] ? 0 : terms_.all_rows()};
   }
 
   const std::shared_ptr<Buffer> buffer_;
-  const DrawTerms terms_;
+  const SampleTerms terms_;
   std::vector<std::size_t> at_;  // where each part begins; the last is the end
   std::shared_ptr<std::byte> memory_;
   std::int64_t newest_ = 0;

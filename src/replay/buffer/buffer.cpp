@@ -14,38 +14,38 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr std::size_t kMostIdleDrawers = 4;
+constexpr std::size_t kMostIdleSamplers = 4;
 
 }  // namespace
 
-DrawerPool::DrawerPool(std::size_t tables) : idle_(tables) {
-  for (auto& idle : idle_) idle.reserve(kMostIdleDrawers);
+SamplerPool::SamplerPool(std::size_t tables) : idle_(tables) {
+  for (auto& idle : idle_) idle.reserve(kMostIdleSamplers);
 }
 
-std::unique_ptr<Drawer> DrawerPool::take(std::size_t table) noexcept {
+std::unique_ptr<Sampler> SamplerPool::take(std::size_t table) noexcept {
   const std::lock_guard guard(mutex_);
   auto& idle = idle_[table];
   if (idle.empty()) return nullptr;
-  auto drawer = std::move(idle.back());
+  auto sampler = std::move(idle.back());
   idle.pop_back();
-  return drawer;
+  return sampler;
 }
 
-void DrawerPool::give_back(std::size_t table, std::unique_ptr<Drawer> drawer) noexcept {
-  if (drawer == nullptr) return;
+void SamplerPool::give_back(std::size_t table, std::unique_ptr<Sampler> sampler) noexcept {
+  if (sampler == nullptr) return;
   const std::lock_guard guard(mutex_);
   auto& idle = idle_[table];
-  if (idle.size() < kMostIdleDrawers) idle.push_back(std::move(drawer));  // else it goes, behind the mutex
+  if (idle.size() < kMostIdleSamplers) idle.push_back(std::move(sampler));  // else it goes, behind the mutex
 }
 
-Result<BorrowedDrawer> BorrowedDrawer::take(Buffer& buffer, std::size_t table) {
-  auto drawer = buffer.drawers().take(table);
-  if (drawer == nullptr) {
-    auto made = Drawer::make(buffer.tables(), table, buffer.new_seed());
+Result<BorrowedSampler> BorrowedSampler::take(Buffer& buffer, std::size_t table) {
+  auto sampler = buffer.samplers().take(table);
+  if (sampler == nullptr) {
+    auto made = Sampler::make(buffer.tables(), table, buffer.new_seed());
     if (!made) return std::move(made).error();
-    drawer = std::move(*made);
+    sampler = std::move(*made);
   }
-  return BorrowedDrawer(buffer, table, std::move(drawer));
+  return BorrowedSampler(buffer, table, std::move(sampler));
 }
 
 Buffer::Buffer(std::shared_ptr<Tables> tables, Spec spec, Gather gather)
@@ -53,8 +53,8 @@ Buffer::Buffer(std::shared_ptr<Tables> tables, Spec spec, Gather gather)
       spec_(std::move(spec)),
       endings_(spec_),
       gather_(std::move(gather)),
-      drawers_(tables_->size()),
-      drawing_(tables_->drawers()) {
+      samplers_(tables_->size()),
+      sampling_(tables_->samplers()) {
   unsigned char random[16];
   platform::random_bytes(random, sizeof random);
   std::uint64_t seed = 0;
@@ -176,7 +176,7 @@ Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memor
   if (!tables) return std::move(tables).error();
   const Shape& shape = (*tables)->store()->shape();
   if ((*tables)->size() != spec.samplers.size() || shape.ahead != spec.ahead() || shape.finals != spec.has_finals() ||
-      (*tables)->has_attendance() != spec.raises_on_death) {
+      (*tables)->has_members() != spec.raises_on_death) {
     return Error{.code = Code::kIncompatible, .message = "a replay buffer that contradicts itself"};
   }
   return make(std::move(*tables), std::move(spec));
@@ -214,11 +214,11 @@ std::size_t Buffer::priority_table() const noexcept {
 
 Status Buffer::update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                       std::span<bool> applied) {
-  // What a drawer of this process knows of the leaves, it need not look for afterwards.
+  // What a sampler of this process knows of the leaves, it need not look for afterwards.
   const std::size_t own = table == Tables::kAll ? 0 : table;
-  auto drawer = drawers_.take(own);
-  Status updated = tables_->update(table, indices, priorities, applied, drawer ? drawer->watch() : nullptr);
-  drawers_.give_back(own, std::move(drawer));
+  auto sampler = samplers_.take(own);
+  Status updated = tables_->update(table, indices, priorities, applied, sampler ? sampler->watch() : nullptr);
+  samplers_.give_back(own, std::move(sampler));
   return updated;
 }
 

@@ -1,4 +1,4 @@
-// A replay buffer as one object of a process has it: the rows, what they are, and what drawing needs.
+// A replay buffer as one object of a process has it: the rows, what they are, and what sampling needs.
 //
 // Thread safety: any number of threads.
 #pragma once
@@ -23,17 +23,17 @@ struct Room {
   std::uint64_t capacity = 0, chunk = 0, streams = 1;  // rows; rows let go of at once, 0: what suits; writers, about
 };
 
-// Drawers that are not at work, by their tables: what they know of the leaves is worth keeping.
-class DrawerPool {
+// Samplers that are not at work, by their tables: what they know of the leaves is worth keeping.
+class SamplerPool {
  public:
-  explicit DrawerPool(std::size_t tables);
+  explicit SamplerPool(std::size_t tables);
   // Null when there is none.
-  std::unique_ptr<Drawer> take(std::size_t table) noexcept;
-  void give_back(std::size_t table, std::unique_ptr<Drawer> drawer) noexcept;
+  std::unique_ptr<Sampler> take(std::size_t table) noexcept;
+  void give_back(std::size_t table, std::unique_ptr<Sampler> sampler) noexcept;
 
  private:
   platform::ForkSafeMutex mutex_;
-  std::vector<std::vector<std::unique_ptr<Drawer>>> idle_;
+  std::vector<std::vector<std::unique_ptr<Sampler>>> idle_;
 };
 
 class Buffer {
@@ -62,15 +62,15 @@ class Buffer {
   const Endings& endings() const noexcept { return endings_; }
   const Gather& gather() const noexcept { return gather_; }
   std::uint64_t row_bytes() const noexcept { return row_bytes_; }
-  DrawerPool& drawers() noexcept { return drawers_; }
-  DrawnRows& drawn() noexcept { return drawn_; }  // from this object
-  // This object's part in those who draw: it ends with the object, or before.
-  Attending& drawing() noexcept { return drawing_; }
+  SamplerPool& samplers() noexcept { return samplers_; }
+  SampleStatistics& statistics() noexcept { return statistics_; }  // from this object
+  // This object's part in those who sample: it ends with the object, or before.
+  Membership& sampling() noexcept { return sampling_; }
 
-  // Of its draws; another one for each object, unless it was set.
+  // Of its samples; another one for each object, unless it was set.
   std::uint64_t seed() const noexcept { return seed_.load(std::memory_order_relaxed); }
   void set_seed(std::uint64_t seed) noexcept { seed_.store(seed, std::memory_order_relaxed); }
-  // For the draws of one more drawer, or call.
+  // For the samples of one more sampler, or call.
   std::uint64_t new_seed() noexcept;
 
   // The index of the row that was added last, about: the newest place's.
@@ -80,7 +80,7 @@ class Buffer {
   std::uint64_t added() const noexcept;
   // The first sampler with priorities; the first one where none has any.
   std::size_t priority_table() const noexcept;
-  // Tables::update(), of one of them or Tables::kAll, with what a drawer of this process knows.
+  // Tables::update(), of one of them or Tables::kAll, with what a sampler of this process knows.
   Status update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                 std::span<bool> applied);
 
@@ -94,26 +94,26 @@ class Buffer {
   const Gather gather_;
   std::uint64_t row_bytes_ = 0;
   std::atomic<std::uint64_t> seed_{0}, seeds_given_{0};
-  DrawerPool drawers_;
-  DrawnRows drawn_;
-  Attending drawing_;
+  SamplerPool samplers_;
+  SampleStatistics statistics_;
+  Membership sampling_;
 };
 
-// A drawer for one call.
-class BorrowedDrawer {
+// A sampler for one call.
+class BorrowedSampler {
  public:
-  static Result<BorrowedDrawer> take(Buffer& buffer, std::size_t table);
-  BorrowedDrawer(BorrowedDrawer&&) noexcept = default;
-  ~BorrowedDrawer() { buffer_->drawers().give_back(table_, std::move(drawer_)); }
-  Drawer& operator*() noexcept { return *drawer_; }
+  static Result<BorrowedSampler> take(Buffer& buffer, std::size_t table);
+  BorrowedSampler(BorrowedSampler&&) noexcept = default;
+  ~BorrowedSampler() { buffer_->samplers().give_back(table_, std::move(sampler_)); }
+  Sampler& operator*() noexcept { return *sampler_; }
 
  private:
-  BorrowedDrawer(Buffer& buffer, std::size_t table, std::unique_ptr<Drawer> drawer) noexcept
-      : buffer_(&buffer), table_(table), drawer_(std::move(drawer)) {}
+  BorrowedSampler(Buffer& buffer, std::size_t table, std::unique_ptr<Sampler> sampler) noexcept
+      : buffer_(&buffer), table_(table), sampler_(std::move(sampler)) {}
 
   Buffer* buffer_;
   std::size_t table_;
-  std::unique_ptr<Drawer> drawer_;
+  std::unique_ptr<Sampler> sampler_;
 };
 
 }  // namespace shmtree::replay

@@ -1,4 +1,4 @@
-// What was drawn from one object of a replay buffer, for its statistics.
+// What was sampled from one object of a replay buffer, for its statistics.
 //
 // Thread safety: any number of threads.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace shmtree::replay {
 
-class DrawnRows {
+class SampleStatistics {
  public:
   // Sums of ages and of how far versions were behind the newest one that was met by then, and the largest.
   struct Totals {

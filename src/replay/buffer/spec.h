@@ -1,5 +1,5 @@
-// What a buffer is: the nest of its rows, what a batch has of them, and by whom they are drawn. Written into the buffer
-// when it is made, as its note, so that whoever opens it knows; docs/replay-layout.md has the bytes.
+// What a buffer is: the nest of its rows, what a batch has of them, and by whom they are sampled. Written into the
+// buffer when it is made, as its note, so that whoever opens it knows; docs/replay-layout.md has the bytes.
 //
 // Invariants: a Spec that check() or unpack() let through has leaves that are numbered as they come in the nest, each
 // of some bytes; every leaf that it names is there.
@@ -74,7 +74,7 @@ struct Spec {
   bool has_discount() const noexcept { return !next.empty() || n_step > 1; }
   bool has_finals() const noexcept { return !next.empty(); }
   bool says_ends() const noexcept { return done || terminated || truncated; }
-  // Successors that a row needs before it can be drawn.
+  // Successors that a row needs before it can be sampled.
   std::uint64_t ahead() const noexcept { return next.empty() ? n_step - 1u : n_step; }
   std::vector<TableSpec> tables() const;
   const RateLimit* limit_or_null() const noexcept { return limit ? &*limit : nullptr; }

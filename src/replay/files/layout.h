@@ -90,7 +90,7 @@ struct RowsEntry {
 };
 
 // What is said of a place: behind all of them the weights of each table's leaves (float32, `rows_per_place` a place),
-// and how often each was drawn (4 bytes each) where that is limited.
+// and how often each was sampled (4 bytes each) where that is limited.
 struct StateEntry {
   std::uint64_t ticket, first_row, previous, ends, finals, truncated;
   std::uint32_t stream;

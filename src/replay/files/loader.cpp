@@ -404,7 +404,7 @@ Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& 
   }
   if (Status done = way.restore_tables(); !done) return done;
   way.finish();
-  if (tables != nullptr && tables->limit() != nullptr) restore_limit(saved_.header, store, *tables->limit());
+  if (tables != nullptr && tables->limiter() != nullptr) restore_limit(saved_.header, store, *tables->limiter());
   return success();
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -235,7 +235,7 @@ Status Manifest::write(const Folder& folder) {
   return sync_file(file->get(), what);
 }
 
-void save_limit(const Limit& limit, ManifestHeader& out) noexcept {
+void save_limit(const RateLimiter& limit, ManifestHeader& out) noexcept {
   const RateLimit terms = limit.limit();
   out.samples_per_insert = terms.samples_per_insert;
   out.error_buffer = terms.error_buffer;
@@ -244,7 +244,7 @@ void save_limit(const Limit& limit, ManifestHeader& out) noexcept {
   out.samples = limit.samples();
 }
 
-void restore_limit(const ManifestHeader& then, const Store& store, Limit& limit) noexcept {
+void restore_limit(const ManifestHeader& then, const Store& store, RateLimiter& limit) noexcept {
   const RateLimit now = limit.limit();
   const bool is_same = then.samples_per_insert == now.samples_per_insert && then.error_buffer == now.error_buffer &&
                        then.min_size == now.min_size;

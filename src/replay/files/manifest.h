@@ -51,9 +51,9 @@ inline constexpr const char* kNextManifestName = "manifest.new";
 Error corrupt(const platform::Folder& folder, const std::string& name, const std::string& what);
 
 // A rate limit, in the header.
-void save_limit(const Limit& limit, ManifestHeader& out) noexcept;
+void save_limit(const RateLimiter& limit, ManifestHeader& out) noexcept;
 // Of a new buffer that has all its rows, and that nobody else has yet. A limit as it was goes on where it stood;
 // another one begins in the middle of its range.
-void restore_limit(const ManifestHeader& then, const Store& store, Limit& limit) noexcept;
+void restore_limit(const ManifestHeader& then, const Store& store, RateLimiter& limit) noexcept;
 
 }  // namespace shmtree::replay

@@ -70,7 +70,7 @@ Status Saver::describe() {
   header.places_per_state = kStateSlots / shape.rows_per_place;
   header.ahead = static_cast<std::uint16_t>(shape.ahead);
   header.finals = shape.finals ? 1 : 0;
-  if (tables_ != nullptr && tables_->limit() != nullptr) save_limit(*tables_->limit(), header);
+  if (tables_ != nullptr && tables_->limiter() != nullptr) save_limit(*tables_->limiter(), header);
   for (const Leaf& leaf : shape.leaves) next_.leaf_bytes.push_back(leaf.bytes);
   next_.note.assign(store_.note().begin(), store_.note().end());
   for (std::size_t i = 0; tables_ != nullptr && i < tables_->size(); ++i) {

@@ -5,7 +5,7 @@
 //   - Files that the manifest names are whole, and stay until a manifest that does not name them is there for good.
 //   - A row is written from where it lies: what was written counts once the place is found in the window afterwards.
 //   - A buffer that has rows is not saved without any: where most were overwritten meanwhile, those that came are.
-//   - Whoever adds or draws meanwhile waits for nothing: nothing of the buffer is changed, and no lock of it taken.
+//   - Whoever adds or samples meanwhile waits for nothing: nothing of the buffer is changed, and no lock of it taken.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ namespace shmtree::replay {
 
 struct SaveReport {
   std::uint64_t save = 0;     // its number, from 1 on
-  std::uint64_t rows = 0;     // that are in the files and may be drawn
+  std::uint64_t rows = 0;     // that are in the files and may be sampled
   std::uint64_t written = 0;  // bytes
   std::uint64_t bytes = 0;    // of all files
 };

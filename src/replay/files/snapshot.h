@@ -16,7 +16,7 @@ struct Snapshot {
   static Snapshot of(const Store& store);
   // Those that have left the window meanwhile go.
   void forget_before(std::uint64_t head);
-  // That may be drawn.
+  // That may be sampled.
   std::uint64_t rows() const noexcept;
 };
 

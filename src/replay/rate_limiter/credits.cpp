@@ -25,28 +25,28 @@ constexpr Total unpack_total(std::uint64_t word) noexcept {
 struct Part {
   std::uint32_t operation = 0;  // the last one
   std::int32_t change = 0;      // that it makes; 0: it has made it
-  std::int32_t permits = 0;
+  std::int32_t credits = 0;
 };
 constexpr std::uint64_t pack(const Part& part) noexcept {
   return std::uint64_t{part.operation & 0xffffffu} << 40 |
          std::uint64_t{static_cast<std::uint32_t>(part.change) & 0xfffffu} << 20 |
-         (static_cast<std::uint32_t>(part.permits) & 0xfffffu);
+         (static_cast<std::uint32_t>(part.credits) & 0xfffffu);
 }
 constexpr std::int32_t signed_20(std::uint64_t bits) noexcept {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(bits) << 12) >> 12;
 }
-// Of any word: no more permits than none.
+// Of any word: no more credits than none.
 constexpr Part unpack_part(std::uint64_t word) noexcept {
   return {.operation = static_cast<std::uint32_t>(word >> 40),
           .change = signed_20(word >> 20),
-          .permits = std::max(signed_20(word), 0)};
+          .credits = std::max(signed_20(word), 0)};
 }
-static_assert(unpack_part(pack(Part{.operation = 9, .change = -7, .permits = 8})).change == -7);
+static_assert(unpack_part(pack(Part{.operation = 9, .change = -7, .credits = 8})).change == -7);
 
 }  // namespace
 
 // The last change of the total has come to its part, whoever made it; the total.
-std::uint64_t Permits::settled() noexcept {
+std::uint64_t Credits::settled() noexcept {
   for (;;) {
     const std::uint64_t word = load_acquire(words_.total);
     const Total total = unpack_total(word);
@@ -54,26 +54,26 @@ std::uint64_t Permits::settled() noexcept {
     const Part part = unpack_part(at);
     if (part.change == 0 || (part.operation & kOperationInTotal) != total.operation) return word;
     if (load_acquire(words_.total) != word) continue;  // it is another operation's perhaps
-    const Part done{.operation = part.operation, .permits = std::max(part.permits + part.change, 0)};
+    const Part done{.operation = part.operation, .credits = std::max(part.credits + part.change, 0)};
     if (compare_swap(words_.parts[total.slot], at, pack(done))) return word;
   }
 }
 
-bool Permits::has_room(std::uint32_t slot, std::uint64_t permits) const noexcept {
-  return permits_of(slot) + permits <= kMostPermits;
+bool Credits::has_room(std::uint32_t slot, std::uint64_t credits) const noexcept {
+  return credits_of(slot) + credits <= kMostCredits;
 }
 
-std::uint64_t Permits::permits_of(std::uint32_t slot) const noexcept {
-  return static_cast<std::uint64_t>(unpack_part(load_acquire(words_.parts[slot])).permits);
+std::uint64_t Credits::credits_of(std::uint32_t slot) const noexcept {
+  return static_cast<std::uint64_t>(unpack_part(load_acquire(words_.parts[slot])).credits);
 }
 
 // False when the total has changed meanwhile: then nothing is.
-bool Permits::change(std::uint32_t slot, std::uint64_t before, std::int64_t by) noexcept {
+bool Credits::change(std::uint32_t slot, std::uint64_t before, std::int64_t by) noexcept {
   std::uint64_t at = load_acquire(words_.parts[slot]);
   Part part = unpack_part(at);
   if (part.change != 0) part.change = 0;  // damaged: the owner has no other operation
   const Part announced{
-      .operation = part.operation + 1, .change = static_cast<std::int32_t>(by), .permits = part.permits};
+      .operation = part.operation + 1, .change = static_cast<std::int32_t>(by), .credits = part.credits};
   if (!compare_swap(words_.parts[slot], at, pack(announced))) return false;
   const Total total = unpack_total(before);
   const std::uint64_t count = by < 0 ? total.count - std::min(total.count, static_cast<std::uint64_t>(-by))
@@ -85,69 +85,69 @@ bool Permits::change(std::uint32_t slot, std::uint64_t before, std::int64_t by) 
     return true;
   }
   std::uint64_t withdrawn = pack(announced);
-  compare_swap(words_.parts[slot], withdrawn, pack(Part{.operation = announced.operation, .permits = part.permits}));
+  compare_swap(words_.parts[slot], withdrawn, pack(Part{.operation = announced.operation, .credits = part.credits}));
   return false;
 }
 
-std::uint64_t Permits::use(std::uint32_t slot, std::uint64_t permits) noexcept {
+std::uint64_t Credits::use(std::uint32_t slot, std::uint64_t credits) noexcept {
   std::uint64_t at = load_acquire(words_.parts[slot]);
   for (;;) {
     Part part = unpack_part(at);
-    const std::uint64_t used = std::min(permits, static_cast<std::uint64_t>(part.permits));
-    part.permits -= static_cast<std::int32_t>(used);
+    const std::uint64_t used = std::min(credits, static_cast<std::uint64_t>(part.credits));
+    part.credits -= static_cast<std::int32_t>(used);
     if (used == 0 || compare_swap(words_.parts[slot], at, pack(part))) return used;
   }
 }
 
-void Permits::give_back(std::uint32_t slot, std::uint64_t permits) noexcept {
+void Credits::give_back(std::uint32_t slot, std::uint64_t credits) noexcept {
   for (;;) {
     const std::uint64_t before = settled();
-    const std::uint64_t back = std::min(permits, permits_of(slot));
+    const std::uint64_t back = std::min(credits, credits_of(slot));
     if (back == 0 || change(slot, before, -static_cast<std::int64_t>(back))) return;
   }
 }
 
-bool Permits::is_clean(std::uint64_t part) noexcept {
-  return unpack_part(part).change == 0 && unpack_part(part).permits == 0;
+bool Credits::is_clean(std::uint64_t part) noexcept {
+  return unpack_part(part).change == 0 && unpack_part(part).credits == 0;
 }
 
 // One store towards giving back what a dead owner has. The total was `before`, and settled, before `word` was loaded.
-void Permits::give_back_step(std::uint32_t slot, std::uint64_t before, std::uint64_t word) noexcept {
+void Credits::give_back_step(std::uint32_t slot, std::uint64_t before, std::uint64_t word) noexcept {
   const Part part = unpack_part(word);
   if (part.change > 0) {  // it did not get it
-    compare_swap(words_.parts[slot], word, pack(Part{.operation = part.operation, .permits = part.permits}));
+    compare_swap(words_.parts[slot], word, pack(Part{.operation = part.operation, .credits = part.credits}));
   } else if (part.change < 0) {
     const Total total = unpack_total(before);
     const std::uint64_t back = std::min(total.count, static_cast<std::uint64_t>(-part.change));
     std::uint64_t expected = before;
     compare_swap(words_.total, expected, pack(Total{total.count - back, slot, part.operation}));
   } else {
-    const Part announced{.operation = part.operation + 1, .change = -part.permits, .permits = part.permits};
+    const Part announced{.operation = part.operation + 1, .change = -part.credits, .credits = part.credits};
     compare_swap(words_.parts[slot], word, pack(announced));
   }
 }
 
-std::uint64_t Permits::used(std::uint32_t slots) const noexcept {
+std::uint64_t Credits::used(std::uint32_t slots) const noexcept {
   const std::uint64_t before = count();
   std::uint64_t open = 0;
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     const Part part = unpack_part(load_acquire(words_.parts[slot]));
-    open += static_cast<std::uint64_t>(part.permits + std::max(part.change, 0));
+    open += static_cast<std::uint64_t>(part.credits + std::max(part.change, 0));
   }
   const std::uint64_t most = std::min(before, count());  // some may have been given back meanwhile
   return most - std::min(most, open);
 }
 
-void Permits::restore(std::uint64_t count) noexcept {
+void Credits::restore(std::uint64_t count) noexcept {
   store_release(words_.total, pack(Total{.count = std::min(count, kMostCount)}));
 }
 
-void Permits::reset(std::uint32_t slots) noexcept {
+void Credits::reset(std::uint32_t slots) noexcept {
   for (;;) {
     std::uint64_t before = settled();
     Total total = unpack_total(before);
     total.count = 0;
-    for (std::uint32_t slot = 0; slot < slots; ++slot) total.count += permits_of(slot);
+    for (std::uint32_t slot = 0; slot < slots; ++slot) total.count += credits_of(slot);
     if (compare_swap(words_.total, before, pack(total))) return;
   }
 }

@@ -40,7 +40,7 @@ std::uint64_t whole(double number, std::uint64_t most) noexcept {
 
 }  // namespace
 
-Result<RateLimit> Limit::checked(const RateLimit& limit, std::uint64_t capacity) {
+Result<RateLimit> RateLimiter::checked(const RateLimit& limit, std::uint64_t capacity) {
   const auto invalid = [](std::string message) { return Error{.code = Code::kInvalid, .message = std::move(message)}; };
   const double ratio = limit.samples_per_insert;
   if (!(ratio > 0) || std::isinf(ratio)) {
@@ -62,17 +62,17 @@ Result<RateLimit> Limit::checked(const RateLimit& limit, std::uint64_t capacity)
   return full;
 }
 
-void Limit::make(LimitWords& words, const RateLimit& checked) noexcept {
+void RateLimiter::make(RateLimiterWords& words, const RateLimit& checked) noexcept {
   words.samples_per_insert = checked.samples_per_insert;
   words.error_buffer = checked.error_buffer;
   words.min_size = checked.min_size;
 }
 
-Limit::Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena, std::shared_ptr<Attendance> attendance,
-             std::uint64_t about) noexcept
+RateLimiter::RateLimiter(RateLimiterWords& words, std::shared_ptr<memory::Arena> arena,
+                         std::shared_ptr<BufferMembers> members, std::uint64_t about) noexcept
     : words_(words),
       arena_(std::move(arena)),
-      attendance_(std::move(attendance)),
+      members_(std::move(members)),
       about_(about),
       inserts_(words.inserts),
       samples_(words.samples),
@@ -80,23 +80,23 @@ Limit::Limit(LimitWords& words, std::shared_ptr<memory::Arena> arena, std::share
              .min_size = load_once(words.min_size),
              .error_buffer = load_once(words.error_buffer)} {}
 
-RateLimit Limit::limit() const noexcept {
+RateLimit RateLimiter::limit() const noexcept {
   return limit_;
 }
 
-std::uint64_t Limit::inserts() const noexcept {
+std::uint64_t RateLimiter::inserts() const noexcept {
   return inserts_.used(arena_->participants().used_slots());
 }
 
 // Of so many that were added, or may be: how many more may, up to `most`.
-std::uint64_t Limit::insertable(std::uint64_t inserts, std::uint64_t most) const noexcept {
+std::uint64_t RateLimiter::insertable(std::uint64_t inserts, std::uint64_t most) const noexcept {
   const double offset = limit_.samples_per_insert * static_cast<double>(limit_.min_size);
   const double room = offset + limit_.error_buffer + static_cast<double>(samples_.count());
   const std::uint64_t free = limit_.min_size - std::min(limit_.min_size, inserts);
   return std::min(most, std::max(free, whole(room / limit_.samples_per_insert - static_cast<double>(inserts), most)));
 }
 
-std::uint64_t Limit::sampleable(std::uint64_t samples, std::uint64_t most) const noexcept {
+std::uint64_t RateLimiter::sampleable(std::uint64_t samples, std::uint64_t most) const noexcept {
   const std::uint64_t rows = inserts();
   if (rows < limit_.min_size) return 0;
   const double offset = limit_.samples_per_insert * static_cast<double>(limit_.min_size);
@@ -107,7 +107,7 @@ std::uint64_t Limit::sampleable(std::uint64_t samples, std::uint64_t most) const
 // --- Parts of this process, and of dead ones
 
 // This process's part of both numbers, which its last owner left clean or is cleaned now.
-Result<std::uint32_t> Limit::own_slot() {
+Result<std::uint32_t> RateLimiter::own_slot() {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
   const std::uint32_t slot = memory::slot_of(*me);
@@ -121,13 +121,13 @@ Result<std::uint32_t> Limit::own_slot() {
 }
 
 // What the slot's owner has, that is dead. False when there is another one by now.
-bool Limit::give_back_of(std::uint32_t slot) noexcept {
+bool RateLimiter::give_back_of(std::uint32_t slot) noexcept {
   const Identity owner = load_acquire(words_.owners[slot]);
   const auto is_still = [&] { return load_acquire(words_.owners[slot]) == owner; };
   return inserts_.give_back_all(slot, is_still) && samples_.give_back_all(slot, is_still);
 }
 
-void Limit::give_back_of_dead() noexcept {
+void RateLimiter::give_back_of_dead() noexcept {
   memory::Participants& participants = arena_->participants();
   for (std::uint32_t slot = 0; slot < participants.used_slots(); ++slot) {
     const Identity owner = load_acquire(words_.owners[slot]);
@@ -142,27 +142,27 @@ void Limit::give_back_of_dead() noexcept {
 
 // Until take() gives something, as it may when others did something. Who waits looks for the dead.
 template <class Take>
-Result<std::uint64_t> Limit::wait_for(const Waiting& by, const WaitContext& wait, Take take) {
+Result<std::uint64_t> RateLimiter::wait_for(const Waiting& by, const WaitContext& wait, Take take) {
   Result<std::uint64_t> taken = std::uint64_t{0};
   const auto ready = [&] {
     auto slot = own_slot();
     taken = slot ? Result<std::uint64_t>(take(*slot)) : std::move(slot).error();
     return !taken || *taken != 0;
   };
-  const auto attend = [&](bool) -> Result<bool> {
+  const auto check_members = [&](bool) -> Result<bool> {
     give_back_of_dead();
-    Status attended = by.others == nullptr ? success() : by.others->check();
-    if (attended) return false;
+    Status alive = by.others == nullptr ? success() : by.others->check();
+    if (alive) return false;
     if (ready()) return true;  // what the last of them did they did before they died
-    return std::move(attended).error();
+    return std::move(alive).error();
   };
   memory::EventWait waiting(by.event, {arena_->participants(), by.what, about_}, wait);
-  auto came = memory::wait_until(waiting, wait, "the rate limit", ready, attend);
+  auto came = memory::wait_until(waiting, wait, "the rate limit", ready, check_members);
   return came ? std::move(taken) : std::move(came).error();
 }
 
-Result<std::uint64_t> Limit::take_inserts(std::uint64_t least, std::uint64_t most, const WaitContext& wait) {
-  most = std::min(most, kMostPermits / 2);
+Result<std::uint64_t> RateLimiter::take_inserts(std::uint64_t least, std::uint64_t most, const WaitContext& wait) {
+  most = std::min(most, kMostCredits / 2);
   const auto take = [&](std::uint32_t slot) {
     const std::lock_guard guard(operations());
     return inserts_.take(slot, [&](std::uint64_t inserts) -> std::uint64_t {
@@ -170,20 +170,20 @@ Result<std::uint64_t> Limit::take_inserts(std::uint64_t least, std::uint64_t mos
       return free == 0 ? 0 : std::max(free, least);
     });
   };
-  Side* const drawers = attendance_ ? &attendance_->drawers() : nullptr;
-  auto taken = wait_for({words_.samples_taken, memory::WaitFor::kRateLimit, drawers}, wait, take);
+  Members* const samplers = members_ ? &members_->samplers() : nullptr;
+  auto taken = wait_for({words_.samples_taken, memory::WaitFor::kRateLimit, samplers}, wait, take);
   if (!taken || *taken != 0) return taken;
   return Error{.code = Code::kFull,
                .message = "no row may be added before more are drawn: " + std::to_string(inserts_.count()) +
                           " were added and " + std::to_string(samples_.count()) + " drawn"};
 }
 
-void Limit::use_inserts(std::uint64_t rows) noexcept {
+void RateLimiter::use_inserts(std::uint64_t rows) noexcept {
   if (auto slot = or_out_of_memory([&] { return own_slot(); })) {
     const std::lock_guard guard(operations());
     std::uint64_t more = rows - inserts_.use(*slot, rows);
     while (more != 0) {
-      const std::uint64_t taken = inserts_.take(*slot, [&](std::uint64_t) { return std::min(more, kMostPermits / 2); });
+      const std::uint64_t taken = inserts_.take(*slot, [&](std::uint64_t) { return std::min(more, kMostCredits / 2); });
       if (taken == 0) break;
       inserts_.use(*slot, taken);
       more -= taken;
@@ -192,27 +192,27 @@ void Limit::use_inserts(std::uint64_t rows) noexcept {
   memory::notify_all(words_.rows_added);
 }
 
-void Limit::give_back_inserts(std::uint64_t permits) noexcept {
+void RateLimiter::give_back_inserts(std::uint64_t credits) noexcept {
   if (auto slot = or_out_of_memory([&] { return own_slot(); })) {
     const std::lock_guard guard(operations());
-    inserts_.give_back(*slot, permits);
+    inserts_.give_back(*slot, credits);
   }
   memory::notify_all(words_.samples_taken);
 }
 
-Status Limit::take_samples(std::uint64_t rows, const WaitContext& wait) {
-  if (rows > kMostPermits / 2) {
+Status RateLimiter::take_samples(std::uint64_t rows, const WaitContext& wait) {
+  if (rows > kMostCredits / 2) {
     return Error{.code = Code::kInvalid,
                  .message = "a draw of " + std::to_string(rows) + " rows, where a rate limit lets " +
-                            std::to_string(kMostPermits / 2) + " be drawn at once"};
+                            std::to_string(kMostCredits / 2) + " be drawn at once"};
   }
   for (std::uint64_t have = 0; have < rows;) {
     const auto take = [&](std::uint32_t slot) {
       const std::lock_guard guard(operations());
       return samples_.take(slot, [&](std::uint64_t samples) { return sampleable(samples, rows - have); });
     };
-    Side* const adders = attendance_ ? &attendance_->adders() : nullptr;
-    auto taken = wait_for({words_.rows_added, memory::WaitFor::kRows, adders}, wait, take);
+    Members* const writers = members_ ? &members_->writers() : nullptr;
+    auto taken = wait_for({words_.rows_added, memory::WaitFor::kRows, writers}, wait, take);
     if (taken && *taken != 0) {
       have += *taken;
       memory::notify_all(words_.samples_taken);
@@ -228,35 +228,35 @@ Status Limit::take_samples(std::uint64_t rows, const WaitContext& wait) {
   return success();
 }
 
-void Limit::use_samples(std::uint64_t rows) noexcept {
+void RateLimiter::use_samples(std::uint64_t rows) noexcept {
   if (auto slot = or_out_of_memory([&] { return own_slot(); })) {
     const std::lock_guard guard(operations());
     samples_.use(*slot, rows);
   }
 }
 
-void Limit::give_back_samples(std::uint64_t permits) noexcept {
-  if (permits == 0) return;
+void RateLimiter::give_back_samples(std::uint64_t credits) noexcept {
+  if (credits == 0) return;
   if (auto slot = or_out_of_memory([&] { return own_slot(); })) {
     const std::lock_guard guard(operations());
-    samples_.give_back(*slot, permits);
+    samples_.give_back(*slot, credits);
   }
   memory::notify_all(words_.rows_added);
 }
 
-void Limit::restore(std::uint64_t inserts, std::uint64_t samples) noexcept {
+void RateLimiter::restore(std::uint64_t inserts, std::uint64_t samples) noexcept {
   inserts_.restore(inserts);
   samples_.restore(samples);
 }
 
-void Limit::reset() noexcept {
+void RateLimiter::reset() noexcept {
   const std::uint32_t slots = arena_->participants().used_slots();
   inserts_.reset(slots);
   samples_.reset(slots);
   wake_all();
 }
 
-void Limit::wake_all() noexcept {
+void RateLimiter::wake_all() noexcept {
   memory::notify_all(words_.samples_taken);
   memory::notify_all(words_.rows_added);
 }

@@ -27,8 +27,8 @@ constexpr std::uint64_t kMostExtents = 4096;
 constexpr std::uint64_t kMostAhead = 1024;
 constexpr std::size_t kMostOffers = 64;
 
-// Of a place: which ticket it has, how many slots are written and how many of them may be drawn, and whether its owner
-// is in the middle of a change.
+// Of a place: which ticket it has, how many slots are written and how many of them may be sampled, and whether its
+// owner is in the middle of a change.
 struct Progress {
   std::uint64_t ticket = 0;  // 0: never opened
   std::uint32_t rows = 0;    // slots that are written, the last observations of episodes among them
@@ -78,7 +78,7 @@ struct alignas(64) About {
   std::atomic<std::uint64_t> previous;   // ticket of the place with the stream's slots before; 0: it begins here
   std::atomic<std::uint64_t> next;       // of the one with those after; 0: none yet
   std::atomic<std::uint64_t> ends;       // a bit a slot: an episode's last row
-  std::atomic<std::uint64_t> finals;     // what came after an episode's last row: never drawn
+  std::atomic<std::uint64_t> finals;     // what came after an episode's last row: never sampled
   std::atomic<std::uint64_t> truncated;  // an episode's last row, which was cut off and is no terminal one
   std::atomic<std::uint64_t> begins;     // another stream's first row, which goes on in a place that was left
 };
@@ -121,7 +121,7 @@ struct alignas(64) ReplayHeader {
   std::uint64_t places;
   std::uint64_t record_bytes;
   std::uint32_t columns;
-  std::uint16_t ahead;   // successors that a row needs before it may be drawn
+  std::uint16_t ahead;   // successors that a row needs before it may be sampled
   std::uint16_t finals;  // 1: an episode's end may have a slot of its own
   std::uint64_t most_extents;
   std::uint64_t places_per_extent;

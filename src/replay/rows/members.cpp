@@ -21,8 +21,8 @@ using platform::load_relaxed;
 
 namespace {
 
-memory::WeakRegistry<Attendance>& attendances() noexcept {
-  return platform::never_destroyed<memory::WeakRegistry<Attendance>>();
+memory::WeakRegistry<BufferMembers>& all_members() noexcept {
+  return platform::never_destroyed<memory::WeakRegistry<BufferMembers>>();
 }
 
 // The process that has left; a forked child is another one.
@@ -36,20 +36,20 @@ bool waits(const memory::Participant& participant, WaitFor what, std::uint64_t a
 
 }  // namespace
 
-// --- Side
+// --- Members
 
-bool Side::has_objects(Identity me) noexcept {
+bool Members::has_objects(Identity me) noexcept {
   const std::lock_guard guard(mutex_);
   return counted_ == me && objects_ != 0;
 }
 
 // Threads that leave_all() overtakes here find that it came, or it finds the word.
-void Side::enter(Identity me) noexcept {
+void Members::enter(Identity me) noexcept {
   words_.enter(me);
   if (g_left.load() == platform::process_id()) words_.leave();
 }
 
-void Side::join(Identity me) noexcept {
+void Members::join(Identity me) noexcept {
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(counted_, me) != me) objects_ = 0;  // a forked child has none of its parent's
@@ -58,7 +58,7 @@ void Side::join(Identity me) noexcept {
   enter(me);
 }
 
-void Side::part(Identity me) noexcept {
+void Members::part(Identity me) noexcept {
   {
     const std::lock_guard guard(mutex_);
     if (counted_ != me || objects_ == 0 || --objects_ != 0) return;
@@ -67,44 +67,44 @@ void Side::part(Identity me) noexcept {
   if (has_objects(me)) enter(me);  // one that joined meanwhile may have found the word there
 }
 
-// --- Attending
+// --- Membership
 
-Status Attending::begin_on_side() {
-  auto me = side_->identity();
+Status Membership::begin_as_member() {
+  auto me = members_->identity();
   if (!me) return std::move(me).error();
-  if (as_.load(std::memory_order_relaxed) != *me && as_.exchange(*me) != *me) side_->join(*me);
+  if (as_.load(std::memory_order_relaxed) != *me && as_.exchange(*me) != *me) members_->join(*me);
   return success();
 }
 
-void Attending::end() noexcept {
-  if (side_ == nullptr) return;
+void Membership::end() noexcept {
+  if (members_ == nullptr) return;
   const Identity me = as_.exchange(kNobody);
-  if (me != kNobody && me == side_->current_identity()) side_->part(me);
+  if (me != kNobody && me == members_->current_identity()) members_->part(me);
 }
 
-// --- Attendance
+// --- BufferMembers
 
-Attendance::Attendance(std::shared_ptr<Store> store, AttendanceWords& words) noexcept
+BufferMembers::BufferMembers(std::shared_ptr<Store> store, BufferMemberWords& words) noexcept
     : store_(std::move(store)),
-      adders_(*store_->arena(), words.adders, "added rows"),
-      drawers_(*store_->arena(), words.drawers, "drew rows") {}
+      writers_(*store_->arena(), words.writers, "added rows"),
+      samplers_(*store_->arena(), words.samplers, "drew rows") {}
 
-Attendance::~Attendance() {
-  attendances().erase(this);
+BufferMembers::~BufferMembers() {
+  all_members().erase(this);
 }
 
-std::shared_ptr<Attendance> Attendance::of(std::shared_ptr<Store> store, AttendanceWords& words) {
-  const std::shared_ptr<Attendance> made(new Attendance(std::move(store), words));
-  return attendances().insert(made, [&](const Attendance& other) {
+std::shared_ptr<BufferMembers> BufferMembers::of(std::shared_ptr<Store> store, BufferMemberWords& words) {
+  const std::shared_ptr<BufferMembers> made(new BufferMembers(std::move(store), words));
+  return all_members().insert(made, [&](const BufferMembers& other) {
     return other.store_->arena() == made->store_->arena() && other.store_->block() == made->store_->block();
   });
 }
 
-void Attendance::leave_all() noexcept {
+void BufferMembers::leave_all() noexcept {
   g_left.store(platform::process_id());
-  for (const auto& attendance : attendances().all()) {
-    attendance->adders_.leave();
-    attendance->drawers_.leave();
+  for (const auto& members : all_members().all()) {
+    members->writers_.leave();
+    members->samplers_.leave();
   }
 }
 
@@ -117,13 +117,13 @@ Waiters waiters_of(const Store& store) {
   for (std::uint32_t slot = 0; slot < participants.used_slots(); ++slot) {
     const memory::Participant& participant = participants.slot(slot);
     const bool adds = waits(participant, WaitFor::kRateLimit, about);
-    const bool draws = waits(participant, WaitFor::kRows, about);
-    if ((!adds && !draws) || !participants.is_owner_alive(slot)) continue;
+    const bool tries = waits(participant, WaitFor::kRows, about);
+    if ((!adds && !tries) || !participants.is_owner_alive(slot)) continue;
     const int pid = load_relaxed(participant.pid);
     if (adds) found.adding.push_back(pid);
-    if (draws) found.drawing.push_back(pid);
+    if (tries) found.sampling.push_back(pid);
   }
-  for (std::vector<int>* pids : {&found.adding, &found.drawing}) {
+  for (std::vector<int>* pids : {&found.adding, &found.sampling}) {
     std::sort(pids->begin(), pids->end());
     pids->erase(std::unique(pids->begin(), pids->end()), pids->end());
   }

@@ -1,5 +1,6 @@
-// Who adds rows to a replay buffer, and who draws them: for those who wait for one of these and are to be told when all
-// of them were killed. docs/replay-layout.md has the words and the order of stores.
+// The processes that add rows to a replay buffer (its writers) and those that sample them (its samplers): a call that
+// waits for one kind fails when all of that kind were killed. docs/replay-layout.md has the words and the order of
+// stores.
 //
 // Invariants:
 //   - A process is in the words from before what it does first until after what it does last, or its end in order. So
@@ -23,19 +24,19 @@ namespace shmtree::replay {
 
 class Store;
 
-struct AttendanceWords {
-  memory::PublisherWords adders, drawers;
+struct BufferMemberWords {
+  memory::PublisherWords writers, samplers;
 };
-static_assert(sizeof(AttendanceWords) == 16384 && offsetof(AttendanceWords, drawers) == 8192);
+static_assert(sizeof(BufferMemberWords) == 16384 && offsetof(BufferMemberWords, samplers) == 8192);
 
-// Those who add, or those who draw: of this process, as objects; of all others, by their words.
-class Side {
+// The writers of a buffer, or its samplers: of this process, as objects; of all others, by their words.
+class Members {
  public:
   // `did`: what they did, for messages.
-  Side(memory::Arena& arena, memory::PublisherWords& words, const char* did) noexcept
+  Members(memory::Arena& arena, memory::PublisherWords& words, const char* did) noexcept
       : arena_(arena), words_(arena.participants(), words), did_(did) {}
-  Side(const Side&) = delete;
-  Side& operator=(const Side&) = delete;
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
 
   Result<memory::Identity> identity() { return arena_.identity(); }
   memory::Identity current_identity() const noexcept { return arena_.current_identity(); }
@@ -59,49 +60,49 @@ class Side {
   std::uint64_t objects_ = 0;                   // under mutex_
 };
 
-// What an object has to do with a side. Without one it does nothing.
-class Attending {
+// An object's membership. Without members it does nothing.
+class Membership {
  public:
-  explicit Attending(Side* side) noexcept : side_(side) {}
-  ~Attending() { end(); }
-  Attending(const Attending&) = delete;
-  Attending& operator=(const Attending&) = delete;
+  explicit Membership(Members* members) noexcept : members_(members) {}
+  ~Membership() { end(); }
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
 
   // Before each thing that it does; the first one, in each process, is what counts. Errors as of Arena::identity().
-  Status begin() { return side_ == nullptr ? success() : begin_on_side(); }
+  Status begin() { return members_ == nullptr ? success() : begin_as_member(); }
   // After the last. It may begin again.
   void end() noexcept;
 
  private:
-  Status begin_on_side();
+  Status begin_as_member();
 
-  Side* const side_;
+  Members* const members_;
   std::atomic<memory::Identity> as_{memory::kNobody};
 };
 
-class Attendance {
+class BufferMembers {
  public:
   // This process's own of that buffer, of which all its objects are counted together. `words` are the buffer's.
-  static std::shared_ptr<Attendance> of(std::shared_ptr<Store> store, AttendanceWords& words);
-  ~Attendance();
-  // This process is about to end in order: whatever its threads still do, it neither adds nor draws any more.
+  static std::shared_ptr<BufferMembers> of(std::shared_ptr<Store> store, BufferMemberWords& words);
+  ~BufferMembers();
+  // This process is about to end in order: whatever its threads still do, it neither adds nor samples any more.
   static void leave_all() noexcept;
 
-  Side& adders() noexcept { return adders_; }
-  Side& drawers() noexcept { return drawers_; }
+  Members& writers() noexcept { return writers_; }
+  Members& samplers() noexcept { return samplers_; }
 
  private:
-  Attendance(std::shared_ptr<Store> store, AttendanceWords& words) noexcept;
+  BufferMembers(std::shared_ptr<Store> store, BufferMemberWords& words) noexcept;
 
   const std::shared_ptr<Store> store_;  // which has the words
-  Side adders_, drawers_;
+  Members writers_, samplers_;
 };
 
-// Who waits in a call of the buffer at present, for who asks how it stands.
+// The processes that wait in a call of the buffer at present, for statistics.
 // Process ids in order, each once however many of its threads wait; none of the dead.
 struct Waiters {
-  std::vector<int> adding{};   // for others to draw, as the rate limit wants
-  std::vector<int> drawing{};  // for others to add
+  std::vector<int> adding{};    // for others to sample, as the rate limit wants
+  std::vector<int> sampling{};  // for others to add
 };
 
 Waiters waiters_of(const Store& store);

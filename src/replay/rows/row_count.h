@@ -1,5 +1,5 @@
-// Counts the rows of the window that can be drawn, for one process. A place that is full and ready is counted once, and
-// again when frames that its rows need leave the window. So a count costs the writers nothing, and costs the caller
+// Counts the rows of the window that can be sampled, for one process. A place that is full and ready is counted once,
+// and again when frames that its rows need leave the window. So a count costs the writers nothing, and costs the caller
 // only the changes since the last count.
 //
 // Invariant: a row counts if it is ready and the `frames` - 1 slots before it are in the window, as far as its episode

@@ -11,7 +11,7 @@
 
 namespace shmtree::replay {
 
-// Leaves up to this size share a record, which a draw reads at once; a larger one has a column.
+// Leaves up to this size share a record, which a sample reads at once; a larger one has a column.
 constexpr std::uint64_t kMostInRecord = 256;
 
 struct Leaf {
@@ -64,7 +64,7 @@ struct ShapeOptions {
   std::uint64_t capacity = 0;        // rows
   std::uint64_t rows_per_place = 0;  // a power of two up to 64; 0: what suits the capacity
   std::uint64_t streams = 1;         // how many places are open at a time, about
-  std::uint64_t ahead = 0;           // successors that a row needs before it may be drawn
+  std::uint64_t ahead = 0;           // successors that a row needs before it may be sampled
   bool finals = false;               // whether the last observations of episodes are kept, besides their rows
 };
 

@@ -5,8 +5,7 @@
 //   - Only who made a place busy writes into it, and nobody opens a place that is busy for a living owner. So a writer
 //     that was stopped in the middle of a row never wakes in rows of others.
 //   - Slots that are counted do not change while the place has its ticket, and rows that are ready have all that is
-//   read
-//     with them: successors, and bits about these.
+//     read with them: successors, and bits about these.
 //   - Readers take no lock, and hold nobody up.
 //
 // Thread safety: any thread of any process, but what is of a place's owner: one at a time.
@@ -132,7 +131,7 @@ class Store {
     return unpack_progress(platform::load_acquire(progress_[place]));
   }
   void fetch_progress_of_place(std::uint64_t place) const noexcept { platform::prefetch(&progress_[place], 1); }
-  // Whether there is such a row, which may be drawn: to be asked before its bytes are read.
+  // Whether there is such a row, which may be sampled: to be asked before its bytes are read.
   bool has_row(std::uint64_t ticket, std::uint64_t slot) const noexcept {
     return ticket <= kMostTicket && has_row_in(place_of(ticket), ticket, slot);
   }
@@ -152,7 +151,7 @@ class Store {
     platform::prefetch(&progress_word(ticket), sizeof(std::uint64_t));
     if (with_about) platform::prefetch(&about(ticket), sizeof(About));
   }
-  // Returns the rows of the window that can be drawn. Checks only places that have changed since the last call.
+  // Returns the rows of the window that can be sampled. Checks only places that have changed since the last call.
   std::uint64_t size() const noexcept { return count_.count(*this); }
   // Sets the largest number of frames of a leaf in a batch. Rows whose frames have left the window do not count. Call
   // it before size().

@@ -233,20 +233,20 @@ std::uint64_t Writer::ready_with(std::uint64_t count, std::uint64_t ended) const
   return until;
 }
 
-// Before `rows` more are written, or fewer if so many may not be: `rows` then. How many permits there are for them.
+// Before `rows` more are written, or fewer if so many may not be: `rows` then. How many credits there are for them.
 Result<std::uint64_t> Writer::ask(std::uint64_t ended, std::uint64_t& rows, const WaitContext& wait) {
   if (observer_ == nullptr) return std::uint64_t{0};
   const std::uint64_t least = ready_with(1, ended) - ready_, most = ready_with(rows, ended) - ready_;
   if (most == 0) return most;
-  auto permits = observer_->before_add(least, most, wait);
-  if (!permits) return permits;
-  while (rows > 1 && ready_with(rows, ended) - ready_ > *permits) --rows;
-  return permits;
+  auto credits = observer_->before_add(least, most, wait);
+  if (!credits) return credits;
+  while (rows > 1 && ready_with(rows, ended) - ready_ > *credits) --rows;
+  return credits;
 }
 
-// Of the permits, so many were used.
-void Writer::answer(std::uint64_t permits, std::uint64_t ready) noexcept {
-  if (permits > ready) observer_->after_add(permits - ready);
+// Of the credits, so many were used.
+void Writer::answer(std::uint64_t credits, std::uint64_t ready) noexcept {
+  if (credits > ready) observer_->after_add(credits - ready);
 }
 
 // `count` more rows are written to the place, those of which that ended an episode are the bits of `ended`. How many
@@ -266,15 +266,15 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
   const Shape& shape = store_->shape();
   if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
   if (Status complete = check_complete(); !complete) return std::move(complete).error();
-  if (Status joined = adding_.begin(); !joined) return std::move(joined).error();
+  if (Status joined = membership_.begin(); !joined) return std::move(joined).error();
   // If last observations are kept, a truncated row ends its episode only together with its observation.
   const bool ends = info.done && !(info.truncated && shape.finals);
   std::uint64_t rows = 1;
-  auto permits = ask(ends ? 1 : 0, rows, wait);
-  if (!permits) return permits;
+  auto credits = ask(ends ? 1 : 0, rows, wait);
+  if (!credits) return credits;
   Status begun = begin_slots(in_episode_, 1, wait);
   if (!begun) {
-    answer(*permits, 0);
+    answer(*credits, 0);
     return std::move(begun).error();
   }
   copy(leaves);
@@ -282,7 +282,7 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
   if (ends) mark(slot, info.truncated);
   if (observer_ != nullptr) priorities_.push_back(info.priority);
   const std::uint64_t index = shape.index_of(part_.at.ticket, slot);
-  answer(*permits, publish_rows(1, ends ? 1 : 0));
+  answer(*credits, publish_rows(1, ends ? 1 : 0));
   note_end(info);
   return index;
 } catch (const std::bad_alloc&) {
@@ -323,16 +323,16 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
   if (shape.finals && cuts_before_last(rows)) {
     return Error{.code = Code::kInvalid, .message = "a row before the last one is truncated, but has no final"};
   }
-  if (Status joined = adding_.begin(); !joined) return joined;
+  if (Status joined = membership_.begin(); !joined) return joined;
   for (std::uint64_t from = 0; from < rows.count;) {
     std::uint64_t most = std::min(rows.count - from, shape.rows_per_place);
     std::uint64_t ended = bits_of(rows.ends, from, most);
     if (shape.finals) ended &= ~bits_of(rows.truncated, from, most);
-    auto permits = ask(ended, most, wait);
-    if (!permits) return std::move(permits).error();
+    auto credits = ask(ended, most, wait);
+    if (!credits) return std::move(credits).error();
     Status begun = begin_slots(in_episode_, most, wait);
     if (!begun) {
-      answer(*permits, 0);
+      answer(*credits, 0);
       return begun;
     }
     const std::uint32_t slot = part_.at.rows;
@@ -348,7 +348,7 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
     } else if (observer_ != nullptr) {
       priorities_.insert(priorities_.end(), count, kNoPriority);
     }
-    answer(*permits, publish_rows(count, ended));
+    answer(*credits, publish_rows(count, ended));
     from += count;
     note_end(info_at(rows, from - 1));
   }
@@ -420,7 +420,7 @@ void Writer::close() noexcept {
   in_episode_ = lacks_final_ = false;
   has_ended_.store(false, std::memory_order_relaxed);
   forget();
-  adding_.end();
+  membership_.end();
 }
 
 }  // namespace shmtree::replay

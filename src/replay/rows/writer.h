@@ -3,13 +3,11 @@
 //
 // Invariants:
 //   - The place is this writer's while its word is as the writer left it. A writer that lost its place, to the window
-//   or
-//     to a fork, opens another one; no row is in two.
-//   - A row is ready, that is, may be drawn, when the `ahead` slots after it in its stream are written, or its episode
-//     has ended. Rows that wait for that may lie in places that the writer has left behind.
+//     or to a fork, opens another one; no row is in two.
+//   - A row is ready, that is, may be sampled, when the `ahead` slots after it in its stream are written, or its
+//     episode has ended. Rows that wait for that may lie in places that the writer has left behind.
 //   - With last observations (Shape::finals), an episode that a done row ended is over at end(), at the next add() or
-//   at
-//     close(); without, with the row.
+//     at close(); without, with the row.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -39,18 +37,18 @@ class RowObserver {
  public:
   virtual ~RowObserver() = default;
   // Those who are one of these from their first row on; null: nobody counts them.
-  virtual Side* adders() const noexcept { return nullptr; }
+  virtual Members* writers() const noexcept { return nullptr; }
   // The place with that ticket was opened, and none of its rows is ready.
   virtual void after_open(std::uint64_t) noexcept {}
-  // The rows with the indices from `first` on may be drawn as soon as this has returned. They may have left the window
-  // already, so that a word that is kept by place may be a later row's.
+  // The rows with the indices from `first` on may be sampled as soon as this has returned. They may have left the
+  // window already, so that a word that is kept by place may be a later row's.
   virtual void before_ready(std::uint64_t first, std::span<const float> priorities) noexcept = 0;
   // Before rows are added of which so many are ready then, at once: how many of up to `most` may be; `least` in any
   // case. May wait, and fail: then none is added.
   virtual Result<std::uint64_t> before_add(std::uint64_t, std::uint64_t most, const WaitContext&) { return most; }
   // Of those that might have been added, so many were not.
   virtual void after_add(std::uint64_t) noexcept {}
-  // So many rows may be drawn now.
+  // So many rows may be sampled now.
   virtual void after_ready(std::uint64_t rows) noexcept = 0;
 };
 
@@ -63,7 +61,7 @@ class Writer {
         stream_(stream),
         leaves_places_(!stream),
         observer_(observer),
-        adding_(observer == nullptr ? nullptr : observer->adders()) {}
+        membership_(observer == nullptr ? nullptr : observer->writers()) {}
   // As close().
   ~Writer() { close(); }
   Writer(const Writer&) = delete;
@@ -131,7 +129,7 @@ class Writer {
   std::uint64_t publish(std::uint64_t until) noexcept;
   std::uint64_t ready_with(std::uint64_t count, std::uint64_t ended) const noexcept;
   Result<std::uint64_t> ask(std::uint64_t ended, std::uint64_t& rows, const WaitContext& wait);
-  void answer(std::uint64_t permits, std::uint64_t ready) noexcept;
+  void answer(std::uint64_t credits, std::uint64_t ready) noexcept;
   std::uint64_t make_left_ready(std::uint64_t until) noexcept;
   std::uint64_t tell(const Part& part, std::uint32_t ready) noexcept;
   void end_here(bool truncated) noexcept;
@@ -141,7 +139,7 @@ class Writer {
   std::optional<std::uint32_t> stream_;
   const bool leaves_places_;  // to others
   RowObserver* const observer_;
-  Attending adding_;
+  Membership membership_;
   Identity owner_ = memory::kNobody;  // who opened the place: a forked child is another
   Part part_;
   Entry entry_;                    // of the place's first slot

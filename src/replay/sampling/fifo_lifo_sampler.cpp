@@ -18,10 +18,10 @@ namespace {
 constexpr int kMostWalks = 100;  // while others add faster than it walks
 
 // The oldest or the newest rows. Without leaves a walk through the window; with them, through those that may still be
-// drawn.
-class WalkDrawer final : public Drawer {
+// sampled.
+class FifoLifoSampler final : public Sampler {
  public:
-  WalkDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
+  FifoLifoSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
   LeafWatch* watch() noexcept override { return leaves_ == nullptr ? nullptr : &leaves_->watch; }
 
  private:
@@ -31,11 +31,11 @@ class WalkDrawer final : public Drawer {
     LeafWatch watch;
     LeafTree<Most> tree;
   };
-  Status find(const Picks& picks, bool distinct) override;
+  Status find(const Sample& chosen, bool distinct) override;
   double total() const noexcept override { return 1; }
-  void walk_window(const Picks& picks);
-  void walk_leaves(const Picks& picks);
-  void walk_slots(std::uint64_t first, std::uint64_t end, const Picks& picks);
+  void walk_window(const Sample& chosen);
+  void walk_leaves(const Sample& chosen);
+  void walk_slots(std::uint64_t first, std::uint64_t end, const Sample& chosen);
   bool is_oldest_first() const noexcept { return table().spec().kind == SamplerKind::kFifo; }
 
   std::unique_ptr<Marked> leaves_;  // with `max_times`
@@ -43,34 +43,34 @@ class WalkDrawer final : public Drawer {
   std::size_t found_ = 0;
 };
 
-WalkDrawer::WalkDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
-    : Drawer(std::move(tables), table, seed) {
+FifoLifoSampler::FifoLifoSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
+    : Sampler(std::move(tables), table, seed) {
   if (!this->table().leaves().empty()) leaves_ = std::make_unique<Marked>(this->table().leaves());
 }
 
-Status WalkDrawer::find(const Picks& picks, bool distinct) {
-  taken_.clear(picks.indices.size());
-  const std::size_t kept = add_kept(picks, taken_);
+Status FifoLifoSampler::find(const Sample& chosen, bool distinct) {
+  taken_.clear(chosen.indices.size());
+  const std::size_t kept = add_kept(chosen, taken_);
   add_refused(taken_);
   found_ = 0;
   for (int walks = 0; walks < kMostWalks; ++walks) {
     const Window window = store().window();
     const std::size_t before = found_;
     if (leaves_ == nullptr) {
-      walk_window(picks);
+      walk_window(chosen);
     } else {
-      walk_leaves(picks);
+      walk_leaves(chosen);
     }
     if (found_ == positions_.size()) return success();
     if (store().window().head == window.head) break;
     // Rows have left while it walked, and others have come.
-    for (std::size_t i = before; i < found_; ++i) taken_.add(tables_->slot_of(picks.indices[positions_[i]]));
+    for (std::size_t i = before; i < found_; ++i) taken_.add(tables_->slot_of(chosen.indices[positions_[i]]));
   }
-  if (!distinct && fill_up(picks)) return success();
-  return too_few(picks.indices.size(), kept + found_);
+  if (!distinct && fill_up(chosen)) return success();
+  return too_few(chosen.indices.size(), kept + found_);
 }
 
-void WalkDrawer::walk_window(const Picks& picks) {
+void FifoLifoSampler::walk_window(const Sample& chosen) {
   const std::uint64_t rows = store().shape().rows_per_place;
   const Window window = store().window();
   const std::uint64_t end = (window.tail - window.head) * rows;
@@ -79,13 +79,13 @@ void WalkDrawer::walk_window(const Picks& picks) {
     const bool is_there = store().has_row(store().shape().ticket_of(index), store().shape().slot_of(index));
     if (!is_there || taken_.contains(tables_->slot_of(index))) continue;
     const std::uint32_t position = positions_[found_++];
-    picks.indices[position] = index;
-    picks.weights[position] = 1;
+    chosen.indices[position] = index;
+    chosen.weights[position] = 1;
   }
 }
 
 // The window is one stretch of slots, or two: from the oldest row to the last slot, and from the first one on.
-void WalkDrawer::walk_leaves(const Picks& picks) {
+void FifoLifoSampler::walk_leaves(const Sample& chosen) {
   const Leaves leaves = table().leaves();
   const auto weight = [&](std::uint64_t slot) { return leaves.weight(slot); };
   if (leaves_->watch.collect()) {
@@ -98,15 +98,15 @@ void WalkDrawer::walk_leaves(const Picks& picks) {
   const std::uint64_t first = tables_->slot_of(window.head * rows), end = first + (window.tail - window.head) * rows;
   const std::uint64_t before_wrap = std::min(end, leaves.slots());
   if (is_oldest_first()) {
-    walk_slots(first, before_wrap, picks);
-    walk_slots(0, end - before_wrap, picks);
+    walk_slots(first, before_wrap, chosen);
+    walk_slots(0, end - before_wrap, chosen);
   } else {
-    walk_slots(0, end - before_wrap, picks);
-    walk_slots(first, before_wrap, picks);
+    walk_slots(0, end - before_wrap, chosen);
+    walk_slots(first, before_wrap, chosen);
   }
 }
 
-void WalkDrawer::walk_slots(std::uint64_t first, std::uint64_t end, const Picks& picks) {
+void FifoLifoSampler::walk_slots(std::uint64_t first, std::uint64_t end, const Sample& chosen) {
   if (first >= end) return;
   const bool upwards = is_oldest_first();
   const std::uint64_t last_line = (upwards ? end - 1 : first) / kLineLeaves;
@@ -116,7 +116,7 @@ void WalkDrawer::walk_slots(std::uint64_t first, std::uint64_t end, const Picks&
       const std::uint64_t slot = line * kLineLeaves + (upwards ? i : kLineLeaves - 1 - i);
       if (slot < first || slot >= end || taken_.contains(slot)) continue;
       const std::uint64_t word = load_relaxed(table().leaves().word(slot));
-      if (take_row(slot, word, positions_[found_], picks) == Found::kRow) ++found_;
+      if (take_row(slot, word, positions_[found_], chosen) == Found::kRow) ++found_;
     }
     if (found_ == positions_.size() || (!upwards && line == 0)) return;
     line = leaves_->tree.nearest(upwards ? line + 1 : line - 1, upwards);
@@ -125,8 +125,8 @@ void WalkDrawer::walk_slots(std::uint64_t first, std::uint64_t end, const Picks&
 
 }  // namespace
 
-DrawerPtr make_walk_drawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
-  return std::make_unique<WalkDrawer>(std::move(tables), table, seed);
+SamplerPtr make_fifo_lifo_sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
+  return std::make_unique<FifoLifoSampler>(std::move(tables), table, seed);
 }
 
 }  // namespace shmtree::replay

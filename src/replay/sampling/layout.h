@@ -9,7 +9,7 @@ namespace shmtree::replay {
 constexpr std::uint64_t kTablesMagic = 0x656c626174746d73;  // "smttable"
 constexpr std::uint32_t kMostTables = 16;
 
-// By whom rows are drawn.
+// By whom rows are sampled.
 enum class SamplerKind : std::uint32_t {
   kUniform = 1,      // each as likely
   kPrioritized = 2,  // by (priority + eps)^alpha
@@ -23,7 +23,7 @@ struct alignas(64) TablesHeader {
   std::uint32_t count;
   std::uint32_t has_limit;
   std::uint64_t slots;  // of the buffer: places x rows per place
-  std::uint32_t has_attendance;
+  std::uint32_t has_members;
   std::uint32_t unused[9];
 };
 static_assert(sizeof(TablesHeader) == 64);
@@ -31,12 +31,12 @@ static_assert(sizeof(TablesHeader) == 64);
 struct alignas(64) TableHead {
   // Written once.
   std::uint32_t kind;
-  std::uint32_t max_times;  // that a row is drawn; 0: as often as it comes
+  std::uint32_t max_times;  // that a row is sampled; 0: as often as it comes
   double alpha, beta, eps;
   std::uint64_t unused[4];
 
   alignas(64) std::atomic<double> max_priority;  // the largest that was given
-  std::atomic<std::uint64_t> samples;            // rows that were drawn
+  std::atomic<std::uint64_t> samples;            // rows that were sampled
 };
 static_assert(sizeof(TableHead) == 128 && offsetof(TableHead, max_priority) == 64);
 static_assert(std::atomic<double>::is_always_lock_free);

@@ -1,5 +1,5 @@
 // Inner nodes over the leaves of a table: sums, or the largest or smallest of them, eight children a node. Private to a
-// drawer, and always computed from the children, never adjusted: errors do not add up.
+// sampler, and always computed from the children, never adjusted: errors do not add up.
 //
 // Level 0 has a node for each line of eight leaves, level k + 1 one for eight of level k, the last level one node.
 //
@@ -26,7 +26,7 @@ struct Most {
   static constexpr double of_leaf(float weight) noexcept { return weight; }
   static constexpr double of(double a, double b) noexcept { return a < b ? b : a; }
 };
-// Of the leaves that may be drawn.
+// Of the leaves that may be sampled.
 struct Least {
   static constexpr double kNothing = std::numeric_limits<double>::infinity();
   static constexpr double of_leaf(float weight) noexcept { return weight > 0 ? weight : kNothing; }

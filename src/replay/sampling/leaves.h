@@ -1,5 +1,5 @@
-// The leaves of a table: how likely each row of a buffer is drawn, in shared memory, a word for each slot of the buffer
-// (place x rows per place + number of the row). And the private look at which of them changed.
+// The leaves of a table: how likely each row of a buffer is sampled, in shared memory, a word for each slot of the
+// buffer (place x rows per place + number of the row). And the private look at which of them changed.
 //
 //   a leaf      {weight: float32, low half of the ticket of the row that it is for}
 //   a counter   of changes, for each 64 leaves (a group), and for each 64 groups
@@ -8,10 +8,9 @@
 //   - A leaf of a row is changed by compare-and-swap from a word with its ticket, so that a late change never hits the
 //     next row in the slot; who opened the place sets its leaves to nothing first.
 //   - The counters are raised after the leaf was changed (release), the one of the group first: who sees a counter as
-//   it
-//     was has seen all changes that it counts. A kill before the counter leaves others with the leaf's old weight in
+//     it was has seen all changes that it counts. A kill before the counter leaves others with the leaf's old weight in
 //     their sums, until the group changes again or one of them comes to that leaf.
-//   - Inner nodes are nobody's but a drawer's own: there is nothing to repair, and nobody to be waited for.
+//   - Inner nodes are nobody's but a sampler's own: there is nothing to repair, and nobody to be waited for.
 #pragma once
 
 #include <bit>
@@ -25,7 +24,7 @@
 namespace shmtree::replay {
 
 struct LeafWord {
-  float weight = 0;  // 0: not to be drawn
+  float weight = 0;  // 0: not to be sampled
   std::uint32_t ticket = 0;
 };
 constexpr std::uint64_t pack(LeafWord leaf) noexcept {

@@ -16,9 +16,9 @@ using platform::load_relaxed;
 namespace {
 
 // The rows of the largest priorities.
-class LargestDrawer final : public Drawer {
+class MaxPrioritySampler final : public Sampler {
  public:
-  LargestDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
+  MaxPrioritySampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
   LeafWatch* watch() noexcept override { return &watch_; }
 
  private:
@@ -32,7 +32,7 @@ class LargestDrawer final : public Drawer {
   };
   static constexpr std::size_t kSlot = ~std::size_t{0};
 
-  Status find(const Picks& picks, bool distinct) override;
+  Status find(const Sample& chosen, bool distinct) override;
   double total() const noexcept override { return 1; }
   void push(const Candidate& candidate);
   void push_children(const Candidate& of);
@@ -43,18 +43,18 @@ class LargestDrawer final : public Drawer {
   SlotSet taken_;
 };
 
-LargestDrawer::LargestDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
-    : Drawer(std::move(tables), table, seed),
+MaxPrioritySampler::MaxPrioritySampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
+    : Sampler(std::move(tables), table, seed),
       watch_(this->table().leaves()),
       largest_(this->table().leaves().lines()) {}
 
-void LargestDrawer::push(const Candidate& candidate) {
+void MaxPrioritySampler::push(const Candidate& candidate) {
   if (!(candidate.value > 0)) return;
   heap_.push_back(candidate);
   std::push_heap(heap_.begin(), heap_.end());
 }
 
-void LargestDrawer::push_children(const Candidate& of) {
+void MaxPrioritySampler::push_children(const Candidate& of) {
   for (std::uint64_t i = 0; i < 8; ++i) {
     const std::uint64_t child = of.number * 8 + i;
     if (of.level > 0) {
@@ -67,7 +67,7 @@ void LargestDrawer::push_children(const Candidate& of) {
 }
 
 // The largest candidate is a row, or is taken apart: nothing below the others is larger.
-Status LargestDrawer::find(const Picks& picks, bool distinct) {
+Status MaxPrioritySampler::find(const Sample& chosen, bool distinct) {
   const Leaves leaves = table().leaves();
   const auto weight = [&](std::uint64_t slot) { return leaves.weight(slot); };
   if (watch_.collect()) {
@@ -75,8 +75,8 @@ Status LargestDrawer::find(const Picks& picks, bool distinct) {
   } else {
     largest_.build(weight);
   }
-  taken_.clear(picks.indices.size());
-  const std::size_t kept = add_kept(picks, taken_);
+  taken_.clear(chosen.indices.size());
+  const std::size_t kept = add_kept(chosen, taken_);
   add_refused(taken_);
   heap_.clear();
   push({.value = largest_.total(), .level = largest_.levels() - 1, .number = 0});
@@ -87,19 +87,19 @@ Status LargestDrawer::find(const Picks& picks, bool distinct) {
     heap_.pop_back();
     if (top.level != kSlot) {
       push_children(top);
-    } else if (take_row(top.number, top.word, positions_[found], picks) == Found::kRow) {
+    } else if (take_row(top.number, top.word, positions_[found], chosen) == Found::kRow) {
       ++found;
     }
   }
   if (found == positions_.size()) return success();
-  if (!distinct && fill_up(picks)) return success();
-  return too_few(picks.indices.size(), kept + found);
+  if (!distinct && fill_up(chosen)) return success();
+  return too_few(chosen.indices.size(), kept + found);
 }
 
 }  // namespace
 
-DrawerPtr make_largest_drawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
-  return std::make_unique<LargestDrawer>(std::move(tables), table, seed);
+SamplerPtr make_max_priority_sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
+  return std::make_unique<MaxPrioritySampler>(std::move(tables), table, seed);
 }
 
 }  // namespace shmtree::replay

@@ -1,4 +1,4 @@
-// Random numbers, and random rows, of those who draw.
+// Random numbers, and random rows, of those who sample.
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ class Random {
 };
 
 // Returns the index of a random row, chosen in one walk over the window. Returns 0 if there is none.
-inline std::uint64_t choose_among_all(const Store& store, const Window& window, Random& random) noexcept {
+inline std::uint64_t random_row_of_all(const Store& store, const Window& window, Random& random) noexcept {
   const Shape& shape = store.shape();
   std::uint64_t chosen = 0, rows = 0;
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
@@ -47,17 +47,17 @@ inline std::uint64_t choose_among_all(const Store& store, const Window& window, 
 // Returns the index of a random row, or 0 if there is none. Tries random indices first. These fail at places that are
 // not full, or that have another ticket, so after a few failures it walks over all places. Writers may be faster than
 // the walk, so that the window it walked over is gone; then it starts again, a few times.
-inline std::uint64_t draw_uniformly(const Store& store, Random& random) noexcept {
-  constexpr int kFewDraws = 64, kMostWalks = 16;
+inline std::uint64_t random_row(const Store& store, Random& random) noexcept {
+  constexpr int kFewTries = 64, kMostWalks = 16;
   const Shape& shape = store.shape();
   for (int walks = 0; walks < kMostWalks; ++walks) {
     const Window window = store.window();
     const std::uint64_t first = window.head << shape.row_bits, count = (window.tail - window.head) << shape.row_bits;
-    for (int tries = 0; count != 0 && tries < kFewDraws; ++tries) {
+    for (int tries = 0; count != 0 && tries < kFewTries; ++tries) {
       const std::uint64_t index = first + random.below(count);
       if (store.has_row(shape.ticket_of(index), shape.slot_of(index))) return index;
     }
-    const std::uint64_t index = choose_among_all(store, window, random);
+    const std::uint64_t index = random_row_of_all(store, window, random);
     if (index != 0 || store.window().head == window.head) return index;
   }
   return 0;

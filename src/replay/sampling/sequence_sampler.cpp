@@ -12,20 +12,21 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr int kMostDraws = 4096;     // of a first row that is followed by enough
+constexpr int kMostTries = 4096;     // of a first row that is followed by enough
 constexpr std::size_t kAtOnce = 32;  // first rows whose words are asked for
 constexpr std::uint64_t kMostStride = std::uint64_t{1} << 32;
 
 }  // namespace
 
-Error Sequences::too_short() const {
+Error SequenceSampler::too_short() const {
   return Error{.code = Code::kEmpty,
-               .message = "none of " + std::to_string(kMostDraws) + " rows that were drawn is followed by enough for " +
+               .message = "none of " + std::to_string(kMostTries) + " rows that were drawn is followed by enough for " +
                           std::to_string(options_.length) + " in its episode"};
 }
 
 // The sequence that begins with that row; false when it is too short.
-bool Sequences::follow(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) const noexcept {
+bool SequenceSampler::follow(std::uint64_t first, std::span<std::uint64_t> indices,
+                             std::span<bool> mask) const noexcept {
   const Shape& shape = store_->shape();
   const Position at{shape.ticket_of(first), static_cast<std::uint32_t>(shape.slot_of(first))};
   const std::size_t rows = Chain(*store_).follow(at, options_.stride, indices);
@@ -37,7 +38,7 @@ bool Sequences::follow(std::uint64_t first, std::span<std::uint64_t> indices, st
 }
 
 // Rows of the window, if it has any, and asks for what is known of their places.
-void Sequences::choose(std::span<std::uint64_t> first) noexcept {
+void SequenceSampler::choose(std::span<std::uint64_t> first) noexcept {
   const Shape& shape = store_->shape();
   const Window window = store_->window();
   const std::uint64_t begin = shape.index_of(window.head, 0), count = shape.index_of(window.tail, 0) - begin;
@@ -47,18 +48,18 @@ void Sequences::choose(std::span<std::uint64_t> first) noexcept {
   }
 }
 
-Status Sequences::draw_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) {
+Status SequenceSampler::sample_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) {
   const Shape& shape = store_->shape();
-  for (int draws = 0; draws < kMostDraws; ++draws, first = 0) {
+  for (int tries = 0; tries < kMostTries; ++tries, first = 0) {
     const bool is_there = first != 0 && store_->has_row(shape.ticket_of(first), shape.slot_of(first));
-    if (!is_there) first = draw_uniformly(*store_, random_);
+    if (!is_there) first = random_row(*store_, random_);
     if (first == 0) return Error{.code = Code::kEmpty, .message = "there are no rows to be drawn"};
     if (follow(first, indices, mask)) return success();
   }
   return too_short();
 }
 
-Status Sequences::check(std::size_t indices, std::size_t mask) const {
+Status SequenceSampler::check(std::size_t indices, std::size_t mask) const {
   const std::uint64_t length = options_.length;
   const bool is_stride = options_.stride != 0 && options_.stride <= kMostStride;
   if (length != 0 && is_stride && indices == mask && indices % length == 0) return success();
@@ -67,7 +68,7 @@ Status Sequences::check(std::size_t indices, std::size_t mask) const {
                           std::to_string(options_.stride) + ", for " + std::to_string(indices) + " indices"};
 }
 
-Status Sequences::draw(std::span<std::uint64_t> indices, std::span<bool> mask) try {
+Status SequenceSampler::sample(std::span<std::uint64_t> indices, std::span<bool> mask) try {
   Status fits = check(indices.size(), mask.size());
   if (!fits) return fits;
   const std::uint64_t length = options_.length;
@@ -75,18 +76,18 @@ Status Sequences::draw(std::span<std::uint64_t> indices, std::span<bool> mask) t
   for (std::size_t at = 0; at < indices.size(); at += length) {
     const std::size_t turn = at / length % kAtOnce;
     if (turn == 0) choose(std::span(first).first(std::min(kAtOnce, (indices.size() - at) / length)));
-    Status drawn = draw_one(first[turn], indices.subspan(at, length), mask.subspan(at, length));
-    if (!drawn) return drawn;
+    Status sampled = sample_one(first[turn], indices.subspan(at, length), mask.subspan(at, length));
+    if (!sampled) return sampled;
   }
   return success();
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
 
-Status Sequences::sample(const Gather& gather, std::span<std::uint64_t> indices, std::span<bool> mask,
-                         std::span<std::byte* const> out, unsigned threads) try {
-  Status drawn = draw(indices, mask);
-  if (!drawn) return drawn;
+Status SequenceSampler::sample(const Gather& gather, std::span<std::uint64_t> indices, std::span<bool> mask,
+                               std::span<std::byte* const> out, unsigned threads) try {
+  Status sampled = sample(indices, mask);
+  if (!sampled) return sampled;
   const auto gone = std::make_unique<bool[]>(indices.size());
   auto lost = gather.read(indices, out, {gone.get(), indices.size()}, threads);
   if (!lost) return std::move(lost).error();
@@ -101,8 +102,8 @@ Status Sequences::sample(const Gather& gather, std::span<std::uint64_t> indices,
     };
     for (std::size_t i = 0; i < out.size(); ++i) to[i] = out[i] + at * gather.bytes(i);
     while (is_lost()) {
-      drawn = draw_one(indices.subspan(at, length), mask.subspan(at, length));
-      if (!drawn) return drawn;
+      sampled = sample_one(indices.subspan(at, length), mask.subspan(at, length));
+      if (!sampled) return sampled;
       auto again = gather.read(indices.subspan(at, length), to, {gone.get() + at, length});
       if (!again) return std::move(again).error();
     }
@@ -113,8 +114,8 @@ Status Sequences::sample(const Gather& gather, std::span<std::uint64_t> indices,
 }
 
 // Those that are marked, which are too short in the end.
-bool Sequences::follow_marked(const Picks& firsts, std::span<bool> marked, std::span<std::uint64_t> indices,
-                              std::span<bool> mask) const noexcept {
+bool SequenceSampler::follow_marked(const Sample& firsts, std::span<bool> marked, std::span<std::uint64_t> indices,
+                                    std::span<bool> mask) const noexcept {
   const std::size_t length = options_.length;
   bool are_all = true;
   for (std::size_t i = 0; i < marked.size(); ++i) {
@@ -126,37 +127,37 @@ bool Sequences::follow_marked(const Picks& firsts, std::span<bool> marked, std::
   return are_all;
 }
 
-Status Sequences::sample(Drawer& drawer, const Picks& firsts, bool distinct, const Gather& gather,
-                         std::span<std::uint64_t> indices, std::span<bool> mask, std::span<std::byte* const> out,
-                         unsigned threads) try {
-  Status drawn = check(indices.size(), mask.size());
-  if (drawn) drawn = drawer.draw(firsts, distinct);
-  if (!drawn) return drawn;
+Status SequenceSampler::sample(Sampler& sampler, const Sample& firsts, bool distinct, const Gather& gather,
+                               std::span<std::uint64_t> indices, std::span<bool> mask, std::span<std::byte* const> out,
+                               unsigned threads) try {
+  Status sampled = check(indices.size(), mask.size());
+  if (sampled) sampled = sampler.sample(firsts, distinct);
+  if (!sampled) return sampled;
   const std::size_t sequences = firsts.indices.size(), length = options_.length;
   const auto marks = std::make_unique<bool[]>(sequences), losses = std::make_unique<bool[]>(indices.size());
   const std::span marked(marks.get(), sequences), gone(losses.get(), indices.size());
   std::ranges::fill(marked, true);
-  for (int draws = 0; drawn && draws < kMostDraws; ++draws) {
+  for (int tries = 0; sampled && tries < kMostTries; ++tries) {
     bool are_all = follow_marked(firsts, marked, indices, mask);
     if (are_all) {
       auto lost = gather.read(indices, out, gone, threads);
-      if (!lost) drawn = std::move(lost).error();
+      if (!lost) sampled = std::move(lost).error();
       for (std::size_t row = 0; lost && row < indices.size(); ++row) {
         if (mask[row] && gone[row]) marked[row / length] = true, are_all = false;
       }
       if (lost && are_all) return success();
     }
-    for (std::size_t i = 0; drawn && i < sequences; ++i) {
-      if (marked[i]) drawer.put_back({firsts.indices.subspan(i, 1), firsts.weights.subspan(i, 1)});
+    for (std::size_t i = 0; sampled && i < sequences; ++i) {
+      if (marked[i]) sampler.put_back({firsts.indices.subspan(i, 1), firsts.weights.subspan(i, 1)});
     }
-    if (drawn) drawn = drawer.redraw(firsts, marked, distinct);
+    if (sampled) sampled = sampler.resample(firsts, marked, distinct);
   }
-  // After an error of the drawer, those that it was to draw again are put back already.
+  // After an error of the sampler, those that it was to sample again are put back already.
   for (std::size_t i = 0; i < sequences; ++i) {
-    if (!drawn && marked[i]) firsts.weights[i] = 0;
+    if (!sampled && marked[i]) firsts.weights[i] = 0;
   }
-  drawer.put_back(firsts);
-  return drawn ? Status(too_short()) : drawn;
+  sampler.put_back(firsts);
+  return sampled ? Status(too_short()) : sampled;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

@@ -1,4 +1,4 @@
-// A small set of numbers, for draws without repetition.
+// A small set of numbers, for samples without repetition.
 #pragma once
 
 #include <cstddef>

@@ -1,10 +1,10 @@
-// One sampler's state in shared memory, over the rows of a buffer: how likely each row is drawn, and how often it was.
-// Who draws has a Drawer besides (drawer.h).
+// One sampler's state in shared memory, over the rows of a buffer: how likely each row is sampled, and how often it
+// was. Who samples has a Sampler besides (sampler.h).
 //
 // Invariants:
-//   - A row may be drawn from a table once its leaf there has its ticket and a weight, and the buffer says that it is
+//   - A row may be sampled from a table once its leaf there has its ticket and a weight, and the buffer says that it is
 //     ready; the leaf comes first.
-//   - A row that was drawn `max_times` from a table has no weight there any more, and gets none again.
+//   - A row that was sampled `max_times` from a table has no weight there any more, and gets none again.
 //
 // Thread safety: any thread of any process.
 #pragma once
@@ -29,7 +29,7 @@ struct TableSpec {
   bool has_priorities() const noexcept {
     return kind == SamplerKind::kPrioritized || kind == SamplerKind::kMaxPriority;
   }
-  // Those that need none draw from the window, or walk through it.
+  // Those that need none sample from the window, or walk through it.
   bool has_leaves() const noexcept { return has_priorities() || max_times != 0; }
 };
 
@@ -46,7 +46,7 @@ class Table {
   const Leaves& leaves() const noexcept { return leaves_; }
   // A number, 1.0 before any was given.
   double max_priority() const noexcept;
-  // Draws since the buffer was made.
+  // Samples since the buffer was made.
   std::uint64_t samples() const noexcept { return platform::load_relaxed(head_.samples); }
   void count_samples(std::uint64_t rows) const noexcept { platform::add(head_.samples, rows); }
 
@@ -56,12 +56,12 @@ class Table {
   // The priority of a row of that weight, as far as the weight tells.
   double priority_of(float weight) const noexcept;
 
-  // One more draw of a row; false when it had all it may have, or is not there. Always true without `max_times`.
+  // One more sample of a row; false when it had all it may have, or is not there. Always true without `max_times`.
   bool take(std::uint64_t slot, std::uint64_t ticket) const noexcept;
   // Undoes take() of a row that had that weight.
   void put_back(std::uint64_t slot, std::uint64_t ticket, float weight) const noexcept;
-  // Of files: how likely a row is drawn, and how often it was; nothing for one that is not there. And the same of a new
-  // buffer, that nobody else has.
+  // Of files: how likely a row is sampled, and how often it was; nothing for one that is not there. And the same of a
+  // new buffer, that nobody else has.
   LeafState state(std::uint64_t slot, std::uint64_t ticket) const noexcept;
   void restore(std::uint64_t slot, std::uint64_t ticket, const LeafState& state) const noexcept;
   void restore(double max_priority, std::uint64_t samples) const noexcept;
@@ -85,7 +85,7 @@ class Table {
   const TableSpec spec_;
   TableHead& head_;
   const Leaves leaves_;
-  std::atomic<std::uint64_t>* const times_;  // a word a slot: how often it was drawn, low half of the ticket
+  std::atomic<std::uint64_t>* const times_;  // a word a slot: how often it was sampled, low half of the ticket
   const double most_priority_;
 };
 

@@ -25,15 +25,15 @@ Error incompatible_tables() {
 
 // Where each part begins, and the end of all.
 struct TablesPlan {
-  std::uint64_t limit = 0, attendance = 0;
+  std::uint64_t limit = 0, members = 0;
   std::vector<std::uint64_t> tables{};
   std::uint64_t bytes = 0;
 };
-TablesPlan plan_of(std::uint64_t slots, std::span<const TableSpec> specs, bool has_limit, bool has_attendance) {
+TablesPlan plan_of(std::uint64_t slots, std::span<const TableSpec> specs, bool has_limit, bool has_members) {
   TablesPlan plan;
   plan.limit = sizeof(TablesHeader) + specs.size() * sizeof(TableHead);
-  plan.attendance = plan.limit + (has_limit ? sizeof(LimitWords) : 0);
-  std::uint64_t at = plan.attendance + (has_attendance ? sizeof(AttendanceWords) : 0);
+  plan.members = plan.limit + (has_limit ? sizeof(RateLimiterWords) : 0);
+  std::uint64_t at = plan.members + (has_members ? sizeof(BufferMemberWords) : 0);
   for (const TableSpec& spec : specs) {
     plan.tables.push_back(at);
     if (spec.has_leaves()) at += Leaves::bytes_for(slots);
@@ -64,7 +64,7 @@ Status check_spec(const TableSpec& spec) {
 }  // namespace
 
 Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const TableSpec> specs, const RateLimit* limit,
-                                        bool has_attendance) try {
+                                        bool has_members) try {
   if (specs.empty() || specs.size() > kMostTables) {
     return invalid(std::to_string(specs.size()) + " samplers: 1 to " + std::to_string(kMostTables) + " are possible");
   }
@@ -78,24 +78,24 @@ Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const Tabl
     }
   }
   if (limit != nullptr) {
-    auto checked = Limit::checked(*limit, shape.capacity);
+    auto checked = RateLimiter::checked(*limit, shape.capacity);
     if (!checked) return std::move(checked).error();
   }
-  return plan_of(shape.slots(), specs, limit != nullptr, has_attendance).bytes;
+  return plan_of(shape.slots(), specs, limit != nullptr, has_members).bytes;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }
 
-void Tables::add_tables(std::span<const TableSpec> specs, bool has_limit, bool has_attendance) {
+void Tables::add_tables(std::span<const TableSpec> specs, bool has_limit, bool has_members) {
   std::byte* area = store_->tables_area().data();
   auto* heads = reinterpret_cast<TableHead*>(area + sizeof(TablesHeader));
-  const TablesPlan plan = plan_of(store_->shape().slots(), specs, has_limit, has_attendance);
-  if (has_attendance) {
-    attendance_ = Attendance::of(store_, *reinterpret_cast<AttendanceWords*>(area + plan.attendance));
+  const TablesPlan plan = plan_of(store_->shape().slots(), specs, has_limit, has_members);
+  if (has_members) {
+    members_ = BufferMembers::of(store_, *reinterpret_cast<BufferMemberWords*>(area + plan.members));
   }
   if (has_limit) {
-    limit_ = std::make_unique<Limit>(*reinterpret_cast<LimitWords*>(area + plan.limit), store_->arena(), attendance_,
-                                     memory::pack(store_->block()));
+    limiter_ = std::make_unique<RateLimiter>(*reinterpret_cast<RateLimiterWords*>(area + plan.limit), store_->arena(),
+                                             members_, memory::pack(store_->block()));
   }
   tables_.reserve(specs.size());
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -104,8 +104,8 @@ void Tables::add_tables(std::span<const TableSpec> specs, bool has_limit, bool h
 }
 
 Result<std::shared_ptr<Tables>> Tables::create(std::shared_ptr<Store> store, std::span<const TableSpec> specs,
-                                               const RateLimit* limit, bool has_attendance) try {
-  auto bytes = bytes_for(store->shape(), specs, limit, has_attendance);
+                                               const RateLimit* limit, bool has_members) try {
+  auto bytes = bytes_for(store->shape(), specs, limit, has_members);
   if (!bytes) return std::move(bytes).error();
   if (*bytes > store->tables_area().size()) return invalid("a replay buffer without room for these samplers");
   auto* header = new (store->tables_area().data()) TablesHeader{};
@@ -119,19 +119,19 @@ Result<std::shared_ptr<Tables>> Tables::create(std::shared_ptr<Store> store, std
     head->eps = specs[i].eps;
     store_relaxed(head->max_priority, 1.0);
   }
-  const TablesPlan plan = plan_of(store->shape().slots(), specs, limit != nullptr, has_attendance);
+  const TablesPlan plan = plan_of(store->shape().slots(), specs, limit != nullptr, has_members);
   if (limit != nullptr) {
-    auto* words = new (store->tables_area().data() + plan.limit) LimitWords{};
-    Limit::make(*words, Limit::checked(*limit, store->shape().capacity).value());
+    auto* words = new (store->tables_area().data() + plan.limit) RateLimiterWords{};
+    RateLimiter::make(*words, RateLimiter::checked(*limit, store->shape().capacity).value());
   }
-  if (has_attendance) new (store->tables_area().data() + plan.attendance) AttendanceWords{};
+  if (has_members) new (store->tables_area().data() + plan.members) BufferMemberWords{};
   header->count = static_cast<std::uint32_t>(specs.size());
   header->has_limit = limit != nullptr ? 1 : 0;
-  header->has_attendance = has_attendance ? 1 : 0;
+  header->has_members = has_members ? 1 : 0;
   header->slots = store->shape().slots();
   header->magic = kTablesMagic;
   const std::shared_ptr<Tables> tables(new Tables(std::move(store)));
-  tables->add_tables(specs, limit != nullptr, has_attendance);
+  tables->add_tables(specs, limit != nullptr, has_members);
   return tables;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -158,18 +158,18 @@ Result<std::shared_ptr<Tables>> Tables::open(std::shared_ptr<Store> store) try {
   }
   auto bytes = bytes_for(store->shape(), specs);
   if (!bytes.ok()) return incompatible_tables();
-  const bool has_limit = load_once(header.has_limit) != 0, has_attendance = load_once(header.has_attendance) != 0;
-  const TablesPlan plan = plan_of(store->shape().slots(), specs, has_limit, has_attendance);
+  const bool has_limit = load_once(header.has_limit) != 0, has_members = load_once(header.has_members) != 0;
+  const TablesPlan plan = plan_of(store->shape().slots(), specs, has_limit, has_members);
   if (plan.bytes > area.size()) return incompatible_tables();
   if (has_limit) {
-    const auto& words = *reinterpret_cast<const LimitWords*>(area.data() + plan.limit);
+    const auto& words = *reinterpret_cast<const RateLimiterWords*>(area.data() + plan.limit);
     const RateLimit limit{.samples_per_insert = load_once(words.samples_per_insert),
                           .min_size = load_once(words.min_size),
                           .error_buffer = load_once(words.error_buffer)};
-    if (!Limit::checked(limit, store->shape().capacity).ok()) return incompatible_tables();
+    if (!RateLimiter::checked(limit, store->shape().capacity).ok()) return incompatible_tables();
   }
   const std::shared_ptr<Tables> tables(new Tables(std::move(store)));
-  tables->add_tables(specs, has_limit, has_attendance);
+  tables->add_tables(specs, has_limit, has_members);
   return tables;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -182,7 +182,7 @@ std::uint64_t Tables::slot_of(std::uint64_t index) const noexcept {
 
 void Tables::wake_all() const noexcept {
   memory::notify_all(store_->ready());
-  if (limit_ != nullptr) limit_->wake_all();
+  if (limiter_ != nullptr) limiter_->wake_all();
 }
 
 Status Tables::clear(const WaitContext& wait) const {
@@ -193,7 +193,7 @@ Status Tables::clear(const WaitContext& wait) const {
       table.drop_stale(place);
     }
   }
-  if (limit_ != nullptr) limit_->reset();
+  if (limiter_ != nullptr) limiter_->reset();
   return cleared;
 }
 

@@ -11,38 +11,38 @@ namespace shmtree::replay {
 
 namespace {
 
-// Draws for each row that is wanted, before somebody looks which rows there are.
+// Tries for each row that is wanted, before somebody looks which rows there are.
 constexpr std::size_t kTries = 64, kTriesOfDistinct = 4, kMoreTries = 1024;
 
 // All rows of the window are as likely, and none is remembered: there is nothing but the window, whatever leaves the
 // table has.
-class UniformDrawer final : public Drawer {
+class UniformSampler final : public Sampler {
  public:
-  UniformDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) noexcept
-      : Drawer(std::move(tables), table, seed) {}
+  UniformSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) noexcept
+      : Sampler(std::move(tables), table, seed) {}
 
  private:
-  Status find(const Picks& picks, bool distinct) override;
+  Status find(const Sample& chosen, bool distinct) override;
   double total() const noexcept override { return static_cast<double>(store().size()); }
   bool takes_leaves() const noexcept override { return false; }
-  Status find_among_all(const Picks& picks, bool distinct);
+  Status find_among_all(const Sample& chosen, bool distinct);
 
   SlotSet found_;
   std::vector<std::uint64_t> tried_;
 };
 
-Status UniformDrawer::find(const Picks& picks, bool distinct) {
+Status UniformSampler::find(const Sample& chosen, bool distinct) {
   const Shape& shape = store().shape();
-  found_.clear(distinct ? picks.indices.size() : 0);
-  for (std::size_t at = 0; distinct && at < picks.indices.size(); ++at) {
-    if (picks.weights[at] > 0) found_.add(picks.indices[at]);
+  found_.clear(distinct ? chosen.indices.size() : 0);
+  for (std::size_t at = 0; distinct && at < chosen.indices.size(); ++at) {
+    if (chosen.weights[at] > 0) found_.add(chosen.indices[at]);
   }
   for (const std::uint64_t index : refused()) found_.add(index);
   std::size_t tries = (distinct ? kTriesOfDistinct : kTries) * positions_.size() + kMoreTries;
   while (!positions_.empty()) {
     const Window window = store().window();
     const std::uint64_t first = shape.index_of(window.head, 0), count = shape.index_of(window.tail, 0) - first;
-    if (count == 0 || tries < positions_.size()) return find_among_all(picks, distinct);
+    if (count == 0 || tries < positions_.size()) return find_among_all(chosen, distinct);
     tries -= positions_.size();
     tried_.resize(positions_.size());
     for (std::uint64_t& index : tried_) {
@@ -57,8 +57,8 @@ Status UniformDrawer::find(const Picks& picks, bool distinct) {
         positions_[left++] = positions_[i];
         continue;
       }
-      picks.indices[positions_[i]] = index;
-      picks.weights[positions_[i]] = 1;
+      chosen.indices[positions_[i]] = index;
+      chosen.weights[positions_[i]] = 1;
     }
     positions_.resize(left);
   }
@@ -66,7 +66,7 @@ Status UniformDrawer::find(const Picks& picks, bool distinct) {
 }
 
 // There are few rows, or nearly all of them are wanted.
-Status UniformDrawer::find_among_all(const Picks& picks, bool distinct) {
+Status UniformSampler::find_among_all(const Sample& chosen, bool distinct) {
   const Shape& shape = store().shape();
   const Window window = store().window();
   std::vector<std::uint64_t>& all = tried_;
@@ -77,12 +77,12 @@ Status UniformDrawer::find_among_all(const Picks& picks, bool distinct) {
     if (is_there && !found_.contains(index)) all.push_back(index);
   }
   if (all.empty() || (distinct && all.size() < positions_.size())) {
-    return too_few(picks.indices.size(), distinct ? found_.size() - refused().size() + all.size() : 0);
+    return too_few(chosen.indices.size(), distinct ? found_.size() - refused().size() + all.size() : 0);
   }
   for (const std::uint32_t position : positions_) {
     const std::uint64_t at = random().below(all.size());
-    picks.indices[position] = all[at];
-    picks.weights[position] = 1;
+    chosen.indices[position] = all[at];
+    chosen.weights[position] = 1;
     if (!distinct) continue;
     all[at] = all.back();
     all.pop_back();
@@ -93,8 +93,8 @@ Status UniformDrawer::find_among_all(const Picks& picks, bool distinct) {
 
 }  // namespace
 
-DrawerPtr make_uniform_drawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
-  return std::make_unique<UniformDrawer>(std::move(tables), table, seed);
+SamplerPtr make_uniform_sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
+  return std::make_unique<UniformSampler>(std::move(tables), table, seed);
 }
 
 }  // namespace shmtree::replay

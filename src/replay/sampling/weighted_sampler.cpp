@@ -33,24 +33,24 @@ unsigned child_of(const double* value, double& rest) noexcept {
 }
 
 // As likely as the leaf of a row weighs, by sums of its own over the leaves.
-class TreeDrawer final : public Drawer {
+class WeightedSampler final : public Sampler {
  public:
-  TreeDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
+  WeightedSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
   LeafWatch* watch() noexcept override { return &watch_; }
 
  private:
-  Status find(const Picks& picks, bool distinct) override;
+  Status find(const Sample& chosen, bool distinct) override;
   double total() const noexcept override { return total_; }
   void renew_total() override;
   double least() override;
 
-  Status find_in_rounds(const Picks& picks, bool distinct);
+  Status find_in_rounds(const Sample& chosen, bool distinct);
   void look_at_changes();
   template <class Weight>
   void sum_up(bool all, Weight weight);
   void choose();
   void choose_leaf(std::size_t at) noexcept;
-  bool accept(std::size_t at, std::uint32_t position, const Picks& picks, bool distinct);
+  bool accept(std::size_t at, std::uint32_t position, const Sample& chosen, bool distinct);
   void leave_out();
   void let_in_again() noexcept;
 
@@ -62,17 +62,17 @@ class TreeDrawer final : public Drawer {
   std::vector<std::uint64_t> nodes_;  // where they are on their way down the tree; at last, the slot
   std::vector<double> rests_;         // of the sum below that node
   std::vector<std::uint64_t> words_;  // the leaf
-  // Slots that are not to be drawn again, and whether the sums are those without them.
+  // Slots that are not to be sampled again, and whether the sums are those without them.
   SlotSet taken_;
   bool are_out_ = false, refusals_are_taken_ = false;
   bool met_stale_ = false;  // leaves of rows that are no more, which weigh nothing by now
 };
 
-TreeDrawer::TreeDrawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
-    : Drawer(std::move(tables), table, seed), watch_(this->table().leaves()), sums_(this->table().leaves().lines()) {}
+WeightedSampler::WeightedSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
+    : Sampler(std::move(tables), table, seed), watch_(this->table().leaves()), sums_(this->table().leaves().lines()) {}
 
 template <class Weight>
-void TreeDrawer::sum_up(bool all, Weight weight) {
+void WeightedSampler::sum_up(bool all, Weight weight) {
   if (all) {
     sums_.build(weight);
     if (leasts_ != nullptr) leasts_->build(weight);
@@ -85,7 +85,7 @@ void TreeDrawer::sum_up(bool all, Weight weight) {
   sums_.renew(watch_.lines(), weight);
 }
 
-void TreeDrawer::look_at_changes() {
+void WeightedSampler::look_at_changes() {
   const bool all = !watch_.collect();
   const Leaves leaves = table().leaves();
   if (are_out_) {
@@ -95,14 +95,14 @@ void TreeDrawer::look_at_changes() {
   }
 }
 
-void TreeDrawer::renew_total() {
-  if (are_out_) watch_.forget();  // no memory was left in the middle of a draw
+void WeightedSampler::renew_total() {
+  if (are_out_) watch_.forget();  // no memory was left in the middle of a sample
   are_out_ = false;
   look_at_changes();
   total_ = sums_.total();
 }
 
-double TreeDrawer::least() {
+double WeightedSampler::least() {
   if (leasts_ == nullptr) {
     leasts_ = std::make_unique<LeafTree<Least>>(table().leaves().lines());
     watch_.forget();
@@ -112,7 +112,7 @@ double TreeDrawer::least() {
 }
 
 // Level by level for all of them, so that what one waits for is on its way while others go down.
-void TreeDrawer::choose() {
+void WeightedSampler::choose() {
   const std::size_t count = positions_.size();
   nodes_.assign(count, 0);
   rests_.resize(count);
@@ -130,7 +130,7 @@ void TreeDrawer::choose() {
 }
 
 // By the leaves as they are now. A line that weighs something else than was summed is summed again.
-void TreeDrawer::choose_leaf(std::size_t at) noexcept {
+void WeightedSampler::choose_leaf(std::size_t at) noexcept {
   const std::uint64_t line = nodes_[at];
   const Leaves& leaves = table().leaves();
   std::uint64_t words[kLineLeaves];
@@ -151,57 +151,57 @@ void TreeDrawer::choose_leaf(std::size_t at) noexcept {
   store().fetch_progress_of_place(store().shape().ticket_of(nodes_[at]));
 }
 
-bool TreeDrawer::accept(std::size_t at, std::uint32_t position, const Picks& picks, bool distinct) {
+bool WeightedSampler::accept(std::size_t at, std::uint32_t position, const Sample& chosen, bool distinct) {
   const std::uint64_t slot = nodes_[at];
   if (taken_.contains(slot)) return false;
-  const Found found = take_row(slot, words_[at], position, picks);
+  const Found found = take_row(slot, words_[at], position, chosen);
   const bool is_to_be_taken = found == Found::kRow ? distinct : found == Found::kNotReady && refusals_are_taken_;
   if (is_to_be_taken) taken_.add(slot);
   met_stale_ = met_stale_ || found == Found::kStale;
   return found == Found::kRow;
 }
 
-Status TreeDrawer::find(const Picks& picks, bool distinct) {
+Status WeightedSampler::find(const Sample& chosen, bool distinct) {
   refusals_are_taken_ = false;
-  taken_.clear(distinct ? picks.indices.size() : 0);
-  if (distinct) add_kept(picks, taken_);
+  taken_.clear(distinct ? chosen.indices.size() : 0);
+  if (distinct) add_kept(chosen, taken_);
   add_refused(taken_);
   renew_total();
-  Status found = find_in_rounds(picks, distinct);
+  Status found = find_in_rounds(chosen, distinct);
   let_in_again();
   return found;
 }
 
-Status TreeDrawer::find_in_rounds(const Picks& picks, bool distinct) {
+Status WeightedSampler::find_in_rounds(const Sample& chosen, bool distinct) {
   for (int failures = 0; !positions_.empty() && failures < kMaxFailedRounds;) {
     if (!(sums_.total() > 0)) break;
     choose();
     met_stale_ = false;
     std::size_t left = 0;
     for (std::size_t at = 0; at < positions_.size(); ++at) {
-      if (!accept(at, positions_[at], picks, distinct)) positions_[left++] = positions_[at];
+      if (!accept(at, positions_[at], chosen, distinct)) positions_[left++] = positions_[at];
     }
     const std::size_t found = positions_.size() - left;
     positions_.resize(left);
     if (left == 0) break;
     if (found == 0 && !met_stale_) ++failures;
     refusals_are_taken_ = failures >= kFewRounds;
-    // Most draws met rows that are taken: they are left out from now on.
+    // Most samples met rows that are taken: they are left out from now on.
     if (2 * found < left && !taken_.empty()) leave_out();
     look_at_changes();
   }
   if (positions_.empty()) return success();
-  const auto there = std::ranges::count_if(picks.weights, [](float weight) { return weight > 0; });
-  return too_few(picks.indices.size(), distinct ? static_cast<std::uint64_t>(there) : 0);
+  const auto there = std::ranges::count_if(chosen.weights, [](float weight) { return weight > 0; });
+  return too_few(chosen.indices.size(), distinct ? static_cast<std::uint64_t>(there) : 0);
 }
 
-void TreeDrawer::leave_out() {
+void WeightedSampler::leave_out() {
   are_out_ = true;
   watch_.reserve(taken_.size());
   taken_.for_each([&](std::uint64_t slot) { watch_.doubt(slot / kLineLeaves); });
 }
 
-void TreeDrawer::let_in_again() noexcept {
+void WeightedSampler::let_in_again() noexcept {
   if (!are_out_) return;
   try {
     leave_out();
@@ -213,8 +213,8 @@ void TreeDrawer::let_in_again() noexcept {
 
 }  // namespace
 
-DrawerPtr make_tree_drawer(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
-  return std::make_unique<TreeDrawer>(std::move(tables), table, seed);
+SamplerPtr make_weighted_sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) {
+  return std::make_unique<WeightedSampler>(std::move(tables), table, seed);
 }
 
 }  // namespace shmtree::replay

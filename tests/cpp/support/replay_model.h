@@ -29,7 +29,7 @@ struct ModelRow {
 // Of one writer. Rows count up within it, last observations included.
 struct ModelEpisode {
   std::vector<std::uint64_t> numbers, indices;  // of its rows
-  std::uint64_t ready = 0;                      // how many of them may be drawn
+  std::uint64_t ready = 0;                      // how many of them may be sampled
   bool over = false, truncated = false, dropped = false;
   std::optional<std::uint64_t> final;
 };

@@ -1,4 +1,4 @@
-// Rows of a replay buffer, drawn and copied out while others write: what was overwritten meanwhile is not given out.
+// Rows of a replay buffer, sampled and copied out while others write: what was overwritten meanwhile is not given out.
 //
 // Thread safety: one thread at a time; as many Readers as one likes.
 #pragma once
@@ -18,9 +18,9 @@ class Reader {
   Reader(std::shared_ptr<replay::Store> store, std::uint64_t seed)
       : store_(std::move(store)), gather_(replay::Gather::of_rows(store_).value()), random_(seed) {}
 
-  // Draws as many rows as `indices` is long, each of those there are as likely, one or several times, and copies them:
-  // leaf i of row n to out[i] + n x its bytes. kEmpty when there are no rows, kOutOfSharedMemory when this process has
-  // no address space for them.
+  // Samples as many rows as `indices` is long, each of those there are as likely, one or several times, and copies
+  // them: leaf i of row n to out[i] + n x its bytes. kEmpty when there are no rows, kOutOfSharedMemory when this
+  // process has no address space for them.
   Status sample(std::span<std::uint64_t> indices, std::span<std::byte* const> out);
   // Copies rows by their indices. Those that are not there any more are marked in `gone`, which has as many; how many.
   Result<std::size_t> read(std::span<const std::uint64_t> indices, std::span<std::byte* const> out,
@@ -37,20 +37,20 @@ class Reader {
 inline Status Reader::sample(std::span<std::uint64_t> indices, std::span<std::byte* const> out) try {
   const auto empty = [] { return Error{.code = Code::kEmpty, .message = "there are no rows to be drawn"}; };
   for (std::uint64_t& index : indices) {
-    index = replay::draw_uniformly(*store_, random_);
+    index = replay::random_row(*store_, random_);
     if (index == 0) return empty();
   }
   const auto gone = std::make_unique<bool[]>(indices.size());
   auto lost = read(indices, out, {gone.get(), indices.size()});
   if (!lost) return std::move(lost).error();
   if (*lost == 0) return success();
-  // Those that were overwritten meanwhile are drawn anew.
+  // Those that were overwritten meanwhile are sampled anew.
   const std::vector<replay::Leaf>& leaves = store_->shape().leaves;
   std::vector<std::byte*> places(leaves.size());
   for (std::size_t at = 0; at < indices.size(); ++at) {
     for (std::size_t i = 0; i < leaves.size(); ++i) places[i] = out[i] + at * leaves[i].bytes;
     while (gone[at]) {
-      indices[at] = replay::draw_uniformly(*store_, random_);
+      indices[at] = replay::random_row(*store_, random_);
       if (indices[at] == 0) return empty();
       auto again = read(indices.subspan(at, 1), places, {gone.get() + at, 1});
       if (!again) return std::move(again).error();

@@ -51,7 +51,7 @@ inline void write_bytes(const std::filesystem::path& file, const std::string& by
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// The number of each row that may be drawn, by its index.
+// The number of each row that may be sampled, by its index.
 inline std::map<std::uint64_t, std::uint64_t> rows_of(const std::shared_ptr<Store>& store) {
   std::map<std::uint64_t, std::uint64_t> rows;
   const auto window = store->window();

@@ -16,11 +16,10 @@ using replay::TableSpec;
 inline std::shared_ptr<Tables> new_tables(const ShapeOptions& options, const std::vector<TableSpec>& specs,
                                           const std::shared_ptr<Arena>& arena = new_arena(),
                                           std::span<const std::uint64_t> leaf_bytes = kLeafBytes,
-                                          const replay::RateLimit* limit = nullptr, bool has_attendance = false) {
+                                          const replay::RateLimit* limit = nullptr, bool has_members = false) {
   const Shape shape = replay::shape_of(leaf_bytes, options).value();
-  const std::uint64_t bytes = Tables::bytes_for(shape, specs, limit, has_attendance).value();
-  return Tables::create(Store::create(arena, shape, {}, patience(), bytes).value(), specs, limit, has_attendance)
-      .value();
+  const std::uint64_t bytes = Tables::bytes_for(shape, specs, limit, has_members).value();
+  return Tables::create(Store::create(arena, shape, {}, patience(), bytes).value(), specs, limit, has_members).value();
 }
 inline std::shared_ptr<Tables> opened_tables(const std::shared_ptr<Tables>& tables) {
   const auto& store = tables->store();

@@ -1,10 +1,10 @@
-// Which rows are drawn, and how often: by their priorities as they are, whoever changed them.
+// Which rows are sampled, and how often: by their priorities as they are, whoever changed them.
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "support/catch2.h"
-#include "support/draws.h"
+#include "support/samples.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -14,14 +14,14 @@ namespace {
 const TableSpec kUniform{.kind = SamplerKind::kUniform};
 const TableSpec kByPriority{.kind = SamplerKind::kPrioritized, .alpha = 1, .eps = 0};
 
-// Pearson's test of how often each index was drawn, against how likely it should be. Rejects right draws once in 10^9:
-// Wilson and Hilferty's normal is below 6 deviations.
+// Pearson's test of how often each index was sampled, against how likely it should be. Rejects right samples once in
+// 10^9: Wilson and Hilferty's normal is below 6 deviations.
 bool fits(const std::map<std::uint64_t, std::uint64_t>& times, const std::map<std::uint64_t, double>& likely) {
-  double sum = 0, statistic = 0, draws = 0;
+  double sum = 0, statistic = 0, samples = 0;
   for (const auto& [index, weight] : likely) sum += weight;
-  for (const auto& [index, count] : times) draws += static_cast<double>(count);
+  for (const auto& [index, count] : times) samples += static_cast<double>(count);
   for (const auto& [index, weight] : likely) {
-    const double expected = draws * weight / sum;
+    const double expected = samples * weight / sum;
     const auto found = times.find(index);
     const double off = (found == times.end() ? 0 : static_cast<double>(found->second)) - expected;
     statistic += off * off / expected;
@@ -44,11 +44,11 @@ TEST_CASE("Rows are drawn as often as their priorities say") {
     const auto priority = static_cast<float>(1 + i % 7);
     likely[add_row(writer, i, priority)] = priority;
   }
-  const auto drawer = new_drawer(tables);
-  Draws draws(512);
+  const auto sampler = new_sampler(tables);
+  Samples samples(512);
   for (int i = 0; i < 200; ++i) {
-    REQUIRE(draws.from(*drawer).ok());
-    for (const std::uint64_t index : draws.indices) ++times[index];
+    REQUIRE(samples.from(*sampler).ok());
+    for (const std::uint64_t index : samples.indices) ++times[index];
   }
   CHECK(fits(times, likely));
   std::vector<std::uint64_t> changed;
@@ -58,8 +58,8 @@ TEST_CASE("Rows are drawn as often as their priorities say") {
   update(*tables, changed, std::vector<double>(changed.size(), 0.25)).value();
   times.clear();
   for (int i = 0; i < 200; ++i) {
-    REQUIRE(draws.from(*drawer).ok());
-    for (const std::uint64_t index : draws.indices) ++times[index];
+    REQUIRE(samples.from(*sampler).ok());
+    for (const std::uint64_t index : samples.indices) ++times[index];
   }
   CHECK(fits(times, likely));
 }
@@ -72,11 +72,11 @@ TEST_CASE("Every row is as likely to a uniform sampler, also where rows may be d
     std::map<std::uint64_t, double> likely;
     std::map<std::uint64_t, std::uint64_t> times;
     for (std::uint64_t i = 0; i < 300; ++i) likely[add_row(writer, i)] = 1;
-    const auto drawer = new_drawer(tables);
-    Draws draws(256);
+    const auto sampler = new_sampler(tables);
+    Samples samples(256);
     for (int i = 0; i < 300; ++i) {
-      REQUIRE(draws.from(*drawer).ok());
-      for (const std::uint64_t index : draws.indices) ++times[index];
+      REQUIRE(samples.from(*sampler).ok());
+      for (const std::uint64_t index : samples.indices) ++times[index];
     }
     CHECK(fits(times, likely));
   }
@@ -87,18 +87,18 @@ TEST_CASE("A draw tells the probability of each row, and what it counts for who 
   Writer writer(tables->store(), 1, tables.get());
   std::map<std::uint64_t, double> priority;
   for (std::uint64_t i = 1; i <= 10; ++i) priority[add_row(writer, i, static_cast<float>(i))] = static_cast<double>(i);
-  const auto drawer = new_drawer(tables);
-  Draws draws(64);
-  REQUIRE(draws.from(*drawer).ok());
+  const auto sampler = new_sampler(tables);
+  Samples samples(64);
+  REQUIRE(samples.from(*sampler).ok());
   std::vector<double> probabilities(64);
   std::vector<float> importances(64);
   double least = 100;
-  for (const std::uint64_t index : draws.indices) least = std::min(least, priority[index]);
+  for (const std::uint64_t index : samples.indices) least = std::min(least, priority[index]);
   for (const bool of_buffer : {false, true}) {
-    drawer->describe(draws.picks(), probabilities, importances, 0.5, of_buffer);
+    sampler->describe(samples.sample(), probabilities, importances, 0.5, of_buffer);
     for (std::size_t i = 0; i < 64; ++i) {
-      CHECK(probabilities[i] == Approx(priority[draws.indices[i]] / 55));
-      CHECK(importances[i] == Approx(std::sqrt((of_buffer ? 1 : least) / priority[draws.indices[i]])));
+      CHECK(probabilities[i] == Approx(priority[samples.indices[i]] / 55));
+      CHECK(importances[i] == Approx(std::sqrt((of_buffer ? 1 : least) / priority[samples.indices[i]])));
     }
   }
 }
@@ -107,13 +107,13 @@ TEST_CASE("A sampler weighs its rows as they are now, and draws none of them") {
   for (const bool has_priorities : {false, true}) {
     const auto tables = new_tables({.capacity = 100, .rows_per_place = 8}, {has_priorities ? kByPriority : kUniform});
     Writer writer(tables->store(), 1, tables.get());
-    const auto drawer = new_drawer(tables);
-    CHECK(drawer->weigh(false).value().total == 0);
+    const auto sampler = new_sampler(tables);
+    CHECK(sampler->weigh(false).value().total == 0);
     std::vector<std::uint64_t> rows;
     for (int i = 0; i < 3; ++i) rows.push_back(add_row(writer, 0, 4));
-    CHECK(drawer->weigh(false).value().total == (has_priorities ? 12 : 3));
+    CHECK(sampler->weigh(false).value().total == (has_priorities ? 12 : 3));
     if (has_priorities) update(*tables, {rows[1]}, {0.5}).value();
-    const auto weights = drawer->weigh(true).value();
+    const auto weights = sampler->weigh(true).value();
     CHECK(weights.total == (has_priorities ? 8.5 : 3));
     CHECK(weights.least == (has_priorities ? 0.5 : 1));
     CHECK((*tables)[0].samples() == 0);
@@ -126,17 +126,17 @@ TEST_CASE("Without repetition all rows can be drawn once, and one more is refuse
     Writer writer(tables->store(), 1, tables.get());
     float priority = 1;
     for (std::uint64_t i = 0; i < 60; ++i, priority *= 3) add_row(writer, i, priority);
-    const auto drawer = new_drawer(tables);
-    Draws all(60), too_many(61);
+    const auto sampler = new_sampler(tables);
+    Samples all(60), too_many(61);
     for (int i = 0; i < 3; ++i) {
-      REQUIRE(all.from(*drawer, true).ok());
+      REQUIRE(all.from(*sampler, true).ok());
       CHECK(std::set(all.indices.begin(), all.indices.end()).size() == 60);
     }
-    const Status refused = too_many.from(*drawer, true);
+    const Status refused = too_many.from(*sampler, true);
     REQUIRE(refused.code() == Code::kInvalid);
     CHECK(refused.error().message.find("61") != std::string::npos);
     CHECK(refused.error().message.find("60") != std::string::npos);
-    CHECK(too_many.from(*drawer, false).ok());
+    CHECK(too_many.from(*sampler, false).ok());
   }
 }
 
@@ -149,13 +149,13 @@ TEST_CASE("Without repetition the likelier rows come first") {
     const auto priority = static_cast<float>(1 + i % 3);
     likely[add_row(writer, i, priority)] = priority;
   }
-  const auto drawer = new_drawer(tables);
+  const auto sampler = new_sampler(tables);
   std::map<std::uint64_t, std::uint64_t> second;
   for (int i = 0; i < 20'000; ++i) {
-    Draws draws(2);
-    REQUIRE(draws.from(*drawer, true).ok());
-    REQUIRE((draws.indices[0] == heavy || draws.indices[1] == heavy));
-    ++second[draws.indices[0] == heavy ? draws.indices[1] : draws.indices[0]];
+    Samples samples(2);
+    REQUIRE(samples.from(*sampler, true).ok());
+    REQUIRE((samples.indices[0] == heavy || samples.indices[1] == heavy));
+    ++second[samples.indices[0] == heavy ? samples.indices[1] : samples.indices[0]];
   }
   CHECK(fits(second, likely));
 }
@@ -165,31 +165,31 @@ TEST_CASE("In place of rows that had gone others are drawn, and without repetiti
     const auto tables = new_tables({.capacity = 64, .rows_per_place = 1}, {spec});
     Writer writer(tables->store(), 1, tables.get());
     for (std::uint64_t i = 0; i < 34; ++i) add_row(writer, i);
-    const auto drawer = new_drawer(tables);
-    Draws draws(32);
-    REQUIRE(draws.from(*drawer, true).ok());
-    const std::set drawn(draws.indices.begin(), draws.indices.end());
+    const auto sampler = new_sampler(tables);
+    Samples samples(32);
+    REQUIRE(samples.from(*sampler, true).ok());
+    const std::set sampled(samples.indices.begin(), samples.indices.end());
     bool gone[32] = {};
     gone[3] = gone[20] = true;
-    const std::vector<std::uint64_t> before = draws.indices;
-    REQUIRE(drawer->redraw(draws.picks(), gone, true).ok());
-    CHECK(draws.indices[3] != draws.indices[20]);
-    CHECK(!drawn.contains(draws.indices[3]));
-    CHECK(!drawn.contains(draws.indices[20]));
-    for (std::size_t i = 0; i < 32; ++i) CHECK((gone[i] || draws.indices[i] == before[i]));
-    CHECK(drawer->redraw(draws.picks(), gone, true).code() == Code::kInvalid);  // there are 32 without those
+    const std::vector<std::uint64_t> before = samples.indices;
+    REQUIRE(sampler->resample(samples.sample(), gone, true).ok());
+    CHECK(samples.indices[3] != samples.indices[20]);
+    CHECK(!sampled.contains(samples.indices[3]));
+    CHECK(!sampled.contains(samples.indices[20]));
+    for (std::size_t i = 0; i < 32; ++i) CHECK((gone[i] || samples.indices[i] == before[i]));
+    CHECK(sampler->resample(samples.sample(), gone, true).code() == Code::kInvalid);  // there are 32 without those
   }
 }
 
 TEST_CASE("Rows that left the window are not drawn, and weigh nothing for long") {
   const auto tables = new_tables({.capacity = 32, .rows_per_place = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
-  const auto drawer = new_drawer(tables);
-  Draws draws(16);
+  const auto sampler = new_sampler(tables);
+  Samples samples(16);
   for (std::uint64_t i = 0; i < 500; ++i) {
     add_row(writer, i, i % 50 == 0 ? 1e6f : 1.0f);
-    REQUIRE(draws.from(*drawer).ok());
-    for (const std::uint64_t index : draws.indices) CHECK(row_at(tables->store(), index).has_value());
+    REQUIRE(samples.from(*sampler).ok());
+    for (const std::uint64_t index : samples.indices) CHECK(row_at(tables->store(), index).has_value());
   }
 }
 
@@ -199,15 +199,15 @@ TEST_CASE("Leaves of rows that are all gone hide no row that is there") {
   Writer writer(store, 1, tables.get());
   for (std::uint64_t i = 0; i < 3000; ++i) add_row(writer, i, 1e6f);
   writer.close();
-  const auto drawer = new_drawer(tables);
-  Draws draws(4);
-  REQUIRE(draws.from(*drawer).ok());
+  const auto sampler = new_sampler(tables);
+  Samples samples(4);
+  REQUIRE(samples.from(*sampler).ok());
   store_relaxed(header_of(*store).head, store->window().tail);  // nothing is there any more
   store_relaxed(header_of(*store).reserved, std::uint64_t{0});
-  CHECK(draws.from(*drawer).code() == Code::kEmpty);
+  CHECK(samples.from(*sampler).code() == Code::kEmpty);
   const std::uint64_t index = add_row(writer, 0, 1e-3f);
-  REQUIRE(draws.from(*new_drawer(tables)).ok());
-  CHECK(draws.indices[0] == index);
+  REQUIRE(samples.from(*new_sampler(tables)).ok());
+  CHECK(samples.indices[0] == index);
 }
 
 TEST_CASE("Whatever the words of tables are, draws and updates end, and rows that are there can be drawn later") {
@@ -221,39 +221,39 @@ TEST_CASE("Whatever the words of tables are, draws and updates end, and rows tha
     Writer writer(tables->store(), 1, tables.get());
     std::vector<std::uint64_t> indices;
     for (std::uint64_t i = 0; i < 150; ++i) indices.push_back(add_row(writer, i));
-    std::vector<std::unique_ptr<replay::Drawer>> drawers;
-    for (std::size_t i = 0; i < 4; ++i) drawers.push_back(new_drawer(tables, i));
-    Draws draws(3);
-    for (const auto& drawer : drawers) static_cast<void>(draws.from(*drawer));
+    std::vector<std::unique_ptr<replay::Sampler>> samplers;
+    for (std::size_t i = 0; i < 4; ++i) samplers.push_back(new_sampler(tables, i));
+    Samples samples(3);
+    for (const auto& sampler : samplers) static_cast<void>(samples.from(*sampler));
     const std::span<std::byte> area = tables->store()->tables_area();
     auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(area.data());
     for (std::size_t at = sizeof(replay::TablesHeader) / 8; at < area.size() / 8; ++at) {
       if (random.below(4) == 0) words[at] = random.below(2) == 0 ? random.next() : random.next() >> random.below(64);
     }
-    for (const auto& drawer : drawers) {
-      static_cast<void>(draws.from(*drawer));
-      static_cast<void>(draws.from(*drawer, true));
-      drawer->put_back(draws.picks());
+    for (const auto& sampler : samplers) {
+      static_cast<void>(samples.from(*sampler));
+      static_cast<void>(samples.from(*sampler, true));
+      sampler->put_back(samples.sample());
     }
     static_cast<void>(update(*tables, indices, std::vector<double>(indices.size(), 1.0)));
     for (std::uint64_t i = 0; i < 250; ++i) static_cast<void>(add(writer, i, {}));
-    CHECK(draws.from(*drawers[0]).ok());
-    CHECK(draws.from(*drawers[3]).ok());
+    CHECK(samples.from(*samplers[0]).ok());
+    CHECK(samples.from(*samplers[3]).ok());
   }
 }
 
 TEST_CASE("Nothing can be drawn from empty tables, nor a row that is not ready, however heavy") {
   for (const TableSpec& spec : {kUniform, kByPriority}) {
     const auto tables = new_tables({.capacity = 64, .rows_per_place = 8}, {spec});
-    const auto drawer = new_drawer(tables);
-    Draws draws(4);
-    CHECK(draws.from(*drawer).code() == Code::kEmpty);
-    CHECK(draws.from(*drawer, true).code() == Code::kEmpty);
+    const auto sampler = new_sampler(tables);
+    Samples samples(4);
+    CHECK(samples.from(*sampler).code() == Code::kEmpty);
+    CHECK(samples.from(*sampler, true).code() == Code::kEmpty);
     Writer writer(tables->store(), 1, tables.get());
     const std::uint64_t index = add_row(writer, 0);
     tables->before_ready(index + 1, std::array{1e30f});  // and its writer was killed
-    REQUIRE(draws.from(*drawer).ok());
-    CHECK(std::ranges::all_of(draws.indices, [&](std::uint64_t drawn) { return drawn == index; }));
+    REQUIRE(samples.from(*sampler).ok());
+    CHECK(std::ranges::all_of(samples.indices, [&](std::uint64_t sampled) { return sampled == index; }));
   }
 }
 
@@ -262,23 +262,23 @@ TEST_CASE("No row is drawn more often than max_times, by all drawers together, a
     const auto tables = new_tables({.capacity = 64, .rows_per_place = 8}, {{.kind = kind, .max_times = 3}});
     Writer writer(tables->store(), 1, tables.get());
     for (std::uint64_t i = 0; i < 20; ++i) add_row(writer, i);
-    const auto one = new_drawer(tables, 0, 1), other = new_drawer(tables, 0, 2);
+    const auto one = new_sampler(tables, 0, 1), other = new_sampler(tables, 0, 2);
     std::map<std::uint64_t, int> times;
-    Draws draws(10);
+    Samples samples(10);
     for (int i = 0; i < 6; ++i) {
-      REQUIRE(draws.from(i % 2 == 0 ? *one : *other).ok());
-      for (const std::uint64_t index : draws.indices) ++times[index];
+      REQUIRE(samples.from(i % 2 == 0 ? *one : *other).ok());
+      for (const std::uint64_t index : samples.indices) ++times[index];
     }
     CHECK(times.size() == 20);
     for (const auto& [index, count] : times) CHECK(count == 3);
-    Draws more(1);
+    Samples more(1);
     CHECK(more.from(*one).code() == Code::kEmpty);
-    one->put_back(draws.picks());
-    CHECK(draws.from(*other).ok());
+    one->put_back(samples.sample());
+    CHECK(samples.from(*other).ok());
     CHECK(more.from(*other).code() == Code::kEmpty);
     add_row(writer, 20);
-    CHECK(draws.from(*other).code() == Code::kEmpty);  // too few: nothing was taken
-    Draws three(3);
+    CHECK(samples.from(*other).code() == Code::kEmpty);  // too few: nothing was taken
+    Samples three(3);
     CHECK(three.from(*other).ok());
   }
 }
@@ -288,12 +288,12 @@ TEST_CASE("Draws are counted, and those that are drawn again once") {
   Writer writer(tables->store(), 1, tables.get());
   add_row(writer, 0);
   add_row(writer, 1);
-  const auto drawer = new_drawer(tables, 1);
-  Draws draws(5);
+  const auto sampler = new_sampler(tables, 1);
+  Samples samples(5);
   const bool gone[5] = {true};
-  REQUIRE(draws.from(*drawer).ok());
-  REQUIRE(drawer->redraw(draws.picks(), gone, false).ok());
-  REQUIRE(draws.from(*drawer).ok());
+  REQUIRE(samples.from(*sampler).ok());
+  REQUIRE(sampler->resample(samples.sample(), gone, false).ok());
+  REQUIRE(samples.from(*sampler).ok());
   CHECK((*tables)[0].samples() == 0);
   CHECK((*tables)[1].samples() == 10);
 }
@@ -302,20 +302,20 @@ TEST_CASE("A forked child draws other rows than its parent") {
   const auto tables = new_tables({.capacity = 2000, .rows_per_place = 8}, {kUniform});
   Writer writer(tables->store(), 1, tables.get());
   for (std::uint64_t i = 0; i < 1000; ++i) add_row(writer, i);
-  const auto drawer = new_drawer(tables);
-  Draws draws(8), own(8);
-  const Gate drawn;
+  const auto sampler = new_sampler(tables);
+  Samples samples(8), own(8);
+  const Gate sampled;
   std::vector<std::uint64_t> of_child;
   Child child([&] {
-    if (!draws.from(*drawer).ok()) return false;
+    if (!samples.from(*sampler).ok()) return false;
     std::uint64_t sum = 0;
-    for (const std::uint64_t index : draws.indices) sum = sum * 31 + index;
-    drawn.open(sum);
+    for (const std::uint64_t index : samples.indices) sum = sum * 31 + index;
+    sampled.open(sum);
     return true;
   });
-  REQUIRE(own.from(*drawer).ok());
+  REQUIRE(own.from(*sampler).ok());
   std::uint64_t sum = 0;
   for (const std::uint64_t index : own.indices) sum = sum * 31 + index;
-  CHECK(drawn.wait() != sum);
+  CHECK(sampled.wait() != sum);
   REQUIRE(child.succeeded());
 }
