@@ -50,7 +50,12 @@ def _register_end(
     cls: type[_T], name: str, flatten: Callable[[_T], object], unflatten: Callable[[Any, bool], _T], /
 ) -> None: ...
 def _add_kind(
-    name: str, cls: type[_T], parts: Callable[[_T], tuple[Any, ...] | None], build: Callable[..., _T], /
+    name: str,
+    cls: type[_T],
+    parts: Callable[[_T], tuple[Any, ...] | None],
+    build: Callable[..., _T],
+    copied_bytes: Callable[..., int] = ...,
+    /,
 ) -> None: ...
 def _imported_module(name: str, /) -> Any: ...
 def _unflatten(name: str, flat: object, /) -> Any: ...

@@ -47,6 +47,16 @@ def _take_apart(leaf: SparseTensor) -> tuple[int, int, tuple[int, ...], tuple[An
     return number, flags, tuple(tensor.shape), tuple(getattr(tensor, part)() for part in _LAYOUTS[number][1])
 
 
+def _is_dense(torch: Any, part: Any) -> bool:
+    return type(part) is torch.Tensor and part.layout is torch.strided and not part.is_cuda
+
+
+def _copied_bytes(_number: int, _flags: int, _shape: Any, parts: tuple[Any, ...]) -> int:
+    """Returns the bytes that `_build` copies if it does not trust the sender. It refuses parts that are not dense."""
+    torch = _parts.imported_torch(False)
+    return sum(part.numel() * part.element_size() for part in parts[:-1] if _is_dense(torch, part))
+
+
 def _build(number: int, flags: int, shape: Any, parts: tuple[Any, ...], trusted: bool) -> Any:
     """Returns the tensor on the memory of its parts.
 
@@ -55,7 +65,7 @@ def _build(number: int, flags: int, shape: Any, parts: tuple[Any, ...], trusted:
     """
     torch = _parts.imported_torch(trusted)
     name, methods = _LAYOUTS[number]
-    are_dense = all(type(part) is torch.Tensor and part.layout is torch.strided and not part.is_cuda for part in parts)
+    are_dense = all(_is_dense(torch, part) for part in parts)
     if len(parts) != len(methods) or not are_dense or type(shape) is not tuple:
         raise CorruptMessage("The frame is corrupt: a sparse tensor is not made of dense ones")
     _parts.check_shape(shape, None)
@@ -76,4 +86,4 @@ def _build(number: int, flags: int, shape: Any, parts: tuple[Any, ...], trusted:
     return made.requires_grad_() if flags & _REQUIRES_GRAD else made
 
 
-_core._add_kind("sparse_tensor", SparseTensor, _take_apart, _build)
+_core._add_kind("sparse_tensor", SparseTensor, _take_apart, _build, _copied_bytes)

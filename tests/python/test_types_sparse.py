@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,8 @@ from shmtree import _core
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 
-SPARSE_TENSOR, TENSOR = 76, 74
-INT64, FLOAT32 = 8, 11
+LIST, SPARSE_TENSOR, TENSOR = 20, 76, 74
+UINT8, INT64, FLOAT32 = 3, 8, 11
 
 
 class Unnamed:
@@ -197,3 +198,45 @@ def test_damaged_sparse_tensor_is_corrupt(damaged: bytes, monkeypatch: pytest.Mo
         monkeypatch.setattr(torch, name, lambda *args, make=make, **options: make(*args, **options | UNCHECKED))
     with pytest.raises(shmtree.CorruptMessage):
         shmtree.unpack(damaged)
+
+
+def sharing_frame(count: int, nonzeros: int) -> bytes:
+    """Returns a list of COO tensors that share one buffer of indices and one of values."""
+    writer = Writer().kind(LIST).length(count).buffer(bytes(8 * nonzeros)).buffer(bytes(nonzeros))
+    for _ in range(count):
+        writer.kind(SPARSE_TENSOR).length(0).length(0).value((1,)).length(2)
+        for number, (dtype, extents) in enumerate(((INT64, (1, nonzeros)), (UINT8, (nonzeros,)))):
+            writer.kind(TENSOR).length(0).descriptor(dtype, 0, len(extents), number).lengths(extents)
+    return writer.frame()
+
+
+def test_copied_indices_of_a_hostile_frame_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied_bytes = 0
+    clone = torch.Tensor.clone
+
+    def counted(part: Any) -> Any:
+        nonlocal copied_bytes
+        copied_bytes += part.numel() * part.element_size()
+        return clone(part)
+
+    monkeypatch.setattr(torch.Tensor, "clone", counted)
+    hostile = sharing_frame(200, 1 << 17)
+    with pytest.raises(shmtree.CorruptMessage, match="copy the same bytes too often"):
+        shmtree.unpack(hostile)
+    assert 0 < copied_bytes < 4 * len(hostile) + (2 << 20)
+
+
+def test_sparse_tensors_that_share_large_indices_arrive() -> None:
+    got = shmtree.unpack(sharing_frame(4, 1 << 17))
+    assert [tensor._nnz() for tensor in got] == [1 << 17] * 4
+
+
+def test_sparse_tensor_on_shared_memory_arrives_without_trust() -> None:
+    """Counts the bytes of the blocks that a message refers to: the frame itself is small."""
+    sender, receiver = shmtree.create_pair(name=f"sparse-{os.getpid()}")
+    with sender, receiver:
+        sender.put({"indices": torch.arange(1 << 19)[None], "values": torch.ones(1 << 19)})
+        parts_of_it = receiver.get(timeout=60)
+        value = torch.sparse_coo_tensor(*parts_of_it.values(), (1 << 19,), is_coalesced=True, check_invariants=True)
+        sender.put(value)
+        assert_same_sparse(receiver.get(timeout=60), value)

@@ -34,6 +34,12 @@ Pool<DecoderTables> table_pool;
 
 constexpr std::size_t kKeptKeys = 256;
 
+std::uint64_t message_bytes(const format::FrameReader& reader, std::span<const ExternalBlock> externals) noexcept {
+  std::uint64_t bytes = reader.total_bytes();
+  for (const ExternalBlock& block : externals) bytes += block.bytes.size();
+  return bytes;
+}
+
 }  // namespace
 
 void DecoderTables::drop_keys() noexcept {
@@ -43,7 +49,11 @@ void DecoderTables::drop_keys() noexcept {
 }
 
 Decoder::Decoder(format::FrameReader& reader, DecodeContext& context, std::span<const std::byte> frame)
-    : in(reader), context_(context), frame_(frame), tables_(*table_pool.take()) {
+    : in(reader),
+      context_(context),
+      frame_(frame),
+      tables_(*table_pool.take()),
+      message_bytes_(message_bytes(reader, context.externals)) {
   ++tables_.message;
   tables_.classes.clear();
 }
@@ -121,7 +131,7 @@ bool Decoder::see_signals() {
 }
 
 bool Decoder::may_copy(std::uint64_t bytes) {
-  const bool allowed = copied_.allows(bytes, in.total_bytes());
+  const bool allowed = copied_.allows(bytes, message_bytes_);
   if (!allowed) in.fail("its parts copy the same bytes too often");
   return allowed;
 }

@@ -69,7 +69,8 @@ const SentClass* sent_class(PyTypeObject* type, std::string_view name);
 // Registers a kind whose values Python code splits and rebuilds; nodes follow the kind's rule (format/grammar.h).
 // `parts(object)` returns a tuple with a value for each letter of the rule, and a tuple for the repeated part; or None
 // if only pickle can send the object. `build(*parts, trusted)` returns the object; `trusted`: the message may import
-// modules and run code. Returns false with a Python error set.
-bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* build);
+// modules and run code. `copied_bytes(*parts)` returns how many bytes of the message's memory `build` copies if the
+// message is not trusted; null if it copies none. Returns false with a Python error set.
+bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* build, PyObject* copied_bytes);
 
 }  // namespace shmtree::python

@@ -124,9 +124,9 @@ PyObject* register_kind(PyObject*, PyObject* args) {
 
 PyObject* add_kind_of_package(PyObject*, PyObject* args) {
   const char* name = nullptr;
-  PyObject *cls = nullptr, *parts = nullptr, *build = nullptr;
-  if (!PyArg_ParseTuple(args, "sOOO:_add_kind", &name, &cls, &parts, &build)) return nullptr;
-  if (!add_kind(name, cls, parts, build)) return nullptr;
+  PyObject *cls = nullptr, *parts = nullptr, *build = nullptr, *copied_bytes = nullptr;
+  if (!PyArg_ParseTuple(args, "sOOO|O:_add_kind", &name, &cls, &parts, &build, &copied_bytes)) return nullptr;
+  if (!add_kind(name, cls, parts, build, copied_bytes)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -188,8 +188,10 @@ PyMethodDef methods[] = {
      "The same of a class whose instances only messages of channels carry, under a name that is given. The second\n"
      "function is told, too, whether the channel allows pickles."},
     {"_add_kind", as_method<add_kind_of_package>(), METH_VARARGS,
-     "_add_kind(name, cls, parts, build): sends instances of exactly `cls` as the kind of that name. parts(object)\n"
-     "returns the tuple that its rule in docs/frame.md needs, and build(*parts, trusted) returns the object."},
+     "_add_kind(name, cls, parts, build, copied_bytes): sends instances of exactly `cls` as the kind of that name.\n"
+     "parts(object) returns the tuple that its rule in docs/frame.md needs, and build(*parts, trusted) returns the\n"
+     "object. If `build` copies memory of the message when it does not trust the sender, copied_bytes(*parts) returns\n"
+     "how many bytes."},
     {"_imported_module", as_method<imported_module_or_none>(), METH_O,
      "The module of that name, without importing it; None if it is not imported. Waits while another thread imports\n"
      "it."},

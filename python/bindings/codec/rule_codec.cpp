@@ -17,6 +17,7 @@ constexpr std::size_t kMaxParts = 8;
 struct Functions {
   PyObject* parts;
   PyObject* build;
+  PyObject* copied_bytes;  // null if `build` copies no memory of the message
 };
 Functions functions_of_kind[256];
 
@@ -156,6 +157,18 @@ PyObject* next_repeated(Decoder& decoder, char letter) {
   return items.release();
 }
 
+// Charges what `build` will copy of the memory of its parts. `parts`: as for PyObject_Vectorcall.
+bool may_copy_parts(Decoder& decoder, PyObject* copied_bytes, PyObject* const* parts, std::size_t count) {
+  const Ref bytes(decoder.corrupt_unless(staying([&] {
+                                           return PyObject_Vectorcall(copied_bytes, parts,
+                                                                      count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
+                                         }),
+                                         "the parts of a node do not fit together"));
+  if (!bytes) return false;
+  const std::uint64_t number = PyLong_AsUnsignedLongLong(bytes.get());
+  return !PyErr_Occurred() && decoder.may_copy(number);
+}
+
 PyObject* decode_by_rule(Decoder& decoder) {
   const std::size_t position = decoder.in.position();
   const Kind kind = decoder.in.kind();
@@ -172,9 +185,15 @@ PyObject* decode_by_rule(Decoder& decoder) {
   PyObject* arguments[kMaxParts + 2] = {};  // the first is for the callee
   for (std::size_t i = 0; i < count; ++i) arguments[i + 1] = parts[i].get();
   arguments[count + 1] = decoder.allow_pickle() ? Py_True : Py_False;
+  const Functions& functions = functions_of(kind);
+  if (functions.copied_bytes && !decoder.allow_pickle() &&
+      !may_copy_parts(decoder, functions.copied_bytes, arguments + 1, count)) {
+    decoder.note_incompatible(position);
+    return nullptr;
+  }
   PyObject* made =
       decoder.corrupt_unless(staying([&] {
-                               return PyObject_Vectorcall(functions_of(kind).build, arguments + 1,
+                               return PyObject_Vectorcall(functions.build, arguments + 1,
                                                           (count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
                              }),
                              "the parts of a node do not fit together");
@@ -184,19 +203,21 @@ PyObject* decode_by_rule(Decoder& decoder) {
 
 }  // namespace
 
-bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* build) {
+bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* build, PyObject* copied_bytes) {
   const auto row = std::find_if(std::begin(format::kKinds), std::end(format::kKinds),
                                 [kind](const format::KindRow& each) { return each.name == kind; });
   if (row == std::end(format::kKinds) || !follows(*row)) {
     PyErr_SetString(PyExc_ValueError, "No kind of that name has a rule that Python code can follow");
     return false;
   }
-  if (!PyType_Check(cls) || !PyCallable_Check(parts) || !PyCallable_Check(build)) {
-    PyErr_SetString(PyExc_TypeError, "A kind needs a class and two functions");
+  if (!PyType_Check(cls) || !PyCallable_Check(parts) || !PyCallable_Check(build) ||
+      (copied_bytes && !PyCallable_Check(copied_bytes))) {
+    PyErr_SetString(PyExc_TypeError, "A kind needs a class and two or three functions");
     return false;
   }
   Py_INCREF(cls);  // never released
-  functions_of_kind[static_cast<std::uint8_t>(row->kind)] = {Py_NewRef(parts), Py_NewRef(build)};
+  functions_of_kind[static_cast<std::uint8_t>(row->kind)] = {Py_NewRef(parts), Py_NewRef(build),
+                                                             Py_XNewRef(copied_bytes)};
   const KindCodec codec({{row->kind, decode_by_rule}},
                         {{reinterpret_cast<PyTypeObject*>(cls), once<node_by_rule>, row->kind}});
   return true;
