@@ -21,6 +21,8 @@ from .errors import CorruptMessage, IncompatibleMessage, PickleRefused
 _MAX_DIMS = 64
 _DEVICE_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
 _BOUND = 1 << 62  # limit of extents, strides and their products
+#: The same for sparse tensors. Torch allows as many elements as an int64 counts, since only few are in memory.
+SPARSE_BOUND = 1 << 63
 _IDENTITIES = 1 << 32  # limit of the identities of participants
 
 #: Types of the parts after the kind in a description of a tensor or array on a device (_cuda_sent.Source.about).
@@ -87,15 +89,18 @@ def _is_number_type(text: str) -> bool:
         return False
 
 
-def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None) -> None:
-    """Raises CorruptMessage unless `shape` has extents and `strides` has one stride for each (None: contiguous)."""
+def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None, bound: int = _BOUND) -> None:
+    """Raises CorruptMessage unless `shape` has extents and `strides` has one stride for each (None: contiguous).
+
+    Extents, and the number of elements, must be below `bound`.
+    """
     if len(shape) > _MAX_DIMS or (strides is not None and len(strides) != len(shape)):
         raise _corrupt("an array has too many dimensions, or another number of strides")
-    if any(type(count) is not int or not 0 <= count < _BOUND for count in shape):
+    if any(type(count) is not int or not 0 <= count < bound for count in shape):
         raise _corrupt("an array has an invalid extent")
     if strides is not None and any(type(step) is not int or not -_BOUND < step < _BOUND for step in strides):
         raise _corrupt("an array has an invalid stride")
-    if math.prod(shape) >= _BOUND:
+    if math.prod(shape) >= bound:
         raise _corrupt("an array has too many elements")
 
 

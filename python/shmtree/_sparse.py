@@ -68,7 +68,7 @@ def _build(number: int, flags: int, shape: Any, parts: tuple[Any, ...], trusted:
     are_dense = all(_is_dense(torch, part) for part in parts)
     if len(parts) != len(methods) or not are_dense or type(shape) is not tuple:
         raise CorruptMessage("The frame is corrupt: a sparse tensor is not made of dense ones")
-    _parts.check_shape(shape, None)
+    _parts.check_shape(shape, None, _parts.SPARSE_BOUND)
     *indices, values = (part.detach() for part in parts)
     if not trusted:
         indices = [part.clone() for part in indices]

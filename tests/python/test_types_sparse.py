@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -125,6 +126,15 @@ def test_sparse_tensor_goes_in_portable_frames_and_in_pickles() -> None:
     assert_same_sparse(got[0], value)
 
 
+@pytest.mark.parametrize("shape", [(1 << 31, 1 << 31), (1 << 62, 1), ((1 << 63) - 1,), (0, 1 << 40, 1 << 40)])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_sparse_tensor_of_any_shape_of_torch_arrives(shape: tuple[int, ...], trusted: bool) -> None:
+    nonzeros = min(1, math.prod(shape))
+    indices, values = torch.zeros(len(shape), nonzeros, dtype=torch.int64), torch.ones(nonzeros)
+    value = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=True)
+    assert_same_sparse(shmtree.unpack(shmtree.pack(value, allow_pickle=False), allow_pickle=trusted), value)
+
+
 def test_sparse_parameters_go_through_pickle() -> None:
     value = torch.nn.Parameter(uncoalesced())
     got = shmtree.unpack(shmtree.pack(value))
@@ -182,6 +192,8 @@ def test_well_formed_frame_is_accepted() -> None:
         pytest.param(frame(0, 1, (3,), INDICES), id="no values"),
         pytest.param(frame(0, 1, (-3,), INDICES, ELEMENTS), id="negative extent"),
         pytest.param(frame(0, 1, ("a",), INDICES, ELEMENTS), id="extent that is no int"),
+        pytest.param(frame(0, 1, (1 << 63,), INDICES, ELEMENTS), id="extent beyond an int64"),
+        pytest.param(frame(0, 1, (1 << 62, 2), (INT64, (2, 2), longs(0, 1, 0, 1)), ELEMENTS), id="too many elements"),
         pytest.param(frame(0, 1, 3, INDICES, ELEMENTS), id="shape that is no tuple"),
         pytest.param(
             frame(1, 0, (1, 3), (INT64, (2,), longs(0, 9)), (INT64, (2,), longs(0, 1)), ELEMENTS), id="rows too long"
