@@ -144,6 +144,7 @@ class Subscriber {
   /// Readable while there is a message, or nobody is left who puts; owned by this object, and closed with it. To ask
   /// for it is to use the subscription: it is this process's from then on. With several threads that read, a message
   /// may be gone again when it is looked for. The death of who puts is seen by wait(), and by calls that wait. kClosed.
+  /// kOs: no descriptor is left. There is no limit of 4,096, as for channels.
   Result<int> fileno() const;
 
   /// A text by which a process of the same user opens it, with open(). It then lasts until it arrives, this process

@@ -251,7 +251,9 @@ class Subscriber:
 
         It belongs to this object. To ask for it is to use the subscription: it is this process's from then on. In a
         program with several threads that read, a message may be gone again when it is looked for. The death of who puts
-        is seen by `shmtree.wait`, and by calls that wait.
+        is seen by `shmtree.wait`, and by calls that wait. Each subscriber has a pipe of its own: the limit of 4,096
+        watched ends is one of channels. Raises ChannelClosed if another process uses the subscription, and OSError if
+        there is no descriptor left.
         """
         return self._end.fileno()
 

@@ -57,7 +57,10 @@ class QueueReader(_Half):
     _receiving = True
 
     def fileno(self) -> int:
-        """A descriptor that can be read while there is something to receive."""
+        """A descriptor that can be read while there is something to receive.
+
+        Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
+        """
         return self._queue.fileno()
 
     def _open_to_wait(self) -> tuple[int, bool]:
@@ -90,7 +93,10 @@ class QueueWriter(_Half):
     _receiving = False
 
     def fileno(self) -> int:
-        """A descriptor that can be read while there is room to send."""
+        """A descriptor that can be read while there is room to send.
+
+        Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
+        """
         return self._queue._fileno_to_put()
 
     def send(self, obj: object) -> None:

@@ -18,7 +18,7 @@ import shmtree
 from shmtree import _wakes
 from shmtree.replay import ReplayBuffer
 
-CLONE_NEWNET = 0x40000000
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 PR_SET_DUMPABLE = 4
 PATIENCE = 120
 
@@ -28,14 +28,22 @@ may_make_namespaces = pytest.mark.skipif(
 )
 
 
-class Elsewhere:
-    """A process that puts `value` at each call of put(); if it is foreign, in its own network namespace."""
+may_make_user_namespaces = pytest.mark.skipif(
+    subprocess.run(["unshare", "--user", "true"], capture_output=True, check=False).returncode != 0,
+    reason="this user may not make a user namespace",
+)
 
-    def __init__(self, put: Callable[[object], object], value: object, foreign: bool) -> None:
+
+class Elsewhere:
+    """A process that puts `value` at each call of put(); if it is foreign, in new namespaces: a network, by default."""
+
+    def __init__(
+        self, put: Callable[[object], object], value: object, foreign: bool, namespaces: int = CLONE_NEWNET
+    ) -> None:
         self._go_read, self._go = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
-            ok = not foreign or leave_network_namespace()
+            ok = not foreign or leave_namespaces(namespaces)
             while ok and os.read(self._go_read, 1) == b"1":
                 put(value)
             os._exit(not ok)
@@ -87,8 +95,8 @@ def in_child(act: Callable[[], bool]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def leave_network_namespace() -> bool:
-    return ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNET) == 0
+def leave_namespaces(namespaces: int = CLONE_NEWNET) -> bool:
+    return ctypes.CDLL(None, use_errno=True).unshare(namespaces) == 0
 
 
 class Waiter:
@@ -98,7 +106,7 @@ class Waiter:
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                os._exit(not ((not foreign or leave_network_namespace()) and is_right(get())))
+                os._exit(not ((not foreign or leave_namespaces()) and is_right(get())))
             finally:
                 traceback.print_exc()
                 os._exit(2)
@@ -240,4 +248,29 @@ def test_an_undumpable_process_finds_foreign_messages(kind: str, arena: shmtree.
             return all(got)
 
         assert in_child(listen) == 0
+    receiver.close()
+
+
+@may_make_user_namespaces
+@pytest.mark.parametrize("kind", ["pair", "queue", "broadcast", "latest", "replay"])
+def test_a_sleeping_call_is_woken_from_a_child_user_namespace(kind: str, arena: shmtree.Arena) -> None:
+    put, get = calls_of(kind, arena)
+    with Elsewhere(put, 7, True, CLONE_NEWUSER) as sandboxed, Waiter(get, lambda got: got == 7) as waiter:
+        waiter.wait_until_asleep()
+        sandboxed.put()
+
+
+@may_make_user_namespaces
+@pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
+def test_wait_finds_a_message_from_a_child_user_namespace(kind: str, arena: shmtree.Arena) -> None:
+    """The sender may not open the pipe of the receiver, which finds the message by its check every 250 ms."""
+    put, receiver = ends_of(kind, arena)
+    with Elsewhere(put, "sandboxed", True, CLONE_NEWUSER) as sandboxed, Elsewhere(put, "near", False) as near:
+        descriptor = receiver.fileno()
+        sandboxed.put()
+        assert shmtree.wait([receiver], timeout=PATIENCE) == [receiver]
+        assert receiver.get(timeout=PATIENCE) == "sandboxed"
+        near.put()  # and the descriptor still works
+        assert select.select([descriptor], [], [], PATIENCE)[0]
+        assert receiver.get(timeout=PATIENCE) == "near"
     receiver.close()

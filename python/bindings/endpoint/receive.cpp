@@ -327,7 +327,8 @@ const PyMethodDef kGettingMethods[] = {
      "fileno($self)\n--\n\n"
      "A descriptor that is readable while there is something to receive, or the end, for poll loops. It belongs to\n"
      "this object, and close() closes it. The death of the last process that sends makes it readable too, if that had\n"
-     "the end when this was called, or when something was last received."},
+     "the end when this was called, or when something was last received. Raises shmtree.Error if this process already\n"
+     "watches 4,096 ends of channels of the arena. docs/limits.md says which processes can make it readable."},
 };
 
 const PyMethodDef kReceiverMethods[] = {
