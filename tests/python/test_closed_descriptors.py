@@ -1,5 +1,6 @@
 """Programs that close all descriptors, those of shmtree too: errors that say so, and no file of the program is used."""
 
+import contextlib
 import json
 import os
 import resource
@@ -7,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,45 @@ def test_sockets_of_the_program_get_no_wake_ups() -> None:
         receiver.close()
         assert os.read(descriptor, 10) == b"mine"  # neither taken nor closed
         os.close(descriptor)
+
+
+def test_a_sender_whose_cached_wake_pipe_was_replaced_wakes_again() -> None:
+    """The program puts another file over the descriptor of the receiver's pipe that its first put has opened."""
+    sender, receiver = shmtree.create_pair()
+    descriptor = receiver.fileno()
+    go_read, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.close(go)
+            before = pipes()
+            sender.put(1)
+            (cached,) = pipes() - before
+            os.dup2(os.open(os.devnull, os.O_RDWR), cached)
+            os.read(go_read, 1)
+            sender.put(2)
+            os.read(go_read, 1)
+            code = 0
+        finally:
+            traceback.print_exc()
+            os._exit(code)
+
+    for number in (1, 2):
+        assert select.select([descriptor], [], [], 60)[0]
+        assert receiver.get(timeout=60) == number
+        assert not select.select([descriptor], [], [], 0)[0]
+        os.write(go, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.close(go_read)
+    os.close(go)
+
+
+def pipes() -> set[int]:
+    """Returns the descriptors of this process that lead to pipes."""
+    found = set()
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(FileNotFoundError):  # of the listing itself
+            if os.readlink(f"/proc/self/fd/{number}").startswith("pipe:"):
+                found.add(number)
+    return found
