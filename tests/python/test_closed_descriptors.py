@@ -165,7 +165,7 @@ def test_sockets_of_the_program_get_no_wake_ups() -> None:
         os.close(descriptor)
 
 
-def test_a_sender_whose_cached_wake_pipe_was_replaced_wakes_again() -> None:
+def test_sender_with_a_replaced_wake_pipe_wakes_again() -> None:
     """The program puts another file over the descriptor of the receiver's pipe that its first put has opened."""
     sender, receiver = shmtree.create_pair()
     descriptor = receiver.fileno()

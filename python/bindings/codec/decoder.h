@@ -180,7 +180,7 @@ class Decoder {
   PyObject* frame_owner_ = nullptr;
   Expansion expansion_;
   CopiedBytes copied_;
-  const std::uint64_t message_bytes_;      // of the frame and of the blocks that it refers to
+  const std::uint64_t message_bytes_;      // of the frame and its external blocks
   std::size_t next_look_ = kNodesPerLook;  // node at which the next check for signals is due
   std::size_t marked_ = kNotMarked;        // the earlier node of a container that is not there yet
 };
