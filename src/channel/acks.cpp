@@ -83,8 +83,10 @@ Status Acks::wait(std::optional<std::uint64_t> ticket, const WaitContext& wait) 
                  "ticket " + std::to_string(*ticket) + " was never given: the channel is at " + std::to_string(tail)};
   }
   const auto acked = [&] { return ticket ? is_acked(*ticket) : all_acked(*me); };
-  Status waited = wait_for_peers(control_, ends_, control_.shared.acked, control_.sleep_for(memory::WaitFor::kAcks),
-                                 End::kReceiving, "acknowledgements", acked, wait);
+  Status waited = wait_for_peers(
+      control_, ends_,
+      {control_.shared.acked, control_.sleep_for(memory::WaitFor::kAcks), End::kReceiving, "acknowledgements"}, acked,
+      wait);
   if (waited || waited.code() != Code::kTimeout) return waited;
   return Error{Code::kTimeout, std::to_string(pending()) + " messages were not acknowledged in time"};
 }

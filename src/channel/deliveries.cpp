@@ -76,8 +76,9 @@ Status Deliveries::wait_until_settled(const WaitContext& wait) {
            receiving_.access() == Receiving::Access::kShutDown;
   };
   const auto reason = parts_.control.sleep_for(memory::WaitFor::kAcks);
-  Status waited = wait_for_peers(parts_.control, parts_.ends, parts_.control.shared.acked, reason, End::kReceiving,
-                                 "an acknowledgement", is_ready, wait);
+  Status waited =
+      wait_for_peers(parts_.control, parts_.ends,
+                     {parts_.control.shared.acked, reason, End::kReceiving, "an acknowledgement"}, is_ready, wait);
   if (waited || waited.code() != Code::kTimeout) return waited;
   return Error{Code::kEmpty, "no message in time: " + std::to_string(parts_.records.unsettled()) + " of at most " +
                                  std::to_string(parts_.control.shared.max_unsettled) +

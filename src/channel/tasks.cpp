@@ -42,8 +42,8 @@ Status Tasks::done() {
 Status Tasks::join(const WaitContext& wait) {
   const auto all_done = [this] { return unfinished() == 0; };
   const auto reason = parts_.control.sleep_for(memory::WaitFor::kTasks);
-  Status waited = wait_for_peers(parts_.control, parts_.ends, parts_.control.shared.acked, reason, End::kReceiving,
-                                 "tasks", all_done, wait);
+  Status waited = wait_for_peers(parts_.control, parts_.ends,
+                                 {parts_.control.shared.acked, reason, End::kReceiving, "tasks"}, all_done, wait);
   if (waited && parts_.control.is_discarded()) receiving_.discard_queued(wait).ok();  // of who died before it had
   if (waited || waited.code() != Code::kTimeout) return waited;
   return Error{Code::kTimeout, std::to_string(unfinished()) + " tasks were not done in time"};
@@ -80,8 +80,8 @@ Status Tasks::reserve(End end, const WaitContext& wait) {
   };
   // An event at which everyone looks when it is signalled: no message's one wake-up ends here.
   const auto reason = parts_.control.sleep_for(memory::WaitFor::kReservation);
-  return wait_for_peers(parts_.control, parts_.ends, parts_.control.shared.acked, reason, End::kReceiving,
-                        "a reservation", take_it, wait);
+  return wait_for_peers(parts_.control, parts_.ends,
+                        {parts_.control.shared.acked, reason, End::kReceiving, "a reservation"}, take_it, wait);
 }
 
 bool Tasks::release(End end) noexcept {

@@ -308,8 +308,8 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
     using Until = EndHooks::Until;
     Endpoint* const end = as_endpoint(self);
     EndHooks hooks(end, End::kSending, end->port.closed(End::kSending) ? Until::kLeft : Until::kClosed);
-    PyObject* array = new_array(channel.arena(), given[0], dtype, {order, static_cast<std::size_t>(order_bytes)},
-                                zeroed, false, hooks);
+    const std::string_view given_order(order, static_cast<std::size_t>(order_bytes));
+    PyObject* array = new_array(channel.arena(), {given[0], dtype, given_order, zeroed, false}, hooks);
     if (!array && hooks.was_closed()) set_closed_here(end);
     return array;
   });

@@ -42,7 +42,7 @@ py::list holders(Arena& arena) {
 py::object new_array_in(const std::shared_ptr<Arena>& arena, py::handle shape, py::handle dtype,
                         const std::string& order, bool zeroed, bool gift) {
   GilHooks hooks;
-  return own(new_array(arena, shape.ptr(), dtype.ptr(), order, zeroed, gift, hooks));
+  return own(new_array(arena, {shape.ptr(), dtype.ptr(), order, zeroed, gift}, hooks));
 }
 
 py::object new_shared_array_in(const std::shared_ptr<Arena>& arena, py::handle shape, py::handle dtype) {

@@ -175,14 +175,14 @@ Lease* find_lease(const void* address) noexcept {
   return static_cast<const std::byte*>(address) < lease->data + lease->size_bytes ? lease : nullptr;
 }
 
-PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
-                    std::string_view order, bool zeroed, bool gift, platform::WaitHooks& hooks) {
+PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, const ArrayRequest& request,
+                    platform::WaitHooks& hooks) {
   Plan plan;
-  if (!plan_array(shape, dtype, order, plan)) return nullptr;
+  if (!plan_array(request.shape, request.dtype, request.order, plan)) return nullptr;
   if (plan.bytes == 0) return make_array(plan, nullptr);
-  auto lease = new_lease(*arena, plan, plan.bytes, zeroed, hooks);
+  auto lease = new_lease(*arena, plan, plan.bytes, request.zeroed, hooks);
   if (!lease) return raise(lease.error());
-  return array_on_lease(plan, std::move(*lease), false, gift);
+  return array_on_lease(plan, std::move(*lease), false, request.gift);
 }
 
 PyObject* new_shared_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,

@@ -57,11 +57,18 @@ HeldBlock* held_block(const Lease& lease) noexcept;
 // The lease of new_empty() whose memory has this address in it, or null. For memory that tensors have.
 Lease* find_lease(const void* address) noexcept;
 
-// A new array in the arena. `shape` is an int or a sequence of them, `dtype` what NumPy takes for one, `order` "C" or
-// "F". `gift`: see HeldBlock. Waits for memory with `hooks`. Null with a Python error set, TypeError for dtypes with
-// objects among them.
-PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, PyObject* shape, PyObject* dtype,
-                    std::string_view order, bool zeroed, bool gift, platform::WaitHooks& hooks);
+struct ArrayRequest {
+  PyObject* shape;         // an int or a sequence of them
+  PyObject* dtype;         // anything that NumPy takes for one
+  std::string_view order;  // "C" or "F"
+  bool zeroed;
+  bool gift;  // see HeldBlock
+};
+
+// Makes an array in the arena. Waits for memory with `hooks`. Null with a Python error set; TypeError for a dtype that
+// contains objects.
+PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, const ArrayRequest& request,
+                    platform::WaitHooks& hooks);
 
 // From now on the block of an array that was made here, with all views of it, is never given away: it is shown to
 // whoever it is sent to. Whoever writes it from now on is seen by them. False when the array is in no such block.
