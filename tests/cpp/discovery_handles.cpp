@@ -15,6 +15,7 @@
 #include "platform/machine.h"
 #include "platform/private_directory.h"
 #include "support/catch2.h"
+#include "support/own_names.h"
 #include "support/process.h"
 #include "support/versions.h"
 
@@ -23,29 +24,13 @@ using discovery::Handle;
 using discovery::Name;
 using discovery::NamedKind;
 using memory::Arena;
+using test::OwnDirectory;
+using test::unique_name;
 
 namespace {
 
 std::shared_ptr<Arena> new_arena() {
   return Arena::create({.max_bytes = 8 << 20}).value();
-}
-
-// Names of this test alone.
-struct OwnDirectory {
-  std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("shmtree-names-" + std::to_string(platform::process_id()));
-  OwnDirectory() {
-    std::filesystem::create_directories(path);
-    ::setenv("SHMTREE_NAMES_DIR", (path / "shmtree").c_str(), 1);
-  }
-  ~OwnDirectory() {
-    ::unsetenv("SHMTREE_NAMES_DIR");
-    std::filesystem::remove_all(path);
-  }
-};
-
-std::string unique_name() {
-  return "discovery-test-" + std::to_string(platform::process_id());
 }
 
 }  // namespace

@@ -24,6 +24,18 @@ inline void recover(Arena& arena) {
   REQUIRE(arena.inspector().check() == "");
 }
 
+// Calls `try_at(change)`, which is to kill a child before that change and says whether it did, until it did not.
+template <class TryAt>
+void try_every_change(TryAt try_at) {
+  std::int64_t change = 1;
+  for (bool killed = true; killed; ++change) {
+    REQUIRE(change < 1'000);
+    INFO("killed before change " << change);
+    killed = try_at(change);
+  }
+  REQUIRE(change > 3);
+}
+
 inline std::uint64_t holder_bit(memory::Identity who) {
   return std::uint64_t{1} << (memory::slot_of(who) % 64);
 }
