@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 import shmtree
-from shmtree import _shown
-from shmtree._observe import Observer
+from shmtree._ipc.observer import Observer
+from shmtree.cli import tables
 
 WIDTH = 150
 SECONDS = 2.0
@@ -52,7 +52,7 @@ def draw(path: str) -> None:
     look["arenas"] = [arena for arena in look["arenas"] if {"samples", "batches"} & {*names_in(arena)}]
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere)
-        console.print(Text(_shown.top(look)))
+        console.print(Text(tables.top(look)))
     console.save_svg(path, title="shmtree top")
     for process in processes:
         process.kill()

@@ -12,21 +12,20 @@ Time running out is ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; everyth
 
 import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads it would become an ImportError
 
-from . import _ends as _ends  # so that messages may carry them
-from . import _given as _given  # to the core, which cannot do without
-from . import _imports as _imports  # so that a forked child never waits for an import that its parent was in
-from . import _process as _process  # ends this process's part in everything at its exit
-from ._arena import Arena, Holder, default_arena
-from ._async import wait
-from ._broadcast import Broadcast, Subscriber
-from ._capnp import CapnpMessage
-from ._channel import Receiver, Sender
-from ._client import Client
+from . import _torch as _torch  # gives the core what it cannot do without
+from . import replay as replay  # so that messages may carry replay buffers
+from ._codec.capnp import CapnpMessage
+from ._codec.frames import Frame, describe, dump, load, pack, register, unpack
 from ._core import VERSION, Delivery, descriptors
-from ._fork import keep_only
-from ._latest import Latest
-from ._observe import Observer, observe
-from ._pairs import (
+from ._ipc import ends_in_messages as _ends_in_messages  # noqa: F401  # so that messages may carry them
+from ._ipc.arena import Arena, Holder, default_arena
+from ._ipc.broadcast import Broadcast, Subscriber
+from ._ipc.channel import Receiver, Sender
+from ._ipc.client import Client
+from ._ipc.inherited_ends import keep_only
+from ._ipc.latest import Latest
+from ._ipc.observer import Observer, observe
+from ._ipc.pairs import (
     Known,
     clean_names,
     create_pair,
@@ -35,11 +34,13 @@ from ._pairs import (
     open_receiver,
     open_sender,
 )
-from ._queue import JoinableQueue, Queue, SimpleQueue
-from ._serialize import Frame, describe, dump, load, pack, register, unpack
-from ._service import Request, Service
-from ._shared_array import SharedArray
-from ._subprocess import SubprocessIterator, iterate_in_subprocess
+from ._ipc.queue import JoinableQueue, Queue, SimpleQueue
+from ._ipc.service import Request, Service
+from ._ipc.shared_array import SharedArray
+from ._ipc.subprocess_iterator import SubprocessIterator, iterate_in_subprocess
+from ._ipc.waiting import wait
+from ._process import fork_imports as _fork_imports  # noqa: F401  # so that no forked child waits for an import
+from ._process import lifetime as _lifetime  # noqa: F401  # ends this process's part in everything at its exit
 from .errors import (
     ChannelClosed,
     ConnectionLost,

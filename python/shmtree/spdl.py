@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from . import _core
-from ._arena import Arena
-from ._arguments import whole
-from ._channel import Receiver, Sender
+from ._ipc.arena import Arena
+from ._ipc.arguments import whole
+from ._ipc.channel import Receiver, Sender
 from .errors import ChannelClosed, MessageTooLarge, OutOfSharedMemory, PeerDied
 
 __all__ = ["ArenaReader", "ArenaWriter", "RingBuffer", "SegmentPool"]

@@ -1,5 +1,5 @@
 // What a recording is: an MCAP file (https://mcap.dev/spec) without chunks, so that frames lie in it as they are, each
-// at a multiple of 64. python/shmtree/_mcap.py writes it.
+// at a multiple of 64. The writer is python/shmtree/recording/_mcap.py.
 //
 //     magic  record...  magic
 //

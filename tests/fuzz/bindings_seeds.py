@@ -21,7 +21,8 @@ import numpy as np
 from frame_writer import Writer
 
 import shmtree
-from shmtree import _leaves, _service
+from shmtree._codec import device_leaf
+from shmtree._ipc import service
 
 
 class Color(enum.Enum):
@@ -84,9 +85,9 @@ def masked() -> Any:
     return made
 
 
-def device(*changes: Any) -> _leaves.DeviceLeaf:
+def device(*changes: Any) -> device_leaf.DeviceLeaf:
     about, who, where, token = DEVICE
-    return _leaves.DeviceLeaf(((*about[:3], *changes),) if changes else (about, who, where, token))
+    return device_leaf.DeviceLeaf(((*about[:3], *changes),) if changes else (about, who, where, token))
 
 
 SEEDS: dict[str, Callable[[], Any]] = {
@@ -123,9 +124,9 @@ SEEDS: dict[str, Callable[[], Any]] = {
     ],
     "references": references,
     "device": lambda: [device(), device((0, 3), None, True), device((0,), (8,), False)],
-    "device tensor": lambda: _leaves.DeviceLeaf((("torch", "float32", 0, (4,), (1,), False, True), *DEVICE[1:])),
-    "service": lambda: (_service.Header(b"h" * 60, 1, 1e9), {"value": [1, 2.5], "array": ARRAY[0]}),
-    "service reply": lambda: (_service.Header(7, True), ("ValueError", "text")),
+    "device tensor": lambda: device_leaf.DeviceLeaf((("torch", "float32", 0, (4,), (1,), False, True), *DEVICE[1:])),
+    "service": lambda: (service.Header(b"h" * 60, 1, 1e9), {"value": [1, 2.5], "array": ARRAY[0]}),
+    "service reply": lambda: (service.Header(7, True), ("ValueError", "text")),
     "pickles": lambda: [1, Step, complex, {"a": Step.__init__}],
     "small": lambda: {"reward": 1.5, "done": False, "step": 17},
 }  # fmt: skip

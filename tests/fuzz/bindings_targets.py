@@ -18,7 +18,8 @@ from bindings_seeds import DEVICE, FLAT, TENSORS, pack, values
 from frame_writer import Writer
 
 import shmtree
-from shmtree import _core, _service
+from shmtree import _core
+from shmtree._ipc import service
 
 MIB = 1 << 20
 DEVICE_LEAF = "shmtree._leaves:DeviceLeaf"
@@ -213,10 +214,10 @@ class Service(Target):
 
     def frames(self) -> Iterator[bytes]:
         requests = [
-            (_service.Header(handle, 1, None), value) for value in values() for handle in (self._handle, b"h" * 60)
+            (service.Header(handle, 1, None), value) for value in values() for handle in (self._handle, b"h" * 60)
         ]
-        requests.append((_service.Header(self._handle, 1, time.monotonic() + 1e6), 5))
-        requests.append((_service.Header(7, True), ("ValueError", "text")))
+        requests.append((service.Header(self._handle, 1, time.monotonic() + 1e6), 5))
+        requests.append((service.Header(7, True), ("ValueError", "text")))
         yield from with_placeholders(map(pack, requests))
 
     def registered(self) -> Iterator[tuple[str, Any]]:

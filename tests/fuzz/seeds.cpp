@@ -53,7 +53,7 @@ void add_registered(Builder& builder, std::string_view name) {
   builder.add_name(name);
 }
 
-// Device memory, as python/shmtree/_cuda_sent.py describes it: value, sender, memory, token.
+// Device memory, as python/shmtree/cuda/_sent.py describes it: value, sender, memory, token.
 void add_device_leaf(Builder& builder, const test::Sample& sample, bool is_tensor) {
   add_registered(builder, "shmtree._leaves:DeviceLeaf");
   add_tuple(builder, 4);
@@ -160,7 +160,7 @@ void add_masked_arrays(Builder& builder, const test::Sample& sample) {
   }
 }
 
-// A request and a reply, as python/shmtree/_service.py writes them: a header and a value.
+// A request and a reply, as python/shmtree/_ipc/service.py writes them: a header and a value.
 void add_service_messages(Builder& builder, const test::Sample& sample) {
   builder.begin_node(Kind::kList, 3);
   for (int i = 0; i < 3; ++i) {

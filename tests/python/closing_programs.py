@@ -25,8 +25,8 @@ import numpy as np
 
 import shmtree
 from shmtree import multiprocessing as shm_mp
-from shmtree._mcap import Writer
 from shmtree.recording import Recording
+from shmtree.recording._mcap import Writer
 from shmtree.replay import ReplayBuffer
 
 Steps = dict[str, Callable[[], Any]]

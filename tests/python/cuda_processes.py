@@ -36,7 +36,7 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @functools.cache
 def gpus() -> int:
     """How many the real driver has; asked in another process, since this one may fork."""
-    count = "from shmtree import _cuda_driver; print(len(_cuda_driver.driver()._uuids))"
+    count = "from shmtree.cuda import _driver; print(len(_driver.driver()._uuids))"
     done = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=120)
     return int(done.stdout) if done.returncode == 0 else 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shmtree import _cuda_driver, _cuda_received, _pinned
+from shmtree.cuda import _driver, _pinned, _received
 
 
 class Fake:
@@ -53,7 +53,7 @@ class Real:
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL("libcuda.so.1")
-        self.driver = _cuda_driver.driver()
+        self.driver = _driver.driver()
 
     def call(self, name: str, *arguments: Any) -> None:
         with self.driver.on(0):
@@ -77,7 +77,7 @@ class Real:
         self.call("cuMemcpyHtoD_v2", c_uint64(pointer), data, c_size_t(len(data)))
 
     def opened(self) -> int:
-        return len(_cuda_received._opened)
+        return len(_received._opened)
 
     def registered(self) -> int:
         blocks = [block for pinned in _pinned._pinned.values() for block in pinned.blocks.items()]
@@ -92,7 +92,7 @@ class Real:
     def settle(self) -> None:
         """Until the events of what was dropped have passed."""
         self.call("cuCtxSynchronize")
-        assert _cuda_received.settle() == 0
+        assert _received.settle() == 0
 
 
 @functools.cache

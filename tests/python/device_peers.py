@@ -12,7 +12,7 @@ from device_memory import DeviceValues
 
 import shmtree
 import shmtree.cuda
-from shmtree import _cuda_received
+from shmtree.cuda import _received
 
 
 class Unnative:
@@ -109,7 +109,7 @@ class Peer:
         device_memory.Fake().library.fake_keep_busy(busy)
 
     def settle(self) -> int:
-        return _cuda_received.settle()
+        return _received.settle()
 
     def opened(self) -> int:
         return device_memory.memory().opened()

@@ -11,7 +11,7 @@ import numpy as np
 
 import shmtree
 import shmtree.cuda
-from shmtree import _cuda_received
+from shmtree.cuda import _received
 
 
 class CuPy:
@@ -127,7 +127,7 @@ class Peer:
     def drop(self) -> None:
         self.got = None
         self.library.synchronize()
-        assert _cuda_received.settle() == 0
+        assert _received.settle() == 0
 
     def wait(self) -> None:
         shmtree.cuda.wait_until_released(timeout=60)

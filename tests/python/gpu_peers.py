@@ -15,7 +15,8 @@ import torch
 import shmtree
 import shmtree.cuda
 import shmtree.torch
-from shmtree import _cuda_driver, _cuda_received, _pinned, multiprocessing
+from shmtree import multiprocessing
+from shmtree.cuda import _driver, _pinned, _received
 from shmtree.replay import ReplayBuffer
 
 DEVICE = "cuda"
@@ -101,10 +102,10 @@ class Peer:
     def drop(self) -> None:
         self.got = None
         torch.cuda.synchronize()
-        assert _cuda_received.settle() == 0
+        assert _received.settle() == 0
 
     def settle(self) -> int:
-        return _cuda_received.settle()
+        return _received.settle()
 
     def lent(self) -> int:
         return shmtree.cuda.lent()
@@ -113,7 +114,7 @@ class Peer:
         shmtree.cuda.wait_until_released(timeout=60)
 
     def uuid(self) -> str:
-        return _cuda_driver.format_uuid(_cuda_driver.driver().uuid(0))
+        return _driver.format_uuid(_driver.driver().uuid(0))
 
     # --- streams
 

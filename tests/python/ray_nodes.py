@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from shmtree import _handles as grants
-from shmtree._channel import Receiver, Sender, Terms
+from shmtree._ipc.channel import Receiver, Sender, Terms
+from shmtree._process import handles as grants
 from shmtree.errors import ChannelClosed
 from shmtree.ray import _handles
 from shmtree.ray._ends import new_token

@@ -18,7 +18,8 @@ import peers
 import pytest
 
 import shmtree
-from shmtree import _async, _wakes
+from shmtree._ipc import waiting as waiting_module
+from shmtree._ipc import wake_hub
 
 
 def test_a_coroutine_gets_what_is_there(pair):
@@ -95,7 +96,7 @@ def test_coroutines_that_wait_are_served_in_the_order_they_came(pair):
         return await asyncio.gather(*getting)
 
     assert asyncio.run(main()) == [0, 1, 2, 3, 4, 5]
-    assert not shmtree._async._lines
+    assert not shmtree._ipc.waiting._lines
 
 
 def test_those_who_give_up_waiting_lose_no_message_and_hold_up_nobody(pair):
@@ -114,7 +115,7 @@ def test_those_who_give_up_waiting_lose_no_message_and_hold_up_nobody(pair):
         assert all(isinstance(results[i], asyncio.CancelledError) for i in (0, 2, 4))
 
     asyncio.run(main())
-    assert not shmtree._async._lines
+    assert not shmtree._ipc.waiting._lines
 
 
 def test_a_coroutine_is_told_of_the_end_of_the_stream(pair):
@@ -149,7 +150,7 @@ def test_a_coroutine_is_told_of_a_killed_sender(arena, start):
 @pytest.mark.parametrize("kind", ["pair", "queue"])
 @pytest.mark.parametrize("call", ["get", "put"])
 def test_coroutines_are_told_that_their_end_was_closed_without_a_look_of_their_own(monkeypatch, call, kind, copies):
-    monkeypatch.setattr(_wakes, "SLICE_S", 3600.0)
+    monkeypatch.setattr(wake_hub, "SLICE_S", 3600.0)
     sender, receiver = shmtree.create_pair(1) if kind == "pair" else (shmtree.Queue(1),) * 2
     end = receiver if call == "get" else sender
     others = [pickle.loads(pickle.dumps(end)) for _ in range(copies - 1)]
@@ -166,7 +167,7 @@ def test_coroutines_are_told_that_their_end_was_closed_without_a_look_of_their_o
 
     asyncio.run(main())
     assert not any(other.closed for other in others)
-    assert not _wakes._places
+    assert not wake_hub._places
 
 
 @pytest.mark.parametrize("end_closed", [False, True])
@@ -181,7 +182,7 @@ def test_nothing_stays_of_coroutines_whose_loop_was_closed_while_they_waited(cal
         loop.set_exception_handler(lambda *_: None)  # which is told of tasks that were pending
         tasks = [loop.create_task(end.get_async() if call == "get" else end.put_async(1)) for _ in range(3)]
         loop.run_until_complete(asyncio.sleep(0))
-        assert _wakes._places
+        assert wake_hub._places
         loop.close()
         if end_closed:
             end.close()
@@ -193,8 +194,8 @@ def test_nothing_stays_of_coroutines_whose_loop_was_closed_while_they_waited(cal
     left = leave_waiting()
     gc.collect()
     assert [each() for each in left] == [None] * len(left)
-    assert not _wakes._places
-    assert not _async._lines
+    assert not wake_hub._places
+    assert not waiting_module._lines
     assert len(os.listdir("/proc/self/fd")) == before
 
 

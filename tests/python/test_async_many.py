@@ -12,13 +12,13 @@ import threading
 import pytest
 
 import shmtree
-from shmtree import _wakes
+from shmtree._ipc import wake_hub
 
 
 @pytest.fixture
 def no_looks(monkeypatch):
     """Who waits is woken by what happens, or never."""
-    monkeypatch.setattr(_wakes, "SLICE_S", 3600.0)
+    monkeypatch.setattr(wake_hub, "SLICE_S", 3600.0)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def make_pairs(count):
 
 
 async def until_all_wait(count):
-    while sum(len(waits._everyone) for waits in _wakes._everywhere()) < count:
+    while sum(len(waits._everyone) for waits in wake_hub._everywhere()) < count:
         await asyncio.sleep(0)
 
 
@@ -113,7 +113,7 @@ def test_loops_of_several_threads_are_woken_though_one_of_them_is_busy(no_looks,
     free.set()
     threads[0].join(100)
     assert got == {i: i for i in range(40)}
-    assert not _wakes._places
+    assert not wake_hub._places
 
 
 def test_a_loop_that_was_stopped_finds_what_came_meanwhile(no_looks):
@@ -209,14 +209,14 @@ def test_a_loop_that_takes_no_descriptors_leaves_none_open():
             loop.run_until_complete(receiver.get_async())
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) == before
-    assert not _wakes._places
+    assert not wake_hub._places
     loop.close()
     sender.close()
 
 
 @pytest.mark.filterwarnings("error")
 def test_a_warning_that_is_an_error_ends_the_wait_of_a_coroutine(soon, monkeypatch, launcher):
-    monkeypatch.setattr(_wakes, "SLICE_S", 0.05)
+    monkeypatch.setattr(wake_hub, "SLICE_S", 0.05)
     ((_sender, receiver),) = make_pairs(1)
     launcher()
     with pytest.raises(shmtree.UnusedEndWarning):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree._mcap import Writer
 from shmtree.recording import Recording
+from shmtree.recording._mcap import Writer
 from shmtree.replay import Prioritized, ReplayBuffer
 
 PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")

@@ -13,7 +13,8 @@ import pytest
 from cuda_processes import ON_THE_FAKE, Log, Process, Spawn, has_driver
 
 import shmtree
-from shmtree import _cuda_received, _leaves
+from shmtree._torch import leaves
+from shmtree.cuda import _received
 
 Values = np.ndarray[Any, Any]
 
@@ -330,7 +331,7 @@ def test_a_message_that_nobody_sent_is_corrupt(flat: Any) -> None:
     if flat and flat[0][0] == "torch":
         pytest.importorskip("torch")
     with pytest.raises(shmtree.CorruptMessage):
-        _leaves.receive_device(flat, True)
+        leaves.receive_device(flat, True)
 
 
 class Bytes:
@@ -345,20 +346,20 @@ class Bytes:
 
 def test_a_tensor_is_put_together_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from shmtree import _cuda_sent
+    from shmtree.cuda import _sent
 
     memory = np.arange(64, dtype=np.uint8)
     whole = torch.from_numpy(memory).view(torch.bfloat16).reshape(4, 8)
-    monkeypatch.setattr(_cuda_received, "as_bytes", lambda torch, memory: torch.from_numpy(memory.array))
+    monkeypatch.setattr(_received, "as_bytes", lambda torch, memory: torch.from_numpy(memory.array))
 
-    source = _cuda_sent.source_of_storage(whole[1:, ::2], 0, True, False)
-    made = _cuda_received.build(source.about, Bytes(memory))
+    source = _sent.source_of_storage(whole[1:, ::2], 0, True, False)
+    made = _received.build(source.about, Bytes(memory))
 
     assert source.pointer == memory.ctypes.data and source.nbytes == 64
     assert made.dtype is torch.bfloat16 and made.requires_grad and type(made) is torch.Tensor
     assert made.stride() == (8, 2) and made.storage_offset() == 8
     assert torch.equal(made, whole[1:, ::2]) and made.data_ptr() == whole[1].data_ptr()
-    parameter = _cuda_received.build((*source.about[:5], False, True), Bytes(memory))
+    parameter = _received.build((*source.about[:5], False, True), Bytes(memory))
     assert type(parameter) is torch.nn.Parameter and not parameter.requires_grad
     with pytest.raises(shmtree.CorruptMessage, match="outside"):
-        _cuda_received.build(source.about, Bytes(memory[:32]))
+        _received.build(source.about, Bytes(memory[:32]))

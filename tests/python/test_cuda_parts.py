@@ -17,9 +17,10 @@ import pytest
 from forks import fork, join
 
 import shmtree
-from shmtree import _core, _cuda_driver, _cuda_received, _cuda_sent, _pinned
+from shmtree import _core
+from shmtree.cuda import _driver, _pinned, _received, _sent
 
-WHERE = _cuda_received._Where(b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
+WHERE = _received._Where(b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
 
 
 class Driver:
@@ -62,24 +63,24 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
-    monkeypatch.setattr(_cuda_driver, "driver", lambda: made)
-    monkeypatch.setattr(_cuda_sent, "_lent", OrderedDict())
-    monkeypatch.setattr(_cuda_received, "_opened", {})
-    monkeypatch.setattr(_cuda_received, "_departed", deque())
-    monkeypatch.setattr(_cuda_received, "current_stream", lambda device: 5)
+    monkeypatch.setattr(_driver, "driver", lambda: made)
+    monkeypatch.setattr(_sent, "_lent", OrderedDict())
+    monkeypatch.setattr(_received, "_opened", {})
+    monkeypatch.setattr(_received, "_departed", deque())
+    monkeypatch.setattr(_received, "current_stream", lambda device: 5)
     return made
 
 
-def receive(arena: shmtree.Arena, is_array: bool = False) -> tuple[_cuda_received.Memory, int]:
+def receive(arena: shmtree.Arena, is_array: bool = False) -> tuple[_received.Memory, int]:
     """Memory as if another process had sent it, and its token, which only the memory keeps."""
     token = arena._core.new_array(64, np.uint8, "C", True, True)
     block = _core.block_of(token)
-    who = _cuda_received._Who(arena._core.uuid, block, arena._core.identity, os.getpid())
-    return _cuda_received._open(arena._core, who, WHERE, is_array), block
+    who = _received._Who(arena._core.uuid, block, arena._core.identity, os.getpid())
+    return _received._open(arena._core, who, WHERE, is_array), block
 
 
 def lend(arena: shmtree.Arena) -> Any:
-    return _cuda_sent._lend(_cuda_sent.Source(object(), 4096, 64, 0, ()), arena._core)
+    return _sent._lend(_sent.Source(object(), 4096, 64, 0, ()), arena._core)
 
 
 # --- received ---------------------------------------------------------------------------------------------------------
@@ -116,17 +117,17 @@ def test_an_allocation_is_closed_though_an_event_cannot_be_destroyed(arena: shmt
     memory, _ = receive(arena)
     driver.failing["destroy_event"] = shmtree.DeviceError
     del memory
-    assert driver.of("close_memory") == [(4096,)] and not _cuda_received.has_opened(0, 4096)
+    assert driver.of("close_memory") == [(4096,)] and not _received.has_opened(0, 4096)
 
 
 def test_an_allocation_whose_device_fails_has_no_user_left(arena: shmtree.Arena, driver: Driver) -> None:
     driver.answers["has_passed"] = False
     memory, _ = receive(arena)
     del memory
-    (departure,) = _cuda_received._departed
+    (departure,) = _received._departed
     driver.failing["on"] = shmtree.DeviceError
     departure.end()
-    assert not _cuda_received.has_opened(0, 4096)
+    assert not _received.has_opened(0, 4096)
 
 
 def test_what_was_interrupted_is_asked_about_again(arena: shmtree.Arena, driver: Driver) -> None:
@@ -135,11 +136,11 @@ def test_what_was_interrupted_is_asked_about_again(arena: shmtree.Arena, driver:
     del memory
     driver.failing["has_passed"] = KeyboardInterrupt
     with pytest.raises(KeyboardInterrupt):
-        _cuda_received.settle()
+        _received.settle()
     driver.failing.clear()
-    assert _cuda_received.settle() == 1
+    assert _received.settle() == 1
     driver.answers["has_passed"] = True
-    assert _cuda_received.settle() == 0 and driver.of("close_memory") == [(4096,)]
+    assert _received.settle() == 0 and driver.of("close_memory") == [(4096,)]
 
 
 # --- sent -------------------------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ def test_the_event_of_what_could_not_be_sent_is_destroyed(arena: shmtree.Arena, 
     driver.failing["event_handle"] = shmtree.DeviceError
     with pytest.raises(shmtree.DeviceError, match="said by the test"):
         lend(arena)
-    assert _cuda_sent.look() == 0 and driver.of("destroy_event") == [(7,)]
+    assert _sent.look() == 0 and driver.of("destroy_event") == [(7,)]
 
 
 def test_threads_lend_and_look_at_the_same_time(arena: shmtree.Arena, driver: Driver) -> None:
@@ -162,7 +163,7 @@ def test_threads_lend_and_look_at_the_same_time(arena: shmtree.Arena, driver: Dr
             start.wait()
             for _ in range(count):
                 lend(arena)
-                _cuda_sent.look()
+                _sent.look()
         except BaseException as error:
             errors.append(error)
 
@@ -171,7 +172,7 @@ def test_threads_lend_and_look_at_the_same_time(arena: shmtree.Arena, driver: Dr
         thread.start()
     for thread in threads:
         thread.join()
-    assert not errors and _cuda_sent.look() == 0
+    assert not errors and _sent.look() == 0
     assert len(driver.of("record")) == len(driver.of("destroy_event")) == 4 * count
 
 

@@ -22,7 +22,7 @@ import shmtree
 def descriptors() -> int:
     """Those open, once what was kept for processes on their way up is closed."""
     gc.collect()
-    shmtree._launch.sweep()
+    shmtree._process.spawn.sweep()
     return len(os.listdir("/proc/self/fd"))
 
 

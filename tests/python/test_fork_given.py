@@ -114,7 +114,7 @@ def a_connection(told: Any, end: Any) -> Any:
 
 
 def _connection(end: Any) -> Any:
-    from shmtree._pipe import Connection
+    from shmtree._ipc.pipe import Connection
 
     return Connection(None, end)
 

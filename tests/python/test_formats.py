@@ -8,9 +8,12 @@ import datetime
 import decimal
 import fractions
 import http
+import importlib
 import pathlib
 import queue
 import re
+import subprocess
+import sys
 import types
 import uuid
 import zlib
@@ -114,3 +117,46 @@ def test_files_of_a_replay_buffer_of_0_2_are_loaded(tmp_path):
     assert buffer.stats()["inserted"] == 5 and buffer.stats()["capacity"] == 16
     with pytest.raises(queue.Empty):
         buffer.sample(100, timeout=0)  # its limit goes on: 5 rows x 2, and 100 more
+
+
+class Holds:
+    """A class that needs a pickle."""
+
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (np.arange(6.0), "_given"),
+        (np.array(["2024-02-29"], "M8[25s]").reshape(1, 1)[::-1], "_given"),
+        (types.SimpleNamespace(a=1), None),
+    ],
+    ids=["numbers", "dates", "namespace"],
+)
+def test_pickles_in_frames_name_functions_as_0_2_does(value, name):
+    frame = bytes(shmtree.pack(Holds(value)))
+    names = set(re.findall(rb"shmtree\.[\w.]+", frame))
+    assert names <= {b"shmtree._reducers"}, names
+    if name is not None:
+        assert names and name.encode() in frame
+    assert_same(shmtree.unpack(frame, allow_pickle=True).value, value)
+
+
+@pytest.mark.parametrize("module", ["_reducers", "_out_of_band"])
+def test_a_new_process_has_the_functions_that_pickles_name(module):
+    names = {
+        "_reducers": ("_given", "_build_view", "_build_array", "_build_jax", "_unflatten"),
+        "_out_of_band": ("_build_frame", "_build_series"),
+    }[module]
+    pickled = b"".join(f"cshmtree.{module}\n{name}\n0".encode() for name in names) + b"N."
+    program = "import pickle, shmtree, sys; pickle.loads(bytes.fromhex(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", program, pickled.hex()], check=True)
+
+
+def test_registered_classes_of_the_package_have_the_names_of_0_2():
+    header = importlib.import_module("shmtree._ipc.service").Header
+    leaf = importlib.import_module("shmtree._codec.device_leaf").DeviceLeaf
+    assert b"shmtree._service:Header" in bytes(shmtree.pack(header(b"handle", 1, None)))
+    assert b"shmtree._leaves:DeviceLeaf" in bytes(shmtree.pack(leaf(((),))))

@@ -31,9 +31,9 @@ import pytest
 from frame_writer import Writer
 
 import shmtree
-from shmtree import _leaves
+from shmtree._codec import device_leaf
 
-LEAF = _leaves.DeviceLeaf
+LEAF = device_leaf.DeviceLeaf
 PRIME = (1 << 61) - 1  # hash(k * PRIME) is 0
 MIB = 1 << 20
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree import _leaves
+from shmtree._codec import masked
 
 MIB = 1 << 20
 
@@ -27,7 +27,7 @@ WIDE = {
 def without_mask(array: Any) -> Any:
     """Returns a masked array of records that has no mask. NumPy would make one for it."""
     made = array.view(np.dtype((np.void, array.dtype.itemsize))).view(np.ma.MaskedArray)
-    _leaves.set_dtype(made, array.dtype)
+    masked.set_dtype(made, array.dtype)
     assert made._mask is np.ma.nomask
     return made
 

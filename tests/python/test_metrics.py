@@ -24,7 +24,7 @@ import pytest
 from test_observe import channel_called, file_bytes, run
 
 import shmtree
-from shmtree._metrics import page
+from shmtree.cli.metrics import page
 from shmtree.replay import ReplayBuffer
 
 parser = pytest.importorskip("prometheus_client.openmetrics.parser")

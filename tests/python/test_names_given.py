@@ -111,7 +111,7 @@ def test_a_start_that_fails_keeps_no_name(name, kind) -> None:
         process.start()
     let_go(thing)
     del thing
-    shmtree._launch.sweep()
+    shmtree._process.spawn.sweep()
 
     assert is_free(name)
     assert own_names() == []

@@ -16,8 +16,8 @@ import peers
 import pytest
 
 import shmtree
-from shmtree import _shown
-from shmtree._observe import Observer
+from shmtree._ipc.observer import Observer
+from shmtree.cli import tables
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
@@ -333,7 +333,7 @@ def test_the_stage_that_limits_is_waited_for_and_does_not_wait(full, empty, limi
 def limiting_line(*channels: dict[str, Any], stopped: int = 0) -> str:
     people = [{"pid": pid, "stopped": pid == stopped} for pid in (1, 2, 3)]
     arena = {"name": "a", "uuid": "0" * 32, "participants": people, "channels": channels}
-    return _shown.limiting_line({"arenas": [arena]})
+    return tables.limiting_line({"arenas": [arena]})
 
 
 def test_an_end_that_nobody_has_limits_first_of_all_and_one_that_nobody_has_used_is_said():
@@ -371,8 +371,8 @@ def test_limiting_comes_from_the_time_that_the_ends_slept_between_looks(name, st
 
 
 def test_a_table_aligns_its_columns_and_sizes_have_units():
-    assert _shown.table(("A", "B"), [("long", "x"), ("s", "y")]) == "A     B\nlong  x\ns     y"
-    assert [_shown.size(count) for count in (5, 2048, 3 << 20, 1 << 30, 5 << 40)] == [
+    assert tables.table(("A", "B"), [("long", "x"), ("s", "y")]) == "A     B\nlong  x\ns     y"
+    assert [tables.size(count) for count in (5, 2048, 3 << 20, 1 << 30, 5 << 40)] == [
         "5 B",
         "2.0 KiB",
         "3.0 MiB",
@@ -382,7 +382,7 @@ def test_a_table_aligns_its_columns_and_sizes_have_units():
 
 
 def test_a_name_that_is_not_printable_does_not_reach_the_terminal():
-    assert _shown.printable("a\x1b[2J") == "a\\x1b[2J"
+    assert tables.printable("a\x1b[2J") == "a\\x1b[2J"
 
 
 # C0, DEL, C1, marks and overrides of the direction, line and paragraph separators.

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shmtree
-from shmtree import _service
+from shmtree._ipc import service
 
 surrogates = st.text(st.characters(codec=None), max_size=20)
 scalars = st.one_of(
@@ -182,7 +182,7 @@ def tree_with_builders() -> Any:
         types.SimpleNamespace(a=1),
         set(range(200)),
         dict.fromkeys(range(200)),
-        (_service.Header(b"handle", 1, 2.5), "value"),
+        (service.Header(b"handle", 1, 2.5), "value"),
     ]
 
 

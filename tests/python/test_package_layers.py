@@ -1,66 +1,110 @@
-"""What the modules of the package import: nobody themselves by way of others, and CUDA only when it is asked for."""
+"""Imports of the package point downward, and its core imports no optional library. See tools/structure.py."""
+
+from __future__ import annotations
 
 import ast
-import graphlib
+import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "python" / "shmtree"
 
-# Imported in functions, by those who ask for what they are there for.
-WHEN_ASKED_FOR = {"_cuda_received", "_cuda_sent", "_pinned", "ray._actors", "ray._shard_actors", "torch"}
+
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("shmtree_structure", ROOT / "tools/structure.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def statements(nodes: list[ast.stmt], in_function: bool = False) -> Iterator[tuple[ast.ImportFrom, bool]]:
-    """The relative imports of a module that are executed, and whether that is in a function."""
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.level > 0:
-            yield node, in_function
-        elif not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-            inside = in_function or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            for field in ("body", "orelse", "finalbody", "handlers"):
-                yield from statements(getattr(node, field, []), inside)
+structure = tool()
+
+# Imported in functions: modules that import torch, ray or what CUDA needs, for callers that ask for it.
+WHEN_ASKED_FOR = {
+    "_torch.devices",
+    "cuda._pinned",
+    "cuda._received",
+    "cuda._sent",
+    "ray._actors",
+    "ray._shard_actors",
+}
+CORE = ("_codec", "_process", "_ipc")
 
 
-def imported(folder: Path, in_function: bool) -> dict[str, set[str]]:
-    """What each module imports of the others, by their names below the package."""
-    found: dict[str, set[str]] = {}
-    for file in sorted(folder.rglob("*.py")):
-        place = file.relative_to(folder).with_suffix("").parts
-        names = found.setdefault(".".join(place), set())
-        for node, inside in statements(ast.parse(file.read_text()).body):
-            if inside != in_function:
-                continue
-            base = [*place[: len(place) - node.level], *(node.module or "").split(".")]
-            home = folder.joinpath(*(part for part in base if part))
-            for alias in node.names:
-                is_module = home.is_dir() and ((home / f"{alias.name}.py").exists() or alias.name == "_core")
-                path = [part for part in base if part] + ([alias.name] if is_module else [])
-                names.add(".".join(path if not folder.joinpath(*path).is_dir() else [*path, "__init__"]))
-        names.discard(".".join(place))
-    return found
+def package(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
 
 
-def test_no_module_of_the_package_imports_itself_by_way_of_others() -> None:
-    graphlib.TopologicalSorter(imported(PACKAGE, in_function=False)).prepare()
+def test_imports_between_modules_point_downward() -> None:
+    between = structure.arrows(structure.python_imports(PACKAGE))
+    assert structure.upward(structure.PYTHON, between) == []
 
 
-def test_a_circle_of_imports_is_found(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("from . import b\n")
-    (tmp_path / "b.py").write_text("if True:\n    from .a import x\n")
-    with pytest.raises(graphlib.CycleError):
-        graphlib.TopologicalSorter(imported(tmp_path, in_function=False)).prepare()
+def test_files_form_no_circle() -> None:
+    assert structure.circles(structure.python_imports(PACKAGE)) == []
 
 
-def test_functions_import_only_what_is_loaded_when_it_is_asked_for() -> None:
-    for module, names in imported(PACKAGE, in_function=True).items():
-        assert names <= WHEN_ASKED_FOR, f"{module} imports {names - WHEN_ASKED_FOR} in a function"
+def test_the_list_of_layers_has_every_module() -> None:
+    assert {name.split(".")[0] for name in structure.python_files(PACKAGE)} == set(structure.PYTHON)
+
+
+def test_the_page_shows_the_layers() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE)
+    assert [row for row in rows if row[0] in structure.PYTHON] == list(structure.PYTHON.items())
+
+
+def test_includes_between_modules_point_downward() -> None:
+    between = structure.arrows(structure.source_imports(ROOT))
+    assert structure.upward(structure.SRC, between) == []
+
+
+def test_an_import_in_a_function_is_an_arrow(tmp_path: Path) -> None:
+    files = {
+        "low/__init__.py": "",
+        "low/a.py": "def f():\n    from ..high import b\n",
+        "high/__init__.py": "",
+        "high/b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ..low import a\n",
+    }
+    found = structure.python_imports(package(tmp_path, files))
+    assert found == [("low.a", "high.b")]
+    assert structure.upward(["low", "high"], structure.arrows(found)) == [("low", "high")]
+    assert structure.upward(["high", "low"], structure.arrows(found)) == []
+
+
+def test_a_circle_is_found(tmp_path: Path) -> None:
+    files = {"a.py": "from . import b\n", "b.py": "if True:\n    from .c import x\n", "c.py": "from .a import y\n"}
+    found = structure.python_imports(package(tmp_path, files))
+    assert structure.circles(found) == [["a", "b", "c"]]
+    assert structure.levels("abc", found) == {"a": 1, "b": 1, "c": 1}
+
+
+def test_functions_import_only_what_callers_ask_for() -> None:
+    for source, target in structure.python_imports(PACKAGE, in_function=True):
+        assert target in WHEN_ASKED_FOR, f"{source} imports {target} in a function"
+
+
+@pytest.mark.parametrize("module", CORE)
+def test_the_core_imports_no_optional_library(module: str) -> None:
+    for file in sorted((PACKAGE / module).glob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            else:
+                names = [str(node.module)] if isinstance(node, ast.ImportFrom) and node.level == 0 else []
+            allowed = {*sys.stdlib_module_names, "numpy", "typing_extensions"}
+            assert {name.split(".")[0] for name in names} <= allowed, file
 
 
 def test_the_core_imports_nothing_of_the_package() -> None:
@@ -69,6 +113,12 @@ def test_the_core_imports_nothing_of_the_package() -> None:
 
 
 def test_importing_the_package_loads_no_code_for_cuda_or_torch() -> None:
-    program = "import sys, shmtree; print(*(m for m in sys.modules if 'cuda' in m or 'torch' in m or '_pinned' in m))"
+    program = "import sys, shmtree; print(*(m for m in sys.modules if 'cuda' in m or m.split('.')[0] == 'torch'))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == []
+
+
+def test_the_command_prints_both_trees() -> None:
+    ran = subprocess.run([sys.executable, "tools/structure.py"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.search(r"^python/shmtree: \d+ modules on \d+ levels, \d+ arrows, 0 upward, 0 circles", ran.stdout, re.M)
+    assert re.search(r"^src: \d+ modules on \d+ levels, \d+ arrows, 0 upward, 0 circles", ran.stdout, re.M)

@@ -186,12 +186,12 @@ def test_an_arena_goes_to_another_process(arena):
 
 
 def test_the_parent_keeps_no_descriptor_for_children_that_run(arena, start):
-    from shmtree import _launch
+    from shmtree._process import spawn
 
     sender, receiver = arena.create_pair()
     start(peers.put_all, sender, [1], method="spawn")
     assert receiver.get(timeout=60) == 1
-    assert not _launch._launches
+    assert not spawn._launches
 
 
 def test_a_process_that_was_never_started_does_not_count_as_killed(arena):

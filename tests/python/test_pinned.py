@@ -14,7 +14,7 @@ import pytest
 from cuda_processes import ON_THE_FAKE, Log, Process, Spawn, has_driver
 
 import shmtree
-from shmtree import _pinned
+from shmtree.cuda import _pinned
 
 KIB = 1 << 10
 
@@ -187,7 +187,6 @@ class Event:
 def events(monkeypatch: pytest.MonkeyPatch, arena: shmtree.Arena) -> list[Event]:
     """Those of the copies that `get_to` makes: to the CPU, as if it had streams and the arena were pinned."""
     pytest.importorskip("torch")
-    import shmtree.torch
 
     made: list[Event] = []
 
@@ -195,8 +194,8 @@ def events(monkeypatch: pytest.MonkeyPatch, arena: shmtree.Arena) -> list[Event]
         made.append(Event())
         return made[-1]
 
-    monkeypatch.setattr(shmtree.torch, "_mark", mark)
-    monkeypatch.setattr(shmtree.torch, "_has_streams", lambda device: True)
+    monkeypatch.setattr("shmtree._torch.devices._mark", mark)
+    monkeypatch.setattr("shmtree._torch.devices._has_streams", lambda device: True)
     arena._core.set_pinned(True)
     return made
 

@@ -16,8 +16,8 @@ from test_observe_namespaces import NAMESPACE
 from test_record import shmtree_run
 
 import shmtree
-from shmtree._mcap import Writer
-from shmtree._recorders import record
+from shmtree.recording._mcap import Writer
+from shmtree.recording._tap import record
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 

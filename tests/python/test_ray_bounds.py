@@ -12,7 +12,7 @@ from test_ray_inboxes import _get_and_die, killed, sender_here
 from test_ray_nodes import receive, run, send, until
 
 import shmtree
-from shmtree import _process
+from shmtree._process import arenas
 from shmtree.ray import _inbox, _node
 from shmtree.ray._deaths import PeerDied
 
@@ -85,7 +85,7 @@ def test_a_message_that_is_too_large_for_the_home_is_told_with_the_numbers(monke
         pair = Hosted(nodes, "here", capacity=16)
         small = shmtree.Arena(max_bytes=8 << 20)
         with monkeypatch.context() as patch:
-            patch.setattr(_process, "default_arena", lambda: small._core)
+            patch.setattr(arenas, "default_arena", lambda: small._core)
             receiver = shmtree.Receiver(await pair.make())
         sender = await pair.sender("there")
         for value in (b"x" * (3 << 20), b"y" * (40 << 20), b"z" * (3 << 20)):

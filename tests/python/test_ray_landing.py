@@ -13,7 +13,7 @@ from conftest import Start
 
 import shmtree
 from shmtree import _core
-from shmtree._channel import Terms
+from shmtree._ipc.channel import Terms
 from shmtree.ray import _frames, _handles
 from shmtree.ray._landing import WORDS, Gap, Landing, Superseded
 

@@ -15,7 +15,7 @@ from ray_nodes import Hosted, Nodes
 from test_bad_input import damage
 
 import shmtree
-from shmtree import _handles as grants
+from shmtree._process import handles as grants
 from shmtree.ray import _handles
 from shmtree.ray._deaths import PeerDied
 

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree._mcap import ALIGNMENT, Writer
-from shmtree._recorders import record
 from shmtree.recording import Recording
+from shmtree.recording._mcap import ALIGNMENT, Writer
+from shmtree.recording._tap import record
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 

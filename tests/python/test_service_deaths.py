@@ -19,7 +19,7 @@ from services import double_all, end, never_answer, serve_name
 
 import shmtree
 from shmtree import Client, Service
-from shmtree._channel import Terms, new_channel
+from shmtree._ipc.channel import Terms, new_channel
 
 # --- clients that are stopped ----------------------------------------------------------------------------------------
 
@@ -175,7 +175,7 @@ def test_clients_that_are_killed_do_not_stop_the_server(served, client, start):
 
 
 def test_a_service_lets_go_of_clients_that_have_gone(arena, monkeypatch):
-    monkeypatch.setattr("shmtree._service._FEW", 4)
+    monkeypatch.setattr("shmtree._ipc.service._FEW", 4)
     service: Service[int] = Service(arena=arena)
     thread = threading.Thread(target=double_all, args=(service,))
     thread.start()

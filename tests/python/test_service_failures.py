@@ -11,7 +11,8 @@ import pytest
 from services import serve_name
 
 import shmtree
-from shmtree import Client, PickleRefused, RemoteError, Service, _service
+from shmtree import Client, PickleRefused, RemoteError, Service
+from shmtree._ipc import service as service_module
 
 
 class Unprintable(Exception):
@@ -119,7 +120,7 @@ def test_failure_that_was_not_sent_is_sent_later(arena, monkeypatch):
         futures = [client.submit(number) for number in range(2)]
         requests = [service.get(timeout=60) for _ in range(2)]
         with monkeypatch.context() as patched:
-            patched.setattr("shmtree._service._send", lacks_memory)
+            patched.setattr("shmtree._ipc.service._send", lacks_memory)
             for request in requests:
                 with pytest.raises(MemoryError):
                     request.reply(1)
@@ -134,14 +135,14 @@ def test_failure_that_was_not_sent_is_sent_later(arena, monkeypatch):
 def test_request_of_client_that_cannot_be_opened_is_passed_over(arena, monkeypatch):
     service: Service[int] = Service(arena=arena)
     errors = [MemoryError(), shmtree.OutOfSharedMemory("no addresses"), OSError(24, "too many files")]
-    replies = _service._open_replies
+    replies = service_module._open_replies
 
     def fail_first(*arguments: Any) -> Any:
         if errors:
             raise errors.pop()
         return replies(*arguments)
 
-    monkeypatch.setattr(_service, "_open_replies", fail_first)
+    monkeypatch.setattr(service_module, "_open_replies", fail_first)
     with Client(service.sender) as client:
         for number in range(4):
             client.submit(number)

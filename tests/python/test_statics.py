@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import shmtree._core
-from shmtree import _process
+from shmtree._process import lifetime
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
@@ -151,7 +151,7 @@ def test_python_child_forked_during_first_calls_does_not_hang(number: int) -> No
 def test_lock_in_is_replaced_in_a_forked_child() -> None:
     class Owner:
         def __init__(self) -> None:
-            self.lock = _process.lock_in(self, "lock")
+            self.lock = lifetime.lock_in(self, "lock")
 
     owner = Owner()
     with owner.lock:
@@ -163,11 +163,19 @@ def test_lock_in_is_replaced_in_a_forked_child() -> None:
 
 def test_package_makes_no_lock_that_a_child_may_find_taken() -> None:
     # These modules renew their locks in a child, or take them before the fork. Locks of asyncio belong to a loop.
-    renewing = {"_process.py", "_client.py", "_pinned.py", "_cuda_driver.py", "_cuda_received.py", "_imports.py"}
-    taking = {"_launch.py", "_cuda_sent.py"}
+    renewing = {
+        "_process/arenas.py",
+        "_process/fork_imports.py",
+        "_process/lifetime.py",
+        "_ipc/client.py",
+        "cuda/_driver.py",
+        "cuda/_pinned.py",
+        "cuda/_received.py",
+    }
+    taking = {"_process/spawn.py", "cuda/_sent.py"}
     package = ROOT / "python" / "shmtree"
     makes = re.compile(r"threading\.(R?Lock|Condition|Semaphore|BoundedSemaphore|Barrier)\(")
-    found = {path.name for path in package.rglob("*.py") if makes.search(path.read_text())}
+    found = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if makes.search(path.read_text())}
     assert found - renewing - taking == set()
     for name in renewing | taking:
         assert "os.register_at_fork" in (package / name).read_text(), name

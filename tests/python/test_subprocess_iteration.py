@@ -136,7 +136,7 @@ def test_a_main_module_that_starts_itself_again_is_told_what_it_lacks(tmp_path: 
 def test_a_process_that_a_thread_keeps_alive_ends_without_a_word(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("shmtree._subprocess._LAST_STEPS_S", 0.5)
+    monkeypatch.setattr("shmtree._ipc.subprocess_iterator._LAST_STEPS_S", 0.5)
     items = shmtree.iterate_in_subprocess(sources.leaves_a_thread, context="fork")
 
     assert list(items) == ["only"]

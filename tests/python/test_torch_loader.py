@@ -73,7 +73,7 @@ def same(ours: Any, theirs: Any) -> bool:
 
 @pytest.fixture
 def as_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shmtree.torch, "get_worker_info", lambda: object())
+    monkeypatch.setattr("shmtree.torch._batches.get_worker_info", lambda: object())
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])

@@ -23,7 +23,7 @@ import pytest
 from test_record import Recorder, shmtree_run
 
 import shmtree
-from shmtree import _trace
+from shmtree.cli import trace as trace_module
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
@@ -257,7 +257,7 @@ def test_a_receiver_that_is_stopped_is_no_reason_to_wait(start, name: str, tmp_p
 
 
 def test_a_million_messages_end_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_trace, "_MOST_MESSAGES", 100)
+    monkeypatch.setattr(trace_module, "_MOST_MESSAGES", 100)
     sender, receiver = shmtree.create_pair(None, name=name)
 
     def put(count: int, _refused: list[str]) -> None:
@@ -265,5 +265,5 @@ def test_a_million_messages_end_it(name: str, tmp_path: Path, monkeypatch: pytes
         sender.put_many(list(range(500)))
         receiver.get_many(500)
 
-    (traced,) = _trace.trace([name], put, lambda: False)
+    (traced,) = trace_module.trace([name], put, lambda: False)
     assert 100 <= len(traced.times) <= 500

@@ -11,7 +11,7 @@ import pytest
 from exact import assert_same, assert_same_array
 
 import shmtree
-from shmtree import _dtypes
+from shmtree._codec import dtypes
 
 
 def through(value: object, **options: Any) -> Any:
@@ -367,7 +367,7 @@ def test_a_parser_that_another_thread_disturbed_is_asked_again(monkeypatch: pyte
         return parse(text)
 
     dtype = np.dtype([("disturbed", np.int32), ("y", np.float64)])
-    text = _dtypes.describe(dtype, False)
+    text = dtypes.describe(dtype, False)
     assert text is not None
     monkeypatch.setattr(ast, "literal_eval", disturbed)
-    assert _dtypes.parse(text) == dtype and calls[0] == 3
+    assert dtypes.parse(text) == dtype and calls[0] == 3

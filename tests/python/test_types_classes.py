@@ -26,7 +26,7 @@ from exact import assert_same
 from frame_writer import Writer
 
 import shmtree
-from shmtree import _dtypes
+from shmtree._codec import optional
 
 
 def through(value: object) -> Any:
@@ -378,7 +378,7 @@ def test_unpack_waits_if_another_thread_imports_the_module(allow_pickle: bool, i
 
 
 def test_lookup_of_an_optional_package_waits_for_its_import(importing: ImportingThread) -> None:
-    assert importing.result_of(lambda: hasattr(_dtypes._package(importing.MODULE, False), "Point"))
+    assert importing.result_of(lambda: hasattr(optional._package(importing.MODULE, False), "Point"))
 
 
 @pytest.mark.parametrize("what", ["package", "class"])
@@ -389,7 +389,7 @@ def test_lookup_does_not_repeat_an_import_that_fails(what: str, importing: Impor
         with pytest.raises(shmtree.PickleRefused, match="not imported here"):
             importing.result_of(lambda: shmtree.unpack(frame))
     else:
-        assert importing.result_of(lambda: _dtypes._package(importing.MODULE, False)) is None
+        assert importing.result_of(lambda: optional._package(importing.MODULE, False)) is None
     assert importing.runs == 1
 
 

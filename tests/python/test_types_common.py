@@ -73,7 +73,7 @@ def forged(name: str, flat: object) -> bytes:
     Forged.__module__, Forged.__qualname__ = name.split(":")
     shmtree._core._register(Forged, lambda value: flat, lambda flat: None)
     frame = bytes(shmtree.pack(Forged()))
-    importlib.import_module("shmtree._standard").add()
+    importlib.import_module("shmtree._codec.standard_library").add()
     return frame
 
 
@@ -226,7 +226,7 @@ else:
 
 
 def model_build(cls: type, state: Any) -> Any:
-    return importlib.import_module("shmtree._models").model_build(cls, state)
+    return importlib.import_module("shmtree._codec.models").model_build(cls, state)
 
 
 needs_pydantic = pytest.mark.skipif(pydantic is None, reason="could not import 'pydantic'")

@@ -216,7 +216,7 @@ def test_get_to_a_device_that_has_no_memory_leaves_the_message_in_the_channel(mo
         raise torch.OutOfMemoryError("the device is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("shmtree.torch.move_to", move_to)
+        patch.setattr("shmtree._torch.devices.move_to", move_to)
         for _ in range(2):
             with pytest.raises(torch.OutOfMemoryError):
                 receiver.get_to("cpu")

@@ -63,7 +63,7 @@ def test_those_of_gymnasium_do_the_same_on_our_pipes(monkeypatch, shared_memory)
     theirs = AsyncVectorEnv(environments(), shared_memory=shared_memory)
     monkeypatch.setattr(async_vector_env, "multiprocessing", multiprocessing)
     ours = AsyncVectorEnv(environments(), shared_memory=shared_memory)
-    assert type(ours.parent_pipes[0]).__module__ == "shmtree._pipe"
+    assert type(ours.parent_pipes[0]).__module__ == "shmtree._ipc.pipe"
     compare(ours, theirs)
     assert ours.call("number") == theirs.call("number") == (0, 1, 2)
     ours.close()
@@ -76,7 +76,7 @@ def test_those_of_stable_baselines3_do_the_same_on_our_pipes(monkeypatch, method
     theirs = vec_env.SubprocVecEnv(environments(), start_method=method)
     monkeypatch.setattr(vec_env.subproc_vec_env, "mp", multiprocessing)
     ours = vec_env.SubprocVecEnv(environments(), start_method=method)
-    assert type(ours.remotes[0]).__module__ == "shmtree._pipe"
+    assert type(ours.remotes[0]).__module__ == "shmtree._ipc.pipe"
     compare(ours, theirs)
     assert ours.get_attr("number") == theirs.get_attr("number") == [0, 1, 2]
     ours.close()

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import shmtree
-from shmtree._mcap import Writer
-from shmtree._recorders import record
 from shmtree.recording import Recording
+from shmtree.recording._mcap import Writer
+from shmtree.recording._tap import record
 from shmtree.replay import ReplayBuffer
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import shmtree
-from shmtree import _wakes
+from shmtree._ipc import wake_hub
 from shmtree.replay import ReplayBuffer
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
@@ -144,7 +144,7 @@ def test_a_coroutine_is_woken_by_a_foreign_process(
     kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Disables the periodic checks of a loop, so that only a wake-up ends the wait."""
-    monkeypatch.setattr(_wakes, "SLICE_S", 10 * PATIENCE)
+    monkeypatch.setattr(wake_hub, "SLICE_S", 10 * PATIENCE)
     put, receiver = ends_of(kind, arena)
 
     async def main(senders: list[tuple[str, Elsewhere]]) -> None:
@@ -197,7 +197,7 @@ def test_latest_get_async_sees_a_foreign_process_publish(arena: shmtree.Arena) -
 def test_a_process_that_is_not_dumpable_is_woken(
     kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_wakes, "SLICE_S", 10 * PATIENCE)
+    monkeypatch.setattr(wake_hub, "SLICE_S", 10 * PATIENCE)
     put, receiver = ends_of(kind, arena)
     with Elsewhere(put, "x", False) as sender:
 

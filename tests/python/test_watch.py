@@ -20,8 +20,9 @@ import pytest
 from test_observe import arena_called, file_bytes, run
 
 import shmtree
-from shmtree import _core, _watch
-from shmtree._watch import Watch
+from shmtree import _core
+from shmtree.cli import watch as watch_module
+from shmtree.cli.watch import Watch
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
@@ -191,7 +192,7 @@ def test_the_arena_of_a_process_that_is_dying_is_kept_until_its_death_is_written
     assert ours.recv() == child.pid
     watch = Watch(str(tmp_path), [str(child.pid)])
     assert list(watch.look()) == []
-    looked = _watch.seen
+    looked = watch_module.seen
 
     def without_its_descriptors(found: Any) -> Any:
         found = looked(found)
@@ -199,7 +200,7 @@ def test_the_arena_of_a_process_that_is_dying_is_kept_until_its_death_is_written
             arena["openers"] = [each for each in arena["openers"] if each["read_only"]]
         return found
 
-    monkeypatch.setattr(_watch, "seen", without_its_descriptors)
+    monkeypatch.setattr(watch_module, "seen", without_its_descriptors)
     assert list(watch.look()) == []
     monkeypatch.undo()
     kill(child)

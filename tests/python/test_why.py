@@ -15,7 +15,7 @@ import pytest
 from test_observe import run, wait_until_stopped
 
 import shmtree
-from shmtree import _why
+from shmtree.cli import why
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
@@ -155,7 +155,7 @@ def test_a_wait_that_began_after_the_first_look_is_not_shown(name, start):
     thread.start()
     try:
         # Far longer than any of these waits takes on a loaded machine.
-        assert waits_of(_why.why(name, seconds=3.0), child.pid) == []
+        assert waits_of(why.why(name, seconds=3.0), child.pid) == []
     finally:
         stop.set()
         thread.join()
@@ -171,7 +171,7 @@ def test_a_channel_is_found_by_a_name_of_digits(start):
     assert waits_of(why_until("7777777", lambda found: found["waits"]), waits.pid)
 
 
-def wait_at(what: str, **channel: Any) -> _why.Wait:
+def wait_at(what: str, **channel: Any) -> why.Wait:
     """Of process 1 at a channel that 2 and 3 have the other end of, while 4 holds memory."""
     known = {"block": 5, "refused": None, "queued": 1, "limit": 1, "max_bytes": 0, "name": "c", "names": ["c"]}
     ends = {"receiver_pids": [2, 3], "receivers_unused": [2, 3], "sender_pids": [1], "senders_unused": []}
@@ -183,7 +183,7 @@ def wait_at(what: str, **channel: Any) -> _why.Wait:
         "holders": [{"pid": 4}],
         "channels": [known | ends | channel],
     }
-    (found,) = _why._waits({"arenas": [arena]})
+    (found,) = why._waits({"arenas": [arena]})
     return found
 
 
@@ -200,11 +200,11 @@ def wait_at(what: str, **channel: Any) -> _why.Wait:
 def test_of_whom_it_is_said_that_they_never_used_an_end(what, channel, for_pids, never_used, words):
     found = wait_at(what, **channel)
     assert (found.for_pids, found.never_used) == (for_pids, never_used)
-    assert _why._wait_words(found._asdict() | {"stopped": []}).endswith(words)
+    assert why._wait_words(found._asdict() | {"stopped": []}).endswith(words)
 
 
-def wait_of(pid: int, *for_pids: int) -> _why.Wait:
-    return _why.Wait(pid, pid, "message", "channel x", "x", "uuid", 1, 1.0, for_pids)
+def wait_of(pid: int, *for_pids: int) -> why.Wait:
+    return why.Wait(pid, pid, "message", "channel x", "x", "uuid", 1, 1.0, for_pids)
 
 
 @pytest.mark.parametrize(
@@ -223,16 +223,16 @@ def wait_of(pid: int, *for_pids: int) -> _why.Wait:
     ],
 )
 def test_a_deadlock_is_a_cycle_that_nobody_outside_can_end(waits, cycles):
-    assert _why._cycles(_why._stuck([wait_of(*each) for each in waits])) == cycles
+    assert why._cycles(why._stuck([wait_of(*each) for each in waits])) == cycles
 
 
 def test_locks_of_stopped_processes_are_named():
     people = [{"pid": 7, "stopped": True}, {"pid": 8, "stopped": False}]
     channel = {"name": "c", "sender_locked_by": 7, "receiver_locked_by": 8}
     arena = {"name": "a", "uuid": "0" * 32, "participants": people, "locked_by": 7, "channels": [channel]}
-    locks = list(_why._locks({"arenas": [arena]}))
+    locks = list(why._locks({"arenas": [arena]}))
     assert locks == [{"pid": 7, "of": "arena a"}, {"pid": 7, "of": "the senders of channel c"}]
-    words = _why.words({"deadlocks": [], "locks": locks, "waits": [], "refused": [], "stacks": {}})
+    words = why.words({"deadlocks": [], "locks": locks, "waits": [], "refused": [], "stacks": {}})
     assert words.splitlines()[0] == "Process 7 is stopped and has the lock of arena a."
 
 
@@ -245,26 +245,26 @@ def test_who_waits_at_a_broadcast_waits_for_the_slowest_that_puts_wait_for():
     ]
     broadcast = {"block": 5, "refused": None, "publishers": [4], "subscribers": readers}
     arena = {"holders": [], "channels": [], "latests": [], "broadcasts": [broadcast]}
-    assert _why._awaited(arena, {"what": "room", "block": 5}) == [2]
-    assert _why._awaited(arena, {"what": "message", "block": 5}) == [4]
-    assert _why._awaited(arena, {"what": "lock", "block": 0, "lock_owner": 6}) == [6]
+    assert why._awaited(arena, {"what": "room", "block": 5}) == [2]
+    assert why._awaited(arena, {"what": "message", "block": 5}) == [4]
+    assert why._awaited(arena, {"what": "lock", "block": 0, "lock_owner": 6}) == [6]
 
 
 def test_an_end_on_its_way_is_of_a_process_that_is_not_known_and_makes_no_deadlock():
     channel = {"block": 5, "refused": None, "receiver_pids": [2], "receivers_unused": [], "receivers_on_their_way": 1}
     arena = {"holders": [], "channels": [channel]}
-    assert _why._awaited(arena, {"what": "room", "block": 5}) == [2, 0]
-    assert _why._awaited(
+    assert why._awaited(arena, {"what": "room", "block": 5}) == [2, 0]
+    assert why._awaited(
         arena | {"channels": [channel | {"receivers_on_their_way": 0}]}, {"what": "room", "block": 5}
     ) == [2]
 
 
 def test_stacks_are_left_out_where_there_is_no_py_spy_and_asked_for_where_there_is(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert _why.stacks([os.getpid()]) == {}
+    assert why.stacks([os.getpid()]) == {}
     program = tmp_path / "py-spy"
     program.write_text(f'#!{shutil.which("sh", path=os.defpath)}\necho "$@"\n')
     program.chmod(0o755)
-    assert _why.stacks([7, 0]) == {"7": "dump --nonblocking --pid 7"}
+    assert why.stacks([7, 0]) == {"7": "dump --nonblocking --pid 7"}
     found = {"deadlocks": [], "locks": [], "waits": [], "refused": [], "stacks": {"7": "x"}}
-    assert "Python stack of 7:" in _why.words(found)
+    assert "Python stack of 7:" in why.words(found)

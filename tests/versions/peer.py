@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 import shmtree
-from shmtree._mcap import Writer
-from shmtree._recorders import record
 from shmtree.recording import Recording
+from shmtree.recording._mcap import Writer
+from shmtree.recording._tap import record
 from shmtree.replay import ReplayBuffer
 
 TIMEOUT = 20.0

@@ -51,7 +51,7 @@ Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
   return Ref(done ? PyObject_CallMethod(file.get(), "getvalue", nullptr) : nullptr);
 }
 
-// Returns the value that a StandIn (_reducers.py) replaces. Null, without an error, if the exporter is not a StandIn.
+// Returns the value that a StandIn (_codec/reducers.py) replaces. Null, without an error, if the exporter is none.
 Ref stood_for(PyObject* exporter) {
   if (!exporter || type_object(Py_TYPE(exporter)) != package().stand_in) return Ref();
   return Ref(PyObject_GetAttrString(exporter, "value"));

@@ -27,7 +27,7 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
   encoder.lend(nullptr, {static_cast<const std::byte*>(source.data), bytes}, source.data, source);
 }
 
-// Encodes the object that _leaves.device_leaf() returns in place of a sparse tensor or of memory of a device.
+// Encodes the object that _torch.leaves.device_leaf() returns in place of a sparse tensor or of memory of a device.
 bool device_leaf(Encoder& encoder, PyObject* value) {
   Ref home(encoder.options().loans ? encoder.options().loans->home() : Ref::borrow(Py_None));
   PyObject* const portable = encoder.options().portable ? Py_True : Py_False;
@@ -38,7 +38,7 @@ bool device_leaf(Encoder& encoder, PyObject* value) {
   return encoder.node(leaf.get());
 }
 
-// Encodes the parts of a tensor that _leaves.tensor_parts() returns.
+// Encodes the parts of a tensor that _torch.tensors.tensor_parts() returns.
 template <std::uint64_t flags>
 bool tensor_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   Ref parts(call_python(package().tensor_parts, value));

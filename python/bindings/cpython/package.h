@@ -1,4 +1,4 @@
-// What the package shmtree hands to this module, which imports nothing of it (shmtree/_given.py).
+// What the package shmtree hands to this module, which imports nothing of it (_codec/core_functions.py).
 #pragma once
 
 #include "bindings/cpython/python_api.h"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .. import _pairs
-from .._channel import End, Receiver, Sender
+from .._ipc import pairs
+from .._ipc.channel import End, Receiver, Sender
 from ..errors import ChannelClosed
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def make_pair(capacity: Any, sender: type[_S], receiver: type[_R]) -> tuple[_S, 
     """Returns both ends of a new channel, as instances of these classes."""
     if isinstance(capacity, bool) or not (capacity is None or isinstance(capacity, int)):
         raise TypeError(f"capacity is {capacity!r}; it must be an integer or None")
-    sends, receives = _pairs.create_pair(capacity)
+    sends, receives = pairs.create_pair(capacity)
     return sender(sends._channel, sends.allow_pickle), receiver(receives._channel, receives.allow_pickle)
 
 

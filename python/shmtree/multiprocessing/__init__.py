@@ -28,7 +28,7 @@ from . import queues as queues
 from ._contexts import default_context as _default_context
 
 if typing.TYPE_CHECKING:  # which takes the first of two bindings
-    from .._pipe import Pipe as Pipe
+    from .._ipc.pipe import Pipe as Pipe
     from ._contexts import get_context as get_context
     from .queues import JoinableQueue as JoinableQueue  # classes, as in the standard stubs: `mp.Queue[int]` is a type
     from .queues import Queue as Queue

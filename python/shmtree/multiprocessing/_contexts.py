@@ -6,27 +6,27 @@ import multiprocessing
 from multiprocessing import context
 from typing import Any, Literal, overload
 
-from .. import _pipe, _queue
+from .._ipc import pipe, queue
 
 
 class QueueContext(context.BaseContext):
     """What these contexts have in common; the rest comes from the standard context that each stands for."""
 
-    def Queue(self, maxsize: int = 0) -> _queue.Queue[Any]:  # type: ignore[override]
+    def Queue(self, maxsize: int = 0) -> queue.Queue[Any]:  # type: ignore[override]
         """A `shmtree.Queue`."""
-        return _queue.Queue(maxsize, ctx=self.get_context())
+        return queue.Queue(maxsize, ctx=self.get_context())
 
-    def JoinableQueue(self, maxsize: int = 0) -> _queue.JoinableQueue[Any]:  # type: ignore[override]
+    def JoinableQueue(self, maxsize: int = 0) -> queue.JoinableQueue[Any]:  # type: ignore[override]
         """A `shmtree.JoinableQueue`."""
-        return _queue.JoinableQueue(maxsize, ctx=self.get_context())
+        return queue.JoinableQueue(maxsize, ctx=self.get_context())
 
-    def SimpleQueue(self) -> _queue.SimpleQueue[Any]:  # type: ignore[override]
+    def SimpleQueue(self) -> queue.SimpleQueue[Any]:  # type: ignore[override]
         """A `shmtree.SimpleQueue`."""
-        return _queue.SimpleQueue(ctx=self.get_context())
+        return queue.SimpleQueue(ctx=self.get_context())
 
-    def Pipe(self, duplex: bool = True) -> tuple[_pipe.Connection, _pipe.Connection]:  # type: ignore[override]
+    def Pipe(self, duplex: bool = True) -> tuple[pipe.Connection, pipe.Connection]:  # type: ignore[override]
         """Two connected `Connection` objects."""
-        return _pipe.Pipe(duplex)
+        return pipe.Pipe(duplex)
 
     @overload  # type: ignore[override]
     def get_context(self, method: None = None) -> QueueContext: ...

@@ -10,7 +10,7 @@ import functools
 from multiprocessing import reduction
 from typing import Any, NamedTuple
 
-from .._pipe import Connection
+from .._ipc.pipe import Connection
 
 
 class _Handle(NamedTuple):

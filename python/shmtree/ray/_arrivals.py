@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from .._serialize import pack
-from .._wakes import Awaited, until_usable, until_woken, wake
+from .._codec.frames import pack
+from .._ipc.wake_hub import Awaited, until_usable, until_woken, wake
 from ..errors import ChannelClosed, OutOfSharedMemory, PeerDied
 from . import _frames
 from ._landing import Gap, Landing

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from .. import _process
+from .._process import lifetime
 from ..errors import ChannelClosed
 from ..replay import Saved
 from ..replay._buffer import ReplayBuffer
@@ -43,7 +43,7 @@ class Cluster:
         self._number, self._home, self._plan = number, home, plan
         self._here = _actors.here()
         self._own: Own | None = None
-        self._opening = _process.lock_in(self, "_opening")
+        self._opening = lifetime.lock_in(self, "_opening")
         self._nodes: dict[int, str] = {}  # of the shards elsewhere
         self._looked = -_LOOK_S
         self._largest: defaultdict[int, float] = defaultdict(float)  # priority of any shard, by sampler

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .._channel import Receiver
+from .._ipc.channel import Receiver
 from . import _frames, _handles
 from ._keeper import Kept, Key
 from ._pump import Ended, LinkLost, Peer, Pump, Room

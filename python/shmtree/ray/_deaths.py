@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from .. import errors
-from .._serialize import register
+from .._codec.frames import register
 from ._pump import Ended, Peer
 
 

@@ -8,9 +8,11 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from .. import _channel, errors
-from .. import _handles as _grants
-from .._channel import Terms
+from .. import errors
+from .._ipc.channel import Receiver as LocalReceiver
+from .._ipc.channel import Sender as LocalSender
+from .._ipc.channel import Terms
+from .._process import handles as _grants
 from . import _handles
 from ._deaths import PeerDied, told_of_end
 from ._pump import Ended
@@ -49,7 +51,7 @@ def make_pair(terms: Terms, home: Any) -> tuple[Pair, int, int]:
     return Pair(number, node, machine, Terms(*terms), handle), sending, receiving
 
 
-class Sender(_channel.Sender[Any]):
+class Sender(LocalSender[Any]):
     """An ordinary `shmtree.Sender`, which can be given to tasks and actors on any node."""
 
     __slots__ = ("_pair",)
@@ -59,7 +61,7 @@ class Sender(_channel.Sender[Any]):
         return _give(self, "s")
 
 
-class Receiver(_channel.Receiver[Any]):
+class Receiver(LocalReceiver[Any]):
     """An ordinary `shmtree.Receiver`, which can be given to tasks and actors on any node."""
 
     __slots__ = ("_pair",)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from .._channel import Receiver
+from .._ipc.channel import Receiver
 
 Bytes = npt.NDArray[np.uint8]
 

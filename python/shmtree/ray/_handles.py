@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .. import _core, _process
-from .._channel import Receiver, Sender, Terms
-from .._latest import Latest
+from .. import _core
+from .._ipc.channel import Receiver, Sender, Terms
+from .._ipc.latest import Latest
+from .._process import arenas
 
 
 def new_channel(terms: Terms) -> _core.Channel:
     options = _core.ChannelOptions(*terms, allow_pickle=True)
-    channel = _core.Channel.create(_process.default_arena(), options)
+    channel = _core.Channel.create(arenas.default_arena(), options)
     _quietly(channel.arena)
     return channel
 
@@ -51,7 +52,7 @@ Table = tuple[bytes, int]  # a handle of words in shared memory, and how many
 
 def new_table(words: int) -> tuple[Table, Any]:
     """Words that are zero, for a `Landing` or a `Journal`."""
-    arena = _process.default_arena()
+    arena = arenas.default_arena()
     table = arena.new_shared_array((words,), "q")
     _quietly(arena)
     table[:] = 0

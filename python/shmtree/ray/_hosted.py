@@ -7,8 +7,8 @@ import queue
 import time
 from typing import Any
 
-from .._channel import Receiver, Terms
-from .._serialize import pack
+from .._codec.frames import pack
+from .._ipc.channel import Receiver, Terms
 from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _handles
 from ._arrivals import Arrivals

@@ -7,9 +7,9 @@ import queue
 import time
 from typing import Any
 
-from .. import _handles as _grants
-from .._channel import Receiver, Terms
-from .._serialize import pack
+from .._codec.frames import pack
+from .._ipc.channel import Receiver, Terms
+from .._process import handles as _grants
 from ..errors import ChannelClosed, PeerDied
 from . import _arrivals, _frames, _handles
 from ._arrivals import Arrivals

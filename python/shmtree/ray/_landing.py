@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._channel import Sender
+from .._ipc.channel import Sender
 from ..errors import CorruptMessage
 
 _EPOCH, _APPLIED, _ORIGIN, _THEN, _NEXT = 0, 1, 2, 3, 4

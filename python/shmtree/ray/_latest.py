@@ -6,9 +6,10 @@ import queue
 import time
 from typing import Any, NamedTuple
 
-from .. import _latest, errors
-from .._arguments import natural, seconds
-from .._serialize import pack
+from .. import errors
+from .._codec.frames import pack
+from .._ipc.arguments import natural, seconds
+from .._ipc.latest import Latest as LocalLatest
 from . import _frames, _handles
 from ._deaths import told_of_end
 from ._ends import new_token
@@ -54,7 +55,7 @@ class Latest:
         if not self._is_home:
             with told_of_end(_SHUT_DOWN):
                 handle = _actors.call_own("mirror_latest", place.number, place.home)
-        self._local: _latest.Latest = _handles.open_latest(handle)
+        self._local: LocalLatest = _handles.open_latest(handle)
 
     def publish(self, obj: object) -> int:
         """Makes an object the newest version, and returns its number. See `shmtree.Latest.publish`."""

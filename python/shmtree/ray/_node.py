@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from .._channel import Terms
+from .._ipc.channel import Terms
 from ..errors import ChannelClosed
 from . import _frames, _hosted
 from ._dealing import Dealing

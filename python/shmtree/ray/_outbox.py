@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import _handles as _grants
-from .._channel import Receiver, Terms
+from .._ipc.channel import Receiver, Terms
+from .._process import handles as _grants
 from . import _frames, _handles
 from ._dealing import Others
 from ._keeper import Kept, Key

@@ -6,8 +6,8 @@ import contextlib
 import weakref
 from typing import Any
 
-from .. import _process
-from .._channel import pair_terms
+from .._ipc.channel import pair_terms
+from .._process import lifetime
 from ..errors import ChannelClosed
 from . import _ends
 from ._ends import Pair, make_pair, new_token
@@ -47,7 +47,7 @@ class _Offered:
         self._given: list[tuple[str, int]] = []  # what its home does not know of yet
         self._end: Any = None
         self._closed = False
-        self._opening = _process.lock_in(self, "_opening")
+        self._opening = lifetime.lock_in(self, "_opening")
         # Of a pair whose maker may use one end alone. It does not keep the other: a dropped end closes.
         self._other: weakref.ref[_Offered] | None = None
 

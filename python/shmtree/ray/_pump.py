@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
-from .._wakes import Awaited, until_usable
+from .._ipc.wake_hub import Awaited, until_usable
 from ..errors import ChannelClosed, PeerDied
 from . import _frames
 from ._sources import Source

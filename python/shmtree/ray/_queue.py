@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._arguments import limit, whole
-from .._channel import Terms
+from .._ipc.arguments import limit, whole
+from .._ipc.channel import Terms
 from ..errors import ChannelClosed
 from . import _ends
 from ._deaths import told_of_end

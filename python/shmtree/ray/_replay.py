@@ -11,8 +11,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from .. import _process, replay
-from .._arguments import one_of, seconds
+from .. import replay
+from .._ipc.arguments import one_of, seconds
+from .._process import lifetime
 from ..errors import ChannelClosed
 from ..replay import Batch, Prioritized, Sampler, Saved, SequenceBatch, VectorWriter, Writer, _fixed
 from ..replay._numbers import not_negative, positive, seed_of, whole
@@ -108,7 +109,7 @@ class ReplayBuffer:
         self._spec = place.plan.spec
         self._data = self._spec.data()
         self._random = np.random.default_rng(seed)
-        self._choosing = _process.lock_in(self, "_choosing")
+        self._choosing = lifetime.lock_in(self, "_choosing")
         self._told: set[str] = set()  # nodes whose loss was raised
         self._open_cluster: Cluster | None = Cluster(place.number, place.home, place.plan)
 

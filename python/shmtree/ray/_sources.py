@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .._channel import Receiver
+from .._ipc.channel import Receiver
 from ..errors import ChannelClosed, PeerDied
 from . import _frames
 from ._frames import Taken

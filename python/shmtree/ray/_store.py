@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .._serialize import pack, unpack
+from .._codec.frames import pack, unpack
 
 
 def put(obj: object) -> Any:

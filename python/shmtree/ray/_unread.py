@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from .._serialize import pack, register
+from .._codec.frames import pack, register
 from ..errors import CorruptMessage
 
 

@@ -11,9 +11,10 @@ import queue
 from collections.abc import Callable
 from typing import Any
 
-from .. import _core, _process
-from .._latest import Latest
-from .._serialize import pack, unpack
+from .. import _core
+from .._codec.frames import pack, unpack
+from .._ipc.latest import Latest
+from .._process import arenas
 from ..errors import ChannelClosed, OutOfSharedMemory, PeerDied
 from . import _frames, _handles
 from ._keeper import Kept, Key
@@ -108,7 +109,7 @@ def _publish(mirror: Latest, version: int, batch: _frames.Batch) -> bool:
 
 
 def _new_latest() -> tuple[bytes, Latest]:
-    store = _core.LatestStore.create(_process.default_arena(), 0, True)
+    store = _core.LatestStore.create(arenas.default_arena(), 0, True)
     handle = _core.make_handle(store.arena, store.block)
     return handle, _handles.open_latest(handle, quietly=True)
 

@@ -6,6 +6,7 @@ batch = buffer.sample(256)                                         # in any othe
 """
 
 from .. import _core as _core
+from . import _in_messages as _in_messages  # so that messages may carry buffers
 from ._batch import Batch, SequenceBatch, TensorBatch
 from ._buffer import ReplayBuffer
 from ._files import Saved

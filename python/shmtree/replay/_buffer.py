@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .. import _core, _handles, _process
-from .._arena import Arena
-from .._channel import REPLAY, open_known
+from .. import _core
+from .._ipc.arena import Arena
+from .._process import handles, names
+from .._process.names import REPLAY, open_known
 from ..errors import ChannelClosed
 from . import _drawing, _files, _fixed, _lone, _places, _rows, _samplers, _spec, _writers
 from ._batch import Batch, SequenceBatch
@@ -97,7 +98,7 @@ class ReplayBuffer:
         if (capacity is None) == (max_bytes is None):
             raise TypeError("a replay buffer is made with either a capacity of rows or max_bytes=")
         if name is not None:
-            _process.check_name(name)
+            names.check_name(name)
         rows = _rows.from_example(example) if columns is None else _rows.from_columns(columns)
         chosen = _samplers.named(sampler, samplers)
         _samplers.check_limit(limit)
@@ -118,16 +119,16 @@ class ReplayBuffer:
 
         def make() -> tuple[_core.Replay, _core.Name | None]:
             core = _places.make(spec, room, arena)
-            return core, _process.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
+            return core, names.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
 
         def known(name: str) -> tuple[_core.Replay, _core.Name | None]:
             found = open_known(name, REPLAY)
             core = _core.Replay.open(found.arena, found.block, lambda made: _spec.Spec.of(made).nests())
             given = arena._open() if arena is not None else None
-            _process.check_known(name, found.arena, given, lambda: _places.check(core, spec, room, arena))
+            names.check_known(name, found.arena, given, lambda: _places.check(core, spec, room, arena))
             return core, found
 
-        core, of_name = _process.open_or_make(name, exist_ok, known, make)
+        core, of_name = names.open_or_make(name, exist_ok, known, make)
         self._become(spec, core, of_name)
         self._owner = _lone.Owner(is_named=name is not None)
         if seeded is not None:
@@ -391,7 +392,7 @@ class ReplayBuffer:
         takes more than 256 MiB plus 16 times the size of the files: pass `capacity` if you expect one so large.
         """
         if name is not None:
-            _process.check_name(name)
+            names.check_name(name)
         files, streams = _files.open_files(path), positive("streams", streams)
         spec = _files.spec_of(files, path)
         _fixed.check(spec, fixed)
@@ -405,7 +406,7 @@ class ReplayBuffer:
         files.load_into(self._replay)
         if name is not None:
             self._note_given()
-            self._name = _process.create_name(name, REPLAY, self._replay.arena, self._replay.block)
+            self._name = names.create_name(name, REPLAY, self._replay.arena, self._replay.block)
         return self
 
     # --- Ends
@@ -442,7 +443,7 @@ class ReplayBuffer:
     def __reduce__(self) -> tuple[Any, ...]:
         core = self._replay
         self._note_given()
-        return _open_buffer, (type(self), *_handles.reduce_memory(core.arena, core.block, self._name))
+        return _open_buffer, (type(self), *handles.reduce_memory(core.arena, core.block, self._name))
 
     def __deepcopy__(self, _: object = None) -> ReplayBuffer:
         raise TypeError("a replay buffer is not copied: others get the same one, save() and load() make another")
@@ -456,4 +457,4 @@ class ReplayBuffer:
 
 
 def _open_buffer(cls: type[ReplayBuffer], handle: bytes, inheritance: Any) -> ReplayBuffer:
-    return _handles.open_memory(handle, inheritance, cls._opened)
+    return handles.open_memory(handle, inheritance, cls._opened)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _core
-from .._arguments import one_of
+from .._ipc.arguments import one_of
 from . import _lone, _places, _rows
 from ._batch import Batch, SequenceBatch
 from ._numbers import not_negative, positive

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import _core
-from .._arena import Arena
+from .._ipc.arena import Arena
 from . import _rows
 from ._numbers import positive
 from ._spec import Spec

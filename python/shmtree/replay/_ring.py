@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from .._shared_array import SharedArray
+from .._ipc.shared_array import SharedArray
 from ._buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from .. import _core
-from .._dtypes import describe, parse
+from .._codec.dtypes import describe, parse
 
 #: A nest of dicts, lists and tuples; of one leaf the number stands in its place.
 Skeleton = Any

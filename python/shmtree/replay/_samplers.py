@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._arguments import limit
+from .._ipc.arguments import limit
 from ._numbers import not_negative, positive
 
 # As the core has them: src/replay/sampling/layout.h.

@@ -6,9 +6,10 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from .. import _core, _serialize
-from .._arguments import one_of
-from .._dtypes import describe
+from .. import _core
+from .._codec.dtypes import describe
+from .._codec.frames import pack, unpack
+from .._ipc.arguments import one_of
 from ..errors import IncompatibleArena
 from . import _samplers
 from ._numbers import not_negative, positive
@@ -154,11 +155,11 @@ def _key_to_core(key: Any) -> str | bytes:
         with contextlib.suppress(UnicodeEncodeError):
             key.encode()
             return key
-    return bytes(_serialize.pack(key, allow_pickle=False))
+    return bytes(pack(key, allow_pickle=False))
 
 
 def _key_from_core(key: str | bytes) -> Any:
-    return key if isinstance(key, str) else _serialize.unpack(key, copy=True, allow_pickle=False)
+    return key if isinstance(key, str) else unpack(key, copy=True, allow_pickle=False)
 
 
 def make(

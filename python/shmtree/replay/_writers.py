@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 
-from .. import _core, _process
+from .. import _core
+from .._process import lifetime
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -38,7 +39,7 @@ def close_all_of(replay: _core.Replay) -> None:
             writer.close()
 
 
-_process.before_leaving(_leave)
+lifetime.before_leaving(_leave)
 
 
 class Writer(_core.ReplayWriter):

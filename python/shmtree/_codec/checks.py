@@ -1,0 +1,132 @@
+"""Checks of the parts of a message from which Python code builds a value.
+
+The parts come from another process. They are well-formed values of any type and size. Each function here accepts exact
+types only, since methods of a subclass are code that runs. It bounds what the builder may allocate or walk through,
+before the builder starts. docs/security.md has the table of what each kind of value may build, cost and run.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from typing import Any
+
+import numpy as np
+
+from ..errors import CorruptMessage
+
+_MAX_DIMS = 64
+_DEVICE_DTYPE = re.compile(r"[<>|][biufc][0-9]{1,2}")
+_BOUND = 1 << 62  # limit of extents, strides and their products
+#: The same for sparse tensors. Torch allows as many elements as an int64 counts, since only few are in memory.
+SPARSE_BOUND = 1 << 63
+_IDENTITIES = 1 << 32  # limit of the identities of participants
+
+#: Types of the parts after the kind in a description of a tensor or array on a device (`about` in shmtree.cuda._sent).
+_ABOUT: dict[str, tuple[tuple[type, ...], ...]] = {
+    "torch": ((str,), (int,), (tuple,), (tuple,), (bool,), (bool,)),
+    "array": ((str,), (int,), (tuple,), (tuple, type(None)), (bool,)),
+}
+_WHO = (bytes, int, int, int)
+_WHERE = (bytes, bytes, int, int, bytes)
+
+
+def are(values: object, types: tuple[type, ...]) -> bool:
+    """True if `values` is a plain tuple of exactly these types."""
+    return type(values) is tuple and tuple(map(type, values)) == types
+
+
+def _corrupt(what: str) -> CorruptMessage:
+    return CorruptMessage(f"The frame is corrupt: {what}")
+
+
+# --- memory of devices ------------------------------------------------------------------------------------------------
+
+
+def device(flat: object) -> tuple[tuple[Any, ...], tuple[Any, ...] | None, tuple[Any, ...] | None]:
+    """Returns the descriptions of a device leaf: value, sender and memory. The last two are None if it has no memory.
+
+    Raises CorruptMessage unless all types, counts and sizes are such as a sender writes.
+    """
+    if type(flat) is not tuple or len(flat) not in (1, 4):
+        raise _corrupt("device memory does not have 1 or 4 parts")
+    check_about(flat[0])
+    if len(flat) == 1:
+        return flat[0], None, None
+    who, where = flat[1], flat[2]
+    if not are(who, _WHO) or not are(where, _WHERE):
+        raise _corrupt("device memory does not name its place in the form of this version")
+    if [len(text) for text in (who[0], where[0], where[1], where[4])] != [16, 16, 64, 64]:
+        raise _corrupt("a handle of device memory has a wrong length")
+    if any(not 0 <= number < _BOUND for number in (*who[1:], *where[2:4])) or who[2] >= _IDENTITIES:
+        raise _corrupt("a number of device memory is out of range")
+    return flat[0], who, where
+
+
+def check_about(about: object) -> None:
+    """Raises CorruptMessage unless `about` describes a possible tensor or array."""
+    kinds = _ABOUT.get(about[0]) if type(about) is tuple and about and type(about[0]) is str else None
+    if kinds is None or type(about) is not tuple or len(about) != len(kinds) + 1:
+        raise _corrupt("device memory is of an unknown kind")
+    if not all(type(part) in allowed for part, allowed in zip(about[1:], kinds, strict=True)):
+        raise _corrupt("device memory is not described in the form of this version")
+    kind, dtype, first, shape, strides = about[:5]
+    if kind == "array" and not _is_number_type(dtype):
+        raise _corrupt("device memory has a dtype that is not a number type")
+    if not 0 <= first < _BOUND:
+        raise _corrupt("device memory has a first element out of range")
+    check_shape(shape, strides)
+
+
+def _is_number_type(text: str) -> bool:
+    """True if NumPy has a dtype of numbers with this text."""
+    try:
+        return _DEVICE_DTYPE.fullmatch(text) is not None and np.dtype(text).kind in "biufc"
+    except TypeError:  # a size that this kind of number does not have
+        return False
+
+
+def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None, bound: int = _BOUND) -> None:
+    """Raises CorruptMessage unless `shape` has extents and `strides` has one stride for each (None: contiguous).
+
+    Extents, and the number of elements, must be below `bound`.
+    """
+    if len(shape) > _MAX_DIMS or (strides is not None and len(strides) != len(shape)):
+        raise _corrupt("an array has too many dimensions, or another number of strides")
+    if any(type(count) is not int or not 0 <= count < bound for count in shape):
+        raise _corrupt("an array has an invalid extent")
+    if strides is not None and any(type(step) is not int or not -_BOUND < step < _BOUND for step in strides):
+        raise _corrupt("an array has an invalid stride")
+    if math.prod(shape) >= bound:
+        raise _corrupt("an array has too many elements")
+
+
+# --- masked arrays ----------------------------------------------------------------------------------------------------
+
+
+def check_masked(data: Any, mask: Any, fill_value: Any) -> None:
+    """Raises CorruptMessage unless these are the parts of a masked array."""
+    if type(data) is not np.ndarray or (mask is not False and type(mask) is not np.ndarray):
+        raise _corrupt("a masked array is not made of arrays")
+    if mask is not False and (mask.shape != data.shape or mask.dtype != _mask_dtype(data.dtype)):
+        raise _corrupt("a mask does not fit its array")
+    if mask is False and data.dtype.itemsize == 0:  # NumPy would make a mask of one byte for each element
+        raise _corrupt("a masked array has elements without width")
+    if fill_value is not None:
+        _check_fill(data.dtype, fill_value)
+
+
+@functools.lru_cache(1024)
+def _mask_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Returns the dtype of a mask. Cached, since NumPy builds it each time with one Python call per field."""
+    return np.ma.make_mask_descr(dtype)
+
+
+def _check_fill(dtype: np.dtype[Any], fill: Any) -> None:
+    if type(fill) is not np.ndarray or fill.ndim != 0:
+        raise _corrupt("a fill value is not a scalar")
+    # A default fill value may have another dtype than the array, but then it is a plain number or text.
+    if fill.dtype == dtype or (dtype.names is None and fill.dtype.kind in "?biufcSUmM" and fill.dtype.names is None):
+        return
+    raise _corrupt("a fill value is of another dtype than its array")

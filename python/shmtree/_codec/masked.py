@@ -1,0 +1,59 @@
+"""Masked arrays, which Python code takes apart and puts together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from . import checks
+
+
+def masked_parts(array: Any) -> tuple[Any, Any, Any, bool] | None:
+    """Data, mask, fill value (None for the default one) and hardmask; None for what only pickle can send."""
+    attributes = array.__dict__
+    if array._baseclass is not np.ndarray or array.dtype.hasobject or array._optinfo:
+        return None
+    known = {"_baseclass", "_basedict", "_fill_value", "_hardmask", "_isfield", "_mask", "_optinfo", "_sharedmask"}
+    if not known.issuperset(attributes):
+        return None
+    mask = False if array._mask is np.ma.nomask else array._mask
+    return array._data, mask, array._fill_value, bool(array._hardmask)
+
+
+def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: int, _trusted: bool) -> Any:
+    """Returns the masked array that has these parts. Raises CorruptMessage if they do not fit together."""
+    checks.check_masked(data, mask, fill_value)
+    made = _view_without_mask(data)
+    if mask is not False:
+        made._mask = mask
+        made._sharedmask = False
+    if fill_value is not None:
+        made._fill_value = fill_value  # as it was: the default one need not be of the array's dtype
+    made._hardmask = bool(hardmask)
+    return made
+
+
+_core._add_kind("masked_array", np.ma.MaskedArray, masked_parts, masked_build)
+
+
+def set_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Changes the dtype of an array in place, as an ndarray: without what subclasses do on top."""
+    # NumPy 2.5 deprecates the setter, and has this method for its own subclasses, which would make a mask in view().
+    method = getattr(np.ndarray, "_set_dtype", None) or np.ndarray.dtype.__set__  # type: ignore[attr-defined]
+    method(array, dtype)
+
+
+def _view_without_mask(data: npt.NDArray[Any]) -> Any:
+    """Returns a masked array that views `data`, without a mask and without a fill value.
+
+    If `data` has fields, NumPy would make both. They have an element for each field, and there may be more fields than
+    bytes: fields may overlap, or have no width.
+    """
+    if data.dtype.names is None:
+        return data.view(np.ma.MaskedArray)
+    made: Any = data.view(np.dtype((np.void, data.dtype.itemsize))).view(np.ma.MaskedArray)
+    set_dtype(made, data.dtype)
+    return made

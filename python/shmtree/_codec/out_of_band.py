@@ -1,0 +1,97 @@
+"""How classes of other packages that pickle copies in band are reduced, so that their memory stays out of the pickle.
+
+Those are images of Pillow, and frames and series of polars. Nothing is imported for it, and nothing is done for a
+package that the program has not imported.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .pickle_names import known_as
+
+_MODULE = "shmtree._out_of_band"  # in pickles
+
+Reducer = Callable[[Any], Any]
+
+_KEPT_IN_BAND = 1024  # bytes: a buffer of its own costs more than copying so few
+
+# The classes of images that there were when they were last looked for, by their number: plugins are loaded late.
+_image_classes: tuple[int, list[type]] = (0, [])
+
+
+def reducers() -> dict[type, Reducer]:
+    """By exact class, of what is imported; but not where the program has a reducer of its own."""
+    made = _all()
+    if made:
+        forking = getattr(sys.modules.get("multiprocessing.reduction"), "ForkingPickler", None)
+        for own in (copyreg.dispatch_table, getattr(forking, "_extra_reducers", {})):
+            for cls in [cls for cls in made if cls in own]:
+                del made[cls]
+    return made
+
+
+def _all() -> dict[type, Reducer]:
+    made: dict[type, Reducer] = {}
+    image_file = getattr(sys.modules.get("PIL.ImageFile"), "ImageFile", None)
+    image = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    if image is not None:
+        made[image] = _reduce_image
+        made.update(dict.fromkeys(_subclasses(image_file), _reduce_image) if image_file is not None else {})
+    polars = sys.modules.get("polars")
+    for name in ("DataFrame", "Series"):
+        cls = getattr(polars, name, None)
+        if cls is not None:
+            made[cls] = _reduce_frame if name == "DataFrame" else _reduce_series
+    return made
+
+
+def _subclasses(image_file: type) -> list[type]:
+    global _image_classes
+    direct: list[type] = image_file.__subclasses__()
+    if len(direct) != _image_classes[0]:
+        _image_classes = (len(direct), [image_file, *direct])
+    return _image_classes[1]
+
+
+def _buffer(data: bytes) -> Any:
+    return pickle.PickleBuffer(data) if len(data) > _KEPT_IN_BAND else data
+
+
+def _reduce_image(image: Any) -> Any:
+    """As pickle does, but for the pixels: `__setstate__` takes them from any buffer."""
+    cls: Any = type(image)
+    if cls.__reduce_ex__ is not object.__reduce_ex__ or cls.__reduce__ is not object.__reduce__:
+        return image.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    state = image.__getstate__()
+    if type(state) is list:
+        state = [_buffer(part) if type(part) is bytes else part for part in state]
+    return copyreg.__newobj__, (cls,), state  # type: ignore[attr-defined]
+
+
+def _reduce_frame(frame: Any) -> Any:
+    return _build_frame, (type(frame), _buffer(frame.serialize()))
+
+
+@known_as(_MODULE, "_build_frame")
+def _build_frame(cls: Any, memory: Any) -> Any:
+    return cls.deserialize(io.BytesIO(memory))
+
+
+def _reduce_series(series: Any) -> Any:
+    state = series.__getstate__()
+    if type(state) is not bytes:
+        return series.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    return _build_series, (type(series), _buffer(state))
+
+
+@known_as(_MODULE, "_build_series")
+def _build_series(cls: Any, memory: Any) -> Any:
+    made = cls.__new__(cls)
+    made.__setstate__(bytes(memory))
+    return made

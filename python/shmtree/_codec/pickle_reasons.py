@@ -1,0 +1,52 @@
+"""Why an object needs a pickle, for `describe`: the parts of it that have no native kind, and what they become."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from .. import _core
+from ..errors import PickleRefused
+from .paths import BUILTIN, Place, walk
+
+_MOST_LINES = 100
+
+
+def needs_pickle(value: Any) -> bool:
+    """Whether it is this object, and not only something inside, that has no native kind."""
+    if type(value) in BUILTIN:
+        return False
+    try:
+        _core._pack_aside(value, False)
+    except PickleRefused as refusal:
+        return refusal.path == ""
+    except Exception:  # what its own code raises, sending it will raise again
+        return False
+    return False
+
+
+def _line(place: Place) -> str:
+    path = place.path or "the object itself"
+    cls = type(place.value)
+    if place.again is not None:
+        return f"{path}: the {cls.__qualname__} at {place.again or 'the root'}, which is in itself"
+    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    try:
+        tree = _core._describe(_core._pack_aside(place.value)).splitlines()
+    except Exception as error:
+        return f"{path}: {name}, which raises {type(error).__name__}: {error}"
+    size = re.match(r"pickle of (\d+) byte|long_pickle .*\) (\d+) byte", tree[1])
+    text = f"{path}: {name}, {int(size[1] or size[2]) if size else 0} bytes in the pickle"
+    buffers = [int(found[1]) for line in tree[2:] if (found := re.search(r"\) (\d+) bytes?", line))]
+    return f"{text}, {sum(buffers)} in {len(buffers)} buffers next to it" if buffers else text
+
+
+def lines(value: Any) -> Iterator[str]:
+    """A line for each part of `value` that makes a pickle of it; none if it needs none."""
+    places = (place for place in walk(value, needs_pickle) if place.again is not None or needs_pickle(place.value))
+    for number, place in enumerate(places):
+        if number == _MOST_LINES:
+            yield "..."
+            return
+        yield _line(place)

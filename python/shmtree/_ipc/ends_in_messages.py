@@ -1,0 +1,226 @@
+"""Ends, shared arrays and arenas inside messages: as handles, without pickle, also where that is refused.
+
+Whoever is sent one by a channel has it, or finds it closed: one that nobody has any more, and one that comes so late
+that its stream is over, arrives closed and raises ChannelClosed when it is used, a shared array FileNotFoundError. The
+message and those after it are received all the same. Subclasses are pickled.
+
+What comes may be anything: its types are checked here, what it leads to where it is opened. What that refuses is a
+CorruptMessage. An end that came by a channel which refuses pickles refuses them too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import _core
+from .._codec import portable
+from .._process import arenas, handles
+from ..errors import ChannelClosed, CorruptMessage, IncompatibleArena, OutOfSharedMemory
+from .arena import Arena
+from .broadcast import Broadcast, Subscriber
+from .channel import Receiver, Sender
+from .latest import Latest
+from .pipe import Connection
+from .queue import BaseQueue, JoinableQueue, Queue, SimpleQueue
+from .shared_array import SharedArray
+
+_E = TypeVar("_E", Sender, Receiver)
+_Q = TypeVar("_Q", bound=BaseQueue[Any])
+_T = TypeVar("_T")
+_P = TypeVar("_P", Latest, Broadcast)
+_C = TypeVar("_C", Latest, Broadcast, Subscriber)
+
+
+#: Errors of opening that mean this process lacks a resource. The handle may be good.
+_OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR})
+
+
+def parts(flat: object, *types: type) -> Any:
+    """Returns `flat`, as a tuple of these types. Raises CorruptMessage for anything else."""
+    if type(flat) is not tuple or tuple(map(type, flat)) != types:
+        raise CorruptMessage("an end in the message is not made of a handle and what goes with it")
+    return flat
+
+
+@contextlib.contextmanager
+def _checked() -> Iterator[None]:
+    """Converts the errors of opening an end that is in a message.
+
+    An invalid handle, or invalid data beside it, raises CorruptMessage. If this process has no descriptors or memory
+    left to open the end, raises OutOfSharedMemory, so that the receiver returns the message to the channel.
+    """
+    try:
+        yield
+    except (CorruptMessage, ChannelClosed, FileNotFoundError):
+        raise
+    except OSError as error:
+        if error.errno in _OF_THIS_PROCESS:
+            raise OutOfSharedMemory(f"an end in the message cannot be opened now: {error}") from error
+        raise CorruptMessage(f"an end in the message: {error}") from error
+    except (ValueError, TypeError, OverflowError, IncompatibleArena) as error:
+        raise CorruptMessage(f"an end in the message: {error}") from error
+
+
+def _flatten(end: Any) -> object:
+    handles.check_giveable(end)
+    receiving = not isinstance(end, Sender)
+    return handles.handle_of(end._channel, end._name, receiving), end.allow_pickle
+
+
+def _closed(become: Callable[[_core.Channel], Any]) -> Any:
+    """What `become` makes of a channel that is there for nothing else, closed."""
+    terms = _core.ChannelOptions(1, 0, "raise", 0, 0, keep_open=False, drop_oldest=False, allow_pickle=False)
+    made = become(_core.Channel.create(arenas.default_arena(), terms))
+    made.close()
+    return made
+
+
+def _open(
+    flat: object, allowed: bool, receiving: bool, is_queue: bool, become: Callable[[_core.Channel, bool], Any]
+) -> Any:
+    handle, allow = parts(flat, bytes, bool)
+    try:
+        with _checked(), handles.open_channel(handle, None, receiving) as (channel, name):
+            if channel.is_queue != is_queue:
+                raise ValueError("a queue's handle is no pair's, and a pair's no queue's")
+            made = become(channel, allow and allowed)
+            made._name = name
+            return made
+    except (FileNotFoundError, ChannelClosed):
+        return _closed(lambda channel: become(channel, False))
+
+
+def _register_end(cls: type[_E], receiving: bool) -> None:
+    def unflatten(flat: object, allowed: bool) -> _E:
+        end: _E = _open(flat, allowed, receiving, False, cls)
+        return end
+
+    _core._register_end(cls, f"shmtree:{cls.__name__}", _flatten, unflatten)
+
+
+def _register_queue(cls: type[_Q]) -> None:
+    def become(channel: _core.Channel, allow: bool) -> _Q:
+        queue = cls.__new__(cls)
+        queue._become(channel, allow, None)
+        return queue
+
+    def unflatten(flat: object, allowed: bool) -> _Q:
+        queue: _Q = _open(flat, allowed, True, True, become)
+        if not queue.closed:
+            arenas.note_given(queue)
+        return queue
+
+    _core._register_end(cls, f"shmtree:{cls.__name__}", _flatten, unflatten)
+
+
+def _flatten_connection(connection: Connection) -> object:
+    return connection._receiver, connection._sender
+
+
+def _open_connection(flat: object, _: bool) -> Connection:
+    if type(flat) is tuple and len(flat) == 2:
+        receiver, sender = flat
+        if isinstance(receiver, Receiver | None) and isinstance(sender, Sender | None) and flat != (None, None):
+            return Connection(receiver, sender)
+    raise CorruptMessage("a connection in the message is not made of ends")
+
+
+def opened(handle: bytes, opens: Callable[[_core.Arena, int, _core.Name | None], _T], gone: Callable[[], _T]) -> _T:
+    """What a handle of memory leads to, or what `gone` makes where nobody has it any more."""
+    try:
+        with _checked():
+            return handles.open_memory(handle, None, opens)
+    except FileNotFoundError:
+        return gone()
+
+
+def _closing(thing: _C) -> _C:
+    thing.close()
+    return thing
+
+
+def _flatten_array(array: SharedArray) -> object:
+    memory = array.array
+    handle = handles.memory_handle(array._home, _core.block_of(memory), array._name)
+    return (handle, memory.shape, memory.dtype, *(() if array._torch_dtype is None else (array._torch_dtype,)))
+
+
+def _open_array(flat: object, _: bool) -> SharedArray:
+    if type(flat) is not tuple or len(flat) not in (3, 4) or not isinstance(flat[2], np.dtype) or flat[2].hasobject:
+        raise CorruptMessage("a shared array in the message is not made of a handle, a shape and a dtype")
+    handle, shape, dtype = flat[:3]
+    torch_dtype = flat[3] if len(flat) == 4 else None
+    if torch_dtype is not None and (type(torch_dtype) is not str or torch_dtype not in _core.DTYPES):
+        raise CorruptMessage("a shared array in the message is of no dtype of torch")
+    parts((handle, shape), bytes, tuple)
+    return opened(
+        handle,
+        lambda core, block, name: SharedArray._of(core, core.open_array(block, shape, dtype, "C"), name, torch_dtype),
+        SharedArray._gone,
+    )
+
+
+def _register_published(cls: type[_P], gone: Callable[[], _P]) -> None:
+    def unflatten(flat: object, allowed: bool) -> _P:
+        handle, allow = parts(flat, bytes, bool)
+        return opened(
+            handle,
+            lambda core, block, name: cls._opened(core, block, name, allow and allowed),
+            lambda: _closing(gone()),
+        )
+
+    _core._register_end(cls, f"shmtree:{cls.__name__}", cls._flatten, unflatten)
+
+
+def _empty_latest() -> Latest:
+    return Latest._of(_core.LatestStore.create(arenas.default_arena(), 0, False), False, None)
+
+
+def _empty_broadcast() -> Broadcast:
+    return Broadcast._of(_core.Ring.create(arenas.default_arena(), 1, 0, 0, False, False), False, None)
+
+
+def _flatten_subscriber(subscriber: Subscriber) -> object:
+    if subscriber.closed:
+        raise ChannelClosed("a Subscriber that was closed cannot be handed to another process")
+    arena, block = subscriber._end._give()
+    handle = handles.memory_handle(arena, block, subscriber._name)
+    return handle, subscriber._end.allow_pickle
+
+
+def _open_subscriber(flat: object, allowed: bool) -> Subscriber:
+    handle, allow = parts(flat, bytes, bool)
+    return opened(
+        handle,
+        lambda core, block, name: Subscriber._of(_core.SubscriberBase(core, block, allow and allowed), name),
+        lambda: _closing(_empty_broadcast().subscribe()),
+    )
+
+
+def _flatten_arena(arena: Arena) -> object:
+    return (handles.memory_handle(arena._open(), 0, arena._name),)
+
+
+def _open_arena(flat: object, _: bool) -> Arena:
+    (handle,) = parts(flat, bytes)
+    return opened(handle, lambda core, _block, name: Arena._of(core, name), lambda: Arena._of(None, None))
+
+
+_register_end(Sender, False)
+_register_end(Receiver, True)
+_register_queue(Queue)
+_register_queue(JoinableQueue)
+_register_queue(SimpleQueue)
+_core._register_end(Connection, "shmtree:Connection", _flatten_connection, _open_connection)
+_core._register_end(SharedArray, "shmtree:SharedArray", _flatten_array, _open_array)
+_register_published(Latest, _empty_latest)
+_register_published(Broadcast, _empty_broadcast)
+_core._register_end(Subscriber, "shmtree:Subscriber", _flatten_subscriber, _open_subscriber)
+_core._register_end(Arena, "shmtree:Arena", _flatten_arena, _open_arena)
+
+portable.handles += [Sender, Receiver, BaseQueue, Connection, SharedArray, Latest, Broadcast, Subscriber, Arena]

@@ -1,0 +1,121 @@
+"""Which inherited ends a forked process is attached to: those that it was given, and those that it uses.
+
+A process that multiprocessing forks was given what can be reached from its target, arguments and attributes. A search
+finds that before the target runs, and makes the other ends passive: they keep neither a stream nor a name alive, and
+peers get no PeerDied if this process dies. The first use of a passive end attaches it again. A process stays attached
+to everything where shmtree cannot know what it was given: after a bare `os.fork`, in workers of a pool, whose tasks
+arrive later, and when the search would take too long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing.process
+import multiprocessing.util
+import opcode
+import os
+import sys
+import types
+from typing import Any
+
+from .. import _core
+from .channel import Receiver, Sender
+from .pipe import Connection
+from .queue import BaseQueue
+
+#: What in a function's code names a global, and by how many bits its number is shifted.
+_GLOBAL_OPS = {
+    opcode.opmap[name]: shift
+    for name, shift in (
+        ("LOAD_GLOBAL", int(sys.version_info >= (3, 11))),
+        ("LOAD_NAME", 0),
+        ("LOAD_FROM_DICT_OR_GLOBALS", 0),
+    )
+    if name in opcode.opmap
+}
+_LIBRARY_FOLDERS = [
+    os.path.dirname(os.__file__) + os.sep,
+    os.sep + "site-packages" + os.sep,
+    os.sep + "dist-packages" + os.sep,
+]
+#: The functions of workers that are given their tasks later.
+_WORKERS = (("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker"))
+
+
+def keep_only(*ends: Sender | Receiver | BaseQueue[Any] | Connection) -> None:
+    """Detaches a forked process from every inherited end except `ends`.
+
+    Call it after `os.fork`, before the process starts threads, or in a pool worker (as `initializer`, with the ends as
+    `initargs`). A process that multiprocessing forks to run a target does not need it. The other inherited ends become
+    passive: they keep neither their stream nor its name alive, and peers get no PeerDied if this process dies. The
+    first use of a passive end attaches it again; a Sender raises ChannelClosed if the stream has ended in the meantime.
+    Ends that this process made, was sent or has used, and ends that one of its threads is using, stay attached. In a
+    process that was not forked this does nothing.
+
+    Args:
+        ends: Senders, Receivers, queues and Connections; an end among them that is passive is attached again.
+
+    Raises:
+        TypeError: for anything else.
+        ChannelClosed: an end among them was passive, and its stream has ended in the meantime.
+    """
+    kept: list[Any] = []
+    for end in ends:
+        if isinstance(end, Connection):
+            kept += [each for each in (end._receiver, end._sender) if each is not None]
+        elif isinstance(end, Sender | Receiver | BaseQueue):
+            kept.append(end)
+        else:
+            raise TypeError(f"keep_only() takes Senders, Receivers, queues and Connections, not {end!r}")
+    _core.keep_only(kept)
+    for end in kept:
+        if not end.closed:
+            end._attach_inherited()
+
+
+def _keep_given(_: object) -> None:
+    """Makes ends passive that the target cannot reach. Runs before the target."""
+    if not _core.has_inherited():
+        return
+    process = multiprocessing.process.current_process()
+    # What cannot be found out changes nothing: the process takes part in all that it has.
+    with contextlib.suppress(MemoryError):
+        _core.keep_given(
+            process,
+            _LIBRARY_FOLDERS,
+            _own_packages(process),
+            _GLOBAL_OPS,
+            opcode.opmap["IMPORT_NAME"],
+            opcode.EXTENDED_ARG,
+            _task_loops(),
+        )
+
+
+def _own_packages(process: Any) -> list[str]:
+    """The packages that are the program's own, though they may be installed: that of the target, and of the process."""
+    target = vars(process).get("_target")
+    while type(target) is functools.partial:
+        target = target.func
+    modules: list[Any] = [type(process).__module__]
+    if type(target) is types.MethodType:
+        modules.append(type(target.__self__).__module__)
+        target = target.__func__
+    modules.append(
+        target.__globals__.get("__name__") if type(target) is types.FunctionType else type(target).__module__
+    )
+    packages = {name.partition(".")[0] for name in modules if type(name) is str}
+    return [package for package in packages if package not in sys.stdlib_module_names]
+
+
+def _task_loops() -> list[Any]:
+    modules = [(sys.modules.get(module), name) for module, name in _WORKERS]
+    return [vars(module)[name] for module, name in modules if module is not None and name in vars(module)]
+
+
+class _Anchor:
+    """Keeps the after-fork hook registered: multiprocessing drops a hook when its object is collected."""
+
+
+_anchor = _Anchor()
+multiprocessing.util.register_after_fork(_anchor, _keep_given)

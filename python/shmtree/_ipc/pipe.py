@@ -1,0 +1,202 @@
+"""Connections with the interface and behaviour of multiprocessing's, each on ends of one channel or of two."""
+
+from __future__ import annotations
+
+from multiprocessing.context import BufferTooShort
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ..errors import ConnectionLost, PeerDied
+from .channel import Receiver, Sender, Terms, make_pair
+
+_C = TypeVar("_C", bound="Connection")
+
+_TERMS = Terms(0, 0, "raise", is_pipe=True)
+
+
+class _Bytes(NamedTuple):
+    """What `send_bytes` sends: bytes, to be told from the objects that `send` sends."""
+
+    view: memoryview
+
+
+class Connection:
+    """One end of a `Pipe`: what a `multiprocessing.connection.Connection` is, in shared memory.
+
+    Any object can be sent that a `Sender` takes, and large arrays are received as views. A connection may be used by
+    several threads, inherited over fork, given to processes as an argument with any start method, and sent through
+    pipes and queues to processes that run already.
+
+    The other side is gone when every process that has it has closed it, exited or died. Once it is gone, `recv` raises
+    EOFError after the last message, and `send` raises BrokenPipeError. Both are ConnectionLost and list the pids if a
+    process was killed. The process that called `Pipe` has both sides until it closes one, so it can give its end to one
+    worker after another. A process that multiprocessing forks has only the ends that it was given or uses. `recv` also
+    raises EOFError when it could only block forever: every process that has the other side is blocked itself, and none
+    of them ever used it.
+    """
+
+    __slots__ = ("__weakref__", "_receiver", "_sender")
+
+    def __init__(self, receiver: Receiver | None, sender: Sender | None) -> None:
+        self._receiver = receiver
+        self._sender = sender
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._receiver, self._sender)
+
+    @property
+    def readable(self) -> bool:
+        """Whether this end may `recv`."""
+        return self._receiver is not None
+
+    @property
+    def writable(self) -> bool:
+        """Whether this end may `send`."""
+        return self._sender is not None
+
+    @property
+    def closed(self) -> bool:
+        return (self._receiver is None or self._receiver.closed) and (self._sender is None or self._sender.closed)
+
+    def close(self) -> None:
+        """Ends the use of this connection in this process. Views of what was received stay."""
+        for end in (self._receiver, self._sender):
+            if end is not None:
+                end.close()
+
+    def __enter__(self: _C) -> _C:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        ways = " and ".join([way for way, has in (("readable", self.readable), ("writable", self.writable)) if has])
+        return f"<shmtree Connection, {'closed' if self.closed else ways}>"
+
+    def send(self, obj: object) -> None:
+        """Sends an object; waits only while this machine's memory, or the arena's budget, has no room for it."""
+        sender = self._writing()
+        try:
+            sender._check_receivers()
+            sender.put(obj)
+        except PeerDied as error:
+            raise ConnectionLost(*error.args, pids=error.pids) from None
+
+    def recv(self) -> Any:
+        """The next object, which is waited for. EOFError when the other side is gone."""
+        obj = self._next()
+        return ForkingPickler.loads(obj.view) if type(obj) is _Bytes else obj
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether there is something to receive, or the end, within so many seconds (None: waits for it)."""
+        receiver = self._reading()
+        return receiver._wait_until_ready(None if timeout is None else max(timeout, 0.0))
+
+    def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
+        """Sends the bytes of a buffer, or `size` of them from `offset` on, for `recv_bytes`."""
+        self.send(_Bytes(_part(buf, offset, size)))
+
+    def recv_bytes(self, maxlength: int | None = None) -> bytes:
+        """The next message as bytes; an object that was sent comes pickled.
+
+        One longer than `maxlength` is lost, as is what this end could receive after it: OSError.
+        """
+        if maxlength is not None and maxlength < 0:
+            raise ValueError(f"maxlength is {maxlength}; it must not be negative")
+        view = self._next_bytes()
+        if maxlength is not None and len(view) > maxlength:
+            self._reading().close()
+            raise OSError(f"the message is {len(view)} bytes long, over the maxlength of {maxlength}")
+        return bytes(view)
+
+    def recv_bytes_into(self, buf: Any, offset: int = 0) -> int:
+        """Writes the next message to a buffer, from byte `offset` on, and returns its length.
+
+        `multiprocessing.BufferTooShort`, with the whole message, when the buffer has no room for it. TypeError, and
+        nothing is received, for one that cannot be written or whose items have gaps between them.
+        """
+        room = _part(buf, offset, None)
+        if room.readonly:
+            raise TypeError("this buffer cannot be written")
+        view = self._next_bytes()
+        if len(view) > len(room):
+            raise BufferTooShort(bytes(view))
+        room[: len(view)] = view
+        return len(view)
+
+    def fileno(self) -> int:
+        """A descriptor that can be read while there is something to receive, or the end; for `wait` and poll loops.
+
+        Of a connection that only sends: while there is room. It belongs to the connection; do not read or write
+        it. Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
+        """
+        return self._writing()._fileno_to_put() if self._receiver is None else self._reading().fileno()
+
+    def _open_to_wait(self) -> tuple[int, bool]:
+        if self._receiver is None:
+            return self._writing()._fileno_to_put(), False
+        return self._receiver._open_to_wait()
+
+    def _close_after_wait(self) -> None:
+        if self._receiver is not None:
+            self._receiver._close_after_wait()
+
+    def _ready(self) -> bool:
+        return self._writing()._ready_to_put() if self._receiver is None else self._receiver._ready()
+
+    def _reading(self) -> Receiver:
+        if self._receiver is None:
+            raise OSError("this connection only sends")
+        return self._receiver
+
+    def _writing(self) -> Sender:
+        if self._sender is None:
+            raise OSError("this connection only receives")
+        return self._sender
+
+    def _next(self) -> Any:
+        receiver = self._reading()
+        try:
+            return receiver.get()
+        except PeerDied as error:
+            raise ConnectionLost(*error.args, pids=error.pids) from None
+
+    def _next_bytes(self) -> memoryview:
+        obj = self._next()
+        return obj.view if type(obj) is _Bytes else memoryview(ForkingPickler.dumps(obj))
+
+
+def _part(buf: Any, offset: int, size: int | None) -> memoryview:
+    """The bytes of a buffer from `offset` on, `size` of them or all."""
+    view = memoryview(buf)
+    if view.format != "B" or view.ndim != 1:
+        if not view.c_contiguous:
+            raise TypeError("the items of this buffer do not lie one after the other, so it has no bytes to use")
+        view = np.frombuffer(view, np.uint8).data if view.nbytes else memoryview(bytearray())
+    if offset < 0:
+        raise ValueError(f"offset is {offset}; it must not be negative")
+    if offset > len(view):
+        raise ValueError(f"offset is {offset}, past the end of a buffer of {len(view)} bytes")
+    if size is None:
+        return view[offset:]
+    if size < 0:
+        raise ValueError(f"size is {size}; it must not be negative")
+    if offset + size > len(view):
+        raise ValueError(f"there are no {size} bytes from byte {offset} on in a buffer of {len(view)} bytes")
+    return view[offset : offset + size]
+
+
+def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
+    """Two connected `Connection` objects; with `duplex` False the first only receives, and the second only sends.
+
+    What is sent waits in shared memory, as much as the arena's budget allows, so that two processes that send before
+    they receive do not wait for each other.
+    """
+    there, here = make_pair(None, _TERMS, None, None, False)
+    if not duplex:
+        return Connection(here, None), Connection(None, there)
+    back, again = make_pair(None, _TERMS, None, None, False)
+    return Connection(here, back), Connection(again, there)

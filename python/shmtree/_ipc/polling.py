@@ -1,0 +1,45 @@
+"""Waiting in coroutines for what has no descriptor."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from .arguments import seconds
+
+_T = TypeVar("_T")
+
+# Between two looks of a coroutine that waits: at first, and at most.
+_FIRST_LOOK_S, _MOST_LOOK_S = 0.0005, 0.025
+# What costs system calls is only done now and then: whether anybody is left who could be waited for.
+_ASK_AGAIN_S = 0.25
+
+
+async def poll(
+    get: Callable[[], _T],
+    is_empty: Callable[[], bool],
+    timeout: float | None,
+    not_yet: type[Exception] | tuple[type[Exception], ...] = queue.Empty,
+) -> _T:
+    """What `get` returns, as soon as it does not raise `not_yet`; that after `timeout` seconds (None: never).
+
+    `is_empty` is looked at often, and costs little.
+    """
+    deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+    look = _FIRST_LOOK_S
+    while True:
+        try:
+            return get()
+        except not_yet:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise
+        until = time.monotonic() + (_ASK_AGAIN_S if left is None else min(left, _ASK_AGAIN_S))
+        while True:
+            await asyncio.sleep(max(min(look, until - time.monotonic()), 0))
+            look = min(1.25 * look, _MOST_LOOK_S)
+            if not is_empty() or time.monotonic() >= until:
+                break

@@ -1,0 +1,135 @@
+"""What a Latest and a Broadcast have in common: how they are found, handed on, closed, and given arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from .. import _core
+from .._process import handles, names
+from .._process.names import open_known
+from ..errors import ChannelClosed
+from . import arrays
+from .arena import Arena, home_for
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Published:
+    """A thing of many processes in an arena; a class of the core comes after this one, and has the thing."""
+
+    _WHAT: ClassVar[str]  # for errors
+    _KIND: ClassVar[int]  # of its names
+    _THING: ClassVar[Any]  # the class of the thing
+    _BASE: ClassVar[Any]  # that of the core
+    _name: _core.Name | None = None
+
+    if TYPE_CHECKING:
+
+        @property
+        def closed(self) -> bool: ...
+        @property
+        def allow_pickle(self) -> bool: ...
+
+    @property
+    def _thing(self) -> Any:
+        raise NotImplementedError
+
+    def _become(self, thing: Any, allow_pickle: bool, name: _core.Name | None) -> None:
+        self._BASE.__init__(self, thing, allow_pickle)
+        self._name = name
+
+    @classmethod
+    def _of(cls, thing: Any, allow_pickle: bool, name: _core.Name | None) -> Self:
+        self = cls.__new__(cls)
+        self._become(thing, allow_pickle, name)
+        return self
+
+    @classmethod
+    def _opened(cls, arena: _core.Arena, block: int, name: _core.Name | None, allow_pickle: bool) -> Self:
+        return cls._of(cls._THING.open(arena, block), allow_pickle, name)
+
+    @classmethod
+    def open(cls, name: str, timeout: float | None = 0.0, *, allow_pickle: bool = False) -> Self:
+        """The one of that name; FileNotFoundError when there is none.
+
+        TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None waits indefinitely).
+        """
+        known = open_known(name, cls._KIND, timeout)
+        return cls._opened(known.arena, known.block, known, allow_pickle)
+
+    def _create(self, name: str | None, arena: Arena | None, exist_ok: bool, allow: bool, *terms: Any) -> None:
+        """Becomes a new thing, made with `terms`, or the one of that name where `exist_ok` says so."""
+        given = arena._open() if arena is not None else None
+
+        def make() -> tuple[Any, _core.Name | None]:
+            thing = self._THING.create(home_for(arena, name), *terms)
+            if name is None:
+                return thing, None
+            return thing, names.create_name(name, self._KIND, thing.arena, thing.block)
+
+        def known(name: str) -> tuple[Any, _core.Name | None]:
+            found = open_known(name, self._KIND)
+            thing = self._THING.open(found.arena, found.block)
+            names.check_known(name, found.arena, given, lambda: thing.check_options(*terms))
+            return thing, found
+
+        if name is not None:
+            names.check_name(name)
+        thing, made = names.open_or_make(name, exist_ok, known, make)
+        self._become(thing, allow, made)
+
+    def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+        """An uninitialised ndarray (a tensor for a dtype of torch) that goes without a copy; see Sender.new_empty."""
+        return arrays.new_array(self._thing.arena, shape, dtype, order, False)
+
+    def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
+        """`new_empty` filled with zeros."""
+        return arrays.new_array(self._thing.arena, shape, dtype, order, True)
+
+    def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
+        """`new_empty` with the shape, dtype and order of another array or tensor."""
+        return arrays.new_like(self._thing.arena, prototype, dtype, order)
+
+    @property
+    def arena(self) -> Arena:
+        """The arena that it is in."""
+        return Arena._of(self._thing.arena, None)
+
+    def close(self) -> None:
+        """Ends this object's part, and with the last one of a process its part in publishing.
+
+        Who reads is told of the end when nobody else publishes. What was published stays for the others, and views
+        stay valid. May be called again.
+        """
+        self._BASE.close(self)
+        self._name = None
+        _core.sweep_transfers()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ChannelClosed(f"a {self._WHAT} that was closed cannot be handed to another process")
+
+    def _flatten(self) -> tuple[bytes, bool]:
+        """For a message."""
+        self._check_open()
+        thing = self._thing
+        return handles.memory_handle(thing.arena, thing.block, self._name), self.allow_pickle
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._check_open()
+        thing = self._thing
+        handle = handles.reduce_memory(thing.arena, thing.block, self._name)
+        return _open, (type(self), *handle, self.allow_pickle)
+
+
+def _open(cls: type[Published], handle: bytes, inheritance: Any, allow_pickle: bool) -> Published:
+    return handles.open_memory(
+        handle, inheritance, lambda arena, block, name: cls._opened(arena, block, name, allow_pickle)
+    )

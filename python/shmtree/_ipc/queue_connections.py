@@ -1,0 +1,132 @@
+"""The parts that multiprocessing's queues are made of, as views of one of ours.
+
+`multiprocessing.Pool`, `concurrent.futures` and programs that watch several queues at once use these directly.
+"""
+
+from __future__ import annotations
+
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any
+
+from . import waiting
+
+if TYPE_CHECKING:
+    from .queue import BaseQueue
+
+
+class _Half:
+    """One end of a queue, with the interface of a `multiprocessing.connection.Connection`."""
+
+    _receiving: bool
+
+    def __init__(self, queue: BaseQueue[Any]) -> None:
+        self._queue = queue
+
+    def __eq__(self, other: object) -> bool:  # so that `q._reader in wait(...)` holds, though each use makes a new one
+        return isinstance(other, _Half) and (other._queue, other._receiving) == (self._queue, self._receiving)
+
+    def __hash__(self) -> int:
+        return hash((self._queue, self._receiving))
+
+    @property
+    def closed(self) -> bool:
+        return self._queue._end_closed(self._receiving)
+
+    @property
+    def readable(self) -> bool:
+        return self._receiving
+
+    @property
+    def writable(self) -> bool:
+        return not self._receiving
+
+    def close(self) -> None:
+        """Ends the use of this half of the queue in this process."""
+        self._queue._close_end(self._receiving)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class QueueReader(_Half):
+    """The end that is received from."""
+
+    _receiving = True
+
+    def fileno(self) -> int:
+        """A descriptor that can be read while there is something to receive.
+
+        Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
+        """
+        return self._queue.fileno()
+
+    def _open_to_wait(self) -> tuple[int, bool]:
+        return self._queue._open_to_wait()
+
+    def _close_after_wait(self) -> None:
+        self._queue._close_after_wait()
+
+    def _ready(self) -> bool:
+        return self._queue._ready()
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Whether there is something to receive, within so many seconds."""
+        return not self._queue.empty() if timeout == 0 else bool(waiting.wait([self._queue], timeout))
+
+    def recv(self) -> Any:
+        return self._queue.get()
+
+    def recv_bytes(self, maxlength: int | None = None) -> bytes:
+        """The next object, pickled."""
+        data = bytes(ForkingPickler.dumps(self._queue.get()))
+        if maxlength is not None and len(data) > maxlength:
+            raise OSError(f"the message is {len(data)} bytes long, over the maxlength of {maxlength}")
+        return data
+
+
+class QueueWriter(_Half):
+    """The end that is sent to."""
+
+    _receiving = False
+
+    def fileno(self) -> int:
+        """A descriptor that can be read while there is room to send.
+
+        Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
+        """
+        return self._queue._fileno_to_put()
+
+    def send(self, obj: object) -> None:
+        self._queue.put(obj)
+
+    def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
+        """Sends the object that these bytes are the pickle of."""
+        view = memoryview(buf)[offset:]
+        self._queue.put(ForkingPickler.loads(view if size is None else view[:size]))
+
+
+class QueueLock:
+    """Keeps the other processes from using one end of a queue. Whoever dies with it lets go of it.
+
+    Not recursive; within the process that has it, the end stays usable to all threads.
+    """
+
+    def __init__(self, queue: BaseQueue[Any], receiving: bool) -> None:
+        self._queue = queue
+        self._receiving = receiving
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        return self._queue._reserve(self._receiving, block, timeout)
+
+    def release(self) -> None:
+        if not self._queue._release(self._receiving):
+            raise ValueError("semaphore or lock released too many times")
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()

@@ -1,0 +1,459 @@
+"""Requests, and the `Service` by which any number of processes answer them.
+
+A request is a header and an object. The header says which channel of the client's the reply goes to, and under which
+number; a service opens that channel when it first hears of it. So a reply finds its client, also when another process
+serves than the one before, and nothing of a client's has to be kept by whoever serves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import pickle
+import queue
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from .. import _core
+from .._codec.frames import register
+from .._process import handles, lifetime
+from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
+from .arena import Arena
+from .arguments import seconds
+from .channel import Sender
+from .pairs import create_pair
+from .waiting import receive_async
+
+_T = TypeVar("_T")
+
+_REPLY_S = 10.0  # to wait for a client that has no room for its replies
+_MOST_DEATHS = 16  # to be told of in a row
+# Seconds that a reply has waited in vain for a client's room: those after it do not, or a client that is stopped would
+# have the service wait for each of its requests, and all others for that.
+_in_vain: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
+_VALUE = "[1]"  # where the value lies in a message
+_FEW = 64  # clients to have open before those that have gone are looked for
+
+
+class Header:
+    """Comes before what is asked, or replied, and is known also where that cannot be loaded."""
+
+    __slots__ = ("parts",)
+    __module__ = "shmtree._service"  # the name in frames, which stays wherever this class is
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+
+class _Loaded(threading.local):
+    """The header of what this thread has loaded, or tried to load, last."""
+
+    parts: Any = None
+
+
+loaded = _Loaded()
+
+
+def _load_header(parts: Any) -> Any:
+    loaded.parts = parts
+    return parts
+
+
+register(Header, operator.attrgetter("parts"), _load_header)
+
+
+@contextlib.contextmanager
+def refusals_of_the_value() -> Iterator[None]:
+    """Makes errors say where in the value an object is: the message also has a header, which users do not see."""
+    try:
+        yield
+    except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError) as error:
+        if isinstance(error, PickleRefused):
+            _name_in_value(error)
+        elif len(error.args) == 1 and isinstance(error.args[0], str):
+            error.args = (error.args[0].replace(f"; it is at {_VALUE} of the message", ""),)
+            error.args = (error.args[0].replace(f"; it is at {_VALUE}", "; it is at "),)
+        raise
+
+
+def _name_in_value(refusal: PickleRefused) -> None:
+    if refusal.path is not None and refusal.path.startswith(_VALUE):
+        path = refusal.path.removeprefix(_VALUE)
+        place = f"It is at {path} of the message" if path else "It is the message itself"
+        refusal.args = (str(refusal).replace(f"It is at {refusal.path} of the message", place),)
+        refusal.path = path
+
+
+def deadline_after(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+
+
+def left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 0.0)
+
+
+def _open_replies(handle: bytes, allow_pickle: bool) -> Sender | None:
+    """None for what is no pair."""
+    with handles.open_channel(handle, None, False) as (channel, _):
+        return None if channel.is_queue else Sender(channel, allow_pickle)
+
+
+def _is_there(replies: Sender) -> bool:
+    """Whether the client of this channel is."""
+    return _unless_gone(replies._check_receivers)
+
+
+def _send(replies: Sender, message: object, timeout: float | None, move: bool) -> bool:
+    """Whether it was sent."""
+    waited = _in_vain.get(replies, 0.0)
+    wait = 0.0 if timeout is not None and timeout <= waited else timeout
+    try:
+        sent = _unless_gone(lambda: replies.put(message, timeout=wait, move=move))
+    except queue.Full:
+        if wait:
+            _in_vain[replies] = wait
+        return False
+    _in_vain.pop(replies, None)
+    return sent
+
+
+def _unless_gone(call: Callable[[], object]) -> bool:
+    """Whether a call at a client's channel found it there."""
+    for _ in range(_MOST_DEATHS):
+        try:
+            call()
+            return True
+        except PeerDied:  # the client, or a child that had inherited its channel: the next call tells
+            continue
+        except ChannelClosed:
+            break
+    return False
+
+
+class Request(Generic[_T]):
+    """One request, as a `Service` gives it. It is answered once, by `reply` or `fail`, from any thread.
+
+    One that is dropped without an answer, or not answered when its process exits, fails at the client. A request has
+    one result: once the client has been told of a failure, `reply` and `fail` return without sending anything.
+    """
+
+    __slots__ = ("__weakref__", "_cause", "_failed", "_handle", "_number", "_pid", "_replies", "value")
+
+    value: _T  #: what was asked
+
+    def __init__(self, handle: bytes, replies: Sender, number: int, value: _T) -> None:
+        self.value = value
+        self._handle = handle
+        self._replies: Sender | None = replies  # None: a call answers, or has answered
+        self._number = number
+        self._pid = os.getpid()
+        self._cause: tuple[str, str] | None = None  # of a failure that could not be sent yet
+        self._failed: bool | None = None  # True: the client was told of a failure; False: the reply was not sent
+        _unanswered.add(self)
+
+    def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
+        """Sends the answer. False when the client is gone, or has had no memory for it for `timeout` seconds.
+
+        After one that has waited in vain for a client, those that would wait no longer for it are tried without, until
+        one goes through. What cannot be sent raises, as `Sender.put` does, and fails the request: the client's call
+        raises RemoteError with the name and text of that error. False when the request has failed before. ValueError
+        when it was answered.
+        """
+        _check_timeout(timeout)
+        replies = self._take_replies()
+        if replies is None:
+            return False
+        try:
+            message = (Header(self._number, True), value)
+            with refusals_of_the_value():
+                sent = _is_there(replies) and _send(replies, message, timeout, move)
+        except BaseException as error:
+            self._tell(replies, _name_of(error), 0)
+            raise
+        self._failed = None if sent else False
+        return sent
+
+    def fail(self, error: BaseException | str, timeout: float | None = _REPLY_S) -> bool:
+        """Answers the request with a failure: the client's call raises RemoteError with the name and text of `error`.
+
+        If an earlier `reply` raised, the client gets the error of that `reply` and not `error`, so a server can pass
+        to `fail` whatever its handler or `reply` raised. If there is no memory for the text, the client gets it
+        shortened.
+
+        Returns:
+            True if the client has been told of a failure, by this call or an earlier one. False if it is gone, or had
+            no room for the message for `timeout` seconds: then the next `fail`, or the end of this object, tries
+            again.
+
+        Raises:
+            ValueError: if a reply was sent.
+        """
+        _check_timeout(timeout)
+        cause = self._cause or _name_of(error)
+        replies = self._take_replies()
+        if replies is None:
+            return self._failed is True
+        return self._tell(replies, cause, timeout)
+
+    def _take_replies(self) -> Sender | None:
+        """Takes the right to answer. Returns None if the request has failed; ValueError if it was answered."""
+        replies, self._replies = self._replies, None
+        if replies is None:
+            if self._failed is None:
+                raise ValueError("this request was answered already")
+            return None
+        _unanswered.discard(self)
+        if self._pid != os.getpid():  # a forked child, which answers for its parent
+            with contextlib.suppress(OSError, ValueError):
+                replies = _open_replies(self._handle, replies.allow_pickle) or replies
+        return replies
+
+    def _tell(self, replies: Sender, error: tuple[str, str], timeout: float | None) -> bool:
+        """Sends the failure, and returns whether the client got it. If not, keeps it for the next call of `fail`.
+
+        Raises no Exception, because that would end the server.
+        """
+        told = False
+        try:
+            for parts in (error, (_shortened(error[0]), _shortened(error[1]))):
+                with contextlib.suppress(Exception):
+                    told = _is_there(replies) and _send(replies, (Header(self._number, False), parts), timeout, False)
+                    break
+        finally:
+            if told:
+                self._failed = True
+            else:
+                self._cause, self._replies = error, replies
+                _unanswered.add(self)
+        return told
+
+    def __del__(self) -> None:
+        if getattr(self, "_replies", None) is not None and self._pid == os.getpid():
+            with contextlib.suppress(Exception):
+                self.fail("the server dropped the request without an answer", timeout=0)
+
+
+_unanswered: weakref.WeakSet[Request[Any]] = weakref.WeakSet()
+
+
+def _fail_unanswered() -> None:
+    for request in list(_unanswered):
+        if request._pid == os.getpid():
+            with contextlib.suppress(Exception):
+                request.fail("the server exited without an answer", timeout=0)
+
+
+lifetime.before_leaving(_fail_unanswered)
+
+
+def _check_timeout(timeout: object) -> None:
+    """Raises TypeError for a timeout that is no number, before anything is sent."""
+    if timeout is not None:
+        seconds("timeout", timeout)
+
+
+def _name_of(error: BaseException | str) -> tuple[str, str]:
+    """The name of the class of an error, and its text."""
+    if isinstance(error, str):
+        return "", str.__str__(error)
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"(its __str__ raised {type(another).__qualname__})"
+    return str.__str__(type(error).__qualname__), str.__str__(text)
+
+
+def _shortened(text: str) -> str:
+    """Returns at most 160 ASCII characters. A message with two such texts fits in a slot, so it needs no block."""
+    ascii_text = text.encode("ascii", "backslashreplace").decode("ascii")
+    return ascii_text if len(ascii_text) <= 160 else ascii_text[:157] + "..."
+
+
+class Service(Generic[_T]):
+    """What clients ask: ``for request in service: request.reply(answer(request.value))``.
+
+    Any number of threads and processes may serve: each request goes to one of them. A process has it by its name, by
+    fork, or as an argument. Requests wait in it when nobody serves, as long as any process has it.
+
+    Args:
+        name: makes it known to the user's other processes, for `Client`. One that has the name already is joined, as by
+            a server that starts again while its clients live.
+        capacity: requests that wait in it before a client has to; None is unlimited.
+        max_bytes: bytes of them, likewise.
+        arena: where requests lie; None is an arena of its own with a name, else the process's.
+        allow_pickle: as of `create_pair`, of requests and replies.
+        exist_ok: joins a service that has the name already, as a restarted server does. ValueError names the
+            differences if it was made with other arguments. If False, a used name raises FileExistsError.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        capacity: int | None = 1024,
+        max_bytes: int | None = None,
+        arena: Arena | None = None,
+        allow_pickle: bool | None = None,
+        exist_ok: bool = True,
+    ) -> None:
+        self._sender, self._receiver = create_pair(
+            capacity,
+            max_bytes=max_bytes,
+            name=name,
+            arena=arena,
+            allow_pickle=allow_pickle,
+            keep_open=True,
+            exist_ok=bool(exist_ok) and name is not None,
+        )
+        self._clients: dict[bytes, Sender | None] = {}  # by handle; None: gone
+        self._few = _FEW
+        _services.add(self)
+
+    @property
+    def sender(self) -> Sender:
+        """By which a `Client` asks a service without a name: given to processes as any end."""
+        return self._sender
+
+    def get(self, timeout: float | None = None) -> Request[_T]:
+        """The next request; queue.Empty after `timeout` seconds, ChannelClosed after close()."""
+        deadline = deadline_after(timeout)
+        while True:
+            request = self._request(self._receiver._take_unloaded(timeout=left(deadline)))
+            if request is not None:
+                return request
+
+    async def get_async(self, timeout: float | None = None) -> Request[_T]:
+        """`get` for coroutines."""
+        deadline = deadline_after(timeout)
+        while True:
+            request = self._request(await receive_async(self._receiver, self._take_now, left(deadline)))
+            if request is not None:
+                return request
+
+    def __iter__(self) -> Iterator[Request[_T]]:
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                yield self.get()
+
+    async def __aiter__(self) -> AsyncIterator[Request[_T]]:
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                yield await self.get_async()
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of its requests, as of `Receiver.stats`; `receivers` are the processes that have the service."""
+        return self._receiver.stats()
+
+    def close(self) -> None:
+        """Ends the serving of this process. Requests that it has may still be answered. May be called again."""
+        self._receiver.close()
+        self._sender.close()
+        self._clients = {}
+
+    def __enter__(self) -> Service[_T]:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _take_now(self) -> _core.Delivery:
+        return self._receiver._take_unloaded(block=False)
+
+    def _request(self, delivery: _core.Delivery) -> Request[_T] | None:
+        """Returns the request, or None if the message is not a request or its client waits no longer.
+
+        The request is acknowledged once its client would learn of the death of this process. Until then, another
+        server gets it if this one dies. If loading raises, that is the client's fault, and does not end the server: the
+        message is dropped, and the request fails at the client that its header names.
+
+        Some errors of loading are not the client's fault. If a signal handler raises, the call raises its exception and
+        the request returns to the service. If this process has no memory, the request also returns, and a server tries
+        it again; after the eighth failure in a row, the request fails at the client as above. SystemExit and
+        GeneratorExit may come from a signal handler or from the message: the call raises them, and they count as
+        failures too.
+        """
+        loaded.parts = None
+        with delivery:
+            try:
+                message = delivery.item
+            except BaseException as error:
+                lacks_memory = isinstance(error, (MemoryError, Error))
+                if delivery._may_retry and not lacks_memory:
+                    raise
+                if delivery._may_retry:
+                    delivery.nack()
+                else:
+                    delivery.ack()
+                    self._refuse(error)
+                if not isinstance(error, Exception):
+                    raise
+                return None
+            if type(message) is not tuple or len(message) != 2:
+                return None
+            return self._with_header(*message)
+
+    def _with_header(self, header: Any, value: Any) -> Request[_T] | None:
+        if type(header) is not tuple or tuple(map(type, header)) not in _REQUESTS:
+            return None
+        handle, number, deadline = header
+        if deadline is not None and time.monotonic() > deadline:
+            return None
+        replies = self._client(handle)
+        return None if replies is None else Request(handle, replies, number, value)
+
+    def _refuse(self, error: BaseException) -> None:
+        """Fails the request that this thread could not load, if it could load the header."""
+        header, loaded.parts = loaded.parts, None
+        with contextlib.suppress(Exception):
+            request = self._with_header(header, None)
+            if request is not None:
+                request.fail(error, timeout=0)
+
+    def _client(self, handle: bytes) -> Sender | None:
+        """The channel of a client's replies; None when it is gone, or this process cannot open the channel."""
+        made = self._clients.get(handle)
+        try:
+            if made is None and handle not in self._clients:
+                made = self._open_replies(handle)
+            if made is not None and not _is_there(made):
+                made = None
+        except (OSError, ValueError, MemoryError, Error):  # the server goes on with the other clients
+            return None
+        self._clients[handle] = made
+        return made
+
+    def _open_replies(self, handle: bytes) -> Sender | None:
+        if len(self._clients) >= self._few:
+            self._forget_gone()
+        try:
+            return _open_replies(handle, self._receiver.allow_pickle)
+        except (FileNotFoundError, ChannelClosed):
+            return None  # the rest of its requests need not look for it again
+
+    def _forget_gone(self) -> None:
+        for handle, sender in list(self._clients.items()):
+            if sender is None or not _is_there(sender):
+                self._clients.pop(handle, None)
+        self._few = max(_FEW, 2 * len(self._clients))
+
+
+#: Types in the header of a request: the client's handle, the number there, and the time until which it waits.
+_REQUESTS = {(bytes, int, float), (bytes, int, type(None))}
+
+_services: weakref.WeakSet[Service[Any]] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child that is killed is no server: clients are not to be told of it."""
+    for service in list(_services):
+        for replies in service._clients.values():
+            if replies is not None:
+                replies.close()
+        service._clients = {}
+
+
+os.register_at_fork(after_in_child=_after_fork)

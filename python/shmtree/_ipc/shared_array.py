@@ -1,0 +1,239 @@
+"""Arrays that several processes read and write at the same time."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .._codec import tensors
+from .._process import handles, names
+from .._process.names import ARRAY, open_known
+from . import arrays
+
+
+class SharedArray:
+    """One array in several processes: what one writes the others see. Made by `Arena.array`.
+
+    It pickles as a reference, and its memory lives as long as any process has it, or a view of it, and until a process
+    that it was sent to has received it, if the one that sent it lives as long. In a message of a channel it comes all
+    the same otherwise, and whatever is done with it raises FileNotFoundError.
+
+    `array` and `tensor` are that memory, without any locking. `write` and `read` are for programs in which nobody may
+    see a half-written array: one writer at a time, and copies that are whole. Both kinds of use may be mixed, but only
+    what was written in a `write` is whole for a `read`.
+    """
+
+    _home: _core.Arena
+    _name: _core.Name | None
+    _memory: np.ndarray[Any, Any] | None  # None: it was gone before this process had it
+    _torch_dtype: str | None
+    _versions: _core.Versions | None
+
+    def __init__(self) -> None:
+        raise TypeError("shared arrays are made by Arena.array()")
+
+    @classmethod
+    def _of(cls, core: _core.Arena, array: Any, name: _core.Name | None, torch_dtype: str | None = None) -> SharedArray:
+        self = cls.__new__(cls)
+        self._home = core
+        self._name = name
+        self._memory = array
+        self._torch_dtype = torch_dtype
+        self._versions = None
+        return self
+
+    @classmethod
+    def _gone(cls) -> SharedArray:
+        """One that no process has any more."""
+        self = cls.__new__(cls)
+        self._name = self._memory = self._torch_dtype = self._versions = None
+        return self
+
+    @classmethod
+    def _make(cls, core: _core.Arena, shape: Any, dtype: Any, name: str | None, exist_ok: bool = False) -> SharedArray:
+        def known(name: str) -> SharedArray:
+            found = cls.open(name)
+            names.check_known(name, found._home, core, lambda: found._check_options(shape, dtype))
+            return found
+
+        return names.open_or_make(name, exist_ok, known, lambda: cls._new(core, shape, dtype, name))
+
+    def _check_options(self, shape: Any, dtype: Any) -> None:
+        plain, torch_dtype = arrays.plain_dtype(dtype)
+        asked = np.broadcast_to(np.empty((), plain), shape)
+        is_dtype = f"torch.{self._torch_dtype}" if self._torch_dtype is not None else self._array.dtype
+        asked_dtype = f"torch.{torch_dtype}" if torch_dtype is not None else asked.dtype
+        both = (("shape", self._array.shape, asked.shape), ("dtype", is_dtype, asked_dtype))
+        others = ", ".join(f"{option} {has}, not {wanted}" for option, has, wanted in both if has != wanted)
+        if others:
+            raise ValueError(f"it belongs to an array with other options: {others}")
+
+    @classmethod
+    def _new(cls, core: _core.Arena, shape: Any, dtype: Any, name: str | None) -> SharedArray:
+        plain, torch_dtype = arrays.plain_dtype(dtype)
+        memory = core.new_shared_array(shape, plain)
+        if memory.nbytes == 0:
+            raise ValueError(f"an array of shape {shape} has no memory to share")
+        known = None
+        if name is not None:
+            note: dict[str, Any] = {"shape": memory.shape, "dtype": np.lib.format.dtype_to_descr(memory.dtype)}
+            if torch_dtype is not None:
+                note["torch"] = torch_dtype
+            known = names.create_name(name, ARRAY, core, _core.block_of(memory), json.dumps(note))
+        return cls._of(core, memory, known, torch_dtype)
+
+    @property
+    def _array(self) -> np.ndarray[Any, Any]:
+        if self._memory is None:
+            raise FileNotFoundError("no process has this shared array any more: it went before it was received")
+        return self._memory
+
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The memory as a writable ndarray, the same one each time.
+
+        Of a dtype of torch that NumPy has not (bfloat16, the float8s) it has the bits, as unsigned integers.
+        """
+        return self._array
+
+    @array.setter
+    def array(self, array: np.ndarray[Any, Any]) -> None:
+        # ``shared.array += 1`` ends by assigning what is there already.
+        if array is not self._array:
+            raise AttributeError("the memory of a shared array stays; write into it with array[...] = values")
+
+    @property
+    def tensor(self) -> Any:
+        """The memory as a torch tensor. TypeError for dtypes that torch has not."""
+        return tensors.library.as_tensor(self._array, self._torch_dtype)
+
+    @property
+    def _value(self) -> Any:
+        """What it was made as: an array, or a tensor for a dtype of torch."""
+        return self._array if self._torch_dtype is None else self.tensor
+
+    def write(self, timeout: float | None = None) -> _core.Write[Any]:
+        """For a ``with`` statement, in which this thread alone writes: `array`, or `tensor` for a dtype of torch.
+
+        The end of the block makes the next version. Other writers, of any process, wait meanwhile: TimeoutError after
+        `timeout` seconds, with the pid of the one at work; never nested in one thread. When the block is left by an
+        exception, or dropped, or this process dies in it, what is there is `torn`, and readers are told so, until the
+        next write, which goes on at once and has to write all of it. A child that is forked in the block has no part in
+        it.
+        """
+        return _Write(self._counted, self._value, timeout)
+
+    def read(self, out: Any = None, timeout: float | None = None) -> Any:
+        """A copy that is whole: no write was under way while it was made. In `out`, or in a new array, or tensor.
+
+        Waits while somebody writes, and copies once more when a write began meanwhile; readers that are overtaken again
+        and again are let go first. TimeoutError after `timeout` seconds, with the pid of the writer and whether it is
+        stopped. PeerDied at once when the array is `torn`.
+        """
+        if out is None:
+            out = np.empty_like(self._array)
+            self._counted.read(out.reshape(-1).view(np.uint8), timeout)
+            return out if self._torch_dtype is None else tensors.library.as_tensor(out, self._torch_dtype)
+        place = _plain_memory(out)
+        like = place is not None and place.dtype == self._array.dtype and place.shape == self._array.shape
+        if place is not None and like and place.flags.c_contiguous:
+            self._counted.read(place.reshape(-1).view(np.uint8), timeout)
+        else:
+            out[...] = self.read(timeout=timeout)
+        return out
+
+    def wait(self, newer_than: int, timeout: float | None = None) -> int:
+        """Waits until `version` is more than `newer_than`, and returns it. TimeoutError after `timeout` seconds."""
+        return self._counted.wait(newer_than, timeout)
+
+    @property
+    def version(self) -> int:
+        """How many writes were ended: 0 for what nobody has written."""
+        return self._counted.version
+
+    @property
+    def torn(self) -> bool:
+        """Whether a write began that will not be ended: its process died in it, or left it by an exception."""
+        return self._counted.is_torn
+
+    @property
+    def _counted(self) -> _core.Versions:
+        if self._versions is None:
+            self._versions = _core.Versions(self._array)
+        return self._versions
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        wanted = self._array.dtype if dtype is None else np.dtype(dtype)
+        if copy is False and wanted != self._array.dtype:
+            raise ValueError(f"a shared array of {self._array.dtype} cannot be had as {wanted} without a copy")
+        return self._array.astype(wanted, copy=bool(copy))
+
+    @classmethod
+    def open(cls, name: str, timeout: float | None = 0.0) -> SharedArray:
+        """The array of that name; FileNotFoundError when there is none. TimeoutError when there is still none after
+        `timeout` seconds, if that is more than 0 (None waits indefinitely).
+        """
+        known = open_known(name, ARRAY, timeout)
+        note = json.loads(known.note)
+        array = known.arena.open_array(known.block, tuple(note["shape"]), _dtype_of(note["dtype"]), "C")
+        return cls._of(known.arena, array, known, note.get("torch"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        handle = handles.reduce_memory(self._home, _core.block_of(self.array), self._name)
+        kind = () if self._torch_dtype is None else (self._torch_dtype,)
+        return _open_array, (type(self), *handle, self.array.shape, self.array.dtype, *kind)
+
+    def __repr__(self) -> str:
+        if self._memory is None:
+            return "<SharedArray, gone>"
+        dtype = self._array.dtype if self._torch_dtype is None else f"torch.{self._torch_dtype}"
+        return f"<SharedArray of {dtype}, shape {self.array.shape}>"
+
+
+class _Write(_core.Write):
+    """One that was begun and is dropped ends as by an exception, so that the array is not locked for good."""
+
+    __slots__ = ("_pid",)
+
+    def __init__(self, versions: _core.Versions, value: Any, timeout: float | None) -> None:
+        super().__init__(versions, value, timeout)
+        self._pid = os.getpid()
+
+    def __del__(self) -> None:
+        # A forked child has no part in what its parent began, and may be in a write of its own.
+        try:
+            if self._pid == os.getpid():
+                self.__exit__(RuntimeError)
+        except Exception:  # begun by nobody, or the process is leaving: it is torn by that
+            pass
+
+
+def _plain_memory(out: Any) -> np.ndarray[Any, Any] | None:
+    """The memory of an array, or of a tensor as an array of its bits; None where there is no such thing."""
+    if isinstance(out, np.ndarray):
+        return out
+    place: np.ndarray[Any, Any] | None = tensors.library.as_array(out) if tensors.library.is_tensor(out) else None
+    return place
+
+
+def _dtype_of(text: Any) -> np.dtype[Any]:
+    def rebuilt(part: Any) -> Any:
+        if isinstance(part, list):
+            return [tuple(tuple(item) if i == 2 else rebuilt(item) for i, item in enumerate(field)) for field in part]
+        return part
+
+    dtype: np.dtype[Any] = np.dtype(rebuilt(text))
+    return dtype
+
+
+def _open_array(
+    cls: type[SharedArray], handle: bytes, inheritance: Any, shape: Any, dtype: Any, torch_dtype: str | None = None
+) -> SharedArray:
+    def opens(arena: _core.Arena, block: int, name: _core.Name | None) -> SharedArray:
+        return cls._of(arena, arena.open_array(block, shape, dtype, "C"), name, torch_dtype)
+
+    return handles.open_memory(handle, inheritance, opens)

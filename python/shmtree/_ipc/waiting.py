@@ -1,0 +1,177 @@
+"""Waiting for receivers in poll loops and coroutines.
+
+The descriptor wakes a waiter for messages and for ends that say goodbye. The death of a peer is found only by looking,
+so no wait is longer than a slice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import queue
+import selectors
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from .arguments import seconds
+from .wake_hub import SLICE_S, Awaited, until_usable, until_woken, wake
+
+T = TypeVar("T")
+
+_FIRST_LOOK_S, _MOST_LOOK_S = 0.0001, 0.005
+
+
+def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
+    """Those of `receivers` that are ready: their next `get` returns, or raises, at once.
+
+    Waits until there is at least one, for `timeout` seconds at most (None: for ever), and returns an empty list after
+    that. Anything else with a ``fileno`` (connections, sockets) may be among them, and is ready when it can be read.
+    """
+    objects = _checked(receivers)
+    deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
+    with _Descriptors() as descriptors, selectors.DefaultSelector() as selector:
+        watched: dict[int, list[T]] = {}
+        while True:
+            ready = [each for each in objects if _is_ready(each)]
+            if not watched:
+                for each in objects:
+                    watched.setdefault(descriptors.of(each), []).append(each)
+                for descriptor, waiting in watched.items():
+                    _register(selector, descriptor, waiting)
+            readable = {key.fd for key, _ in selector.select(0)}
+            ready += [
+                each
+                for descriptor in readable
+                for each in watched[descriptor]
+                if not hasattr(each, "_ready") and each not in ready
+            ]
+            if ready:
+                return [each for each in objects if each in ready]
+            left = SLICE_S if deadline is None else min(deadline - time.monotonic(), SLICE_S)
+            if left <= 0 or not objects:
+                return []
+            began = time.monotonic()
+            selector.select(left)
+            for each in objects:
+                if hasattr(each, "_note_wait_to_get"):
+                    each._note_wait_to_get(time.monotonic() - began)
+
+
+class _Descriptors:
+    """Those that a wait uses. They stay for the next one; a wait that fails closes the ones that it has opened."""
+
+    def __init__(self) -> None:
+        self._opened: list[Any] = []
+
+    def of(self, item: Any) -> int:
+        if not hasattr(item, "_open_to_wait"):
+            return int(item.fileno())
+        descriptor, is_new = item._open_to_wait()
+        if is_new:
+            self._opened.append(item)
+        return int(descriptor)
+
+    def __enter__(self) -> _Descriptors:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            for each in self._opened:
+                each._close_after_wait()
+
+
+def _register(selector: selectors.BaseSelector, descriptor: int, waiting: list[Any]) -> None:
+    try:
+        selector.register(descriptor, selectors.EVENT_READ)
+    except OSError:
+        for each in waiting:  # whose end another thread has closed says so itself
+            _Descriptors().of(each)
+        raise
+
+
+def _checked(receivers: Any) -> list[Any]:
+    # A single receiver can be iterated as well, which would take its messages.
+    if hasattr(receivers, "fileno") or not isinstance(receivers, Iterable):
+        raise TypeError(f"receivers is a {type(receivers).__name__}; it must be a list of receivers")
+    objects = list(receivers)
+    for each in objects:
+        if not hasattr(each, "fileno"):
+            raise TypeError(f"receivers has a {type(each).__name__} in it; only what has a fileno() can be waited for")
+    return objects
+
+
+def _is_ready(item: Any) -> bool:
+    ready = getattr(item, "_ready", None)
+    return ready is not None and bool(ready())
+
+
+# A future holds its task and its loop: it is held weakly here, so that coroutines whose loop was closed under them are
+# collected, and as that ends them they take their entries away.
+_Woken = weakref.ref["asyncio.Future[None]"]
+
+#: Those who wait in get_async, in the order they came, for each loop and receiver. No entry is empty.
+_lines: dict[tuple[int, int], deque[_Woken]] = {}
+
+
+async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> Any:
+    options = {} if copy is None else {"copy": copy}  # a subclass of a queue need not know what is ours
+    return await receive_async(receiver, functools.partial(receiver.get_nowait, **options), timeout)
+
+
+async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: float | None) -> T:
+    """What `receive_now` returns, which raises queue.Empty where nothing is there to be received."""
+    # Nothing is awaited between the receiving of a message and its return.
+    deadline = None if timeout is None else time.monotonic() + timeout
+    loop = asyncio.get_running_loop()
+    key = (id(loop), id(receiver))
+    if key not in _lines:
+        try:
+            return receive_now()
+        except queue.Empty:
+            if timeout is not None and timeout <= 0:
+                raise
+    line = _lines.setdefault(key, deque())
+    turn = loop.create_future()
+    place = weakref.ref(turn)
+    line.append(place)
+    try:
+        if line[0] is not place:
+            await until_woken(turn, None if deadline is None else deadline - time.monotonic())
+        # Whoever is not first after that has no time left, and looks once.
+        while True:
+            try:
+                return receive_now()
+            except queue.Empty:
+                left = None if deadline is None else deadline - time.monotonic()
+                if (left is not None and left <= 0) or line[0] is not place:
+                    raise
+            await until_usable(Awaited(receiver, receiving=True), left)
+    finally:
+        line.remove(place)
+        if not line:
+            del _lines[key]
+        elif not loop.is_closed() and (first := line[0]()) is not None:
+            wake(first)
+
+
+async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
+    # Nothing is awaited between the putting of a message and the return.
+    deadline = None if timeout is None else time.monotonic() + timeout
+    options = {"move": True} if move else {}
+    look = _FIRST_LOOK_S
+    while True:
+        try:
+            return end.put_nowait(obj, **options)
+        except queue.Full:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise
+        if end._ready_to_put():
+            # Room for something, but not for this: it comes with bytes, which nobody is told of.
+            await asyncio.sleep(look if left is None else min(left, look))
+            look = min(2 * look, _MOST_LOOK_S)
+        else:
+            await until_usable(Awaited(end, receiving=False), left)

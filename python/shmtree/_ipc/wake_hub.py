@@ -1,0 +1,181 @@
+"""How coroutines wait for ends: any number of them by one descriptor of the process, its hub.
+
+Whoever puts, receives or closes sends the name of the end to the hub, once for each time that somebody here asked.
+What comes is taken by whichever loop is the first to see it, and handed to the others whose coroutines it concerns: a
+loop that is busy, or was stopped, holds up nobody. Where the hub had no room for all, everyone who waits is looked at;
+and so it is every now and then, since the dead wake nobody.
+
+What is of a loop is changed by its thread only. Loops are held weakly: who closes one lets go of what waits in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from .. import _core
+
+SLICE_S = 0.25
+
+
+class Awaited:
+    """An end for which a coroutine waits."""
+
+    __slots__ = ("ask", "began", "is_ready", "keys", "note", "woken")
+    woken: asyncio.Future[None]
+    ask: Callable[[_core.WakeHub], bool]
+    is_ready: Callable[[], bool]
+    note: Callable[[float], None]
+
+    def __init__(self, end: Any, receiving: bool) -> None:
+        self.began = time.monotonic()
+        if receiving:
+            self.keys = (end._name_to_get(), id(end))
+            self.ask, self.is_ready, self.note = end._await_to_get, end._ready, end._note_wait_to_get
+        else:
+            self.keys = (end._name_to_put(), id(end))
+            self.ask, self.is_ready, self.note = end._await_to_put, end._ready_to_put, end._note_wait_to_put
+
+    def note_wait(self) -> None:
+        """May raise a warning of a wait in vain."""
+        self.note(time.monotonic() - self.began)
+
+
+class _Waits:
+    """Those who wait in one loop. There is one while somebody does."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.hub = _core.WakeHub.of_this_process()
+        self._everyone: dict[Awaited, None] = {}
+        #: By the name that the hub tells, and by the end that is closed. Other threads look whether it has one.
+        self._found: dict[bytes | int, set[Awaited]] = {}
+        loop.add_reader(self.hub.fileno(), self._take)
+        self._timer = loop.call_later(SLICE_S, self._look)
+
+    def add(self, awaited: Awaited) -> None:
+        self._everyone[awaited] = None
+        for key in awaited.keys:
+            self._found.setdefault(key, set()).add(awaited)
+
+    def remove(self, awaited: Awaited) -> None:
+        del self._everyone[awaited]
+        for key in awaited.keys:
+            found = self._found[key]
+            found.discard(awaited)
+            if not found:
+                del self._found[key]
+        if not self._everyone and not self.loop.is_closed():
+            self.loop.call_soon(self._rest)  # most wait again at once
+
+    def tell(self, keys: Iterable[bytes | int] | None) -> None:
+        """Wakes those who wait for these; None: for whatever is ready. By any thread."""
+        if keys is None or any(key in self._found for key in keys):
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self.loop.call_soon_threadsafe(self._wake, keys)
+
+    def _wake(self, keys: Iterable[bytes | int] | None) -> None:
+        if keys is None:
+            found: Iterable[Awaited] = [each for each in self._everyone if each.is_ready()]
+        else:
+            found = [each for key in keys for each in self._found.get(key, ())]
+        for each in found:
+            wake(each.woken)
+
+    def _take(self) -> None:
+        keys = self.hub.take()
+        for waits in _everywhere():
+            if waits is not self:
+                waits.tell(keys)
+        self._wake(keys)
+
+    def _look(self) -> None:
+        self._timer = self.loop.call_later(SLICE_S, self._look)
+        self._wake(None)
+        for each in self._everyone:
+            try:
+                each.note_wait()
+            except Warning as warning:
+                if not each.woken.done():
+                    each.woken.set_exception(warning)
+
+    def _rest(self) -> None:
+        if self._everyone or _waits_in(self.loop) is not self:
+            return
+        del _places[id(self.loop)]
+        self.loop.remove_reader(self.hub.fileno())
+        self._timer.cancel()
+        del self.hub
+
+
+#: By the id of their loop.
+_places: dict[int, weakref.ref[_Waits]] = {}
+
+
+def _everywhere() -> list[_Waits]:
+    # A copy, at once, whatever is collected meanwhile.
+    return [waits for place in _places.copy().values() if (waits := place()) is not None]
+
+
+def _waits_in(loop: asyncio.AbstractEventLoop) -> _Waits | None:
+    place = _places.get(id(loop))
+    waits = None if place is None else place()
+    return waits if waits is not None and waits.loop is loop else None
+
+
+def _enter(loop: asyncio.AbstractEventLoop) -> _Waits:
+    waits = _waits_in(loop)
+    if waits is None:
+        key, waits = id(loop), _Waits(loop)
+
+        def forget(place: weakref.ref[_Waits]) -> None:
+            if _places.get(key) is place:
+                del _places[key]
+
+        _places[key] = weakref.ref(waits, forget)
+    return waits
+
+
+async def until_usable(awaited: Awaited, seconds: float | None) -> None:
+    """Until the end can be used or is closed, or so many seconds have passed; it may be sooner."""
+    loop = asyncio.get_running_loop()
+    awaited.woken = loop.create_future()
+    waits = _enter(loop)
+    waits.add(awaited)  # first: whoever tells of it, or closes it, finds it
+    try:
+        if awaited.ask(waits.hub):
+            await asyncio.sleep(0)  # others are to run, too
+        else:
+            await until_woken(awaited.woken, seconds)
+    finally:
+        waits.remove(awaited)
+    awaited.note_wait()
+
+
+async def until_woken(woken: asyncio.Future[None], seconds: float | None) -> None:
+    timer = None if seconds is None else woken.get_loop().call_later(seconds, wake, woken)
+    try:
+        await woken
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def _wake_waiting(end: object) -> None:
+    """Called by whoever closes an end, in any thread."""
+    for waits in _everywhere():
+        waits.tell((id(end),))
+
+
+_core.set_close_callback(_wake_waiting)
+os.register_at_fork(after_in_child=_places.clear)  # their loops are the parent's

@@ -1,0 +1,100 @@
+"""The exit of this process, which ends its part in everything, and its forks."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing.util
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .. import _core
+from . import spawn
+
+_leavings: list[Callable[[], None]] = []
+_endings: list[Callable[[], None]] = []
+_waits: list[Callable[[], None]] = []
+
+
+def before_leaving(function: Callable[[], None]) -> None:
+    """Calls it when this process ends, while it takes part in its channels."""
+    _leavings.append(function)
+
+
+def before_end(function: Callable[[], None]) -> None:
+    """Calls it when this process ends: it takes part in no channel any more, and what it holds it still holds."""
+    _endings.append(function)
+
+
+def wait_at_end(function: Callable[[], None]) -> None:
+    """Calls it after all that, and when the children of multiprocessing are gone: it may wait for what they hold."""
+    _waits.append(function)
+
+
+_lock_owners: dict[str, weakref.WeakSet[Any]] = {}
+
+
+def lock_in(owner: object, name: str) -> threading.Lock:
+    """Returns a lock for that attribute of `owner`. A forked child gets a new one: it lacks the thread that held it."""
+    _lock_owners.setdefault(name, weakref.WeakSet()).add(owner)
+    return threading.Lock()
+
+
+def _after_fork() -> None:
+    for name, owners in _lock_owners.items():
+        for owner in list(owners):
+            setattr(owner, name, threading.Lock())
+    _core.forget_exit()
+    spawn.after_fork()
+    _expect_end()
+
+
+def _at_exit() -> None:
+    """Ends this process's part in all channels and names. What it has put stays, and so do views."""
+    for function in _leavings:
+        function()
+    _core.leave_all()
+    _core.leave_names()
+    for function in _endings:
+        function()
+
+
+def _at_very_end() -> None:
+    for function in _waits:
+        function()
+
+
+def _expect_end() -> None:
+    # multiprocessing ends daemons and joins the others at the exit of their parent, which comes after the functions of
+    # atexit that were registered later. What has a priority below 0 is run after that.
+    multiprocessing.util.Finalize(None, _at_very_end, exitpriority=-100)
+
+
+def _at_exit_of_child() -> None:
+    # multiprocessing joins the other threads of a child only after this, and they may still have something to put.
+    for thread in threading.enumerate():
+        if not thread.daemon and thread not in (threading.current_thread(), threading.main_thread()):
+            thread.join()
+    _at_exit()
+    _at_very_end()
+
+
+def _expect_exit(_: object = None) -> None:
+    # Children of multiprocessing leave through os._exit, which runs these and no atexit functions.
+    multiprocessing.util.Finalize(None, _at_exit_of_child, exitpriority=-100)
+
+
+class _Anchor:
+    """multiprocessing runs what is to run in forked children for as long as an object lives."""
+
+
+_anchor = _Anchor()
+multiprocessing.util.register_after_fork(_anchor, _expect_exit)
+if multiprocessing.process.parent_process() is not None:
+    _expect_exit()
+else:
+    _expect_end()
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,87 @@
+"""Names, by which the processes of a user find arenas, channels, arrays and replay buffers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .. import _core
+from . import spawn
+
+_T = TypeVar("_T")
+
+# What a name can be that of.
+ARENA, CHANNEL, ARRAY, QUEUE, REPLAY, LATEST, BROADCAST = 1, 2, 3, 4, 5, 6, 7
+KINDS = {
+    ARENA: "an arena",
+    CHANNEL: "a channel",
+    ARRAY: "an array",
+    QUEUE: "a queue",
+    REPLAY: "a replay buffer",
+    LATEST: "a Latest",
+    BROADCAST: "a Broadcast",
+}
+
+# The last process that has a name may exit between our attempt to open it and our attempt to make it.
+_MAX_TURNS = 16
+
+
+def create_name(name: str, kind: int, arena: _core.Arena, block: int = 0, note: str = "") -> _core.Name:
+    check_name(name)
+    spawn.sweep()
+    return _core.Name.create(name, kind, arena, block, note)
+
+
+def check_name(name: Any) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"name is {name!r}; it must be a str")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"name is {name!r}; it has characters that no file's name can have") from None
+
+
+def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
+    """What has that name. FileNotFoundError when nothing has, or TimeoutError after so many seconds (None: never)."""
+    check_name(name)
+    spawn.sweep()
+    return _core.Name.open(name, timeout)
+
+
+def open_known(name: str, kind: int, timeout: float | None = 0.0) -> _core.Name:
+    """The name of something of that kind; ValueError when it is that of something else. See `open_name`."""
+    known = open_name(name, timeout)
+    if known.kind != kind:
+        raise ValueError(f'the name "{name}" is that of {KINDS.get(known.kind, "something else")}')
+    return known
+
+
+def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], make: Callable[[], _T]) -> _T:
+    """Returns `known(name)` if `exist_ok` is set and the name exists; otherwise `make()`, which makes the name.
+
+    If several processes do this at once, exactly one makes the name.
+    """
+    if not exist_ok:
+        return make()
+    if name is None:
+        raise ValueError("exist_ok requires a name")
+    for turn in range(_MAX_TURNS):
+        with contextlib.suppress(FileNotFoundError):
+            return known(name)
+        try:
+            return make()
+        except FileExistsError:
+            if turn == _MAX_TURNS - 1:
+                raise
+    raise AssertionError("not reached")
+
+
+def check_known(name: str, arena: _core.Arena, asked: _core.Arena | None, check: Callable[[], None]) -> None:
+    """Raises ValueError, which names the difference, unless the object with that name has the options asked for."""
+    if asked is not None and asked.uuid != arena.uuid:
+        raise ValueError(f'the name "{name}": it belongs to something in another arena than the one given')
+    try:
+        check()
+    except ValueError as error:
+        raise ValueError(f'the name "{name}": {error}') from None

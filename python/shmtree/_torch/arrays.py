@@ -1,0 +1,70 @@
+"""Tensors on memory of arenas, and memory of tensors as arrays."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from .. import _core
+from .tensors import check_tensor_dtype
+
+
+def is_tensor(thing: Any) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.Tensor)
+
+
+def is_dtype(dtype: Any) -> bool:
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and isinstance(dtype, torch.dtype)
+
+
+def plain_dtype(dtype: Any) -> tuple[Any, str]:
+    """What NumPy takes for a dtype of torch, and the name that torch has for it.
+
+    For those that NumPy has not, it is the unsigned integer of that size.
+    """
+    check_tensor_dtype(dtype)
+    name = str(dtype).removeprefix("torch.")
+    if name not in _core.DTYPES:
+        raise TypeError(f"a shared array cannot be of {dtype}")
+    try:
+        return np.dtype(name), name
+    except TypeError:
+        return np.dtype(f"u{dtype.itemsize}"), name
+
+
+def new_tensor(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: bool, gift: bool) -> Any:
+    torch: Any = sys.modules["torch"]
+    check_tensor_dtype(dtype)
+    if order != "C":
+        raise ValueError(f"order is {order!r}; a tensor is made in order 'C'")
+    sizes = tuple(torch.Size([shape] if isinstance(shape, int) else shape))
+    count = 1
+    for size in sizes:
+        count *= size
+    memory = arena.new_array(count * dtype.itemsize, np.uint8, "C", zeroed, gift)
+    return torch.from_numpy(memory).view(dtype).reshape(sizes)
+
+
+def as_tensor(array: np.ndarray[Any, Any], dtype: str | None) -> Any:
+    """A tensor on the memory of an array; of a dtype of torch that NumPy has not, if its name is given."""
+    import torch
+
+    if dtype is None:
+        return torch.from_numpy(array)
+    bits = torch.from_numpy(array.reshape(-1).view(np.uint8))  # not all of torch's releases take all unsigned integers
+    return bits.view(getattr(torch, dtype)).reshape(array.shape)
+
+
+def as_array(tensor: Any) -> np.ndarray[Any, Any] | None:
+    """The memory of a tensor as an array of its bits; None where there is no such thing."""
+    torch: Any = sys.modules["torch"]
+    if not tensor.is_contiguous() or tensor.device.type != "cpu":
+        return None
+    plain, _ = plain_dtype(tensor.dtype)
+    bits: np.ndarray[Any, Any] = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+    array: np.ndarray[Any, Any] = bits.view(plain).reshape(tuple(tensor.shape))
+    return array

@@ -1,0 +1,55 @@
+"""Sparse tensors, and tensors and arrays in memory of devices: what is sent in their place.
+
+What CUDA needs is imported with the first that comes or goes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .. import _core
+from .._codec import checks, optional, reducers
+from .._codec import portable as _portable
+from .._codec.device_leaf import DeviceLeaf, device_flat
+from . import sparse
+
+
+def is_on_device(thing: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(thing, torch.Tensor) and bool(thing.device.type not in ("cpu", "meta"))
+
+
+def receive_device(flat: Any, may_import: bool) -> Any:
+    """Returns the tensor or array of a `DeviceLeaf`. Imports torch if it is needed and `may_import` is true."""
+    about, who, where = checks.device(flat)
+    if about[0] == "torch":
+        optional.imported_torch(may_import)
+    from ..cuda import _received
+
+    return _received.receive(about, who, where)
+
+
+def device_leaf(thing: Any, home: bytes | None, portable: bool) -> Any:
+    """Returns the object to send in place of a sparse tensor, or of a tensor or array on a device.
+
+    `home`: the uuid of the channel's arena, or None without a channel. Returns None if only pickle can send `thing`,
+    such as memory of a device without a channel whose arena keeps it. Raises NotPortable for memory of a device if
+    `portable` is true.
+    """
+    if portable and _portable.is_on_device(thing):
+        _portable.refuse(thing)
+    torch = sys.modules.get("torch")
+    on_host = torch is not None and isinstance(thing, torch.Tensor) and not thing.is_cuda
+    if on_host and (leaf := sparse.leaf_of(thing)) is not None:
+        return leaf
+    arena = None if home is None or on_host else _core.find_arena(home)
+    if arena is None:
+        return None
+    from ..cuda import _sent
+
+    return _sent.leaf_of(thing, arena)
+
+
+_core._register(DeviceLeaf, device_flat, receive_device, True)
+reducers.add_registered(DeviceLeaf, device_flat, f"{DeviceLeaf.__module__}:{DeviceLeaf.__qualname__}")

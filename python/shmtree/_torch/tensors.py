@@ -1,0 +1,88 @@
+"""Dense tensors of torch in the memory of this machine.
+
+Torch is never imported to send. A receiver that refuses pickles must import it before it gets a tensor; any other
+receiver imports it when a tensor comes.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _core
+from .._codec import optional
+
+Bytes = npt.NDArray[np.uint8]
+
+# The numbers of the frame's dtypes, which torch has under the same names.
+_TENSOR_DTYPES = {name: number for number, name in enumerate(_core.DTYPES) if number}
+
+REQUIRES_GRAD = 1
+IS_PARAMETER = 2
+
+
+def check_tensor_dtype(dtype: Any) -> None:
+    """TypeError for those whose tensors are more than their elements, or that torch makes nothing of when they come."""
+    name = str(dtype).removeprefix("torch.")
+    if name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4"):
+        raise TypeError(
+            f"a quantized tensor ({dtype}) cannot be sent; send its int_repr() with its scale and zero point, "
+            "or its dequantize()"
+        )
+    if name == "float4_e2m1fn_x2":
+        raise TypeError(f"a tensor of {dtype} cannot be sent; send its view(torch.uint8)")
+
+
+def tensor_parts(tensor: Any) -> tuple[Any, int, bool, int, tuple[int, ...], tuple[int, ...] | None] | None:
+    """Owner of the memory, dtype number, requires_grad, address, shape, and strides in bytes unless it is contiguous.
+
+    None for what only pickle can send: other layouts and devices, hooks, attributes. TypeError for quantized tensors,
+    which torch itself is giving up.
+    """
+    torch = sys.modules["torch"]
+    check_tensor_dtype(tensor.dtype)
+    number = _TENSOR_DTYPES.get(str(tensor.dtype).removeprefix("torch."))
+    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_nested
+    if number is None or not plain or tensor.__dict__ or tensor._backward_hooks:
+        return None
+    owner = tensor.detach().resolve_conj().resolve_neg()
+    strides = None
+    if not owner.is_contiguous():
+        strides = tuple(stride * owner.element_size() for stride in owner.stride())
+    return owner, number, tensor.requires_grad, owner.data_ptr(), tuple(owner.shape), strides
+
+
+def tensor_build(
+    memory: Bytes,
+    number: int,
+    flags: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...] | None,
+    first: int,
+    may_import: bool = True,
+) -> Any:
+    """A tensor on the bytes `memory`, with its first element at byte `first`; `strides` count bytes.
+
+    Copies read-only memory, since torch has no read-only tensors. Raises PickleRefused if torch is not imported and
+    `may_import` is false.
+    """
+    torch = optional.imported_torch(may_import)
+    dtype = optional.torch_dtype(torch, _core.DTYPES[number])
+    size = dtype.itemsize
+    if not memory.size:
+        made = torch.empty(0, dtype=torch.uint8).view(dtype).reshape(shape)
+    else:
+        if not memory.flags.writeable or memory.ctypes.data % size or memory.size % size or first % size:
+            memory = memory.copy()
+        elements = torch.from_numpy(memory).view(dtype)
+        if strides is None:
+            made = elements[first // size :].reshape(shape)
+        else:
+            steps = tuple(stride // size for stride in strides)
+            made = torch.as_strided(elements, shape, steps, first // size)
+    if flags & IS_PARAMETER:
+        return torch.nn.Parameter(made, requires_grad=bool(flags & REQUIRES_GRAD))
+    return made.requires_grad_() if flags & REQUIRES_GRAD else made

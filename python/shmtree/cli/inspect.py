@@ -1,0 +1,60 @@
+"""``python -m shmtree inspect``: what is in one arena."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from typing import Any
+
+from .._ipc.observer import is_of, messages, observe, seen
+from . import tables
+from .arguments import add_json
+
+MOST_MESSAGES = 8
+
+
+def _is_channel(channel: dict[str, Any], number: int, text: str) -> bool:
+    return text in channel["names"] or text == str(number)
+
+
+def _inspect(options: argparse.Namespace) -> int:
+    arenas = seen(observe())["arenas"]
+    found, chosen = [arena for arena in arenas if is_of(arena, options.what)], ""
+    if not found and ":" in options.what:
+        what, _, chosen = options.what.rpartition(":")
+        found = [arena for arena in arenas if is_of(arena, what)]
+    if chosen:
+        for arena in found:
+            arena["channels"] = [
+                each for number, each in enumerate(arena.get("channels", ())) if _is_channel(each, number, chosen)
+            ]
+        found = [arena for arena in found if arena["channels"]]
+    if not found:
+        print(f"shmtree: nothing that this user's processes have is {options.what!r}", file=sys.stderr)
+        return 1
+    for arena in found:
+        for channel in arena.get("channels", ()):
+            if channel["refused"] is None:
+                with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+                    channel["messages"] = messages(arena, channel, options.messages)
+    print(json.dumps({"arenas": found}) if options.json else "\n\n".join(map(tables.inspect, found)))
+    return 0
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 0 <= count <= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"{text} is no number of messages")
+    return count
+
+
+def add_to(verbs: Any) -> None:
+    verb = verbs.add_parser("inspect", help="what lies in an arena, in words; queued messages stay queued")
+    verb.add_argument("what", metavar="PID|NAME[:CHANNEL]", help="a process, a name, or 8 digits of a uuid or more")
+    verb.add_argument(
+        "--messages", type=_count, default=MOST_MESSAGES, help="how many of a channel to describe (%(default)s)"
+    )
+    verb.set_defaults(run=_inspect)
+    add_json(verb)

@@ -1,0 +1,42 @@
+"""The command line of ``python -m shmtree``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from . import inspect, metrics, names, recordings, top, watch, why
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="shmtree", description="What this user's processes share.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for each in (names, inspect, top, why, watch, metrics, recordings):
+        each.add_to(verbs)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if sys.stdout is None:  # the descriptor was closed before Python started
+        if sys.stderr is not None:
+            print("shmtree: standard output is closed", file=sys.stderr)
+        return 1
+    try:
+        code = int(options.run(options))
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return 130 if options.verb not in ("top", "watch", "metrics") else 0
+    except BrokenPipeError:  # whoever reads it has seen enough; nor may the end of the interpreter write on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        print(f"shmtree: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,43 @@
+"""``python -m shmtree ls`` and ``clean``: the names of arenas, channels and arrays."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from .._ipc.observer import observe, seen
+from .._ipc.pairs import clean_names, list_names
+from . import tables
+from .arguments import add_json
+
+
+def _ls(options: argparse.Namespace) -> int:
+    if options.all:
+        look = seen(observe())
+        print(json.dumps(look) if options.json else tables.table(tables.ARENAS, tables.arena_rows(look)))
+        return 0
+    names = list_names()
+    if options.json:
+        print(json.dumps({"names": [known._asdict() for known in names]}))
+        return 0
+    for known in names:
+        who = ", ".join(str(pid) if pid else "out of sight" for pid in known.pids) or "nobody, left over: removed"
+        print(f"{tables.printable(known.name)}\t{known.kind}\t{who}")
+    return 0
+
+
+def _clean(_: argparse.Namespace) -> int:
+    for name in clean_names():
+        print(f"removed {tables.printable(name)}")
+    return 0
+
+
+def add_to(verbs: Any) -> None:
+    ls = verbs.add_parser(
+        "ls", help="show the names, what they are of, and which processes have them; remove those left over"
+    )
+    ls.add_argument("--all", action="store_true", help="show arenas without a name, too; only looks, removes nothing")
+    ls.set_defaults(run=_ls)
+    verbs.add_parser("clean", help="remove the names that a kill left over").set_defaults(run=_clean)
+    add_json(ls)

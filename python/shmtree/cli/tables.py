@@ -1,0 +1,264 @@
+"""What an observer has seen, as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from .._ipc.observer import users
+
+TOP = ("CHANNEL", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "SENDING", "RECEIVING", "WAITS FOR")
+ARENAS = ("ARENA", "KIND", "PROCESSES", "USED", "OF")
+
+
+def printable(name: str) -> str:
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
+
+
+def size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def who(pids: Iterable[int]) -> str:
+    return ", ".join(str(pid) if pid else "out of sight" for pid in pids) or "-"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(head, *rows)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (head, *rows))
+    return "\n".join(lines)
+
+
+def label(arena: dict[str, Any]) -> str:
+    return printable(arena["name"]) if arena["name"] else arena["uuid"][:8]
+
+
+def channel_label(arena: dict[str, Any], number: int) -> str:
+    name = arena["channels"][number]["name"]
+    return printable(name) if name else f"{label(arena)}:{number}"
+
+
+def _depth(channel: dict[str, Any]) -> str:
+    return f"{channel['queued']} of {channel['capacity'] or 'unlimited'}"
+
+
+def _waits_for(channel: dict[str, Any]) -> str:
+    limiting = channel["limiting"]
+    return f"{limiting['end']} end" if limiting else "-"
+
+
+def _end_of(channel: dict[str, Any], side: str) -> str:
+    unused = channel[f"{side}s_unused"]
+    if not unused:
+        return who(channel[f"{side}_pids"])
+    return f"{who(users(channel, side))} ({len(unused)} unused)"
+
+
+def channel_row(arena: dict[str, Any], number: int) -> tuple[str, ...]:
+    channel = arena["channels"][number]
+    if channel["refused"]:
+        return (channel_label(arena, number), channel["refused"], *[""] * (len(TOP) - 2))
+    return (
+        channel_label(arena, number),
+        _depth(channel),
+        size(channel["queued_bytes"]),
+        f"{channel['put_per_s']:.0f}",
+        f"{channel['received_per_s']:.0f}",
+        f"> {channel['oldest_seconds']:.1f} s" if channel["oldest_seconds"] else "-",
+        f"{channel['full_share']:.0%}",
+        f"{channel['empty_share']:.0%}",
+        _end_of(channel, "sender"),
+        _end_of(channel, "receiver"),
+        _waits_for(channel),
+    )
+
+
+def arena_rows(look: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for arena in look["arenas"]:
+        pids = _openers(arena)
+        if arena["refused"]:
+            rows.append((label(arena), "an arena", pids, arena["refused"], ""))
+            continue
+        rows.append((label(arena), "an arena", pids, size(arena["used_bytes"]), size(arena["max_bytes"])))
+        for kind, key in (("a channel", "channels"), ("a Latest", "latests"), ("a Broadcast", "broadcasts")):
+            rows.extend(_named(arena[key], kind))
+        rows.extend(_named(arena["replays"], "a replay buffer"))
+    return rows
+
+
+def _openers(arena: dict[str, Any]) -> str:
+    pids = who(opener["pid"] for opener in arena["openers"])
+    return f"only watched by {pids}" if any(opener["read_only"] for opener in arena["openers"]) else pids
+
+
+def _named(things: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:
+    return [(f"  {printable(name)}", kind, "", "", "") for thing in things for name in thing["names"]]
+
+
+def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str) -> str:
+    """What follows the names of processes, of which some do something."""
+    if not some:
+        return ""
+    does = one_does if len(some) == 1 else they_do
+    return f", which {does}" if len(some) == len(pids) else f", of which {who(some)} {does}"
+
+
+def limiting_line(look: dict[str, Any]) -> str:
+    """The stage that limits: an end that nobody has, if slept for; or the one waited for most that waits least."""
+    channels = [
+        (arena, channel, channel_label(arena, number))
+        for arena in look["arenas"]
+        for number, channel in enumerate(arena.get("channels", ()))
+        if not channel["refused"]
+    ]
+    waits: dict[int, float] = {}  # of a process, the most that it shares in
+    for _, channel, _ in channels:
+        for side, share in (("sender", channel["full_share"]), ("receiver", channel["empty_share"])):
+            for pid in users(channel, side):
+                waits[pid] = max(waits.get(pid, 0.0), share)
+
+    def rank(channel: dict[str, Any], name: str) -> tuple[int, float, int, str]:
+        pids = channel["limiting"]["pids"]
+        least = min((waits.get(pid, 0.0) for pid in pids), default=0.0)
+        share = max(channel["full_share"], channel["empty_share"])
+        return 1 if pids else 2 if share else 0, share - least, channel["queued"], name
+
+    limits = [each for each in channels if each[1]["limiting"]]
+    if not limits:
+        return "No channel waits for one of its ends."
+    arena, channel, name = max(limits, key=lambda each: rank(*each[1:]))
+    return f"What limits: {_limit_words(arena, channel, name)}."
+
+
+def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> str:
+    end, pids = channel["limiting"]["end"], channel["limiting"]["pids"]
+    does = "receives from" if end == "receiving" else "sends to"
+    if not pids:
+        return f"nobody {does} {name}"
+    stopped_pids = [one["pid"] for one in arena["participants"] if one["stopped"] and one["pid"] in pids]
+    stopped = which(pids, stopped_pids, "is stopped", "are stopped")
+    if not users(channel, "receiver" if end == "receiving" else "sender"):
+        has = f"{', ' if stopped else ' '}{'has' if len(pids) == 1 else 'have'} it"
+        return f"nobody has used the {end} end of {name}; {who(pids)}{stopped}{has}"
+    return f"the process that {does} {name}, {who(pids)}{stopped}"
+
+
+def top(look: dict[str, Any]) -> str:
+    """Arenas, then channels, then the line that names what limits."""
+    channels = [
+        channel_row(arena, number) for arena in look["arenas"] for number in range(len(arena.get("channels", ())))
+    ]
+    holders = [
+        f"{who([holder['pid']])} holds {size(holder['bytes'])} of {label(arena)},"
+        f" the oldest for {holder['seconds']:.1f} s"
+        for arena in look["arenas"]
+        for holder in arena.get("holders", ())
+    ]
+    parts = [table(ARENAS, arena_rows(look)), table(TOP, channels), *holders, limiting_line(look)]
+    return "\n\n".join(parts[:2]) + "\n\n" + "\n".join(parts[2:])
+
+
+def _participant(one: dict[str, Any]) -> str:
+    state = "killed, not cleaned up after" if not one["alive"] else "stopped" if one["stopped"] else "alive"
+    number = str(one["pid"]) if one["pid"] else f"out of sight, where it is {one['said_pid']}"
+    if not one["alive"] and not one["pid"]:
+        number = str(one["said_pid"])
+    leaving = ", about to exit" if one["leaving"] else ""
+    waits = "".join(f"; {wait_words(wait)}" for wait in one["waits"])
+    return f"  process {number}: {state}{leaving}, for {one['seconds']:.1f} s{waits}"
+
+
+def wait_words(wait: dict[str, Any]) -> str:
+    """What a thread sleeps for."""
+    if wait["what"] == "lock":
+        owner = "one that has gone" if wait["lock_owner"] is None else who([wait["lock_owner"]])
+        return f"has waited {wait['seconds']:.1f} s for a lock of {owner}"
+    article = "a " if wait["what"] in ("message", "reservation", "newer version", "rate limit") else ""
+    return f"has waited {wait['seconds']:.1f} s at {printable(wait['at'])} for {article}{wait['what']}"
+
+
+def _end(channel: dict[str, Any], end: str, verb: str) -> str:
+    text = f"    {verb}: {who(channel[f'{end}_pids'])}"
+    if channel[f"{end}s_unused"]:
+        text += f"; not yet used by {who(channel[f'{end}s_unused'])}"
+    if channel[f"{end}s_on_their_way"]:
+        text += f"; {channel[f'{end}s_on_their_way']} on their way"
+    if channel[f"{end}_locked_by"] is not None:
+        text += f"; its lock is with {who([channel[f'{end}_locked_by']])}"
+    return text
+
+
+def inspect_channel(arena: dict[str, Any], number: int) -> list[str]:
+    channel = arena["channels"][number]
+    if channel["refused"]:
+        return [f"  channel {channel_label(arena, number)}: {channel['refused']}"]
+    lines = [
+        f"  channel {channel_label(arena, number)}: {_depth(channel)} queued, {size(channel['queued_bytes'])};"
+        f" {channel['put']} put, {channel['received']} received, {channel['taken']} taken,"
+        f" {channel['dropped']} dropped",
+        _end(channel, "sender", "sending"),
+        _end(channel, "receiver", "receiving"),
+    ]
+    if channel["limiting"]:
+        lines.append(f"    waits for its {_waits_for(channel)}: {who(channel['limiting']['pids'])}")
+    for message in channel.get("messages", ()):
+        sender = who([message["sender"]]) if message["sender"] is not None else "one that is gone"
+        lines.append(f"    message {message['ticket']}, {size(message['bytes'])}, from {sender}:")
+        lines += [f"      {line}" for line in (message["description"] or "not looked into").splitlines()]
+    return lines
+
+
+def inspect(arena: dict[str, Any]) -> str:
+    """One arena in words."""
+    names = f" ({', '.join(map(printable, arena['names']))})" if arena["names"] else ""
+    lines = [f"arena {arena['uuid']}{names}"]
+    if arena["refused"]:
+        return "\n".join([*lines, f"  {arena['refused']}"])
+    lines.append(
+        f"  {size(arena['used_bytes'])} of {size(arena['max_bytes'])} used, {size(arena['committed_bytes'])} committed,"
+        f" {size(arena['held_bytes'])} held, in {arena['blocks']} blocks"
+    )
+    if arena["locked_by"] is not None:
+        lines.append(f"  its lock is with {who([arena['locked_by']])}")
+    lines += [_participant(one) for one in arena["participants"]]
+    for holder in arena["holders"]:
+        lines.append(
+            f"  {who([holder['pid']])} holds {size(holder['bytes'])} in {holder['blocks']} blocks,"
+            f" the oldest for {holder['seconds']:.1f} s"
+        )
+    for number in range(len(arena["channels"])):
+        lines += inspect_channel(arena, number)
+    lines += [_thing("Latest", _latest, one) for one in arena["latests"]]
+    lines += [_thing("Broadcast", _broadcast, one) for one in arena["broadcasts"]]
+    lines += [_thing("replay buffer", _replay, one) for one in arena["replays"]]
+    return "\n".join(lines)
+
+
+def names_of(thing: dict[str, Any]) -> str:
+    return ", ".join(map(printable, thing["names"])) or "without a name"
+
+
+def _thing(kind: str, describe: Callable[[dict[str, Any]], str], thing: dict[str, Any]) -> str:
+    return f"  {kind} {names_of(thing)}: {thing['refused'] or describe(thing)}"
+
+
+def _latest(latest: dict[str, Any]) -> str:
+    return f"version {latest['version']}, published by {who(latest['publishers'])}"
+
+
+def _broadcast(broadcast: dict[str, Any]) -> str:
+    behind = [
+        f"{'a subscription that nobody has used yet' if each['pid'] is None else who([each['pid']])}"
+        f" is {each['behind']} behind"
+        for each in broadcast["subscribers"]
+    ]
+    return f"{broadcast['put']} put; {', '.join(behind) or 'nobody reads'}"
+
+
+def _replay(replay: dict[str, Any]) -> str:
+    return f"{replay['rows']} rows of {replay['capacity']}"

@@ -1,0 +1,44 @@
+"""``python -m shmtree top``: all arenas and channels, again and again."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+import time
+from typing import Any
+
+from .._ipc.observer import Observer, seen
+from . import tables
+from .arguments import add_json, duration
+
+FIRST_LOOK = 0.5  # seconds that rates are measured over at least
+
+
+def _top(options: argparse.Namespace) -> int:
+    observer = Observer()
+    observer.look()
+    time.sleep(min(options.interval, FIRST_LOOK))
+    if options.once or options.json or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
+        while True:
+            look = seen(observer.look())
+            print(json.dumps(look) if options.json else tables.top(look), flush=True)
+            if options.once:
+                return 0
+            time.sleep(options.interval)
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(Text(tables.top(seen(observer.look()))), screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(options.interval)
+            live.update(Text(tables.top(seen(observer.look()))), refresh=True)
+
+
+def add_to(verbs: Any) -> None:
+    verb = verbs.add_parser("top", help="all arenas and channels, who holds what, and which stage limits")
+    verb.add_argument("--once", action="store_true", help="look once, and end")
+    verb.add_argument("--interval", type=duration, default=1.0, help="seconds between looks (%(default)s)")
+    verb.set_defaults(run=_top)
+    add_json(verb)

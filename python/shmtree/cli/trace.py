@@ -1,0 +1,243 @@
+"""Traces of channels: when each message was put and received, by whom, for viewers of Chrome's trace format.
+
+The format is https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, as torch.profiler writes
+it: the same time base, so that the events of both can stand in one file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TextIO
+
+from .. import _core
+from .._ipc.observer import observe
+from ..errors import Error
+from . import tables
+
+_PAUSE_S = 0.001  # between looks that find nothing
+_MOST_AT_ONCE = 4096
+_MOST_MESSAGES = 1_000_000  # of a trace: viewers do not show more
+_DURATION_NS = 1_000  # of an event; what is stored is when it took place
+_COUNTER_NS = 100_000  # between two numbers of queued messages
+_BASE_S = 7_889_238  # times count from the last multiple of it, as those of torch.profiler
+
+
+class Times(NamedTuple):
+    """When a message was put and received, by the monotonic clock."""
+
+    ticket: int
+    put_ns: int
+    put_pid: int
+    put_thread: int
+    got_ns: int  #: 0: it was not received
+    got_pid: int
+    got_thread: int
+
+
+class Traced(NamedTuple):
+    """A channel, and what was seen of it."""
+
+    name: str
+    older: list[tuple[int, int]]  #: (ns, messages): so many that were there before were still there then
+    times: list[Times]
+    missed: int
+
+
+class _Tap:
+    def __init__(self, arena: dict[str, Any], channel: dict[str, Any], name: str) -> None:
+        self.name = name
+        self._channel = _core.Channel.open(_core.open_arena(bytes.fromhex(arena["uuid"])), channel["block"])
+        self._gone, older = self._counts()
+        self._older = [(time.monotonic_ns(), older)]
+        self._tap = _core.Tap(self._channel, times_only=True)
+        self.times: list[Times] = []
+
+    def _counts(self) -> tuple[int, int]:
+        """The messages that were received or dropped, and those that never were: what came back counts as received."""
+        stats = self._channel.stats()
+        gone = stats["received"] + stats["dropped"]
+        return gone, stats["put"] - gone
+
+    def _count_older(self) -> None:
+        """The tap has no times of the messages that were put before it came. They go before the others."""
+        left = max(self._older[0][1] - (self._counts()[0] - self._gone), 0)
+        if left < self._older[-1][1]:
+            self._older.append((time.monotonic_ns(), left))
+
+    def look(self, also_queued: bool = False) -> bool:
+        """Whether there was anything."""
+        if self._older[-1][1]:
+            self._count_older()
+        seen = self._tap.take_times(_MOST_AT_ONCE, also_queued)
+        self.times += map(Times._make, seen)
+        return bool(seen)
+
+    @property
+    def is_over(self) -> bool:
+        return self._tap.is_over
+
+    def stop(self) -> None:
+        self._tap.stop()
+
+    def close(self) -> Traced:
+        self._tap.close()
+        return Traced(self.name, self._older, self.times, self._tap.missed)
+
+
+def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, Any], str]]:
+    """Yields the named channels, or all. FileNotFoundError for an unknown name; Error for an unreadable one."""
+    left = set(names)
+    for arena in observe()["arenas"]:
+        for name in left & set(arena["names"]) if arena["refused"] else ():
+            raise Error(f"the name {name!r}: {arena['refused']}")
+        for number, channel in enumerate(arena.get("channels", ())):
+            if channel["refused"] is None and (not names or left & set(channel["names"])):
+                left -= set(channel["names"])
+                yield arena, channel, tables.channel_label(arena, number)
+    if left:
+        raise FileNotFoundError(f"no channel is called {' or '.join(map(repr, sorted(left)))}")
+
+
+def trace(
+    names: Sequence[str],
+    ready: Callable[[int, list[str]], None],
+    should_stop: Callable[[], bool],
+) -> list[Traced]:
+    """Looks at channels until `should_stop`, or until all of them have ended.
+
+    `ready` is told how many are looked at, and why others are not. A channel that has a name, and cannot be looked at,
+    is an error.
+    """
+    taps: list[_Tap] = []
+    refused: list[str] = []
+    try:
+        for arena, channel, name in _chosen(names):
+            try:
+                taps.append(_Tap(arena, channel, name))
+            except (OSError, ValueError, Error) as error:
+                if names:
+                    raise
+                refused.append(f"{name}: {error}")
+        ready(len(taps), refused)
+        while not should_stop() and not all(tap.is_over for tap in taps):
+            any_seen = [tap.look() for tap in taps]
+            if not any(any_seen):
+                time.sleep(_PAUSE_S)
+            if sum(len(tap.times) for tap in taps) >= _MOST_MESSAGES:
+                break
+        for tap in taps:
+            tap.stop()
+            while tap.look(also_queued=True):
+                pass
+    finally:
+        traced = [tap.close() for tap in taps]
+    return traced
+
+
+# --- As events
+
+
+def _microseconds(ns: int) -> float:
+    return ns / 1000
+
+
+class _Thread:
+    """What is shown of a thread: puts and receipts, one after the other, each for a moment."""
+
+    def __init__(self, pid: int, thread: int) -> None:
+        self._where = {"pid": pid, "tid": thread}
+        self._slices: list[tuple[int, str, Traced, int, int]] = []
+
+    def add(self, ns: int, what: str, channel: Traced, ticket: int, flow: int) -> None:
+        self._slices.append((ns, what, channel, ticket, flow))
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        self._slices.sort(key=lambda each: each[0])
+        begins: list[int] = []
+        for each in self._slices:  # several messages of one call have the same time
+            begins.append(max(each[0], begins[-1] + 1) if begins else each[0])
+        for number, (_, what, channel, ticket, flow) in enumerate(self._slices):
+            begin = begins[number]
+            end = min([begin + _DURATION_NS, *begins[number + 1 : number + 2]])
+            ts = _microseconds(begin)
+            args = {"channel": channel.name, "ticket": ticket}
+            yield {"ph": "X", "cat": "shmtree", "name": f"{what} {channel.name}", **self._where, "ts": ts,
+                   "dur": _microseconds(end - begin), "args": args}  # fmt: skip
+            if flow:
+                ends = {"ph": "s"} if what == "put" else {"ph": "f", "bp": "e"}
+                yield {**ends, "cat": "shmtree", "name": "message", "id": flow, **self._where, "ts": ts}
+
+
+def _threads(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, int], _Thread]:
+    threads: dict[tuple[int, int], _Thread] = {}
+    flow = 0
+    for channel in channels:
+        for one in channel.times:
+            flow += 1
+            ends = [("put", one.put_ns, one.put_pid, one.put_thread), ("get", one.got_ns, one.got_pid, one.got_thread)]
+            for what, ns, pid, thread in ends:
+                if ns:
+                    where = threads.setdefault((pid, thread), _Thread(pid, thread))
+                    where.add(since_base_ns + ns, what, channel, one.ticket, flow if one.got_ns else 0)
+    return threads
+
+
+def _counters(channel: Traced, since_base_ns: int) -> Iterator[dict[str, Any]]:
+    """How many messages were queued, as they came and went."""
+    changes = [(one.put_ns, 1) for one in channel.times] + [(one.got_ns, -1) for one in channel.times if one.got_ns]
+    changes += [(ns, left - before) for (_, before), (ns, left) in itertools.pairwise(channel.older)]
+    changes.sort()
+    queued, shown = channel.older[0][1], -_COUNTER_NS
+    for number, (ns, change) in enumerate(changes):
+        queued += change
+        if ns - shown >= _COUNTER_NS or number == len(changes) - 1:
+            shown = ns
+            yield {"ph": "C", "cat": "shmtree", "name": f"{channel.name} queued", "pid": 0,
+                   "ts": _microseconds(since_base_ns + ns), "args": {"messages": max(queued, 0)}}  # fmt: skip
+
+
+def _named(kind: str, pid: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": f"{kind}_name", "pid": pid, "tid": thread, "args": {"name": name}}
+
+
+def _process_name(pid: int) -> str | None:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read().decode(errors="replace").split("\0")
+    except OSError:
+        return None
+    return tables.printable(" ".join(words[:3]).strip()) or None
+
+
+def _events(channels: list[Traced], since_base_ns: int) -> Iterator[dict[str, Any]]:
+    threads = _threads(channels, since_base_ns)
+    yield _named("process", 0, 0, "shmtree channels")
+    for pid in sorted({pid for pid, _ in threads}):
+        if (name := _process_name(pid)) is not None:
+            yield _named("process", pid, 0, name)
+    for channel in channels:
+        yield from _counters(channel, since_base_ns)
+    for each in threads.values():
+        yield from each.events()
+
+
+def write(channels: list[Traced], out: TextIO) -> None:
+    """As one JSON object, whose events stand on a line each. Times are microseconds since `baseTimeNanoseconds`."""
+    now_ns = time.time_ns()
+    base_ns = now_ns // (_BASE_S * 10**9) * (_BASE_S * 10**9)
+    head = {
+        "schemaVersion": 1,
+        "displayTimeUnit": "ns",
+        "baseTimeNanoseconds": base_ns,
+        "host_name": os.uname().nodename,
+    }
+    out.write(json.dumps(head)[:-1] + ', "traceEvents": [')
+    separator = "\n"
+    for event in _events(channels, now_ns - time.monotonic_ns() - base_ns):
+        out.write(separator + json.dumps(event))
+        separator = ",\n"
+    out.write("\n]}\n")

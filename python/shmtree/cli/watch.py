@@ -1,0 +1,249 @@
+"""Keeps the arenas that it watches, and writes down what lies in one when a process that takes part was killed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import resource
+import select
+import sys
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+from .. import _core
+from .._ipc.observer import Observer, is_of, messages, seen
+from .arguments import add_json, duration
+from .tables import label, who
+
+MOST_MESSAGES = 1000  # of each channel
+SPARE = 4  # descriptors that looks and dumps need
+
+_Dead = tuple[str, int, int]  # one that was killed: arena, slot, pid
+
+
+def _dead(arena: dict[str, Any], one: dict[str, Any]) -> _Dead:
+    return arena["uuid"], one["slot"], one["said_pid"]
+
+
+class Watch:
+    """Looks, and has what it saw last; keeps a descriptor of each arena, and with it the memory of one that all left.
+
+    A dump is a file that its user alone can read: JSON with `time`, `killed` (what each did before: `waits`, `sending`,
+    `receiving`, `held`, `locks`), `arena` as it was found, queued messages described, and `before`, the same at the
+    look before, `seconds` earlier. Close it, or let it go, to let go of the arenas. `trouble` says what it could not
+    do at the last look: watch, for want of descriptors or since an arena is of another version, or write, as of a disk
+    that is full.
+    """
+
+    def __init__(self, directory: str, names: Iterable[str] = ()) -> None:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        self.trouble = ""
+        self._directory = directory
+        self._names = tuple(names)
+        self._observer = Observer()
+        self._kept: dict[str, int] = {}  # descriptors, by uuid
+        self._before: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._told: set[_Dead] = set()  # the dead of whom there is a dump, until somebody has cleaned up
+        self._processes: dict[int, int] = {}  # descriptors that are readable once the process has ended
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def look(self) -> Iterator[tuple[str, list[int]]]:
+        """Looks once; the path of each dump that it wrote, and who was killed."""
+        now = time.monotonic()
+        self.trouble = ""
+        try:
+            looked = seen(self._observer.look())["arenas"]
+        except OSError as error:
+            self.trouble = str(error)
+            return
+        watched = [arena for arena in looked if self._is_watched(arena)]
+        arenas = [arena for arena in watched if not arena["refused"]]
+        for arena in watched:
+            if arena["refused"]:
+                self.trouble = f"arena {label(arena)} is not watched: {arena['refused']}"
+        owed = yield from self._dumps(arenas, now)
+        before = {arena["uuid"]: (now, arena) for arena in arenas}
+        self._before = before | {uuid: self._before[uuid] for uuid in owed & self._before.keys()}
+        self._let_go(arenas, owed)
+        with _spare_descriptors():
+            for arena in arenas:
+                self._keep(arena)
+            self._follow(arenas)
+
+    def _dumps(self, arenas: list[dict[str, Any]], now: float) -> Generator[tuple[str, list[int]], None, set[str]]:
+        """Returns the arenas whose dump could not be written: the next look tries again."""
+        told: set[_Dead] = set()
+        owed: set[str] = set()
+        for arena in arenas:
+            killed = [one for one in arena["participants"] if not one["alive"] and not one["leaving"]]
+            new = [one for one in killed if _dead(arena, one) not in self._told]
+            told |= {_dead(arena, one) for one in killed if one not in new}
+            if not new:
+                continue
+            try:
+                yield self._dump(arena, new, now), [one["said_pid"] for one in new]
+                told |= {_dead(arena, one) for one in new}
+            except OSError as error:
+                owed.add(arena["uuid"])
+                self.trouble = f"nothing can be written to {self._directory}: {error.strerror}"
+        self._told = told
+        return owed
+
+    def wait(self, seconds: float) -> None:
+        """Until a process that takes part has ended, or so long."""
+        poll = select.poll()
+        for fd in self._processes.values():
+            poll.register(fd, select.POLLIN)
+        ended = [fd for fd, _ in poll.poll(seconds * 1000)]
+        for pid in [pid for pid, fd in self._processes.items() if fd in ended]:
+            os.close(self._processes.pop(pid))
+
+    def close(self) -> None:
+        for fd in (*self._kept.values(), *self._processes.values()):
+            os.close(fd)
+        self._kept, self._processes = {}, {}
+
+    def _is_watched(self, arena: dict[str, Any]) -> bool:
+        return arena["uuid"] in self._kept or not self._names or any(is_of(arena, name) for name in self._names)
+
+    def _keep(self, arena: dict[str, Any]) -> None:
+        for opener in arena["openers"] if arena["uuid"] not in self._kept else ():
+            if opener["read_only"]:
+                continue
+            try:
+                uuid = bytes.fromhex(arena["uuid"])
+                self._kept[arena["uuid"]] = _core.open_arena_for_reading(uuid, opener["pid"], opener["fd"])
+                return
+            except OSError as error:  # it ended meanwhile, or else
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self.trouble = f"arena {arena['uuid'][:8]} is not kept for after its last process: {error.strerror}"
+
+    def _let_go(self, arenas: list[dict[str, Any]], owed: set[str]) -> None:
+        """Closes the descriptors of arenas that no process uses any more, once every death in them has a dump.
+
+        The kernel closes a killed process's descriptors before it releases the lock that marks it as alive, so an
+        arena is also kept while a participant is alive.
+        """
+        alone = [
+            arena["uuid"]
+            for arena in arenas
+            if all(each["read_only"] for each in arena["openers"])
+            and not any(one["alive"] for one in arena["participants"])
+        ]
+        there = {arena["uuid"] for arena in arenas}
+        for uuid in [uuid for uuid in self._kept if (uuid in alone and uuid not in owed) or uuid not in there]:
+            os.close(self._kept.pop(uuid))
+            self._before.pop(uuid, None)
+
+    def _follow(self, arenas: list[dict[str, Any]]) -> None:
+        living = {one["pid"] for arena in arenas for one in arena["participants"] if one["alive"] and one["pid"]}
+        for pid in self._processes.keys() - living:
+            os.close(self._processes.pop(pid))
+        for pid in living - self._processes.keys():
+            with contextlib.suppress(OSError):  # it has ended, or there are no more descriptors: looks find it later
+                self._processes[pid] = os.pidfd_open(pid)
+
+    def _dump(self, arena: dict[str, Any], killed: list[dict[str, Any]], now: float) -> str:
+        for channel in arena["channels"]:
+            if channel["refused"] is None:
+                with contextlib.suppress(FileNotFoundError):
+                    channel["messages"] = messages(arena, channel, MOST_MESSAGES)
+        at, before = self._before.get(arena["uuid"], (now, arena))
+        content = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "killed": [_last_of(one, arena, before) for one in killed],
+            "seconds": now - at,
+            "arena": arena,
+            "before": before,
+        }
+        path = os.path.join(self._directory, f"{arena['uuid'][:8]}-{killed[0]['said_pid']}-{time.time_ns()}.json")
+        _write(path, json.dumps(content, indent=1))
+        return path
+
+
+@contextlib.contextmanager
+def _spare_descriptors() -> Iterator[None]:
+    """What is opened within leaves some for later."""
+    held: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while len(held) < SPARE:
+                held.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
+    """What a process that was killed did, as far as the arena and the look before it tell."""
+    was = next((each for each in before["participants"] if _dead(before, each) == _dead(arena, one)), one)
+    pids = {was["pid"], one["said_pid"]} - {0}
+    ends = {
+        word: [
+            each["name"] if each["name"] is not None else number
+            for number, each in enumerate(before["channels"])
+            if each["refused"] is None and pids & set(each[key])
+        ]
+        for word, key in (("sending", "sender_pids"), ("receiving", "receiver_pids"))
+    }
+    locks = [
+        f"the {end}s of {each['name'] if each['name'] is not None else number}"
+        for number, each in enumerate(arena["channels"])
+        for end in ("sender", "receiver")
+        if each["refused"] is None and each[f"{end}_locked_by"] is not None and each[f"{end}_locked_by"] in pids
+    ]
+    return {
+        "pid": was["pid"] or one["said_pid"],
+        "waits": one["waits"],
+        **ends,
+        "held": [each for each in before["holders"] if each["pid"] in pids],
+        "locks": locks,
+    }
+
+
+def _write(path: str, text: str) -> None:
+    """All of it or nothing, for its user alone."""
+    part = path + ".part"
+    with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError:
+            os.unlink(part)
+            raise
+    os.rename(part, path)
+
+
+def _run_watch(options: argparse.Namespace) -> int:
+    # It keeps a descriptor of each arena and of each process, however many there are.
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    watch, trouble = Watch(options.dump, options.names), ""
+    is_first = True
+    while True:
+        for path, pids in watch.look():
+            words = f"{who(pids)} {'was' if len(pids) == 1 else 'were'} killed: {path}"
+            print(json.dumps({"dump": path, "killed": pids}) if options.json else words, flush=True)
+        if watch.trouble not in ("", trouble):
+            print(f"shmtree: {watch.trouble}", file=sys.stderr)
+        trouble = watch.trouble
+        if is_first:
+            print(json.dumps({"watching": len(watch)}) if options.json else f"watching {len(watch)}", flush=True)
+        is_first = False
+        watch.wait(options.interval)
+
+
+def add_to(verbs: Any) -> None:
+    verb = verbs.add_parser("watch", help="writes a file for each arena in which somebody was killed")
+    verb.add_argument("--dump", metavar="DIR", required=True, help="where to write; made, if it is not there")
+    verb.add_argument("names", metavar="PID|NAME", nargs="*", help="only what these have, or are of (everything)")
+    verb.add_argument("--interval", type=duration, default=0.2, help="seconds between looks (%(default)s)")
+    verb.set_defaults(run=_run_watch)
+    add_json(verb)

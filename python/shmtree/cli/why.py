@@ -1,0 +1,313 @@
+"""Who waits for whom: what an observer saw twice, as a graph of processes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from .._ipc.observer import Observer, is_of, seen, users
+from . import tables
+from .arguments import add_json
+
+BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both looks is not one that was about to end
+_CLOCK_S = 0.02  # by which the clocks of waits and looks may differ
+MOST_STACKS = 16
+STACK_SECONDS = 10.0
+
+
+class Wait(NamedTuple):
+    """A thread of a process, and the processes of which any could end its wait."""
+
+    pid: int
+    thread: int
+    what: str
+    at: str
+    channel: str | int | None
+    arena: str
+    block: int
+    seconds: float
+    for_pids: tuple[int, ...]
+    never_used: tuple[int, ...] = ()  #: those of them that have the end and never used it: nobody has
+
+    @property
+    def key(self) -> tuple[int, int, str, str, int]:
+        return self.pid, self.thread, self.what, self.arena, self.block
+
+
+def _can_go_on(what: str, channel: dict[str, Any]) -> bool:
+    """Whether what is waited for is there: the sleeper has not been woken yet."""
+    if what == "message":
+        return bool(channel["queued"])
+    has_bytes = not channel["max_bytes"] or channel["queued_bytes"] == 0
+    return what == "room" and has_bytes and (not channel["limit"] or channel["queued"] < channel["limit"])
+
+
+def _awaited_side(wait: dict[str, Any]) -> str:
+    return "sender" if wait["what"] == "message" else "receiver"
+
+
+def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
+    """The processes of which any could end the wait. Of an end, its users; those that have it, where it has none."""
+    if wait["what"] == "lock":
+        return [] if wait["lock_owner"] is None else [wait["lock_owner"]]
+    holders = [holder["pid"] for holder in arena["holders"]] if wait["what"] == "memory" else []
+    for channel in arena["channels"]:
+        if channel["block"] == wait["block"] and not channel["refused"]:
+            side = _awaited_side(wait)
+            arriving = [0] if channel[f"{side}s_on_their_way"] else []  # with whoever it is going to
+            return [*holders, *(users(channel, side) or channel[f"{side}_pids"]), *arriving]
+    for thing in (*arena["latests"], *arena["broadcasts"]):
+        if thing["block"] == wait["block"] and not thing["refused"]:
+            if wait["what"] in ("message", "newer version"):
+                return list(thing["publishers"])
+            return _slowest(thing["subscribers"])
+    return holders
+
+
+def _unused(channel: dict[str, Any], wait: dict[str, Any]) -> list[int]:
+    """Those that have the end which could end the wait, where none of them has used it."""
+    side = _awaited_side(wait)
+    unused: list[int] = channel[f"{side}s_unused"]
+    return [] if wait["what"] == "lock" or users(channel, side) else unused
+
+
+def _slowest(subscribers: list[dict[str, Any]]) -> list[int]:
+    """Those that a Broadcast's put waits for."""
+    blocking = [each for each in subscribers if each["blocks"] and each["pid"] is not None]
+    most = max((each["behind"] for each in blocking), default=0)
+    return [each["pid"] for each in blocking if each["behind"] == most]
+
+
+def _waits(look: dict[str, Any]) -> Iterator[Wait]:
+    for arena in look["arenas"]:
+        channels = {each["block"]: each for each in arena.get("channels", ()) if not each["refused"]}
+        for one in arena.get("participants", ()):
+            for wait in one["waits"] if one["alive"] else ():
+                channel = channels.get(wait["block"])
+                if channel is not None and _can_go_on(wait["what"], channel):
+                    continue
+                pids = tuple(pid for pid in dict.fromkeys(_awaited(arena, wait)) if pid != one["pid"])
+                unused = () if channel is None else _unused(channel, wait)
+                at = wait["at"] if wait["what"] != "lock" else "a lock"
+                yield Wait(
+                    one["pid"],
+                    wait["thread"],
+                    wait["what"],
+                    at,
+                    wait["channel"],
+                    arena["uuid"],
+                    wait["block"],
+                    wait["seconds"],
+                    pids,
+                    tuple(pid for pid in pids if pid in unused),
+                )
+
+
+def _stuck(waits: list[Wait]) -> dict[int, set[int]]:
+    """The processes that wait for each other alone, and for whom: nobody outside can end any of their waits."""
+    edges: dict[int, set[int]] = {}
+    free: set[int] = set()
+    for wait in waits:
+        edges.setdefault(wait.pid, set()).update(wait.for_pids)
+        if not wait.for_pids or 0 in wait.for_pids or wait.pid == 0:
+            free.add(wait.pid)
+    while True:
+        free |= {pid for pid, others in edges.items() if not others <= edges.keys() - free}
+        if not free & edges.keys():
+            return edges
+        for pid in free:
+            edges.pop(pid, None)
+
+
+def _reached(edges: dict[int, set[int]], start: int) -> set[int]:
+    seen: set[int] = set()
+    left = [start]
+    while left:
+        for other in edges.get(left.pop(), ()):
+            if other not in seen:
+                seen.add(other)
+                left.append(other)
+    return seen
+
+
+def _cycles(edges: dict[int, set[int]]) -> list[set[int]]:
+    reached = {pid: _reached(edges, pid) for pid in edges}
+    cycles: list[set[int]] = []
+    for pid in sorted(edges):
+        cycle = {other for other in reached[pid] if pid in reached[other]}
+        if cycle and cycle not in cycles:
+            cycles.append(cycle)
+    return cycles
+
+
+def _deadlock(cycle: set[int], waits: list[Wait]) -> dict[str, Any]:
+    within = [wait for wait in waits if wait.pid in cycle and cycle & set(wait.for_pids)]
+    channels = dict.fromkeys(wait.channel for wait in within if wait.channel is not None)
+    return {
+        "pids": sorted(cycle),
+        "channels": list(channels),
+        "places": list(dict.fromkeys(wait.at for wait in within)),
+        "seconds": min(wait.seconds for wait in within),
+    }
+
+
+def _locks(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Locks that a stopped process has."""
+    for arena in look["arenas"]:
+        stopped = {one["pid"] for one in arena.get("participants", ()) if one["stopped"]}
+        if arena.get("locked_by") in stopped:
+            yield {"pid": arena["locked_by"], "of": f"arena {tables.label(arena)}"}
+        for number, channel in enumerate(arena.get("channels", ())):
+            for end in ("sender", "receiver"):
+                if channel.get(f"{end}_locked_by") in stopped:
+                    of = f"the {end}s of channel {tables.channel_label(arena, number)}"
+                    yield {"pid": channel[f"{end}_locked_by"], "of": of}
+
+
+def _check_known(look: dict[str, Any], what: str) -> None:
+    for arena in look["arenas"]:
+        pids = {one["pid"] for one in (*arena["openers"], *arena.get("participants", ()))}
+        if what.isdecimal() and int(what) in pids:
+            return
+        if any(what in channel["names"] for channel in arena.get("channels", ())):
+            return
+        if arena["refused"] and is_of(arena, what):
+            return
+    raise FileNotFoundError(f"no process in sight that has an arena, and no channel, is {what!r}")
+
+
+def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
+    """The waits of a process, or at a channel, and those that they depend on."""
+    start = {
+        pid
+        for arena in look["arenas"]
+        for channel in arena.get("channels", ())
+        if what in channel["names"] and not channel["refused"]
+        for pid in (*channel["sender_pids"], *channel["receiver_pids"])
+    }
+    if what.isdecimal():
+        start.add(int(what))
+    edges: dict[int, set[int]] = {}
+    for wait in waits:
+        edges.setdefault(wait.pid, set()).update(wait.for_pids)
+    wanted = start.union(*(_reached(edges, pid) for pid in start)) if start else start
+    return [wait for wait in waits if wait.pid in wanted]
+
+
+def _refused(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yields arenas and channels that could not be read."""
+    for arena in look["arenas"]:
+        pids = [opener["pid"] for opener in arena["openers"]]
+        if arena["refused"]:
+            yield {"what": f"arena {tables.label(arena)}", "pids": pids, "reason": arena["refused"]}
+        for number, channel in enumerate(arena.get("channels", ())):
+            if channel["refused"]:
+                what = f"channel {tables.channel_label(arena, number)}"
+                yield {"what": what, "pids": pids, "reason": channel["refused"]}
+
+
+def _stack(pid: int, program: str) -> str:
+    command = [program, "dump", "--nonblocking", "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=STACK_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        return f"py-spy had not ended after {STACK_SECONDS:.0f} s"
+    return (done.stdout if done.returncode == 0 else done.stderr).strip()
+
+
+def stacks(pids: Iterable[int]) -> dict[str, str]:
+    """What py-spy says of these processes, which are not stopped for it; nothing where it is not installed."""
+    program = shutil.which("py-spy")
+    if program is None:
+        return {}
+    return {str(pid): _stack(pid, program) for pid in list(pids)[:MOST_STACKS] if pid}
+
+
+def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str, Any]:
+    """Who waits for whom, as two looks in a row saw it. `what` is a pid or a channel's name; None: everybody.
+
+    `waits`: pid, thread, what, at, channel, arena, block, seconds, `for_pids` (any of these could end it), and of them
+    those that are `stopped` or `never_used` the end that nobody has used. `deadlocks`: pids, channels, places, seconds.
+    `locks` of stopped processes: pid, of. `refused`: arenas and channels that cannot be read, such as those of another
+    version (what, pids, reason); reported whatever `what` is. `stacks`: text by pid, where py-spy is installed.
+    Raises FileNotFoundError if `what` matches nothing, and OSError if this process has no file descriptors left.
+    """
+    observer = Observer()
+    before = {wait.key for wait in _waits(seen(observer.look()))}
+    began = time.monotonic()
+    time.sleep(seconds)
+    between = time.monotonic() - began - _CLOCK_S
+    look = seen(observer.look())
+    if what is not None:
+        _check_known(look, what)
+    lasting = [wait for wait in _waits(look) if wait.key in before and wait.seconds >= between]
+    chosen = lasting if what is None else _chosen(lasting, look, what)
+    stopped = {one["pid"] for arena in look["arenas"] for one in arena.get("participants", ()) if one["stopped"]}
+    pids = dict.fromkeys(pid for wait in chosen for pid in (wait.pid, *wait.for_pids))
+    deadlocks = [_deadlock(cycle, lasting) for cycle in _cycles(_stuck(lasting))]
+    return {
+        "waits": [
+            {
+                **wait._asdict(),
+                "for_pids": list(wait.for_pids),
+                "never_used": list(wait.never_used),
+                "stopped": sorted(stopped & set(wait.for_pids)),
+            }
+            for wait in chosen
+        ],
+        "deadlocks": [each for each in deadlocks if what is None or pids.keys() & set(each["pids"])],
+        "locks": [lock for lock in _locks(look) if what is None or lock["pid"] in pids],
+        "refused": list(_refused(look)),
+        "stacks": stacks(pids),
+    }
+
+
+def words(found: dict[str, Any]) -> str:
+    """The same for people."""
+    lines = []
+    for deadlock in found["deadlocks"]:
+        places = ", ".join(map(tables.printable, deadlock["places"]))
+        lines.append(
+            f"Deadlock: {tables.who(deadlock['pids'])} have waited for each other for"
+            f" {deadlock['seconds']:.1f} s, at {places}."
+        )
+    lines += [f"Process {lock['pid']} is stopped and has the lock of {lock['of']}." for lock in found["locks"]]
+    lines += [_wait_words(wait) for wait in found["waits"]]
+    for pid, stack in found["stacks"].items():
+        lines += ["", f"Python stack of {pid}:", *(f"  {line}" for line in stack.splitlines())]
+    nobody = f"Nobody has waited for longer than {BETWEEN_LOOKS} s. Who waits often, and briefly: see top."
+    lines = lines or [nobody]
+    lines += [
+        f"The waits at {each['what']} of {tables.who(each['pids'])} cannot be read: {each['reason']}."
+        for each in found["refused"]
+    ]
+    return "\n".join(lines)
+
+
+def _wait_words(wait: dict[str, Any]) -> str:
+    article = "a " if wait["what"] in ("message", "lock", "reservation", "newer version", "rate limit") else ""
+    at = f" at {tables.printable(wait['at'])}" if wait["what"] != "lock" else ""
+    peers = tables.who(wait["for_pids"]) if wait["for_pids"] else "nobody that is known"
+    peers += tables.which(wait["for_pids"], wait["never_used"], "has never used it", "have never used it")
+    peers += tables.which(wait["for_pids"], wait["stopped"], "is stopped", "are stopped")
+    return (
+        f"{tables.who([wait['pid']])} has waited {wait['seconds']:.1f} s{at} for {article}{wait['what']}, from {peers}."
+    )
+
+
+def _run_why(options: argparse.Namespace) -> int:
+    found = why(options.what)
+    print(json.dumps(found) if options.json else words(found))
+    return 0
+
+
+def add_to(verbs: Any) -> None:
+    verb = verbs.add_parser("why", help="who waits for whom, what for and since when; deadlocks; stacks by py-spy")
+    verb.add_argument("what", metavar="PID|CHANNEL", nargs="?", help="what depends on that (everybody)")
+    verb.set_defaults(run=_run_why)
+    add_json(verb)

@@ -1,0 +1,240 @@
+"""The few calls of the CUDA driver that handing device memory over, and registering host memory, takes.
+
+Nothing here is loaded before the first call, and nothing is linked: a machine without a driver has one clear error.
+Every call pushes the device's primary context, the one that torch, CuPy and Numba use, and pops it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
+from typing import Any
+
+from ..errors import DeviceError
+
+NOT_INITIALIZED = 3
+NOT_READY = 600
+
+_EVENT_DISABLE_TIMING, _EVENT_INTERPROCESS = 2, 4
+_REGISTER_PORTABLE = 1
+_LAZY_PEER_ACCESS = 1
+_POINTER_DEVICE_ORDINAL = 9
+
+_HANDLE_BYTES = 64
+
+
+class _Handle(ctypes.Structure):
+    """What the driver names memory, or an event, by in another process. It is passed by value."""
+
+    _fields_ = [("bytes", c_ubyte * _HANDLE_BYTES)]
+
+
+#: Names as the library exports them, with their arguments; all return a code.
+_SIGNATURES: dict[str, list[Any]] = {
+    "cuInit": [c_uint],
+    "cuGetErrorName": [c_int, ctypes.POINTER(c_char_p)],
+    "cuDeviceGetCount": [ctypes.POINTER(c_int)],
+    "cuDeviceGet": [ctypes.POINTER(c_int), c_int],
+    "cuDeviceGetUuid_v2": [c_void_p, c_int],
+    "cuDevicePrimaryCtxRetain": [ctypes.POINTER(c_void_p), c_int],
+    "cuCtxPushCurrent_v2": [c_void_p],
+    "cuCtxPopCurrent_v2": [ctypes.POINTER(c_void_p)],
+    "cuPointerGetAttribute": [c_void_p, c_int, c_uint64],
+    "cuMemGetAddressRange_v2": [ctypes.POINTER(c_uint64), ctypes.POINTER(c_size_t), c_uint64],
+    "cuIpcGetMemHandle": [ctypes.POINTER(_Handle), c_uint64],
+    "cuIpcOpenMemHandle_v2": [ctypes.POINTER(c_uint64), _Handle, c_uint],
+    "cuIpcCloseMemHandle": [c_uint64],
+    "cuIpcGetEventHandle": [ctypes.POINTER(_Handle), c_void_p],
+    "cuIpcOpenEventHandle": [ctypes.POINTER(c_void_p), _Handle],
+    "cuEventCreate": [ctypes.POINTER(c_void_p), c_uint],
+    "cuEventRecord": [c_void_p, c_void_p],
+    "cuEventQuery": [c_void_p],
+    "cuEventSynchronize": [c_void_p],
+    "cuEventDestroy_v2": [c_void_p],
+    "cuStreamWaitEvent": [c_void_p, c_void_p, c_uint],
+    "cuMemHostRegister_v2": [c_void_p, c_size_t, c_uint],
+    "cuMemHostUnregister": [c_void_p],
+}
+
+
+class Driver:
+    """The driver as this process has it; see `driver`."""
+
+    def __init__(self) -> None:
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise DeviceError(f"there is no CUDA driver in this process: {error}") from None
+        try:
+            for name, arguments in _SIGNATURES.items():
+                getattr(self._library, name).argtypes = arguments
+        except AttributeError as error:
+            raise DeviceError(f"the CUDA driver is older than 11.4: {error}") from None
+        self._contexts: dict[int, c_void_p] = {}
+        self._call("cuInit", 0)
+        count = c_int()
+        self._call("cuDeviceGetCount", byref(count))
+        self._uuids = [self._read_uuid(device) for device in range(count.value)]
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code != 0:
+            raise DeviceError(self._explain(name, code), code=code)
+
+    def _explain(self, name: str, code: int) -> str:
+        text = c_char_p()
+        self._library.cuGetErrorName(code, byref(text))
+        said = f"{name} said {(text.value or b'an unknown error').decode()} ({code})"
+        if code == NOT_INITIALIZED:
+            said += "; a process forked from one that used CUDA cannot use it: start it with spawn"
+        return said
+
+    def _read_uuid(self, device: int) -> bytes:
+        found, uuid = c_int(), (c_ubyte * 16)()
+        self._call("cuDeviceGet", byref(found), device)
+        self._call("cuDeviceGetUuid_v2", uuid, found)
+        return bytes(uuid)
+
+    # --- devices ------------------------------------------------------------------------------------------------------
+
+    def uuid(self, device: int) -> bytes:
+        """Which device that number is in this process; the numbers of two processes need not agree."""
+        return self._uuids[device]
+
+    def device_with(self, uuid: bytes) -> int:
+        if uuid not in self._uuids:
+            raise DeviceError(
+                f"the memory is on the CUDA device {format_uuid(uuid)}, which this process does not see "
+                f"(it sees {', '.join(map(format_uuid, self._uuids)) or 'none'}; CUDA_VISIBLE_DEVICES says which)"
+            )
+        return self._uuids.index(uuid)
+
+    @contextlib.contextmanager
+    def on(self, device: int) -> Iterator[None]:
+        """The device's primary context is this thread's current one."""
+        if device not in self._contexts:
+            found, context = c_int(), c_void_p()
+            self._call("cuDeviceGet", byref(found), device)
+            self._call("cuDevicePrimaryCtxRetain", byref(context), found)
+            self._contexts[device] = context
+        self._call("cuCtxPushCurrent_v2", self._contexts[device])
+        try:
+            yield
+        finally:
+            self._library.cuCtxPopCurrent_v2(byref(c_void_p()))
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def device_of(self, pointer: int) -> int:
+        device = c_int(-1)
+        self._call("cuPointerGetAttribute", byref(device), _POINTER_DEVICE_ORDINAL, pointer)
+        return device.value
+
+    def allocation_of(self, pointer: int) -> tuple[int, int]:
+        """Where the allocation that has this address begins, and its size."""
+        base, size = c_uint64(), c_size_t()
+        self._call("cuMemGetAddressRange_v2", byref(base), byref(size), pointer)
+        return base.value, size.value
+
+    def memory_handle(self, base: int) -> bytes:
+        handle = _Handle()
+        self._call("cuIpcGetMemHandle", byref(handle), base)
+        return bytes(handle.bytes)
+
+    def open_memory(self, handle: bytes) -> int:
+        base = c_uint64()
+        self._call("cuIpcOpenMemHandle_v2", byref(base), _Handle.from_buffer_copy(handle), _LAZY_PEER_ACCESS)
+        return base.value
+
+    def close_memory(self, base: int) -> None:
+        self._call("cuIpcCloseMemHandle", base)
+
+    # --- events and streams; a stream is the driver's, 0 the default one ----------------------------------------------
+
+    def record(self, stream: int, shared: bool = False) -> int:
+        """A new event, which passes when what is in the stream now is done."""
+        event = c_void_p()
+        flags = _EVENT_DISABLE_TIMING | (_EVENT_INTERPROCESS if shared else 0)
+        self._call("cuEventCreate", byref(event), flags)
+        made = event.value or 0
+        try:
+            self._call("cuEventRecord", made, stream)
+        except DeviceError:
+            self.destroy_event(made)
+            raise
+        return made
+
+    def event_handle(self, event: int) -> bytes:
+        handle = _Handle()
+        self._call("cuIpcGetEventHandle", byref(handle), event)
+        return bytes(handle.bytes)
+
+    def open_event(self, handle: bytes) -> int:
+        event = c_void_p()
+        self._call("cuIpcOpenEventHandle", byref(event), _Handle.from_buffer_copy(handle))
+        return event.value or 0
+
+    def wait_in_stream(self, stream: int, event: int) -> None:
+        """What comes into the stream from now on waits for the event; the caller does not."""
+        self._call("cuStreamWaitEvent", stream, event, 0)
+
+    def has_passed(self, event: int) -> bool:
+        code = self._library.cuEventQuery(event)
+        if code == NOT_READY:
+            return False
+        if code != 0:
+            raise DeviceError(self._explain("cuEventQuery", code), code=code)
+        return True
+
+    def wait_for(self, event: int) -> None:
+        self._call("cuEventSynchronize", event)
+
+    def destroy_event(self, event: int) -> None:
+        self._call("cuEventDestroy_v2", event)
+
+    # --- host memory --------------------------------------------------------------------------------------------------
+
+    def register_host(self, address: int, nbytes: int) -> None:
+        """Pins these pages, for all contexts of the process."""
+        self._call("cuMemHostRegister_v2", address, nbytes, _REGISTER_PORTABLE)
+
+    def unregister_host(self, address: int) -> None:
+        self._call("cuMemHostUnregister", address)
+
+
+_driver: tuple[int, Driver] | None = None
+_lock = threading.Lock()
+
+
+def driver() -> Driver:
+    """The driver, loaded by the first call. DeviceError where there is none, and in a process forked from one with."""
+    global _driver
+    with _lock:
+        if _driver is None:
+            _driver = (os.getpid(), Driver())
+        pid, found = _driver
+    if pid != os.getpid():
+        raise DeviceError(f"CUDA was in use in process {pid}, which this one was forked from: start it with spawn")
+    return found
+
+
+def is_in_use() -> bool:
+    """Whether this very process has loaded the driver here."""
+    return _driver is not None and _driver[0] == os.getpid()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def format_uuid(uuid: bytes) -> str:
+    text = uuid.hex()
+    return "GPU-" + "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))

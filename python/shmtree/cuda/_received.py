@@ -1,0 +1,382 @@
+"""Device memory of other processes, from its receipt until the last tensor or array on it is gone.
+
+An allocation is opened once, however many messages have a part of it, and closed with its last user. Whoever drops the
+last view may have kernels reading it still, so an event is recorded then, and the memory is let go of when that has
+passed: looked at by the next that comes or goes, since a destructor must not wait.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import weakref
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _core
+from .._codec import checks, optional
+from .._process import lifetime
+from ..errors import CorruptMessage, DeviceError, PeerDied
+from . import _driver
+
+
+class _Who(NamedTuple):
+    """The process that sent it, and the token that says who uses it."""
+
+    uuid: bytes
+    block: int
+    identity: int
+    pid: int
+
+
+class _Where(NamedTuple):
+    """Bytes [first, first + nbytes) of an allocation; the event has passed when they are written."""
+
+    device: bytes
+    handle: bytes
+    first: int
+    nbytes: int
+    event: bytes
+
+
+class _Allocation:
+    """One that another process made, opened here."""
+
+    def __init__(self, driver: _driver.Driver, device: int, handle: bytes) -> None:
+        with driver.on(device):
+            self.base = driver.open_memory(handle)
+            self.nbytes = driver.allocation_of(self.base)[1]
+        self.device = device
+        self.users = 0
+
+
+_opened: dict[tuple[int, bytes], _Allocation] = {}
+_departed: deque[_Departure] = deque()
+_alive: weakref.WeakSet[Memory] = weakref.WeakSet()
+_lock = threading.Lock()  # a destructor may run while it is held, and only tries to take it
+
+
+def find_own(uuid: bytes, block: int) -> Any:
+    """What this process has lent with that token; `_sent` puts its own function here."""
+
+
+def has_opened(device: int, base: int) -> bool:
+    with _lock:
+        return any(known.base == base and known.device == device for known in _opened.values())
+
+
+class Memory:
+    """Bytes on a device, kept for this process while the object lives. Torch takes it for an array of bytes."""
+
+    def __init__(self, driver: _driver.Driver, device: int, where: _Where, lease: Any) -> None:
+        self.device = device
+        self.nbytes = where.nbytes
+        self._lease = lease
+        self._driver = driver
+        self._pid = os.getpid()
+        self._key = device, where.handle
+        self._allocation: _Allocation | None = None
+        with _lock:
+            allocation = _opened.get(self._key)
+            if allocation is None:
+                allocation = _opened[self._key] = _Allocation(driver, device, where.handle)
+            allocation.users += 1
+        self._allocation = allocation
+        _alive.add(self)
+        self.pointer = allocation.base + where.first
+        if where.first + where.nbytes > allocation.nbytes:
+            raise CorruptMessage("device memory of a message is not in the allocation it names")
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return _interface("|u1", (self.nbytes,), None, self.pointer, False)
+
+    def __del__(self) -> None:
+        if self._allocation is None or self._pid != os.getpid() or sys.is_finalizing():
+            return
+        _departed.append(_Departure(self._driver, self._key, self._allocation, self._lease))
+        settle()
+
+    def forget(self) -> None:
+        """In a forked child, which cannot use the memory, and does not keep it."""
+        self._lease = None
+
+
+class _Departure:
+    """What is let go of as soon as the device has done what it was told before."""
+
+    def __init__(self, driver: _driver.Driver, key: tuple[int, bytes], allocation: _Allocation, lease: Any) -> None:
+        self._driver = driver
+        self._key = key
+        self._allocation = allocation
+        self._lease = lease
+        self._event = 0
+        with contextlib.suppress(DeviceError):  # a stream that is being captured takes none: a later look tries again
+            self._record()
+
+    def _record(self) -> None:
+        with self._driver.on(self._allocation.device):
+            self._event = self._driver.record(current_stream(self._allocation.device))
+
+    def has_passed(self) -> bool:
+        try:
+            if self._event == 0:
+                self._record()
+            with self._driver.on(self._allocation.device):
+                return self._driver.has_passed(self._event)
+        except DeviceError:
+            return False
+
+    def wait(self) -> None:
+        with contextlib.suppress(DeviceError), self._driver.on(self._allocation.device):
+            self._driver.wait_for(self._event)
+
+    def end(self) -> None:
+        """Under the lock."""
+        self._allocation.users -= 1
+        is_last = self._allocation.users == 0
+        if is_last:
+            del _opened[self._key]
+        with contextlib.suppress(DeviceError), self._driver.on(self._allocation.device):
+            with contextlib.suppress(DeviceError):
+                self._driver.destroy_event(self._event)
+            if is_last:
+                self._driver.close_memory(self._allocation.base)
+        self._lease = None
+
+
+def settle() -> int:
+    """Lets go of what the device is done with; how many it is not done with. Never waits."""
+    if _lock.acquire(blocking=False):
+        try:
+            for _ in range(len(_departed)):
+                one = _departed[0]  # and stays there if the question fails
+                if one.has_passed():
+                    _departed.popleft()
+                    one.end()
+                else:
+                    _departed.rotate(-1)
+        finally:
+            _lock.release()
+    return len(_departed)
+
+
+def _at_exit() -> None:
+    for one in list(_departed):
+        one.wait()
+    settle()
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for memory in list(_alive):
+        memory.forget()
+    _opened.clear()
+    _departed.clear()
+
+
+def current_stream(device: int) -> int:
+    """Torch's current one, the default one without it."""
+    torch = _torch_with_cuda()
+    return 0 if torch is None else int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _torch_with_cuda() -> Any:
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.backends.cuda.is_built() else None
+
+
+# --- receiving --------------------------------------------------------------------------------------------------------
+
+
+def receive(about: tuple[Any, ...], sent_by: tuple[Any, ...] | None, place: tuple[Any, ...] | None) -> Any:
+    """Returns the tensor or array of a `DeviceLeaf`; `checks.device` has checked its parts.
+
+    PeerDied when the process that has the memory is gone, DeviceError when it cannot be used here.
+    """
+    settle()
+    if sent_by is None or place is None:
+        return build(about, None)
+    who, where = _Who(*sent_by), _Where(*place)
+    arena = _core.find_arena(who.uuid)
+    if arena is None:
+        raise CorruptMessage("device memory came without the channel that keeps it")
+    if who.identity == arena.identity:
+        return _receive_own(about, who)
+    check_fits(about, where.nbytes)
+    return build(about, _open(arena, who, where, about[0] == "array"))
+
+
+def _token(arena: _core.Arena, block: int) -> Any:
+    try:
+        return arena.open_array(block, 1, np.uint8, "C").base
+    except (ValueError, OverflowError, FileNotFoundError) as error:
+        raise CorruptMessage(f"the message lacks the token that keeps its device memory: {error}") from error
+
+
+def _open(arena: _core.Arena, who: _Who, where: _Where, is_array: bool) -> Memory:
+    _check_alive(arena, who)
+    # The message refers to the token, so it is there; from here on this process keeps it as well.
+    lease = _token(arena, who.block)
+    driver = _driver.driver()
+    device = driver.device_with(where.device)
+    try:
+        memory = Memory(driver, device, where, lease)
+        with driver.on(device):
+            event = driver.open_event(where.event)
+            try:
+                # An array says that it is ready in the default stream, see _interface.
+                for stream in {current_stream(device), 0} if is_array else {current_stream(device)}:
+                    driver.wait_in_stream(stream, event)
+            finally:
+                driver.destroy_event(event)  # what waits for it goes on waiting
+    except DeviceError:
+        _check_alive(arena, who)
+        raise
+    _check_alive(arena, who)  # it may have gone between the first look and the opening
+    return memory
+
+
+def _check_alive(arena: _core.Arena, who: _Who) -> None:
+    if arena.is_alive(who.identity):
+        return
+    error = PeerDied(f"process {who.pid} ended before its device memory was received, which went with it")
+    error.pids = (who.pid,)
+    raise error
+
+
+def _receive_own(about: Any, who: _Who) -> Any:
+    lent = find_own(who.uuid, who.block)
+    if lent is None:
+        raise CorruptMessage("device memory that this process is said to have sent was not")
+    driver = _driver.driver()
+    with driver.on(lent.device):
+        driver.wait_in_stream(current_stream(lent.device), lent.event)
+    torch = sys.modules.get("torch")
+    if (about[0] == "torch") != (torch is not None and isinstance(lent.owner, torch.Tensor)):
+        raise CorruptMessage("the message names device memory of this process as another kind")
+    return _finish(lent.owner.detach(), *about[5:]) if about[0] == "torch" else lent.owner
+
+
+# --- tensors and arrays -----------------------------------------------------------------------------------------------
+
+
+class DeviceArray:
+    """An array on a device, for whatever takes ``__cuda_array_interface__``: CuPy, Numba, torch.as_tensor.
+
+    The memory is another process's, which keeps it while this object, or what was made from it, lives.
+    """
+
+    def __init__(
+        self, memory: Memory | None, dtype: Any, first: int, shape: Any, strides: Any, read_only: bool
+    ) -> None:
+        self.dtype = np.dtype(dtype)
+        self.shape = tuple(shape)
+        self.strides = None if strides is None else tuple(strides)
+        self._memory = memory
+        self._first = first
+        self._read_only = read_only
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        pointer = 0 if self._memory is None else self._memory.pointer + self._first
+        return _interface(self.dtype.str, self.shape, self.strides, pointer, self._read_only)
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray of {self.dtype}, shape {self.shape}>"
+
+
+def _interface(typestr: str, shape: Any, strides: Any, pointer: int, read_only: bool) -> dict[str, Any]:
+    # Stream 1 is the default one, in which the sender's event is waited for.
+    data = (pointer, read_only)
+    return {"typestr": typestr, "shape": shape, "strides": strides, "data": data, "stream": 1, "version": 3}
+
+
+def build(about: Any, memory: Memory | None) -> Any:
+    """What was sent, on this memory; None where it has no bytes. CorruptMessage when it does not fit."""
+    checks.check_about(about)
+    check_fits(about, None if memory is None else memory.nbytes)
+    try:
+        kind, *rest = about
+        return _build_tensor(memory, *rest) if kind == "torch" else _build_array(memory, *rest)
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # RuntimeError: torch's own
+        raise CorruptMessage(f"device memory is not described as this version does: {error}") from None
+
+
+def _build_array(memory: Memory | None, typestr: str, first: int, shape: Any, strides: Any, read_only: bool) -> Any:
+    array = DeviceArray(memory, typestr, first, shape, strides, read_only)
+    if array.dtype.kind not in "biufc":
+        raise ValueError(f"a dtype {typestr!r}")
+    torch = _torch_with_cuda()
+    if torch is None or memory is None or read_only:  # torch has no read-only tensors
+        return array
+    return torch.as_tensor(array, device=f"cuda:{memory.device}")
+
+
+def check_fits(about: tuple[Any, ...], nbytes: int | None) -> None:
+    """Raises CorruptMessage unless `nbytes` of memory contain all elements; None is no memory."""
+    kind, dtype, first, shape, strides = about[:5]
+    if kind == "torch":
+        size = optional.torch_dtype(optional.imported_torch(False), dtype).itemsize
+        first, steps = first * size, tuple(step * size for step in strides)
+    else:
+        size = np.dtype(dtype).itemsize
+        steps = contiguous_steps(shape, size) if strides is None else strides
+    if 0 in shape:
+        return
+    low, high = extent(shape, steps, size)
+    if nbytes is None or first + low < 0 or first + high > nbytes:
+        raise CorruptMessage("a message has elements outside of its device memory")
+
+
+def contiguous_steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    steps = [itemsize] * len(shape)
+    for i in range(len(shape) - 1, 0, -1):
+        steps[i - 1] = steps[i] * shape[i]
+    return tuple(steps)
+
+
+def extent(shape: Any, steps: Any, itemsize: int) -> tuple[int, int]:
+    """Where the bytes of an array that is not empty begin and end, from its first element."""
+    reaches = [(count - 1) * step for count, step in zip(shape, steps, strict=True)]
+    return sum(min(0, reach) for reach in reaches), sum(max(0, reach) for reach in reaches) + itemsize
+
+
+def _build_tensor(
+    memory: Memory | None, name: str, first: int, shape: Any, strides: Any, requires_grad: bool, is_parameter: bool
+) -> Any:
+    import torch
+
+    dtype = optional.torch_dtype(torch, name)
+    if memory is None:
+        made = torch.empty_strided(shape, strides, dtype=dtype, device="cuda")
+    else:
+        made = on_storage(as_bytes(torch, memory), dtype, first, shape, strides)
+    return _finish(made, requires_grad, is_parameter)
+
+
+def as_bytes(torch: Any, memory: Memory) -> Any:
+    """A tensor of the memory's bytes; the memory lives as long as the storage of that."""
+    return torch.as_tensor(memory, device=f"cuda:{memory.device}")
+
+
+def on_storage(memory: Any, dtype: Any, first: int, shape: Any, strides: Any) -> Any:
+    """A tensor on the storage of another; `first` and `strides` count elements."""
+    return memory.new_empty(0, dtype=dtype).set_(memory.untyped_storage(), first, tuple(shape), tuple(strides))
+
+
+def _finish(tensor: Any, requires_grad: bool, is_parameter: bool) -> Any:
+    if is_parameter:
+        import torch
+
+        return torch.nn.Parameter(tensor, requires_grad=bool(requires_grad))
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+lifetime.before_end(_at_exit)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,239 @@
+"""Device memory on its way to other processes, and what they have not let go of yet.
+
+Nothing of it is copied. A message says where the memory is, and refers to a *token*: a small block of the channel's
+arena. Whoever receives the message holds the token for as long as it uses the memory, so the arena knows who does, also
+when they are killed. This process keeps the memory, with an event that receivers wait for on the device, until nobody
+else keeps the token: it looks at every later put, and at its exit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import _core
+from .._codec.device_leaf import DeviceLeaf
+from .._process import lifetime
+from ..errors import DeviceError
+from . import _driver, _received
+
+#: Seconds that a process which exits waits for others to let go of its memory.
+exit_timeout = 30.0
+
+_TOKEN_BYTES = 64
+_INVALID_VALUE = 1
+_LOOKS = 4  # at tokens sent before, for every one sent
+_STEP_S = 0.005
+
+
+class Source(NamedTuple):
+    """Memory to be sent."""
+
+    owner: Any  #: keeps it
+    pointer: int
+    nbytes: int
+    stream: int  #: in which it is being written
+    about: tuple[Any, ...]  #: what the receiver makes of it, see _received.build
+
+
+class Lent:
+    """Memory that others may be using."""
+
+    def __init__(self, source: Source, arena: _core.Arena, token: Any, device: int, event: int) -> None:
+        self.owner = source.owner
+        self.device = device
+        self.event = event
+        self._arena = arena
+        self._token = weakref.ref(token)  # alive while a put that has not ended refers to it
+        self._block = _core.block_of(token)
+        self._lease = token.base  # keeps the block
+
+    def is_out(self) -> bool:
+        return self._token() is not None or self._arena.is_shared(self._block)
+
+    def has_others(self) -> bool:
+        """Whether there is anybody who could let go of it."""
+        return self._arena.stats()["participants"] > 1
+
+    def forget(self) -> None:
+        driver = _driver.driver()
+        with contextlib.suppress(DeviceError), driver.on(self.device):
+            driver.destroy_event(self.event)
+
+
+_lent: OrderedDict[tuple[bytes, int], Lent] = OrderedDict()  # by arena and token, those looked at last at the end
+_of_parent: list[Any] = []
+_lock = threading.RLock()  # of `_lent`, never while something is waited for; what is freed under it may come here again
+
+
+def leaf_of(thing: Any, arena: _core.Arena) -> DeviceLeaf | None:
+    """What to send in place of a CUDA tensor or an array with ``__cuda_array_interface__``; None for other things.
+
+    DeviceError when its memory cannot be handed to another process.
+    """
+    torch = sys.modules.get("torch")
+    source = None
+    if torch is not None and isinstance(thing, torch.Tensor):
+        if thing.is_cuda:
+            source = _source_of_tensor(torch, thing)
+    else:
+        source = _source_of_array(thing)
+    return None if source is None else _lend(source, arena)
+
+
+def _source_of_tensor(torch: Any, tensor: Any) -> Source | None:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.__dict__ or tensor._backward_hooks:
+        return None
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return None
+    owner = tensor.detach().resolve_conj().resolve_neg()
+    stream = torch.cuda.current_stream(owner.device).cuda_stream
+    return source_of_storage(owner, stream, tensor.requires_grad, type(tensor) is torch.nn.Parameter)
+
+
+def source_of_storage(owner: Any, stream: int, requires_grad: bool, is_parameter: bool) -> Source:
+    """Of the whole storage that a tensor lies in, so that the place in it can be kept."""
+    storage = owner.untyped_storage()
+    dtype = str(owner.dtype).removeprefix("torch.")
+    place = (owner.storage_offset(), tuple(owner.shape), tuple(owner.stride()))
+    about = ("torch", dtype, *place, requires_grad, is_parameter)
+    return Source(owner, storage.data_ptr(), storage.nbytes(), stream, about)
+
+
+def _source_of_array(array: Any) -> Source | None:
+    if type(array).__module__.startswith("jax"):
+        return None  # JAX's arrays are to be JAX's again, which pickle makes them
+    try:
+        known = array.__cuda_array_interface__
+    except AttributeError:
+        return None
+    dtype = np.dtype(known["typestr"])
+    if known.get("mask") is not None or dtype.kind not in "biufc":
+        raise TypeError(f"a device array of {dtype} with a mask, or of no numbers, cannot be sent; a plain one can")
+    shape, (pointer, read_only) = tuple(known["shape"]), known["data"]
+    strides = known.get("strides")
+    low = high = 0
+    if 0 not in shape:
+        steps = strides if strides is not None else _received.contiguous_steps(shape, dtype.itemsize)
+        low, high = _received.extent(shape, steps, dtype.itemsize)
+    about = ("array", dtype.str, -low, shape, None if strides is None else tuple(strides), bool(read_only))
+    return Source(array, pointer + low, high - low, known.get("stream") or 0, about)
+
+
+def _lend(source: Source, arena: _core.Arena) -> DeviceLeaf:
+    look(_LOOKS)
+    if source.nbytes == 0:
+        return DeviceLeaf((source.about,))
+    driver = _driver.driver()
+    device = driver.device_of(source.pointer)
+    token = arena.new_array(_TOKEN_BYTES, np.uint8, "C", True, True)
+    block = _core.block_of(token)
+    with driver.on(device):
+        base, _ = driver.allocation_of(source.pointer)
+        if _received.has_opened(device, base):
+            raise DeviceError(
+                "this device memory was received from another process, which alone can hand it on: send a copy of it "
+                "(clone())"
+            )
+        handle = _handle_of(driver, base)
+        event = driver.record(source.stream, shared=True)
+        with _lock:  # from here on the event has an owner, whatever fails
+            _lent[arena.uuid, block] = Lent(source, arena, token, device, event)
+        event_handle = driver.event_handle(event)
+    who = (arena.uuid, block, arena.identity, os.getpid())
+    where = (driver.uuid(device), handle, source.pointer - base, source.nbytes, event_handle)
+    return DeviceLeaf((source.about, who, where, token))
+
+
+def _handle_of(driver: _driver.Driver, base: int) -> bytes:
+    try:
+        return driver.memory_handle(base)
+    except DeviceError as error:
+        if error.code != _INVALID_VALUE:
+            raise
+        raise DeviceError(
+            "the driver has no handle for this memory, because it was not allocated by cudaMalloc alone; with torch "
+            "that is so under PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or backend:cudaMallocAsync: leave "
+            f"these out in the process that sends ({error})",
+            code=error.code,
+        ) from None
+
+
+def own(uuid: bytes, block: int) -> Lent | None:
+    """What this process has lent with that token: it is received where it came from."""
+    with _lock:
+        return _lent.get((uuid, block))
+
+
+# --- getting it back --------------------------------------------------------------------------------------------------
+
+
+def look(most: int | None = None) -> int:
+    """Forgets what everyone has let go of, of the `most` that were not looked at for longest; how many are left."""
+    with _lock:
+        keys = list(itertools.islice(_lent, most))
+    for key in keys:
+        with _lock:
+            lent = _lent.get(key)
+        if lent is None:
+            continue
+        is_out = lent.is_out()
+        with _lock:
+            if _lent.get(key) is not lent:  # another thread looked, too
+                continue
+            if is_out:
+                _lent.move_to_end(key)
+            else:
+                del _lent[key]
+        if not is_out:
+            lent.forget()
+    return len(_lent)
+
+
+def wait(timeout: float | None, only_from_others: bool = False) -> bool:
+    """Whether everything was let go of in time; `only_from_others`: as far as there is anybody who could."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while look():
+        if only_from_others:
+            with _lock:
+                left = list(_lent.values())
+            if not any(lent.has_others() for lent in left):
+                return False
+        if end is not None and time.monotonic() >= end:
+            return False
+        time.sleep(_STEP_S)
+    return True
+
+
+def _at_exit() -> None:
+    if _lent and _driver.is_in_use():
+        wait(exit_timeout, only_from_others=True)
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+
+
+def _after_fork() -> None:
+    _lock.release()
+
+
+def _after_fork_in_child() -> None:
+    # The child neither frees the memory nor counts as one who uses it.
+    _of_parent.extend(lent.owner for lent in _lent.values())
+    _lent.clear()
+    _lock.release()
+
+
+_received.find_own = own
+lifetime.wait_at_end(_at_exit)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

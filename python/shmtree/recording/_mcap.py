@@ -1,0 +1,223 @@
+"""Recordings, written as files: MCAP (https://mcap.dev/spec), without chunks, so that frames lie there as they are.
+
+Every frame begins at a multiple of 64, so that its arrays can be used where they lie in the mapped file: a record of a
+private opcode, which readers skip, fills what is missing before each message. A file that was cut off anywhere has
+whole records up to the cut, and is read up to there; the summary at its end is for other tools. The extension reads
+them (src/recording).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import struct
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+from .._core import VERSION, CheckedFd
+
+MAGIC = b"\x89MCAP0\r\n"
+HEADER, FOOTER, CHANNEL, MESSAGE = 0x01, 0x02, 0x04, 0x05
+STATISTICS, METADATA, METADATA_INDEX, DATA_END = 0x0B, 0x0C, 0x0D, 0x0F
+PADDING = 0x80  # the first of those that the format leaves to its users
+PROFILE = ENCODING = "shmtree"
+MISSED = "shmtree.missed"  # the name of the metadata that says how many messages of a channel were not seen
+
+ALIGNMENT = 64
+_PREFIX = struct.Struct("<BQ")  # of every record: opcode, bytes that follow
+_MESSAGE = struct.Struct("<BQHIQQ")  # prefix, channel, sequence, log time, publish time; the frame follows
+_STATISTICS = struct.Struct("<QHIIIIQQI")  # then, for each channel, how many messages it has
+_FOOTER = struct.Struct("<BQQQI")
+_MOST_PARTS = 1000  # of one writev; the system takes 1,024
+_MOST_CHANNELS = 0xFFFF
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack("<I", len(encoded)) + encoded
+
+
+def _map(values: dict[str, str]) -> bytes:
+    pairs = b"".join(_text(key) + _text(value) for key, value in values.items())
+    return struct.pack("<I", len(pairs)) + pairs
+
+
+def _record(opcode: int, content: bytes) -> bytes:
+    return _PREFIX.pack(opcode, len(content)) + content
+
+
+def _padding(offset: int) -> bytes:
+    """What comes between a record that ends at `offset` and a message, for its frame to begin at a multiple of 64."""
+    missing = -(offset + _MESSAGE.size) % ALIGNMENT
+    if missing == 0:
+        return b""
+    if missing < _PREFIX.size:
+        missing += ALIGNMENT
+    return _record(PADDING, bytes(missing - _PREFIX.size))
+
+
+class Writer:
+    """A new recording. Only its user may read it. A file of that name is replaced, and stays as it is for its readers.
+
+    The file is made by `begin`, with the channels that there are by then, or else by the first message: who fails
+    before has replaced nothing. An error of the system, as of a disk that is full, is an OSError: what was written
+    before it stays, and can be read. Any number of threads may write, one at a time.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.messages = 0
+        self._channels: dict[str, int] = {}  # by name, from 0
+        self._counts: list[int] = []
+        self._records: list[bytes] = []  # of the channels
+        self._missed: dict[str, int] = {}
+        self._first_ns = self._last_ns = 0
+        self._offset = 0
+        self._file: CheckedFd | None = None
+        self._is_closed = False
+
+    def begin(self) -> None:
+        """Makes the file, beside the one that is there, and puts it in its place when it can be read."""
+        if self._is_closed:
+            raise ValueError("the recording was closed")
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.lstat(self.path).st_mode):
+                raise FileExistsError(errno.EEXIST, "it is there, and no file that could be replaced", self.path)
+        folder, name = os.path.split(self.path)
+        fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
+        self._file = CheckedFd(fd)
+        try:
+            self._append([MAGIC, _record(HEADER, _text(PROFILE) + _text(f"shmtree {VERSION}")), *self._records])
+            os.replace(made, self.path)
+        except BaseException:
+            self._close_file()
+            os.unlink(made)
+            raise
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file so far."""
+        return self._offset
+
+    def add_channel(self, name: str) -> int:
+        """The number of a channel, for `write`. ValueError for one more than 65,535."""
+        if name in self._channels:
+            return self._channels[name]
+        number = len(self._channels)
+        if number == _MOST_CHANNELS:
+            raise ValueError(f"a recording has at most {_MOST_CHANNELS} channels")
+        no_schema = 0
+        content = struct.pack("<HH", number, no_schema) + _text(name) + _text(ENCODING) + _map({})
+        record = _record(CHANNEL, content)
+        if self._file is not None:
+            self._append([record])
+        self._channels[name] = number
+        self._counts.append(0)
+        self._records.append(record)
+        return number
+
+    def write(self, channel: int, messages: Sequence[tuple[int, int, Any]]) -> None:
+        """Appends messages of one channel: (nanoseconds since the epoch, ticket, buffer of the frame) of each.
+
+        After an error those are there that there was room for.
+        """
+        for first in range(0, len(messages), _MOST_PARTS // 2):
+            some = messages[first : first + _MOST_PARTS // 2]
+            try:
+                self._write(channel, some)
+            except OSError:
+                for each in some:
+                    self._write(channel, [each])
+
+    def _write(self, channel: int, messages: Sequence[tuple[int, int, Any]]) -> None:
+        if self._file is None:
+            self.begin()
+        parts: list[Any] = []
+        offset = self._offset
+        for time_ns, ticket, frame in messages:
+            padding = _padding(offset)
+            nbytes = memoryview(frame).nbytes
+            content = _MESSAGE.size - _PREFIX.size + nbytes
+            head = _MESSAGE.pack(MESSAGE, content, channel, ticket & 0xFFFFFFFF, time_ns, time_ns)
+            parts += (padding + head, frame)
+            offset += len(padding) + _MESSAGE.size + nbytes
+        self._append(parts)
+        times = [time_ns for time_ns, _, _ in messages]
+        self._first_ns = min(self._first_ns, *times) if self.messages else min(times)
+        self._last_ns = max(self._last_ns, *times)
+        self.messages += len(messages)
+        self._counts[channel] += len(messages)
+
+    def note_missed(self, name: str, count: int) -> None:
+        """So many messages of that channel are not in the recording."""
+        self._missed[name] = count
+
+    def close(self, *, in_order: bool = True) -> None:
+        """Writes the summary, if all is in order: whoever reads the file is told that nothing is missing behind it."""
+        self._is_closed = True
+        if self._file is None:
+            return
+        try:
+            if in_order:
+                self._end()
+        finally:
+            self._close_file()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _number(self) -> int:
+        assert self._file is not None
+        return self._file.number(f"cannot write {self.path}")
+
+    def _end(self) -> None:
+        index = b""
+        if any(self._missed.values()):
+            missed = {name: str(count) for name, count in self._missed.items() if count}
+            metadata = _record(METADATA, _text(MISSED) + _map(missed))
+            index = _record(METADATA_INDEX, struct.pack("<QQ", self._offset, len(metadata)) + _text(MISSED))
+            self._append([metadata])
+        no_crc = 0
+        self._append([_record(DATA_END, struct.pack("<I", no_crc))])
+        counts = b"".join(struct.pack("<HQ", number, count) for number, count in enumerate(self._counts))
+        statistics = _STATISTICS.pack(
+            self.messages, 0, len(self._counts), 0, 1 if index else 0, 0, self._first_ns, self._last_ns, len(counts)
+        )
+        summary = b"".join(self._records) + _record(STATISTICS, statistics + counts) + index
+        footer = _FOOTER.pack(FOOTER, _FOOTER.size - _PREFIX.size, self._offset, 0, no_crc)
+        self._append([summary, footer, MAGIC])
+
+    def _append(self, parts: list[Any]) -> None:
+        """All of it; what an error leaves of it is cut off again."""
+        left = [memoryview(part).cast("B") for part in parts if len(part)]
+        written = 0
+        try:
+            while left:
+                count = os.writev(self._number(), left[:_MOST_PARTS])
+                written += count
+                whole = 0
+                while whole < len(left) and count >= left[whole].nbytes:
+                    count -= left[whole].nbytes
+                    whole += 1
+                del left[:whole]
+                if count:
+                    left[0] = left[0][count:]
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._number(), self._offset)
+                os.lseek(self._number(), self._offset, os.SEEK_SET)
+            if isinstance(error, OSError):
+                raise OSError(error.errno, error.strerror, self.path) from None
+            raise
+        self._offset += written
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(in_order=kind is None)

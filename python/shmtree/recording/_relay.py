@@ -1,0 +1,78 @@
+"""Recording without a loss: what is received from one channel is written down, and put into another one."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Callable
+
+from .._codec.frames import Frame
+from .._ipc.pairs import open_receiver
+from ..errors import ChannelClosed, CorruptMessage, PeerDied
+from ._mcap import Writer
+from ._playback import Player
+from ._tap import Recorded
+
+_SLICE_S = 0.1  # of waits, between looks whether to stop
+_MOST_TAKEN = 64  # frames that are held at once
+
+
+class Relay:
+    """Passes on all messages of a named channel. The other one is made if it is not there, and is ended with the first.
+
+    A message is acknowledged once it is in the file and in the other channel. What this process had when it was killed
+    goes back to the first channel, and so is written again; one message may be in the other channel twice.
+
+    A channel that was made stays until all was received, or `should_leave`.
+    """
+
+    def __init__(self, writer: Writer, name: str, *, to: str, should_leave: Callable[[], bool]) -> None:
+        self._receiver = open_receiver(name, allow_pickle=True)
+        self._player = Player(to)
+        self._should_leave = should_leave
+        self._writer = writer
+        self._name = name
+        self._number = writer.add_channel(name)
+        self._taken: list[Frame] = []  # written, and not passed on
+        self._messages = self._damaged = 0
+        self.is_over = False
+
+    def look(self) -> bool:
+        """Passes on what there is, as far as there is room for it within a moment; False when there was nothing."""
+        if not self._taken:
+            self._take()
+        while self._taken:
+            try:
+                self._player.sender.put_frame(self._taken[0], timeout=_SLICE_S)
+            except queue.Full:
+                return True
+            self._taken.pop(0).ack()
+            self._messages += 1
+        return not self.is_over
+
+    def _take(self) -> None:
+        try:
+            taken = self._receiver.take_frames(_MOST_TAKEN, timeout=_SLICE_S)
+            now_ns = time.time_ns()
+            self._writer.write(self._number, [(now_ns, frame.ticket or 0, frame) for frame in taken])
+            self._taken = taken
+        except queue.Empty:
+            pass
+        except CorruptMessage:
+            self._damaged += 1
+        except (ChannelClosed, PeerDied):
+            self.is_over = True
+
+    def stop(self) -> None:
+        self.is_over = True
+
+    def close(self) -> Recorded:
+        for frame in self._taken:
+            with contextlib.suppress(ChannelClosed):
+                frame.nack()
+        self._receiver.close()
+        self._player.close(self._should_leave)
+        recorded = Recorded(self._name, self._messages, self._damaged)
+        self._writer.note_missed(self._name, recorded.missed)
+        return recorded

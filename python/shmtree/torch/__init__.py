@@ -1,0 +1,38 @@
+"""For programs that train with PyTorch: batches that are written once, shared tensors and modules.
+
+    loader = DataLoader(data, batch_size=64, num_workers=4, collate_fn=shmtree.torch.collate,
+                        multiprocessing_context=shmtree.multiprocessing.get_context("spawn"))
+    model = shmtree.torch.share_(model)      # its parameters are the same memory in every process it is given to
+    weights = shmtree.torch.share(model)     # a copy of them that each put() sends as a reference
+    shmtree.torch.publish(latest, model)     # the newest weights for everybody, in a shmtree.Latest
+    shmtree.torch.load_into(model, value)    # and what an actor got of it, without allocating
+
+Tensors themselves need nothing of this: channels and queues carry them like arrays.
+
+With this module imported, a torch.profiler that runs shows the spans ``shmtree.put``, ``put_many``, ``get``,
+``get_many`` and ``take``, the time they wait included.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.autograd.profiler
+import torch.profiler
+
+from .. import _core
+from .._torch.devices import move_to
+from ._batches import collate
+from ._sharing import SharedParameter, SharedTensor, share, share_
+from ._weights import load_into, publish
+
+__all__ = ["SharedParameter", "SharedTensor", "collate", "load_into", "move_to", "publish", "share", "share_"]
+
+
+def _begin_span(name: str) -> Any:
+    span: Any = torch.profiler.record_function(name)
+    span.__enter__()
+    return span
+
+
+_core.set_spans(vars(torch.autograd.profiler), "_is_profiler_enabled", _begin_span)  # since torch 2.2
