@@ -118,6 +118,12 @@ def test_importing_the_package_loads_no_code_for_cuda_or_torch() -> None:
     assert ran.stdout.split() == []
 
 
+def test_importing_the_package_does_not_import_asyncio() -> None:
+    program = "import sys, shmtree; print('asyncio' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["False"]
+
+
 def test_the_command_prints_both_trees() -> None:
     ran = subprocess.run([sys.executable, "tools/structure.py"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.search(r"^python/shmtree: \d+ modules on \d+ levels, \d+ arrows, 0 upward, 0 circles", ran.stdout, re.M)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import queue
@@ -270,6 +269,8 @@ class Client:
 
     async def call_async(self, obj: object, timeout: float | None = None) -> Any:
         """`call` for coroutines. A cancelled one takes no reply."""
+        import asyncio  # slow to load, and not needed without coroutines
+
         self._check_thread()
         deadline = deadline_after(timeout)
         line, future, message = self._register(obj, deadline)

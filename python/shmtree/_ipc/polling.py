@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import time
 from collections.abc import Callable
@@ -28,6 +27,8 @@ async def poll(
 
     `is_empty` is looked at often, and costs little.
     """
+    import asyncio
+
     deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
     look = _FIRST_LOOK_S
     while True:

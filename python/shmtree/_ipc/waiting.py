@@ -6,7 +6,6 @@ so no wait is longer than a slice.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import queue
 import selectors
@@ -110,7 +109,7 @@ def _is_ready(item: Any) -> bool:
 
 # A future holds its task and its loop: it is held weakly here, so that coroutines whose loop was closed under them are
 # collected, and as that ends them they take their entries away.
-_Woken = weakref.ref["asyncio.Future[None]"]
+_Woken = weakref.ref[Any]
 
 #: Those who wait in get_async, in the order they came, for each loop and receiver. No entry is empty.
 _lines: dict[tuple[int, int], deque[_Woken]] = {}
@@ -123,6 +122,8 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
 
 async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: float | None) -> T:
     """What `receive_now` returns, which raises queue.Empty where nothing is there to be received."""
+    import asyncio
+
     # Nothing is awaited between the receiving of a message and its return.
     deadline = None if timeout is None else time.monotonic() + timeout
     loop = asyncio.get_running_loop()
@@ -158,6 +159,8 @@ async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: fl
 
 
 async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
+    import asyncio
+
     # Nothing is awaited between the putting of a message and the return.
     deadline = None if timeout is None else time.monotonic() + timeout
     options = {"move": True} if move else {}

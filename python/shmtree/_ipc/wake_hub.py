@@ -10,15 +10,17 @@ What is of a loop is changed by its thread only. Loops are held weakly: who clos
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
+
+if TYPE_CHECKING:
+    import asyncio
 
 SLICE_S = 0.25
 
@@ -143,6 +145,8 @@ def _enter(loop: asyncio.AbstractEventLoop) -> _Waits:
 
 async def until_usable(awaited: Awaited, seconds: float | None) -> None:
     """Until the end can be used or is closed, or so many seconds have passed; it may be sooner."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     awaited.woken = loop.create_future()
     waits = _enter(loop)
