@@ -9,7 +9,7 @@ namespace shmtree::format {
 
 std::uint64_t SourceTable::hash(const SourceRange& range) noexcept {
   return std::rotr(platform::mixed(std::bit_cast<std::uintptr_t>(range.begin) + range.bytes),
-                   44);  // the best bits first
+                   44);  // the best-mixed bits select the place
 }
 
 std::uint32_t SourceTable::intern(const SourceRange& wanted) noexcept {
@@ -42,7 +42,7 @@ bool SourceTable::same_geometry(const SourceRange& a, const SourceRange& b) cons
 
 void SourceTable::rewind(const Mark& mark) noexcept {
   geometries_.truncate(mark.geometries);
-  // From the newest on, so that each is still in its place when it is looked up.
+  // Newest first, so that each entry is still in its place when it is looked up.
   while (ranges_.size() > mark.ranges) {
     const auto number = static_cast<std::uint32_t>(ranges_.size());
     std::uint32_t* found =

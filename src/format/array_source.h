@@ -1,4 +1,5 @@
-// An array as its owner has it, and the memory that the arrays of one message lie in: each range of it once.
+// Describes an array in the sender's memory, and collects the memory ranges of all arrays of one message. Each range is
+// listed once.
 #pragma once
 
 #include <cstddef>
@@ -16,45 +17,45 @@ enum class Order : std::uint8_t { kC, kFortran, kStrided };
 
 // Pointers must be valid during add_array(), `data` until copy_buffers().
 struct ArraySource {
-  const void* data = nullptr;             // the first element (index 0 in every dimension)
-  const std::int64_t* shape = nullptr;    // `ndim` counts, none negative, their product times the item checked by you
-  const std::int64_t* strides = nullptr;  // bytes, read with Order::kStrided only
-  std::uint8_t ndim = 0;                  // at most kMaxDims
+  const void* data = nullptr;             // first element (index 0 in every dimension)
+  const std::int64_t* shape = nullptr;    // `ndim` counts >= 0. The caller checks their product with the item size.
+  const std::int64_t* strides = nullptr;  // In bytes; read only with Order::kStrided.
+  std::uint8_t ndim = 0;                  // At most kMaxDims.
   Order order = Order::kC;
   DType dtype = DType::kOther;
   bool read_only = false;
-  // Set for an array that does not own its memory: it may overlap another one of this message. Overlapping arrays are
-  // stored once, as views of one buffer, unless that would take more bytes than storing each of them.
+  // True for an array that does not own its memory and may overlap another array of this message. Overlapping arrays
+  // are stored once, as views of one buffer, unless separate copies take fewer bytes.
   bool may_share = false;
-  bool whole_words = false;           // keeps 8-byte alignment in the buffer, even if shared; `data` is aligned
-  std::uint32_t external = kNoIndex;  // from add_external(): the elements are there and are not copied
-  std::int64_t external_offset = 0;   // of the first element, from the start of that external range
-  std::uint64_t item_bytes = 0;       // for DType::kOther; otherwise known
-  std::string_view description{};     // for DType::kOther: at most kMaxNameBytes
+  bool whole_words = false;           // Keeps 8-byte alignment in the buffer, even if shared; `data` is aligned.
+  std::uint32_t external = kNoIndex;  // Number from add_external(): the elements stay in that block and are not copied.
+  std::int64_t external_offset = 0;   // First element, from the start of the external range.
+  std::uint64_t item_bytes = 0;       // Read only with DType::kOther.
+  std::string_view description{};     // Read only with DType::kOther; at most kMaxNameBytes.
 };
 
-// A range of memory that arrays need.
+// A range of memory that contains the elements of one or more arrays.
 struct SourceRange {
   const std::byte* begin = nullptr;
   std::uint64_t bytes = 0;          // from begin to the end of the last element
-  std::uint64_t element_bytes = 0;  // of the elements alone
+  std::uint64_t element_bytes = 0;  // bytes of the elements, without gaps
   std::uint64_t item_bytes = 0;
-  std::int64_t first = 0;             // of the first element, from begin
-  std::uint32_t geometry = kNoIndex;  // shape and strides of a range with gaps: gathered when nobody shares it
+  std::int64_t first = 0;             // offset of the first element from begin
+  std::uint32_t geometry = kNoIndex;  // shape and strides of a range with gaps, which is gathered unless shared
   std::uint8_t ndim = 0;
   bool may_share = false;
-  bool unshared = false;  // its elements overlap each other, or it was not declared to share
+  bool unshared = false;  // never shares a buffer: elements overlap each other, or gaps without may_share
   bool whole_words = false;
   // Set by BufferLayout.
   bool gathered = false;
-  std::uint32_t leader = 0;        // of the cluster that shares one buffer: the range added first
-  std::uint32_t buffer = 0;        // number of the buffer
-  std::int64_t buffer_offset = 0;  // of `begin` in that buffer
-  std::uint8_t padding = 0;        // bytes of the buffer before `low`, at the leader
-  const std::byte* low = nullptr;  // of the whole cluster, at its leader
+  std::uint32_t leader = 0;        // Range of the cluster that was added first. A cluster shares one buffer.
+  std::uint32_t buffer = 0;        // Number of the buffer.
+  std::int64_t buffer_offset = 0;  // Offset of `begin` in the buffer.
+  std::uint8_t padding = 0;        // Bytes of the buffer before `low`; set at the leader.
+  const std::byte* low = nullptr;  // Bounds of the whole cluster; set at the leader.
   const std::byte* high = nullptr;
 
-  // A buffer of its own, until it is found to overlap another one.
+  // Gives the range a buffer of its own, until another range is found to overlap it.
   void begin_alone(std::uint32_t number) noexcept {
     gathered = geometry != kNoIndex;
     leader = number;
@@ -67,9 +68,10 @@ struct SourceRange {
 
 class SourceTable {
  public:
-  // The number of a range: the one that is there already, or a new one.
+  // Returns the number of the range, which it adds if it is new.
   std::uint32_t intern(const SourceRange& wanted) noexcept;
-  // Notes shape and strides; the shape is then at geometry(number), the strides after its `ndim` counts.
+  // Stores shape and strides, and returns their number. geometry(number) is the shape; the strides follow its `ndim`
+  // counts.
   std::uint32_t add_geometry(const ArraySource& source) noexcept {
     const auto number = static_cast<std::uint32_t>(geometries_.size());
     geometries_.append(source.shape, source.ndim);
@@ -81,7 +83,7 @@ class SourceTable {
   std::size_t size() const noexcept { return ranges_.size(); }
   SourceRange& operator[](std::size_t i) noexcept { return ranges_[i]; }
   const SourceRange& operator[](std::size_t i) const noexcept { return ranges_[i]; }
-  // Whether any two may overlap.
+  // Returns true if two ranges may overlap.
   bool may_share() const noexcept { return any_shares_ && ranges_.size() > 1; }
 
   struct Mark {
@@ -108,9 +110,9 @@ class SourceTable {
 
   Column<SourceRange> ranges_;
   Column<std::int64_t> geometries_;
-  // The numbers of the ranges, counted from 1, by begin and bytes.
+  // Range numbers plus 1, hashed by begin and bytes.
   platform::FlatTable<std::uint32_t> numbers_;
-  bool has_no_memory_ = false;  // for numbers_
+  bool has_no_memory_ = false;  // numbers_ could not grow
   bool any_shares_ = false;
 };
 

@@ -11,7 +11,7 @@ namespace shmtree::format {
 
 namespace {
 
-// `count` items of `item` bytes, one after the other every `stride` bytes, to a place without gaps.
+// Copies `count` items of `item` bytes, `stride` bytes apart, to consecutive places at `out`. Returns the end.
 template <std::size_t item>
 std::byte* pick(const std::byte* from, std::int64_t count, std::int64_t stride, std::byte* out) noexcept {
   for (std::int64_t i = 0; i < count; ++i)
@@ -38,7 +38,8 @@ std::byte* pick_row(const std::byte* from, std::int64_t count, std::int64_t stri
   }
 }
 
-// In C order, whatever the order in memory: rows of the last dimension, the others counted like an odometer.
+// Copies the elements in C order, whatever their order in memory. Copies rows of the last dimension, and counts the
+// other dimensions like an odometer.
 void gather(const SourceRange& range, const std::int64_t* shape, std::byte* out) noexcept {
   const std::int64_t* strides = shape + range.ndim;
   const std::size_t last = range.ndim - std::size_t{1};
@@ -81,9 +82,9 @@ void BufferLayout::place_apart(SourceTable& sources) noexcept {
   }
 }
 
-// Sorted by address, ranges that overlap stand together: a sweep finds these clusters, and each is either one buffer or
-// one buffer per range. Buffers are numbered by the first range in each, so that a frame does not depend on where the
-// sender's memory happens to lie.
+// Sorts the ranges by address, so that one sweep finds the clusters of overlapping ranges. A cluster becomes one
+// buffer, or one buffer per range. Buffers are numbered by their first range, so a frame does not depend on the
+// sender's addresses.
 void BufferLayout::place_shared(SourceTable& sources) noexcept {
   const std::size_t count = sources.size();
   order_.clear();
@@ -107,7 +108,7 @@ void BufferLayout::place_shared(SourceTable& sources) noexcept {
   }
 }
 
-// use(begin, end) of each run of two or more ranges in order_ from `at` to `end` that overlap.
+// Calls use(begin, end) for each run of two or more overlapping ranges in order_[at, end).
 template <class Use>
 void BufferLayout::for_each_cluster(const SourceTable& sources, std::size_t at, std::size_t end, Use use) noexcept {
   while (at < end) {
@@ -118,8 +119,8 @@ void BufferLayout::for_each_cluster(const SourceTable& sources, std::size_t at, 
   }
 }
 
-// Ranges with gaps join the cluster only when the whole of it is not larger than the elements one by one: two columns
-// of a wide matrix overlap in range, but the matrix must not be sent for them.
+// Ranges with gaps join the cluster only if the whole cluster is not larger than the elements alone. For example, two
+// columns of a wide matrix overlap as ranges, but must not cause the whole matrix to be sent.
 void BufferLayout::place_cluster(SourceTable& sources, std::size_t begin, std::size_t end) noexcept {
   std::uint64_t apart = 0;
   const std::byte* high = sources[order_[begin]].high;
@@ -129,7 +130,7 @@ void BufferLayout::place_cluster(SourceTable& sources, std::size_t begin, std::s
   }
   const auto together = static_cast<std::uint64_t>(high - sources[order_[begin]].begin);
   if (together <= apart) return merge(sources, begin, end);
-  // Those without gaps still share with each other, where they overlap.
+  // Ranges without gaps still share a buffer where they overlap.
   const auto plain_end = std::stable_partition(order_.begin() + begin, order_.begin() + end,
                                                [&](std::uint32_t i) { return sources[i].geometry == kNoIndex; });
   for_each_cluster(sources, begin, static_cast<std::size_t>(plain_end - order_.begin()),
@@ -158,7 +159,7 @@ void BufferLayout::merge(SourceTable& sources, std::size_t begin, std::size_t en
 
 void BufferLayout::copy(const SourceTable& sources, std::byte* out, std::uint64_t end) const noexcept {
   for (const Buffer& buffer : buffers_) {
-    // What was in this place before is nobody's business.
+    // Do not leak earlier contents of this memory to receivers.
     std::memset(out + end, 0, buffer.offset - end);
     if (buffer.gathered == kNoIndex) {
       std::memset(out + buffer.offset, 0, buffer.padding);

@@ -1,5 +1,6 @@
-// Which ranges of the sender's memory share a buffer of the frame, where each buffer goes, and the copies.
-// Thread safety: none; copy() reads only what was added.
+// Decides which ranges of the sender's memory share a buffer of the frame, assigns offsets to the buffers, and copies
+// them.
+// Thread safety: none. copy() reads only the added ranges.
 #pragma once
 
 #include "format/array_source.h"
@@ -8,10 +9,10 @@ namespace shmtree::format {
 
 class BufferLayout {
  public:
-  // Decides which ranges make which buffer, and notes it in them.
+  // Groups the ranges into buffers, and records the result in the ranges.
   void place(SourceTable& sources) noexcept;
-  // Where the buffers go after the frame's first `end` bytes: the end of the last; above kMaxFrameBytes when there is
-  // no room.
+  // Assigns offsets to the buffers, after the frame's first `end` bytes. Returns the end of the last buffer, or
+  // UINT64_MAX if the frame would exceed kMaxFrameBytes.
   std::uint64_t assign_offsets(std::uint64_t end) noexcept {
     for (Buffer& buffer : buffers_) {
       buffer.offset = align_buffer(end);
@@ -21,12 +22,12 @@ class BufferLayout {
     }
     return end;
   }
-  // Writes the buffers of the frame at `out`, and zeroes the gaps from its first `end` bytes on.
+  // Writes the buffers into the frame at `out`, and zeroes every gap after its first `end` bytes.
   void copy(const SourceTable& sources, std::byte* out, std::uint64_t end) const noexcept;
 
   std::size_t size() const noexcept { return buffers_.size(); }
   std::uint64_t bytes_of(std::size_t buffer) const noexcept { return buffers_[buffer].bytes; }
-  std::uint64_t bytes() const noexcept { return bytes_; }  // of all, without the gaps
+  std::uint64_t bytes() const noexcept { return bytes_; }  // sum over all buffers, without gaps
   int failed() const noexcept { return int{buffers_.failed()} | int{order_.failed()}; }
   void clear() noexcept {
     buffers_.clear();
@@ -37,8 +38,8 @@ class BufferLayout {
   struct Buffer {
     const std::byte* begin;
     std::uint64_t bytes;
-    std::uint64_t offset;    // in the frame
-    std::uint32_t gathered;  // the range whose elements are picked one by one; kNoIndex for a plain copy
+    std::uint64_t offset;    // from the start of the frame
+    std::uint32_t gathered;  // range to copy element by element; kNoIndex for a plain copy
     std::uint32_t padding;   // zero bytes before the data
   };
   void add_buffer(SourceRange& range, std::size_t number) noexcept;
@@ -50,7 +51,7 @@ class BufferLayout {
   void for_each_cluster(const SourceTable& sources, std::size_t at, std::size_t end, Use use) noexcept;
 
   Column<Buffer> buffers_;
-  Column<std::uint32_t> order_;  // of the ranges, by address
+  Column<std::uint32_t> order_;  // range numbers, sorted by address
   std::uint64_t bytes_ = 0;
 };
 

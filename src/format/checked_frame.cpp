@@ -11,7 +11,7 @@ namespace shmtree::format {
 
 namespace {
 
-// One walk over the nodes by the rules of grammar.h. Recursion is bounded by the reader's depth.
+// Walks once over the nodes, by the rules of grammar.h. The reader's depth limit bounds the recursion.
 class Checker {
  public:
   Checker(FrameReader& reader, Blocks blocks, FrameContents& contents) noexcept
@@ -61,7 +61,7 @@ class Checker {
     }
   }
 
-  // `limit`: the letter of KindRow::limits for this letter of the rule, or 0.
+  // `limit` is the letter of KindRow::limits for this letter of the rule, or 0.
   void follow(Kind kind, char letter, char limit) {
     switch (letter) {
       case 'I': number(limit); break;
@@ -174,7 +174,7 @@ class Checker {
     if (with_element) in_.next_text(dtype == DType::kOther ? in_.next_length() : item_bytes(dtype));
   }
 
-  // Apart: its shapes would lie on the stack of every level.
+  // Not inlined: ArrayInfo has two shapes, which would take stack space at every level of the recursion.
   [[gnu::noinline]] void array(char limit) {
     if (limit == 'u') {
       const std::span<const std::byte> blob = in_.next_blob();
@@ -204,7 +204,7 @@ class Checker {
   const Blocks blocks_;
   FrameContents& contents_;
   std::string_view handle_class_{};
-  EarlierNodes<char> earlier_{};  // whether their objects are there
+  EarlierNodes<char> earlier_{};  // 1 if the reader already has the node's object
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
-// A frame that is not decoded: whether it is sound, and what is in it.
+// Validates a frame without decoding it, and reports what it contains.
 //
-// load() makes every check of the tree that a reader makes, node by node, and nothing of what it reads. What was
-// checked is a private copy of the metadata: the columns that whole() has lead into that, so others who write into the
-// frame meanwhile change numbers, and nothing else.
+// load() makes every check of the tree that a reader makes, node by node, but builds no objects. It checks a private
+// copy of the metadata, and the columns of whole() point into that copy. A process that writes into the frame meanwhile
+// can change only the bytes of buffers.
 // Thread safety: none.
 #pragma once
 
@@ -15,24 +15,24 @@
 
 namespace shmtree::format {
 
-// Bytes of other blocks, by the references of the frame's external ranges.
+// Bytes of other blocks, indexed by the `reference` of the frame's external ranges.
 using Blocks = std::span<const std::span<const std::byte>>;
 
-// Whether instances of a registered class are handles: of what lies in one process's memory, or on its devices. They
-// mean nothing on another machine, and lead one receiver of the message to what they stand for.
+// Returns true if instances of the registered class are handles to something in one process's memory or on its devices.
+// A handle is meaningless on another machine, and only one receiver of the message can use it.
 constexpr bool is_handle(std::string_view registered_class) noexcept {
   return registered_class.starts_with("shmtree:") || registered_class == "shmtree._leaves:DeviceLeaf";
 }
 
-// What somebody who does not decode a frame has to know of it.
+// Facts about a frame that a process needs to know if it does not decode it.
 struct FrameContents {
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
 
-  std::uint64_t bytes = 0;     // of the frame; there may be more behind it
-  bool has_pickle = false;     // of which nobody knows what is in it
-  bool has_global = false;     // a class or function as a value: loading it takes as much trust as a pickle
-  std::size_t handle = kNone;  // the position of the first node that is a handle
-  bool stands_alone = true;    // it has no external ranges
+  std::uint64_t bytes = 0;     // Size of the frame; the given memory may be longer.
+  bool has_pickle = false;     // A pickle: its contents are opaque.
+  bool has_global = false;     // A class or function as a value; loading it needs as much trust as a pickle.
+  std::size_t handle = kNone;  // Position of the first node that is a handle.
+  bool stands_alone = true;    // It has no external ranges.
 
   bool needs_pickle() const noexcept { return has_pickle || has_global; }
   bool has_handle() const noexcept { return handle != kNone; }
@@ -40,15 +40,15 @@ struct FrameContents {
 
 class CheckedFrame {
  public:
-  // Once. `frame` may be longer than the frame in it. kCorrupt with what is wrong, and at which node; kIncompatible for
-  // a frame of another version; kOutOfSharedMemory.
+  // Call once. `frame` may be longer than the frame at its start. Fails with kCorrupt (the message says what is wrong,
+  // and at which node), kIncompatible (another frame version) or kOutOfSharedMemory.
   Status load(std::span<const std::byte> frame, Blocks blocks = {});
 
   const FrameContents& contents() const noexcept { return contents_; }
-  // The class of the first handle; empty without one.
+  // Class of the first handle; empty if there is none.
   std::string_view handle_class() const noexcept { return handle_class_; }
 
-  // All columns, as if nothing of them had been read; and the frame's own buffers.
+  // All columns from their start, and the reader, which has the frame's own buffers.
   const ColumnCursors& whole() const noexcept { return whole_; }
   const FrameReader& reader() const noexcept { return reader_; }
 
@@ -56,7 +56,7 @@ class CheckedFrame {
   FrameReader reader_;
   ColumnCursors whole_{};
   FrameContents contents_;
-  std::string_view handle_class_{};  // in the reader
+  std::string_view handle_class_{};  // points into reader_
 };
 
 }  // namespace shmtree::format

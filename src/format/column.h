@@ -1,4 +1,4 @@
-// A growable run of plain values: one column of a frame while it is being built.
+// A growable array of plain values: one column of a frame under construction.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace shmtree::format {
 
-// Not a std::vector, for three reasons: an append is a compare and a store that always inlines, what is kept over
-// `clear` is bounded, and running out of memory is a sticky flag instead of an exception in the middle of a walk.
+// Differs from std::vector in three ways. An append is a compare and a store that always inline. clear() keeps a
+// bounded amount of memory. Running out of memory sets a sticky flag instead of throwing in the middle of a walk.
 template <class T>
 class Column {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -40,7 +40,7 @@ class Column {
     if (T* out = extend(count)) std::memcpy(static_cast<void*>(out), values, count * sizeof(T));
   }
 
-  // `count` more values for the caller to fill; nullptr when memory ran out or count is 0.
+  // Appends `count` values for the caller to fill. Returns nullptr if memory ran out or `count` is 0.
   [[gnu::always_inline]] T* extend(std::size_t count) noexcept {
     if (count > static_cast<std::size_t>(limit_ - end_) && !grow(count)) [[unlikely]]
       return nullptr;
@@ -50,7 +50,7 @@ class Column {
     return out;
   }
 
-  // Keeps the memory, unless it is more than a message usually needs.
+  // Keeps the memory, unless it is more than kMostIdleBytes.
   void clear() noexcept {
     end_ = begin_;
     failed_ = false;
@@ -77,7 +77,7 @@ class Column {
   const T* begin() const noexcept { return begin_; }
   const T* end() const noexcept { return end_; }
 
-  // True once an append was dropped for want of memory; until the next clear().
+  // Returns true if memory ran out and an append was dropped since the last clear().
   bool failed() const noexcept { return failed_; }
 
  private:

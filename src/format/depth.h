@@ -18,7 +18,7 @@ class Depth {
 
   // Call leave() once for each true.
   bool enter() noexcept { return enter_measured() || enter_deeper(); }
-  // The same for a level that the measured stack has room for. If false, call enter().
+  // Fast path of enter(): succeeds only within the depth that was already measured. If it returns false, call enter().
   bool enter_measured() noexcept { return level_ < allowed_ ? (++level_, true) : false; }
   void leave() noexcept {
     SHMTREE_DCHECK(level_ != 0);

@@ -65,8 +65,8 @@ void FrameBuilder::add_array(const ArraySource& source) noexcept {
   arrays_.push(record);
 }
 
-// A strided array becomes one of three things: a plain range whose elements are permuted (a transposed array), a range
-// with gaps that others may share, or elements that are gathered in any case.
+// A strided array becomes a plain range with permuted elements (a transposed array), a range with gaps that other
+// arrays may share, or a range that is always gathered.
 void FrameBuilder::add_strided(const ArraySource& source, std::uint64_t item, ArrayRecord& record) noexcept {
   std::int64_t low = 0;
   std::int64_t high = static_cast<std::int64_t>(item);
@@ -107,7 +107,7 @@ std::uint32_t FrameBuilder::add_external(const External& range) noexcept {
 }
 
 void FrameBuilder::rewind(const Mark& mark) noexcept {
-  // After a failure columns may be shorter than the mark; the message is lost anyway.
+  // After a failure, columns may be shorter than the mark. The message is lost anyway.
   if (failed() != 0) return;
   NodeColumns::rewind(mark.nodes);
   sources_.rewind(mark.sources);
@@ -115,7 +115,7 @@ void FrameBuilder::rewind(const Mark& mark) noexcept {
   externals_.truncate(mark.externals);
 }
 
-// Not zero when memory ran out.
+// Returns a value other than 0 if memory ran out.
 int FrameBuilder::failed() const noexcept {
   return NodeColumns::failed() | sources_.failed() | int{arrays_.failed()} | int{externals_.failed()};
 }
@@ -137,7 +137,8 @@ Status FrameBuilder::finish() noexcept {
   return lost != 0 ? no_memory_to_describe() : encode();
 }
 
-// The final descriptors: flags, buffer, and in `views_` the offsets and strides that are needed after placement.
+// Writes the final descriptors (flags and buffer), and appends to `views_` the offsets and strides that are needed
+// after placement.
 void FrameBuilder::describe_arrays() noexcept {
   for (const ArrayRecord& record : arrays_) {
     std::uint8_t flags = record.flags;

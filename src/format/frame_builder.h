@@ -1,4 +1,4 @@
-// Collects the nodes of one message in columns, then writes them as a frame straight into its place.
+// Collects the nodes of one message in columns, then writes them as a frame directly into its destination.
 //
 //   builder.clear();
 //   builder.add_kind(Kind::kStrDict);  builder.add_length(1);
@@ -8,9 +8,9 @@
 //   builder.write_metadata(out);                   // microseconds at most, whatever the buffers' size
 //   builder.copy_buffers(out);                     // reads only the memory that was added: no interpreter lock needed
 //
-// Its parts: NodeColumns, what nodes are appended to; SourceTable, the memory of their arrays; BufferLayout, where that
-// goes in the frame.
-// Memory given by pointer is not copied until copy_buffers(): it must stay alive and unchanged until then.
+// Parts: NodeColumns receives the nodes, SourceTable lists the memory of their arrays, and BufferLayout assigns that
+// memory to buffers of the frame.
+// Memory passed by pointer is not copied before copy_buffers(). It must stay alive and unchanged until then.
 // Thread safety: none. Reuse one builder for many messages: the columns keep their memory.
 #pragma once
 
@@ -27,16 +27,17 @@ namespace shmtree::format {
 
 class FrameBuilder : public NodeColumns {
  public:
-  // Forgets the message, keeps the memory. Cheap.
+  // Drops the message and keeps the memory for the next one. Cheap.
   void clear() noexcept;
 
-  // An array (A). Never fails; a shape that cannot be is a caller's bug.
+  // Adds an array (A). Never fails; an invalid shape is a bug of the caller.
   void add_array(const ArraySource& source) noexcept;
-  // The array descriptor (A) of plain bytes: long strings, pickles.
+  // Adds the array descriptor (A) of plain bytes, such as a long string or a pickle.
   void add_blob(const void* bytes, std::size_t count, bool read_only = true) noexcept;
-  // Bytes in another block, for ArraySource::external. A range added again soon gets the same number.
+  // Adds bytes in another block, and returns their number for ArraySource::external. A range equal to one of the last
+  // few gets that one's number.
   std::uint32_t add_external(const External& range) noexcept;
-  // kStr or kLongStr; `text` must outlive copy_buffers() in case it is long.
+  // Adds a kStr, or a kLongStr for long text. `text` must then stay valid until copy_buffers() returns.
   void add_str_node(const char* text, std::size_t count) noexcept {
     add_text_node(Kind::kStr, Kind::kLongStr, text, count);
   }
@@ -53,8 +54,8 @@ class FrameBuilder : public NodeColumns {
     }
   }
 
-  // A place in the message. rewind() drops everything added since, for instance when part of a container turns out to
-  // need pickle.
+  // A position in the message. rewind() drops everything added since then, for example if part of a container turns out
+  // to need pickle.
   struct Mark {
     NodeColumns::Mark nodes;
     SourceTable::Mark sources;
@@ -63,32 +64,33 @@ class FrameBuilder : public NodeColumns {
   Mark mark() const noexcept { return {NodeColumns::mark(), sources_.mark(), arrays_.size(), externals_.size()}; }
   void rewind(const Mark& mark) noexcept;
 
-  // Decides where everything goes. kMessageTooLarge: more than a frame can hold; kOutOfSharedMemory: no memory for the
-  // columns. Call once, after the last node; only then the following are meaningful.
+  // Assigns offsets and encodes the metadata. Call once, after the last node; the functions below are valid only
+  // afterwards. Fails with kMessageTooLarge if a frame cannot hold the message, or kOutOfSharedMemory if there is no
+  // memory for the columns.
   Status finish() noexcept;
 
   std::uint64_t total_bytes() const noexcept { return total_bytes_; }
   std::size_t metadata_bytes() const noexcept { return metadata_bytes_; }
-  // Bytes that copy_buffers() will move.
+  // Bytes that copy_buffers() will copy.
   std::uint64_t buffer_bytes() const noexcept { return buffers_.bytes(); }
   std::size_t buffer_count() const noexcept { return buffers_.size(); }
 
   // `out` has total_bytes() bytes. Writes header and metadata (metadata_bytes() + 16 bytes).
   void write_metadata(std::byte* out) const noexcept;
-  // Writes the rest, padding included. Touches neither the columns nor anything but the memory added and `out`.
+  // Writes the rest of the frame, including padding. Accesses only the added memory and `out`, not the columns.
   void copy_buffers(std::byte* out) const noexcept;
-  // Writes the whole frame: both of the above. Reads only the builder's own memory and the memory added.
+  // Writes the whole frame: metadata and buffers. Reads only the builder's memory and the added memory.
   void write(std::byte* out) const noexcept;
 
  private:
-  // One array, as far as it is known before finish().
+  // The part of an array's description that is known before finish().
   struct ArrayRecord {
     std::uint8_t dtype;
     std::uint8_t flags;
     std::uint8_t ndim;
-    std::uint32_t source;    // of `sources_`, or of `externals_` with kExternal
-    std::int64_t offset;     // of the first element, from the start of the source
-    std::uint32_t geometry;  // its shape and strides in `sources_`; kNoIndex when contiguous
+    std::uint32_t source;    // index into `sources_`, or into `externals_` with kExternal
+    std::int64_t offset;     // first element, from the start of the source
+    std::uint32_t geometry;  // number of its shape and strides in `sources_`; kNoIndex if contiguous
   };
   void add_strided(const ArraySource& source, std::uint64_t item, ArrayRecord& record) noexcept;
   int failed() const noexcept;

@@ -1,5 +1,6 @@
-// The metadata of a frame as columns of plain values, in memory. metadata_writer.h writes them as a Cap'n Proto
-// message, and metadata_reader.h reads them from one. schema/shmtree.capnp says what each column holds.
+// The metadata of a frame as columns of plain values, in memory. The functions in metadata_writer.h and
+// metadata_reader.h convert them to and from a Cap'n Proto message. The schema, schema/shmtree.capnp, describes each
+// column.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ struct ArrayDescriptor {
   std::uint32_t buffer = 0;
 };
 
-// A range of bytes in another block. `reference` is an index into the message's list of blocks, which travels beside
+// A range of bytes in another block. `reference` is an index into the message's list of blocks, which is sent beside
 // the frame.
 struct External {
   std::uint32_t reference = 0;

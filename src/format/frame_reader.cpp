@@ -12,17 +12,17 @@
 
 namespace shmtree::format {
 
-// What a reader needs besides itself; its thread has it ready for the next one.
+// Working memory of a reader. Its thread keeps it for the next reader.
 struct FrameReader::Scratch {
-  std::vector<std::uint64_t> words;  // the private copy of the metadata
+  std::vector<std::uint64_t> words;  // private copy of the metadata
   MetadataScratch metadata;
-  std::vector<std::string_view> names;  // as far as they were read
+  std::vector<std::string_view> names;  // names read so far
   std::vector<std::uint64_t> buffer_offsets;
 };
 
-// A few scratches per thread, since unpickling may read another frame in the middle of one. What is unusually large is
-// freed. Trivially destructible, so that readers destroyed after their thread's pool was closed still find it, and so
-// that it is found by one look-up of the thread's variables.
+// A few scratches per thread, because unpickling may read another frame in the middle of one. Unusually large scratches
+// are freed. The pool is trivially destructible: a reader that is destroyed after its thread's pool was closed can
+// still access it, and an access needs a single thread-local look-up.
 struct ScratchPool {
   static constexpr std::size_t kMostIdle = 4;
   static constexpr std::size_t kMostWords = std::size_t{1} << 17;
@@ -71,8 +71,8 @@ bool add(std::int64_t& sum, std::int64_t value) noexcept {
   return !__builtin_add_overflow(sum, value, &sum);
 }
 
-// Every element in the buffer; and never more element bytes than the buffer has, so that zero strides cannot make a
-// small frame into a large copy.
+// Returns true if every element is inside the buffer. Also requires that the elements take at most as many bytes as the
+// buffer has, so that zero strides cannot turn a small frame into a large copy.
 bool fits(const ArrayInfo& out) noexcept {
   if (out.nbytes > out.buffer_bytes || out.offset < 0) return false;
   std::int64_t low = out.offset;
@@ -138,7 +138,8 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
   return status.ok() ? place_buffers(frame.data()) : status;
 }
 
-// The columns that the metadata would have, for a node of bytes: up to kMaxInlineText in `text`, others in a buffer.
+// Fills the columns as metadata with one bytes node would. Up to kMaxInlineText bytes become `text`, longer runs a
+// buffer.
 Status FrameReader::load_flat(std::span<const std::byte> frame) {
   static constexpr std::uint8_t kBytes[] = {static_cast<std::uint8_t>(Kind::kBytes)};
   static constexpr std::uint8_t kLongBytes[] = {static_cast<std::uint8_t>(Kind::kLongBytes)};
@@ -262,8 +263,8 @@ bool FrameReader::next_array(ArrayInfo& out) noexcept {
   return locate(out, descriptor->buffer);
 }
 
-// Shape, number of elements and bytes. The bytes that the dimensions other than 0 would make must fit in 63 bits, as
-// NumPy demands even of an empty array.
+// Reads the shape, and computes the number of elements and bytes. The product of the item size and all dimensions
+// except zeros must fit in 63 bits; NumPy requires this even of an empty array.
 bool FrameReader::read_shape(ArrayInfo& out) noexcept {
   std::uint64_t bytes = out.item_bytes;
   std::uint64_t elements = 1;
@@ -297,7 +298,7 @@ bool FrameReader::read_view(ArrayInfo& out) noexcept {
     for (std::size_t i = 0; i < out.ndim; ++i) out.strides[i] = *views++;
     return true;
   }
-  // Multiplied without checks: read_shape() has seen that the product of all fits, zeros aside.
+  // Needs no overflow checks: read_shape() has checked that the product of all dimensions except zeros fits.
   auto stride = static_cast<std::int64_t>(out.item_bytes);
   for (std::size_t n = 0; n < out.ndim; ++n) {
     const std::size_t i = (out.flags & kFortran) != 0 ? n : out.ndim - 1 - n;

@@ -1,7 +1,7 @@
-// The table of kinds: the facts about each kind that walks over nodes need, as data.
+// The table of kinds: data about each kind for code that walks over nodes.
 //
-// Reading into an Item, forwarding, checking, describing and the bindings' handlers of rarer kinds follow the rules of
-// this table. For speed, the bindings read and write the most frequent kinds without it, to the same effect.
+// Reading into an Item, forwarding, checking, describing, and the bindings' handlers of rarer kinds follow the rules of
+// this table. For speed, the bindings handle the most frequent kinds without it, with the same result.
 #pragma once
 
 #include <array>
@@ -12,15 +12,16 @@
 
 namespace shmtree::format {
 
-// When a reader makes the object of a node. kBeforeItems: makes it empty first, so that its items may refer to it.
+// When a reader creates the object of a node. With kBeforeItems it creates the object empty, so that items can refer to
+// it.
 enum class Made : bool { kWhole, kBeforeItems };
 
 struct KindRow {
   Kind kind;
   const char* name;         // in descriptions and in docs/frame.md
-  const char* words;        // in errors, with the article
+  const char* words;        // in error messages, with the article
   const char* rule;         // values that the node takes from the columns, in this order
-  const char* limits = "";  // a limit for each letter of the rule; may be shorter
+  const char* limits = "";  // one limit per letter of the rule; may be shorter
   Made made = Made::kWhole;
 };
 
@@ -31,11 +32,11 @@ struct KindRow {
 //   U   16 bytes of `text`                 V   a child node
 //   A   an array descriptor
 //   *x  L = n, then n times what x stands for, up to the end of the rule
-//   *A  the same of a Cap'n Proto message's segments (FrameReader::next_segment)
+//   *A L = n, then the n segments of a Cap'n Proto message (FrameReader::next_segment)
 //   Q   deque: L = n, L = maxlen + 1 or 0, V*n
 //   Z   L flags, V if flags & 2
 //   Y   L flag, S if it is not 0
-//   R   L the position of an earlier node whose kind is marked (format/references.h)
+//   R L = position of an earlier node of a marked kind (format/references.h)
 //   D   L dtype, N description if it is 0
 //   E   D, L bytes if the dtype is 0, T of one element
 // The letters of the limits; any other letter is no limit:
@@ -110,10 +111,10 @@ inline constexpr KindRow kKinds[] = {
 enum Trait : std::uint16_t {
   kHasChildren = 1,      // has child nodes, or may have some
   kHasKeyNodes = 2,      // entries of a key and a value, two nodes each
-  kHasNamedEntries = 4,  // entries whose keys are names
+  kHasNamedEntries = 4,  // entries with a name as their key
   kIsSequence = 8,
-  kIsArray = 16,  // stands for the array that it takes
-  kIsBlob = 32,   // its array is a run of bytes
+  kIsArray = 16,  // the node is the array that its A describes
+  kIsBlob = 32,   // its A describes a run of bytes
   kHasSegments = 64,
   kHasClass = 128,  // its first name is the name of a class or function
   kHasFloats = 256,
@@ -168,7 +169,7 @@ constexpr bool has_trait(Kind kind, int trait) noexcept {
   return (detail::kTraits[static_cast<std::uint8_t>(kind)] & trait) != 0;
 }
 
-// True if a V with that limit may be of that kind, as far as the kind alone decides.
+// Returns true if the limit allows a child of this kind. Checks the kind only.
 constexpr bool is_allowed(Kind child, char limit) noexcept {
   if (limit == 'a') return child == Kind::kArray;
   return limit != 'i' || child == Kind::kInt || child == Kind::kBigInt;

@@ -1,4 +1,4 @@
-// The fixed part of a frame. docs/frame.md has the whole of it, byte by byte.
+// The fixed part of a frame. docs/frame.md describes the whole frame, byte by byte.
 //
 //   offset 0   4  magic "SHMT"
 //          4   4  bytes of the metadata, a multiple of 8
@@ -30,11 +30,11 @@ static_assert(offsetof(FrameHeader, size_version_flags) == 8);
 
 inline constexpr std::uint32_t kFrameMagic = 0x544d4853;  // "SHMT" in memory
 inline constexpr std::uint8_t kFrameVersion = 2;
-// Marks a frame of bytes alone: no metadata, then padding of `metadata_bytes`, then the bytes. See format/flat.h.
+// Marks a flat frame: no metadata, but `metadata_bytes` of padding, then one run of bytes. See format/flat.h.
 inline constexpr std::uint8_t kFlat = 1;
 inline constexpr std::uint64_t kMaxFrameBytes = (std::uint64_t{1} << 48) - 1;
 inline constexpr std::size_t kBufferAlignment = 64;
-inline constexpr std::size_t kWordBytes = 8;  // of Cap'n Proto
+inline constexpr std::size_t kWordBytes = 8;  // word size of Cap'n Proto
 
 // Cap'n Proto counts list elements in 29 bits; a segment must stay under 2^29 words.
 inline constexpr std::size_t kMaxColumnCount = (std::size_t{1} << 29) - 1;
@@ -46,17 +46,18 @@ inline constexpr std::uint8_t kLengthEscape = 255;
 // Bits of an array descriptor's flags.
 enum ArrayFlag : std::uint8_t {
   kReadOnly = 1,   // the sender's array was not writable
-  kFortran = 2,    // first index varies fastest; without it and without kStrided the last one does
-  kStrided = 4,    // one stride in bytes per dimension stands in `views`
-  kOffset = 8,     // the first element is this many bytes into the buffer: in `views`, before the strides
-  kExternal = 16,  // `buffer` is an index of `externals`
+  kFortran = 2,    // The first index varies fastest. Without kFortran and kStrided, the last index does.
+  kStrided = 4,    // `views` has one stride in bytes per dimension.
+  kOffset = 8,     // `views` has the offset in bytes of the first element in the buffer, before the strides.
+  kExternal = 16,  // `buffer` is an index of `externals`.
   kNoBuffer = 32,  // an array without bytes
 };
 inline constexpr std::uint8_t kAllArrayFlags = 63;
 
 inline constexpr std::uint32_t kNoIndex = UINT32_MAX;
 
-// A copy that later changes of the source cannot reach: the compiler must not read the source a second time.
+// Copies from memory that other processes may change. The barrier stops the compiler from reading the source a second
+// time, so checks of the copy stay valid.
 inline void copy_private(void* to, const void* from, std::size_t bytes) noexcept {
   std::memcpy(to, from, bytes);
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -72,7 +73,7 @@ inline void write_header(std::byte* out, std::uint64_t metadata_bytes, std::uint
   std::memcpy(out, &header, sizeof(header));
 }
 
-// The header of a frame that others may change: read once, whatever the compiler does with the copy.
+// Reads the header once, because other processes may change the frame meanwhile.
 inline FrameHeader read_header(const std::byte* frame) noexcept {
   FrameHeader header;
   copy_private(&header, frame, sizeof(header));

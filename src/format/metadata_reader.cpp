@@ -22,7 +22,8 @@ class ThrowMalformed final : public ::kj::ExceptionCallback {
   StackTraceMode stackTraceMode() override { return StackTraceMode::NONE; }
 };
 
-// Cap'n Proto makes its default callback on first use, under a lock that a forked child could find locked for ever.
+// Cap'n Proto creates its default callback on first use, under a lock. Created at load time, a forked child can never
+// inherit that lock locked.
 [[maybe_unused]] const ::kj::ExceptionCallback& made_at_load = ::kj::getExceptionCallback();
 
 class OneSegmentReader final : public ::capnp::MessageReader {
@@ -33,7 +34,7 @@ class OneSegmentReader final : public ::capnp::MessageReader {
   ::kj::ArrayPtr<const ::capnp::word> getSegment(unsigned id) override { return id == 0 ? words_ : nullptr; }
 
  private:
-  // Every list is read once, so the size of the frame limits what is read.
+  // Every list is read once, so the size of the frame already bounds the traversal.
   static ::capnp::ReaderOptions options() noexcept {
     return {.traversalLimitInWords = UINT64_MAX / 8, .nestingLimit = 4};
   }
@@ -45,7 +46,7 @@ void set_bytes(Column& column, ::capnp::Data::Reader data) noexcept {
   column = {reinterpret_cast<typename Column::pointer>(data.begin()), data.size()};
 }
 
-// Cap'n Proto reads a list of structs as a list of numbers too; only a list of plain words can be used in place.
+// Cap'n Proto also accepts a list of structs as a list of numbers, but only a list of plain words can be used in place.
 template <class T>
 void set_words(std::span<const T>& column, ::capnp::AnyList::Reader list) {
   if (list.size() == 0) return;

@@ -49,7 +49,7 @@ class Measure {
     size_.longest = std::max(size_.longest, elements);
     size_.words += words;
   }
-  MetadataSize size_{.words = 1, .longest = 0};  // the pointer to the root
+  MetadataSize size_{.words = 1, .longest = 0};  // pointer to the root
 };
 
 template <class Values>

@@ -9,7 +9,7 @@ namespace shmtree::format {
 
 namespace {
 
-// Not a good hash, but a quick one that tells keys of one program apart: length, first and last bytes.
+// A fast hash of the length and the first and last bytes. It is weak, but separates the keys of one program well.
 std::size_t hash_name(const char* text, std::size_t bytes) noexcept {
   std::uint64_t head = 0;
   std::uint64_t tail = 0;
@@ -30,7 +30,7 @@ std::size_t hash_name(const char* text, std::size_t bytes) noexcept {
 }  // namespace
 
 void NodeColumns::add_reference(std::size_t position) noexcept {
-  if (position >= kinds()) return;  // memory ran out, as finish() will say
+  if (position >= kinds()) return;  // memory ran out; finish() reports it
   kinds_[position] |= kMarked;
   begin_node(Kind::kReference, position);
 }

@@ -1,7 +1,7 @@
 // The nodes of a message that is being built: the columns of plain values to which they are appended, in preorder.
 //
-// Which node takes what from which column stands with the kinds in shmtree/kind.h. The caller appends in exactly that
-// order; nothing is checked here, but a reader refuses a frame whose columns do not fit.
+// shmtree/kind.h lists for each kind the values that its node takes from the columns. The caller appends them in
+// exactly that order. Nothing is checked here; a reader rejects a frame if its columns do not match its nodes.
 // Thread safety: none.
 #pragma once
 
@@ -32,44 +32,45 @@ class NodeColumns {
       ints_.push(static_cast<std::int64_t>(value));
     }
   }
-  // Bytes whose number the reader knows from elsewhere (T).
+  // Appends bytes without their number, which the reader knows from elsewhere (T).
   void add_text(const void* bytes, std::size_t count) noexcept { text_.append(bytes, count); }
-  // Their number, then the bytes (S).
+  // Appends the number of bytes, then the bytes (S).
   void add_string(const void* bytes, std::size_t count) noexcept {
     add_length(count);
     text_.append(bytes, count);
   }
   void add_string(std::string_view text) noexcept { add_string(text.data(), text.size()); }
-  // A key, field, class or dtype description (N): at most kMaxNameBytes. Repeats of one message cost one byte.
-  // Returns its number among the names of this message.
+  // Appends the name of a key, field or class, or a dtype description (N), of at most kMaxNameBytes. Returns its number
+  // among the names of this message. A repeated name usually takes one byte.
   std::uint32_t add_name(std::string_view name) noexcept;
-  // Such a name again, by what add_name() returned for it in this message.
+  // Appends a name again, by the number that add_name() returned for it in this message.
   void add_known_name(std::uint32_t number) noexcept { add_length(std::uint64_t{number} + 1); }
-  // All that was added to the text so far, names and bytes among it; until the next call.
+  // All text added so far, including names and bytes. Valid until the next call.
   std::string_view text() const noexcept { return {text_.data(), text_.size()}; }
-  // Whether so many bytes belong into a raw buffer (kLongStr...) instead of text.
+  // Returns true if a string of `count` bytes must go to a raw buffer (kLongStr and so on) instead of text.
   bool is_long(std::size_t count) const noexcept { return count > kMaxInlineText || text_.size() + count > kMostText; }
 
-  // The beginning of a node that takes a number first, mostly of items.
+  // Begins a node that takes a length first, in most cases its number of items.
   template <class Number>
   void begin_node(Kind kind, Number number) noexcept {
     add_kind(kind);
     add_length(static_cast<std::uint64_t>(number));
   }
-  // One node, whole.
+  // Each appends one complete node.
   void add_int_node(std::int64_t value) noexcept { add_kind(Kind::kInt), add_int(value); }
   void add_float_node(double value) noexcept { add_kind(Kind::kFloat), add_float(value); }
   void add_bool_node(bool value) noexcept { add_kind(value ? Kind::kTrue : Kind::kFalse); }
   void add_none_node() noexcept { add_kind(Kind::kNone); }
 
-  // Puts another kind on an earlier node: the position is kinds() before its add_kind().
+  // set_kind() replaces the kind of an earlier node. `position` is the value of kinds() before that node's add_kind().
   std::size_t kinds() const noexcept { return kinds_.size(); }
   void set_kind(std::size_t position, Kind kind) noexcept {
     SHMTREE_DCHECK(position < kinds() || kinds_.failed());
     kinds_[position] = static_cast<std::uint8_t>(kind);
   }
 
-  // The object of an earlier node again (kReference): `position` is what kinds() was before its add_kind().
+  // Appends a reference to the object of an earlier node (kReference). `position` is the value of kinds() before that
+  // node's add_kind().
   void add_reference(std::size_t position) noexcept;
   Kind kind_at(std::size_t position) const noexcept {
     return position < kinds() ? unmarked(static_cast<Kind>(kinds_[position])) : Kind::kInvalid;  // memory ran out
@@ -87,7 +88,7 @@ class NodeColumns {
     return use(self.kinds_, self.lengths_, self.ints_, self.floats_, self.text_, self.names_);
   }
   struct Mark {
-    std::array<std::size_t, 6> sizes;  // as with_columns() has them
+    std::array<std::size_t, 6> sizes;  // in the order of with_columns()
     std::size_t depth;
   };
   Mark mark() const noexcept {
@@ -101,7 +102,7 @@ class NodeColumns {
     with_columns(*this, [](auto&... column) { (column.clear(), ...); });
     depth_ = {};
   }
-  // Not zero when memory ran out. No branch for each: nearly always it has not.
+  // Returns a value other than 0 if memory ran out. Combines the flags without branches, because failure is rare.
   int failed() const noexcept {
     return with_columns(*this, [](auto&... column) { return (int{column.failed()} | ...); });
   }
@@ -121,7 +122,8 @@ class NodeColumns {
   Column<char> text_;
   Column<NameRef> names_;
   Depth depth_;
-  // The latest name with each hash. Entries are hints, checked against the names of this message, so never cleared.
+  // Number of the latest name with each hash. Entries are hints that are checked against the names of this message, so
+  // they are never cleared.
   std::uint32_t name_cache_[256] = {};
 };
 

@@ -1,9 +1,9 @@
-// Reads the nodes of a frame from its columns, which are in private memory and may say anything.
+// Reads the nodes of a frame from its columns, which are in private memory and have untrusted contents.
 //
-// Every failure is sticky: from then on failed() is true, calls return zeros and empty views, and error() says what was
-// wrong first. So a walk may check at each container instead of at each value, but nothing may be allocated by a length
-// before failed() was looked at: lengths come checked against what is left in the frame.
-// Thread safety: none. Nested readers in one thread are fine.
+// Every failure is sticky: afterwards failed() returns true, calls return zeros and empty views, and error() describes
+// the first failure. So a walk may check failed() once per container instead of once per value. Check it before
+// allocating memory for a count: counts are checked against what is left in the frame.
+// Thread safety: none. One thread may nest readers.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,12 @@
 namespace shmtree::format {
 
 struct Name {
-  std::uint32_t index = 0;  // names are numbered by first appearance: a table of objects can be kept by this
-  bool fresh = false;       // its first appearance in this frame
-  std::string_view text{};  // in private memory, valid as long as the reader
+  std::uint32_t index = 0;  // Names are numbered by first appearance, so the number can index a table of objects.
+  bool fresh = false;       // True at its first appearance in this frame.
+  std::string_view text{};  // In private memory, valid as long as the reader.
 };
 
-// What is left of one column; set when the frame is loaded, and not before.
+// The unread rest of one column. Uninitialised until the frame is loaded.
 template <class T>
 struct ColumnCursor {
   ColumnCursor() = default;
@@ -58,14 +58,14 @@ struct ColumnCursors {
 
 class NodeCursor {
  public:
-  // The next node's kind; kInvalid at the end (a failure) and after a failure. Unknown numbers are returned as they
-  // are: let the default of your switch call fail_kind().
+  // Returns the next node's kind, or kInvalid at the end (which is a failure) and after a failure. Returns unknown
+  // numbers unchanged: let the default of your switch call fail_kind().
   Kind next_kind() noexcept {
     if (columns_.kinds.is_over()) [[unlikely]]
       return fail("a node is missing"), Kind::kInvalid;
     return static_cast<Kind>(*columns_.kinds.at++);
   }
-  // The kind that next_kind() will give; kInvalid at the end. Not a failure.
+  // Returns the kind that next_kind() will return, or kInvalid at the end, without failing.
   Kind peek_kind() const noexcept {
     return columns_.kinds.is_over() ? Kind::kInvalid : static_cast<Kind>(*columns_.kinds.at);
   }
@@ -79,24 +79,24 @@ class NodeCursor {
       return fail("a float is missing"), 0.0;
     return *columns_.floats.at++;
   }
-  // A length that counts nothing in this frame (maxlen, flags).
+  // Reads a length that counts nothing in this frame, such as maxlen or flags. It is not checked.
   [[gnu::always_inline]] std::uint64_t next_length() noexcept {
     if (columns_.lengths.is_over()) [[unlikely]]
       return fail("a length is missing"), 0;
     const std::uint8_t value = *columns_.lengths.at++;
     return value != kLengthEscape ? value : next_long_length();
   }
-  // A number of items with `nodes` child nodes each: no more than the nodes that are left.
+  // Reads a number of items with `nodes_each` child nodes each. Fails if fewer nodes are left.
   std::uint64_t next_count(std::uint64_t nodes_each = 1) noexcept {
     const std::uint64_t count = next_length();
     if (count > columns_.kinds.left() / nodes_each) [[unlikely]]
       return fail("a container has more items than there are nodes"), 0;
     return count;
   }
-  // The numbers of a kIntList or kFloatList, as one run; valid as long as the reader.
+  // Read the numbers of a kIntList or kFloatList as one run. Valid as long as the reader.
   std::span<const std::int64_t> next_ints() noexcept { return next_run(columns_.ints); }
   std::span<const double> next_floats() noexcept { return next_run(columns_.floats); }
-  // Bytes of known number (T); in private memory, valid as long as the reader.
+  // Reads a known number of bytes (T). They are in private memory, valid as long as the reader.
   [[gnu::always_inline]] std::string_view next_text(std::uint64_t bytes) noexcept {
     if (bytes > columns_.text.left()) [[unlikely]]
       return fail("text is missing"), std::string_view();
@@ -112,8 +112,8 @@ class NodeCursor {
       return fail("a name refers to one that was not there before"), Name();
     return {static_cast<std::uint32_t>(value - 1), false, (*names_)[value - 1]};
   }
-  // Whether the next name is one again, by a number that takes one byte; then it is passed over. False for some that
-  // are.
+  // Skips the next name if it repeats an earlier one and its number takes one byte. A fast path: may return false for
+  // other repeated names.
   bool next_name_again(std::uint32_t* index) noexcept {
     ColumnCursor<std::uint8_t>& lengths = columns_.lengths;
     if (lengths.is_over() || lengths.at[0] == 0 || lengths.at[0] == kLengthEscape) return false;
@@ -121,26 +121,26 @@ class NodeCursor {
     *index = *lengths.at++ - 1u;
     return true;
   }
-  // That name.
+  // Returns the name that next_name_again() has skipped.
   Name name_again(std::uint32_t index) const noexcept { return {index, false, (*names_)[index]}; }
   // Number of names so far.
   std::size_t names() const noexcept { return names_->size(); }
-  // Whether the next name is a new one that reads `expected`; then it is passed over. A guess that costs little: false
-  // for some that are.
+  // Skips the next name if it is new and equals `expected`. A fast path: may return false for some names that are
+  // equal.
   bool next_name_is(std::string_view expected) noexcept {
     const std::size_t bytes = expected.size();
     ColumnCursor<std::uint8_t>& lengths = columns_.lengths;
     if (lengths.left() < 2 || lengths.at[0] != 0 || lengths.at[1] != bytes || bytes == kLengthEscape) return false;
     if (bytes > columns_.text.left()) return false;
     if (bytes != 0 && std::memcmp(columns_.text.at, expected.data(), bytes) != 0)
-      return false;  // of no text there is no address
+      return false;  // empty text may have no address
     if (names_->size() == names_->capacity()) return false;
     names_->emplace_back(columns_.text.at, bytes);
     lengths.at += 2;
     columns_.text.at += bytes;
     return true;
   }
-  // A dtype on its own (kNumpyScalar, kDType), with the description of one that has no number.
+  // Reads a dtype outside an array descriptor (kNumpyScalar, kDType). Sets `description` if it is DType::kOther.
   DType next_dtype(Name& description) noexcept;
 
   // Call this before the children of a node. False (and failed) if the frame is deeper than kMaxDepth, or too deep for
@@ -149,33 +149,33 @@ class NodeCursor {
   void leave() noexcept { depth_.leave(); }
   std::size_t depth() const noexcept { return depth_.level(); }
 
-  // Index of the node whose kind next_kind() returned last.
+  // Index of the node that next_kind() read last.
   std::size_t position() const noexcept { return static_cast<std::size_t>(columns_.kinds.at - kinds_begin_) - 1; }
   // Kind of that node, without the mark.
   Kind kind() const noexcept { return unmarked(static_cast<Kind>(columns_.kinds.at[-1])); }
   std::size_t nodes() const noexcept { return static_cast<std::size_t>(columns_.kinds.end - kinds_begin_); }
-  // What is left to be read, for whoever makes room for it.
+  // The unread rest of the columns, for callers that reserve memory.
   const ColumnCursors& left() const noexcept { return columns_; }
 
   bool failed() const noexcept { return reason_ != nullptr; }
   // `reason` is a literal that completes "The frame is corrupt: ...". Ends all columns, so that later calls fail too.
   [[gnu::noinline, gnu::cold]] void fail(const char* reason) noexcept;
   void fail_kind(Kind kind) noexcept;
-  // There was no memory: the frame is not corrupt.
+  // Fails for lack of memory; the frame is not reported as corrupt.
   void fail_for_memory() noexcept;
-  // Meaningful when failed(): a kCorrupt that says what is wrong and where, or kOutOfSharedMemory.
+  // Valid if failed(). Returns kCorrupt, with what is wrong and where, or kOutOfSharedMemory.
   Error error() const;
-  // After the last node: a failure, or kCorrupt if something is left over.
+  // Call after the last node. Returns the first failure, or kCorrupt if values are left over.
   Status finish();
 
  protected:
-  // For whoever fills them, then begins; `names` is empty, and stays with the reader.
+  // A subclass fills the columns, then calls begin(). `names` is empty, and must outlive this object.
   ColumnCursors& columns() noexcept { return columns_; }
   void begin(std::vector<std::string_view>& names) noexcept {
     kinds_begin_ = columns_.kinds.at;
     names_ = &names;
   }
-  // For arrays: a failure when the column has no more.
+  // Fails if the column has no more descriptors.
   const ArrayDescriptor* next_descriptor() noexcept {
     if (columns_.arrays.is_over()) [[unlikely]]
       return fail("an array descriptor is missing"), nullptr;
@@ -190,7 +190,7 @@ class NodeCursor {
   [[gnu::noinline, gnu::cold]] bool enter_deeper() noexcept;
   std::uint64_t next_long_length() noexcept;
   Name new_name() noexcept;
-  // A length, and so many values.
+  // Reads a length, then that many values.
   template <class T>
   std::span<const T> next_run(ColumnCursor<T>& column) noexcept {
     const std::uint64_t count = next_length();
@@ -205,8 +205,8 @@ class NodeCursor {
   std::vector<std::string_view>* names_ = nullptr;
   Depth depth_;
   const char* reason_ = nullptr;
-  bool no_memory_ = false;  // is the reason
-  bool no_stack_ = false;   // likewise
+  bool no_memory_ = false;  // true if reason_ is lack of memory
+  bool no_stack_ = false;   // true if reason_ is lack of stack
   std::size_t failed_at_ = 0;
   std::uint8_t failed_kind_ = 0;
 };

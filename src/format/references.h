@@ -1,7 +1,9 @@
-// Objects met more than once in a message: the later nodes are references to the first, whose kind is marked.
+// Objects that occur more than once in a message. Later occurrences are reference nodes; the first node's kind is
+// marked.
 //
-// The mark is set when the object is met again, so writing and reading what is met once cost nothing: a marked kind is
-// in no switch and has no rule in format/grammar.h. Thread safety: none.
+// The writer sets the mark when it finds the object again, so objects that occur once cost nothing. A marked kind
+// appears in no switch and has no rule in format/grammar.h, so readers handle it outside their fast path. Thread
+// safety: none.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +16,7 @@
 
 namespace shmtree::format {
 
-// In the kind of a node that a later one refers to.
+// Bit in the kind of a node to which a later node refers.
 inline constexpr std::uint8_t kMarked = 0x80;
 
 constexpr bool is_marked(Kind kind) noexcept {
@@ -24,22 +26,22 @@ constexpr Kind unmarked(Kind kind) noexcept {
   return static_cast<Kind>(static_cast<std::uint8_t>(kind) & ~kMarked);
 }
 
-// Whether it matters that an object is the same one: nodes of other kinds are never marked.
+// Returns true if the identity of objects of this kind matters. Nodes of other kinds are never marked.
 constexpr bool has_identity(Kind kind) noexcept {
   return kind >= Kind::kList || (kind >= Kind::kByteArray && kind <= Kind::kMemoryView);
 }
 
-// What a reader keeps of the marked nodes, by position; T() for a node whose object is not there yet.
+// The objects of marked nodes, by position, as a reader keeps them. T() stands for an object that does not exist yet.
 template <class T>
 class EarlierNodes {
  public:
-  // Positions come in ascending order, as the nodes do. Returns the node's number here.
+  // Adds the node at `position`, and returns its number in this table. Positions must ascend.
   std::size_t begin(std::size_t position) {
     nodes_.push_back({position, T()});
     return nodes_.size() - 1;
   }
   T& operator[](std::size_t number) noexcept { return nodes_[number].object; }
-  // Null when there is no such node so far, or it is not marked.
+  // Returns nullptr if no marked node at this position has been read.
   T* find(std::uint64_t position) noexcept {
     const auto at = std::lower_bound(nodes_.begin(), nodes_.end(), position,
                                      [](const Node& node, std::uint64_t wanted) { return node.position < wanted; });

@@ -40,10 +40,10 @@ std::vector<std::uint32_t> Standalone::used_ranges() const {
   return used;
 }
 
-// Sorted by place, ranges that overlap follow each other.
+// Sorts the ranges by block and offset, so that overlapping ranges follow each other.
 void Standalone::place_ranges(Blocks blocks) {
   std::uint32_t reference = kNoIndex;
-  std::uint64_t begin = 0, end = 0;  // of the run, in its block; begin with the padding
+  std::uint64_t begin = 0, end = 0;  // of the run, in its block; begin includes the padding
   for (const std::uint32_t number : used_ranges()) {
     const External range = frame_.reader().external(number);
     if (range.reference != reference || range.offset >= end) {
@@ -60,7 +60,7 @@ void Standalone::place_ranges(Blocks blocks) {
   }
 }
 
-// What belongs to an array in `views`, its descriptor tells: an offset, and a stride for each dimension.
+// The flags of a descriptor say what `views` has for its array: an offset, and a stride for each dimension.
 void Standalone::describe_arrays() {
   const std::int64_t* view = frame_.whole().views.at;
   for (ArrayDescriptor array : all(frame_.whole().arrays)) {

@@ -1,13 +1,13 @@
-// A frame with arrays in other blocks, as one that stands alone: their bytes become buffers of its own.
+// Turns a frame with arrays in other blocks into one that stands alone: their bytes become buffers of the new frame.
 //
 //   Standalone alone(checked, blocks);                // may throw std::bad_alloc
 //   Status fits = alone.finish();                     // total_bytes() is known now
 //   alone.write(out);                                 // copies; needs no interpreter's lock
 //
-// What holds: only descriptors, buffers and views change, in place of the external ranges; nodes do not. Ranges that
-// overlap become one buffer, so arrays that shared memory do so again, and no byte of a block is copied twice. A buffer
-// begins at the multiple of 64 at or before its first byte, in zeros, so every element is aligned as it was.
-// Thread safety: none; write() reads only what was given.
+// Invariants: only descriptors, buffers and views change; nodes do not. Overlapping ranges become one buffer, so arrays
+// that shared memory still do, and no byte of a block is copied twice. Zeros before the first byte fill a buffer from
+// the preceding multiple of 64, so every element keeps its alignment.
+// Thread safety: none. write() reads only the given frame and blocks.
 #pragma once
 
 #include <cstddef>
@@ -20,23 +20,24 @@ namespace shmtree::format {
 
 class Standalone {
  public:
-  // `frame` was loaded with these `blocks`. Both must be there until write().
+  // `frame` was loaded with these `blocks`. Both must stay valid until write() returns.
   Standalone(const CheckedFrame& frame, Blocks blocks);
-  // kMessageTooLarge: more than a frame can hold. Once, before the following.
+  // Computes the size. Call once, before the functions below. Fails with kMessageTooLarge if a frame cannot hold the
+  // result.
   Status finish();
   std::uint64_t total_bytes() const noexcept { return total_bytes_; }
   // `out` is aligned to 8 bytes, and no other process has access to it.
   void write(std::byte* out) const noexcept;
 
  private:
-  // A run of ranges that overlap.
+  // A run of overlapping ranges.
   struct Run {
     const std::byte* begin;
     std::uint64_t padding;  // zeros before it
     std::uint64_t bytes;    // from begin
     std::uint64_t size() const noexcept { return padding + bytes; }
   };
-  // Where an external range is now.
+  // New location of an external range.
   struct Place {
     std::uint32_t run = 0;
     std::uint64_t offset = 0;
@@ -47,9 +48,9 @@ class Standalone {
   FrameColumns columns() const noexcept;
 
   const CheckedFrame& frame_;
-  const std::span<const std::uint64_t> own_;  // sizes of the buffers that it had
+  const std::span<const std::uint64_t> own_;  // sizes of the frame's own buffers
   std::vector<Run> runs_{};
-  std::vector<Place> places_{};  // by external range
+  std::vector<Place> places_{};  // indexed by external range
   std::vector<ArrayDescriptor> arrays_{};
   std::vector<std::uint64_t> buffers_{};
   std::vector<std::int64_t> views_{};
