@@ -1,11 +1,10 @@
-// An arena's file as an observer has it: opened for reading alone, and never mapped.
+// An arena's file as an observer sees it: opened read-only and never mapped.
 //
-// Everything is copied out by read(). So nothing can be written, no page is allocated for a hole that was looked at,
-// and no address can fault, whatever becomes of the file. A copy may be torn, and every word of it may be anything:
-// what names a block is compared with the geometry before it is used, and read_still() says whether a copy is of one
-// moment.
+// All data is copied with read(). So the observer cannot write, reading a hole allocates no page, and no access can
+// fault, even if the file is truncated. A copy may be torn, and every word is untrusted: block numbers are checked
+// against the geometry before use. read_still() reports whether a copy is consistent.
 //
-// Thread safety: one thread at a time, but copies of what was read are the reader's own.
+// Thread safety: one thread at a time. Returned copies belong to the caller.
 #pragma once
 
 #include <cstring>
@@ -22,32 +21,33 @@ using memory::BlockRef;
 
 class ArenaFile {
  public:
-  // Code::kIncompatible unless it is a sealed arena of this version.
+  // Fails with Code::kIncompatible unless it is a sealed arena of this version.
   static Result<ArenaFile> open(platform::UniqueFd fd);
 
   const memory::Arena::Head& head() const noexcept { return head_; }
   const memory::Geometry& geometry() const noexcept { return geometry_; }
 
-  // False where the file ends before.
+  // Returns false if the file ends before the last byte.
   bool read(std::uint64_t offset, void* out, std::uint64_t bytes) const noexcept {
     return platform::read_at(fd_.get(), offset, out, bytes);
   }
-  // Whether somebody keeps the byte of that slot locked, and so lives.
+  // Returns true if the participant in `slot` is alive: its process holds a lock on that byte of the file.
   bool is_locked(std::uint32_t slot) const noexcept { return platform::byte_is_locked(fd_.get(), slot); }
 
   bool read_entry(BlockId id, BlockEntry& out) const noexcept {
     return geometry_.contains(id) && read(geometry_.table_offset(id.size_class(), id.index()), &out, sizeof out);
   }
-  // Whether it is a block in use with that generation.
+  // Returns true if the block is in use with that generation.
   bool is_current(BlockRef ref) const noexcept;
-  // Bytes of such a block. False where it has fewer, or is another by now.
+  // Copies bytes of a current block. Returns false if the block is smaller, or is no longer current after the copy.
   bool read_block(BlockRef ref, std::uint64_t offset, void* out, std::uint64_t bytes) const noexcept;
 
-  // Of elements of `each` bytes that begin there, and are as many as a word of the file says, those that the file has
-  // pages for.
+  // Returns how many of `count` elements of `each` bytes at `offset` are in the block and have pages in the file.
+  // `count` is an untrusted word of the file.
   std::uint64_t present(BlockRef ref, std::uint64_t offset, std::uint64_t count, std::uint64_t each) const noexcept;
 
-  // Reads until two looks in a row are the same, a few times. Nothing where there is no such block.
+  // Reads twice, until both copies are equal or after kMostLooks attempts. Sets `still` to true if they are equal.
+  // Returns nullptr if the block does not exist.
   template <class T>
   std::unique_ptr<const T> read_still(BlockRef ref, bool& still) const {
     return read_still<T>([&](T& out) { return read_block(ref, 0, &out, sizeof(T)); }, still);
@@ -64,7 +64,8 @@ class ArenaFile {
     return second;
   }
 
-  // visit(id, entry) of each block that is in use, in copies of the table. `header` as it was read.
+  // Calls visit(id, entry) for each block in use, with copies of the table's entries. `header` is a copy of the arena's
+  // header.
   template <class Visit>
   void for_each_block(const memory::ArenaHeader& header, const Visit& visit) const {
     const auto entries = std::make_unique<BlockEntry[]>(kEntriesAtOnce);
@@ -87,8 +88,8 @@ class ArenaFile {
 
   ArenaFile(platform::UniqueFd fd, const memory::Arena::Head& head)
       : fd_(std::move(fd)), head_(head), geometry_(head.max_bytes) {}
-  // Of the first `high` entries of a class, as a word of the file says, those that the class has and the file has pages
-  // for.
+  // Returns how many of the first `high` entries of a class exist and have pages in the file. `high` is an untrusted
+  // word.
   std::uint64_t present_entries(unsigned size_class, std::uint64_t high) const noexcept;
 
   platform::UniqueFd fd_;

@@ -21,7 +21,7 @@ using memory::Transferred;
 
 namespace {
 
-// Those who have used the other end alone do not; see Ends.
+// Returns false for a process that has used only the other end; see Ends.
 bool takes_part(const ChannelHeader& header, End end, Slot slot) {
   return header.ends[end].users.contains(slot) || !header.ends[other(end)].users.contains(slot);
 }
@@ -69,7 +69,7 @@ void fill_options(const ChannelHeader& header, ObservedChannel& info) {
   info.drop_oldest = header.drop_oldest != 0;
 }
 
-// With what those who sleep now have not counted yet.
+// Includes the time of current sleepers, which they add to `slept_ns` only when they wake.
 double slept_seconds(const memory::SleepTime& time, const People& people) {
   const std::int64_t since = time.since_ns.load(), now = platform::monotonic_ns();
   const bool anyone = since > 0 && since < now && !people.living(time.who).empty();

@@ -18,7 +18,7 @@ namespace observer {
 
 namespace {
 
-constexpr double kWaitedAtAll = 0.01;  // of the time between two looks; below, the state at the second one says more
+constexpr double kWaitedAtAll = 0.01;  // share of the time between snapshots; below it, the current state decides
 
 double per_second(std::uint64_t now, std::uint64_t before, double seconds) noexcept {
   return seconds > 0 ? static_cast<double>(static_cast<std::int64_t>(now - before)) / seconds : 0.0;
@@ -32,7 +32,8 @@ ObservedLimit limited_by(std::string_view name, const ObservedEnd& end) {
   return {name, users.empty() ? end.pids : std::move(users)};
 }
 
-// The end that the other one waited for since the last look or, if nobody did, has to wait for now.
+// Returns the end that limits the channel: the other end has waited for it since the last snapshot. If neither has
+// waited, the current state decides. nullopt if no end limits.
 std::optional<ObservedLimit> limiting(const ObservedChannel& channel) {
   const bool is_full = (channel.limit != 0 && channel.queued >= channel.limit) ||
                        (channel.max_bytes != 0 && channel.queued_bytes >= channel.max_bytes);
@@ -44,7 +45,7 @@ std::optional<ObservedLimit> limiting(const ObservedChannel& channel) {
   return std::nullopt;
 }
 
-// The place of the one that lies in the wait's block, if one does; the wait says so then.
+// Returns the index of the object in the wait's block, if `things` has it, and sets the wait's name to it.
 template <class Thing>
 std::optional<std::size_t> place_of(ObservedWait& wait, const std::vector<Thing>& things, const char* kind) {
   const auto found =
@@ -88,7 +89,7 @@ void PastOfChannel::add_rates(ObservedChannel& channel, std::int64_t now_ns) {
     channel.put_per_s = per_second(channel.put, last.put, seconds);
     channel.received_per_s = per_second(received, last.received, seconds);
   }
-  // The oldest message has been there since the first look that had it among those that were put.
+  // The oldest queued message was put before the oldest snapshot in which `put` already counted it.
   std::erase_if(looks_, [received](const Look& look) { return look.put <= received; });
   if (channel.queued != 0 && !looks_.empty()) channel.oldest_seconds = seconds_of(now_ns - looks_.back().at_ns);
   looks_.insert(looks_.begin(), {now_ns, channel.put, received});

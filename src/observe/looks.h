@@ -1,4 +1,4 @@
-// What one look tells of a channel with those before it: rates, shares of the time, ages, and the end that limits.
+// Compares a snapshot of a channel with earlier ones: rates, shares of time, ages, and the end that limits throughput.
 //
 // Thread safety: none.
 #pragma once
@@ -13,10 +13,10 @@
 
 namespace shmtree::observer {
 
-// What is known of a channel from the looks before.
+// The earlier snapshots of one channel.
 class PastOfChannel {
  public:
-  // Adds this look, at that time; fills what it tells.
+  // Adds a snapshot taken at `now_ns`, and sets the fields of `channel` that depend on earlier ones.
   void add(ObservedChannel& channel, std::int64_t now_ns);
 
  private:
@@ -24,20 +24,20 @@ class PastOfChannel {
     std::int64_t at_ns = 0;
     std::uint64_t put = 0, received = 0;
   };
-  // One for each message that is still there to tell its age is enough, and so are those of a minute.
+  // Bounds the history. Only snapshots that tell the age of a queued message are kept.
   static constexpr std::size_t kMostLooks = 60;
 
   void add_rates(ObservedChannel& channel, std::int64_t now_ns);
   void add_shares(ObservedChannel& channel, std::int64_t now_ns);
 
-  std::vector<Look> looks_;  // the last one first
+  std::vector<Look> looks_;  // newest first
   double full_seconds_ = 0.0, empty_seconds_ = 0.0;
 };
 
-// Of all channels, by arena and block. What a look did not see is forgotten.
+// Histories of all channels, by arena and block. A channel that is missing from a snapshot loses its history.
 using Pasts = std::map<std::string, std::unordered_map<std::uint64_t, PastOfChannel>>;
 
-// Says of each wait at what it is.
+// Sets, for each wait, the name of the object at which the process waits.
 void name_waits(ObservedArena& arena);
 
 }  // namespace shmtree::observer

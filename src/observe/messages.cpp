@@ -11,9 +11,9 @@ using channel::SegmentHeader;
 
 namespace {
 
-constexpr std::uint64_t kReceivedMeanwhile = 1024;  // messages that are passed over, at most
+constexpr std::uint64_t kReceivedMeanwhile = 1024;  // limit for messages that receivers take during the walk
 
-// Walks a ring's chain of segments from its first one, in copies of their headers.
+// Walks a ring's chain of segments from its head segment, and works on copies of their headers.
 class SegmentWalk {
  public:
   SegmentWalk(const ArenaFile& file, std::uint64_t packed, std::uint64_t slot_bytes) noexcept
@@ -21,14 +21,14 @@ class SegmentWalk {
     there_ = load(packed, now_);
   }
 
-  // Where the slot of a ticket lies in its segment's block, which is block(); tickets only rise. False where the chain
-  // does not lead to it.
+  // Finds the slot of a ticket: its segment becomes block(), and `offset` its offset in that block. Tickets must
+  // ascend. Returns false if the chain does not contain the ticket.
   bool find(std::uint64_t ticket, std::uint64_t& offset) noexcept {
     while (there_ && now_.next != 0) {
       Segment next;
       there_ = load(now_.next, next);
       if (!there_ || ticket < next.base) break;
-      if (next.base <= now_.base) there_ = false;  // a chain leads on, or it is damaged
+      if (next.base <= now_.base) there_ = false;  // bases must ascend; otherwise the chain is damaged
       now_ = next;
     }
     if (!there_ || ticket < now_.base) return false;
@@ -90,7 +90,7 @@ std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channe
     MessageInfo info{.ticket = ticket, .bytes = slot.bytes, .in_block = slot.block != 0};
     if (people.is_alive(slot.sender)) info.sender = people.pid_of(memory::slot_of(slot.sender));
     info.frame = copy_frame(file, walk.block(), offset, slot, slot_bytes, most_bytes);
-    // Received meanwhile, its slot may be another's by now.
+    // If the message was received meanwhile, another message may already use its slot.
     std::uint64_t received = 0;
     const bool is_there =
         file.read_block(walk.block(), offset, &again, sizeof again) && std::memcmp(&slot, &again, sizeof slot) == 0 &&

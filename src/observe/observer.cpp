@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kOutOfSight =
     "it is out of sight: the processes that have it are in another PID namespace, or hide from this one";
 
-// The uuid of an arena of whatever version; false for other files, and for arenas that are being made.
+// Reads the uuid of an arena of any version. Returns false for other files, and for arenas under construction.
 bool read_uuid(int fd, unsigned char uuid[16]) noexcept {
   std::uint64_t magic = 0;
   return platform::read_at(fd, offsetof(ArenaHeader, magic), &magic, sizeof magic) && magic == memory::kMagic &&
@@ -33,7 +33,7 @@ std::string hex_of(const unsigned char uuid[16]) {
   return hex;
 }
 
-// What holders hold, in the order in which they were met.
+// Sums up the pinned memory of each participant, in the order of their first block.
 class Holdings {
  public:
   explicit Holdings(const People& people) : people_(people) {}
@@ -63,7 +63,7 @@ class Holdings {
   }
 
   const People& people_;
-  std::vector<Slot> slots_{};  // of each that was found
+  std::vector<Slot> slots_{};  // slot of each element of `found`
   const std::int64_t now_ = platform::coarse_monotonic_ns();
 };
 
@@ -92,7 +92,7 @@ std::unique_ptr<const ArenaHeader> read_header(const ArenaFile& file, bool& stil
   return ArenaFile::read_still<ArenaHeader>(read, still);
 }
 
-// Who takes part, those included who came after the search.
+// Returns the participants, including processes that attached after the search.
 Result<People> people_of(const ArenaFile& file, const ArenaHeader& header, OpenArena& open) {
   People people(file, header, open.processes);
   bool anyone_came = false;
@@ -126,7 +126,7 @@ Status look_into(const ArenaFile& file, OpenArena& open, ObservedArena& info) {
   return success();
 }
 
-// To the thing that lies in that block, or else, as an array's, to the arena.
+// Adds a name to the object in its block. Adds a name that belongs to no such object, such as an array's, to the arena.
 void add_name(ObservedArena& arena, const discovery::SeenName& seen) {
   const auto add_to = [&seen](auto& things) {
     for (ObservedThing& thing : things) {
@@ -148,8 +148,7 @@ auto find_arena(std::vector<ObservedArena>& arenas, const discovery::SeenName& s
                       [uuid = hex_of(seen.uuid)](const ObservedArena& one) { return one.uuid == uuid; });
 }
 
-// What was named before the arenas were looked for, and still is: of an arena that was not found, so it is out of
-// sight.
+// Adds an entry for each arena that had a name before the search, still has it, and was not found. It is out of sight.
 Status add_out_of_sight(const Names& unknown, std::vector<ObservedArena>& arenas) {
   const auto now = discovery::look_at_names();
   if (!now) return now.error();
@@ -172,14 +171,14 @@ Status add_names(const Names& names, std::vector<ObservedArena>& arenas) {
   for (const discovery::SeenName& seen : names) {
     if (const auto known = find_arena(arenas, seen); known != arenas.end()) {
       add_name(*known, seen);
-    } else if (seen.has_parts) {  // else it was left over by a kill
+    } else if (seen.has_parts) {  // otherwise a killed process left the name behind
       unknown.push_back(seen);
     }
   }
   return unknown.empty() ? success() : add_out_of_sight(unknown, arenas);
 }
 
-// Nothing for what has gone meanwhile, and for what is no arena.
+// Returns nullopt for a file that was closed meanwhile, and for a file that is no arena.
 Result<std::optional<ObservedArena>> look_at_open(const OpenArena& open) {
   auto fd = open_arena(open);
   if (fd) return look_at_arena(std::move(*fd), open);
@@ -207,7 +206,7 @@ Result<std::optional<ObservedArena>> look_at_arena(platform::UniqueFd fd, OpenAr
 
 Result<std::vector<ObservedArena>> look_at_all() {
   std::vector<ObservedArena> arenas;
-  const auto names = discovery::look_at_names();  // first: then all arenas that are named are there to be found
+  const auto names = discovery::look_at_names();  // first, so that the search can find every named arena
   if (!names) return names.error();
   const auto found = find_open_arenas();
   if (!found) return found.error();

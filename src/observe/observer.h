@@ -1,8 +1,8 @@
-// Looks into the arenas of this user from outside: takes no slot in them and no lock, and has their files open for
-// reading alone. So it can neither block nor change anything, whenever it is killed, and it sees as much of processes
-// that are stopped, or were killed, as of others.
+// Takes snapshots of this user's arenas from outside. The observer occupies no participant slot, takes no lock, and
+// opens the files read-only. It cannot block or change anything, even if it is killed at any point. It sees stopped and
+// dead processes as well as live ones.
 //
-// Thread safety: free functions; any thread. May throw std::bad_alloc.
+// Thread safety: all functions are thread-safe. May throw std::bad_alloc.
 #pragma once
 
 #include "observe/channels.h"
@@ -11,18 +11,19 @@
 
 namespace shmtree::observer {
 
-// Of what cannot be read.
+// Stands for the uuid of an arena that cannot be read.
 constexpr const char* kNoUuid = "00000000000000000000000000000000";
 
-// Every arena that a process of this user has open, as /proc shows it, by uuid: those that could not be read, or are
-// only known by a name, last, with the reason. An error when this process has no descriptors left to look with: it
-// needs two at once, however much there is to see. No part of such a look is given, as it would be wrong.
+// Returns every arena that a process of this user has open according to /proc, sorted by uuid. Arenas that could not be
+// read, or are known only by a name, come last, with the reason. Fails if this process has no free descriptors; it
+// needs two at a time. It then returns no partial snapshot, which would be misleading.
 Result<std::vector<ObservedArena>> look_at_all();
 
-// One arena by a descriptor of it, as of the processes that have it. Nothing for what is no arena, or not one yet.
+// Observes one arena through a descriptor of its file. `open` lists the processes that have it open. Returns nullopt if
+// the file is not an arena, or not yet.
 Result<std::optional<ObservedArena>> look_at_arena(platform::UniqueFd fd, OpenArena open);
 
-// The messages that are queued in a channel; none when it has gone. `block` as ObservedThing has it.
+// Returns the messages queued in a channel, or none if the channel no longer exists. `block` is ObservedThing::block.
 Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
                                                std::uint64_t most_bytes);
 

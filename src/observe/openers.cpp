@@ -14,7 +14,7 @@ ObservedOpener opener_of(const platform::OpenFile& file) {
 
 class Search {
  public:
-  // An error when this process has no descriptor left to ask for that one with.
+  // Fails if this process has no free descriptor with which to read the status of the other process.
   Status add(const platform::OpenFile& file) {
     OpenArena& arena = found_.try_emplace(file.id, OpenArena{.id = file.id}).first->second;
     auto& openers = file.is_read_only ? arena.observers : arena.users;
@@ -30,7 +30,7 @@ class Search {
   }
 
  private:
-  // One that has ended meanwhile, or does not show itself, has no number in its own namespace.
+  // A process that has exited meanwhile, or is hidden, gets an empty status without a pid in its own namespace.
   Status add_process(int pid, std::vector<Process>& to) {
     if (last_.pid != pid) {
       const auto status = platform::status_of(pid);
@@ -42,7 +42,7 @@ class Search {
   }
 
   std::map<platform::FileId, OpenArena> found_{};
-  Process last_{};  // descriptors come process by process
+  Process last_{};  // the search returns the descriptors of one process after another
 };
 
 }  // namespace
@@ -84,8 +84,8 @@ Result<platform::UniqueFd> open_same_file(int pid, int fd, platform::FileId id) 
   return Error{Code::kNotFound, "process " + std::to_string(pid) + " has another file at that descriptor"};
 }
 
-// The same, at any descriptor if there is none at that one: a process that forks has descriptors for its child, which
-// it closes after the fork.
+// Like open_same_file(), but falls back to any descriptor of the process. A process that forks opens descriptors for
+// its child, and closes them after the fork.
 Result<platform::UniqueFd> open_file_of(const ObservedOpener& one, platform::FileId id) {
   auto opened = open_same_file(one.pid, one.fd, id);
   if (opened || opened.code() != Code::kNotFound || one.read_only) return opened;

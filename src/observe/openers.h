@@ -1,4 +1,4 @@
-// Which processes have which arenas' files open.
+// Finds the processes that have arena files open.
 #pragma once
 
 #include <vector>
@@ -7,26 +7,28 @@
 
 namespace shmtree::observer {
 
-// One file of an arena, or of what is called so. Of several descriptors of a process, one is here.
+// One file with the name of an arena file, and the processes that have it open. Each process is listed with one
+// descriptor.
 struct OpenArena {
   platform::FileId id{};
-  std::vector<ObservedOpener> users{};      // may write to it
-  std::vector<ObservedOpener> observers{};  // may not
-  std::vector<Process> processes{};         // of the users
+  std::vector<ObservedOpener> users{};      // opened for reading and writing
+  std::vector<ObservedOpener> observers{};  // opened read-only
+  std::vector<Process> processes{};         // status of the users
 
-  // Others that look come and go: of no interest while somebody uses the arena.
+  // Returns the users, or the observers if there are none. Other observers come and go, so they are hidden while the
+  // arena is in use.
   const std::vector<ObservedOpener>& openers() const noexcept { return users.empty() ? observers : users; }
 };
 
-// All that processes of this user have, once each. Keeps no descriptor of them: there may be more than this process
-// may have. An error when it has none to look with.
+// Returns all arena files that processes of this user have open, once each. Keeps no descriptor open, because there may
+// be more files than this process may open. Fails if it has no free descriptor.
 Result<std::vector<OpenArena>> find_open_arenas();
 
-// Adds a process of our PID namespace that has the arena open by now, and was not there at the search. False when there
-// is none of that number.
+// Adds a process of our PID namespace that has opened the arena since the search. Returns false if no such process has
+// that pid.
 Result<bool> add_newcomer(OpenArena& arena, int pid);
 
-// For reading alone. Code::kNotFound when nobody has it any more.
+// Opens the arena read-only. Fails with Code::kNotFound if no process has it open any more.
 Result<platform::UniqueFd> open_arena(const OpenArena& arena);
 
 }  // namespace shmtree::observer

@@ -52,7 +52,7 @@ People::People(const ArenaFile& file, const memory::ArenaHeader& header, const s
     info.slot = slot;
     info.said_pid = said.pid.load();
     info.alive = file.is_locked(slot);
-    // Of the dead no process fits: one that has the number in another namespace is not it.
+    // A dead participant matches no process: one with the same pid in another namespace is a different process.
     const Process process = info.alive ? seen_process(processes, info.said_pid) : Process{};
     info.pid = process.pid;
     info.stopped = process.status.is_stopped;

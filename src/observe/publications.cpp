@@ -14,7 +14,8 @@ namespace shmtree::observer {
 
 namespace {
 
-// The control block of a thing of this version; null when it is none, and `info` says why.
+// Returns a copy of the object's control block. Returns nullptr if it is not such an object of this version;
+// info.refused then has the reason.
 template <class Header>
 std::unique_ptr<const Header> header_at(const ArenaFile& file, BlockRef block, std::uint64_t magic,
                                         std::uint32_t version, ObservedThing& info) {
@@ -46,7 +47,7 @@ std::uint64_t kept_of(const broadcast::BroadcastHeader& header, std::uint64_t ta
   return tail - std::min(tail, std::max(header.kept.load(), tail - window));
 }
 
-// Rows that may be drawn, of a window of places.
+// Counts the rows that may be sampled.
 class RowSum {
  public:
   RowSum(const ArenaFile& file, BlockRef block, const replay::ReplayHeader& header)
@@ -71,7 +72,7 @@ class RowSum {
  private:
   static constexpr std::uint64_t kAtOnce = 512;
 
-  // Elements of an array that begins at `offset` of the block.
+  // Copies `count` elements from element `first` on, of an array that begins at `offset` in the block.
   template <class T>
   bool read(std::uint64_t offset, std::uint64_t first, T* out, std::uint64_t count) const {
     constexpr std::uint64_t kMost = std::uint64_t{1} << memory::kMaxClass;

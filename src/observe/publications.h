@@ -1,4 +1,4 @@
-// What lives in an arena besides channels, as seen from outside.
+// Observes the other objects in an arena: Latest, Broadcast and replay buffers.
 #pragma once
 
 #include "observe/people.h"
