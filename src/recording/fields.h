@@ -1,5 +1,5 @@
-// Reads the content of one record from its beginning to its end. Every byte may be anything, and another one the next
-// time: each is read once.
+// Reads the contents of one record from beginning to end. The bytes are untrusted and may change meanwhile, so each
+// byte is read once.
 //
 // Thread safety: none.
 #pragma once
@@ -12,7 +12,8 @@
 
 namespace shmtree::recording {
 
-// After what is not there, or is no text, it gives nothing any more; wrong() says why.
+// Failures are sticky: after a missing field or invalid text, every read returns an empty value, and wrong() returns
+// the reason.
 class Fields {
  public:
   explicit Fields(std::span<const std::byte> content) noexcept : left_(content) {}
@@ -28,7 +29,7 @@ class Fields {
   Fields map() noexcept { return Fields(bytes(number<std::uint32_t>())); }
 
   bool at_end() const noexcept { return left_.empty(); }
-  // Null: nothing.
+  // Returns nullptr if nothing is wrong.
   const char* wrong() const noexcept { return wrong_; }
 
  private:

@@ -1,5 +1,5 @@
-// What a recording is: an MCAP file (https://mcap.dev/spec) without chunks, so that frames lie in it as they are, each
-// at a multiple of 64. The writer is python/shmtree/recording/_mcap.py.
+// A recording is an MCAP file (https://mcap.dev/spec) without chunks. So it contains the frames unchanged, each at a
+// multiple of 64. The writer is python/shmtree/recording/_mcap.py.
 //
 //     magic  record...  magic
 //
@@ -8,8 +8,9 @@
 //     message    channel: 2  sequence: 4  log time: 8  publish time: 8  frame
 //     metadata   name: text  map
 //
-// A text is its bytes (4) and UTF-8; a map its bytes (4), and texts by turns. All numbers are little-endian, and none
-// is aligned. Records of other opcodes are passed over: the header, padding, what lies behind the end of the data.
+// A text is its size in bytes (4) and UTF-8. A map is its size in bytes (4), then keys and values in turn, as texts.
+// All numbers are little-endian and unaligned. Readers skip records with other opcodes: the header, padding, and
+// records after the end of the data.
 #pragma once
 
 #include <bit>
@@ -23,10 +24,10 @@ static_assert(std::endian::native == std::endian::little, "numbers are read as t
 
 inline constexpr std::string_view kMagic("\x89MCAP0\r\n", 8);
 inline constexpr std::string_view kEncoding = "shmtree";
-inline constexpr std::string_view kMissed = "shmtree.missed";  // the metadata: how many messages of a channel
+inline constexpr std::string_view kMissed = "shmtree.missed";  // metadata record: missed messages per channel
 
 enum class Opcode : std::uint8_t {
-  kNone = 0x00,  // which no record has
+  kNone = 0x00,  // no valid record has it
   kChannel = 0x04,
   kMessage = 0x05,
   kChunk = 0x06,
@@ -34,8 +35,8 @@ enum class Opcode : std::uint8_t {
   kDataEnd = 0x0f,
 };
 
-inline constexpr std::size_t kPrefixBytes = 1 + 8;           // of every record
-inline constexpr std::size_t kMessageBytes = 2 + 4 + 8 + 8;  // before the frame
+inline constexpr std::size_t kPrefixBytes = 1 + 8;           // opcode and size of every record
+inline constexpr std::size_t kMessageBytes = 2 + 4 + 8 + 8;  // header of a message, before its frame
 inline constexpr std::size_t kFrameAlignment = 64;
 
 }  // namespace shmtree::recording

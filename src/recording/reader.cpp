@@ -19,7 +19,7 @@ Error corrupt_file(const std::string& path, const std::string& what) {
   return Error{.code = Code::kCorrupt, .message = quoted(path) + what};
 }
 
-// Nothing for what is no number, or too large a one.
+// Returns nullopt if `text` is not a number or does not fit in 64 bits.
 std::optional<std::uint64_t> number_in(const std::string& text) noexcept {
   std::uint64_t number = 0;
   const char* const end = text.data() + text.size();
@@ -75,7 +75,8 @@ Status Reader::read_all() {
     ++channels_[entry.channel].messages;
     ++size_;
   }
-  // What was cut off behind the end of the data is only of use for other tools, but tells that it was.
+  // Records after the end of the data serve other tools only. The magic at the end of the file shows whether they were
+  // cut off.
   const auto end = bytes_.last(kMagic.size());
   is_whole_ = is_whole_ && std::memcmp(end.data(), kMagic.data(), kMagic.size()) == 0;
   return success();
@@ -122,7 +123,8 @@ std::optional<Cursor::Record> Cursor::next_record() noexcept {
 }
 
 Result<bool> Cursor::next(Entry& entry) {
-  if (noting_ == nullptr && read_ == reader_.size()) return false;  // what came behind them meanwhile is not of it
+  if (noting_ == nullptr && read_ == reader_.size())
+    return false;  // messages appended since then are not part of this recording
   while (const std::optional<Record> record = next_record()) {
     const bool is_message = record->opcode == Opcode::kMessage;
     if (const Status read = is_message ? read_message(*record, entry) : pass(*record); !read) return read.error();
@@ -171,7 +173,7 @@ Status Cursor::pass(const Record& record) {
 Status Cursor::note_channel(const Record& record) {
   Fields fields(record.content);
   const auto number = fields.number<std::uint16_t>();
-  fields.number<std::uint16_t>();  // no schema
+  fields.number<std::uint16_t>();  // the schema number, which is not used
   std::string topic = fields.text();
   const std::string encoding = fields.text();
   if (fields.wrong() != nullptr) return reader_.corrupt(record.at, fields.wrong());

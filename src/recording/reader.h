@@ -1,11 +1,11 @@
-// A recording, mapped and read. The file may have been cut off anywhere, and is read up to there; what is not as it was
-// written is Code::kCorrupt, with the place.
+// Maps and reads a recording. A file that was cut off anywhere is read up to that point. Any other damage is reported
+// as Code::kCorrupt, with its offset.
 //
-// Whatever the bytes are, nothing outside the mapped ones is read. Somebody may write into the file meanwhile: then
-// other messages may be found than at the first reading, but as many, or an error. Where it is cut off meanwhile,
-// whoever reads what it had behind the cut gets SIGBUS, as of every mapped file.
+// Whatever the file contains, the reader accesses only the mapped bytes. If another process writes into the file
+// meanwhile, a Cursor may find different messages than the first pass did, but the same number of them, or it fails. If
+// the file is truncated meanwhile, an access after the new end raises SIGBUS, as in every mapped file.
 //
-// Thread safety: a Reader never changes; a Cursor is for one thread at a time.
+// Thread safety: a Reader is immutable. A Cursor may be used by one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -25,25 +25,26 @@
 
 namespace shmtree::recording {
 
-// So many messages of a channel.
+// A number of messages of one channel.
 struct Count {
   std::string channel{};
   std::uint64_t messages = 0;
 };
 
-// A message, and where its frame lies in the mapped file.
+// A message. `frame` points into the mapped file.
 struct Entry {
-  std::size_t channel = 0;     // its place in Reader::channels()
+  std::size_t channel = 0;     // index in Reader::channels()
   std::uint64_t time_ns = 0;   // since the epoch
-  std::uint32_t sequence = 0;  // the low 32 bits of its ticket
+  std::uint32_t sequence = 0;  // low 32 bits of its ticket
   std::span<const std::byte> frame{};
 };
 
 class Reader {
  public:
-  // kNotFound; kCorrupt for what is no recording of ours. What was whole at this moment is there.
+  // Opens a recording, with the messages that are complete at this moment. Fails with kNotFound, or with kCorrupt if
+  // the file is no recording of shmtree.
   static Result<std::shared_ptr<const Reader>> open(const std::string& path);
-  // Of a file that is open, and need not stay so; `path` is what it is called in errors.
+  // Maps an open file. The caller may close `fd` afterwards. Errors call the file `path`.
   static Result<std::shared_ptr<const Reader>> map(int fd, std::string path);
 
   ~Reader();
@@ -52,11 +53,11 @@ class Reader {
 
   const std::string& path() const noexcept { return path_; }
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
-  // In the order in which they came.
+  // In the order of their records in the file.
   const std::vector<Count>& channels() const noexcept { return channels_; }
-  // What was put and is not here. Known of a recording that was ended in order.
+  // Messages that were put but not recorded, per channel. Known only if the recording was closed properly.
   const std::vector<Count>& missed() const noexcept { return missed_; }
-  // It was ended in order, and has not been cut off since.
+  // True if the recording was closed properly and has not been cut off since.
   bool is_whole() const noexcept { return is_whole_; }
   std::uint64_t size() const noexcept { return size_; }
 
@@ -71,17 +72,17 @@ class Reader {
   std::string path_;
   std::span<const std::byte> bytes_{};
   std::vector<Count> channels_{}, missed_{};
-  std::map<std::string, std::size_t, std::less<>> places_{};  // in channels_
+  std::map<std::string, std::size_t, std::less<>> places_{};  // indices into channels_, by name
   bool is_whole_ = false;
   std::uint64_t size_ = 0;
 };
 
-// Goes over the messages, in the order in which they were written. The Reader has to stay.
+// Iterates over the messages in the order in which they were written. The Reader must outlive the Cursor.
 class Cursor {
  public:
   explicit Cursor(const Reader& reader) noexcept : reader_(reader) {}
 
-  // False at the end. After an error there is no next one.
+  // Returns false at the end. Do not call it again after an error.
   Result<bool> next(Entry& entry);
 
  private:
@@ -92,7 +93,7 @@ class Cursor {
     std::span<const std::byte> content{};
   };
 
-  // The first reading, which notes what there is.
+  // For the first pass, which collects the channels and counts of `reader`.
   explicit Cursor(Reader& reader) noexcept : reader_(reader), noting_(&reader) {}
   std::optional<Record> next_record() noexcept;
   Status read_message(const Record& record, Entry& entry) const;
@@ -101,8 +102,8 @@ class Cursor {
 
   const Reader& reader_;
   Reader* noting_ = nullptr;
-  std::uint64_t at_ = kMagic.size(), read_ = 0;                // bytes, messages
-  std::unordered_map<std::uint16_t, std::size_t> channels_{};  // places in Reader::channels(), by number
+  std::uint64_t at_ = kMagic.size(), read_ = 0;                // position in bytes; messages read
+  std::unordered_map<std::uint16_t, std::size_t> channels_{};  // indices in Reader::channels(), by channel number
 };
 
 }  // namespace shmtree::recording
