@@ -1,11 +1,11 @@
 /// @file
-/// Memory that several channels share, and that arrays may be made in.
+/// A region of shared memory for channels and arrays.
 ///
 ///     shmtree::Arena arena = shmtree::Arena::create({.max_bytes = 1 << 30}).value();
 ///     auto [sender, receiver] = shmtree::make_pair({.arena = arena});
 ///
-/// Ownership: an Arena is a handle; copies name the same memory. Errors: results (result.h). Thread safety: every call
-/// may be made from any thread.
+/// Ownership: an Arena is a handle. Copies refer to the same memory. Errors: calls return results (result.h). Thread
+/// safety: any thread may make any call.
 #pragma once
 
 #include <chrono>
@@ -21,7 +21,7 @@
 
 namespace shmtree {
 
-/// How long a call waits: std::nullopt waits for ever, zero not at all.
+/// Maximum time that a call blocks. std::nullopt: blocks indefinitely. Zero: does not block.
 using Timeout = std::optional<std::chrono::nanoseconds>;
 
 namespace api {
@@ -29,44 +29,50 @@ struct ArenaState;
 struct ChannelState;
 }  // namespace api
 
-/// What Arena::create() makes.
+/// Options for Arena::create().
 struct ArenaOptions {
-  std::uint64_t max_bytes = 0;  ///< budget of all channels and arrays; 0: half of what the machine has left
-  std::uint64_t prefault = 0;   ///< bytes to commit at once
-  bool huge_pages = false;      ///< ask the system for them
+  /// Budget in bytes of all channels and arrays. 0: half of the memory that is available.
+  std::uint64_t max_bytes = 0;
+  std::uint64_t prefault = 0;  ///< Number of bytes to commit at creation.
+  bool huge_pages = false;     ///< Requests huge pages from the system.
 };
 
-/// Bytes of an arena, at some moment.
+/// Memory of an arena, in bytes, at one moment.
 struct ArenaUsage {
-  std::uint64_t max_bytes = 0;        ///< the budget
-  std::uint64_t committed_bytes = 0;  ///< pages of shared memory
-  std::uint64_t used_bytes = 0;       ///< of those, in messages and arrays
-  std::uint64_t held_bytes = 0;       ///< of those, in views
+  std::uint64_t max_bytes = 0;        ///< The budget.
+  std::uint64_t committed_bytes = 0;  ///< Pages of shared memory that are committed.
+  std::uint64_t used_bytes = 0;       ///< Part of `committed_bytes` in use by messages and arrays.
+  std::uint64_t held_bytes = 0;       ///< Part of `used_bytes` that views keep in use.
 };
 
-/// Memory that several channels share, so that data passes from one to the next without a copy. Anonymous: it goes with
-/// the last process that has it, however that ends. One that was moved from has no memory: its usage() and trim() are
-/// 0, new_array() is kInvalid, and a pair in it a BadResult.
+/// Memory that several channels share, so that data passes from one to the next without a copy. An arena is anonymous:
+/// its memory is freed when the last attached process exits or dies. A moved-from Arena has no memory: usage() and
+/// trim() return 0, new_array() returns kInvalid, and making a pair in it throws BadResult.
 class Arena {
  public:
-  /// kInvalid for a budget under 1 MiB or over 2 TiB; kOs when the system refuses.
+  /// Creates an arena. kInvalid: the budget is below 1 MiB or above 2 TiB. kOs: a system call failed.
   static Result<Arena> create(const ArenaOptions& options = {});
-  /// The one that make_pair() uses in this process when it is given none; made on the first call.
+  /// Returns the default arena of this process, which make_pair() uses if it is given none. The first call creates it.
   static Result<Arena> shared();
 
-  /// Uninitialised memory of the arena to write in place: `data` may be written (the owner inside keeps it) until it is
-  /// put; put() refers to it instead of copying and gives it away, so that it must not be written afterwards. It is
-  /// given once: a put of a part of it, one that finds it with another message on its way, a second one, and one by a
-  /// forked child, copy. Waits as put() does while undelivered messages hold the budget. kMessageTooLarge,
-  /// kOutOfSharedMemory.
+  /// Allocates an uninitialised array in the arena, to be filled in place before a put. You may write to `data` until
+  /// you put the array; the result's `owner` keeps the memory alive. A put transfers the memory to the receivers
+  /// without a copy, so do not write to it afterwards. Each array is transferred at most once. A put copies the array
+  /// instead if the value has only a part of it, or if another put of the array is in progress or has succeeded. A put
+  /// in a forked child copies, too.
+  ///
+  /// Blocks while undelivered messages use up the budget.
+  /// - kFull: the timeout expired.
+  /// - kMessageTooLarge: the array exceeds the budget.
+  /// - kOutOfSharedMemory: only views hold the memory, or the machine has none.
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                              const std::stop_token& stop) const;
 
-  /// How much of it is in use now.
+  /// Returns the current use of the arena.
   ArenaUsage usage() const;
-  /// Gives the pages of free memory back to the system; returns how many bytes.
+  /// Returns the pages of free memory to the system. The result is the number of bytes.
   std::uint64_t trim() const;
 
  private:

@@ -1,5 +1,5 @@
 /// @file
-/// xtensor: containers and expressions as Values to send, received arrays as xtensor views of shared memory.
+/// Support for xtensor: sends containers and expressions as Values, and views received arrays in shared memory.
 ///
 ///     xt::xarray<float> obs = xt::zeros<float>({84, 84});
 ///     sender.put(shmtree::Dict{{"obs", obs}});           // referred to until put returns
@@ -29,9 +29,9 @@
 
 namespace shmtree {
 
-/// Anything of xtensor that has values: what owns or adapts memory with strides is referred to when it is an lvalue,
-/// everything else (temporaries, lazy expressions, views without strides of their own) is evaluated into an array that
-/// the Value keeps.
+/// Converts any xtensor expression to a Value. An lvalue that owns or adapts strided memory is referred to. Anything
+/// else (temporaries, lazy expressions, views without strides of their own) is evaluated into an array that the Value
+/// keeps.
 template <class E>
 requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::value_type>) struct ValueOf<E> {
   using Element = typename E::value_type;
@@ -42,7 +42,7 @@ requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::val
     const std::size_t dimensions = array.dimension();
     for (std::size_t i = 0; i < dimensions; ++i) {
       ref.shape.push_back(static_cast<std::int64_t>(array.shape()[i]));
-      // xtensor writes 0 for the stride of a dimension with one element; any number does.
+      // xtensor writes 0 as the stride of a dimension with one element. Any stride is valid there.
       ref.strides.push_back(static_cast<std::int64_t>(array.strides()[i]) * std::int64_t{sizeof(Element)});
     }
     return ref;
@@ -66,8 +66,8 @@ requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::val
   static Value make(E&& expression) { return keep(xt::xarray<Element>(std::move(expression))); }
 };
 
-/// A container of xtensor as a copy of an array: xarray, or xtensor of as many dimensions. kInvalid for elements of
-/// another type and another number of dimensions.
+/// Copies a received array to an xtensor container: an xarray, or an xtensor with the same number of dimensions.
+/// kInvalid: the element type or the number of dimensions differs.
 template <class E>
 requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::value_type>&& requires(
     E array, typename E::shape_type shape) { array.resize(shape); }) struct ItemAs<E> {
@@ -88,10 +88,10 @@ requires(std::is_base_of_v<xt::xexpression<E>, E>&& ArrayElement<typename E::val
   }
 };
 
-/// A view of the elements in place: a dynamic-layout xtensor adaptor that may be read, written and sliced, and that
-/// keeps the message by itself. T as the sender had it, `const T` for a read-only array. BadResult (kInvalid) when the
-/// elements are of another type, are read-only and T is not const, or cannot be addressed as T (unaligned, or strides
-/// that are no multiple of T, or negative ones).
+/// Returns a dynamic-layout xtensor adaptor of the elements in place. You may read, write and slice it; it keeps the
+/// message alive. T is the sender's element type, or `const T` for a read-only array. Throws BadResult (kInvalid) if
+/// the element type differs, if the array is read-only and T is not const, or if the elements cannot be addressed as T.
+/// That is the case for unaligned elements, negative strides, and strides that are not multiples of sizeof(T).
 template <class T>
 auto Item::array() const {
   static_assert(ArrayElement<T>, "no array has elements of this type");
@@ -104,7 +104,7 @@ auto Item::array() const {
   typename Adaptor::strides_type strides(found.strides.size());
   std::size_t reach = found.elements == 0 ? 0 : 1;
   for (std::size_t i = 0; i < shape.size(); ++i) {
-    // Where there is one index, xtensor wants 0: it broadcasts by it.
+    // xtensor requires the stride 0 for a dimension with one element, which it broadcasts.
     strides[i] = shape[i] == 1 ? 0 : static_cast<std::ptrdiff_t>(found.strides[i]) / std::ptrdiff_t{sizeof(T)};
     if (reach != 0 && strides[i] > 0) reach += (shape[i] - 1) * static_cast<std::size_t>(strides[i]);
   }

@@ -1,5 +1,5 @@
 /// @file
-/// Messages of which every reader sees each: frames to several consumers, events to everybody.
+/// A ring of messages that every reader receives in full: camera frames for several consumers, events for all.
 ///
 ///     const shmtree::Broadcast camera = shmtree::make_broadcast({.capacity = 8});
 ///     const shmtree::Subscriber recorder = camera.subscribe().value();         // misses nothing: put() waits for it
@@ -7,17 +7,17 @@
 ///     camera.put(shmtree::Dict{{"seq", 1}, {"image", image}}).value();         // copied once, however many read it
 ///     shmtree::Item frame = display.get(3s).value();                           // large arrays are views
 ///
-/// The same as shmtree.Broadcast of Python: by name, by handle, and in messages. Any number of processes put, and up to
-/// 256 subscriptions are there at a time. Each reader has its own place; put() waits for those that are to miss nothing
-/// while they live, and for nobody else. Received arrays are read-only, since all readers have the same memory, and
-/// stay as they are for as long as the Item or a view of array.h is there.
+/// Interoperates with shmtree.Broadcast of Python: by name, by handle, and inside messages. Any number of processes may
+/// put. A Broadcast has at most 256 subscriptions at a time, each with its own read position. put() waits for the
+/// blocking subscribers that are alive, and for no others. Received arrays are read-only, because all readers share the
+/// memory. They do not change while the Item, or a view of array.h, exists.
 ///
-/// A process puts from its first put() until it closes its last Broadcast, drops it, or ends. When nobody is left who
-/// puts, subscribers get what is there, and then kClosed, or kPeerDied with the pids when one of those who did was
-/// killed, until somebody puts again.
+/// A process is a publisher from its first put() until it closes or drops its last Broadcast, or exits. When no
+/// publisher is left, subscribers receive the remaining messages and then kClosed. They get kPeerDied with the process
+/// ids instead if a publisher was killed. Both last until a process puts again.
 ///
-/// Ownership, timeouts and thread safety are those of pair.h: a Broadcast and a Subscriber are handles, copies name the
-/// same one, any thread may use it.
+/// Ownership, timeouts and thread safety are those of pair.h. A Broadcast and a Subscriber are handles: copies refer to
+/// the same object, and any thread may use them.
 #pragma once
 
 #include <concepts>
@@ -51,50 +51,52 @@ Result<std::vector<std::size_t>> wait_for(std::span<const Subscriber> subscriber
                                           const std::stop_token& stop);
 }  // namespace api
 
-/// What becomes of a reader that is slower than those who put.
+/// Policy for a reader that is slower than the publishers.
 enum class FallBehind {
-  kBlock,   ///< they wait for it: it misses nothing
-  kSkip,    ///< it misses what was overwritten, and finds the last `capacity` messages
-  kLatest,  ///< it finds the last message
-  kRaise,   ///< as kSkip, and is told: kOverrun, once, before it reads on
+  kBlock,   ///< Publishers wait for the reader, so it misses nothing.
+  kSkip,    ///< The reader misses overwritten messages, and continues with the last `capacity` messages.
+  kLatest,  ///< The reader always gets the newest message.
+  kRaise,   ///< Like kSkip, but get() returns kOverrun once before it continues.
 };
 
-/// Where a reader begins.
+/// Start position of a reader.
 enum class StartAt {
-  kNext,    ///< what is put from now on
-  kOldest,  ///< the oldest message that is there
+  kNext,    ///< The first message that is put after the subscription.
+  kOldest,  ///< The oldest message that is still in the ring.
 };
 
-/// How Broadcast::subscribe() makes a reader.
+/// Options for Broadcast::subscribe().
 struct Subscription {
-  StartAt start = StartAt::kNext;          ///< where it begins
-  FallBehind behind = FallBehind::kBlock;  ///< what becomes of it when it is slow
+  StartAt start = StartAt::kNext;          ///< Start position.
+  FallBehind behind = FallBehind::kBlock;  ///< Policy if the reader is too slow.
 };
 
-/// What make_broadcast() makes.
+/// Options for make_broadcast().
 struct BroadcastOptions {
-  std::uint64_t capacity = 8;   ///< messages that the slowest blocking reader may be behind; below 2^20, at least 1
-  std::uint64_t max_bytes = 0;  ///< of those that it has not read, as of PairOptions; 0 is no limit but the arena's
-  std::uint64_t history = 0;    ///< messages that are kept for those who come later, though all have read them
-  std::string name{};  ///< for open_broadcast(), and Broadcast.open() of Python; an arena of its own unless given
-  std::optional<Arena> arena{};        ///< where it lies; without one that of the process, or of the name
-  std::optional<bool> allow_pickle{};  ///< whether Python may put pickles; by default without a name
-  /// kWait: there is no end, subscribers wait for whoever puts next. kEach is kInvalid.
+  std::uint64_t capacity = 8;  ///< Messages that the slowest blocking reader may be behind: 1 to 2^20 - 1.
+  /// Bytes of the messages that it has not read, see PairOptions. 0: only the arena's budget limits them.
+  std::uint64_t max_bytes = 0;
+  std::uint64_t history = 0;  ///< Messages kept for later subscribers after all readers have read them.
+  /// Name for open_broadcast() and Python's Broadcast.open(). Has its own arena unless `arena` is set.
+  std::string name{};
+  std::optional<Arena> arena{};        ///< Arena to use. By default that of the process, or of the name.
+  std::optional<bool> allow_pickle{};  ///< Allows Python to put pickles. By default only without a name.
+  /// kWait: the stream never ends; subscribers wait for the next publisher. kEach is kInvalid.
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
-  bool exist_ok = false;  ///< as of PairOptions
+  bool exist_ok = false;  ///< See PairOptions.
 };
 
-/// Numbers of a Broadcast.
+/// Statistics of a Broadcast.
 struct BroadcastStats {
-  std::uint64_t put = 0;          ///< messages in all
-  std::uint64_t capacity = 0;     ///< as it was made
-  std::uint64_t history = 0;      ///< as it was made
-  std::uint64_t kept = 0;         ///< messages that a reader which may fall behind finds
-  std::uint64_t subscribers = 0;  ///< subscriptions, those of processes that died and were not noticed yet included
-  std::vector<int> publishers{};  ///< the processes that put
+  std::uint64_t put = 0;          ///< Messages put in total.
+  std::uint64_t capacity = 0;     ///< BroadcastOptions::capacity.
+  std::uint64_t history = 0;      ///< BroadcastOptions::history.
+  std::uint64_t kept = 0;         ///< Messages in the ring that a non-blocking reader can still get.
+  std::uint64_t subscribers = 0;  ///< Subscriptions, including those of dead processes not yet detected.
+  std::vector<int> publishers{};  ///< Process ids of the publishers.
 };
 
-/// A reader of a Broadcast, with a place of its own; made by Broadcast::subscribe().
+/// A reader of a Broadcast with its own position. Made by Broadcast::subscribe().
 ///
 /// One process may make a subscription and another may use it. Until its first get(), every process that made it,
 /// inherited it over fork, or opened its handle is attached. The subscription ends when the last attached process has
@@ -102,23 +104,25 @@ struct BroadcastStats {
 /// of other processes return kClosed. Several threads may read from a subscription; each message goes to one of them.
 class Subscriber {
  public:
-  /// The next message. Arrays are read-only views of shared memory, which the Item holds. While over half of the
-  /// arena's budget is held, the Item has a copy.
-  ///   kEmpty: no message in time.  kOverrun: `missed` messages were overwritten before they were read, or given up
-  ///   (only with FallBehind::kRaise); the next call reads on.  kClosed: the subscription was closed here or belongs to
-  ///   another process, or no process can put any more and all is read; kPeerDied instead if one of those was killed.
-  ///   kCorrupt: that message was damaged; the next call reads on.  kOutOfSharedMemory: this process has no memory for
-  ///   the message. It is kept: the next call returns it, or a newer one (FallBehind::kLatest). After eight failures
-  ///   in a row it is given up, and counts as missed.
+  /// Receives the next message. Arrays are read-only views of shared memory that the Item keeps alive. If more than
+  /// half of the arena's budget is held, the Item has a copy instead.
+  /// - kEmpty: no message arrived in time.
+  /// - kOverrun: `missed` messages were overwritten or given up before they were read (only with FallBehind::kRaise).
+  ///   The next call continues.
+  /// - kClosed: the subscription was closed here or belongs to another process, or no publisher is left and every
+  ///   message has been read. kPeerDied instead of the latter if a publisher was killed.
+  /// - kCorrupt: the message was damaged. The next call continues with the message after it.
+  /// - kOutOfSharedMemory: this process has no memory for the message. The next call returns the same message, or a
+  ///   newer one (FallBehind::kLatest). After eight failures in a row the message is given up, and counts as missed.
   Result<Item> get(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// Waits for one, then takes what is there: 1 to `most` items. An error behind the first of them comes with the next
-  /// call.
+  /// Waits for one message, then receives those available: 1 to `most` items in total. If a later message fails, the
+  /// next call returns its error.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt,
                                      const std::stop_token& stop = {}) const;
-  /// The next message as bytes (flat.h), as Receiver::get_bytes() has it. kInvalid: it is made of no bytes, or (of
-  /// get_struct) has another size than the struct; it is passed, and the error has its ticket.
+  /// Receives the next message as bytes (flat.h), like Receiver::get_bytes(). kInvalid: the message does not consist of
+  /// bytes, or (get_struct) its size differs from that of the struct. The message is skipped; the error has its ticket.
   Result<FlatItem> get_bytes(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// The same as a struct, copied out.
+  /// Does the same, and copies the bytes to a struct.
   template <FlatStruct T>
   Result<T> get_struct(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     T value;
@@ -127,38 +131,41 @@ class Subscriber {
     return value;
   }
 
-  /// All messages to the end: `for (const Item& item : subscriber)`, as of a Receiver. Throws BadResult for what else
-  /// get() says, such as kOverrun; begin() goes on after it.
+  /// Iterates over all messages to the end of the stream: `for (const Item& item : subscriber)`. Throws BadResult for
+  /// any other error of get(), such as kOverrun; begin() then continues with the next message.
   using Iterator = detail::StreamIterator<Subscriber>;
-  /// The next message; waits for it.
+  /// Waits for the next message.
   Iterator begin() const { return Iterator(*this); }
-  /// The end of these.
+  /// Returns the end of the stream.
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// Messages that it can read now; 0 once it was closed.
+  /// Returns the number of messages available now; 0 after close().
   std::uint64_t size() const noexcept;
-  /// Whether there are none.
+  /// True if no message is available now.
   bool empty() const noexcept { return size() == 0; }
-  /// How many it has missed so far; 0 once it was closed.
+  /// Returns the number of messages missed so far; 0 after close().
   std::uint64_t missed() const noexcept;
-  /// Readable while there is a message, or nobody is left who puts; owned by this object, and closed with it. To ask
-  /// for it is to use the subscription: it is this process's from then on. With several threads that read, a message
-  /// may be gone again when it is looked for. The death of who puts is seen by wait(), and by calls that wait. kClosed.
-  /// kOs: no descriptor is left. There is no limit of 4,096, as for channels.
+  /// Returns a descriptor that is readable while a message is available or no publisher is left. This object owns it,
+  /// and closes it. The call counts as a use of the subscription: from then on, only this process is attached. If
+  /// several threads read, another thread may receive the message first. Only wait() and calls that block detect the
+  /// death of publishers. kClosed. kOs: no descriptor is available. The limit of 4,096 ends of channels does not apply
+  /// here.
   Result<int> fileno() const;
 
-  /// A text by which a process of the same user opens it, with open(). It then lasts until it arrives, this process
-  /// ends, or close() is called here. So do not close it while it is in transit. kClosed: closed, or somebody has read
-  /// by it.
+  /// Returns a text with which a process of the same user opens the subscription, through open(). The subscription then
+  /// exists until it is opened, this process exits, or close() is called here. So do not close it while it is in
+  /// transit. kClosed: it is closed, or a process has already read from it.
   Result<std::string> handle() const;
-  /// The subscription of such a text. kInvalid for one that is no handle, kIncompatible for that of something else,
-  /// kNotFound when nobody has it any more, or somebody has read by it and is gone.
+  /// Opens the subscription of a handle.
+  /// - kInvalid: the text is not a handle.
+  /// - kIncompatible: the handle is of another kind of object.
+  /// - kNotFound: no process is attached any more, or a process has read from it and exited.
   static Result<Subscriber> open(const std::string& handle);
 
-  /// Ends this process's part by this object and its copies; nobody waits for it any more, unless other processes have
-  /// it as well and none of them has read by it. Items and views stay.
+  /// Detaches this process from the subscription, for this object and its copies. Publishers stop waiting for the
+  /// subscription, unless other processes are attached to it and none has read from it. Items and views stay valid.
   void close();
-  /// Whether it was, or was moved from.
+  /// True if this object was closed or moved from.
   bool closed() const noexcept;
 
  private:
@@ -169,27 +176,30 @@ class Subscriber {
   std::shared_ptr<api::SubscriberState> state_;
 };
 
-/// A Broadcast, as this process has it.
+/// A handle of a Broadcast, for publishers.
 class Broadcast {
  public:
-  /// Puts a message for all readers and returns its ticket: 0, 1, 2, ... It succeeds without any. The value may be
-  /// changed afterwards, but for arrays of new_array(), which are given away. Waits while a blocking reader that lives
-  /// is `capacity` messages behind, and for memory.
-  ///   kFull: not in time; its text names the process that is waited for.  kTimeout: a stopped process kept the arena's
-  ///   lock; its text names that.  kOutOfSharedMemory: only views that somebody holds are in the way.
-  ///   kMessageTooLarge: over the arena's budget.  kInvalid, kPickleRefused as of Sender::put().  kClosed: closed here.
-  ///   kPeerDied never: a reader that was killed is waited for no more.
+  /// Puts a message for all readers and returns its ticket: 0, 1, 2, ... Succeeds without readers, too. You may change
+  /// the value afterwards, except arrays of new_array(), which are transferred. Blocks while a live blocking reader is
+  /// `capacity` messages behind, and while there is no memory.
+  /// - kFull: the timeout expired. The message names the process waited for.
+  /// - kTimeout: a stopped process, which the message names, held the arena's lock.
+  /// - kOutOfSharedMemory: only views that processes hold use up the memory.
+  /// - kMessageTooLarge: the message exceeds the arena's budget.
+  /// - kInvalid, kPickleRefused: see Sender::put().
+  /// - kClosed: closed here.
+  /// - Never kPeerDied: put() stops waiting for a reader that was killed.
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Puts a Cap'n Proto message with root type T, as Sender::put() does.
   template <class T, detail::CapnpBuilder<T> Builder>
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return detail::put_capnp<T>(builder, [&](const Value& value) { return put(value, timeout, stop); });
   }
-  /// Puts all of them, in order. `timeout` is for all. After an error `completed` says how many went; the others did
-  /// not. Errors as of put().
+  /// Puts all values in order. `timeout` applies to the whole call. After an error, `completed` is the number of
+  /// messages put; the others were not. Errors are those of put().
   Status put_many(std::span<const Value> values, Timeout timeout = std::nullopt,
                   const std::stop_token& stop = {}) const;
-  /// The same of a range of anything that becomes a Value, as Sender::put_many() takes it.
+  /// Does the same for a range of anything that converts to a Value, see Sender::put_many().
   template <detail::RangeOfValues Range>
   Status put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return or_out_of_memory([&] {
@@ -197,63 +207,67 @@ class Broadcast {
       return put_many(std::span<const Value>(values), timeout, stop);
     });
   }
-  /// Puts a copy of the bytes, which Python receives as `bytes`, and get_bytes() and get_struct() as what they are.
+  /// Puts a copy of the bytes. Python receives `bytes`; get_bytes() and get_struct() receive them as they are.
   Result<std::uint64_t> put_bytes(std::span<const std::byte> bytes, Timeout timeout = std::nullopt,
                                   const std::stop_token& stop = {}) const;
-  /// The bytes of a struct.
+  /// Puts a copy of the bytes of a struct.
   template <FlatStruct T>
   Result<std::uint64_t> put_struct(const T& value, Timeout timeout = std::nullopt,
                                    const std::stop_token& stop = {}) const {
     return put_bytes(std::as_bytes(std::span<const T, 1>(&value, 1)), timeout, stop);
   }
-  /// A struct in shared memory, to be written there and then put; as Sender::loan(). Waits for memory.
+  /// Allocates a struct in shared memory, to be filled in place and then put, like Sender::loan(). Waits for memory.
   template <FlatStruct T>
   requires std::is_default_constructible_v<T> Result<Loaned<T>> loan(Timeout timeout = std::nullopt,
                                                                      const std::stop_token& stop = {})
   const { return detail::LoanAccess::make<T>(lend(sizeof(T), timeout, stop)); }
-  /// The same of `count` bytes, at least one, which are not initialised.
+  /// Does the same for `count` uninitialised bytes, at least one.
   Result<LoanedBytes> loan_bytes(std::size_t count, Timeout timeout = std::nullopt,
                                  const std::stop_token& stop = {}) const {
     return detail::LoanAccess::make_bytes(lend(count, timeout, stop), count);
   }
-  /// Puts what was lent, without a copy; as Sender::put(). A Sender's loans are kInvalid here, and the other way round.
+  /// Puts a loan without a copy, see Sender::put(). Loans of a Sender are kInvalid here, and vice versa.
   template <class T>
   Result<std::uint64_t> put(Loaned<T>&& loan, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return detail::LoanAccess::put(loan, [&](detail::LoanedBlock* block) { return put_lent(block, timeout, stop); });
   }
 
-  /// A reader. kInvalid: there are 256 already. kOutOfSharedMemory: the arena has no 4 KiB for it now; the call does
-  /// not wait for memory. kTimeout: a stopped process, which the error names, has the lock of this Broadcast or of the
-  /// arena. kClosed.
+  /// Makes a subscription. Does not wait for memory.
+  /// - kInvalid: there are 256 subscriptions already.
+  /// - kOutOfSharedMemory: the arena has no 4 KiB for it.
+  /// - kTimeout: a stopped process, which the error names, holds the lock of this Broadcast or of the arena.
+  /// - kClosed: closed here.
   Result<Subscriber> subscribe(const Subscription& how = {}, Timeout timeout = std::nullopt,
                                const std::stop_token& stop = {}) const;
 
-  /// Whether a small message could be put without waiting.
+  /// True if put() of a small message would not block.
   bool has_space() const noexcept;
-  /// Until all blocking readers have read the message with this ticket, and those before it. kTimeout, with the name of
-  /// who has not; kClosed.
+  /// Waits until all blocking readers have read the message with this ticket, and all before it. kTimeout: the error
+  /// names a process that has not. kClosed.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// The same for all that this object, and its copies, have put.
+  /// Does the same for all messages that this object and its copies have put.
   Status wait_for_all_ack(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// Messages, up to the last that this object has put, that a blocking reader has not read; 0 once it was closed.
+  /// Returns the number of messages, up to the last one put by this object, that some blocking reader has not read; 0
+  /// after close().
   std::uint64_t pending_acks() const noexcept;
-  /// Messages that the slowest blocking reader may be behind before put() waits; 0 once it was closed.
+  /// Returns the maximum number of messages that a blocking reader may be behind; 0 after close().
   std::uint64_t capacity() const noexcept;
-  /// kClosed.
+  /// Returns the statistics. kClosed.
   Result<BroadcastStats> stats() const;
 
-  /// Memory to write in place, which put() refers to: as Arena::new_array().
+  /// Allocates an array to be filled in place, which put() refers to. See Arena::new_array().
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt,
                              const std::stop_token& stop = {}) const;
 
-  /// A text by which a process of the same user opens it; this one keeps it until then. kClosed, kOutOfSharedMemory.
+  /// Returns a text with which a process of the same user opens this Broadcast. It stays alive in transit until it is
+  /// opened, even if it is closed here. kClosed, kOutOfSharedMemory.
   Result<std::string> handle() const;
-  /// The Broadcast of such a text. Errors as of Latest::open().
+  /// Opens the Broadcast of a handle. Errors are those of Latest::open().
   static Result<Broadcast> open(const std::string& handle);
 
-  /// Of this process's part by this object and its copies, in putting. Subscribers stay.
+  /// Ends publishing through this object and its copies. Subscribers stay.
   void close();
-  /// Whether it was, or was moved from.
+  /// True if this object was closed or moved from.
   bool closed() const noexcept;
 
  private:
@@ -264,30 +278,30 @@ class Broadcast {
   std::shared_ptr<api::BroadcastState> state_;
 };
 
-/// As wait() of receivers, of a contiguous range of subscribers. Notices a stop, a close, and the death of who puts
-/// within 250 ms.
+/// Like wait() for receivers, for a contiguous range of subscribers. Notices a stop request, a close, and the death of
+/// publishers within 250 ms.
 template <std::convertible_to<std::span<const Subscriber>> Subscribers>
 Result<std::vector<std::size_t>> wait(const Subscribers& subscribers, Timeout timeout = std::nullopt,
                                       const std::stop_token& stop = {}) {
   return api::wait_for(subscribers, timeout, stop);
 }
 
-/// A new Broadcast. Throws BadResult: kExists for a name in use, kInvalid for numbers that are too large, a capacity of
-/// 0, and OnPeerDeath::kEach; kOutOfSharedMemory.
+/// Makes a Broadcast. Throws BadResult. kExists: the name is in use. kInvalid: a number is too large, the capacity is
+/// 0, or `on_peer_death` is kEach. kOutOfSharedMemory.
 Broadcast make_broadcast(const BroadcastOptions& options = {});
 
-/// The Broadcast that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
-/// kInvalid for one that names something else.
-/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+/// Opens the Broadcast that a process of this user has named, in C++ or Python. Waits up to `timeout` for a process to
+/// make it (kTimeout); by default it does not wait. Returns kNotFound if the name is not in use, and kInvalid if it
+/// belongs to another kind of object.
 Result<Broadcast> open_broadcast(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
-/// One that a program in Python put into a message: `item["frames"].as<shmtree::Broadcast>()`. Errors as of
-/// Broadcast::open(), and kInvalid for another item.
+/// Opens a Broadcast that a Python program has put into a message: `item["frames"].as<shmtree::Broadcast>()`. Errors
+/// are those of Broadcast::open(), and kInvalid for another item.
 template <>
 struct ItemAs<Broadcast> {
   static Result<Broadcast> make(const Item& item);
 };
-/// The same of a subscription.
+/// Does the same for a subscription.
 template <>
 struct ItemAs<Subscriber> {
   static Result<Subscriber> make(const Item& item);

@@ -1,13 +1,13 @@
 /// @file
-/// Messages of Cap'n Proto: types of your own, sent and received. This header needs Cap'n Proto's headers and library,
-/// and no other header of shmtree does: link `shmtree::capnp` (CMake).
+/// Cap'n Proto messages: sends and receives your own types. Only this header needs Cap'n Proto's headers and library.
+/// Link `shmtree::capnp` (CMake).
 ///
 ///     capnp::MallocMessageBuilder builder;
 ///     builder.initRoot<Pose>().setX(1);
 ///     sender.put<Pose>(builder).value();                                  // copied once
 ///     sender.put(shmtree::Dict{{"seq", 7}, {"pose", shmtree::capnp_ref<Pose>(builder)}}).value();
 ///
-///     shmtree::ArenaMessageBuilder in_place(sender);                      // written where it stays
+///     shmtree::ArenaMessageBuilder in_place(sender);                      // filled in place
 ///     in_place.initRoot<Pose>().setX(2);
 ///     sender.put<Pose>(in_place).value();                                 // not copied
 ///
@@ -15,14 +15,14 @@
 ///     use(pose->getX());                                                  // read in place
 ///
 /// Ownership: a CapnpItem keeps its message; the readers that it gives out do not. An ArenaMessageBuilder keeps the
-/// memory of its segments until it is destroyed. Thread safety: several threads may read a CapnpItem; a builder is not
-/// thread-safe.
+/// memory of its segments until it is destroyed.
+/// Thread safety: several threads may read a CapnpItem; a builder is not thread-safe.
 /// Errors: `put` returns the errors of Sender::put(), and kInvalid if the builder has no root. `capnp<T>()` throws
-/// BadResult; `try_capnp<T>()` returns the error. kInvalid: the node has another kind or schema id, or its memory is
-/// not aligned to 8 bytes. kCorrupt: segments overlap, or the root is not a struct of that type. Cap'n Proto checks
-/// everything else on access and throws kj::Exception. Other processes can change the bytes of a message in shared
-/// memory while they are read, and Cap'n Proto's readers and builders are not made for that: docs/security.md.
-/// `CapnpOptions{.copy = true}` reads a private copy.
+/// BadResult; `try_capnp<T>()` returns the error. It is kInvalid if the node has another kind or schema id, or if its
+/// memory is not aligned to 8 bytes. It is kCorrupt if segments overlap, or if the root is not a struct of that type.
+/// Cap'n Proto checks everything else on access and throws kj::Exception. Other processes can change the bytes of a
+/// message in shared memory while they are read, and Cap'n Proto's readers and builders are not made for that:
+/// docs/security.md. `CapnpOptions{.copy = true}` reads a private copy.
 #pragma once
 
 #include <capnp/message.h>
@@ -54,7 +54,7 @@ namespace shmtree {
 template <class T>
 class CapnpItem {
  public:
-  using Reader = typename T::Reader;  ///< of Cap'n Proto, for a T
+  using Reader = typename T::Reader;  ///< Cap'n Proto's reader for T.
 
   /// Returns the root reader. It is valid while this CapnpItem or a copy exists.
   const Reader& operator*() const noexcept { return root_; }
@@ -188,7 +188,7 @@ class ArenaMessageBuilder final : public capnp::MessageBuilder {
   std::function<Result<ArrayRef>(std::int64_t)> new_block_;
   std::vector<ArrayRef> blocks_{};
   std::size_t all_words_ = 0;
-  // Not yet asked for. Cap'n Proto's builder cannot be used again after its first segment could not be allocated.
+  // Not yet handed to Cap'n Proto. Its builder is unusable once the allocation of the first segment has failed.
   kj::ArrayPtr<capnp::word> first_;
 };
 

@@ -1,21 +1,22 @@
 /// @file
-/// Containers of the standard library as Values to send, and Items as such containers.
+/// Sends containers of the standard library as Values, and converts Items to such containers.
 ///
 ///     sender.put(std::map<std::string, std::vector<double>>{{"a", {1, 2}}, {"b", {}}});
 ///     auto back = item.as<std::map<std::string, std::vector<double>>>();
 ///
-/// | C++                                                      | goes, and comes from                                |
+/// | C++                                                      | sent as, and received from                          |
 /// |----------------------------------------------------------|-----------------------------------------------------|
-/// | std::optional<T>, std::nullopt                           | None, or what a T is                                |
-/// | std::vector<T>, std::array<T, n>, T an element of arrays | numpy.ndarray of one dimension; comes from lists and |
-/// |                                                          | tuples of numbers, too, and bytes where T is a byte |
-/// | std::vector<T>, std::array<T, n> of all else             | list; comes from any sequence                       |
-/// | std::pair, std::tuple                                    | tuple; comes from a sequence of as many             |
+/// | std::optional<T>, std::nullopt                           | None, or the form of T                              |
+/// | std::vector<T>, std::array<T, n>, T an array element     | one-dimensional numpy.ndarray; also received from   |
+/// |                                                          | lists and tuples of numbers, and bytes if T is one  |
+/// | std::vector<T>, std::array<T, n>, any other T            | list; received from any sequence                    |
+/// | std::pair, std::tuple                                    | tuple; received from a sequence of the same length  |
 /// | std::map, std::unordered_map with std::string keys       | dict with str keys                                  |
 ///
-/// Ownership: as of all Values, arrays inside of lvalues are *referred to* until put() returns, those of temporaries
-/// are kept. What comes out are copies, but for string_views, spans and Items, which are valid as long as the message.
-/// Errors: kInvalid with the way to what does not fit, kOutOfSharedMemory without memory.
+/// Ownership: as for all Values, arrays inside lvalues are *referred to* until put() returns; the Value keeps those of
+/// temporaries. Received containers are copies, except string_views, spans and Items, which are valid as long as the
+/// message. Errors: kInvalid with the path of the item that does not fit; kOutOfSharedMemory if this process has no
+/// memory.
 /// Thread safety: that of the containers.
 #pragma once
 
@@ -40,14 +41,14 @@
 
 namespace shmtree {
 
-/// What a Value can be made of. A vector of Values is given to List or Tuple, which say what it is.
+/// A type from which a Value can be made. Wrap a vector of Values in List or Tuple.
 template <class T>
 concept Sendable = std::is_constructible_v<Value, T>;
 
 namespace detail {
 
-/// What put_many() takes besides Values: a range of what becomes one. One that can be gone over once only when it gives
-/// its elements away, since what it refers to would be gone when they are put.
+/// A range that put_many() accepts besides Values: its elements convert to Values. A single-pass range must yield its
+/// elements by value: a Value may refer to its source, which would be destroyed before the put.
 template <class T>
 concept RangeOfValues = std::ranges::input_range<T> && Sendable<std::ranges::range_reference_t<T>> &&
     (std::ranges::forward_range<T> ||
@@ -67,7 +68,7 @@ concept ByteElement = std::is_same_v<T, std::byte> || std::is_same_v<T, unsigned
 template <class T>
 concept SendableItem = Sendable<const T&> && !std::is_same_v<T, Value>;
 
-/// `from` as it was given to whom: moved if that was.
+/// Forwards a part of a container: as an rvalue if the container is one.
 template <class Whole, class Part>
 constexpr decltype(auto) forward_part(Part& part) noexcept {
   if constexpr (std::is_lvalue_reference_v<Whole>) {
@@ -93,18 +94,18 @@ Dict dict_of(Map&& map) {
   return dict;
 }
 
-/// kInvalid: `item` has `found` items, or elements, where `wanted` are.
+/// Returns kInvalid: `item` has `found` items or elements, where `wanted` are required.
 Error other_size(const Item& item, std::size_t wanted, std::size_t found);
-/// Checks that `item` has as many items, or kInvalid.
+/// Returns kInvalid unless `item` is a sequence of `wanted` items.
 Status check_size(const Item& item, std::size_t wanted);
 
-/// The one-dimensional array of such elements in `item`, or why it is none.
+/// Returns the one-dimensional array with elements of `dtype` in `item`; kInvalid if it is anything else.
 Result<ArrayView> one_dimensional(const Item& item, DType dtype);
 
-/// The key at a position of a dict; kInvalid for one that is no str.
+/// Returns the key at a position of a dict; kInvalid if the key is not a str.
 Result<std::string> text_key(const Item& item, std::size_t position);
 
-/// The items of a sequence, each given to add(T).
+/// Calls add(T) for each item of a sequence.
 template <class T, class Add>
 Status each_of(const Item& item, Add add) {
   if (!item.is_sequence()) return item.mismatch("sequence");
@@ -116,7 +117,7 @@ Status each_of(const Item& item, Add add) {
   return success();
 }
 
-/// Elements from an array, or bytes, or a sequence of numbers: `make_room(count)` returns where they go.
+/// Converts an array, bytes or a sequence of numbers. `make_room(count)` returns the memory for the elements.
 template <class T, class MakeRoom>
 Status elements_of(const Item& item, MakeRoom make_room) {
   if (item.is_array()) {
@@ -128,7 +129,7 @@ Status elements_of(const Item& item, MakeRoom make_room) {
     return success();
   }
   if constexpr (ByteElement<T>) {
-    const bool is_number = item.kind() == Kind::kBigInt;  // its digits are bytes, too
+    const bool is_number = item.kind() == Kind::kBigInt;  // A big int has bytes as well: its digits.
     if (const auto bytes = item.try_as<std::span<const std::byte>>(); bytes.ok() && !is_number) {
       Result<T*> room = make_room(bytes->size());
       if (!room.ok()) return std::move(room).error();

@@ -11,9 +11,9 @@
 
 namespace shmtree {
 
-/// The numbers of the descriptors that shmtree keeps open in this process, sorted. Objects that you make or open later
-/// add more. If the program closes one of them, calls that need it return kOs with `os_errno` EBADF. Any thread may
-/// call this. Throws std::bad_alloc.
+/// Returns the descriptors that shmtree keeps open in this process, sorted. Objects that you make or open later add
+/// more. If the program closes one of them, calls that need it return kOs with `os_errno` EBADF. Any thread may call
+/// this. Throws std::bad_alloc.
 std::vector<int> descriptors();
 
 }  // namespace shmtree

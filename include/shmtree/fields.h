@@ -1,5 +1,5 @@
 /// @file
-/// Aggregates as messages: dicts with the members as keys.
+/// Sends aggregates as dicts with the members as keys.
 ///
 ///     struct Sample {
 ///       xt::xtensor<float, 3> obs;
@@ -11,12 +11,13 @@
 ///     sender.put(sample);                            // Python receives {"obs": array, "reward": 1.0, "episode": None}
 ///     Sample back = receiver.get().value().as<Sample>();
 ///
-/// A member is of any type that goes into a Value and comes out of an Item (value.h, containers.h, array.h), another
-/// aggregate with fields among them; an Item, a string_view or a span of what was received is not copied. The aggregate
-/// has a constructor without arguments. It comes from a dict, or a dataclass of Python, that has all keys; those of
-/// std::optional may be missing, and others may be there besides.
-/// Ownership: as of containers. Arrays of an lvalue are referred to until put() returns; those of a temporary are kept.
-/// Errors: kNotFound for a key that is not there, kInvalid for what is no such type; the message names the way to it:
+/// A member may have any type that converts to a Value and from an Item (value.h, containers.h, array.h), including
+/// another aggregate with fields. Members of type Item, string_view or span refer to the received message. The
+/// aggregate needs a default constructor. It is read from a dict, or a Python dataclass, that has all keys. Members of
+/// type std::optional may be missing; additional keys are ignored.
+/// Ownership: as for containers. Arrays of an lvalue are referred to until put() returns; the Value keeps those of a
+/// temporary.
+/// Errors: kNotFound for a missing key, and kInvalid for a value of another type. The message has its path:
 /// `["steps"][3]["reward"]: expected float, found string`.
 /// Thread safety: that of the aggregate.
 #pragma once
@@ -32,8 +33,8 @@
 #include "shmtree/item.h"
 #include "shmtree/value.h"
 
-/// Says which members of an aggregate are sent, and received. Stands in the namespace of the aggregate, after it; at
-/// most 256 members, all public.
+/// Declares which members of an aggregate are sent and received: at most 256, all public. Use it after the aggregate,
+/// in the same namespace.
 #define SHMTREE_FIELDS(Type, ...)                                                                      \
   [[maybe_unused]] constexpr auto shmtree_fields(const Type*) noexcept {                               \
     static_assert(std::is_default_constructible_v<Type>, "a constructor without arguments is needed"); \
@@ -56,7 +57,7 @@
 
 namespace shmtree {
 
-/// An aggregate of which SHMTREE_FIELDS says the members.
+/// An aggregate that SHMTREE_FIELDS describes.
 template <class T>
 concept HasFields = requires(const T* aggregate) {
   shmtree_fields(aggregate).members;
@@ -92,7 +93,7 @@ inline constexpr bool is_optional<std::optional<T>> = true;
 
 Error missing_field(const Item& item, std::string_view type, std::string_view name);
 
-/// False with `error` set.
+/// Reads one member. Returns false with `error` set if that fails.
 template <class T, class Member>
 bool read_field(const Item& item, T& aggregate, const char* type, const Field<T, Member>& field, Error& error) {
   const std::optional<Item> found = item.find(field.name);

@@ -1,23 +1,23 @@
 /// @file
-/// Messages without a tree around them: runs of bytes, and structs that can be copied as bytes.
+/// Messages that consist of bytes only: byte arrays, and structs that can be copied as bytes.
 ///
 ///     sender.put_struct(Pose{1, 2, 3}).value();              // copied
-///     auto loan = sender.loan<Image>().value();              // written where it stays
+///     auto loan = sender.loan<Image>().value();              // filled in place
 ///     loan->width = 640;
-///     sender.put(std::move(loan)).value();                   // gone: it cannot be given twice
+///     sender.put(std::move(loan)).value();                   // empty now: a loan is put once
 ///
 ///     Pose pose = receiver.get_struct<Pose>().value();       // copied out
 ///     shmtree::FlatItem bytes = receiver.get_bytes().value();
-///     const Image& image = bytes.as<Image>();                // where it lies
+///     const Image& image = bytes.as<Image>();                // in place
 ///
-///     shmtree::TakenBytes job = receiver.take_bytes().value();   // comes back unless it is acknowledged (pair.h)
+///     shmtree::TakenBytes job = receiver.take_bytes().value();   // redelivered unless acked (pair.h)
 ///     job.ack().value();
-///     other.put(std::move(bytes)).value();                       // sent on, without a copy where nobody else has it
+///     other.put(std::move(bytes)).value();                       // forwarded: often without a copy
 ///
-/// In Python such a message is `bytes`, and `bytes` that Python puts are such a message; get() of C++ makes an Item of
-/// it. A struct goes as its bytes, padding included: sender and receiver must mean the same struct, and pointers in it
-/// are nobody's. The size is checked, nothing else can be.
-/// Ownership: a FlatItem keeps its message, a Loaned its memory. Thread safety: values.
+/// Python sends and receives these messages as `bytes`; get() of C++ returns them as an Item. A struct is sent as its
+/// bytes, including padding. Sender and receiver must use the same struct, and pointers in it have no meaning to the
+/// receiver. Only the size is checked.
+/// Ownership: a FlatItem keeps its message alive, a Loaned its memory. Thread safety: values.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +33,7 @@
 
 namespace shmtree {
 
-/// What put_struct(), get_struct() and loan() take.
+/// A struct that put_struct(), get_struct() and loan() accept.
 template <class T>
 concept FlatStruct = std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T> && !std::is_pointer_v<T> &&
                      !std::is_array_v<T> && std::is_same_v<T, std::remove_cv_t<T>> && alignof(T) <= 64;
@@ -46,20 +46,20 @@ struct EndLoan {
   void operator()(LoanedBlock* block) const noexcept;
 };
 using LoanPointer = std::unique_ptr<LoanedBlock, EndLoan>;
-using Lent = std::pair<LoanPointer, std::byte*>;  ///< and the first of its bytes
+using Lent = std::pair<LoanPointer, std::byte*>;  ///< The loan, and its first byte.
 struct LoanAccess;
 }  // namespace detail
 
-/// The bytes of a received message, where they lie: aligned to 64.
+/// The bytes of a received message, in place. They are aligned to 64 bytes.
 class FlatItem {
  public:
-  /// No message, and no bytes.
+  /// Makes an item without a message.
   FlatItem() noexcept = default;
-  /// A copy refers to the same message.
+  /// Copies refer to the same message.
   FlatItem(const FlatItem&) = default;
   /// The same.
   FlatItem& operator=(const FlatItem&) = default;
-  /// What was moved from has no bytes.
+  /// A moved-from item has no bytes.
   FlatItem(FlatItem&& other) noexcept
       : hold_(std::move(other.hold_)),
         home_(std::exchange(other.home_, nullptr)),
@@ -72,18 +72,18 @@ class FlatItem {
     return *this;
   }
 
-  /// Valid as long as this, or a copy of it, lives.
+  /// Returns the bytes, which are valid as long as this object or a copy of it exists.
   std::span<const std::byte> bytes() const noexcept { return bytes_; }
-  /// How many bytes.
+  /// Returns the number of bytes.
   std::size_t size() const noexcept { return bytes_.size(); }
 
-  /// The struct in place. Throws BadResult (kInvalid) when the message has another number of bytes.
+  /// Returns the struct in place. Throws BadResult (kInvalid) if its size differs from that of the message.
   template <FlatStruct T>
   const T& as() const& {
     if (bytes_.size() != sizeof(T)) throw BadResult(detail::other_size(bytes_.size(), sizeof(T)));
     return *std::launder(reinterpret_cast<const T*>(bytes_.data()));
   }
-  /// A copy of the struct, of an item that is a temporary.
+  /// Returns a copy of the struct, since the item is a temporary.
   template <FlatStruct T>
   T as() const&& {
     return static_cast<const FlatItem&>(*this).as<T>();
@@ -93,29 +93,29 @@ class FlatItem {
   friend struct detail::FlatAccess;
   FlatItem(std::shared_ptr<const void> hold, const void* home, std::span<const std::byte> bytes) noexcept
       : hold_(std::move(hold)), home_(home), bytes_(bytes) {}
-  std::shared_ptr<const void> hold_{};  ///< shared by all that refer to the message
-  const void* home_ = nullptr;          ///< what it lies in and could be sent on from; null: a copy
+  std::shared_ptr<const void> hold_{};  ///< Shared by all objects that refer to the message.
+  const void* home_ = nullptr;          ///< Memory from which the bytes can be forwarded. Null: a copy.
   std::span<const std::byte> bytes_{};
 };
 
-/// A struct in shared memory, to be written and then put: Sender::loan(). Empty once it was put, or moved from. The
-/// memory counts as used, and goes back with the loan unless it was put. In a forked child it cannot be put, and is not
-/// to be written.
+/// A struct in shared memory, to be filled in place and then put. See Sender::loan(). It is empty after the put, or if
+/// moved from. The memory counts as used, and is freed with the loan unless it was put. In a forked child the loan
+/// cannot be put and must not be written.
 template <class T>
 class Loaned {
  public:
-  /// What was moved from is empty.
+  /// A moved-from loan is empty.
   Loaned(Loaned&& other) noexcept : value_(std::exchange(other.value_, nullptr)), block_(std::move(other.block_)) {}
-  /// The same; the memory that it had goes back.
+  /// Frees the memory that this loan had.
   Loaned& operator=(Loaned&& other) noexcept {
     value_ = std::exchange(other.value_, nullptr);
     block_ = std::move(other.block_);
     return *this;
   }
 
-  /// Whether it has memory.
+  /// True if the loan is not empty.
   explicit operator bool() const noexcept { return value_ != nullptr; }
-  /// Undefined when it is empty.
+  /// Undefined if the loan is empty.
   T* operator->() const noexcept { return value_; }
   /// The same.
   T& operator*() const noexcept { return *value_; }
@@ -128,22 +128,22 @@ class Loaned {
   detail::LoanPointer block_;
 };
 
-/// The same of a run of bytes, aligned to 64 and not initialised: Sender::loan_bytes().
+/// A loan of uninitialised bytes, aligned to 64. See Sender::loan_bytes().
 template <>
 class Loaned<std::byte[]> {
  public:
-  /// What was moved from is empty.
+  /// A moved-from loan is empty.
   Loaned(Loaned&& other) noexcept : value_(std::exchange(other.value_, {})), block_(std::move(other.block_)) {}
-  /// The same; the memory that it had goes back.
+  /// Frees the memory that this loan had.
   Loaned& operator=(Loaned&& other) noexcept {
     value_ = std::exchange(other.value_, {});
     block_ = std::move(other.block_);
     return *this;
   }
 
-  /// Whether it has memory.
+  /// True if the loan is not empty.
   explicit operator bool() const noexcept { return value_.data() != nullptr; }
-  /// No bytes when it is empty.
+  /// Returns the bytes; none if the loan is empty.
   std::span<std::byte> bytes() const noexcept { return value_; }
 
  private:
@@ -153,12 +153,12 @@ class Loaned<std::byte[]> {
   std::span<std::byte> value_;
   detail::LoanPointer block_;
 };
-/// What Sender::loan_bytes() returns.
+/// The result of Sender::loan_bytes().
 using LoanedBytes = Loaned<std::byte[]>;
 
 namespace detail {
 
-/// What loans are to those who make and put them.
+/// Gives the classes that make and put loans access to them.
 struct LoanAccess {
   template <FlatStruct T>
   static Result<Loaned<T>> make(Result<Lent> lent) {

@@ -1,15 +1,15 @@
 /// @file
-/// What a forked child keeps of the ends that it inherits.
+/// Limits the ends that a forked child inherits.
 ///
 ///     auto [sender, receiver] = shmtree::make_pair();
 ///     if (fork() == 0) {
 ///       shmtree::keep_only(receiver);  // the child is detached from all other ends
 ///       for (const shmtree::Item& item : receiver) use(item);
-///       receiver.close();  // or the others take the exit for a death
+///       receiver.close();  // or peers treat the exit as a death
 ///       _exit(0);
 ///     }
 ///
-/// If a process calls _exit() with an end open, its peers take this for a death (kPeerDied). The parent in daemon(3)
+/// If a process calls _exit() with an end open, its peers treat that as its death (kPeerDied). The parent in daemon(3)
 /// calls _exit(), and so do the middle processes of programs that fork twice. Become a daemon first and make the ends
 /// afterwards, or let the process that exits close its ends.
 #pragma once
@@ -23,7 +23,7 @@
 namespace shmtree {
 
 namespace detail {
-/// What keep_only() knows ends by.
+/// Gives keep_only() the channel state of an end.
 struct ForkAccess {
   template <class End>
   static const api::ChannelState* of(const End& end) noexcept {

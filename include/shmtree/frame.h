@@ -1,5 +1,5 @@
 /// @file
-/// Messages as bytes: taken and put without being decoded, and values packed without a channel.
+/// Encoded messages: taken and put without decoding, and values encoded without a channel.
 ///
 ///     std::vector<shmtree::TakenFrame> frames = receiver.take_frames(64).value();
 ///     for (shmtree::TakenFrame& taken : frames) {
@@ -8,7 +8,7 @@
 ///     }
 ///     sender.put_frame(bytes).value();
 ///
-/// Ownership: a Frame is a handle of memory that never changes; copies name the same. Thread safety: values.
+/// Ownership: a Frame is a handle of immutable memory. Copies refer to the same memory. Thread safety: values.
 #pragma once
 
 #include <concepts>
@@ -29,15 +29,15 @@ struct FrameAccess;
 struct FrameState;
 }  // namespace detail
 
-/// An encoded value that stands alone: bytes that mean the same wherever they lie, as docs/frame.md has them.
+/// An encoded value that stands alone: its bytes refer to no other memory. docs/frame.md describes the format.
 class Frame {
  public:
-  /// No frame, of no bytes.
+  /// Makes an empty frame.
   Frame() noexcept = default;
-  /// All of it, as long as a copy of this lives. The first byte is aligned to 64.
+  /// Returns the bytes, valid as long as a copy of this Frame exists. The first byte is aligned to 64.
   std::span<const std::byte> bytes() const noexcept;
-  /// Whether it means the same on every machine: no handle of an end, a shared array or memory of a device is in it,
-  /// and no pickle that was not made to be portable.
+  /// True if the frame has the same meaning on every machine. It then has no handle of an end, no shared array, no
+  /// device memory, and only pickles that were made to be portable.
   bool portable() const noexcept;
 
  private:
@@ -46,15 +46,17 @@ class Frame {
   std::shared_ptr<const detail::FrameState> state_;
 };
 
-/// What Sender::put_frame() takes: a Frame, or any bytes that begin with one, which are checked as a message that
-/// arrives is. Those behind it are not sent. A handle in it (of an end, a shared array, memory of a device) is on its
-/// way to the one who receives it, so it is not put anywhere; a pickle only where the channel takes pickles
-/// (kPickleRefused), and into a portable one only if it was made to be portable. For the time of a call.
+/// The argument of Sender::put_frame(): a Frame, or any bytes that begin with one. Bytes are checked like an arriving
+/// message; those after the frame are not sent. Refers to its argument for the duration of the call.
+///
+/// A frame with a handle (of an end, a shared array or device memory) cannot be put, since the handle is in transit to
+/// one receiver. A frame with a pickle can be put only into a channel that allows pickles (kPickleRefused). If that
+/// channel is portable, the frame must be portable too.
 class FrameSource {
  public:
-  /// A frame, which was checked when it was made.
+  /// Refers to a frame, which was checked when it was made.
   FrameSource(const Frame& frame) noexcept : frame_(&frame) {}
-  /// Bytes of any origin.
+  /// Refers to bytes of any origin.
   template <std::convertible_to<std::span<const std::byte>> Bytes>
   FrameSource(const Bytes& bytes) : bytes_(bytes) {}
 
@@ -64,24 +66,24 @@ class FrameSource {
   std::span<const std::byte> bytes_{};
 };
 
-/// What Receiver::take_frames() returns. What of a message lies in other memory is copied into the frame; one over
-/// 16 KiB without that is a view of shared memory, which it holds. A damaged message is consumed, with an error;
-/// `item()` is the Frame.
+/// The result of Receiver::take_frames(). `item()` is the Frame. Parts of a message in other blocks are copied into the
+/// frame. A frame over 16 KiB without such parts is a view of shared memory, which it keeps alive. A damaged message is
+/// consumed, with an error.
 using TakenFrame = Taken<Frame>;
 extern template class Taken<Frame>;
 
-/// How pack() packs.
+/// Options for pack().
 struct PackOptions {
-  bool portable = false;  ///< kInvalid for an Item in it that means something on this machine only, with the way to it
+  bool portable = false;  ///< Refuses Items that have no meaning on other machines: kInvalid with their path.
 };
 
-/// Encodes a value, by itself. Errors as of Sender::put() for the value; kOutOfSharedMemory: no memory for it.
+/// Encodes a value. Errors are those of Sender::put() for the value. kOutOfSharedMemory: no memory for the frame.
 Result<Frame> pack(const Value& value, const PackOptions& options = {});
 
-/// The value in a frame. Its arrays are views, which keep the frame, and read-only. kCorrupt, kIncompatible.
+/// Decodes the value in a frame. Its arrays are read-only views that keep the frame alive. kCorrupt, kIncompatible.
 Result<Item> unpack(const Frame& frame);
-/// The same of any bytes that begin with a frame. Its arrays are views that keep `owner`, which keeps the bytes, and
-/// are read-only; without an owner they are copies.
+/// Does the same for any bytes that begin with a frame. Arrays are read-only views that keep `owner` alive, which must
+/// keep the bytes in place. Without an owner, they are copies.
 Result<Item> unpack(std::span<const std::byte> bytes, std::shared_ptr<const void> owner = nullptr);
 
 }  // namespace shmtree

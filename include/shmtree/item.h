@@ -1,17 +1,17 @@
 /// @file
-/// What C++ receives: a tree that refers to shared memory and keeps it.
+/// Received values: a tree that refers to shared memory and keeps it alive.
 ///
 ///     shmtree::Item item = receiver.get(3s).value();
 ///     double reward = item["reward"].as<double>();
 ///     for (const shmtree::Item& step : item["steps"]) use(step["obs"].view());
 ///
-/// Ownership: an Item, and every Item got from it, shares one hold on its message. Views of arrays, strings and bytes
-/// are valid as long as any of them lives; the memory goes back to the sender's arena with the last. (The xtensor views
-/// of array.h share the hold; `view()`, `span()` and string_views do not.) Arrays are writable (nobody else sees the
-/// changes) unless their sender had made them read-only. Thread safety: values over a tree that never changes; several
-/// threads may read copies of one Item. Errors: the calls that return plain values throw BadResult (result.h) with
-/// Code::kInvalid for a node of another kind or a number that does not fit, kNotFound for a key or index that is not
-/// there; the `try_` calls return them instead.
+/// Ownership: an Item, and every Item obtained from it, shares ownership of the message. Views of arrays, strings and
+/// bytes are valid while any of these Items exists. The last one returns the memory to the sender's arena. (The xtensor
+/// views of array.h share ownership; `view()`, `span()` and string_views do not.) Arrays are writable, and no other
+/// process sees the changes, unless the sender made them read-only.
+/// Thread safety: Items are values over an immutable tree. Several threads may read copies of one Item.
+/// Errors: calls that return plain values throw BadResult (result.h). It has Code::kInvalid for a node of another kind
+/// or a number out of range, and kNotFound for a missing key or index. The `try_` calls return the error instead.
 #pragma once
 
 #include <complex>
@@ -34,15 +34,15 @@
 #include "shmtree/result.h"
 #include "shmtree/value.h"
 
-/// Marks a class whose objects share ownership of the memory that they refer to. g++ 14 and later then do not assume
-/// that a temporary object owns that memory: they check the expression from which the object was made.
+/// Marks a class in which all objects share ownership of the memory that they refer to. For such a class, g++ 14 and
+/// later do not assume that a temporary object owns that memory. They check the expression that made the object.
 #if __has_cpp_attribute(gnu::no_dangling)
 #define SHMTREE_NO_DANGLING [[gnu::no_dangling]]
 #else
 #define SHMTREE_NO_DANGLING
 #endif
 
-// g++ 13 has the warning in -Wall, and no attribute against it.
+// -Wall of g++ 13 enables the warning, but g++ 13 has no attribute against it.
 #if defined(__GNUC__) && !defined(__clang__) && __GNUC__ == 13
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdangling-reference"
@@ -68,10 +68,10 @@ struct Tree;
 }
 
 namespace detail {
-/// kInvalid: the array is another one than was asked for.
+/// kInvalid: the array has another element type, or another number of dimensions, than requested.
 Error other_elements(DType found, DType wanted);
 Error other_dimensions(std::size_t found, std::size_t wanted);
-/// kInvalid: the Cap'n Proto message is of another type than was asked for, or not aligned.
+/// kInvalid: the Cap'n Proto message has another type than requested, or is not aligned.
 Error other_schema(std::uint64_t found, std::uint64_t wanted);
 Error unaligned_segment();
 /// kCorrupt: Cap'n Proto finds no root of that type.
@@ -79,25 +79,25 @@ Error no_capnp_root(const char* why);
 struct CapnpAccess;
 }  // namespace detail
 
-/// An array in a message: where it is and how it is laid out. Valid as long as an Item of its message lives.
+/// The address and layout of an array in a message. Valid while an Item of the message exists.
 struct ArrayView {
-  DType dtype = DType::kOther;              ///< of its elements
-  std::string_view description{};           ///< NumPy's description of the elements, with DType::kOther
-  std::span<const std::int64_t> shape{};    ///< empty: one element, no dimension
-  std::span<const std::int64_t> strides{};  ///< bytes per step of each index; may be negative
-  std::byte* data = nullptr;                ///< the first element, maybe unaligned; do not write if `read_only`
-  std::size_t item_bytes = 0;               ///< of one element
-  std::size_t elements = 0;                 ///< how many
-  bool read_only = false;                   ///< its sender had made it so
-  bool c_order = false;                     ///< elements lie in C order without gaps
+  DType dtype = DType::kOther;              ///< Type of the elements.
+  std::string_view description{};           ///< NumPy's description of the elements if `dtype` is kOther.
+  std::span<const std::int64_t> shape{};    ///< Empty: one element, no dimensions.
+  std::span<const std::int64_t> strides{};  ///< Step of each index in bytes; may be negative.
+  std::byte* data = nullptr;                ///< The first element, maybe unaligned. Do not write if `read_only`.
+  std::size_t item_bytes = 0;               ///< Size of one element in bytes.
+  std::size_t elements = 0;                 ///< Number of elements.
+  bool read_only = false;                   ///< The sender made the array read-only.
+  bool c_order = false;                     ///< Elements are in C order without gaps.
 
-  /// Copies the elements to `out`, which has room for elements * item_bytes, in C order without gaps. Any array:
-  /// strides may be negative, elements unaligned.
+  /// Copies the elements to `out` in C order without gaps. `out` must have space for elements * item_bytes. Works for
+  /// every array, also with negative strides and unaligned elements.
   void copy_to(void* out) const noexcept;
 };
 
-/// How an Item becomes another type: specialise it with `static Result<T> make(const Item&)`. containers.h does so for
-/// those of the standard library, array.h for xtensor, fields.h for aggregates. It may throw std::bad_alloc.
+/// Converts an Item to another type. Specialise it with `static Result<T> make(const Item&)`, which may throw
+/// std::bad_alloc. containers.h does so for the standard library, array.h for xtensor, and fields.h for aggregates.
 template <class T>
 struct ItemAs;
 
@@ -106,102 +106,109 @@ concept ConvertibleFromItem = requires(const Item& item) {
   ItemAs<T>::make(item);
 };
 
-/// A node of a received message, and a hold on all of it.
+/// A node of a received message, which keeps the whole message alive.
 ///
-/// All Items of a message own the message together. What span(), ints(), floats(), view(), key() and the string_views
-/// and spans of as() refer to is in the message, not in the Item: it is valid until the last Item of the message is
-/// destroyed. So `for (float x : item["obs"].span<const float>())` is safe although `item["obs"]` is a temporary:
-/// `item` must stay alive. `for (float x : receiver.get().value().span<const float>())` is not safe: no Item is left
-/// after the temporary Result is destroyed. Keep the Item in a variable.
+/// All Items of a message own the message together. The results of span(), ints(), floats(), view() and key(), and the
+/// string_views and spans of as(), refer to the message and not to the Item. They are valid until the last Item of the
+/// message is destroyed. So `for (float x : item["obs"].span<const float>())` is safe although `item["obs"]` is a
+/// temporary: `item` must stay alive. `for (float x : receiver.get().value().span<const float>())` is not safe: no Item
+/// is left after the temporary Result is destroyed. Keep the Item in a variable.
 class SHMTREE_NO_DANGLING Item {
  public:
-  /// Goes over items; see begin().
+  /// Iterates over items; see begin().
   class Iterator;
-  /// Those of a dict; see entries().
+  /// The entries of a dict; see entries().
   class Entries;
 
-  /// An Item of nothing: kNone, no message.
+  /// Makes an Item without a message, of kind kNone.
   Item() noexcept = default;
 
-  /// What the node is. Python's types that C++ has none for are containers of their parts (shmtree/kind.h says which).
+  /// Returns the kind of the node. Python types without an equivalent in C++ are containers of their parts, see
+  /// shmtree/kind.h.
   Kind kind() const noexcept;
-  /// Whether it is None, or nothing.
+  /// True for None, and for an Item without a message.
   bool is_none() const noexcept { return kind() == Kind::kNone; }
-  /// True for every kind of dict, dataclass fields included: items are found by key.
+  /// True for every kind of dict, including the fields of a dataclass. Their items are found by key.
   bool is_dict() const noexcept;
   /// True for list, tuple, namedtuple, deque, set and frozenset.
   bool is_sequence() const noexcept;
   /// True for arrays, tensors and memoryviews: view() works, and array<T>() of array.h.
   bool is_array() const noexcept;
 
-  /// Items of a container, entries of a dict; 0 for everything else.
+  /// Returns the number of items of a container, or of entries of a dict; 0 for everything else.
   std::size_t size() const noexcept;
 
-  /// The value under a str key. Time proportional to size().
+  /// Returns the value of a str key. Takes time proportional to size().
   Item operator[](std::string_view key) const;
-  /// Whether there is that str key; false for what is no dict.
+  /// True if the dict has that str key; false if the node is not a dict.
   bool contains(std::string_view key) const noexcept { return find(key).has_value(); }
-  /// The value under a str key, if there is one.
+  /// Returns the value of a str key, or nullopt.
   std::optional<Item> find(std::string_view key) const noexcept;
 
-  /// The item at a position: of a sequence, the values of a dict in order, the parts of anything else.
+  /// Returns the item at a position: of a sequence, of a dict's values in order, or of the parts of any other node.
   Item at(std::size_t position) const;
   /// The same as at().
   Item operator[](std::size_t position) const { return at(position); }
-  /// Over the items of a container, the values of a dict.
+  /// Iterates over the items of a container, or the values of a dict.
   Iterator begin() const noexcept;
-  /// The end of these.
+  /// Returns the end of the iteration.
   Iterator end() const noexcept;
 
-  /// The str keys of a dict, in order; a key of another type is an empty string here.
+  /// Returns the str keys of a dict, in order. A key of another type is an empty string here.
   std::vector<std::string_view> keys() const;
-  /// The str key under which this Item stands in the dict it was got from; empty elsewhere.
+  /// Returns the str key of this Item in the dict that it was obtained from; otherwise empty.
   std::string_view key() const noexcept;
-  /// The key at a position of a dict whose keys are not all str.
+  /// Returns the key at a position of a dict. Use it for dicts with keys that are not str.
   Item key_at(std::size_t position) const;
-  /// The entries of a dict as pairs, in order: `for (auto [key, value] : item.entries())`. Keys are string_views, as of
-  /// keys(). kInvalid for what is no dict.
+  /// Returns the entries of a dict as pairs, in order: `for (auto [key, value] : item.entries())`. Keys are
+  /// string_views as in keys(). kInvalid: the node is not a dict.
   Entries entries() const;
 
-  /// What stands under a key, as T; `fallback` when there is no such key. A value that is there and is no T throws, as
-  /// as<T>() does, and so does an item that is no dict (kInvalid).
+  /// Returns the value of a key as T, or `fallback` if there is no such key. Throws like as<T>() if the value is not a
+  /// T. Also throws if this node is not a dict (kInvalid).
   template <class T>
   T get_or(std::string_view key, T fallback) const;
-  /// The same of a text.
+  /// Does the same for text.
   std::string get_or(std::string_view key, const char* fallback) const;
 
-  /// The class of a namedtuple, dataclass, enum or registered object, or the object that a global names:
-  /// "module:qualname". Empty elsewhere.
+  /// Returns the class of a namedtuple, dataclass, enum or registered object, or the object that a global names:
+  /// "module:qualname". Otherwise empty.
   std::string_view class_name() const noexcept;
-  /// The member of an enum.
+  /// Returns the name of an enum's member.
   std::string_view member() const;
 
-  /// bool; integers (from int, checked for range); floating point (from float and int); std::complex<double>;
-  /// std::string_view, std::string (from str: UTF-8, in which a lone surrogate is three bytes); `std::span<const
-  /// std::byte>` (from bytes and bytearray). NumPy scalars and arrays without dimensions count as their element.
+  /// Converts the node to T. These types are built in; ItemAs adds others.
+  /// - bool
+  /// - Integers, from int. Their range is checked.
+  /// - Floating point, from float and int.
+  /// - std::complex<double>
+  /// - std::string_view and std::string, from str. They are UTF-8, in which a lone surrogate takes three bytes.
+  /// - `std::span<const std::byte>`, from bytes and bytearray.
+  ///
+  /// NumPy scalars and arrays without dimensions count as their element.
   template <class T>
   T as() const {
     return try_as<T>().value();
   }
-  /// The same without exceptions: kInvalid, and kOutOfSharedMemory without memory. A BadResult that an ItemAs throws is
-  /// the error it returns; what else one throws passes through, here and in as().
+  /// Does the same without exceptions: kInvalid, or kOutOfSharedMemory if this process has no memory. Returns the error
+  /// of a BadResult that an ItemAs throws. All other exceptions of an ItemAs pass through, here and in as().
   template <class T>
   Result<T> try_as() const;
 
-  /// The plain numbers that a node is made of: a date, a time, a range, a list of nothing but ints or floats
+  /// Returns the plain numbers of a node: a date, a time, a range, or a list that has only ints or only floats
   /// (shmtree/kind.h). Empty for other nodes.
   std::span<const std::int64_t> ints() const noexcept;
-  /// The same of floats.
+  /// Does the same for floats.
   std::span<const double> floats() const noexcept;
 
-  /// The array of a kArray or kTensor, or of the array inside a memoryview.
+  /// Returns the array of a kArray or kTensor, or of the array inside a memoryview.
   ArrayView view() const { return try_view().value(); }
-  /// The same without exceptions: kInvalid.
+  /// Does the same without exceptions: kInvalid.
   Result<ArrayView> try_view() const;
-  /// The elements as one run: for arrays in C order whose elements are T.
+  /// Returns the elements of an array in C order with elements of type T.
   template <ArrayElement T>
   std::span<T> span() const;
-  /// An xtensor view: defined in array.h.
+  /// Returns an xtensor view. Defined in array.h.
   template <class T>
   auto array() const;
 
@@ -217,11 +224,12 @@ class SHMTREE_NO_DANGLING Item {
   /// kind; kCorrupt.
   Result<CapnpRef> capnp_segments() const;
 
-  /// The way from the message's root to here, as it is written to get here: `["obs"]["steps"][3]`. Empty at the root. A
-  /// key that is no str and no int is shown by its place: `[key 2]`. Throws std::bad_alloc only.
+  /// Returns the path from the message's root to this node, as the expression that leads here: `["obs"]["steps"][3]`.
+  /// Empty at the root. A key that is neither str nor int is shown by its position: `[key 2]`. Throws only
+  /// std::bad_alloc.
   std::string way() const;
-  /// For an ItemAs: kInvalid, `["obs"]["reward"]: expected float, found string`, `wanted` being "float". What else an
-  /// ItemAs returns gets the way from as() and try_as().
+  /// Returns kInvalid for use in an ItemAs: `["obs"]["reward"]: expected float, found string`, where `wanted` is
+  /// "float". as() and try_as() add the path to all other errors of an ItemAs.
   Error mismatch(std::string_view wanted) const;
 
  private:
@@ -230,17 +238,17 @@ class SHMTREE_NO_DANGLING Item {
 
   template <class T>
   Result<T> convert() const;
-  /// The error with the way before it, unless it has one.
+  /// Puts the path in front of the error, unless it has one.
   Error on_the_way(Error error) const;
   Result<ArrayView> array_view() const;
   Result<bool> to_bool() const;
-  Result<std::int64_t> to_int(std::size_t bytes) const;  // of what is asked for, for the error
+  Result<std::int64_t> to_int(std::size_t bytes) const;  // `bytes` is the size of the requested type, for the error.
   Result<std::uint64_t> to_uint(std::size_t bytes) const;
   Result<double> to_double() const;
   Result<std::complex<double>> to_complex() const;
   Result<std::string_view> to_text() const;
   Result<std::span<const std::byte>> to_bytes() const;
-  /// `array` with elements of type `dtype`, aligned for it, and writable if that is asked for.
+  /// Returns `array` if its elements have type `dtype` and the alignment, and if it is writable where that is required.
   Result<ArrayView> typed_view(DType dtype, std::size_t alignment, bool writable) const;
   static Error out_of_range(const std::string& number, std::size_t bytes, bool is_signed);
   Error not_in_c_order() const;
@@ -250,18 +258,18 @@ class SHMTREE_NO_DANGLING Item {
   std::uint32_t node_ = 0;
 };
 
-/// An Item in a message to send is forwarded as it is, whatever kind it has: `Dict{{"obs", item["obs"]}}`. It is
-/// copied, but for arrays in a message whose arrays are all read-only, and for arrays of an Item that was moved into
-/// the Value and is the last of its message when it is put: those go by reference, where they lie in the arena of the
-/// channel. Then the Item is gone: another put of the Value, or of a copy of it, is kInvalid, also while the first
-/// still waits.
+/// Forwards an Item of any kind as part of a value to send: `Dict{{"obs", item["obs"]}}`. Arrays are copied with two
+/// exceptions, and only if they are in the arena of the channel. They go by reference if all arrays of their message
+/// are read-only. They also go by reference if the Item was moved into the Value and is the last Item of its message at
+/// the time of the put. That put gives the Item away: another put of the Value, or of a copy of it, is kInvalid, also
+/// while the first one still waits.
 template <>
 struct ValueOf<Item> {
   static Value make(const Item& item) { return Forward{std::make_shared<const Item>(item), false}; }
   static Value make(Item&& item) { return Forward{std::make_shared<const Item>(std::move(item)), true}; }
 };
 
-/// Goes over the items of a container, or the values of a dict (their keys: Item::key()).
+/// Iterates over the items of a container, or the values of a dict (their keys: Item::key()).
 class Item::Iterator {
  public:
   using value_type = Item;
@@ -287,8 +295,8 @@ class Item::Iterator {
   std::size_t position_ = 0;
 };
 
-/// The entries of a dict. Keys are empty where they are no str (Item::key_at() has them), and valid as long as an Item
-/// of the message lives.
+/// The entries of a dict. A key that is not a str is empty here; Item::key_at() returns it. Keys are valid while an
+/// Item of the message exists.
 class Item::Entries {
  public:
   class Iterator {
@@ -316,11 +324,11 @@ class Item::Entries {
     std::size_t position_ = 0;
   };
 
-  /// Pairs of key and value.
+  /// Iterates over pairs of key and value.
   Iterator begin() const noexcept { return {dict_, 0}; }
-  /// The end of these.
+  /// Returns the end of the iteration.
   Iterator end() const noexcept { return {dict_, dict_.size()}; }
-  /// How many.
+  /// Returns the number of entries.
   std::size_t size() const noexcept { return dict_.size(); }
 
  private:
@@ -351,7 +359,7 @@ Result<T> Item::try_as() const {
       Result<T> converted = convert<T>();
       if (!converted.ok()) return on_the_way(std::move(converted).error());
       return converted;
-    } catch (const BadResult& refused) {  // by an ItemAs
+    } catch (const BadResult& refused) {  // Thrown by an ItemAs.
       return on_the_way(refused.error());
     }
   });

@@ -1,5 +1,5 @@
 /// @file
-/// The newest version of a value, for any number of readers: the weights of a policy, a configuration.
+/// The newest version of a value, for any number of readers: the weights of a policy, or a configuration.
 ///
 ///     shmtree::Latest latest = shmtree::make_latest();
 ///     latest.publish(shmtree::Dict{{"weights", weights}}).value();      // copied once, however many read it
@@ -7,16 +7,17 @@
 ///     auto view = newest.value["weights"].array<const float>();
 ///     newest = latest.get(newest.version).value();                      // waits for a newer one
 ///
-/// The same as shmtree.Latest of Python: by name, by handle, and in messages. Versions are numbered 1, 2, ..., whoever
-/// publishes. Readers take no lock and hold nobody up; arrays are read-only, and stay as they are for as long as the
-/// Item or a view of array.h is there. Kept are the newest version, `history` older ones, and what somebody holds.
+/// Interoperates with shmtree.Latest of Python: by name, by handle, and inside messages. Versions are numbered 1, 2,
+/// ..., across all publishers. Readers take no lock and block no other process. Arrays are read-only, and do not change
+/// while the Item, or a view of array.h, exists. A Latest keeps the newest version, `history` older ones, and those
+/// that readers hold.
 ///
-/// A process publishes from its first publish() until it closes its last Latest, drops it, or ends. Who waits when
-/// nobody is left who publishes is told: kClosed, or kPeerDied with the pids when one of them was killed, until
-/// somebody publishes again. A publisher that is killed half-way has published nothing.
+/// A process is a publisher from its first publish() until it closes or drops its last Latest, or exits. When no
+/// publisher is left, waiting readers get kClosed, or kPeerDied with the process ids if a publisher was killed. Both
+/// last until a process publishes again. A publisher that is killed during publish() has published nothing.
 ///
-/// Ownership, timeouts and thread safety are those of pair.h: a Latest is a handle, copies name the same one, any
-/// thread may use it.
+/// Ownership, timeouts and thread safety are those of pair.h. A Latest is a handle: copies refer to the same object,
+/// and any thread may use it.
 #pragma once
 
 #include <cstdint>
@@ -38,38 +39,41 @@ namespace api {
 struct LatestState;
 }
 
-/// What make_latest() makes.
+/// Options for make_latest().
 struct LatestOptions {
-  std::string name{};            ///< for open_latest(), and Latest.open() of Python; an arena of its own unless given
-  std::optional<Arena> arena{};  ///< where it lies; without one that of the process, or of the name
-  std::uint64_t history = 0;     ///< versions kept besides the newest; at most 65,536
-  std::optional<bool> allow_pickle{};  ///< whether Python may publish pickles; by default without a name
-  bool exist_ok = false;               ///< as of PairOptions
+  std::string name{};  ///< Name for open_latest() and Python's Latest.open(). Has its own arena unless `arena` is set.
+  std::optional<Arena> arena{};        ///< Arena to use. By default that of the process, or of the name.
+  std::uint64_t history = 0;           ///< Versions kept besides the newest, at most 65,536.
+  std::optional<bool> allow_pickle{};  ///< Allows Python to publish pickles. By default only without a name.
+  bool exist_ok = false;               ///< See PairOptions.
 };
 
-/// What get() returns.
+/// The result of Latest::get().
 struct Version {
-  std::uint64_t version = 0;  ///< its number, from 1 on
-  Item value{};               ///< what was published; its arrays are read-only
+  std::uint64_t version = 0;  ///< Number of the version, from 1.
+  Item value{};               ///< The published value. Its arrays are read-only.
 };
 
-/// Numbers of a Latest.
+/// Statistics of a Latest.
 struct LatestStats {
-  std::uint64_t version = 0;      ///< the newest; 0: none yet
-  std::uint64_t versions = 0;     ///< how many are there
-  std::uint64_t bytes = 0;        ///< of their messages
-  std::vector<int> publishers{};  ///< the processes that publish
+  std::uint64_t version = 0;      ///< Number of the newest version. 0: none yet.
+  std::uint64_t versions = 0;     ///< Number of versions kept.
+  std::uint64_t bytes = 0;        ///< Bytes of the kept versions.
+  std::vector<int> publishers{};  ///< Process ids of the publishers.
 };
 
-/// A Latest, as this process has it.
+/// A handle of a Latest, for publishers and readers.
 class Latest {
  public:
-  /// Makes a value the newest version, and returns its number. It is copied, but for arrays of new_array(), which are
-  /// given away. Waits for memory: kFull after the timeout; kOutOfSharedMemory, after 1 s, when only views that
-  /// somebody holds are in the way. kInvalid, kMessageTooLarge, kPickleRefused as of Sender::put(); kTimeout when a
-  /// stopped process keeps the arena's lock; kClosed.
+  /// Makes a value the newest version, and returns its number. The value is copied, except arrays of new_array(), which
+  /// are transferred. Waits for memory.
+  /// - kFull: the timeout expired.
+  /// - kOutOfSharedMemory: for 1 s, only views that processes hold used up the memory.
+  /// - kInvalid, kMessageTooLarge, kPickleRefused: see Sender::put().
+  /// - kTimeout: a stopped process holds the arena's lock.
+  /// - kClosed: closed here.
   Result<std::uint64_t> publish(const Value& value, Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<std::uint64_t> publish(const Value& value, Timeout timeout, const std::stop_token& stop) const;
 
   /// Publishes a Cap'n Proto message with root type T: `publish<Pose>(builder)`. Include capnp.h; see Sender::put().
@@ -79,32 +83,36 @@ class Latest {
     return detail::put_capnp<T>(builder, [&](const Value& value) { return publish(value, timeout, stop); });
   }
 
-  /// The newest version, as soon as its number is above `newer_than`. kEmpty after the timeout; kClosed, kPeerDied.
+  /// Waits until the newest version is above `newer_than`, and returns it. kEmpty: the timeout expired. kClosed,
+  /// kPeerDied.
   Result<Version> get(std::uint64_t newer_than = 0, Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<Version> get(std::uint64_t newer_than, Timeout timeout, const std::stop_token& stop) const;
-  /// That version, without waiting. kNotFound when the history does not have it.
+  /// Returns that version, without waiting. kNotFound: the history does not have it.
   Result<Version> at(std::uint64_t version) const;
 
-  /// The newest version's number: costs one load. 0: none yet, or closed.
+  /// Returns the number of the newest version, at the cost of one load. 0: none yet, or closed.
   std::uint64_t version() const noexcept;
-  /// How many versions are kept besides the newest.
+  /// Returns the number of versions kept besides the newest.
   std::uint64_t history() const noexcept;
-  /// kClosed.
+  /// Returns the statistics. kClosed.
   Result<LatestStats> stats() const;
 
-  /// Memory to write in place, which publish() refers to: as Arena::new_array().
+  /// Allocates an array to be filled in place, which publish() refers to. See Arena::new_array().
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
 
-  /// A text by which a process of the same user opens it; this one keeps it until then. kClosed, kOutOfSharedMemory.
+  /// Returns a text with which a process of the same user opens this Latest. It stays alive in transit until it is
+  /// opened, even if it is closed here. kClosed, kOutOfSharedMemory.
   Result<std::string> handle() const;
-  /// The Latest of such a text. kInvalid for one that is no handle, kIncompatible for that of something else, kNotFound
-  /// when nobody has it any more.
+  /// Opens the Latest of a handle.
+  /// - kInvalid: the text is not a handle.
+  /// - kIncompatible: the handle is of another kind of object.
+  /// - kNotFound: no process is attached any more.
   static Result<Latest> open(const std::string& handle);
 
-  /// Of this process's part by this object and its copies. Items and views stay.
+  /// Closes this object and its copies; the process stops being a publisher through them. Items and views stay valid.
   void close();
-  /// Whether it was, or was moved from.
+  /// True if this object was closed or moved from.
   bool closed() const noexcept;
 
  private:
@@ -113,16 +121,16 @@ class Latest {
   std::shared_ptr<api::LatestState> state_;
 };
 
-/// A new Latest. Throws BadResult: kExists for a name in use, kInvalid for a history that is too long.
+/// Makes a Latest. Throws BadResult: kExists if the name is in use, and kInvalid if the history is too long.
 Latest make_latest(const LatestOptions& options = {});
 
-/// The Latest that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
-/// kInvalid for one that names something else.
-/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+/// Opens the Latest that a process of this user has named, in C++ or Python. Waits up to `timeout` for a process to
+/// make it (kTimeout); by default it does not wait. Returns kNotFound if the name is not in use, and kInvalid if it
+/// belongs to another kind of object.
 Result<Latest> open_latest(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
-/// One that a program in Python put into a message: `item["weights"].as<shmtree::Latest>()`. Errors as of
-/// Latest::open(), and kInvalid for another item.
+/// Opens a Latest that a Python program has put into a message: `item["weights"].as<shmtree::Latest>()`. Errors are
+/// those of Latest::open(), and kInvalid for another item.
 template <>
 struct ItemAs<Latest> {
   static Result<Latest> make(const Item& item);

@@ -1,20 +1,23 @@
 /// @file
-/// Channels between processes, and the arenas that they live in.
+/// Channels between processes.
 ///
 ///     auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
 ///     sender.put(shmtree::Dict{{"obs", obs}, {"reward", 1.0}}, 3s).value();
 ///     shmtree::Item item = receiver.get(3s).value();
 ///
-/// Ownership: Sender, Receiver and Arena are handles; copies name the same thing and are cheap. A process takes part in
-/// an end from the moment it has it until its last handle of that end is closed or gone, it exits, or it uses the other
-/// end without ever having used this one. Forked children inherit both. Timeouts: std::nullopt waits for ever, zero
-/// does not wait; never more than 50 ms late. Waits also end when their end is closed, by any thread (kClosed), and
-/// when the stop_token of the call is stopped (kInterrupted); waits for memory notice that within 250 ms. If the token
-/// was stopped before the call, the call does nothing, even if it would not block. Errors: full, empty, timed out,
-/// closed, the death of peers and want of memory are results (result.h), not exceptions. Thread safety: every call may
-/// be made from any thread, on any copy of a handle. A moved-from end is closed. Signal handlers: closed() is
-/// async-signal-safe. No other call is, since they take locks and allocate memory: let the handler set a flag or write
-/// to a pipe, and call from a thread.
+/// Ownership: Sender, Receiver and Arena are handles. Copies are cheap and refer to the same object. A process is
+/// attached to an end from the moment it has a handle of it. It detaches when its last handle of that end is closed or
+/// destroyed, when it exits, or when it uses the other end without ever having used this one. Forked children inherit
+/// both ends.
+/// Timeouts: std::nullopt blocks indefinitely, and zero does not block. A call returns at most 50 ms after its timeout.
+/// A wait also ends when any thread closes the end (kClosed), and when the stop_token of the call is stopped
+/// (kInterrupted). Waits for memory notice both within 250 ms. If the token was stopped before the call, the call does
+/// nothing, even if it would not block.
+/// Errors: full, empty, timed out, closed, the death of peers and lack of memory are results (result.h), not
+/// exceptions.
+/// Thread safety: any thread may make any call, on any copy of a handle. A moved-from end is closed.
+/// Signal handlers: closed() is async-signal-safe. No other call is, since they take locks and allocate memory. Let the
+/// handler set a flag or write to a pipe, and call from a thread.
 #pragma once
 
 #include <concepts>
@@ -49,7 +52,7 @@ struct ForkAccess;
 namespace api {
 std::shared_ptr<ChannelState> closed_end() noexcept;
 
-/// What the handles of an end have in common. One that was moved from has a closed end.
+/// Shared state of the handles of one end. A moved-from handle has a closed end.
 class EndPointer {
  public:
   explicit EndPointer(std::shared_ptr<ChannelState> state) noexcept : state_(std::move(state)) {}
@@ -68,70 +71,84 @@ class EndPointer {
 };
 }  // namespace api
 
-/// Whether who finds nobody left at the other end is told that one of them was killed (kPeerDied), or waits for others;
-/// kEach tells of each that was killed, in the next call that finds it, also while others are left.
+/// Effect of the death of peers on calls that wait for them.
+/// - kRaise: returns kPeerDied once no peer is left and one of them was killed.
+/// - kWait: waits for new peers.
+/// - kEach: the next call that detects a death returns kPeerDied for it, even if other peers remain.
 enum class OnPeerDeath { kRaise, kWait, kEach };
 
-/// What a put does that finds no room: it waits, or it drops the oldest messages that nobody has received.
+/// Policy of a put into a full channel: it blocks, or drops the oldest messages that no process has received.
 enum class Behind { kBlock, kDropOldest };
 
-/// What make_pair() makes.
+/// Options for make_pair().
 struct PairOptions {
-  std::uint64_t capacity = 8;  ///< messages that can be received, those given back included; 0 is unlimited
-  /// Bytes of them; 0 is no limit but the arena's. What a message passes by reference counts with the whole of the
-  /// memory that it lies in, in each message that refers to it.
+  std::uint64_t capacity = 8;  ///< Messages that can be queued, including returned ones. 0: unlimited.
+  /// Bytes of the queued messages. 0: only the arena's budget limits them. An array that is sent by reference counts
+  /// with the whole block that it is in, once for each message that refers to it.
   std::uint64_t max_bytes = 0;
-  std::string name{};  ///< under which other processes of this user open it; empty for none. It gets an arena of
-                       ///< its own unless one is given
-  std::optional<Arena> arena{};  ///< where messages lie; without one that of the process, or of the name
-  OnPeerDeath on_peer_death = OnPeerDeath::kRaise;  ///< whether kills are told
-  std::uint64_t max_unsettled = 0;  ///< messages taken and not settled, by all takers together; 0 is unlimited
-  std::uint64_t max_attempts = 0;   ///< times that a message is taken before it is given up; 0 is no limit
-  /// Whether Python programs that have the ends, and agree, may send pickles and load them, which runs any code of
-  /// their sender's; without a value those of a channel without a name may.
+  /// Name under which other processes of this user open the channel; empty: none. A named channel has its own arena
+  /// unless `arena` is set.
+  std::string name{};
+  std::optional<Arena> arena{};  ///< Arena for the messages. By default that of the process, or of the name.
+  OnPeerDeath on_peer_death = OnPeerDeath::kRaise;  ///< Effect of killed peers.
+  std::uint64_t max_unsettled = 0;  ///< Maximum number of unacked messages of all receivers together. 0: unlimited.
+  std::uint64_t max_attempts = 0;   ///< Deliveries of a message before it is given up (rejected()). 0: unlimited.
+  /// Allows Python programs that opt in as well to send and load pickles. Loading a pickle runs any code that its
+  /// sender chose. By default, only channels without a name allow pickles.
   std::optional<bool> allow_pickle{};
-  Behind behind = Behind::kBlock;  ///< what a put does that finds no room
-  bool keep_open = false;  ///< the stream does not end where nobody is left who sends: receivers wait for others
-  bool portable = false;   ///< a put of what means something on this machine only is kInvalid: ends, shared arrays
-  bool exist_ok = false;   ///< opens the channel that has `name`; kInvalid if its options differ
+  Behind behind = Behind::kBlock;  ///< Policy of a put into a full channel.
+  bool keep_open = false;          ///< The stream does not end without senders: receivers wait for new ones.
+  /// Refuses values that have no meaning on other machines, such as ends and shared arrays (kInvalid).
+  bool portable = false;
+  bool exist_ok = false;  ///< Opens the channel named `name` if it exists. kInvalid if its options differ.
 };
 
-/// Of a channel, at some moment.
+/// Statistics of a channel at one moment.
 struct ChannelStats {
-  std::uint64_t put = 0;                     ///< messages in all
-  std::uint64_t received = 0;                ///< messages in all
-  std::uint64_t queued = 0;                  ///< messages to be received
-  std::uint64_t queued_bytes = 0;            ///< bytes of these, as max_bytes counts them
-  std::uint64_t taken = 0;                   ///< and not acknowledged
-  std::uint64_t senders = 0;                 ///< processes that have the end
-  std::uint64_t receivers = 0;               ///< processes that have the end
-  std::uint64_t senders_counting = 0;        ///< of those: that take part in it. One that only receives does not
-  std::uint64_t receivers_counting = 0;      ///< the same; one that only sends does not
-  std::uint64_t senders_on_their_way = 0;    ///< given away by handle(), or pickled, and not yet opened
-  std::uint64_t receivers_on_their_way = 0;  ///< the same
-  std::uint64_t dropped = 0;                 ///< messages that puts dropped, in all
-  /// The processes that count and have never used their end, such as a launcher that forgot to close it: the stream
-  /// does not end while there are any. A receiver that waits for nothing else waits in vain.
+  std::uint64_t put = 0;           ///< Messages put in total.
+  std::uint64_t received = 0;      ///< Messages received in total.
+  std::uint64_t queued = 0;        ///< Messages that can be received.
+  std::uint64_t queued_bytes = 0;  ///< Bytes of these messages, counted like `max_bytes`.
+  std::uint64_t taken = 0;         ///< Unacked messages.
+  std::uint64_t senders = 0;       ///< Processes that have a sender.
+  std::uint64_t receivers = 0;     ///< Processes that have a receiver.
+  /// Processes that count as attached senders. A process that only receives does not.
+  std::uint64_t senders_counting = 0;
+  /// Processes that count as attached receivers. A process that only sends does not.
+  std::uint64_t receivers_counting = 0;
+  /// Senders in transit: passed on by handle() or pickled, and not yet opened.
+  std::uint64_t senders_on_their_way = 0;
+  std::uint64_t receivers_on_their_way = 0;  ///< Receivers in transit.
+  std::uint64_t dropped = 0;                 ///< Messages that puts have dropped in total.
+  /// Attached processes that have never used their sender, such as a launcher that forgot to close it. The stream does
+  /// not end while there are any. A receiver that waits only for the end of the stream waits in vain.
   std::vector<int> senders_unused{};
-  std::vector<int> receivers_unused{};  ///< the same
+  std::vector<int> receivers_unused{};  ///< The same for receivers.
 };
 
-/// The end of a channel that messages are put into.
+/// The sending end of a channel.
 class Sender {
  public:
-  /// Puts a message and returns its ticket. The value, and the memory that its arrays refer to, may be changed as soon
-  /// as this returns, arrays from new_array() excepted.
-  ///   kFull: no room in time.  kMessageTooLarge: over a budget, at once.  kOutOfSharedMemory: only views hold the
-  ///   memory. kClosed: closed here, or full with no receivers left; kPeerDied the same if one was killed.
+  /// Puts a message and returns its ticket. You may change the value, and the memory that its arrays refer to, as soon
+  /// as the call returns. Arrays from new_array() are an exception.
+  /// - kFull: the timeout expired.
+  /// - kMessageTooLarge: the message exceeds a budget. Returned at once.
+  /// - kOutOfSharedMemory: only views hold the memory.
+  /// - kClosed: closed here, or the channel is full and no receiver is left. kPeerDied instead of the latter if one
+  ///   was killed.
+  /// - kInvalid: the value is nested too deeply, or has text that is not UTF-8, an impossible array, or an Item that
+  ///   another put gives away. Also if it has a part that is not portable, and the channel is portable.
+  /// - kPickleRefused: the value forwards a pickle, and the channel does not allow pickles.
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<std::uint64_t> put(const Value& value, Timeout timeout, const std::stop_token& stop) const;
-  /// Puts all of them, in order; small ones go together, which costs less than each alone. `timeout` is for all. After
-  /// an error `completed` says how many went; the others did not. Errors as of put().
+  /// Puts all values in order. Small messages are sent together, which costs less than separate puts. `timeout` applies
+  /// to the whole call. After an error, `completed` is the number of messages put; the others were not. Errors are
+  /// those of put().
   Status put_many(std::span<const Value> values, Timeout timeout = std::nullopt,
                   const std::stop_token& stop = {}) const;
-  /// The same of a range of anything that becomes a Value; of one that can be gone over once only when it gives its
-  /// elements away, since what it refers to would be gone when they are put.
+  /// Does the same for a range of anything that converts to a Value. A single-pass range must yield its elements by
+  /// value: a Value may refer to its source, which would be destroyed before the put.
   template <detail::RangeOfValues Range>
   Status put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return or_out_of_memory([&] {
@@ -139,25 +156,26 @@ class Sender {
       return put_many(std::span<const Value>(values), timeout, stop);
     });
   }
-  /// Sends a received Item on: `put(std::move(item))`. Its arrays are not copied where they lie in this channel's
-  /// arena, when it is the last Item of its message (views of xtensor count): the receiver gets them at the same place,
-  /// and other views of them here are not to be used any more. As a part of a Value the same: `Dict{{"obs",
-  /// std::move(item)}}`. Otherwise a copy is put. The item is gone when it was put, and is there still after an error;
-  /// put(item) leaves it. kPickleRefused, with the way to it: the item has something in it that Python pickled, and
-  /// this channel takes no pickles.
+  /// Forwards a received Item: `put(std::move(item))`. Works the same for a part of a Value: `Dict{{"obs",
+  /// std::move(item)}}`. Its arrays are not copied if they are in this channel's arena and this is the last Item of the
+  /// message (xtensor views count as Items). The receiver then gets the arrays at the same address, and other views of
+  /// them in this process must not be used any more. Otherwise the put copies.
+  ///
+  /// The item is empty after a successful put, and unchanged after an error. put(item) leaves it unchanged. Returns
+  /// kPickleRefused, with the path, if the item contains a pickle and this channel does not allow pickles.
   template <std::same_as<Item> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt) const {
     return put_moved(item, timeout);
   }
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   template <std::same_as<Item> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout, const std::stop_token& stop) const {
     return put_moved(item, timeout, stop);
   }
-  /// Sends received bytes on: `put(std::move(flat))`. They arrive as an array of uint8, which get_bytes() and
-  /// get_struct() receive like any bytes. They are not copied where they lie in this channel's arena and this is the
-  /// last FlatItem of the message, unless it was taken and is not acknowledged. The item is gone when it was put, and
-  /// is there still after an error; kInvalid for one that was moved from. To send a copy, or `bytes` of Python:
+  /// Forwards received bytes: `put(std::move(flat))`. They arrive as an array of uint8, which get_bytes() and
+  /// get_struct() accept like any bytes. They are not copied if they are in this channel's arena and this is the last
+  /// FlatItem of the message, unless the message was taken and is not acked. The item is empty after a successful put,
+  /// and unchanged after an error. A moved-from item is kInvalid. To send a copy, or `bytes` for Python, use
   /// put_bytes(flat.bytes()).
   template <std::same_as<FlatItem> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
@@ -171,80 +189,88 @@ class Sender {
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return detail::put_capnp<T>(builder, [&](const Value& value) { return put(value, timeout, stop); });
   }
-  // --- messages without a tree around them (flat.h)
+  // --- messages that consist of bytes only (flat.h)
 
-  /// Puts a copy of the bytes, which Python receives as `bytes`. (A span that is put as a Value is an array.) Errors as
-  /// of put(); so it is with the others, and with `stop`.
+  /// Puts a copy of the bytes. Python receives `bytes`. (A span that is put as a Value is an array.) Errors of this and
+  /// the following calls, and the effect of `stop`, are those of put().
   Result<std::uint64_t> put_bytes(std::span<const std::byte> bytes, Timeout timeout = std::nullopt,
                                   const std::stop_token& stop = {}) const;
-  /// The bytes of a struct.
+  /// Puts a copy of the bytes of a struct.
   template <FlatStruct T>
   Result<std::uint64_t> put_struct(const T& value, Timeout timeout = std::nullopt,
                                    const std::stop_token& stop = {}) const {
     return put_bytes(std::as_bytes(std::span<const T, 1>(&value, 1)), timeout, stop);
   }
-  /// A struct in shared memory, as T() makes it, to be written there and then put. Waits as new_array() does.
+  /// Allocates a struct in shared memory and initialises it with T(), to be filled in place and then put. Waits like
+  /// new_array().
   template <FlatStruct T>
   requires std::is_default_constructible_v<T> Result<Loaned<T>> loan(Timeout timeout = std::nullopt,
                                                                      const std::stop_token& stop = {})
   const { return detail::LoanAccess::make<T>(lend(sizeof(T), timeout, stop)); }
-  /// The same of `count` bytes, at least one, which are not initialised.
+  /// Does the same for `count` uninitialised bytes, at least one.
   Result<LoanedBytes> loan_bytes(std::size_t count, Timeout timeout = std::nullopt,
                                  const std::stop_token& stop = {}) const {
     return detail::LoanAccess::make_bytes(lend(count, timeout, stop), count);
   }
-  /// Puts what was lent, without a copy: `put(std::move(loan))`. It is empty afterwards, and untouched after an error.
-  /// kInvalid: it is empty, is of another arena, or is put by a forked child.
+  /// Puts a loan without a copy: `put(std::move(loan))`. The loan is empty afterwards, and unchanged after an error.
+  /// kInvalid: the loan is empty, is of another arena, or is put by a forked child.
   template <class T>
   Result<std::uint64_t> put(Loaned<T>&& loan, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return detail::LoanAccess::put(loan, [&](detail::LoanedBlock* block) { return put_lent(block, timeout, stop); });
   }
-  /// Puts the value in a frame, or in bytes that begin with one (frame.h), without making it. kCorrupt, kIncompatible:
-  /// what is wrong with them. kInvalid: a handle is in it, or it is not portable and the channel is. Else as put().
+  /// Puts the value of a frame, or of bytes that begin with a frame (frame.h), without decoding it.
+  /// - kCorrupt, kIncompatible: the frame is invalid.
+  /// - kInvalid: the frame has a handle, or it is not portable and the channel is.
+  /// - Other errors are those of put().
   Result<std::uint64_t> put_frame(const FrameSource& frame, Timeout timeout = std::nullopt,
                                   const std::stop_token& stop = {}) const;
 
-  /// Whether a small message would be taken at once.
+  /// True if put() of a small message would not block.
   bool has_space() const;
 
-  /// Until the message with this ticket, or all that this process put, were received (and acknowledged, where taken).
-  /// kTimeout; kPeerDied or kClosed when no receiver is left that could.
+  /// Waits until the message with this ticket has been received, and acked if it was taken. kTimeout. kPeerDied or
+  /// kClosed: no receiver is left that could ack it.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const;
-  /// The same for all that this process put.
+  /// Does the same for all messages that this process has put.
   Status wait_for_all_ack(Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Status wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const;
-  /// Messages that this process put and that were not yet received, or acknowledged; 0 when it has no end any more.
+  /// Returns the number of messages put by this process and not yet received, or acked if taken; 0 if this process has
+  /// no end of the channel any more.
   std::uint64_t pending_acks() const;
-  /// Messages that puts dropped, those of all senders of the channel (Behind::kDropOldest); 0 when this process has no
-  /// end any more.
+  /// Returns the number of messages that the puts of all senders have dropped (Behind::kDropOldest); 0 if this process
+  /// has no end of the channel any more.
   std::uint64_t dropped() const;
 
-  /// As Arena::new_array, in this channel's arena.
+  /// Allocates an array in this channel's arena. See Arena::new_array().
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                              const std::stop_token& stop) const;
 
-  /// A text that lets a process of the same user open this end. The end counts as taken part in from this call on until
-  /// it is opened, for as long as this process lives and 60 s longer: open() gives kClosed when it comes so late that
-  /// the stream is over. kOutOfSharedMemory when there is no memory to note that it is on its way.
+  /// Returns a text with which a process of the same user opens this end. From this call on, the end is in transit and
+  /// counts as attached. This lasts until it is opened, while this process lives and for 60 s longer. If open() comes
+  /// later and the stream has ended, open() returns kClosed. kOutOfSharedMemory: there is no memory to record the
+  /// transfer.
   Result<std::string> handle() const;
-  /// The end that such a text is of. kInvalid for a text that is none, or is that of a receiver, or of a queue, which
-  /// Queue::open() opens (then the ends of it are sender() and receiver()); kClosed as above;
-  /// kNotFound, kUnavailable and kIncompatible when the arena cannot be had.
+  /// Opens the sender of a handle.
+  /// - kInvalid: the text is not a handle of a sender. The handle of a queue needs Queue::open(), which has sender().
+  /// - kClosed: the stream has ended.
+  /// - kNotFound, kUnavailable, kIncompatible: the arena cannot be opened.
   static Result<Sender> open(const std::string& handle);
 
-  /// kClosed.
+  /// Returns the statistics. kClosed.
   Result<ChannelStats> stats() const;
-  /// Also of all copies of this handle. Lets go of the channel as soon as no other thread is in a call of it; with the
-  /// process's last end of the channel its name, memory and descriptors go, but for what items and arrays still need.
-  /// Calls give kClosed from then on; waits for acks do as soon as the process has no other end of the channel. A put()
-  /// that is under way in another thread is received before the end of the stream, or gives kClosed. Does not wait.
+  /// Closes this handle and all its copies, without blocking. The channel is released as soon as no other thread is in
+  /// a call of this end. With the process's last end of the channel, its name, memory and descriptors are released,
+  /// except what items and arrays still need.
+  ///
+  /// Later calls return kClosed; waits for acks do so once the process has no other end of the channel. A put() in
+  /// progress in another thread either returns kClosed, or its message is received before the end of the stream.
   void close();
-  /// Whether close() was called, or this was moved from.
+  /// True if close() was called or this object was moved from.
   bool closed() const noexcept;
 
  private:
@@ -264,7 +290,7 @@ class Sender {
 
 namespace detail {
 
-/// Of what is received until the end of a stream, by get() of an End.
+/// Iterates over the messages of a stream with get() of an End.
 template <class End>
 class StreamIterator {
  public:
@@ -297,28 +323,31 @@ class StreamIterator {
 
 }  // namespace detail
 
-/// The end of a channel that messages are received from.
+/// The receiving end of a channel.
 class Receiver {
  public:
-  /// The next message. Arrays are views of shared memory, which the Item holds.
-  ///   kEmpty: nothing in time.  kClosed: closed here, or every sender has closed or exited and all is delivered;
-  ///   kPeerDied instead, once, if one of them was killed.  kCorrupt: that message was damaged; it is consumed.
-  ///   kOutOfSharedMemory: this process has no memory, or addresses, for the message; it stays in the channel, or is
-  ///   there again as one that was returned.
-  ///   kPickleRefused never: what Python pickled arrives as an Item of kind kPickle.
+  /// Receives the next message. Its arrays are views of shared memory that the Item keeps alive.
+  /// - kEmpty: no message arrived in time.
+  /// - kClosed: closed here, or every sender has closed or exited and all messages are received. kPeerDied instead of
+  ///   the latter, once, if a sender was killed.
+  /// - kCorrupt: the message was damaged. It is consumed.
+  /// - kOutOfSharedMemory: this process has no memory or address space for the message. It stays in the channel, or
+  ///   is returned to it.
+  /// - Never kPickleRefused: a pickle from Python arrives as an Item of kind kPickle.
   Result<Item> get(Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<Item> get(Timeout timeout, const std::stop_token& stop) const;
-  /// Waits for one, then takes what is there: 1 to `most` items. An error behind the first of them comes with the next
-  /// call.
+  /// Waits for one message, then receives those available: 1 to `most` items in total. If a later message fails, the
+  /// next call returns its error.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout, const std::stop_token& stop) const;
-  /// The next message as bytes (flat.h): of C++'s put_bytes(), put_struct() and loans, and bytes, bytearrays and arrays
-  /// of uint8 that are put otherwise. Errors as of get(). kInvalid: the message is none of these, or (of get_struct)
-  /// has another size than the struct; it is consumed, and the error has its ticket.
+  /// Receives the next message as bytes (flat.h). Accepts messages of put_bytes(), put_struct() and loans, and other
+  /// messages that are bytes, a bytearray or an array of uint8. Errors are those of get(), and kInvalid: the message is
+  /// none of these, or (get_struct) its size differs from that of the struct. It is consumed, and the error has its
+  /// ticket.
   Result<FlatItem> get_bytes(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// The same as a struct, copied out.
+  /// Does the same, and copies the bytes to a struct.
   template <FlatStruct T>
   Result<T> get_struct(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     T value;
@@ -326,50 +355,54 @@ class Receiver {
     if (!got) return std::move(got).error();
     return value;
   }
-  /// As get(); waits also while `max_unsettled` messages are taken and not settled.
+  /// Receives a message that must be acked, see Taken. Errors are those of get(). Also waits while `max_unsettled`
+  /// messages are unacked.
   Result<TakenItem> take(Timeout timeout = std::nullopt) const;
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<TakenItem> take(Timeout timeout, const std::stop_token& stop) const;
-  /// The same of a message as get_bytes() receives it. kInvalid: it is made of no bytes, and is consumed.
+  /// Does the same as bytes, like get_bytes(). kInvalid: the message does not consist of bytes. It is consumed.
   Result<TakenBytes> take_bytes(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// The same of 1 to `most` messages as frames (frame.h): waits for one, then takes what is there, without decoding.
+  /// Takes 1 to `most` messages as frames (frame.h), without decoding. Waits for one, then takes those available.
   Result<std::vector<TakenFrame>> take_frames(std::size_t most, Timeout timeout = std::nullopt,
                                               const std::stop_token& stop = {}) const;
-  /// The messages that were given up, the oldest first, except those that another process is looking at. A message is
-  /// given up after `max_attempts`, or after eight receivers in a row had no memory to build it. Acknowledge one to
-  /// drop it. Senders do not wait for messages that were given up. A call of rejected() does not count as a use of this
-  /// end. kCorrupt: one was damaged; it is consumed. kOutOfSharedMemory: for one of them there is no memory; all stay.
+  /// Returns the messages that were given up, oldest first, except those that another process is inspecting. A message
+  /// is given up after `max_attempts` deliveries, or after eight receivers in a row had no memory to build it. Ack one
+  /// to drop it. Senders do not wait for these messages. The call does not count as a use of this end.
+  /// - kCorrupt: one of them was damaged. It is consumed.
+  /// - kOutOfSharedMemory: there is no memory for one of them. All stay.
   Result<std::vector<TakenItem>> rejected() const;
 
-  /// All messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each; the one before is let
-  /// go of first, unless it was copied. Ends when get() would say kClosed, also because this end was closed. Throws
-  /// BadResult for every other error; begin() goes on after it. One at a time.
+  /// Iterates over all messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each message,
+  /// after releasing the one before unless it was copied. Ends when get() would return kClosed, also if this end was
+  /// closed. Throws BadResult for every other error; begin() then continues after it. Use one iterator at a time.
   using Iterator = detail::StreamIterator<Receiver>;
-  /// The next message; waits for it.
+  /// Waits for the next message.
   Iterator begin() const { return Iterator(*this); }
-  /// The end of these.
+  /// Returns the end of the stream.
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// Messages to be received, those given back included; 0 when this process has no end any more.
+  /// Returns the number of messages that can be received, including returned ones; 0 if this process has no end of the
+  /// channel any more.
   std::uint64_t size() const;
-  /// Whether there are none.
+  /// True if no message can be received.
   bool empty() const { return size() == 0; }
-  /// Readable while a call of get() would return at once; owned by the channel, and closed with the process's last
-  /// receiver of it. The death of the last process that sends makes it readable too, if that had the end when this was
-  /// called, or when something was last received. kOs: the system refuses pidfd_open, or both pipes and sockets.
-  /// kUnavailable: this process already watches 4,096 ends of channels of the arena.
+  /// Returns a descriptor that is readable while get() would not block. The channel owns it, and closes it with the
+  /// process's last receiver. The death of the last sending process also makes it readable, if that process had the end
+  /// when this was called or when the last message was received.
+  /// - kOs: the system refuses pidfd_open, or both pipes and sockets.
+  /// - kUnavailable: this process already watches 4,096 ends of channels of the arena.
   Result<int> fileno() const;
 
-  /// As of a Sender.
+  /// See Sender::stats().
   Result<ChannelStats> stats() const;
-  /// As of a Sender.
+  /// See Sender::handle().
   Result<std::string> handle() const;
-  /// As of a Sender.
+  /// Opens the receiver of a handle. See Sender::open().
   static Result<Receiver> open(const std::string& handle);
 
-  /// As of a Sender.
+  /// See Sender::close().
   void close();
-  /// As of a Sender.
+  /// See Sender::closed().
   bool closed() const noexcept;
 
  private:
@@ -382,22 +415,25 @@ class Receiver {
   api::EndPointer state_;
 };
 
-/// The positions of those whose next get() returns, or fails, at once, be it since their stream has ended. Waits until
-/// there is one; none after the timeout, and where there are no receivers. Another process may be quicker: get with a
-/// timeout of zero. Notices a stop (kInterrupted), and an end that was closed meanwhile, within 250 ms.
+/// Waits until get() of at least one receiver would return or fail at once, also because its stream has ended. Returns
+/// the positions of these receivers; empty after the timeout, or if `receivers` is empty. Another process may receive
+/// the message first, so call get() with a timeout of zero. Notices a stop request (kInterrupted), and an end that was
+/// closed in the meantime, within 250 ms.
 Result<std::vector<std::size_t>> wait(std::span<const Receiver> receivers, Timeout timeout = std::nullopt,
                                       const std::stop_token& stop = {});
 
-/// Both ends of a new channel. Throws BadResult when the arena cannot be made (kOs, kInvalid), the name is in use
-/// (kExists), max_attempts is 2^32 or more or the channel that exists has other options (kInvalid, with both values),
-/// or there is no memory (kOutOfSharedMemory).
+/// Makes a channel and returns both ends. Throws BadResult.
+/// - kOs, kInvalid: the arena cannot be created.
+/// - kExists: the name is in use.
+/// - kInvalid: max_attempts is 2^32 or more, or the existing channel has other options; the error has both values.
+/// - kOutOfSharedMemory: there is no memory.
 std::pair<Sender, Receiver> make_pair(const PairOptions& options = {});
 
-/// The ends of a channel that some process of this user named, from C++ or Python. kNotFound for a name that is not in
-/// use, kInvalid for one that names something else, as a queue.
-/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+/// Opens the sender of a channel that a process of this user has named, in C++ or Python. Waits up to `timeout` for a
+/// process to make it (kTimeout); by default it does not wait. Returns kNotFound if the name is not in use, and
+/// kInvalid if it belongs to another kind of object, such as a queue.
 Result<Sender> open_sender(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
-/// The same of a receiver.
+/// Does the same for a receiver.
 Result<Receiver> open_receiver(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
 }  // namespace shmtree

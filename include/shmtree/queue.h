@@ -4,12 +4,12 @@
 ///     shmtree::Queue queue = shmtree::make_queue({.capacity = 8});
 ///     queue.put(shmtree::Dict{{"job", 1}}).value();
 ///     shmtree::Item item = queue.get().value();
-///     queue.task_done().value();                      // then join() of whoever waits for all of them returns
+///     queue.task_done().value();                      // now a join() that waits for all tasks returns
 ///
-/// The same queues as shmtree.Queue, JoinableQueue and SimpleQueue of Python: by name, and by handle. Any number of
-/// processes put and get. Unlike the stream of a pair it goes on when nobody else has it, so that get() waits for who
-/// comes, and nobody's death is an error; shutdown() is what ends it.
-/// Ownership, timeouts, errors and thread safety are those of pair.h: a Queue is a handle, copies name the same queue.
+/// Interoperates with shmtree.Queue, JoinableQueue and SimpleQueue of Python, by name and by handle. Any number of
+/// processes may put and get. Unlike the stream of a pair, a queue does not end when no other process has it: get()
+/// waits for new processes. The death of a process is not an error. Only shutdown() ends a queue. Ownership, timeouts,
+/// errors and thread safety are those of pair.h. A Queue is a handle: copies refer to the same queue.
 #pragma once
 
 #include <concepts>
@@ -32,29 +32,29 @@
 
 namespace shmtree {
 
-/// What make_queue() makes.
+/// Options for make_queue().
 struct QueueOptions {
-  std::uint64_t capacity = 0;    ///< messages in it before put() waits; 0 is unlimited
-  std::uint64_t max_bytes = 0;   ///< bytes of them, as of PairOptions; 0 is no limit but the arena's
-  std::string name{};            ///< for open_queue(), and Queue.open() of Python; an arena of its own unless given
-  std::optional<Arena> arena{};  ///< where messages lie; without one that of the process, or of the name
-  std::optional<bool> allow_pickle{};  ///< as of PairOptions
-  bool portable = false;               ///< as of PairOptions
-  bool exist_ok = false;               ///< as of PairOptions
+  std::uint64_t capacity = 0;   ///< Messages in the queue before put() blocks. 0: unlimited.
+  std::uint64_t max_bytes = 0;  ///< Bytes of the messages, see PairOptions. 0: only the arena's budget limits them.
+  std::string name{};  ///< Name for open_queue() and Python's Queue.open(). Has its own arena unless `arena` is set.
+  std::optional<Arena> arena{};        ///< Arena for the messages. By default that of the process, or of the name.
+  std::optional<bool> allow_pickle{};  ///< See PairOptions.
+  bool portable = false;               ///< See PairOptions.
+  bool exist_ok = false;               ///< See PairOptions.
 };
 
-/// A queue, as this process has it.
+/// A handle of a queue.
 class Queue {
  public:
-  /// Puts a message and returns its ticket. Errors as of Sender::put(); kShutDown after shutdown().
+  /// Puts a message and returns its ticket. Errors are those of Sender::put(), and kShutDown after shutdown().
   Result<std::uint64_t> put(const Value& value, Timeout timeout = std::nullopt) const {
     return sender_.put(value, timeout);
   }
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<std::uint64_t> put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
     return sender_.put(value, timeout, stop);
   }
-  /// Sends a received Item on, without a copy of its arrays where Sender::put() of one makes none.
+  /// Forwards a received Item. Copies its arrays only if Sender::put() of the Item would.
   template <std::same_as<Item> Moved>
   Result<std::uint64_t> put(Moved&& item, Timeout timeout = std::nullopt) const {
     return sender_.put(std::forward<Moved>(item), timeout);
@@ -64,71 +64,73 @@ class Queue {
   Result<std::uint64_t> put(Builder& builder, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return sender_.put<T>(builder, timeout, stop);
   }
-  /// Puts a range of Values, or of what becomes some; as Sender::put_many().
+  /// Puts a range of Values, or of anything that converts to one. See Sender::put_many().
   template <class Range>
   Status put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return sender_.put_many(std::forward<Range>(range), timeout, stop);
   }
-  /// The next message. Errors as of Receiver::get(); kShutDown when the queue was shut down and nothing is left: it is
-  /// empty, and no other process has taken what it may give back.
+  /// Receives the next message. Errors are those of Receiver::get(), and kShutDown: the queue was shut down, is empty,
+  /// and no other process has a message that it may return.
   Result<Item> get(Timeout timeout = std::nullopt) const { return receiver_.get(timeout); }
-  /// The same, ended by `stop` too (kInterrupted).
+  /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<Item> get(Timeout timeout, const std::stop_token& stop) const { return receiver_.get(timeout, stop); }
-  /// Waits for one, then takes what is there: 1 to `most` items.
+  /// Waits for one message, then receives those available: 1 to `most` items in total.
   Result<std::vector<Item>> get_many(std::size_t most, Timeout timeout = std::nullopt) const {
     return receiver_.get_many(most, timeout);
   }
-  /// All messages, `for (const Item& item : queue)`, until it is shut down and nothing is left, or closed here.
+  /// Iterates over all messages, `for (const Item& item : queue)`, until get() would return kShutDown or kClosed.
   Receiver::Iterator begin() const { return receiver_.begin(); }
-  /// The end of these.
+  /// Returns the end of the iteration.
   std::default_sentinel_t end() const noexcept { return {}; }
 
-  /// Reports one received message as done. kInvalid if no other message is unfinished (rejected ones need no call);
-  /// kClosed if this process has no end of the queue any more.
+  /// Reports one received message as done. kInvalid: no other message is unfinished (rejected ones need no call).
+  /// kClosed: this process has no end of the queue any more.
   Status task_done() const;
-  /// Blocks until every message that was put is done or rejected. kTimeout. After close() it goes on as long as
-  /// another process has the queue; kClosed if none has, or if it begins after this process's last close(). If a
-  /// process is killed between get() and task_done(), its message stays unfinished; take() of receiver() with ack()
-  /// gives it to another process instead.
+  /// Blocks until every message that was put is done or rejected. Goes on after close() while another process has the
+  /// queue. If a process is killed between get() and task_done(), its message stays unfinished. Use receiver().take()
+  /// and ack() instead, which redeliver it to another process.
+  /// - kTimeout: the timeout expired.
+  /// - kClosed: no process has the queue, or the call began after this process's last close().
   Status join(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// Number of messages that were put and are neither done nor rejected; 0 if this process has no end any more.
+  /// Returns the number of messages that are neither done nor rejected; 0 if this process has no end any more.
   std::uint64_t unfinished_tasks() const noexcept;
-  /// Ends the queue in all processes: put() is kShutDown from now on, get() as soon as nothing is left. `immediate`
-  /// drops what is in it, and what is given back later; both count as dealt with for join().
+  /// Ends the queue in all processes. put() returns kShutDown from now on, get() once the queue is empty. `immediate`
+  /// drops the messages in the queue, and those that are returned later. join() counts both as done.
   Status shutdown(bool immediate = false) const;
 
-  /// The messages that were given up because eight receivers in a row had no memory to build them, as
-  /// Receiver::rejected() returns them. They count as done for join(). ack() drops a message without task_done();
-  /// requeue() makes it an unfinished one again.
+  /// Returns the messages that were given up because eight receivers in a row had no memory to build them, like
+  /// Receiver::rejected(). They count as done for join(). ack() drops a message without task_done(); requeue() makes it
+  /// unfinished again.
   Result<std::vector<TakenItem>> rejected() const { return receiver_.rejected(); }
 
-  /// Messages in it; exact, as are the two below.
+  /// Returns the number of messages in the queue. This is exact, like the two calls below.
   std::uint64_t size() const { return receiver_.size(); }
-  /// Whether there is none.
+  /// True if the queue has no message.
   bool empty() const { return receiver_.empty(); }
-  /// Whether there are as many as its capacity; never without one.
+  /// True if the queue has as many messages as its capacity; never without a capacity.
   bool full() const;
-  /// Messages that it takes before put() waits; 0 is no limit, or that this process has no end any more.
+  /// Returns the number of messages in the queue before put() blocks. 0: unlimited, or this process has no end any
+  /// more.
   std::uint64_t capacity() const noexcept;
-  /// Numbers of the channel. kClosed.
+  /// Returns the statistics of the channel. kClosed.
   Result<ChannelStats> stats() const { return receiver_.stats(); }
 
-  /// The ends by themselves, for what only they have: bytes, structs and loans; take(), wait(), fileno(). Closing the
-  /// queue closes them; their handles are the queue's.
+  /// Returns the ends, for what only they have: bytes, structs and loans; take(), wait(), fileno(). Closing the queue
+  /// closes them. handle() of an end returns a handle of the queue.
   const Sender& sender() const noexcept { return sender_; }
-  /// The other one.
+  /// See sender().
   const Receiver& receiver() const noexcept { return receiver_; }
 
-  /// A text by which a process of the same user opens the queue, with open() or Queue.open_handle() of Python. Errors
-  /// and life as of Sender::handle().
+  /// Returns a text with which a process of the same user opens the queue, with open() or Queue.open_handle() of
+  /// Python. Errors and lifetime are those of Sender::handle().
   Result<std::string> handle() const { return receiver_.handle(); }
-  /// The queue of such a text. kInvalid for one that is no handle, or that of a pair's end; kNotFound when nobody has
-  /// the queue any more.
+  /// Opens the queue of a handle. Returns kInvalid if the text is not a handle, or if it is that of an end of a
+  /// pair. Returns kNotFound if no process has the queue any more.
   static Result<Queue> open(const std::string& handle);
 
-  /// Of this process, and of all copies: what was put stays for the others.
+  /// Closes the queue in this process, with all copies of this handle. The messages stay for other processes.
   void close();
-  /// Whether it was, or was moved from.
+  /// True if this object was closed or moved from.
   bool closed() const noexcept { return receiver_.closed(); }
 
  private:
@@ -141,12 +143,12 @@ class Queue {
   Receiver receiver_;
 };
 
-/// A new queue. Throws BadResult as make_pair() does.
+/// Makes a queue. Throws BadResult like make_pair().
 Queue make_queue(const QueueOptions& options = {});
 
-/// The queue that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
-/// kInvalid for one that names something else.
-/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+/// Opens the queue that a process of this user has named, in C++ or Python. Waits up to `timeout` for a process to make
+/// it (kTimeout); by default it does not wait. Returns kNotFound if the name is not in use, and kInvalid if it belongs
+/// to another kind of object.
 Result<Queue> open_queue(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
 }  // namespace shmtree

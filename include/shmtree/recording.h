@@ -1,5 +1,5 @@
 /// @file
-/// Recordings of channels, as `python -m shmtree record` makes them: mapped and read.
+/// Reads recordings of channels, which `python -m shmtree record` makes, from the mapped file.
 ///
 ///     shmtree::Recording recording = shmtree::Recording::open("run.mcap").value();
 ///     for (const shmtree::RecordedMessage& message : recording) {
@@ -7,13 +7,14 @@
 ///       use(message.channel, item["obs"].view());      // where it lies in the file
 ///     }
 ///
-/// The same as shmtree.recording.Recording of Python. A recording is an MCAP file (docs/observe.md); it may be one that
-/// is still written, or that was cut off: there is what was whole when it was opened.
+/// Reads the same files as shmtree.recording.Recording of Python. A recording is an MCAP file (docs/observe.md). You
+/// may open it while it is written, or after it was cut off: it then has the messages that were complete at that time.
 ///
-/// Ownership: the file stays mapped as long as a Recording, an iterator, a RecordedMessage, or an Item of one lives;
-/// taking its name away, or putting another file in its place, changes nothing of that. Where the file itself is cut
-/// off meanwhile, whoever reads what was behind the cut gets SIGBUS, as of every mapped file. Thread safety: a
-/// Recording is a handle of what never changes, and any thread may use it; an iterator is for one thread at a time.
+/// Ownership: the file stays mapped while a Recording, an iterator, a RecordedMessage, or an Item of one exists.
+/// Removing its name or replacing the file does not affect the mapping. If another process truncates the file itself,
+/// reading beyond its new end raises SIGBUS, as with every mapped file.
+/// Thread safety: a Recording is a handle of immutable data, and any thread may use it. An iterator is for one thread
+/// at a time.
 #pragma once
 
 #include <cstddef>
@@ -38,50 +39,52 @@ class Reader;
 
 /// A channel of a recording.
 struct RecordedChannel {
-  std::string name{};          ///< by which it was recorded
-  std::uint64_t messages = 0;  ///< how many of its messages are there, or were missed
+  std::string name{};          ///< Name under which it was recorded.
+  std::uint64_t messages = 0;  ///< Number of its messages that the recording has, or (missed()) lacks.
 };
 
-/// A message of a recording. Copies name the same one.
+/// A message of a recording. Copies refer to the same message.
 struct RecordedMessage {
-  std::string_view channel{};          ///< the name of the channel that it was put into; lives as long as `file`
-  std::uint64_t time_ns = 0;           ///< when it was put: nanoseconds since the epoch
-  std::uint32_t sequence = 0;          ///< the low 32 bits of its ticket, which counts the puts of its channel
-  std::span<const std::byte> frame{};  ///< the message as unpack() and put_frame() take it; lives as long as `file`
-  std::shared_ptr<const void> file{};  ///< keeps the file mapped
+  std::string_view channel{};          ///< Name of its channel. Valid while `file` exists.
+  std::uint64_t time_ns = 0;           ///< Time of the put, in nanoseconds since the epoch.
+  std::uint32_t sequence = 0;          ///< Low 32 bits of the ticket, which counts the puts of the channel.
+  std::span<const std::byte> frame{};  ///< The message, for unpack() and put_frame(). Valid while `file` exists.
+  std::shared_ptr<const void> file{};  ///< Keeps the file mapped.
 
-  /// The value. Its arrays are read-only views of the file, which stays mapped for them. kCorrupt, kIncompatible.
+  /// Decodes the message. Its arrays are read-only views that keep the file mapped. kCorrupt, kIncompatible.
   Result<Item> load() const;
 };
 
-/// A recording of any number of channels. Copies name the same one. A moved-from recording has no path, no messages
-/// and is not whole; its other calls throw BadResult (kClosed). You may assign another one to it. Keep a recording
-/// while you iterate: `for (... : Recording::open(path).value())` destroys it before the first message.
+/// A recording of any number of channels. Copies refer to the same recording. A moved-from recording has no path and no
+/// messages, and is not whole; its other calls throw BadResult (kClosed). You may assign another one to it. Keep a
+/// recording while you iterate: `for (... : Recording::open(path).value())` destroys it before the first message.
 class Recording {
  public:
-  /// Goes over the messages.
+  /// Iterates over the messages.
   class Iterator;
 
-  /// The recording in that file. kNotFound when there is none, kOs when it cannot be read or mapped, as what is no
-  /// regular file; kCorrupt, which names the place, when it is no recording of ours, or was altered.
+  /// Opens a recording.
+  /// - kNotFound: there is no such file.
+  /// - kOs: the file cannot be read or mapped, for instance because it is not a regular file.
+  /// - kCorrupt: the file is not a recording of shmtree, or was altered. The error has the position.
   static Result<Recording> open(const std::string& path);
 
-  /// Of the file, as it was given.
+  /// Returns the path that was passed to open().
   const std::string& path() const noexcept;
-  /// Those that are there, in the order in which they came.
+  /// Returns the channels that have messages here, in the order of their first message.
   std::vector<RecordedChannel> channels() const;
-  /// How many messages were put and are not here, of the channels of which there are any. Known of a recording that was
-  /// ended in order.
+  /// Returns the number of messages that were put but not recorded, for each channel that lost any. Known only for a
+  /// recording that was closed properly.
   std::vector<RecordedChannel> missed() const;
-  /// Whether it was ended in order, and has not been cut off since.
+  /// True if the recording was closed properly, and has not been cut off since.
   bool whole() const noexcept;
-  /// How many messages there are.
+  /// Returns the number of messages.
   std::uint64_t size() const noexcept;
 
-  /// Over the messages, in the order in which they were written. begin() and `++` throw BadResult (kCorrupt) when
-  /// somebody has altered the file since it was opened, and std::bad_alloc.
+  /// Iterates over the messages in the order in which they were written. begin() and `++` throw BadResult (kCorrupt) if
+  /// the file was altered after it was opened, and std::bad_alloc.
   Iterator begin() const;
-  /// The end of these.
+  /// Returns the end of the iteration.
   Iterator end() const noexcept;
 
  private:
@@ -89,7 +92,7 @@ class Recording {
   std::shared_ptr<const recording::Reader> reader_;
 };
 
-/// An input iterator: copies of one go on together.
+/// An input iterator. Copies share one position.
 class Recording::Iterator {
  public:
   using value_type = RecordedMessage;
@@ -111,7 +114,7 @@ class Recording::Iterator {
   explicit Iterator(std::shared_ptr<const recording::Reader> reader);
 
   std::shared_ptr<const recording::Reader> reader_;
-  std::shared_ptr<recording::Cursor> cursor_;  // null at the end
+  std::shared_ptr<recording::Cursor> cursor_;  // Null at the end.
   RecordedMessage message_{};
 };
 

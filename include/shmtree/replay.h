@@ -1,5 +1,5 @@
 /// @file
-/// Rows that many processes add and many draw, in shared memory: a replay buffer, without a server.
+/// A replay buffer without a server: many processes add rows to shared memory, and many sample them.
 ///
 ///     shmtree::ReplayBuffer buffer = shmtree::make_replay({
 ///         .capacity = 1'000'000,
@@ -12,18 +12,18 @@
 ///     std::span<const float> seen = batch.span<float>("obs");           // 256 x 4
 ///     buffer.update_priorities(batch.index(), errors).value();
 ///
-/// The same as shmtree.replay.ReplayBuffer of Python, which opens what C++ made and the other way round: by name and by
-/// handle. docs/replay.md says what rows, episodes, samplers and limits are.
+/// Interoperates with shmtree.replay.ReplayBuffer of Python, in both directions, by name and by handle. docs/replay.md
+/// describes rows, episodes, samplers and limits.
 ///
-/// Leaves are named by their paths: "obs", or "info/speed" for a leaf of a dict in a dict, a number for a place in a
-/// list. Rows are Values of the same nest: a Dict, or an aggregate with SHMTREE_FIELDS. Arrays have the dtype and the
-/// shape of their column; numbers become those of their column where they fit it.
+/// A path names a leaf: "obs", or "info/speed" for a leaf of a dict in a dict; a number is a position in a list. Rows
+/// are Values with the same pytree structure: a Dict, or an aggregate with SHMTREE_FIELDS. An array must have the dtype
+/// and shape of its column. Numbers are converted to the dtype of their column if they fit it.
 ///
-/// Ownership: a ReplayBuffer and a ReplayWriter are handles, copies name the same one; the buffer lives as long as any
-/// process has it. A batch is its own, and its spans stay valid as long as it or a copy of it lives.
-/// Thread safety: any thread may use any of them; threads that share a writer take turns. Waits end with their timeout,
-/// when any thread closes the object (kClosed), and when the stop_token of the call is stopped (kInterrupted). If the
-/// token was stopped before the call, the call does nothing, even if it would not block.
+/// Ownership: a ReplayBuffer and a ReplayWriter are handles, and copies refer to the same object. The buffer exists
+/// while any process has it. A batch has its own memory: its spans are valid while the batch or a copy of it exists.
+/// Thread safety: any thread may use any of these objects. Threads that share a writer take turns. A wait ends with its
+/// timeout, when any thread closes the object (kClosed), and when the stop_token of the call is stopped (kInterrupted).
+/// If the token was stopped before the call, the call does nothing, even if it would not block.
 #pragma once
 
 #include <cstdint>
@@ -54,48 +54,49 @@ struct ReplayWriterState;
 
 /// A leaf of the rows.
 struct ReplayColumn {
-  std::string path{};                 ///< "obs", or "info/speed"
-  DType dtype = DType::kInt64;        ///< of its elements
-  std::vector<std::int64_t> shape{};  ///< empty: one number
+  std::string path{};                 ///< Path of the leaf, such as "obs" or "info/speed".
+  DType dtype = DType::kInt64;        ///< Type of its elements.
+  std::vector<std::int64_t> shape{};  ///< Shape of one row's value. Empty: a number.
 };
 
-/// By whom rows are drawn.
+/// Order in which a sampler chooses rows.
 enum class ReplayKind : std::uint8_t {
-  kUniform = 1,      ///< each row is as likely
-  kPrioritized = 2,  ///< a row is as likely as (priority + eps)^alpha
-  kFifo = 3,         ///< the oldest rows, in their order; with max_times it moves on
-  kLifo = 4,         ///< the newest rows, the newest first
-  kMaxPriority = 5,  ///< the rows of the largest priorities, the largest first
+  kUniform = 1,      ///< All rows are equally likely.
+  kPrioritized = 2,  ///< The likelihood of a row is proportional to (priority + eps)^alpha.
+  kFifo = 3,         ///< The oldest rows in order. With max_times, it moves on after as many samples.
+  kLifo = 4,         ///< The newest rows, newest first.
+  kMaxPriority = 5,  ///< The rows with the largest priorities, largest first.
 };
 
 /// A sampler of a buffer.
 struct ReplaySampler {
-  std::string name = "default";            ///< for sample()
-  ReplayKind kind = ReplayKind::kUniform;  ///< what it does
-  double alpha = 0.6;                      ///< 0 makes all rows as likely
-  double beta = 0.4;                       ///< how far weights make up for that; 1 does so fully
-  double eps = 1e-6;                       ///< keeps rows of priority 0 possible
-  std::uint32_t max_times = 0;             ///< how often it draws a row, for all processes together; 0: no limit
+  std::string name = "default";            ///< Name for sample().
+  ReplayKind kind = ReplayKind::kUniform;  ///< Order of the rows.
+  double alpha = 0.6;                      ///< 0 makes all rows equally likely.
+  double beta = 0.4;                       ///< Extent to which weights compensate for that. 1: fully.
+  double eps = 1e-6;                       ///< Keeps rows of priority 0 possible.
+  std::uint32_t max_times = 0;             ///< Times that a row is sampled, by all processes together. 0: unlimited.
 };
 
-/// How far those who add and those who draw may get from each other, as Reverb's SampleToInsertRatio.
+/// A rate limiter: keeps the ratio of sampled to inserted rows within bounds, like Reverb's SampleToInsertRatio.
 struct ReplayLimit {
-  double samples_per_insert = 1;         ///< how often a row is drawn, on average
-  std::uint64_t min_size = 1;            ///< rows before anybody draws
-  std::optional<double> error_buffer{};  ///< inserts x samples_per_insert - samples stays within samples_per_insert x
-                                         ///< min_size +- this; without it what suits the others
+  double samples_per_insert = 1;  ///< Average number of times that a row is sampled.
+  std::uint64_t min_size = 1;     ///< Number of rows required before any process samples.
+  /// Tolerance: inserts x samples_per_insert - samples stays within samples_per_insert x min_size +- this. The default
+  /// suits the other two.
+  std::optional<double> error_buffer{};
 };
 
-/// What make_replay() makes.
+/// Options for make_replay().
 struct ReplayOptions {
-  std::uint64_t capacity = 0;           ///< rows; the oldest go first. Or, in place of it, max_bytes
-  std::vector<ReplayColumn> columns{};  ///< what a row is. Or, in place of it, example
-  std::vector<std::string> next{};      ///< keys of a row whose leaves are wanted of the following row too: "next/obs"
-  std::uint32_t n_step = 1;             ///< how many rewards are summed
-  double gamma = 0.99;                  ///< what each step further on counts
-  std::map<std::string, std::uint32_t> stack{};  ///< by path: how many frames a batch has of a leaf
-  bool stack_repeats_first = false;              ///< pad with the episode's first frame instead of zeros
-  std::optional<std::string> reward = "reward";  ///< path of the leaf that is summed, if there is one
+  std::uint64_t capacity = 0;           ///< Maximum number of rows; the oldest are dropped first. Or set `max_bytes`.
+  std::vector<ReplayColumn> columns{};  ///< The columns of a row. Or set `example`.
+  std::vector<std::string> next{};      ///< Keys with leaves that batches also have for the next row: "next/obs".
+  std::uint32_t n_step = 1;             ///< Number of rewards that are summed.
+  double gamma = 0.99;                  ///< Discount per step.
+  std::map<std::string, std::uint32_t> stack{};  ///< Number of frames that a batch has of a leaf, by path.
+  bool stack_repeats_first = false;              ///< Pads with the episode's first frame instead of zeros.
+  std::optional<std::string> reward = "reward";  ///< Path of the leaf that is summed, if rows have it.
   /// Path of the leaf that ends episodes. Rows with leaves `terminated` and `truncated`, as Gymnasium has them, need no
   /// such leaf. A true `terminated` ends the episode, and nothing comes after it. A true `truncated` ends it too, and
   /// its last observation has a value (`final`). `done` is the union of the two. If rows have all three, they have to
@@ -103,151 +104,162 @@ struct ReplayOptions {
   /// nullopt: no leaf ends an episode, only calls do. Rows with none of these leaves are kInvalid if the buffer has
   /// `next`, `n_step` or `stack`, and for sample_sequences().
   std::optional<std::string> done = "done";
-  std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() takes the first by default
-  std::optional<ReplayLimit> limit{};                    ///< none: nobody waits
-  std::uint64_t chunk = 0;    ///< rows that are let go of at once, a power of two up to 64; 0: what suits. 1: a ring
-  std::uint64_t streams = 1;  ///< how many writers there are, about
-  /// Whether who waits for rows, or for room under a limit, is told that all others were killed (kPeerDied), until
-  /// somebody comes, or waits for those who come. kEach is refused.
+  std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() uses the first one by default.
+  std::optional<ReplayLimit> limit{};                    ///< Rate limiter. nullopt: none.
+  /// Rows that are freed together, a power of two up to 64. 0: chosen automatically. 1: a ring.
+  std::uint64_t chunk = 0;
+  std::uint64_t streams = 1;  ///< Approximate number of writers.
+  /// Effect of killed peers on calls that wait for rows, or for space under a limit.
+  /// - kRaise: if all peers were killed, calls return kPeerDied until a new process attaches.
+  /// - kWait: calls wait for new processes.
+  /// - kEach is refused.
   OnPeerDeath on_peer_death = OnPeerDeath::kWait;
-  std::string name{};                   ///< for open_replay(), and ReplayBuffer.open() of Python
-  std::optional<Arena> arena{};         ///< where it lies; without one an arena of its own
-  std::optional<std::uint64_t> seed{};  ///< of this object's draws; without one other draws each time
-  std::uint64_t max_bytes = 0;          ///< in place of a capacity: what all of it may take
-  /// In place of columns: a row, or one like it, such as an aggregate with SHMTREE_FIELDS. Arrays keep their dtype and
-  /// shape; floats are float32, ints int64, those without a sign uint64, as Python's are.
+  std::string name{};                   ///< Name for open_replay() and Python's ReplayBuffer.open().
+  std::optional<Arena> arena{};         ///< Arena to use. By default its own.
+  std::optional<std::uint64_t> seed{};  ///< Seed of the samples of this object. By default random.
+  std::uint64_t max_bytes = 0;          ///< Instead of `capacity`: memory of the whole buffer in bytes.
+  /// Instead of `columns`: an example of a row, such as an aggregate with SHMTREE_FIELDS. Arrays define dtype and
+  /// shape. Floats become float32, ints int64 and unsigned ints uint64, as in Python.
   std::optional<Value> example{};
-  bool exist_ok = false;  ///< see PairOptions; does not compare `seed`, `streams` or a `chunk` of 0
+  bool exist_ok = false;  ///< See PairOptions. Does not compare `seed`, `streams` or a `chunk` of 0.
 };
 
-/// How sample() draws.
+/// Options for ReplayBuffer::sample().
 struct ReplayDraw {
-  std::string sampler{};         ///< by its name; empty: the first
-  bool replace = true;           ///< whether a row may be drawn several times
-  unsigned threads = 1;          ///< how many may copy
-  std::optional<double> beta{};  ///< in place of the sampler's
+  std::string sampler{};         ///< Name of the sampler. Empty: the first.
+  bool replace = true;           ///< Allows a row to occur several times.
+  unsigned threads = 1;          ///< Maximum number of threads that copy.
+  std::optional<double> beta{};  ///< Replaces the sampler's beta.
   bool weights_of_buffer =
-      false;  ///< the largest weight, 1, is that of the least likely row of the buffer, not the batch
-  /// Where the leaves go, by their paths: all of them, or none. Each has n times the bytes of a row's.
+      /// Scales the weights so that the least likely row of the buffer, not of the batch, has the largest one, 1.
+      false;
+  /// Destination of each leaf, by path: for all leaves, or none. Each has n times the bytes of a row's leaf.
   std::map<std::string, std::span<std::byte>> out{};
-  /// In place of that: new arrays of ReplayBuffer::arena(). ReplayBatch::array_ref() has them, and a channel of that
-  /// arena sends them without a copy, once.
+  /// Instead of `out`: puts the leaves into new arrays of ReplayBuffer::arena(). ReplayBatch::array_ref() returns them.
+  /// A channel of that arena sends them without a copy, once.
   bool in_arena = false;
 };
 
-/// How sample_sequences() draws.
+/// Options for ReplayBuffer::sample_sequences().
 struct ReplaySequences {
-  std::uint64_t stride = 1;        ///< from one row of a sequence to the next
-  bool pad = true;                 ///< whether a sequence may be shorter: mask() says where rows are
-  unsigned threads = 1;            ///< how many may copy
-  std::string sampler{};           ///< who draws the first rows, by its name; empty: any row, each as likely
-  bool replace = true;             ///< whether several may begin with the same row
-  std::optional<double> beta{};    ///< in place of the sampler's
-  bool weights_of_buffer = false;  ///< as of ReplayDraw; rows of a sequence have the weight of its first one
-  std::map<std::string, std::span<std::byte>> out{};  ///< as of ReplayDraw: n x length times the bytes of a row's
-  bool in_arena = false;                              ///< as of ReplayDraw
+  std::uint64_t stride = 1;        ///< Distance between the rows of a sequence.
+  bool pad = true;                 ///< Allows shorter sequences. mask() marks the rows.
+  unsigned threads = 1;            ///< Maximum number of threads that copy.
+  std::string sampler{};           ///< Name of the sampler that chooses first rows. Empty: all equally likely.
+  bool replace = true;             ///< Allows several sequences to begin with the same row.
+  std::optional<double> beta{};    ///< Replaces the sampler's beta.
+  bool weights_of_buffer = false;  ///< See ReplayDraw. Rows of a sequence have the weight of the first one.
+  /// See ReplayDraw. Each has n x length times the bytes of a row's leaf.
+  std::map<std::string, std::span<std::byte>> out{};
+  bool in_arena = false;  ///< See ReplayDraw.
 };
 
-/// What many rows are besides their leaves; each of as many as there are rows, or empty.
+/// Marks for the rows of one call, in addition to their leaves. Each span has one entry per row, or is empty.
 struct ReplayMarks {
-  /// Rows at which an episode was cut off, in addition to the rows whose leaves say that it ended. If
-  /// ReplayOptions::done is nullopt, or no leaf ends episodes, these episodes terminated.
+  /// Marks rows at which an episode was cut off, in addition to rows with leaves that say so. If
+  /// ReplayOptions::done is nullopt, or if no leaf ends episodes, these episodes terminated.
   std::span<const bool> ends{};
-  std::span<const double> priorities{};  ///< one for each
-  /// Where the buffer has `next`: last observations, a nest of arrays of the leaves that it has, for each row or for
-  /// each that ends its episode. Those that were cut off need them.
+  std::span<const double> priorities{};  ///< Priority of each row.
+  /// Last observations, for buffers with `next`: a pytree of arrays with the leaves of `next`. They have one entry for
+  /// each row, or for each row that ends its episode. Episodes that were cut off need them.
   Value final{};
-  std::span<const bool> reset{};  ///< of a vector of streams: rows that are not steps, which add() skips
+  std::span<const bool> reset{};  ///< Marks rows of a vector of streams that are not steps. add() skips them.
 };
 
-/// When a vector environment begins a new episode after the end of one, like Gymnasium's AutoresetMode.
+/// The step in which a vector environment begins a new episode, like Gymnasium's AutoresetMode.
 enum class ReplayAutoreset : std::uint8_t {
-  kNone,      ///< not specified: ReplayMarks::reset names the rows that are not steps
-  kNextStep,  ///< in the next step, whose action does nothing: add() skips the row after a row that ended an episode
-  kSameStep,  ///< in the step that ended it: every row is a step
+  kNone,  ///< Not specified: ReplayMarks::reset marks the rows that are not steps.
+  /// The step after the end, which ignores its action. add() skips the row after one that ended an episode.
+  kNextStep,
+  kSameStep,  ///< The step that ended the episode. Every row is a step.
 };
 
-/// Numbers of a buffer, by all processes together where nothing else is said.
+/// Statistics of a buffer, for all processes together unless noted.
 struct ReplayStats {
-  std::uint64_t rows = 0;       ///< that can be drawn now, as ReplayBuffer::size()
-  std::uint64_t capacity = 0;   ///< that there may be
-  std::uint64_t chunk = 0;      ///< rows that are let go of at once
-  std::uint64_t row_bytes = 0;  ///< of each
-  std::uint64_t max_bytes = 0;  ///< of all rows, when it is full
-  /// Rows and last observations, since the buffer was made, or the one that it was loaded from, as samples are. A chunk
-  /// that was left part-full counts as a full one when it is gone.
+  std::uint64_t rows = 0;       ///< Rows that can be sampled now, see ReplayBuffer::size().
+  std::uint64_t capacity = 0;   ///< Maximum number of rows.
+  std::uint64_t chunk = 0;      ///< Rows that are freed together.
+  std::uint64_t row_bytes = 0;  ///< Bytes of a row.
+  std::uint64_t max_bytes = 0;  ///< Bytes of all rows of a full buffer.
+  /// Rows and last observations added since the buffer was made. A loaded buffer continues the counts of the saved one;
+  /// this applies to samples, too. A chunk that was left partly full counts as full once it is freed.
   std::uint64_t added = 0;
-  std::map<std::string, std::uint64_t> samples{};  ///< rows drawn, or sequences, by sampler
-  double samples_per_insert = 0;                   ///< all samples / added
-  std::uint64_t inserted = 0;                      ///< under the limit, since the last clear; 0 without one
-  std::uint64_t sampled = 0;                       ///< the same
+  std::map<std::string, std::uint64_t> samples{};  ///< Sampled rows or sequences, by sampler.
+  double samples_per_insert = 0;                   ///< All samples / `added`.
+  std::uint64_t inserted = 0;  ///< Rows that the rate limiter has counted since the last clear(). 0: no limiter.
+  std::uint64_t sampled = 0;   ///< Samples, counted likewise.
 
-  std::vector<int> waiting_to_add{};     ///< pids that wait at present for others to draw, as the limit wants
-  std::vector<int> waiting_to_sample{};  ///< pids that wait at present for others to add
+  std::vector<int> waiting_to_add{};     ///< Process ids that are waiting for samples, as the limit requires.
+  std::vector<int> waiting_to_sample{};  ///< Process ids that are waiting for rows.
 
-  // Since the last call on this object; 0 where there was none.
-  double added_per_s = 0;       ///< rows, and last observations
-  double sampled_per_s = 0;     ///< all samples
-  std::uint64_t drawn = 0;      ///< rows that this object drew, of which those below are told
-  double age_mean = 0;          ///< rows added since they were, as ReplayBatch::age()
-  double age_max = 0;           ///< the same of the oldest
-  double version_lag_mean = 0;  ///< how far their version was behind the largest that this object had met
-  double version_lag_max = 0;   ///< the same of the one most behind
+  // Since the last call on this object. 0 in the first call.
+  double added_per_s = 0;       ///< Rows and last observations.
+  double sampled_per_s = 0;     ///< Samples of all samplers.
+  std::uint64_t drawn = 0;      ///< Rows that this object has sampled. The values below refer to these.
+  double age_mean = 0;          ///< Mean of ReplayBatch::age().
+  double age_max = 0;           ///< Maximum of ReplayBatch::age().
+  double version_lag_mean = 0;  ///< Mean distance of a row's version from the largest version known to this object.
+  double version_lag_max = 0;   ///< Maximum of that distance.
 };
 
-/// How load_replay() makes a buffer: what is not given is as it was saved. What rows are, next, n_step and stack stay.
+/// Options for load_replay(). Defaults are the saved values. Columns, next, n_step and stack cannot be changed.
 struct ReplayLoad {
-  /// 0: as saved; load_replay() then fails with kInvalid if an empty buffer of that capacity takes more than 256 MiB
+  /// 0: as saved. load_replay() then fails with kInvalid if an empty buffer of that capacity takes more than 256 MiB
   /// plus 16 times the size of the files. A smaller capacity keeps the newest rows.
   std::uint64_t capacity = 0;
-  std::string name{};                     ///< without one it has none
-  std::vector<ReplaySampler> samplers{};  ///< in place of those that it had
-  std::optional<ReplayLimit> limit{};     ///< another one: rows count as added, and as drawn as often as they should
-  bool without_limit = false;             ///< none
-  std::optional<double> gamma{};          ///< another one
-  std::optional<OnPeerDeath> on_peer_death{};  ///< another one; kEach is refused
-  std::uint64_t chunk = 0;                     ///< no larger than it was
-  std::uint64_t streams = 1;                   ///< how many writers there are, about
-  std::optional<Arena> arena{};                ///< where it lies; without one an arena of its own
-  std::optional<std::uint64_t> seed{};         ///< of this object's draws
+  std::string name{};                     ///< Name of the buffer. Empty: none.
+  std::vector<ReplaySampler> samplers{};  ///< Replaces the samplers.
+  /// Replaces the limit. Loaded rows count as inserted, and as sampled at the ratio of the limit.
+  std::optional<ReplayLimit> limit{};
+  bool without_limit = false;                  ///< Removes the limit.
+  std::optional<double> gamma{};               ///< Replaces gamma.
+  std::optional<OnPeerDeath> on_peer_death{};  ///< Replaces on_peer_death. kEach is refused.
+  std::uint64_t chunk = 0;                     ///< Replaces the chunk size. At most the saved one.
+  std::uint64_t streams = 1;                   ///< Approximate number of writers.
+  std::optional<Arena> arena{};                ///< Arena to use. By default its own.
+  std::optional<std::uint64_t> seed{};         ///< Seed of the samples of this object.
 };
 
-/// What a save did.
+/// The result of ReplayBuffer::save().
 struct ReplaySaved {
-  std::uint64_t save = 0;     ///< its number, from 1 on
-  std::uint64_t rows = 0;     ///< that are in the files and can be drawn
-  std::uint64_t written = 0;  ///< bytes
-  std::uint64_t bytes = 0;    ///< of all files
+  std::uint64_t save = 0;     ///< Number of the save, from 1.
+  std::uint64_t rows = 0;     ///< Rows in the files that can be sampled.
+  std::uint64_t written = 0;  ///< Bytes that this save has written.
+  std::uint64_t bytes = 0;    ///< Bytes of all files.
 };
 
-/// One stream of rows, such as one environment's. A forked child that uses it begins a stream of its own.
+/// One stream of rows, such as that of one environment. A forked child that uses it begins a stream of its own.
 class ReplayWriter {
  public:
-  /// Adds a row, and returns its index. kInvalid names the leaf that is missing, too many or does not fit; nothing is
-  /// added then. If the buffer has `next`, a truncated row needs the observation after it, as `final` here or in end():
-  /// until then the next row is kInvalid. `final` is ignored if the row does not end its episode.
-  /// Without a priority the row gets the largest that was given. Blocks if the buffer has a limit: kFull after the
-  /// timeout, kPeerDied if those who drew were killed and on_peer_death asks for it (ReplayOptions). kClosed;
-  /// others as of Arena::new_array() while the buffer grows.
+  /// Adds a row and returns its index. If the buffer has `next`, a truncated row needs the observation after it, as
+  /// `final` here or in end(). Until then the next row is kInvalid. `final` is ignored if the row does not end its
+  /// episode. A row without a priority gets the largest one given so far. Blocks if the buffer has a limit.
+  /// - kInvalid: a leaf, which the error names, is missing, unknown or does not fit. Nothing is added.
+  /// - kFull: the timeout expired.
+  /// - kPeerDied: all samplers were killed, and `on_peer_death` is kRaise (ReplayOptions).
+  /// - kClosed: closed here.
+  /// - Errors of Arena::new_array(), while the buffer grows.
   Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
                            std::optional<double> priority = std::nullopt, const std::stop_token& stop = {},
                            const Value& final = nullptr) const;
-  /// Ends the episode: all its rows can be drawn. `final` is the last observation, a nest of the leaves that the buffer
-  /// has as `next`, or None. `truncated`: it was cut off and did not terminate; with next it then needs a final
-  /// (kInvalid). The last row's own `terminated` or `truncated` takes precedence. Other errors as of add().
+  /// Ends the episode, so that all its rows can be sampled. `final` is the last observation, a pytree of the buffer's
+  /// `next` leaves, or None. `truncated`: the episode was cut off and did not terminate; buffers with `next` then need
+  /// `final` (kInvalid). The last row's own `terminated` or `truncated` takes precedence. Other errors are those of
+  /// add().
   Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt,
              const std::stop_token& stop = {}) const;
-  /// Adds many rows: a nest of arrays that have one dimension more in front, all of one length. Their indices. Errors
-  /// as of add(): kInvalid before anything is added; after another one `completed` says how many were, the first ones.
+  /// Adds many rows and returns their indices. `rows` is a pytree of arrays of one length, with an additional first
+  /// dimension. Errors are those of add(). After kInvalid, nothing is added. After any other error, `completed` is the
+  /// number of rows added, from the first on.
   Result<std::vector<std::int64_t>> extend(const Value& rows, const ReplayMarks& marks = {},
                                            Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// What rows are marked with from now on, such as the number of the weights that acted.
+  /// Marks the rows added from now on, for instance with the version of the weights that acted.
   void set_version(std::int64_t version) noexcept;
-  /// The number of the stream, as batches have it. kClosed.
+  /// Returns the number of the stream, as in ReplayBatch::writer(). kClosed.
   Result<std::uint32_t> stream() const;
-  /// Ends the stream. What was added stays. May be called again; what is left at the end closes by itself.
+  /// Ends the stream; its rows stay. Idempotent. The destructor of the last handle does the same.
   void close();
-  /// Whether it was, or was moved from.
+  /// True if this object was closed or moved from.
   bool closed() const noexcept;
 
  private:
@@ -256,25 +268,27 @@ class ReplayWriter {
   std::shared_ptr<api::ReplayWriterState> state_;
 };
 
-/// Several streams that are added to at once, such as a vector of environments.
+/// Several streams that get rows together, such as a vector of environments.
 class ReplayVectorWriter {
  public:
-  /// Adds a row to each stream: a nest of arrays whose first dimension is that of the streams. Returns indices, -1
-  /// for a skipped row. A row is skipped if it is not a step: `marks` says so, or the environment resets in it
-  /// (ReplayAutoreset::kNextStep, Gymnasium's default). Errors as of ReplayWriter::add(): kInvalid before anything is
-  /// added; after another error `completed` says how many streams, from the first on, have stored or skipped their row.
-  /// If it is 0, nothing has changed, and you can repeat the call.
+  /// Adds a row to each stream. `rows` is a pytree of arrays with one entry per stream in the first dimension. Returns
+  /// the indices, -1 for a skipped row. A row is skipped if it is not a step: `marks` says so, or the environment
+  /// resets in it (ReplayAutoreset::kNextStep, Gymnasium's default).
+  ///
+  /// Errors are those of ReplayWriter::add(). After kInvalid, nothing is added. After any other error, `completed` is
+  /// the number of streams, from the first on, that have stored or skipped their row. If it is 0, nothing has changed,
+  /// and you can repeat the call.
   Result<std::vector<std::int64_t>> add(const Value& rows, const ReplayMarks& marks = {},
                                         Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
-  /// Those of the single streams; none of one that was moved from.
+  /// Returns the writers of the single streams; empty if this object was moved from.
   const std::vector<ReplayWriter>& writers() const noexcept;
-  /// How many there are.
+  /// Returns the number of streams.
   std::size_t size() const noexcept { return writers().size(); }
-  /// As ReplayWriter::set_version(), of all of them.
+  /// Calls ReplayWriter::set_version() on each writer.
   void set_version(std::int64_t version) noexcept;
-  /// Ends the streams. What was added stays. May be called again.
+  /// Ends the streams; their rows stay. Idempotent.
   void close();
-  /// Whether all of them were.
+  /// True if all streams are closed.
   bool closed() const noexcept;
 
  private:
@@ -283,73 +297,81 @@ class ReplayVectorWriter {
   std::shared_ptr<api::ReplayVectorState> state_;
 };
 
-/// A replay buffer, as this process has it.
+/// A handle of a replay buffer.
 class ReplayBuffer {
  public:
-  /// A new stream of rows. kClosed.
+  /// Makes a new stream. kClosed.
   Result<ReplayWriter> writer() const;
-  /// So many new streams, which are added to at once. kInvalid for none, and for more than 2^20; kClosed.
+  /// Makes n streams that get rows together. kInvalid: n is 0 or exceeds 2^20. kClosed.
   Result<ReplayVectorWriter> vector_writer(std::size_t n, ReplayAutoreset autoreset = ReplayAutoreset::kNone) const;
 
-  /// Adds a row, in a stream of the calling thread's own, which ends with the thread. As ReplayWriter::add().
+  /// Adds a row to the calling thread's own stream, which ends with the thread. See ReplayWriter::add().
   Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
                            std::optional<double> priority = std::nullopt, const std::stop_token& stop = {},
                            const Value& final = nullptr) const;
-  /// Ends the episode in that stream. As ReplayWriter::end().
+  /// Ends the episode in that stream. See ReplayWriter::end().
   Status end(const Value& final = nullptr, bool truncated = false, Timeout timeout = std::nullopt,
              const std::stop_token& stop = {}) const;
-  /// Adds many rows, in that stream. As ReplayWriter::extend().
+  /// Adds many rows to that stream. See ReplayWriter::extend().
   Result<std::vector<std::int64_t>> extend(const Value& rows, const ReplayMarks& marks = {},
                                            Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
 
-  /// Draws n rows; waits for the first one. kEmpty after the timeout, kPeerDied when those who added were killed and it
-  /// is told (ReplayOptions::on_peer_death); kInvalid for n of 0, more different rows than there are, a sampler that
-  /// there is not, or an `out` that does not fit; kClosed.
+  /// Samples n rows. Waits until there is a row.
+  /// - kEmpty: the timeout expired.
+  /// - kPeerDied: all processes that added rows were killed, and ReplayOptions::on_peer_death is kRaise.
+  /// - kInvalid: n is 0 or, without `replace`, exceeds the number of rows; no such sampler; or `out` does not fit.
+  /// - kClosed: closed here.
   Result<ReplayBatch> sample(std::size_t n, Timeout timeout = std::nullopt, const ReplayDraw& how = {},
                              const std::stop_token& stop = {}) const;
-  /// Draws n sequences: a row, each as likely, and those after it in its episode, `length` in all. Waits as sample().
+  /// Samples n sequences of `length` rows. The first row is uniformly chosen unless `how` names a sampler; the others
+  /// follow in its episode. Waits like sample().
   Result<ReplayBatch> sample_sequences(std::size_t n, std::size_t length, Timeout timeout = std::nullopt,
                                        const ReplaySequences& how = {}, const std::stop_token& stop = {}) const;
-  /// Gives rows new priorities, for all samplers that have any, or for that one. Which of them were there: false where
-  /// the row was overwritten meanwhile. kInvalid, and nothing is changed, for lengths that differ, a priority that is
-  /// negative, not finite or too large, and an index that was never given. The result is false for -1, which add() of a
-  /// vector writer returns for a row that it skips.
+  /// Sets the priorities of rows, for one sampler, or for all that have priorities. An entry of the result is false if
+  /// the row has been overwritten, or if the index is -1, which add() of a vector writer returns for a skipped row.
+  /// Returns kInvalid, and changes nothing, if the lengths differ, if a priority is negative, not finite or too large,
+  /// or if an index was never returned.
   Result<std::vector<bool>> update_priorities(std::span<const std::int64_t> index, std::span<const double> priority,
                                               const std::string& sampler = {}) const;
   /// The same.
   Result<std::vector<bool>> update_priorities(std::span<const std::int64_t> index, std::span<const float> priority,
                                               const std::string& sampler = {}) const;
-  /// The largest priority that was given, 1.0 at first: that of rows which are added without one. 0: closed.
+  /// Returns the largest priority given so far, which is 1.0 at first. Rows without a priority get it. 0: closed.
   double max_priority() const noexcept;
 
-  /// Rows that can be drawn; 0 after close(). With `stack`, a row stops counting once the buffer has dropped earlier
-  /// frames of its stack.
+  /// Returns the number of rows that can be sampled; 0 after close(). With `stack`, a row stops counting once the
+  /// buffer has dropped earlier frames of its stack.
   std::uint64_t size() const noexcept;
-  /// Rows that there may be.
+  /// Returns the maximum number of rows.
   std::uint64_t capacity() const noexcept;
-  /// Where it lies: a channel of that arena sends the arrays of a batch there without a copy. kClosed.
+  /// Returns the arena of the buffer. Its channels send the arrays of a batch in it without a copy. kClosed.
   Result<Arena> arena() const;
-  /// What a row is, in order.
+  /// Returns the columns of a row, in order.
   std::vector<ReplayColumn> columns() const;
-  /// kClosed.
+  /// Returns the statistics. kClosed.
   Result<ReplayStats> stats() const;
-  /// All rows go; their indices are never given again. kClosed; kTimeout when a stopped process keeps the lock.
+  /// Removes all rows. Their indices are never used again. kClosed; kTimeout: a stopped process holds the lock.
   Status clear(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
 
-  /// Brings a folder up to date, or makes it: what it has already is not written again. kOs where the disk refuses,
-  /// kUnavailable while somebody else saves or loads there, or when all rows were overwritten meanwhile, again and
-  /// again; kExists for a folder of other files.
+  /// Saves the buffer to a folder, which it makes if necessary. Writes only what the folder does not have yet.
+  /// - kOs: a file operation failed.
+  /// - kUnavailable: another process saves or loads there, or all rows were overwritten during each of several
+  ///   attempts.
+  /// - kExists: the folder has other files.
   Result<ReplaySaved> save(const std::string& path, const std::stop_token& stop = {}) const;
 
-  /// A text by which a process of the same user opens it; this one keeps it until then. kClosed, kOutOfSharedMemory.
+  /// Returns a text with which a process of the same user opens this buffer. It stays alive in transit until it is
+  /// opened, even if it is closed here. kClosed, kOutOfSharedMemory.
   Result<std::string> handle() const;
-  /// The buffer of such a text. kInvalid for one that is no handle, kIncompatible for that of something else, kNotFound
-  /// when nobody has it any more.
+  /// Opens the buffer of a handle.
+  /// - kInvalid: the text is not a handle.
+  /// - kIncompatible: the handle is of another kind of object.
+  /// - kNotFound: no process is attached any more.
   static Result<ReplayBuffer> open(const std::string& handle);
 
-  /// Of this process's part by this object and its copies, and of its writers. Batches stay. Waits of its calls end.
+  /// Closes this object, its copies and its writers. Ends the waits of their calls. Batches stay valid.
   void close();
-  /// Whether it was, or was moved from.
+  /// True if this object was closed or moved from.
   bool closed() const noexcept;
 
  private:
@@ -358,22 +380,23 @@ class ReplayBuffer {
   std::shared_ptr<api::ReplayState> state_;
 };
 
-/// A new buffer. Throws BadResult: kInvalid, with the numbers and the leaf, for what cannot be; kExists for a name in
-/// use.
+/// Makes a buffer. Throws BadResult: kInvalid, with the numbers and the leaf, for options that do not fit, and kExists
+/// if the name is in use.
 ReplayBuffer make_replay(const ReplayOptions& options);
 
-/// The buffer that some process of this user named, from C++ or Python. kNotFound for a name that is not in use,
-/// kInvalid for one that names something else.
-/// Waits up to `timeout` for a process to make it (kTimeout); by default, not at all.
+/// Opens the buffer that a process of this user has named, in C++ or Python. Waits up to `timeout` for a process to
+/// make it (kTimeout); by default it does not wait. Returns kNotFound if the name is not in use, and kInvalid if it
+/// belongs to another kind of object.
 Result<ReplayBuffer> open_replay(const std::string& name, Timeout timeout = std::chrono::nanoseconds(0));
 
-/// A new buffer with the rows that were saved in that folder, their indices and their priorities. kNotFound where
-/// nothing was saved, kCorrupt, with the file and the numbers, where any byte of a file is not as it was written;
-/// others as what make_replay() throws.
+/// Makes a buffer with the saved rows of a folder, their indices and their priorities.
+/// - kNotFound: nothing was saved there.
+/// - kCorrupt: a byte of a file is not as it was written. The error has the file and the numbers.
+/// - Other errors are those that make_replay() throws.
 Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how = {});
 
-/// One that a program in Python put into a message: `item["buffer"].as<shmtree::ReplayBuffer>()`. Errors as of
-/// ReplayBuffer::open(), and kInvalid for another item.
+/// Opens a buffer that a Python program has put into a message: `item["buffer"].as<shmtree::ReplayBuffer>()`. Errors
+/// are those of ReplayBuffer::open(), and kInvalid for another item.
 template <>
 struct ItemAs<ReplayBuffer> {
   static Result<ReplayBuffer> make(const Item& item);

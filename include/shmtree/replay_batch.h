@@ -1,7 +1,8 @@
 /// @file
-/// Rows that were drawn from a replay buffer (replay.h).
+/// Sampled rows of a replay buffer (replay.h).
 ///
-/// Ownership: a batch is a handle of its own memory, which lives as long as it, a copy of it, or an array_ref().
+/// Ownership: a batch is a handle of its own memory, which exists while the batch, a copy of it, or an array_ref()
+/// does.
 /// Thread safety: any thread may read any batch.
 #pragma once
 
@@ -26,50 +27,51 @@ struct ReplayState;
 struct ReplayBatchState;
 }  // namespace api
 
-/// Rows that were drawn. A moved-from batch has none: its spans are empty, and its other calls return kClosed.
+/// Sampled rows. A moved-from batch is empty: its spans have no elements, and its other calls return kClosed.
 class ReplayBatch {
  public:
-  /// How many rows, or sequences.
+  /// Returns the number of rows, or of sequences.
   std::size_t size() const noexcept;
-  /// Rows of each sequence; 0 where single rows were drawn.
+  /// Returns the number of rows of each sequence; 0 for single rows.
   std::size_t length() const noexcept;
-  /// By which update_priorities() knows the rows. As many as rows; of sequences size() x length(), one after the other.
+  /// Returns the indices for update_priorities(), one per row. Sequences have size() x length(), one sequence after
+  /// another.
   std::span<const std::int64_t> index() const noexcept;
-  /// How much each row counts for who learns, at most 1.
+  /// Returns the importance weight of each row for the learner, at most 1.
   std::span<const float> weight() const noexcept;
-  /// How likely each draw was that row.
+  /// Returns the probability with which each row was chosen.
   std::span<const double> probability() const noexcept;
-  /// The priority that each row had; ones where the sampler has none.
+  /// Returns the priority that each row had; ones if the sampler has no priorities.
   std::span<const float> priority() const noexcept;
-  /// How many rows were added since, when the batch was drawn.
+  /// Returns how many rows had been added after each row when the batch was sampled.
   std::span<const std::int64_t> age() const noexcept;
-  /// ReplayWriter::set_version() when the row was added.
+  /// Returns ReplayWriter::set_version() at the time when each row was added.
   std::span<const std::int64_t> version() const noexcept;
-  /// The number of its stream.
+  /// Returns the number of each row's stream.
   std::span<const std::int64_t> writer() const noexcept;
-  /// How many rows its stream had before it.
+  /// Returns how many rows of its stream were added before each row.
   std::span<const std::int64_t> step() const noexcept;
-  /// What the value of the successor counts; empty where the buffer has neither next nor n_step.
+  /// Returns the discount for the value of each row's successor. Empty if the buffer has neither `next` nor `n_step`.
   std::span<const float> discount() const noexcept;
-  /// Of sequences: where there is a row, of each at least the first. Empty for single rows.
+  /// Returns true for each position of a sequence that has a row; the first always has. Empty for single rows.
   std::span<const bool> mask() const noexcept;
 
-  /// The paths of its leaves, those of successors included.
+  /// Returns the paths of the leaves, including those of successors.
   const std::vector<std::string>& paths() const noexcept;
-  /// An array of shape (n, ...), or (n, length, ...) of sequences. kNotFound for a path that it does not have, kInvalid
-  /// where the data went elsewhere.
+  /// Returns an array of shape (n, ...), or (n, length, ...) for sequences. kNotFound: the batch has no such path.
+  /// kInvalid: the data went to `out`.
   Result<ArrayView> try_view(std::string_view path) const;
-  /// The same. Throws BadResult.
+  /// Does the same. Throws BadResult.
   ArrayView view(std::string_view path) const { return try_view(path).value(); }
-  /// All its elements, in C order. Throws BadResult: as view(), and kInvalid for elements of another type.
+  /// Returns all elements in C order. Throws BadResult: the errors of view(), and kInvalid for another element type.
   template <ArrayElement T>
   std::span<T> span(std::string_view path) const {
     const ArrayView found = view(path);
     if (found.dtype != dtype_of<T>()) throw BadResult(detail::other_elements(found.dtype, dtype_of<T>()));
     return {reinterpret_cast<T*>(found.data), found.elements};
   }
-  /// That array as a Value, to be sent; it keeps the batch, or its memory in the arena. As try_view(), and kInvalid for
-  /// elements that C++ has none of.
+  /// Returns the array as a Value to send. It keeps the batch, or its memory in the arena, alive. Errors are those of
+  /// try_view(), and kInvalid for elements without a C++ type.
   Result<ArrayRef> array_ref(std::string_view path) const;
 
  private:

@@ -1,9 +1,8 @@
 /// @file
 /// Errors and results of every call that can fail.
 ///
-/// Thread safety: values; share them as you would any other value.
-/// Timeout, full and closed are ordinary outcomes here, and so is want of memory: no call that returns a Result throws,
-/// unless `value()` is asked of a failed one.
+/// Thread safety: values; share them as you would any other value. Timeout, full, closed and lack of memory are
+/// ordinary outcomes. No call that returns a Result throws, except `value()` of a failed one.
 #pragma once
 
 #include <cstdint>
@@ -34,48 +33,49 @@ extern const char library_compiled_without_GLIBCXX_DEBUG;
 
 /// Why a call failed.
 enum class Code : std::uint8_t {
-  kFull,               ///< no room in the channel before the deadline
-  kEmpty,              ///< no message before the deadline
-  kTimeout,            ///< an acknowledgement, or a lock, did not come before the deadline
-  kClosed,             ///< this end was closed here, or the stream has ended
-  kShutDown,           ///< the queue was shut down; for who receives, and nothing is left of it
-  kPeerDied,           ///< nobody is left who could serve this call and one of them was killed: `pids`
-  kMessageTooLarge,    ///< the message is over the budget; waiting would not help
-  kOutOfSharedMemory,  ///< held views, the machine or this process leave no memory
-  kCorrupt,            ///< bytes that no sender of this version writes
-  kPickleRefused,      ///< the message needs pickle, or a class, that is not allowed
-  kIncompatible,       ///< not an arena; another version of an arena, handle, name, message or saved buffer
-  kNotFound,           ///< no such name
-  kExists,             ///< the name is in use
-  kInvalid,            ///< an argument out of range
-  kInterrupted,        ///< the caller's interrupt hook asked to stop
-  kUnavailable,        ///< the arena's process cannot be reached (not dumpable, other PID namespace), or is full
-  kOs,                 ///< an operating system call failed: `os_errno`
-  kOverrun,            ///< a subscriber that is told has missed messages: `missed`
+  kFull,               ///< No space in the channel before the deadline.
+  kEmpty,              ///< No message before the deadline.
+  kTimeout,            ///< No ack, or no lock, before the deadline.
+  kClosed,             ///< This end was closed here, or the stream has ended.
+  kShutDown,           ///< The queue was shut down. For receivers: and nothing is left in it.
+  kPeerDied,           ///< No process is left that could serve this call, and one of them was killed: `pids`.
+  kMessageTooLarge,    ///< The message exceeds the budget. Waiting would not help.
+  kOutOfSharedMemory,  ///< No memory: because of held views, in the machine, or in this process.
+  kCorrupt,            ///< Bytes that no sender of this version writes.
+  kPickleRefused,      ///< The message needs pickle, or a class, that is not allowed.
+  kIncompatible,       ///< Not an arena, or another version of an arena, handle, name, message or saved buffer.
+  kNotFound,           ///< No such name.
+  kExists,             ///< The name is in use.
+  kInvalid,            ///< An argument is out of range.
+  kInterrupted,        ///< The caller's stop_token or interrupt hook asked to stop.
+  kUnavailable,        ///< A process cannot be reached (not dumpable, other PID namespace), or a table is full.
+  kOs,                 ///< A system call failed: `os_errno`.
+  kOverrun,            ///< A subscriber with FallBehind::kRaise has missed messages: `missed`.
 };
 
-/// The name of a code, as it is written.
+/// Returns the name of a code, as in the source.
 std::string_view name_of(Code code) noexcept;
 
-/// Why a call failed, for programs and for people.
+/// Describes why a call failed, for programs and for people.
 struct Error {
-  Code code = Code::kOs;     ///< what programs look at
-  std::string message{};     ///< complete sentence that names the numbers
-  int os_errno = 0;          ///< errno of the failed call, 0 when there was none
-  std::vector<int> pids{};   ///< the killed processes, for kPeerDied
-  std::uint64_t ticket = 0;  ///< the message concerned, for kCorrupt, and for kOutOfSharedMemory of one to be received
-  std::uint64_t completed = 0;  ///< how many of several went through before this
-  std::uint64_t missed = 0;     ///< messages that were overwritten since this was last told, for kOverrun
+  Code code = Code::kOs;    ///< The reason, for programs.
+  std::string message{};    ///< A complete sentence with the numbers.
+  int os_errno = 0;         ///< errno of the failed system call. 0: none.
+  std::vector<int> pids{};  ///< The killed processes, for kPeerDied.
+  /// The message concerned, for kCorrupt, and for kOutOfSharedMemory of a message to be received.
+  std::uint64_t ticket = 0;
+  std::uint64_t completed = 0;  ///< Number of items that succeeded before the error, for calls with several.
+  std::uint64_t missed = 0;     ///< Messages overwritten since the last report, for kOverrun.
 };
 
-/// What `Result::value()` throws when there is no value.
+/// Thrown by `Result::value()` of a failed result.
 class BadResult : public std::exception {
  public:
-  /// Of that error.
+  /// Wraps an error.
   explicit BadResult(Error error) : error_(std::move(error)) {}
-  /// The error's message.
+  /// Returns the error's message.
   const char* what() const noexcept override { return error_.message.c_str(); }
-  /// All of it.
+  /// Returns the error.
   const Error& error() const noexcept { return error_; }
 
  private:
@@ -102,7 +102,7 @@ class ErrorPointer {
 
   Code code() const noexcept { return has_details() ? (**this).code : static_cast<Code>(word_ / 2); }
   const Error& operator*() const noexcept;
-  Error take() noexcept;  // leaves a code behind
+  Error take() noexcept;  // Leaves only a code behind.
 
  private:
   static Error copy_of(const Error& error) noexcept;
@@ -113,48 +113,48 @@ class ErrorPointer {
 
 }  // namespace detail
 
-/// The value of calls that return none.
+/// The value of calls that return nothing.
 struct Unit {};
 
 /// A value or an Error. `[[nodiscard]]`: an ignored failure is a bug. The Error is stored in one word.
 template <class T>
 class [[nodiscard]] Result {
  public:
-  /// A value.
+  /// Makes a successful result.
   Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
-  /// An error.
+  /// Makes a failed result.
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
-  /// An error that is only a code.
+  /// Makes a failed result with only a code.
   Result(Code code) : state_(std::in_place_index<1>, code) {}
 
-  /// Whether there is a value.
+  /// True if there is a value.
   bool ok() const noexcept { return state_.index() == 0; }
   /// The same.
   explicit operator bool() const noexcept { return ok(); }
 
-  /// The value, which is this object's own. Throws BadResult with the error when there is none.
+  /// Returns the value. Throws BadResult with the error if there is none.
   T& value() & { return check(), std::get<0>(state_); }
   /// The same.
   const T& value() const& { return check(), std::get<0>(state_); }
-  /// The same, of a temporary.
+  /// The same for a temporary.
   T&& value() && { return check(), std::get<0>(std::move(state_)); }
 
-  /// Unchecked access: undefined unless ok().
+  /// Unchecked access. Undefined unless ok().
   T& operator*() & noexcept { return *std::get_if<0>(&state_); }
   /// The same.
   const T& operator*() const& noexcept { return *std::get_if<0>(&state_); }
-  /// The same, of a temporary.
+  /// The same for a temporary.
   T&& operator*() && noexcept { return std::move(*std::get_if<0>(&state_)); }
   /// The same.
   T* operator->() noexcept { return std::get_if<0>(&state_); }
   /// The same.
   const T* operator->() const noexcept { return std::get_if<0>(&state_); }
 
-  /// Undefined unless !ok().
+  /// Returns the error. Undefined unless !ok().
   const Error& error() const& noexcept { return **std::get_if<1>(&state_); }
-  /// The same, of a temporary.
+  /// The same for a temporary.
   Error error() && noexcept { return std::get_if<1>(&state_)->take(); }
-  /// The error's code; undefined unless !ok().
+  /// Returns the error's code. Undefined unless !ok().
   Code code() const noexcept { return std::get_if<1>(&state_)->code(); }
 
  private:
@@ -164,17 +164,17 @@ class [[nodiscard]] Result {
   std::variant<T, detail::ErrorPointer> state_;
 };
 
-/// Of a call that returns nothing but whether it went well.
+/// The result of a call that returns nothing.
 using Status = Result<Unit>;
-/// The Status of one that did.
+/// Returns a successful Status.
 inline Status success() {
   return Unit{};
 }
 
-/// What a call returns for which this process has no memory: kOutOfSharedMemory.
+/// Returns the error kOutOfSharedMemory for a call that had no memory in this process.
 Error out_of_memory() noexcept;
 
-/// The result of `act`, or that one where it throws std::bad_alloc.
+/// Returns the result of `act`, or out_of_memory() if it throws std::bad_alloc.
 template <class Act>
 auto or_out_of_memory(Act act) -> decltype(act()) {
   try {

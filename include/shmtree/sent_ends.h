@@ -1,9 +1,11 @@
 /// @file
-/// Ends and queues that a program in Python put into a message: `item["reply"].as<shmtree::Sender>()`.
+/// Opens ends and queues that a Python program has put into a message: `item["reply"].as<shmtree::Sender>()`.
 ///
-/// Each call gives another handle of the end. It counts as on its way until it is first had, as long as its giver lives
-/// and 60 s longer. Errors: kInvalid for another item; kNotFound when nobody has its channel any more, kClosed when it
-/// comes so late that its stream is over. Thread safety: as of Item.
+/// Each call returns a new handle of the end. The end is in transit until the first call, while its sender lives and
+/// for 60 s longer.
+/// Errors: kInvalid for another item, kNotFound if no process has the channel any more, and kClosed if the stream has
+/// ended in the meantime.
+/// Thread safety: that of Item.
 #pragma once
 
 #include "shmtree/item.h"

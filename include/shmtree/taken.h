@@ -1,11 +1,11 @@
 /// @file
-/// Messages that were taken, and come back unless they are acknowledged.
+/// Messages that a receiver has taken. They are redelivered unless acked.
 ///
 ///     shmtree::TakenItem job = receiver.take().value();
 ///     work(job.item());
 ///     job.ack().value();
 ///
-/// Ownership: it keeps the message, and what item() returns a hold on its memory. Thread safety: values.
+/// Ownership: a Taken keeps the message, and the result of item() keeps the memory alive. Thread safety: values.
 #pragma once
 
 #include <cstdint>
@@ -21,32 +21,33 @@ namespace detail {
 struct TakenAccess;
 }
 
-/// A message taken, as an Item or a FlatItem. Unless it is acknowledged it goes back to the channel: at nack(), with
-/// the object, or when the process dies; someone else gets it then, or nobody if it was taken `max_attempts` times: it
-/// is among Receiver::rejected() then, and stays there until it is acknowledged or requeued.
+/// A taken message, as an Item, a FlatItem or a Frame. Unless it is acked, it returns to the channel: by nack(), with
+/// the destructor, or when the process dies. Another receiver gets it then. A message that was taken `max_attempts`
+/// times goes to Receiver::rejected() instead, and stays there until it is acked or requeued.
 template <class T>
 class Taken {
  public:
-  /// What was moved from has no message.
+  /// A moved-from object has no message.
   Taken(Taken&& other) noexcept;
-  /// Gives the message back that it had.
+  /// Returns the previous message of this object to the channel.
   Taken& operator=(Taken&& other) noexcept;
-  /// Gives the message back unless it was settled.
+  /// Returns the message to the channel unless it was acked, nacked or requeued.
   ~Taken();
 
-  /// The message; copies of it outlive this. After nack() and requeue() they show what its next receiver writes there.
+  /// Returns the message. Copies may outlive this object. After nack() and requeue() they show what the next receiver
+  /// writes there.
   const T& item() const noexcept;
-  /// What put() returned for it.
+  /// Returns the ticket that put() returned for the message.
   std::uint64_t ticket() const noexcept;
-  /// How often it was taken, this time included.
+  /// Returns how often the message was taken, including this time.
   std::uint32_t attempts() const noexcept;
-  /// Whether somebody had it before.
+  /// True if the message was taken before.
   bool redelivered() const noexcept { return attempts() > 1; }
-  /// It was dealt with. kInvalid when it was settled before, or in a forked child.
+  /// Reports the message as processed. kInvalid: it was already acked, nacked or requeued, or this is a forked child.
   Status ack();
-  /// Someone else gets it, before all that is queued. Errors as of ack().
+  /// Gives the message to another receiver, before all queued messages. Errors are those of ack().
   Status nack();
-  /// Gives it back as if it had never been taken. Errors as of ack().
+  /// Returns the message to the channel as if it had never been taken. Errors are those of ack().
   Status requeue();
 
  private:
@@ -56,9 +57,9 @@ class Taken {
   std::unique_ptr<State> state_;
 };
 
-/// What Receiver::take() returns.
+/// The result of Receiver::take().
 using TakenItem = Taken<Item>;
-/// What Receiver::take_bytes() returns.
+/// The result of Receiver::take_bytes().
 using TakenBytes = Taken<FlatItem>;
 extern template class Taken<Item>;
 extern template class Taken<FlatItem>;

@@ -1,15 +1,15 @@
 /// @file
-/// What C++ sends: a tree of scalars, strings, arrays, lists and dicts, put together for one message.
+/// Values to send: a tree of scalars, strings, arrays, lists and dicts, put together for one message.
 ///
 ///     shmtree::Dict{{"obs", obs}, {"reward", 1.0}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}
 ///
-/// Ownership: a Value owns its scalars, strings and containers. Arrays are *referred to* where they are (lvalues of
-/// xtensor containers, std::vector, std::span): that memory must stay alive and unchanged until `put` returns. Arrays
-/// given as temporaries, and xtensor expressions, are kept by the Value.
-/// What Python receives: None, bool, int, float, complex, str, bytes, numpy.ndarray, list, tuple, dict with str keys.
-/// Thread safety: values; a Value that several threads read is fine, one that a thread changes is its own.
-/// Errors: building a Value fails only for want of memory (std::bad_alloc). A tree deeper than kMaxDepth and an array
-/// that cannot be are refused by `put` with Code::kInvalid.
+/// Ownership: a Value owns its scalars, strings and containers. It *refers to* arrays that are lvalues (xtensor
+/// containers, std::vector, std::span). Their memory must stay alive and unchanged until `put` returns. The Value keeps
+/// arrays that are temporaries, and the results of xtensor expressions. Python receives None, bool, int, float,
+/// complex, str, bytes, numpy.ndarray, list, tuple, and dict with str keys.
+/// Thread safety: values. Several threads may read a Value; a thread that changes it needs exclusive access.
+/// Errors: making a Value fails only for lack of memory (std::bad_alloc). `put` refuses a tree deeper than kMaxDepth,
+/// and an impossible array, with Code::kInvalid.
 #pragma once
 
 #include <complex>
@@ -35,7 +35,7 @@ class Value;
 class Item;
 struct Entry;
 
-/// The DType of a C++ type; kOther for types that no array can have.
+/// Returns the DType of a C++ type; kOther for types that no array can have.
 template <class T>
 constexpr DType dtype_of() noexcept {
   using U = std::remove_cv_t<T>;
@@ -70,14 +70,14 @@ concept ArrayElement = dtype_of<T>()
 != DType::kOther;
 
 namespace detail {
-/// Makes a CapnpRef of a builder whose root is a T; capnp.h specialises it.
+/// Makes a CapnpRef from a builder with root type T. Specialised in capnp.h.
 template <class T, class Builder>
 struct CapnpOf;
 template <class Builder, class T>
 concept CapnpBuilder = requires(Builder& builder) {
   CapnpOf<T, Builder>::refer(builder);
 };
-/// A number type of the compiler's own, which may or may not satisfy the concepts of the standard library.
+/// A number type specific to the compiler, which may or may not satisfy the concepts of the standard library.
 template <class T>
 concept OtherNumber =
     !std::is_class_v<T> && !std::is_union_v<T> && !std::is_enum_v<T> && !std::is_pointer_v<T> && !std::is_array_v<T> &&
@@ -91,17 +91,17 @@ template <class T>
 concept UnscopedEnum = std::is_enum_v<T> && std::is_convertible_v<T, std::underlying_type_t<T>>;
 }  // namespace detail
 
-/// An array somewhere in memory.
+/// An array in memory of the program.
 struct ArrayRef {
-  const void* data = nullptr;           ///< the first element; not read when there are none
-  DType dtype = DType::kUInt8;          ///< never kOther
-  std::vector<std::int64_t> shape{};    ///< empty: one element, no dimension
-  std::vector<std::int64_t> strides{};  ///< in bytes; empty: C order without gaps
-  bool read_only = false;               ///< the receiver gets a read-only array
-  std::shared_ptr<const void> owner{};  ///< keeps `data` alive with the Value; may be empty
+  const void* data = nullptr;           ///< The first element. Not read if there are none.
+  DType dtype = DType::kUInt8;          ///< Type of the elements, never kOther.
+  std::vector<std::int64_t> shape{};    ///< Empty: one element, no dimensions.
+  std::vector<std::int64_t> strides{};  ///< In bytes. Empty: C order without gaps.
+  bool read_only = false;               ///< The receiver gets a read-only array.
+  std::shared_ptr<const void> owner{};  ///< Keeps `data` alive with the Value. May be empty.
 };
 
-/// `data` with a shape, in C order.
+/// Refers to an array in C order at `data`.
 template <ArrayElement T>
 ArrayRef array_ref(const T* data,
                    std::vector<std::int64_t> shape) {  // NOLINT(performance-unnecessary-value-param): moved
@@ -110,10 +110,10 @@ ArrayRef array_ref(const T* data,
 
 /// Refers to a Cap'n Proto message: its segments and root type. <shmtree/capnp.h> converts builders to it.
 struct CapnpRef {
-  std::uint64_t schema_id = 0;  ///< the 64-bit id of the root's type
+  std::uint64_t schema_id = 0;  ///< The 64-bit id of the root's type.
   std::vector<std::span<const std::byte>>
       segments{};                       ///< 1 to kMaxSegments; each aligned to 8, and a multiple of 8 bytes
-  std::shared_ptr<const void> owner{};  ///< keeps the segments alive with the Value; may be empty
+  std::shared_ptr<const void> owner{};  ///< Keeps the segments alive with the Value. May be empty.
   /// For each segment, the size of the new_array() block that it starts and solely occupies, which is sent without a
   /// copy; or 0. Empty if no segment is in such a block.
   std::vector<std::size_t> lent_bytes{};
@@ -121,17 +121,17 @@ struct CapnpRef {
 
 /// Bytes that arrive as Python's `bytes`, as opposed to an array of uint8.
 struct Bytes {
-  std::string data{};  ///< any bytes
+  std::string data{};  ///< Any bytes.
 };
 
-/// A received Item to be sent on; what a Value of an Item holds (item.h).
+/// A received Item to be forwarded, inside a Value (item.h).
 struct Forward {
-  std::shared_ptr<const Item> item{};  ///< never null
-  bool moved = false;                  ///< it was moved here
+  std::shared_ptr<const Item> item{};  ///< Never null.
+  bool moved = false;                  ///< The Item was moved into the Value.
 };
 
-/// How other types become Values: specialise it with `static Value make(const T&)` or `make(T&&)`. array.h does so for
-/// xtensor.
+/// Converts another type to a Value. Specialise it with `static Value make(const T&)` or `make(T&&)`, as array.h does
+/// for xtensor.
 template <class T>
 struct ValueOf;
 
@@ -143,20 +143,20 @@ concept ConvertibleToValue = requires(T&& value) {
 /// A sequence that arrives as a Python list.
 class List {
  public:
-  /// No items.
+  /// Makes an empty list.
   List() = default;
-  /// These.
+  /// Makes a list of these items.
   List(std::initializer_list<Value> items);
   /// The same.
   explicit List(std::vector<Value> items) noexcept;
 
-  /// Adds one behind the others.
+  /// Appends an item.
   void push_back(Value item);
-  /// Memory for as many in all.
+  /// Reserves memory for `count` items in total.
   void reserve(std::size_t count);
-  /// How many.
+  /// Returns the number of items.
   std::size_t size() const noexcept;
-  /// In order; valid until the list changes or goes.
+  /// Returns the items in order. Valid until the list changes or is destroyed.
   const std::vector<Value>& items() const noexcept { return items_; }
 
  private:
@@ -166,51 +166,50 @@ class List {
 /// A sequence that arrives as a Python tuple.
 class Tuple {
  public:
-  /// No items.
+  /// Makes an empty tuple.
   Tuple() = default;
-  /// These.
+  /// Makes a tuple of these items.
   Tuple(std::initializer_list<Value> items);
   /// The same.
   explicit Tuple(std::vector<Value> items) noexcept;
 
-  /// How many.
+  /// Returns the number of items.
   std::size_t size() const noexcept;
-  /// In order; valid as long as this.
+  /// Returns the items in order. Valid while the tuple exists.
   const std::vector<Value>& items() const noexcept { return items_; }
 
  private:
   std::vector<Value> items_;
 };
 
-/// Values under str keys, in the order in which they were put in. Keys are UTF-8, as every std::string is: `put`
-/// refuses others with Code::kInvalid, since a str of Python cannot be them. Bytes go as Bytes.
+/// Values with str keys, in the order of insertion. Keys must be UTF-8, like every std::string here. `put` refuses
+/// others with Code::kInvalid, because a Python str cannot hold them. Use Bytes for bytes.
 class Dict {
  public:
-  /// Defined where Entry is complete.
-  /// No entries.
+  /// Makes an empty dict. Defined where Entry is complete, like the functions below.
   Dict() noexcept;
-  /// The same entries.
+  /// Copies the entries.
   Dict(const Dict& other);
-  /// What was moved from has none.
+  /// A moved-from dict is empty.
   Dict(Dict&& other) noexcept;
-  /// The same entries.
+  /// Copies the entries.
   Dict& operator=(const Dict& other);
-  /// What was moved from has none.
+  /// A moved-from dict is empty.
   Dict& operator=(Dict&& other) noexcept;
-  /// Lets go of what it keeps.
+  /// Destroys the entries.
   ~Dict();
-  /// Of entries with the same key the last one wins, in the place of the first.
+  /// Makes a dict of these entries. For a key that occurs twice, the last value is used at the first position.
   Dict(std::initializer_list<Entry> entries);
 
-  /// Looks for the key among those that are there: takes time proportional to size().
+  /// Sets the value of a key. Looks for the key first, in time proportional to size().
   void set(std::string key, Value value);
-  /// For a key that is not there yet, which is the caller's promise: constant time.
+  /// Adds a key that the dict does not have, as the caller ensures, in constant time.
   void add(std::string key, Value value);
-  /// Memory for as many in all.
+  /// Reserves memory for `count` entries in total.
   void reserve(std::size_t count);
-  /// How many.
+  /// Returns the number of entries.
   std::size_t size() const noexcept;
-  /// In order; valid until the dict changes or goes.
+  /// Returns the entries in order. Valid until the dict changes or is destroyed.
   const std::vector<Entry>& entries() const noexcept { return entries_; }
 
  private:
@@ -219,10 +218,10 @@ class Dict {
   std::vector<Entry> entries_;
 };
 
-/// Anything that can be sent. Most things become one by themselves; docs/cpp.md has the table.
+/// Any value that can be sent. Most types convert implicitly; see the table in docs/cpp.md.
 class Value {
  public:
-  /// What it may be.
+  /// The types that a Value can hold.
   using Variant = std::variant<std::monostate, bool, std::int64_t, std::uint64_t, double, std::complex<double>,
                                std::string, Bytes, ArrayRef, List, Tuple, Dict, Forward, CapnpRef>;
 
@@ -266,7 +265,7 @@ class Value {
   Value(std::string text) noexcept : variant_(std::move(text)) {}
   /// Bytes.
   Value(Bytes bytes) noexcept : variant_(std::move(bytes)) {}
-  /// An array: its memory is the caller's until put() has returned, unless it has an owner.
+  /// An array. Its memory belongs to the caller until put() has returned, unless it has an owner.
   Value(ArrayRef array) noexcept : variant_(std::move(array)) {}
   /// A list.
   Value(List list) noexcept : variant_(std::move(list)) {}
@@ -274,18 +273,18 @@ class Value {
   Value(Tuple tuple) noexcept : variant_(std::move(tuple)) {}
   /// A dict.
   Value(Dict dict) noexcept : variant_(std::move(dict)) {}
-  /// A Cap'n Proto message: its memory is the caller's until put() has returned, unless it has an owner.
+  /// A Cap'n Proto message. Its memory belongs to the caller until put() has returned, unless it has an owner.
   Value(CapnpRef message) noexcept : variant_(std::move(message)) {}
-  /// A received Item, to be sent on.
+  /// A received Item to be forwarded.
   Value(Forward forward) noexcept : variant_(std::move(forward)) {}
 
-  /// What a ValueOf makes a Value.
+  /// The result of a ValueOf.
   template <class T>
   // NOLINTNEXTLINE(bugprone-forwarding-reference-overload): the constraint excludes Value
   requires(!std::same_as<std::remove_cvref_t<T>, Value> && ConvertibleToValue<T>) Value(T&& other)
       : Value(ValueOf<std::remove_cvref_t<T>>::make(std::forward<T>(other))) {}
 
-  /// What it is.
+  /// Returns the content.
   const Variant& variant() const noexcept { return variant_; }
 
  private:
@@ -302,20 +301,20 @@ class Value {
 };
 
 namespace detail {
-/// The body of put<T>() and publish<T>(): calls `put` with the Value of a builder's message.
+/// Body of put<T>() and publish<T>(): calls `put` with the Value of a builder's message.
 template <class T, class Builder, class Put>
 auto put_capnp(Builder& builder, Put put) {
   return or_out_of_memory([&] { return put(Value(CapnpOf<T, Builder>::refer(builder))); });
 }
 }  // namespace detail
 
-/// Of a Dict.
+/// An entry of a Dict.
 struct Entry {
   std::string key;  ///< UTF-8
-  Value value;      ///< what stands under it
+  Value value;      ///< The value of the key.
 };
 
-/// One-dimensional arrays of the standard library: a vector that stays where it is is referred to, a temporary is kept.
+/// Converts one-dimensional arrays of the standard library. An lvalue is referred to, a temporary is kept.
 template <ArrayElement T, class Allocator>
 requires(!std::same_as<T, bool>) struct ValueOf<std::vector<T, Allocator>> {
   using Vector = std::vector<T, Allocator>;
