@@ -13,16 +13,16 @@ using namespace platform;
 void Acks::note_sent(std::uint64_t first, std::uint64_t count) noexcept {
   const Identity me = control_.arena.current_identity();
   const std::lock_guard guard(mutex_);
-  if (sent_by_ != me) {  // a forked child: its parent's messages are not its own
+  if (sent_by_ != me) {  // a forked child does not own its parent's messages
     sent_.clear();
     sent_end_ = 0;
     sent_by_ = me;
   }
   const std::uint64_t end = first + count;
-  sent_end_ = std::max(sent_end_, end);  // threads come here in any order
+  sent_end_ = std::max(sent_end_, end);  // threads get here in any order
   if (!sent_.empty() && sent_.back().end == first) {
     sent_.back().end = end;
-    // One range for a lone sender, so that nothing grows: what was received long ago is cut off now and then.
+    // A single sender has one range, so the list does not grow. Ranges of received messages are removed below.
     return;
   }
   const std::uint64_t head = load_acquire(control_.shared.head);
@@ -30,8 +30,9 @@ void Acks::note_sent(std::uint64_t first, std::uint64_t count) noexcept {
   try {
     sent_.push_back(Range{first, end});
   } catch (const std::bad_alloc&) {
-    // The messages are put, which nothing may spoil. pending() counts those of others between as well, or, with no
-    // range before, none of these; sent_end_ is what is waited for.
+    // The messages are in the channel already, so this must not fail. pending() becomes inexact: it also counts
+    // messages of other senders between the ranges. If there is no range, it counts none of these. wait() uses
+    // sent_end_ and stays correct.
     if (!sent_.empty() && first >= sent_.back().first) sent_.back().end = end;
   }
 }

@@ -1,6 +1,6 @@
-// Acknowledgements: a message is acknowledged once it was received and is in no delivery record, or in one of those
-// that were given up: nobody would ever acknowledge it, and its sender is not to wait for ever. What a process has put
-// it notes for itself, so nothing shared has to be kept, or repaired, for it.
+// Acknowledgements. A message counts as acked once it was received and no record holds it as unacked. A rejected
+// message counts as acked, since no process would ever ack it and its sender would wait forever. Each process keeps the
+// tickets of its own messages in private memory, so recovery has nothing to repair.
 //
 // Thread safety: any thread.
 #pragma once
@@ -18,12 +18,13 @@ class Acks {
   Acks(const Control& control, const Records& records, const Ends& ends)
       : control_(control), records_(records), ends_(ends) {}
 
-  // This process has put `count` messages, the first of them with that ticket.
+  // Records that this process has put `count` messages, and that `first` is the ticket of the first one.
   void note_sent(std::uint64_t first, std::uint64_t count) noexcept;
-  // Tickets of this process that were not received yet, or taken and not acknowledged. Without a lock: exact when
-  // nothing is received meanwhile, else as it was at some instant or nearly so.
+  // Returns the number of this process's messages that were not received yet, or are unacked. Takes no lock on the
+  // channel: the number is exact if nothing is received meanwhile, and otherwise at most slightly off.
   std::uint64_t pending();
-  // kTimeout; kPeerDied or kClosed when nobody is left to receive. `ticket`: that message, else all of this process's.
+  // Waits until the message `ticket` is acked, or without a ticket all messages of this process. kTimeout; kPeerDied or
+  // kClosed if no receiver is left.
   Status wait(std::optional<std::uint64_t> ticket, const WaitContext& wait);
 
  private:
@@ -34,12 +35,12 @@ class Acks {
   const Control control_;
   const Records& records_;
   const Ends& ends_;
-  platform::ForkSafeMutex mutex_;  // all below
+  platform::ForkSafeMutex mutex_;  // guards the members below
   struct Range {
     std::uint64_t first, end;
   };
-  std::deque<Range> sent_;      // tickets of this process, oldest first; those below head are dropped when looked at
-  std::uint64_t sent_end_ = 0;  // past the last of them
+  std::deque<Range> sent_;      // tickets of this process, oldest first; those below head are removed later
+  std::uint64_t sent_end_ = 0;  // past the last ticket
   Identity sent_by_ = memory::kNobody;
 };
 

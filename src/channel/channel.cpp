@@ -16,7 +16,7 @@ using memory::BlockKind;
 
 namespace {
 
-constexpr std::uint32_t kMostDropped = 64;  // channels that nobody has, when one more is made
+constexpr std::uint32_t kMostDropped = 64;  // abandoned channels that trigger a reconcile when a channel is created
 
 Error no_channel(const std::string& why) {
   return Error{Code::kIncompatible, "this block is no channel: " + why};
@@ -53,7 +53,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
                                      std::to_string(kMostCapacity) + ", or 0 for no limit"};
   }
   memory::sweep_transfers();
-  // Where nobody ever waits, nothing else has those reclaimed that were dropped.
+  // If no call ever waits, only this reconcile frees abandoned channels.
   if (load_relaxed(arena->header().abandoned_channels) >= kMostDropped && arena->participants().check(0)) {
     Status repaired = arena->reconcile(wait);
     if (!repaired) return std::move(repaired).error();
@@ -85,12 +85,13 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->maker = options.is_pipe ? arena->current_identity() : memory::kNobody;
   store_relaxed(header->head_segment, memory::pack(ring->ref()));
   store_relaxed(header->tail_segment, memory::pack(ring->ref()));
-  // The channel is known before its ring leaves its writer: a kill in between leaves no ring that nothing leads to.
+  // The channel's block is held before its ring is published. So if the process dies in between, recovery frees the
+  // ring.
   auto lease = arena->hold_new(std::move(*control));
   if (!lease) return std::move(lease).error();
   ring->publish();
   std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease), slot_bytes));
-  return channels().insert(channel, [](const Channel&) { return false; });  // nobody knows its block yet
+  return channels().insert(channel, [](const Channel&) { return false; });  // no other thread knows its block yet
 }
 
 Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, BlockRef block, const WaitContext& wait) {

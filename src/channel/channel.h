@@ -1,33 +1,34 @@
-// A channel: messages from any number of senders to any number of receivers, in the order of each sender, each
-// delivered once. Moves inline bytes and block numbers; what is in them is not its business. A facade of its parts,
-// each of which looks only at those before it:
+// A channel: messages from any number of senders to any number of receivers. Each message is delivered once, and the
+// messages of one sender stay in order. A channel moves inline bytes and block numbers, and does not interpret them.
+// This class is a facade of the following parts, each of which uses only the parts before it:
 //
-//   Control     the control block, and the arena that it lies in        control.h
-//   TapNotes    what puts leave for who looks on                        tap_notes.h
-//   RingTail    where messages are put: room, slots, segments           ring.h
-//   RingHead    where they are received                                 ring.h
-//   Records     of messages taken and not yet acknowledged              records.h
-//   Unreturned  what this process could not give back                   message.h
-//   Ends        who takes part in an end, and when a stream has ended   ends.h
-//   Deadlock    the proof that a call waits for ever                    deadlock.h
+//   Control     control block and arena                                  control.h
+//   TapNotes    notes that puts leave for a tap                          tap_notes.h
+//   RingTail    end of the ring where messages are put                   ring.h
+//   RingHead    end of the ring where messages are received              ring.h
+//   Records     delivery records of unacked messages                     records.h
+//   Unreturned  messages that this process could not return              message.h
+//   Ends        attached processes, and the end of the stream            ends.h
+//   Deadlock    proof that a call would block forever                    deadlock.h
 //   wait_for_peers()  blocks while a process is attached to the other end   peer_wait.h
-//   WakeHub     by which a process is told of any number of ends        wake_hub.h
-//   Watchers    who waits, and how they are told                        watchers.h
-//   ClaimHooks  hides a message that a woken thread is about to receive claim.h
-//   Returns     what was received and is given back                     returns.h
-//   Membership  what this process has of the ends                       membership.h
-//   Acks        what became of the messages that this process has put   acks.h
-//   Receiving   getting                                                 receiving.h
-//   Sending     putting                                                 sending.h
-//   Deliveries  taking, and what was given up                           deliveries.h
-//   Tasks       what a queue has besides                                tasks.h
-//   Tap         looking on                                              tap.h
+//   WakeHub     one descriptor that wakes a process for many ends        wake_hub.h
+//   Watchers    waiting threads and processes, and their wake-up         watchers.h
+//   ClaimHooks  hides a message that a woken thread is about to receive  claim.h
+//   Returns     returns received messages to the channel                 returns.h
+//   Membership  objects of the ends in this process                      membership.h
+//   Acks        acknowledgement of messages that this process has put    acks.h
+//   Receiving   get                                                      receiving.h
+//   Sending     put                                                      sending.h
+//   Deliveries  take, and rejected messages                              deliveries.h
+//   Tasks       queues: task counts, shutdown, reservation               tasks.h
+//   Tap         observes messages without receiving them                 tap.h
 //
-// Thread safety: every method may be called from any thread and, since the state is shared, from any process that has
-// the channel. A process has at most one Channel object per channel (channels() in recovery.h).
+// Thread safety: any thread may call every method. Since the state is shared, so may any process that has opened the
+// channel. A process has at most one Channel object per channel (channels() in recovery.h).
 //
-// Deaths: a message is in the channel from the store of `tail` on and survives its sender. A receiver killed between
-// `head` and its caller takes at most that message with it (with take() not even that one).
+// Deaths: the store of `tail` puts a message into the channel, and it survives its sender from then on. A receiver that
+// dies between the store of `head` and the return to its caller loses at most that one message; with take() it loses
+// none.
 #pragma once
 
 #include "channel/deliveries.h"
@@ -38,30 +39,31 @@
 namespace shmtree::channel {
 
 struct ChannelOptions {
-  std::uint64_t capacity = 8;   // messages put and not yet received; 0 is unlimited
-  std::uint64_t max_bytes = 0;  // bytes queued; 0 is no limit but the arena's
+  std::uint64_t capacity = 8;   // In messages that were put and not yet received; 0: no limit.
+  std::uint64_t max_bytes = 0;  // Of queued messages; 0: no limit except the arena's.
   Ending ending = Ending::kRaise;
   bool allow_pickle = true;
-  std::uint64_t max_unsettled = 0;  // messages taken and not settled, in all processes; 0 is no limit
-  std::uint64_t max_attempts = 0;   // to have a message taken and acknowledged, then it is rejected; 0 is no limit
-  bool keep_open = false;           // receivers wait for senders to come when none is left
-  bool drop_oldest = false;         // a put that finds no room drops the oldest messages instead of waiting
-  bool portable = false;            // nothing may be put that means something on this machine only
-  bool is_named = false;            // other processes may open it by a name
-  bool is_pipe = false;             // whoever makes it takes part in both ends as long as it has them
+  std::uint64_t max_unsettled = 0;  // Maximum number of unacked messages, over all processes; 0: no limit.
+  std::uint64_t max_attempts = 0;   // Takes of a message before it is rejected; 0: no limit.
+  bool keep_open = false;           // Receivers wait for new senders when none is left.
+  bool drop_oldest = false;         // A put that finds no space drops the oldest messages instead of waiting.
+  bool portable = false;            // No message may contain references that are valid on this machine only.
+  bool is_named = false;            // Other processes may open it by name.
+  bool is_pipe = false;             // Its creator stays attached to both ends as long as it owns them.
 };
 
 struct ChannelStats {
   std::uint64_t put, received, queued, queued_bytes, taken, returned, rejected, unfinished, capacity, max_bytes,
       max_unsettled, max_attempts, senders, receivers, senders_counting, receivers_counting, senders_on_their_way,
       receivers_on_their_way, dropped;
-  std::vector<int> senders_unused, receivers_unused;  // the processes that count, and have not used their end
+  std::vector<int> senders_unused, receivers_unused;  // pids of attached processes that have not used their end
 };
 
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
   static Result<std::shared_ptr<Channel>> create(std::shared_ptr<Arena> arena, const ChannelOptions& options);
-  // The channel that a handle names, which may be gone (Code::kNotFound) or not one (Code::kIncompatible).
+  // Opens the channel that a handle names. kNotFound if it no longer exists, kIncompatible if the block is not a
+  // channel.
   static Result<std::shared_ptr<Channel>> open(std::shared_ptr<Arena> arena, BlockRef block, const WaitContext& wait);
   ~Channel();
 
@@ -71,21 +73,21 @@ class Channel : public std::enable_shared_from_this<Channel> {
   std::uint64_t inline_bytes() const noexcept { return parts_.control.inline_bytes(); }
   bool allows_pickle() const noexcept { return parts_.control.shared.allow_pickle != 0; }
   bool is_portable() const noexcept { return parts_.control.is_portable(); }
-  // Whether no message was ever put that is not portable.
+  // True if every message that was ever put is portable.
   bool was_always_portable() const noexcept { return parts_.control.was_always_portable(); }
-  // Whether somebody waits for messages, or watches a descriptor for them. May be true for a while longer.
+  // True if a process waits for messages, or watches a descriptor for them. May stay true for a while after that.
   bool is_awaited() const noexcept { return parts_.watchers.is_awaited(); }
-  // For those who look again and again instead: somebody found no message. When that was last said, by the monotonic
+  // Records that a process that polls found no message, and returns the time of the last such record, by the monotonic
   // clock; 0: never.
   void note_asked() noexcept { platform::store_relaxed(parts_.control.shared.asked_ns, platform::monotonic_ns()); }
   std::int64_t asked_ns() const noexcept { return platform::load_relaxed(parts_.control.shared.asked_ns); }
-  // From now on; what is there, or is being put, may be otherwise yet.
+  // Requires messages to be portable from now on. Messages that are queued, or are being put, may not be.
   void require_portable() noexcept;
-  // From now on other processes may open it at any time, as by the text of a handle.
+  // Records that other processes may open the channel at any time from now on, for example by the text of a handle.
   void note_named() noexcept;
-  // How many messages puts have dropped.
+  // Returns the number of messages that puts have dropped.
   std::uint64_t dropped() const noexcept { return platform::load_acquire(parts_.control.shared.dropped); }
-  // kInvalid, with the values of both, unless it was made with these.
+  // Returns kInvalid, with both values, if the channel was created with other options.
   Status check_options(const ChannelOptions& options) const;
   Ending ending() const noexcept { return parts_.control.ending(); }
 
@@ -103,25 +105,26 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Result<std::vector<Delivery>> inherited(const WaitContext& wait) { return deliveries_.inherited(deliveries(), wait); }
   Status leave_to_heir() { return deliveries_.leave_to_heir(); }
   Status become_heir() { return deliveries_.become_heir(); }
-  // Tickets that were taken, or given back, and not settled, in any order. May throw std::bad_alloc.
+  // Returns the tickets of messages that were taken or returned, and not settled, in any order. May throw
+  // std::bad_alloc.
   std::vector<std::uint64_t> unsettled() const { return parts_.records.unsettled_tickets(); }
-  // Looks on from now on, as nobody else does at the time.
+  // Opens the channel's only tap, which sees messages that are put from now on.
   Result<std::shared_ptr<Tap>> tap(Tap::Wants wants, const WaitContext& wait) {
     return Tap::open(parts_, shared_from_this(), wants, wait);
   }
   std::uint64_t size() const noexcept { return parts_.watchers.size(); }
   bool ready() const noexcept { return parts_.watchers.ready(); }
   ChannelStats stats();  // may throw std::bad_alloc
-  // Puts of this process are counted from now on; how many were, by whomever (RingTail::count_puts).
+  // Starts to count puts of this process; counted() is the number over all processes that count (RingTail::count_puts).
   void count_puts() noexcept { parts_.tail.count_puts(); }
   std::uint64_t counted() const noexcept { return RingTail::counted(parts_.control.shared); }
-  // How many messages went through that end so far.
+  // Returns the number of messages that have passed through that end so far.
   std::uint64_t passed(End end) const noexcept {
     const ChannelHeader& shared = parts_.control.shared;
     return platform::load_relaxed(end == End::kSending ? shared.tail : shared.head);
   }
 
-  // Ends this process's part in all of its channels: it is about to exit normally.
+  // Detaches this process from all of its channels, when it is about to exit normally.
   static void leave_all() noexcept;
 
  private:

@@ -1,11 +1,11 @@
-// A message that a woken thread is about to receive.
+// Hides a message that a woken thread is about to receive.
 //
 // Before such a thread receives, it may have to wait for its interpreter (the GIL). Meanwhile the message is in the
-// channel, and would keep the process's descriptor readable: a thread that polls the descriptor would find it
-// ready repeatedly, and hold the GIL that the first thread needs. So the thread claims a message
-// before it waits for the interpreter. The descriptor is readable only for messages that no thread has claimed.
+// channel, and would keep the process's descriptor readable. A thread that polls the descriptor would find it ready
+// repeatedly, and hold the GIL that the first thread needs. So the woken thread claims a message before it waits for
+// the interpreter. The descriptor is readable only for messages that no thread has claimed.
 //
-// A claim moves nothing: if its thread never comes back, as at the exit of an interpreter, the message is still in the
+// A claim moves nothing. If its thread never returns, as at the exit of an interpreter, the message is still in the
 // channel.
 //
 // Thread safety: none; one object for each call that receives.
@@ -15,8 +15,9 @@
 
 namespace shmtree::channel {
 
-// The hooks of such a call. Claims at the end of a block, if there is a message, and the process has the descriptor.
-// The claim ends with the call, before the thread blocks again, and before code of the program runs, which may poll.
+// The wait hooks of a call that receives. They claim when a block ends, if there is a message and the process has a
+// descriptor. The claim ends with the call, before the thread blocks again, or before code of the program runs, which
+// may poll.
 class ClaimHooks final : public platform::WaitHooks {
  public:
   ClaimHooks(Watchers& watchers, platform::WaitHooks* hooks) noexcept : watchers_(watchers), hooks_(hooks) {}

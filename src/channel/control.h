@@ -1,5 +1,5 @@
-// What all parts of a channel work on: its control block, in the arena that it lies in, and the blocks that it leads to
-// by the words that name them: chains of records, and segments.
+// The state that all parts of a channel share: the control block, its arena, and the chains of records and segments
+// that words of the control block name.
 #pragma once
 
 #include "channel/layout.h"
@@ -23,9 +23,9 @@ struct Control {
   Arena& arena;
   ChannelHeader& shared;
   const BlockRef block;
-  const std::uint64_t slot_bytes;  // as it was checked
+  const std::uint64_t slot_bytes;  // checked
 
-  // The longest frame that needs no block.
+  // Returns the size of the longest frame that needs no block.
   std::uint64_t inline_bytes() const noexcept { return channel::inline_bytes(slot_bytes); }
   Ending ending() const noexcept { return static_cast<Ending>(shared.ending); }
   bool is_queue() const noexcept { return ending() == Ending::kNever; }
@@ -37,26 +37,27 @@ struct Control {
   Shutdown shutdown() const noexcept { return static_cast<Shutdown>(platform::load_acquire(shared.shutdown)); }
   bool is_shut_down() const noexcept { return shutdown() != Shutdown::kNot; }
   bool is_discarded() const noexcept { return shutdown() == Shutdown::kDiscarded; }
-  // Of a pipe: who made it, and whether that participant did.
+  // The participant that created a pipe, and whether `slot` is that participant.
   Identity maker() const noexcept { return platform::load_once(shared.maker); }
   bool is_maker(std::uint32_t slot) const noexcept {
     const Identity who = maker();
     return who != memory::kNobody && memory::slot_of(who) == slot &&
            memory::generation_of(who) == platform::load_acquire(arena.participants().slot(slot).generation);
   }
-  // For another participant than this process.
+  // True if the end is reserved for another participant than this process.
   bool is_reserved(End end) const noexcept {
     const Identity by = platform::load_relaxed(shared.reserved[end]);
     return by != memory::kNobody && by != arena.current_identity();
   }
-  // What a thread that sleeps says of it; at that end the time is counted.
+  // Returns what a sleeping thread publishes about its sleep. The time counts for that end.
   memory::SleepReason sleep_at(End end, memory::WaitFor what) const noexcept {
     return {arena.participants(), what, memory::pack(block), &shared.slept[end]};
   }
   memory::SleepReason sleep_for(memory::WaitFor what) const noexcept {
     return {arena.participants(), what, memory::pack(block)};
   }
-  // What a message of that frame counts with: all blocks that it refers to as well, whoever else refers to them.
+  // Returns the bytes that a message counts with: its frame, and every block that it refers to, even if other messages
+  // refer to the same blocks.
   std::uint64_t counted_bytes(std::uint64_t frame_bytes, BlockRef in) const noexcept {
     return frame_bytes + arena.blocks().referred_bytes(in);
   }
@@ -65,7 +66,7 @@ struct Control {
     return packed == 0 ? bytes : counted_bytes(bytes, memory::unpack(packed));
   }
   // Returns the bytes that can be received. 0 if more went out than came in: receivers may have advanced `bytes_out`
-  // since this thread read `bytes_in`, and either word may be damaged.
+  // since this thread read `bytes_in`. Either word may also be damaged.
   std::uint64_t queued_bytes() const noexcept {
     const std::uint64_t in = platform::load_acquire(shared.bytes_in), out = platform::load_acquire(shared.bytes_out);
     return in > out ? in - out : 0;
@@ -75,13 +76,13 @@ struct Control {
 inline Error shut_down_error() {
   return Error{Code::kShutDown, "the queue was shut down"};
 }
-// A lock, or memory, that was not to be had in time is a channel that stayed full, or that gave nothing.
+// Converts a timeout for a lock or for memory to `late`: kFull for a put, kEmpty for a get.
 inline Error in_time(Error error, Code late) {
   if (error.code == Code::kTimeout || error.code == Code::kFull) error.code = late;
   return error;
 }
 
-// The segment that a word of shared memory names; none when there cannot be one.
+// Returns the segment that a word of shared memory names. Null if there can be none.
 inline Segment segment_at(const Control& control, std::uint64_t packed) noexcept {
   const memory::BlockTable& blocks = control.arena.blocks();
   const BlockRef ref = memory::unpack(packed);
@@ -89,7 +90,7 @@ inline Segment segment_at(const Control& control, std::uint64_t packed) noexcept
   return checked_segment(blocks.address(ref.id), blocks.room_of(ref.id), control.slot_bytes);
 }
 
-// The segment last asked for, since it seldom changes. Used only under the lock of one side.
+// Caches the last segment that was looked up, since it seldom changes. Use it only under the lock of one side.
 class KnownSegment {
  public:
   const Segment& at(const Control& control, std::uint64_t packed) noexcept {
@@ -97,7 +98,7 @@ class KnownSegment {
       packed_ = packed;
       segment_ = segment_at(control, packed);
     }
-    if (!segment_) packed_ = 0;  // it may be mapped by the next time
+    if (!segment_) packed_ = 0;  // may be mapped by the next call
     return segment_;
   }
   const Segment& last() const noexcept { return segment_; }

@@ -15,18 +15,18 @@ using memory::WaitFor;
 
 namespace {
 
-// Whether those who wait at that end of a channel could be told that nobody is left at the other one.
+// True if a call that waits for `peers` could get the end of the stream.
 bool may_end(const Control& control, const Ends& ends, End peers) noexcept {
   return ends.can_end(peers) && !control.is_named() &&
          !(control.ending() == Ending::kWait && ends.anyone_killed(peers));
 }
 
-// A channel by its block alone, since this process need not have it.
+// A channel that is known by its block alone, since this process may not have opened it.
 struct Seen {
   Seen(Arena& arena, ChannelHeader& shared, BlockRef block)
       : control{arena, shared, block, load_once(shared.slot_bytes)}, records(control) {}
 
-  // In `found`, if there is one at that block.
+  // Sets `found` if the block is a channel.
   static void look(Arena& arena, std::uint64_t packed, std::optional<Seen>& found) {
     const BlockRef ref = memory::unpack(packed);
     if (packed == 0 || !arena.blocks().is_current(ref)) return;
@@ -51,14 +51,14 @@ struct Seen {
   const Ends ends{control, records};
 };
 
-// One walk.
+// One walk over the processes.
 class Walk {
  public:
-  // `threads`: that this process has.
+  // `threads` is the number of threads of this process.
   Walk(Arena& arena, Identity me, std::uint32_t threads) : arena_(arena), me_(me), threads_(threads) {}
 
-  // Whether nobody is found who could end the call of this process that waits for those at `peers`, or one of the calls
-  // that those wait in.
+  // Returns true if no process was found that could end this call, which waits for `peers`, or one of the calls that
+  // those processes wait in.
   bool finds_no_way_out(const Ends& ends, End peers) {
     if (!add_peers(ends, peers)) return false;
     add(memory::slot_of(me_));
@@ -83,11 +83,11 @@ class Walk {
     return ends.all_who_may_use(peers, [this](std::uint32_t slot) { return add(slot), true; });
   }
 
-  // This thread is awake, and counts as one that waits.
+  // True if every thread of the process is blocked indefinitely. The calling thread is awake, and counts as blocked.
   bool waits_for_ever(std::uint32_t slot) {
     const Participant& participant = arena_.participants().slot(slot);
     const Identity who = memory::make_identity(slot, load_acquire(participant.generation));
-    if (who != me_ && !arena_.participants().is_alive(who)) return false;  // others are about to be told
+    if (who != me_ && !arena_.participants().is_alive(who)) return false;  // its death is about to be reported
     std::uint32_t threads = who == me_ ? 1 : 0;
     for (std::uint32_t i = 0; i < memory::kMostWaits; ++i) {
       const memory::Wait& wait = participant.waits[i];
@@ -110,7 +110,7 @@ class Walk {
       return false;
     const End peers = what == WaitFor::kMessage ? End::kSending : End::kReceiving;
     const Ends::Uses uses = seen->ends.uses(peers);
-    // It is about to be told so.
+    // The call is about to return an error by itself.
     if (!uses.anyone || seen->control.is_shut_down() || seen->ends.has_deaths_to_tell(peers)) return false;
     if (!uses.used && may_end(seen->control, seen->ends, peers)) {
       const Deadlock::Rank rank{uses.given, load_once(seen->control.shared.made_ns)};
@@ -123,9 +123,9 @@ class Walk {
   const Identity me_;
   const std::uint32_t threads_;
   std::bitset<memory::kMaxParticipants> met_{};
-  std::vector<std::uint32_t> waiting_{};  // slots to be looked at
+  std::vector<std::uint32_t> waiting_{};  // slots to visit
   std::vector<Deadlock::Call> calls_{};
-  std::optional<Deadlock::Rank> first_{};  // of the calls that may end, but this one
+  std::optional<Deadlock::Rank> first_{};  // lowest rank of the other calls that may end
 };
 
 }  // namespace

@@ -23,14 +23,14 @@ Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitCo
   return delivery;
 }
 
-// Whoever waits looks for the dead. Where the channel is never empty nobody waits, and what they had taken is to come
-// back all the same.
+// Waiting calls detect deaths. If the channel is never empty no call waits, but messages of dead takers must still be
+// returned.
 void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
   if (load_relaxed(parts_.control.shared.taken) == 0) return;
-  memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs, wait.hooks);  // the next take looks again
+  memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs, wait.hooks);  // the next take checks again
 }
 
-// Whether a message was there to be taken.
+// Returns true if it took a message.
 Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitContext& wait) {
   for (;;) {
     if (parts_.unreturned.count() != 0) [[unlikely]] {
@@ -41,20 +41,20 @@ Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitCon
     Status tried = try_take(me, delivery, wait);
     if (!tried) return std::move(tried).error();
     if (delivery.record_ != nullptr) return true;
-    auto again = parts_.control.arena.identity();  // its waits may have run code that forks; a child may have none
+    auto again = parts_.control.arena.identity();  // waits may run code that forks, and a child may have no identity
     if (!again) return std::move(again).error();
     me = *again;
   }
 }
 
-// Takes the message that there seems to be, unless this is no longer `me`. If it does not, there may be one by now:
-// what was in the way was waited for, or made.
+// Tries to take a message, unless this process is no longer `me`. If it takes none, the caller tries again: the
+// obstacle was waited for, or the missing record was added.
 Status Deliveries::try_take(Identity me, Delivery& delivery, const WaitContext& wait) {
   Status done = parts_.control.arena.lock(parts_.control.shared.receivers_lock, wait);
   if (!done) return in_time(std::move(done).error(), Code::kEmpty);
   Receipt receipt;
   const Receiving::Access access = receiving_.access();
-  const bool is_me = parts_.control.arena.current_identity() == me;  // a child that was forked in the wait is another
+  const bool is_me = parts_.control.arena.current_identity() == me;  // false in a child that was forked during the wait
   const bool may_take = access == Receiving::Access::kFree && is_me;
   const Took took = may_take ? take_locked(me, delivery, receipt) : Took::kNone;
   parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
@@ -67,10 +67,10 @@ Status Deliveries::try_take(Identity me, Delivery& delivery, const WaitContext& 
   return done ? std::move(done) : in_time(std::move(done).error(), Code::kEmpty);
 }
 
-// Until one of those taken is settled. It is for the receivers to do, so no end of the stream is told of here: there
-// are messages.
+// Waits until one of the taken messages is settled. Only receivers can settle one, and there are messages, so the end
+// of the stream is not reported here.
 Status Deliveries::wait_until_settled(const WaitContext& wait) {
-  parts_.watchers.leave_messages_to_others();  // what woke this one may be of use to one who gets
+  parts_.watchers.leave_messages_to_others();  // another receiver may use what woke this call
   const auto is_ready = [this] {
     return !parts_.records.has_too_many_taken() || !parts_.watchers.can_receive() ||
            receiving_.access() == Receiving::Access::kShutDown;
@@ -86,8 +86,8 @@ Status Deliveries::wait_until_settled(const WaitContext& wait) {
                                  std::to_string(parts_.watchers.size()) + " more can be received"};
 }
 
-// A slot may be written while it is read: what is copied with it goes by one look at its size. The words go one by one,
-// for who looks for acknowledgements reads those of a record without the lock.
+// Another process may write the slot meanwhile, so its size is read once. Words are copied one by one, since threads
+// that check for acks read those of a record without the lock.
 void Deliveries::copy_slot(RingSlot& to, const RingSlot& from) const noexcept {
   const std::uint64_t block = load_once(from.block), bytes = load_once(from.bytes);
   store_once(to.ticket, load_once(from.ticket));
@@ -97,7 +97,7 @@ void Deliveries::copy_slot(RingSlot& to, const RingSlot& from) const noexcept {
   if (block == 0) std::memcpy(to.inline_data(), from.inline_data(), std::min(bytes, parts_.control.inline_bytes()));
 }
 
-// The record, whose message is held, is the delivery's from now on.
+// Assigns the record, and its pinned message, to the delivery.
 void Deliveries::hand_out(Record& record, std::uint64_t word, Delivery& delivery) noexcept {
   delivery.record_ = &record;
   delivery.word_ = word;
@@ -133,7 +133,8 @@ Deliveries::Took Deliveries::take_from_ring(Identity me, Delivery& delivery, Rec
   return Took::kOne;
 }
 
-// Under the receivers' lock: some of those, as many as `found` has memory for. Whether there may be more.
+// Collects matching messages, as many as `found` has capacity for. Returns true if there may be more. Under the
+// receivers' lock.
 bool Deliveries::collect(std::vector<Delivery>& found, const Adopting& which, Receipt& receipt) noexcept {
   std::size_t left = std::min(found.capacity() - found.size(), kMostAtOnce);
   parts_.records.for_each([&](Record& record) {
@@ -180,7 +181,7 @@ Result<std::vector<Delivery>> Deliveries::adopt(const std::shared_ptr<Deliveries
   return found;
 }
 
-// One that has just died may have had the last attempt, or have left something.
+// Recovers from deaths: a process that has just died may have used the last attempt, or left messages to the heir.
 Status Deliveries::recover(const WaitContext& wait) {
   if (!parts_.control.arena.participants().check(0)) return success();
   return parts_.control.arena.reconcile(wait);
@@ -227,8 +228,8 @@ Delivery& Delivery::operator=(Delivery&& other) noexcept {
   return *this;
 }
 
-// Works without the lock if it is not free soon: the record is the truth, and a reconcile corrects the counts. A
-// destructor may not wait for longer, since it may hold Python's GIL.
+// Settles without the lock if the lock is not free soon. The record is primary, and a reconcile corrects the counts. A
+// destructor must not wait longer, since its thread may hold Python's GIL.
 void Delivery::give_up() noexcept {
   if (settled()) return;
   if (!is_of_this_process()) {
@@ -263,7 +264,7 @@ std::uint64_t Delivery::word_after(Settling how) const noexcept {
   return of_->parts_.records.unless_discarded(given_back(word_, max_attempts, message_.failed_builds()));
 }
 
-// Call it before the state is stored. A kill in between leaves a taken record, which counts a build that did fail.
+// Must be called before the state is stored. A crash in between leaves a taken record that counts the failed build.
 void Delivery::count_builds(Settling how) noexcept {
   if (how == Settling::kNack) record_->set_failed_builds(message_.failed_builds());
   if (how == Settling::kRequeue) record_->set_failed_builds(0);
@@ -298,13 +299,13 @@ bool Delivery::settle_locked(Settling how) noexcept {
     count_builds(how);
     of_->parts_.records.set(*record_, word);
     const bool is_dropped = how == Settling::kAck && state_of_record(word_) == RecordState::kRejected;
-    if (is_dropped) add(of_->parts_.control.shared.tasks_done, std::uint64_t{1});  // its record no longer counts it
+    if (is_dropped) add(of_->parts_.control.shared.tasks_done, std::uint64_t{1});  // the record no longer counts it
     if (is_spent_block) arena.reclaimer().set_delivered(message_.block(), false);
   }
   arena.unlock(of_->parts_.control.shared.receivers_lock);
   const std::shared_ptr<Deliveries> of = std::exchange(of_, nullptr);
   if (!ours) return false;
-  if (is_spent_block) arena.reclaimer().collect(message_.block());  // its views hold it themselves
+  if (is_spent_block) arena.reclaimer().collect(message_.block());  // views of it have their own pins
   of->parts_.watchers.announce_settled(state_of_record(word));
   return true;
 }

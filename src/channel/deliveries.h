@@ -1,11 +1,10 @@
-// Messages taken, each with a record that keeps it until it is acknowledged; and those that were given up: taken as
-// often as the channel's `max_attempts` says and not acknowledged. They keep their records, and their memory, until
-// somebody decides what becomes of them.
+// Messages that were taken, each with a record that keeps it until it is acked; and messages that were rejected: taken
+// `max_attempts` times and never acked. Rejected messages keep their record and their memory until a process acks them.
 //
-// Order of stores: a record is written, its state last, then `head`. A record whose ticket is not below `head` does not
-// count.
+// Order of stores: a record is written, its state last, then `head`. A record counts only if its ticket is below
+// `head`.
 //
-// Thread safety: any thread; none for a Delivery.
+// Thread safety: any thread; none for one Delivery.
 #pragma once
 
 #include <vector>
@@ -16,10 +15,12 @@ namespace shmtree::channel {
 
 class Deliveries;
 
-// A message taken. Goes back to the channel unless it is acknowledged: at nack(), at the end of the object, or when the
-// process dies. It is rejected then if its attempts are used up, if kMaxFailedBuilds receivers in a row had no memory
-// for it, or if it was rejected before. requeue() gives it back as if it had never been taken. Code::kInvalid when it
-// was settled already, or by a forked child, which has no part in it.
+// A message that was taken. It returns to the channel unless it is acked: on nack(), when the object is destroyed, or
+// when the process dies. A message is rejected instead if its attempts are used up, if kMaxFailedBuilds receivers in a
+// row had no memory for it, or if it was rejected before.
+//
+// requeue() returns a message as if it had never been taken. kInvalid if the delivery is settled already, or in a
+// forked child, which does not own it.
 class Delivery {
  public:
   Delivery() noexcept = default;
@@ -29,7 +30,7 @@ class Delivery {
 
   Incoming& message() noexcept { return message_; }
   bool settled() const noexcept { return of_ == nullptr; }
-  // Not in a forked child, which does not hold the message, settled or not.
+  // False in a forked child, which does not hold the message, settled or not.
   bool is_of_this_process() const noexcept;
   Status ack(const WaitContext& wait) { return settle(Settling::kAck, wait); }
   Status nack(const WaitContext& wait) { return settle(Settling::kNack, wait); }
@@ -45,7 +46,7 @@ class Delivery {
   void give_up() noexcept;
   std::shared_ptr<Deliveries> of_;
   Record* record_ = nullptr;
-  std::uint64_t word_ = 0;  // the record's, while the message is ours
+  std::uint64_t word_ = 0;  // word of the record while the message is ours
   Incoming message_;
 };
 
@@ -53,18 +54,20 @@ class Deliveries {
  public:
   Deliveries(Parts& parts, Receiving& receiving) noexcept : parts_(parts), receiving_(receiving) {}
 
-  // Waits as Receiving::get() does, and while `max_unsettled` messages are taken. `self` keeps the channel as long as
-  // there are deliveries of it.
+  // Takes a message. Waits like Receiving::get(), and also while `max_unsettled` messages are unacked. `self` keeps the
+  // channel alive as long as deliveries of it exist.
   Result<Delivery> take(std::shared_ptr<Deliveries> self, const WaitContext& wait);
-  // What was given up after `max_attempts`, oldest first, and is with nobody: it is with this process until settled.
-  // Acked it is gone, nacked or dropped it stays rejected. Looking does not count as a use of this end.
+  // Returns the rejected messages that no process is inspecting, oldest first; this process owns them until it settles
+  // them. An ack frees a message. A nack, or the destruction of the delivery, keeps it rejected. Does not count as a
+  // use of the receiving end.
   Result<std::vector<Delivery>> rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
-  // For a taker that is to be replaced when it was killed, and has written down what it does with each message: what it
-  // has taken must not go to others then. This process's takes are left to the heir, as those of no other are.
+  // For a process that logs what it does with each message and that is replaced when it dies. Its unacked messages must
+  // then go to its successor, not to other receivers. Leaves the messages that this process takes, but those of no
+  // other process, to the heir.
   Status leave_to_heir();
-  // What is left comes to this process, which keeps it for the one that replaces the taker, as long as it lives.
+  // Makes this process the heir. It keeps the messages for the successor as long as it lives.
   Status become_heir();
-  // What was left to the heir, oldest first: it is this process's from here on. Each counts as often taken as before.
+  // Takes over the messages that were left to the heir, oldest first. Their attempts do not change.
   Result<std::vector<Delivery>> inherited(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
 
  private:
@@ -78,7 +81,7 @@ class Deliveries {
   void look_for_dead_takers(const WaitContext& wait) const noexcept;
   void copy_slot(RingSlot& to, const RingSlot& from) const noexcept;
   Status recover(const WaitContext& wait);
-  // `state` of those that `from` has, which may be nobody.
+  // Takes over all messages that have a record with that state and that taker, which may be kNobody.
   Result<std::vector<Delivery>> adopt(const std::shared_ptr<Deliveries>& self, RecordState state, Identity from,
                                       const WaitContext& wait);
   struct Adopting {

@@ -14,7 +14,7 @@ using namespace platform;
 void add_killed(KilledList& killed, std::int32_t pid) noexcept {
   if (pid == 0) pid = kUnknownPid;
   for (const auto& noted : killed.pids) {
-    if (load_relaxed(noted) == pid) return;  // a reconcile that was interrupted has added it
+    if (load_relaxed(noted) == pid) return;  // an interrupted reconcile has added it
   }
   for (auto& free : killed.pids) {
     std::int32_t none = 0;
@@ -30,7 +30,7 @@ std::string seconds(std::uint64_t count) {
 
 }  // namespace
 
-// Of 64 participants, a bit each.
+// Returns the attached ones of 64 participants, a bit each.
 std::uint64_t Ends::taking_part(End end, std::uint32_t word) const noexcept {
   const EndState &mine = state(end), &others = state(other(end));
   const std::uint64_t uses_only_the_other =
@@ -38,13 +38,13 @@ std::uint64_t Ends::taking_part(End end, std::uint32_t word) const noexcept {
   return load_seq_cst(mine.members.words[word]) & ~(uses_only_the_other & ~maker_in(word));
 }
 
-// Of a pipe: whoever made it.
+// Returns the bit of the pipe's creator, if it is in that word.
 std::uint64_t Ends::maker_in(std::uint32_t word) const noexcept {
   const std::uint32_t slot = memory::slot_of(control_.maker());
   return slot / 64 == word && control_.is_maker(slot) ? ParticipantSet::bit_of(slot) : 0;
 }
 
-// Those of them that keep the other end from being told that nobody is left.
+// Returns the participants that keep the other end from seeing the end of the stream.
 std::uint64_t Ends::keeping_open(End end, std::uint32_t word) const noexcept {
   return control_.is_queue() ? load_seq_cst(state(end).members.words[word]) : taking_part(end, word);
 }
@@ -61,9 +61,9 @@ bool Ends::anyone_has(End end) const noexcept {
 }
 
 // An end that is passed on moves from a member to a transfer, from a transfer to a member, or from a member to its
-// child. The last two add a member, then count it in `seats`, and only then is the end gone from where it was. So if no
-// member was added between two loads of `seats`, the end moved from a member to a transfer at most, which is the order
-// in which they are read.
+// child. The last two moves add a member, then count it in `seats`, and only then remove the end from its old place. So
+// if no member was added between two loads of `seats`, the end moved at most from a member to a transfer. Members and
+// transfers are read in that order.
 bool Ends::anyone_at(End end) const noexcept {
   std::uint32_t before = load_acquire(state(end).seats);
   for (;;) {
@@ -75,7 +75,7 @@ bool Ends::anyone_at(End end) const noexcept {
   }
 }
 
-// bits_of(word): of 64 participants.
+// bits_of(word) returns the bits of 64 participants.
 template <class Bits>
 std::vector<int> Ends::pids_of(const Bits& bits_of) const {
   std::vector<int> pids;
@@ -133,15 +133,15 @@ std::uint64_t Ends::member_count(End end) const noexcept {
   return count;
 }
 
-// While a process has an end of a queue, that end is not left, so only processes that have left it are told.
+// While a process has an end of a queue, that end is not left. So only processes that have left it see its end.
 bool Ends::is_left(End end) const noexcept {
   if (end == End::kSending && control_.is_shut_down()) return true;
   if (!(can_end(end) || control_.is_queue()) || load_acquire(state(end).begun) == 0 || anyone_at(end)) return false;
   return control_.ending() != Ending::kWait || !anyone_killed(end);
 }
 
-// Of a queue the ring is looked at first, since what is in it may also be reserved for another: it only empties, so
-// that each message is in a record by then, or settled.
+// Reads the ring first, since a queue's messages may be reserved for another process. The ring only empties by now, so
+// each message is in a record by then, or settled.
 bool Ends::is_over(End end, Identity told) const noexcept {
   if (!is_left(end)) return false;
   if (end == End::kReceiving || control_.is_discarded()) return true;
@@ -209,7 +209,8 @@ Status Ends::check_transfer(std::uint64_t number, End end, int giver_pid) const 
   memory::Expiry expiry(control_.arena.participants());
   memory::Transfer* transfer = control_.arena.transfers().find(number);
   if (transfer != nullptr && expiry.counts(*transfer)) return success();
-  // Loaded before, or late: it does no harm while its giver lives, or others keep the stream open.
+  // A transfer that was loaded before, or too late, does no harm while its sender lives, or others keep the stream
+  // open.
   if (control_.arena.participants().is_alive(memory::giver_of(number)) || !is_over(end)) return success();
   std::string when, ended = "has ended";
   if (transfer != nullptr) {

@@ -1,17 +1,17 @@
-// Who takes part in an end, and when a stream has ended.
+// Tracks the processes that are attached to an end, and decides when a stream has ended.
 //
-// A process takes part from the moment it has the end (created, inherited and not passive, or in transit to it) until
-// it leaves, exits, dies, or uses the other end without ever having used this one. (Of a pipe, whoever made it takes
-// part in both ends as long as it has them.) An end that nobody takes part in any more, though somebody did, is over:
-// for receivers that is the end of the stream. So is the shutdown of a queue. Either way they are told once nothing is
-// left for them: nothing queued, and nothing that another process has taken and may give back. What a process has taken
-// itself it does not wait for, in any of its threads.
+// A process is attached to an end from the moment it owns the end (created it, inherited it and not passive, or it is
+// in transit to the process). It stays attached until it leaves, exits, dies, or uses the other end without ever having
+// used this one. The creator of a pipe is attached to both ends as long as it owns them. An end is over if processes
+// were attached to it and none is left; for receivers that is the end of the stream. The shutdown of a queue has the
+// same effect. A receiver sees it once no message is left for it: none queued, and none that another process has taken
+// and may return. It does not wait for messages that its own process has taken, in any thread.
 //
-// In a queue, a process has both ends, and may use either at any time. So a process counts at an end until it leaves
-// that end, whatever it uses. A process that has left one end itself, and no other, is told when no process has that
+// In a queue, a process owns both ends, and may use either at any time. So it counts at an end until it leaves that
+// end, whatever it uses. Only a process that has left one end itself, and not the other, sees that no process has that
 // end.
 //
-// All of this is in shared memory; what this process has of an end is membership.h's.
+// All of this is in shared memory. Membership keeps the state of this process.
 //
 // Thread safety: any thread, without locks.
 #pragma once
@@ -25,7 +25,7 @@
 
 namespace shmtree::channel {
 
-// Notes that one who took part in that end was killed: those at the other one are told when nobody is left.
+// Records the death of a process that was attached to an end. Peers see it once no process is left.
 void add_killed(KilledList& killed, std::int32_t pid) noexcept;
 
 class Ends {
@@ -34,25 +34,25 @@ class Ends {
 
   bool has_member(End end, Identity who) const noexcept { return state(end).members.contains(memory::slot_of(who)); }
   bool anyone_has(End end) const noexcept;
-  // True if a process takes part in the end, or it is in transit, at some instant of the call.
+  // True if, at some instant of the call, a process is attached to the end or the end is in transit.
   bool anyone_at(End end) const noexcept;
   bool anyone_at_either() const noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
   // True if a pickled end was not loaded yet. A queue is in transit with both ends.
   bool is_in_transit(End end) const noexcept {
     return has_transfer(end) || (control_.is_queue() && has_transfer(other(end)));
   }
-  // What those have done who take part in that end.
+  // Summary of what the attached processes of an end have done.
   struct Uses {
-    bool anyone = false;     // takes part in it
-    bool used = false;       // one of them has used it
-    bool given = false;      // one of them was given it to use
-    bool forgotten = false;  // one of them created or inherited it, and has not used it (a pipe's maker is exempt)
+    bool anyone = false;     // A process is attached.
+    bool used = false;       // One has used the end.
+    bool given = false;      // One received it as an argument or in a message.
+    bool forgotten = false;  // One created or inherited it and has not used it; the creator of a pipe does not count.
   };
   Uses uses(End end) const noexcept;
-  // Whether it may have been forgotten by those who have it: none of them has used it, or was given it to use.
+  // True if all attached processes may have forgotten the end: none has used it, or has received it to use it.
   bool is_forgotten(End end) const noexcept;
-  // Calls visit(slot) for each who keeps it open, or may do so by using it, until that returns false; whether it never
-  // did.
+  // Calls visit(slot) for each process that keeps the end open, or may do so by using it, until visit returns false.
+  // Returns true if it never did.
   template <class Visit>
   bool all_who_may_use(End end, Visit visit) const {
     for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
@@ -63,45 +63,45 @@ class Ends {
     }
     return true;
   }
-  // The processes that take part in it and have not used it. May throw std::bad_alloc.
+  // Returns the pids of attached processes that have not used the end. May throw std::bad_alloc.
   std::vector<int> unused_pids(End end) const;
   memory::InTransit in_transit(End end) const noexcept {
     return control_.arena.transfers().in_transit(memory::pack(control_.block), transferred(end));
   }
-  // The processes of whose death the other end would be told at once: the only one that takes part, or each of them
-  // where each is told. May throw std::bad_alloc.
+  // Returns the pids of the processes that the other end must learn of when they die: the only attached process, or
+  // every one with Ending::kEach. May throw std::bad_alloc.
   std::vector<int> pids_told_of(End end) const;
-  // How many processes have it, and how many of those take part in it.
+  // Number of members of the end, and number of attached processes.
   std::uint64_t member_count(End end) const noexcept;
   std::uint64_t counting(End end) const noexcept;
   // True if this end can reach its end of stream for a process that is still attached to it. False for queues.
   bool can_end(End end) const noexcept {
     return !control_.is_queue() && !(end == End::kSending && control_.keeps_open());
   }
-  // Whether nobody takes part in it any more: no message is sent, or none received.
+  // True if no process is attached any more: no message will be sent, or none received.
   bool is_left(End end) const noexcept;
-  // Whether those at the other end, or `told` of them, are to be told so.
+  // True if the process `told` at the other end, by default this one, must see the end of the stream.
   bool is_over(End end) const noexcept { return is_over(end, control_.arena.current_identity()); }
   bool is_over(End end, Identity told) const noexcept;
-  // Of one that took part by way of this process, and has no place in the arena.
+  // Records the death of a process that was attached through this process, and is no participant of the arena.
   void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
   bool anyone_killed(End end) const noexcept;
-  // Whether somebody of that end was killed whom the others are to be told of though the stream goes on.
+  // True if a member of that end was killed and the other end must learn of it although the stream goes on.
   bool has_deaths_to_tell(End end) const noexcept { return control_.ending() == Ending::kEach && anyone_killed(end); }
-  // kClosed, kPeerDied: what those at the other end are to be told now.
+  // Returns kClosed or kPeerDied if the other end must see that now.
   Status check_attended(End end) const { return is_over(end) ? Status(end_error(end)) : report_deaths(end); }
   // Returns kPeerDied with the deaths that Ending::kEach reports while the stream goes on. Succeeds if there are none,
   // or if another thread has just reported them; the caller then checks its condition again.
   Status report_deaths(End end) const;
-  // For a call that may find no reason to wait, and so to look: kPeerDied with those.
+  // The same for a call that may not have to wait, and so would never check: looks for deaths first.
   Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? look_for_deaths(end) : success(); }
-  // Returns what the other end is told of an end that is over: that the queue was shut down; that peers were killed
-  // (kPeerDied), to the thread that takes the list of deaths; otherwise kClosed.
+  // Returns the error that the other end gets when this end is over: kShutDown for a shutdown; kPeerDied for the thread
+  // that takes the list of deaths; otherwise kClosed.
   Error end_error(End end) const;
   // Takes the list of killed peers, and returns kPeerDied with their pids. Nothing if the list is empty, also because
   // another thread has just taken it.
   std::optional<Error> take_deaths(End end) const;
-  // For who attaches a sender only now: the stream has ended in the meantime.
+  // Returns the error for a process that uses its passive sender for the first time after the stream has ended.
   Error left_before_use() const;
   // Checks a transfer before the receiving process joins: kClosed if it comes too late, so that the stream is over;
   // kInvalid if it is of the other end.

@@ -1,24 +1,25 @@
 // A channel in shared memory: one control block, a chain of ring segments, and a chain of delivery records.
 //
-// What is true, and the order of stores that keeps it so:
-//   put    slot written, then `tail`; the message is in the channel from that store on
-//          one that is counted: slot, `counted_then`, `counting_tail`, `tail`, `counted`, `counting_tail` := 0
-//          into a channel with a tap: slot, the tap's note of it (tap_notes.h), `tail`
-//          out of one whose tap wants times: the note's times, `head`
+// Primary state, and the order of stores that keeps it consistent:
+//   put    slot, then `tail`, which is the commit point
+//          counted: slot, `counted_then`, `counting_tail`, `tail`, `counted`, `counting_tail` := 0
+//          with a tap: slot, the tap's note of the message (tap_notes.h), `tail`
 //   grow   successor block complete, then the last segment's `next`
-//   get    holder bit of the message's block, then `head`
-//   take   record written (its state last), then `head`; a record whose ticket is not below `head` does not count
-//   ack    record state -> free.  nack, or the taker's death: record state -> returned, or rejected after so many takes
-//   task   `tasks_done`: how many of the messages below `tail` were reported as done; the others are unfinished, unless
+//   get    holder bit of the message's block, then `head`; a tap that wants times gets them in its note before `head`
+//   take   record written (its state last), then `head`; a record counts only if its ticket is below `head`
+//   ack    record state -> free.  nack, or the taker's death: record state -> returned, or -> rejected once the
+//          attempts are used up
+//   task   `tasks_done` counts the messages that were reported as done. The others below `tail` are unfinished, unless
 //          an immediate shutdown discarded them (tasks.h)
-//   close  `shutdown`, then for an immediate one `discarded_from` and `shutdown` again: puts and gets look at it under
-//          their locks
-// The window is the tickets [head, tail); returned records come before it. Everything else here is derived: cached
-// indices, byte counts, the tail segment. `senders_lock` guards what senders write and `receivers_lock` what receivers
-// write; each side reads the other's index without its lock.
+//   close  `shutdown`. An immediate shutdown then stores `discarded_from`, and `shutdown` again. Puts and gets check it
+//          under their locks
+// The window is the tickets [head, tail); returned records come before it. Everything else here is derived state:
+// cached indices, byte counts, the tail segment. `senders_lock` guards the words that senders write, and
+// `receivers_lock` those that receivers write. Each side reads the other's index without its lock.
 //
 // A message is put only while tail - head + `also_queued` is below the limit. `cached_head` is never more than head,
-// and `also_queued` never less than the number of returned records, so what senders see of either is room.
+// and `also_queued` never less than the number of returned records. So senders may underestimate the free space, but
+// never overestimate it.
 #pragma once
 
 #include "memory/layout.h"
@@ -38,11 +39,11 @@ constexpr End kEnds[] = {End::kSending, End::kReceiving};
 constexpr End other(End end) noexcept {
   return end == End::kSending ? End::kReceiving : End::kSending;
 }
-// What a transfer of that end hands over.
+// Returns the kind of transfer that hands over `end`.
 constexpr memory::Transferred transferred(End end) noexcept {
   return end == End::kSending ? memory::Transferred::kSendingEnd : memory::Transferred::kReceivingEnd;
 }
-// One of the two that a channel has of it.
+// A pair of values, one for each end of a channel.
 template <class T>
 struct PerEnd {
   T of[2];
@@ -55,7 +56,7 @@ struct PerEnd {
 constexpr std::uint64_t kChannelMagic = 0x6e6e616863746d73;  // "smtchann"
 constexpr std::uint32_t kChannelVersion = 13;
 
-// A message's place in the ring. `block` is a packed BlockRef, or 0 for a frame that is inline: then it follows.
+// One slot of the ring. `block` is a packed BlockRef, or 0 for an inline frame, which then follows the slot.
 struct RingSlot {
   std::uint64_t ticket;
   std::uint64_t block;
@@ -68,8 +69,8 @@ struct RingSlot {
 };
 static_assert(sizeof(RingSlot) == 32);
 
-// Slots are of two sizes. In the wide ones a message of 1 KB needs no block, which halves its cost; deep channels have
-// narrow ones, since a slot is taken whole by the smallest message.
+// There are two slot sizes. A message of 1 KB needs no block in a wide slot, which halves its cost. Deep channels have
+// narrow slots, since even the smallest message occupies a whole slot.
 constexpr std::uint64_t kNarrowSlotBytes = 512, kWideSlotBytes = 1280;
 constexpr std::uint64_t kMostWideSlots = 1024;
 constexpr std::uint64_t slot_bytes_for(std::uint64_t capacity) noexcept {
@@ -83,8 +84,8 @@ constexpr std::uint64_t inline_bytes(std::uint64_t slot_bytes) noexcept {
 }
 constexpr std::uint64_t kMostInlineBytes = inline_bytes(kWideSlotBytes);
 
-// Slots follow the header; ticket t lies in slot (t - base) % slots. The segment's tickets end where its successor's
-// begin.
+// Slots follow the header; ticket t is in slot (t - base) % slots. The tickets of a segment end where those of its
+// successor begin.
 struct alignas(64) SegmentHeader {
   std::uint64_t base;
   std::uint64_t slots;              // a power of two
@@ -98,8 +99,7 @@ constexpr std::uint64_t segment_bytes(std::uint64_t slots, std::uint64_t slot_by
   return sizeof(SegmentHeader) + slots * slot_bytes;
 }
 
-// A segment with its size as it was checked. It lies in memory that everyone can write: the words of its header are not
-// read again.
+// A segment with a checked size. Every process can write to its header, so the header's words are not read again.
 struct Segment {
   SegmentHeader* header = nullptr;
   std::uint64_t base = 0;
@@ -113,7 +113,7 @@ struct Segment {
   }
 };
 
-// The segment in a block of `room` bytes; none when there cannot be one.
+// Returns the segment in a block of `room` bytes. Null if the header does not describe a valid segment of that size.
 inline Segment checked_segment(std::byte* block, std::uint64_t room, std::uint64_t slot_bytes) noexcept {
   if (block == nullptr) return {};
   auto* header = reinterpret_cast<SegmentHeader*>(block);
@@ -127,17 +127,17 @@ enum class RecordState : std::uint32_t {
   kFree = 0,
   kTaken = 1,
   kReturned = 2,
-  kRejected = 3,  // given up; the taker, if there is one, is who looks at it
+  kRejected = 3,  // dead letter; the taker, if there is one, is inspecting it
 };
-// How often the message was taken in the upper half, the state in the next two bits, the taker in the lower 30: one
-// word, so that no kill comes between them.
+// The state of a record in one word, so that no process can die between two stores. The upper half is the number of
+// takes, the next two bits the state, and the lower 30 bits the taker.
 constexpr std::uint64_t record_word(RecordState state, Identity taker, std::uint32_t attempts) noexcept {
   return std::uint64_t{attempts} << 32 | static_cast<std::uint32_t>(state) << 30 | taker;
 }
 constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 63;
-constexpr std::uint32_t kMostAttempts = 0xffffffff;  // no more are counted
+constexpr std::uint32_t kMostAttempts = 0xffffffff;  // the count saturates here
 constexpr std::uint64_t kFreeRecord = record_word(RecordState::kFree, memory::kNobody, 0);
-// Free, and not used again: its message was discarded, and is counted by this (Records::discarded).
+// State of a record that is free but never used again: it counts a message that was discarded (Records::discarded).
 constexpr std::uint64_t kDiscardedRecord = record_word(RecordState::kFree, memory::kNobody, 1);
 constexpr RecordState state_of_record(std::uint64_t word) noexcept {
   return static_cast<RecordState>(word >> 30 & 3);
@@ -148,14 +148,14 @@ constexpr Identity taker_of_record(std::uint64_t word) noexcept {
 constexpr std::uint32_t attempts_of_record(std::uint64_t word) noexcept {
   return static_cast<std::uint32_t>(word >> 32);
 }
-// Whether its sender waits for it.
+// True if the message is unacked, so that its sender may be waiting for the ack.
 constexpr bool awaits_ack(RecordState state) noexcept {
   return state == RecordState::kTaken || state == RecordState::kReturned;
 }
-// Maximum number of receivers in a row that fail to build the object of a message: for want of memory, or because
-// unpickling raised SystemExit. After that the message is given up, so that receivers reach the next one.
+// Maximum number of receivers in a row that fail to build the object of a message, because memory is short or because
+// unpickling raised SystemExit. The message is then rejected, so that receivers reach the next one.
 constexpr std::uint32_t kMaxFailedBuilds = 8;
-// Returns the word of a record whose message was nacked, or whose taker died. `max_attempts` of 0 is no limit; a
+// Returns the word of a record after a nack, or after the death of its taker. `max_attempts` of 0 means no limit. A
 // rejected message stays rejected.
 constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempts,
                                    std::uint32_t failed_builds) noexcept {
@@ -164,19 +164,19 @@ constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempt
   const bool is_rejected = is_used_up || state_of_record(word) == RecordState::kRejected;
   return record_word(is_rejected ? RecordState::kRejected : RecordState::kReturned, memory::kNobody, attempts);
 }
-// With the attempt that now begins.
+// Returns the number of attempts, including the one that begins now.
 constexpr std::uint32_t attempts_with_this(std::uint64_t word) noexcept {
   return attempts_of_record(word) == kMostAttempts ? kMostAttempts : attempts_of_record(word) + 1;
 }
 
-// A message taken and not acknowledged; its slot follows, as it was in the ring.
+// The delivery record of an unacked message. A copy of the message's slot in the ring follows it.
 struct alignas(64) Record {
   std::atomic<std::uint64_t> state;          // record_word()
-  std::atomic<std::uint32_t> failed_builds;  // receivers in a row that had no memory to build the object
+  std::atomic<std::uint32_t> failed_builds;  // receivers in a row that could not build the object
   std::uint32_t unused_half;
   std::uint64_t unused[6];
 
-  // Call it before storing the state, as the taker or with the receivers' lock held.
+  // Must be called before the state is stored, by the taker or under the receivers' lock.
   void set_failed_builds(std::uint32_t count) noexcept {
     if (platform::load_relaxed(failed_builds) != count) platform::store_relaxed(failed_builds, count);
   }
@@ -190,67 +190,67 @@ constexpr std::uint64_t record_bytes(std::uint64_t slot_bytes) noexcept {
   return sizeof(Record) + slot_bytes;
 }
 
-// What happens at the end of a stream.
+// Decides what a blocked call does once its peers are gone.
 enum class Ending : std::uint32_t {
-  kRaise = 0,  // a killed peer is reported
-  kWait = 1,   // it is waited for; a stream that everyone closed has ended all the same
-  kNever = 2,  // a queue: only a process that has left an end itself is told that no process has it
-  kEach = 3,   // each killed peer is reported when it is found, also while others are left
+  kRaise = 0,  // Reports killed peers once no peer is left.
+  kWait = 1,   // Waits for a successor of a killed peer; the stream still ends once every peer has closed.
+  kNever = 2,  // A queue: only a process that has left one end itself sees that no process has the other.
+  kEach = 3,   // Reports each killed peer when it is detected, even if others are left.
 };
 
-// A queue that was shut down, for everyone and for good.
+// State of a queue's shutdown, which is final and applies to every process.
 enum class Shutdown : std::uint32_t {
   kNot = 0,
-  kNoMorePuts = 1,  // what is queued is still delivered
-  kDiscarded = 2,   // nothing is: messages from `discarded_from` on count as done, and are dropped by whoever looks
+  kNoMorePuts = 1,  // queued messages are still delivered
+  kDiscarded = 2,   // messages from `discarded_from` on count as done; the next process that finds one drops it
 };
 
 constexpr std::uint32_t kMostKilled = 16;
 constexpr std::int32_t kUnknownPid = -1;
-// Members of an end that were killed since the last end of the stream; 0 is a free word. The process that detects a
+// Pids of the members of an end that were killed and not yet reported; 0 is a free word. The process that detects a
 // death changes a 0 to the pid, and the process that reports it changes the pid to 0, so each death is reported once.
 struct alignas(64) KilledList {
   std::atomic<std::int32_t> pids[kMostKilled];
 };
 static_assert(sizeof(KilledList) == 64);
 
-// One end of a channel, of which there are two: sending and receiving.
+// State of one end of a channel, sending or receiving.
 struct EndState {
-  ParticipantSet members;  // have this end
-  ParticipantSet users;    // and have used it
-  ParticipantSet given;    // and were given it, as an argument or in a message: they may not have begun to use it
-  ParticipantSet passive;  // are no members, and have it: they may use it, and are members then
+  ParticipantSet members;  // Processes that own this end.
+  ParticipantSet users;    // Members that have used it.
+  ParticipantSet given;    // Members that received it as an argument or in a message, and may not have used it yet.
+  ParticipantSet passive;  // Not members, but own the end: they become members when they use it.
   KilledList killed;
-  alignas(64) std::atomic<std::uint32_t> begun;  // somebody took part since the last end of the stream
-  std::atomic<std::uint32_t> seats;              // number of times that a member was added
+  alignas(64) std::atomic<std::uint32_t> begun;  // 1 once a member has used the end, passed it on or left it.
+  std::atomic<std::uint32_t> seats;              // Number of times that a member was added.
 };
 static_assert(sizeof(EndState) == 640);
 
-// Begins the block of a tap's notes, which follow it.
+// Header of the block of a tap's notes, which follow it.
 struct alignas(64) TapHeader {
-  Identity owner;            // whose holder bit the notes' blocks have
-  std::uint32_t count;       // of notes: a power of two; the note of ticket t is number t mod count
-  std::uint64_t most_bytes;  // that blocks may have for which the tap alone is a reason to stay
-  std::uint32_t times_only;  // 1: notes have no frames, and times of receipts, too
-  // By the tap.
-  alignas(64) std::atomic<std::uint64_t> read;  // it is done with the tickets below
-  std::atomic<std::uint64_t> bytes_out;         // `bytes_in` as of the last note that it was done with
-  // By senders, under senders_lock.
+  Identity owner;            // Participant that pins the blocks of the notes.
+  std::uint32_t count;       // Number of notes, a power of two; ticket t has note t mod count.
+  std::uint64_t most_bytes;  // Maximum bytes of the blocks that the tap keeps pinned.
+  std::uint32_t times_only;  // 1: notes contain no frames, but also the times of receipts.
+  // Written by the tap.
+  alignas(64) std::atomic<std::uint64_t> read;  // The tap has finished with all tickets below.
+  std::atomic<std::uint64_t> bytes_out;         // Value of `bytes_in` in the last note that the tap has finished with.
+  // Written by senders, under senders_lock.
   alignas(64) std::atomic<std::uint64_t> bytes_in;
 };
 static_assert(sizeof(TapHeader) == 192);
 
-// What a put leaves for a tap. It counts while its ticket is neither under `read` nor, less one, at `tail` or past it.
+// The note that a put leaves for a tap. It is valid while its message's ticket is in [read, tail).
 struct TapNote {
-  std::atomic<std::uint64_t> ticket;  // and one; 0: none
+  std::atomic<std::uint64_t> ticket;  // the ticket plus one; 0: none
   std::atomic<std::int64_t> put_ns;   // monotonic clock
-  std::atomic<std::uint64_t> bytes;   // `bytes_in` with it
-  std::atomic<std::uint64_t> block;   // packed; the tap's bit of it is the tap's to clear. 0: the frame follows
+  std::atomic<std::uint64_t> bytes;   // value of `bytes_in` that includes this message
+  std::atomic<std::uint64_t> block;   // packed; the tap clears its own holder bit of this block. 0: the frame follows
   std::atomic<std::uint64_t> frame_bytes;
-  // Of a tap that wants times.
+  // Only for a tap that wants times.
   std::atomic<std::int32_t> put_pid;
   std::atomic<std::int32_t> put_thread;
-  std::atomic<std::int64_t> got_ns;  // by receivers, under receivers_lock; it counts once `head` is past the ticket
+  std::atomic<std::int64_t> got_ns;  // written by receivers, under receivers_lock; valid once `head` is past the ticket
   std::atomic<std::int32_t> got_pid;
   std::atomic<std::int32_t> got_thread;
 
@@ -266,81 +266,82 @@ constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes, bool times_only
   return sizeof(TapNote) + (times_only ? 0 : inline_bytes(slot_bytes));
 }
 
-// Whether messages may have what means something on this machine only.
+// Values of `portable`. The messages of a portable channel contain no references that are valid on this machine only.
+// kPortableByNow: that is true for messages put from now on, and perhaps not for earlier ones.
 constexpr std::uint32_t kNotPortable = 0, kAlwaysPortable = 1, kPortableByNow = 2;
 
 struct ChannelHeader {
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t ending;     // Ending
-  std::uint64_t capacity;   // messages, 0: no limit
-  std::uint64_t max_bytes;  // queued, 0: no limit
+  std::uint64_t capacity;   // in messages; 0: no limit
+  std::uint64_t max_bytes;  // of queued messages; 0: no limit
   std::uint32_t allow_pickle;
   std::atomic<std::uint32_t> shutdown;  // Shutdown; 1 is written under senders_lock, 2 under receivers_lock
   std::atomic<std::uint64_t> discarded_from;
-  PerEnd<std::atomic<Identity>> reserved;  // the one participant that may use it now, 0 for all
+  PerEnd<std::atomic<Identity>> reserved;  // the only participant that may use the end now; 0: all may
   std::uint64_t slot_bytes;                // of every slot of the channel
 
-  // Senders, under senders_lock.
+  // Written by senders, under senders_lock.
   alignas(64) std::atomic<std::uint32_t> senders_lock;
-  std::atomic<std::uint64_t> tail;          // truth
-  std::atomic<std::uint64_t> tail_segment;  // derived: the last of the chain
-  std::atomic<std::uint64_t> cached_head;   // derived: no more than head
-  std::atomic<std::uint64_t> bytes_in;      // derived, as bytes_in - bytes_out: of the ring and what was returned
-  std::atomic<std::uint64_t> limit;         // derived: capacity, or fewer while there is no memory for a longer ring
-  std::atomic<std::uint32_t> also_queued;   // derived, and written by receivers: `returned`, where senders look
+  std::atomic<std::uint64_t> tail;          // Primary.
+  std::atomic<std::uint64_t> tail_segment;  // Derived: last segment of the chain.
+  std::atomic<std::uint64_t> cached_head;   // Derived: at most `head`.
+  std::atomic<std::uint64_t> bytes_in;      // Derived: bytes_in - bytes_out is in the ring or returned.
+  std::atomic<std::uint64_t> limit;         // Derived: capacity, or less while there is no memory for a longer ring.
+  std::atomic<std::uint32_t> also_queued;   // Derived: `returned` or more, written by receivers.
   std::uint32_t unused;
-  std::atomic<std::uint64_t> tap;  // truth: packed BlockRef of the notes that puts leave for who looks on, 0: nobody
+  std::atomic<std::uint64_t> tap;  // primary: packed BlockRef of the tap's notes, 0: no tap
 
-  // Receivers, under receivers_lock.
+  // Written by receivers, under receivers_lock.
   alignas(64) std::atomic<std::uint32_t> receivers_lock;
-  std::atomic<std::uint32_t> timed;         // 1: receipts leave their times in the notes that `tap` names
-  std::atomic<std::uint64_t> head;          // truth
-  std::atomic<std::uint64_t> head_segment;  // truth: the first of the chain
-  std::atomic<std::uint64_t> cached_tail;   // derived: no more than tail
+  std::atomic<std::uint32_t> timed;         // 1: receipts store their times in the notes that `tap` names
+  std::atomic<std::uint64_t> head;          // primary
+  std::atomic<std::uint64_t> head_segment;  // primary: first segment of the chain
+  std::atomic<std::uint64_t> cached_tail;   // derived: at most `tail`
   std::atomic<std::uint64_t> bytes_out;
-  std::atomic<std::uint64_t> records;  // truth: the first of the chain of records, 0 before the first take
+  std::atomic<std::uint64_t> records;  // primary: first block of the chain of records, 0 before the first take
   std::atomic<std::uint32_t> taken;    // derived: number of records taken or returned
   std::atomic<std::uint32_t> returned;
   std::atomic<std::uint32_t> rejected;
 
-  Event items;        // something to receive
-  Event space;        // something was received: there is room for one more message
-  Event freed_bytes;  // the same, for those whom bytes keep waiting: all of them look, since sizes differ. Those who
-                      // wait for the arena's memory sleep at the arena's `space`, and set the flag of this one, too
-  Event acked;        // something was acknowledged
+  Event items;        // there is a message to receive
+  Event space;        // a message was received: there is space for one more
+  Event freed_bytes;  // bytes were freed. All waiting senders wake, since sizes differ. Senders that lack arena memory
+                      // sleep at the arena's `space`, and set the flag of this event as well
+  Event acked;        // a message was acked
 
   alignas(64) std::atomic<std::uint64_t> tasks_done;
-  std::uint64_t max_unsettled;         // messages taken, 0: no limit
-  std::uint32_t max_attempts;          // to have a message taken and acknowledged, 0: no limit
-  std::uint32_t keep_open;             // 1: the stream does not end where no senders are left
-  std::uint32_t drop_oldest;           // 1: a put that finds no room receives the oldest messages, for nobody
-  std::uint32_t portable;              // 1: nothing in a message means something on this machine only; 2: from now on
-  std::atomic<std::uint64_t> dropped;  // how many those were, under receivers_lock
+  std::uint64_t max_unsettled;         // Maximum number of unacked messages; 0: no limit.
+  std::uint32_t max_attempts;          // Takes of a message before it is rejected; 0: no limit.
+  std::uint32_t keep_open;             // If 1, the stream does not end when no senders are left.
+  std::uint32_t drop_oldest;           // If 1, a put that finds no space drops the oldest messages.
+  std::uint32_t portable;              // kNotPortable, kAlwaysPortable or kPortableByNow.
+  std::atomic<std::uint64_t> dropped;  // Number of dropped messages, under receivers_lock.
 
-  alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // some bit of its `watchers`, or `awaiting`, was set
-  std::atomic<std::uint32_t> wakes_on_their_way;  // senders that have stored `tail` and not yet sent their bytes
-  PerEnd<ParticipantSet> watchers;                // of messages want a datagram for each; of room, for each receipt
+  alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // 1 once a bit of `watchers` or `awaiting` was set
+  std::atomic<std::uint32_t> wakes_on_their_way;  // senders that have put messages and not yet sent the wake-up bytes
+  PerEnd<ParticipantSet> watchers;  // want a byte for each message (receiving end) or each receipt (sending end)
 
   PerEnd<EndState> ends;
-  PerEnd<ParticipantSet> awaiting;  // want one datagram at their hub, when there is something to do; taken by who sends
+  PerEnd<ParticipantSet> awaiting;  // want one text at their hub; the process that sends it clears the bit
 
-  // Of who counts its puts, under senders_lock (ring.h).
-  alignas(64) std::atomic<std::uint64_t> counted;  // truth, but for a put that is under way
-  std::atomic<std::uint64_t> counted_then;         // what it is from the store of `tail` on
-  std::atomic<std::uint64_t> counting_tail;        // what `tail` is then; 0: no such put is under way
+  // The count of counted puts, under senders_lock (RingTail::count_puts).
+  alignas(64) std::atomic<std::uint64_t> counted;  // primary, unless a counted put is in progress
+  std::atomic<std::uint64_t> counted_then;         // value of `counted` once `tail` is stored
+  std::atomic<std::uint64_t> counting_tail;        // value of `tail` that commits the put in progress; 0: none
 
-  // Of those who slept in a call: at the sending end for room, at the receiving end for messages.
+  // Time that calls slept: at the sending end for space, at the receiving end for messages.
   PerEnd<memory::SleepTime> slept;
 
-  // What `leaver` has taken, and not settled when it dies, is the heir's then, and does not go back to the channel.
+  // If `leaver` dies, its unacked messages go to `heir` instead of back to the channel.
   alignas(64) std::atomic<Identity> leaver;
   std::atomic<Identity> heir;
-  std::atomic<std::int64_t> asked_ns;  // monotonic clock: when somebody last said that it found no message
+  std::atomic<std::int64_t> asked_ns;  // monotonic clock: last time that a process reported to have found no message
 
-  // Written once, before anybody else has the channel.
-  std::int64_t made_ns;              // monotonic clock
-  Identity maker;                    // of a pipe: it takes part in both ends as long as it has them; else nobody
+  // Written once, before any other process can open the channel.
+  std::int64_t made_ns;  // monotonic clock
+  Identity maker;        // creator of a pipe, attached to both ends as long as it owns them; kNobody for other channels
   std::atomic<std::uint32_t> named;  // 1: other processes may open it at any time, by a name or the text of a handle
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);

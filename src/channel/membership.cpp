@@ -12,7 +12,7 @@ using namespace platform;
 Status Membership::join(End end) {
   auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
-  // A death that was not noticed yet has to be, before its successor is seated.
+  // A death must be detected before its successor joins.
   if (control_.ending() == Ending::kWait && control_.arena.participants().check(0)) {
     control_.arena.reconcile(WaitContext{}).ok();
   }
@@ -24,7 +24,7 @@ Status Membership::join(End end) {
 }
 
 Status Membership::join_late(End end) {
-  // Of a queue only those are told of an end who have left one themselves.
+  // In a queue, only processes that have left an end themselves see that it is over.
   const bool anyone_told = !control_.is_queue() || ends_.anyone_has(End::kReceiving);
   if (end == End::kSending && anyone_told && ends_.is_left(end)) return ends_.left_before_use();
   return join(end);
@@ -47,7 +47,7 @@ void Membership::seat(End end, Identity who) noexcept {
   if (added) take_place_of_killed(end);
 }
 
-// One that was killed and waited for has its successor.
+// Removes one killed member from the list: this process is its successor.
 void Membership::take_place_of_killed(End end) noexcept {
   if (control_.ending() != Ending::kWait) return;
   for (auto& noted : state(end).killed.pids) {
@@ -93,7 +93,7 @@ void Membership::leave_now(End end) noexcept {
   leave_end(end, Role::kMember);
 }
 
-// The last object has gone.
+// Called after the last object of the end is destroyed.
 void Membership::leave_end(End end, Role role) noexcept {
   if (end == End::kReceiving) returns_.give_back_before_leaving();
   watchers_.close_fd(end);
@@ -102,13 +102,13 @@ void Membership::leave_end(End end, Role role) noexcept {
 
 void Membership::leave_all() noexcept {
   for (const End end : kEnds) {
-    // None when the channel's object lost the race to be the process's one.
+    // There is none if this Channel lost the race to be registered as the process's only one.
     if (objects_[end] != 0) {
       objects_[end] = 1;
       leave(end);
     }
   }
-  for (const End end : kEnds) watchers_.close_fd(end);  // also asked for without an end
+  for (const End end : kEnds) watchers_.close_fd(end);  // also opened by processes without an object of the end
 }
 
 void Membership::leave_at_exit() noexcept {
@@ -128,7 +128,7 @@ bool Membership::is_used_here() noexcept {
   return is_open(End::kSending) || is_open(End::kReceiving);
 }
 
-// The process takes no part in the end any more, unless another thread has joined it since the last object went.
+// Detaches the process from the end, unless another thread has joined it since the last object was destroyed.
 void Membership::depart_unless_used(End end, Role role) noexcept {
   const Identity me = control_.arena.current_identity();
   if (me == memory::kNobody) return;
@@ -146,11 +146,11 @@ void Membership::depart_unless_used(End end, Role role) noexcept {
 
 void Membership::note_use(End end, Identity me) noexcept {
   used_as_[end].store(me, std::memory_order_relaxed);
-  // Of a forked child: it was not known before whether it would.
+  // In a forked child: only now it is known to be a successor.
   if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) take_place_of_killed(end);
   state(end).users.add(memory::slot_of(me));
   if (state(end).members.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
-  // This may have been the use that tells it takes no part in the other end.
+  // This use may have detached the process from the other end.
   if (!ends_.anyone_at(other(end))) watchers_.wake_all();
 }
 
@@ -172,7 +172,7 @@ void Membership::seat_child(End end, Identity child) noexcept {
     block->holders.add(memory::slot_of(child));
   }
   state(end).members.add(memory::slot_of(child));
-  add(state(end).seats, 1u);  // before this process may leave: Ends::anyone_at()
+  add(state(end).seats, 1u);  // before this process may leave; see Ends::anyone_at()
 }
 
 void Membership::give_to(Identity child, End end) noexcept {

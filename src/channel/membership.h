@@ -1,16 +1,17 @@
-// What this process has of a channel's ends: objects of them, which make it a member, and uses.
+// Tracks the sender and receiver objects of one channel in this process. Keeps the channel's shared bits in step: the
+// ends that the process is a member of, and those that it has used.
 //
 // Invariants:
-//   - The process is a member of an end while it has an object of it; a forked child is from before it exists. Its
-//     bit is set with the first object, and cleared only where there is none, both under the mutex.
-//   - leave() sets `begun` before it clears a member's bit, so that a reconcile finishes the removal after a kill.
+//   - The process is a member of an end while it owns an object of it. The bit is set with the first object, and
+//     cleared only when none is left, both under mutex_. A forked child is a member before it exists.
+//   - leave() sets `begun` before it clears a member's bit, so that a reconcile finishes the removal after a crash.
 //     make_passive() sets `begun` only if the process had used the end.
 //   - The process's `passive` bit is set while it has a passive object of the end.
 //   - An object that is closed while a call may still put a message counts until leave_now(). It does not count for a
 //     forked child, which has no such calls.
-//   - Whoever may have been the last to take part in an end wakes all who wait.
+//   - A process that may have been the last one attached to an end wakes every waiter.
 //
-// Thread safety: any thread; hand_down() in the fork handlers, with every fork-safe mutex held.
+// Thread safety: any thread; hand_down() only in fork handlers, with every fork-safe mutex held.
 #pragma once
 
 #include <mutex>
@@ -24,11 +25,11 @@ class Membership {
   Membership(const Control& control, Ends& ends, Watchers& watchers, Returns& returns) noexcept
       : control_(control), ends_(ends), watchers_(watchers), returns_(returns) {}
 
-  // This process has one more, or one fewer, object of that end.
+  // Registers or unregisters one object of `end`.
   Status join(End end);
   void leave(End end) noexcept;
-  // Closes an object by `close`, which returns whether it did; leave_now() follows. No fork comes in between `close`
-  // and the count.
+  // Closes an object by `close`, which returns true if it did; the caller then calls leave_now(). No fork happens
+  // between `close` and the count.
   template <class Close>
   bool leave_later(End end, Close close) noexcept {
     const std::lock_guard guard(mutex_);
@@ -38,23 +39,22 @@ class Membership {
   }
   // Does nothing in a child that was forked since leave_later().
   void leave_now(End end) noexcept;
-  // Makes an object of an end passive that was inherited and not given. Peers do not see an end of stream because of
-  // it.
+  // Makes an inherited object passive. Its process no longer delays the end of the stream for its peers.
   void make_passive(End end) noexcept;
-  // A passive object of it is gone, or was attached.
+  // Unregisters a passive object, which was destroyed or attached.
   void end_passive(End end) noexcept;
-  // Whether this process has used it.
+  // True if this process has used the end.
   bool is_used(End end) const noexcept;
-  // It has none of either any more: the channel goes with this, or the process is about to exit. Then descriptors stay,
-  // since other threads may still poll them.
+  // Unregisters all objects of both ends: the first when the Channel is destroyed, the second when the process is about
+  // to exit. At exit, descriptors stay open, since other threads may still poll them.
   void leave_all() noexcept;
   void leave_at_exit() noexcept;
-  // Attaches a passive end on its first use (see endpoint::Port). kClosed for a sending end if the stream, or the
-  // queue, ended in the meantime for a process that receives. A receiver gets what is queued, as any newcomer does.
+  // Attaches a passive end on its first use (see endpoint::Port). Returns kClosed for a sending end if the stream, or
+  // the queue, has ended for a process that receives. A receiver gets what is queued, as any newcomer does.
   Status join_late(End end);
-  // This process was given the end to use it.
+  // Records that this process received the end as an argument or in a message.
   void note_given(End end) noexcept;
-  // Whether it has any object of either end that is not about to leave.
+  // True if this process has an object of either end that is not about to leave.
   bool is_used_here() noexcept;
   bool is_member(End end, Identity me) const noexcept { return ends_.has_member(end, me); }
   void mark_used(End end, Identity me) noexcept {
@@ -63,22 +63,22 @@ class Membership {
   }
 
   // Begins the transfer of an end to another process, and returns its number. The end counts as attached until the
-  // transfer ends: while this process lives, and 60 s longer. kOutOfSharedMemory if there is no memory to note it.
+  // transfer ends, or until 60 s after this process dies. kOutOfSharedMemory if there is no memory for the transfer.
   Result<std::uint64_t> begin_transfer(End end);
-  // Ends it, after the receiving process has joined. The same number twice does nothing.
+  // Ends the transfer, after the receiving process has joined. Idempotent.
   void end_transfer(std::uint64_t number, End end) noexcept;
-  // A participant that does not run yet (reserve_slot) is given that end, and holds the channel.
+  // Makes a participant that does not run yet (reserve_slot) a member of that end and a holder of the channel's block.
   void give_to(Identity child, End end) noexcept;
-  // A forked child has what its parent has; uses are its own.
+  // Makes a forked child a member of the ends that its parent is a member of. It has not used them.
   void hand_down(Identity child) noexcept;
-  // In that child, by its fork handler.
+  // Drops objects that were about to leave. Called in the forked child, by its fork handler.
   void drop_leaving() noexcept;
 
  private:
   void seat(End end, Identity who) noexcept;
   void seat_child(End end, Identity child) noexcept;
   void take_place_of_killed(End end) noexcept;
-  // A passive process leaves an end as if it never was a member, unless it used the end.
+  // A passive process leaves an end as if it had never been a member, unless it used the end.
   enum class Role { kMember, kPassive };
   void leave(End end, Role role) noexcept;
   void leave_end(End end, Role role) noexcept;
@@ -92,11 +92,11 @@ class Membership {
   Watchers& watchers_;
   Returns& returns_;
   platform::ForkSafeMutex mutex_;
-  PerEnd<std::uint32_t> objects_{};            // under mutex_, as the process's member bits
-  PerEnd<std::uint32_t> leaving_{};            // likewise; those of `objects_` that leave_now() is to come for
-  PerEnd<std::uint32_t> passive_{};            // likewise
-  PerEnd<std::atomic<Identity>> joined_as_{};  // with the place of one that was killed, where those are waited for
-  PerEnd<std::atomic<Identity>> used_as_{};    // identity that mark_used() has seen
+  PerEnd<std::uint32_t> objects_{};            // Under mutex_, like the process's member bits.
+  PerEnd<std::uint32_t> leaving_{};            // Under mutex_; wait for leave_now().
+  PerEnd<std::uint32_t> passive_{};            // Under mutex_.
+  PerEnd<std::atomic<Identity>> joined_as_{};  // Identity that has taken a dead member's place.
+  PerEnd<std::atomic<Identity>> used_as_{};    // Identity that mark_used() has seen.
 };
 
 }  // namespace shmtree::channel

@@ -1,6 +1,6 @@
-// Messages on their way into a channel and out of it.
+// Messages that are about to be put, and messages that were received.
 //
-// Thread safety: none of these may be used by two threads at once, but Unreturned.
+// Thread safety: none for one object, except Unreturned.
 #pragma once
 
 #include <memory>
@@ -17,16 +17,16 @@ namespace shmtree::channel {
 struct Outgoing {
   std::span<const std::byte> inline_frame{};
   OwnedBlock block{};
-  std::uint64_t bytes = 0;           // of the frame in the block
-  std::uint64_t referred_bytes = 0;  // of what the block refers to, for Sending to find out
+  std::uint64_t bytes = 0;           // size of the frame in the block
+  std::uint64_t referred_bytes = 0;  // size of the blocks that it refers to; Sending sets it
 
-  // Of the frame; of what it refers to; and what it counts with, which is both.
+  // Size of the frame, size of the blocks that it refers to, and the sum, with which the message counts.
   std::uint64_t size() const noexcept { return block.valid() ? bytes : inline_frame.size(); }
   std::uint64_t referred() const noexcept { return block.valid() ? referred_bytes : 0; }
   std::uint64_t counted_bytes() const noexcept { return block.valid() ? bytes + referred_bytes : inline_frame.size(); }
 };
 
-// A message received. Its block is held until this object goes; adopt() makes a Lease besides.
+// A received message. It pins its block until it is destroyed; adopt() makes an additional Lease.
 class Incoming {
  public:
   Incoming() noexcept = default;
@@ -36,27 +36,27 @@ class Incoming {
 
   std::uint64_t ticket() const noexcept { return ticket_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  // How often it was taken or received, this time included.
+  // Number of times that the message was taken or received, including this one.
   std::uint32_t attempts() const noexcept { return attempts_; }
   bool redelivered() const noexcept { return attempts_ > 1; }
-  // Whether it was with somebody before, who may still have views of it.
+  // True if an earlier receiver had the message. That process may still have views of it.
   bool came_back() const noexcept { return came_back_; }
-  // Whether `who` received it: in a forked child what its parent received is the parent's.
+  // True if that participant received the message. In a forked child, the parent's messages still belong to the parent.
   bool was_received_by(Identity who) const noexcept { return receiver_ == who; }
   bool in_block() const noexcept { return block_.id.value != 0; }
   BlockRef block() const noexcept { return block_; }
-  // The frame: a private copy when it came inline, else shared memory that is held. Empty when the channel's memory was
-  // damaged: a frame of no bytes is never valid.
+  // Returns the frame: a private copy of an inline frame, or else pinned shared memory. Empty if the channel's memory
+  // is damaged; a valid frame is never empty.
   std::span<const std::byte> frame() const noexcept {
     return {data_, data_ == nullptr ? 0 : static_cast<std::size_t>(bytes_)};
   }
-  // The arena that its block is held in; null when it holds none.
+  // Returns the arena of the pinned block, or null if there is none.
   const Arena* held_in() const noexcept { return arena_.get(); }
   Result<Lease> adopt();
   void drop() noexcept {
     if (const std::shared_ptr<Arena> arena = std::exchange(arena_, nullptr)) arena->holders().drop(block_);
   }
-  // It is received once more, in the same place.
+  // Counts one more receipt of the same object.
   void count_attempt() noexcept {
     failed_before_ = failed_builds();
     not_built_ = false;
@@ -71,16 +71,16 @@ class Incoming {
     not_built_ = false;
     failed_before_ = 0;
   }
-  // Returns how many receivers in a row, this one included, had no memory to build the object.
+  // Returns the number of receivers in a row, including this one, that could not build the object.
   std::uint32_t failed_builds() const noexcept {
     return failed_before_ + (not_built_ && failed_before_ < kMaxFailedBuilds ? 1u : 0u);
   }
-  // As it was in the ring.
+  // Writes the message to `slot` as it was in the ring.
   void write_to(RingSlot& slot) const noexcept;
 
  private:
   friend class RingHead;
-  std::shared_ptr<Arena> arena_;  // set while the hold is ours
+  std::shared_ptr<Arena> arena_;  // set while this object pins the block
   const std::byte* data_ = nullptr;
   std::uint64_t ticket_ = 0;
   std::uint64_t bytes_ = 0;
@@ -94,17 +94,15 @@ class Incoming {
   std::byte inline_data_[kMostInlineBytes];
 };
 
-// What those receive into who may have to give it back: Returns::give_back() needs no memory then.
+// A received message that can be returned to the channel without allocating memory (Returns::give_back).
 struct Received {
   Incoming message;
-  std::unique_ptr<Received> next{};  // of those that the process keeps
+  std::unique_ptr<Received> next{};  // next message in a list of Unreturned
 };
 
-// Messages that this process has received, and could neither build nor return to the channel (Returns). They are not in
-// shared memory: a forked child inherits the lists, but the messages belong to the parent. Messages that are given up
+// Messages that this process received, and could neither build nor return to the channel (Returns). The lists are not
+// in shared memory. A forked child inherits them, but the messages belong to the parent. Messages that are given up
 // wait for memory for a record, and are not received again.
-//
-// Thread safety: any thread.
 class Unreturned {
  public:
   explicit Unreturned(const Control& control) noexcept : control_(control) {}

@@ -1,4 +1,4 @@
-// What all ways to use a channel stand on. Each part looks only at those before it.
+// The parts that every way to use a channel builds on. Each part uses only the parts before it.
 #pragma once
 
 #include "channel/acks.h"
@@ -18,7 +18,7 @@ struct Parts {
   Watchers watchers{control, tail, head, unreturned, ends};
   Returns returns{control, records, unreturned, watchers};
   Membership membership{control, ends, watchers, returns};
-  Acks acks{control, records, ends};  // last: every put writes it, and the others are read by all
+  Acks acks{control, records, ends};  // last, since every put writes it and the other parts are only read
 };
 
 }  // namespace shmtree::channel

@@ -14,15 +14,16 @@
 namespace shmtree::channel {
 
 struct PeerWait {
-  memory::Event& event;        // signalled by what may make ready() true
+  memory::Event& event;        // signalled by changes that may make ready() true
   memory::SleepReason reason;  // for observers
   End peers;
   const char* waited_for;  // for errors: "a message"
 };
 
-// Sleeps until ready(), while some process is attached to the other end.
-//   kTimeout: the deadline has passed; kInterrupted; or what Ends::end_error() says; kClosed also when it is proved
-//   that no process will ever use that end. ready() was false after each of them.
+// Blocks until ready() returns true, as long as some process is attached to the other end. ready() was false before
+// each error:
+//   - kTimeout: the deadline has passed. kInterrupted: a hook ended the wait.
+//   - The errors of Ends::end_error(). kClosed also if it is proved that no process will ever use that end.
 template <class Ready>
 Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& what, const Ready& ready,
                       const WaitContext& wait) {
@@ -33,7 +34,7 @@ Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& 
     if (!recovered || (*recovered && ready())) return recovered;
     if (Status deaths = ends.report_deaths(peers); !deaths) return std::move(deaths).error();
     if (ends.is_over(peers)) {
-      if (ready()) return true;  // by the doing of the last of them, before it left
+      if (ready()) return true;  // made ready by the last peer, before it left
       return ends.end_error(peers);
     }
     if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();

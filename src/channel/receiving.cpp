@@ -30,12 +30,12 @@ bool Receiving::receive_next(Incoming& out, Identity me, Receipt& receipt) noexc
   return parts_.head.receive(out, me, receipt);
 }
 
-// Whether a message was there.
+// Returns true if it received a message.
 Result<bool> Receiving::get_now(Incoming& out, Identity me, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   if (parts_.unreturned.count() != 0 && parts_.returns.receive_unreturned(out)) [[unlikely]]
     return true;
-  // The sender's line is read only when those it is known to have put are used up.
+  // Reads the senders' cache line only when all messages that are known to have been put are received.
   if (load_relaxed(shared.head) == load_relaxed(shared.cached_tail) && !parts_.head.has_messages()) return false;
   Status locked = parts_.control.arena.lock(shared.receivers_lock, wait);
   if (!locked) return in_time(std::move(locked).error(), Code::kEmpty);
@@ -91,7 +91,7 @@ Status Receiving::wait_until_ready(const WaitContext& wait) {
   if (waited) return waited;
   // An interrupted call may have been woken for a message that it leaves.
   if (waited.code() == Code::kInterrupted) parts_.watchers.leave_messages_to_others();
-  parts_.watchers.refresh_fd(End::kReceiving);  // the descriptor may be readable for a message that another received
+  parts_.watchers.refresh_fd(End::kReceiving);  // may be readable for a message that was received
   return in_time(std::move(waited).error(), Code::kEmpty);
 }
 
@@ -111,7 +111,7 @@ Status Receiving::discard_queued(const WaitContext& wait) {
     const bool received = receive_next(dropped, *me, receipt);
     parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
     receipt.release_spent(parts_.control.arena);
-    if (!received && receipt.is_left()) break;  // left to whoever looks next
+    if (!received && receipt.is_left()) break;  // left for the next receiver
   }
   return success();
 }
@@ -132,7 +132,7 @@ void Receiving::finish(Drop& drop) noexcept {
 bool Receiving::try_drop_oldest(Drop& drop, Identity me) noexcept {
   memory::RobustLock lock(parts_.control.shared.receivers_lock, parts_.control.arena.participants());
   if (!lock.try_lock_as(me)) return false;
-  // What it guards may be half changed, and whoever mends that takes the senders' lock as well.
+  // A dead process may have left the guarded words inconsistent, and their recovery takes the senders' lock as well.
   if (!memory::needs_recovery(parts_.control.arena.header())) drop_next(drop, me);
   lock.unlock();
   return drop.made;

@@ -1,8 +1,8 @@
-// Getting messages: those that were returned, oldest first, then those of the ring.
+// Receives messages: first returned ones, oldest first, then those of the ring.
 //
 // Invariants:
-//   - A message is received by the store of `head`, or of its record's state, with its block held before.
-//   - A call that was woken for messages and leaves them wakes the next who waits.
+//   - The store of `head`, or of a record's state, receives a message. Its block is pinned before that.
+//   - A call that was woken for messages, and leaves some, wakes the next waiter.
 //
 // Thread safety: any thread.
 #pragma once
@@ -17,23 +17,24 @@ class Receiving {
  public:
   explicit Receiving(Parts& parts) noexcept : parts_(parts) {}
 
-  // Into `out`, which holds nothing: an inline frame is not moved once more. kEmpty: nothing in time; kClosed,
-  // kPeerDied or kShutDown: the stream has ended.
+  // Receives a message into `out`, which must be empty. Writing into `out` saves one copy of an inline frame. kEmpty:
+  // no message in time; kClosed, kPeerDied or kShutDown: the stream has ended.
   Status get(Incoming& out, const WaitContext& wait);
-  // Until get() would return, or report the end, at once; kEmpty: not in time. Receives nothing.
+  // Waits until get() would return a message or the end of the stream at once. Receives nothing. kEmpty: not in time.
   Status poll(const WaitContext& wait);
-  // Looks for a message by look(me, wait), which says whether it received one, until it did; waits in between. Errors
-  // as get().
+  // Calls look(me, wait), which returns true if it received a message, until it does; waits in between. Errors as of
+  // get().
   template <class Look>
   Status receive_by(const Look& look, const WaitContext& wait) {
     auto got = look_once(look, wait);
     if (got && !*got) return wait_and_receive(look, wait);
     return got ? success() : Status(std::move(got).error());
   }
-  // Receives the oldest message for nobody, and counts it as dropped; false when there is none to be received now.
+  // Drops the oldest message and counts it. False if there is none that can be received now.
   Result<bool> drop_oldest(const WaitContext& wait);
-  // The same in two steps, for who has the senders' lock, under which nothing is waited for and the arena's lock not
-  // taken: try_drop_oldest() with it, false also when the receivers' lock is not free; finish() without.
+  // The same in two steps, for a caller that holds the senders' lock, under which it may neither wait nor take the
+  // arena's lock. Call try_drop_oldest() with that lock; it also returns false if the receivers' lock is busy. Call
+  // finish() without it.
   struct Drop {
     Incoming message;
     Receipt receipt;
@@ -41,12 +42,13 @@ class Receiving {
   };
   bool try_drop_oldest(Drop& drop, Identity me) noexcept;
   void finish(Drop& drop) noexcept;
-  // Under the receivers' lock: whether this process may receive what is there.
+  // Returns if this process may receive now. Under the receivers' lock.
   enum class Access { kFree, kReserved, kShutDown };
   Access access() const noexcept;
-  // Drops what a shutdown discarded. Whoever finds some does, since the one who shut down may have died.
+  // Drops messages that a shutdown discarded. Every process that finds some does so, since the one that shut down the
+  // queue may have died.
   Status discard_queued(const WaitContext& wait);
-  // For a call that found the queue emptied by its shutdown.
+  // Returns the error of a call that found the queue discarded by its shutdown.
   Error discarded(const WaitContext& wait);
 
  private:
@@ -55,14 +57,14 @@ class Receiving {
     Status rejected = parts_.returns.reject_given_up(wait);
     if (!rejected) [[unlikely]]
       return in_time(std::move(rejected).error(), Code::kEmpty);
-    auto me = parts_.control.arena.identity();  // each time: the wait may run code that forks, and go on in the child
+    auto me = parts_.control.arena.identity();  // again, since a wait may fork
     if (!me) return std::move(me).error();
     Status peers = parts_.ends.check_deaths(End::kSending);
     if (!peers) [[unlikely]]
       return std::move(peers).error();
     auto got = look(*me, wait);
     if (!got) {
-      parts_.watchers.leave_messages_to_others();  // another process may have what this one lacks
+      parts_.watchers.leave_messages_to_others();  // another process may have the memory that this one lacks
     } else if (!*got) {
       parts_.membership.mark_used(End::kReceiving, *me);
     }

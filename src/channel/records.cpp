@@ -83,7 +83,7 @@ Record* Records::find_free() noexcept {
 Record* Records::find_free_from(std::uint64_t number) noexcept {
   if (!is_slot_size(control_.slot_bytes)) return nullptr;
   Record* found = nullptr;
-  std::uint64_t before = 0;  // records of earlier blocks
+  std::uint64_t before = 0;  // number of records in earlier blocks
   const auto look = [&](BlockRef, std::byte* records, std::uint64_t count) {
     for (std::uint64_t i = std::min(number - std::min(number, before), count); i < count && found == nullptr; ++i) {
       auto& record = *reinterpret_cast<Record*>(records + i * each_bytes());

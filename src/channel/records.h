@@ -1,14 +1,14 @@
-// The delivery records of a channel: messages taken and not yet acknowledged. A record is what keeps such a message; it
-// outlives its taker.
+// The delivery records of a channel: one for each unacked message. The record keeps the message's block alive, and
+// outlives the process that took the message.
 //
 // Invariants:
-//   - A record's state is the truth, and `taken`, `returned`, `rejected` and `also_queued` count them: a kill in
-//     between leaves counts that are off until a reconcile. Of them `also_queued` is never too low, lest a put find
-//     room that is not there.
-//   - A block of records stays in its chain, so walks need no lock. States change under the receivers' lock, but that
-//     of a delivery that is given up while the lock is not to be had (deliveries.h).
+//   - The state of each record is primary; `taken`, `returned`, `rejected` and `also_queued` are derived counts. If a
+//     process dies between the stores, the counts are off until a reconcile. `also_queued` is never too low, so that no
+//     put finds space that does not exist.
+//   - A block of records is never unlinked from its chain, so walks need no lock. States change under the receivers'
+//     lock, except when a destroyed delivery cannot get the lock (Delivery::give_up).
 //
-// Thread safety: any thread; what says so, under the receivers' lock.
+// Thread safety: any thread, except where a comment says "under the receivers' lock".
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ class Records {
  public:
   explicit Records(const Control& control) noexcept : control_(control) {}
 
-  // Calls visit(record) for each, and before those of a block enter(block), until one returns false.
+  // Calls visit(record) for each record, and enter(block) before the records of each block, until one returns false.
   template <class Visit, class Enter>
   Walked for_each(Visit visit, Enter enter) const noexcept {
     if (!is_slot_size(control_.slot_bytes)) return Walked::kDamaged;
@@ -39,7 +39,7 @@ class Records {
     return for_each(visit, [](BlockRef) { return true; });
   }
 
-  // How many there are that somebody waits for and that counts(slot) is true of.
+  // Returns the number of unacked messages for which counts(slot) is true.
   template <class Counts>
   std::uint64_t count_unacked(const Counts& counts) const noexcept {
     std::uint64_t count = 0;
@@ -49,49 +49,51 @@ class Records {
     });
     return count;
   }
-  // Messages taken and not settled.
+  // Returns the number of messages that were taken and not settled.
   std::uint64_t unsettled() const noexcept;
-  // Of each of them. One that is below `head`, as it was before, and not among these was settled. May throw
-  // std::bad_alloc.
+  // Returns their tickets. If a ticket was below a `head` that the caller read before and is not in the result, its
+  // message was settled. May throw std::bad_alloc.
   std::vector<std::uint64_t> unsettled_tickets() const;
   bool has_too_many_taken() const noexcept {
     const std::uint64_t most = control_.shared.max_unsettled;
     return most != 0 && unsettled() >= most;
   }
-  // Whether there are messages for `told` that were given back, or that another process has and may give back: then the
-  // stream is not over.
+  // True if a record holds a message that was returned, or that another process than `told` has taken and may return.
+  // The stream has not ended for `told` then.
   bool may_give_more(Identity told) const noexcept;
-  // What becomes of one that is given back as `word`: it is discarded if the queue was shut down with all that was in
-  // it. Under the receivers' lock, or else it may be returned all the same, and is discarded by who looks next.
+  // Returns the word for a record that is returned as `word`: kDiscardedRecord if the queue was shut down with its
+  // contents. Without the receivers' lock, a shutdown may be missed: the message is then returned, and the next
+  // receiver discards it.
   std::uint64_t unless_discarded(std::uint64_t word) const noexcept {
     const bool is_discarded = state_of_record(word) == RecordState::kReturned && control_.is_discarded();
     return is_discarded ? kDiscardedRecord : word;
   }
-  // After such a shutdown: how many of the messages before `discarded_from` nobody is given any more.
+  // After such a shutdown: returns the number of messages before `discarded_from` that no process will receive.
   std::uint64_t discarded() const noexcept;
-  // Number of rejected messages, including those that a process is looking at.
+  // Returns the number of rejected messages, including those that a process is inspecting.
   std::uint64_t rejected() const noexcept;
-  // More of them, one more than there are, so that the chain stays short. Called without locks; nothing is added when
-  // another thread or process has done so meanwhile.
+  // Adds a block of records, one more than there are, so that the chain stays short. Adds nothing if another thread or
+  // process has done so meanwhile. Call it without locks.
   Status add(const WaitContext& wait);
 
-  // Under the receivers' lock; null when there is none. Looks first where one was freed, then on from where one was
-  // found: a receiver that has thousands and settles them in whatever order need not look at all of them each time.
+  // Returns a free record, or null if there is none. Under the receivers' lock. Starts at the record that was freed
+  // last, then continues after the one that was found last. So a receiver with thousands of unacked messages does not
+  // search all records each time, in whatever order it acks them.
   Record* find_free() noexcept;
   Record* oldest_returned() const noexcept;
-  // Stores the record's state, and counts it.
+  // Stores the record's state, and updates the counts.
   void set(Record& record, std::uint64_t word) noexcept;
-  // What was said to be returned is not.
+  // Resets the counts of returned messages: there are none.
   void forget_returned() noexcept;
 
  private:
   std::uint64_t each_bytes() const noexcept { return record_bytes(control_.slot_bytes); }
-  // The first one from that number in the chain on.
+  // Returns the first free record at or after position `number` of the chain.
   Record* find_free_from(std::uint64_t number) noexcept;
 
   const Control control_;
-  std::atomic<Record*> freed_{nullptr};  // last, by this process
-  std::uint64_t next_ = 0;               // number in the chain
+  std::atomic<Record*> freed_{nullptr};  // freed last by this process
+  std::uint64_t next_ = 0;               // position in the chain
 };
 
 }  // namespace shmtree::channel

@@ -21,9 +21,9 @@ void hand_down(Arena& arena, Identity, Identity child) {
   });
 }
 
-// Before any arena can exist: a process that has an arena and none of its channels has to recover those as well.
+// Installed before any arena can exist, since a process recovers an arena even if it has opened none of its channels.
 [[maybe_unused]] const bool g_installed = [] {
-  channels();  // made now, since the hook runs while every fork-safe mutex is held
+  channels();  // created now, since the hook runs while every fork-safe mutex is held
   memory::ReconcilePass::set_channel_walker(&Recovery::repair);
   Arena::set_fork_hook(&hand_down);
   static constinit ForkHandlers handlers{.child = [] {
@@ -33,7 +33,7 @@ void hand_down(Arena& arena, Identity, Identity child) {
   return true;
 }();
 
-// A channel's lock, for a scope that may also end by an exception.
+// Holds one of a channel's locks for a scope that may throw.
 class Held {
  public:
   Held(Arena& arena, ReconcilePass& pass, std::atomic<std::uint32_t>& word)
@@ -57,13 +57,13 @@ class Held {
 constexpr std::uint64_t kMostReferencesOfChannel = std::uint64_t{1} << 26;
 constexpr std::uint64_t kMoreReferencesOfMessage = 64;
 
-// One channel as recovery sees it: by its block alone, since this process need not have it open.
+// A channel that is known by its block alone, since this process may not have opened it.
 class Repair {
  public:
   Repair(const Control& control, ReconcilePass& pass)
       : control_(control), arena_(control.arena), shared_(control.shared), pass_(pass) {}
 
-  // The notes of puts that did not take place. A tap that is dead is none: its notes go with it.
+  // Removes the notes of puts that did not take place. If the tap is dead, removes the tap and all of its notes.
   void tap() noexcept {
     const std::uint64_t packed = load_relaxed(shared_.tap);
     if (packed == 0) return;
@@ -76,7 +76,7 @@ class Repair {
     store_release(shared_.tap, std::uint64_t{0});
   }
 
-  // False if the slot size is damaged. The messages are lost then, since nothing says where they are.
+  // False if the slot size is damaged. The messages are lost then, since their positions are unknown.
   bool has_slots() const noexcept { return is_slot_size(control_.slot_bytes); }
 
   void ring() noexcept {
@@ -92,7 +92,7 @@ class Repair {
       const std::uint64_t border = successor == nullptr ? tail : load_once(successor->base);
       if (successor != nullptr && border <= segment.base) break;  // damaged, or a cycle
       const std::uint64_t end = std::min(tail, border);
-      // No more tickets than slots can be waiting in a segment.
+      // A segment cannot contain more queued tickets than slots.
       ticket = std::max(ticket, end > slots ? end - slots : 0);
       for (; ticket < end; ++ticket) {
         const RingSlot& slot = segment.at(ticket);
@@ -102,7 +102,7 @@ class Repair {
       packed = next;
     }
     RingTail::finish_count(shared_);
-    store_relaxed(shared_.wakes_on_their_way, 0u);  // of one that died before its byte
+    store_relaxed(shared_.wakes_on_their_way, 0u);  // a sender died before it sent its byte
     store_relaxed(shared_.cached_head, head);
     store_relaxed(shared_.limit, shared_.capacity);
     store_relaxed(shared_.cached_tail, head);
@@ -135,7 +135,7 @@ class Repair {
         store_seq_cst(mine.begun, 1u);
         if (pass_.dead().was_killed(slot)) add_killed(mine.killed, load_relaxed(arena_.participants().slot(slot).pid));
       }
-      // All of the first before any of the second: what is left of a kill in between still says which end was used.
+      // Members are removed before users: if recovery dies in between, the remaining bits still say which end was used.
       for (EndState& end : shared_.ends) end.members.remove(slot);
       for (EndState& end : shared_.ends) end.users.remove(slot);
       for (EndState& end : shared_.ends) end.given.remove(slot);
@@ -179,7 +179,8 @@ class Repair {
     return who != memory::kNobody && !pass_.dead().contains(memory::slot_of(who)) &&
            arena_.participants().is_alive(who);
   }
-  // The heir keeps what the leaver had taken; all else goes back.
+  // Returns the word of a record without its dead taker: the leaver's messages go to the heir, all others back to the
+  // channel.
   std::uint64_t without_taker(const Record& record, std::uint64_t word) const noexcept {
     const Identity heir = load_acquire(shared_.heir);
     const bool is_left = state_of_record(word) == RecordState::kTaken &&
@@ -191,7 +192,7 @@ class Repair {
     const std::uint64_t word = load_acquire(record.state);
     RecordState state = state_of_record(word);
     if (state == RecordState::kFree) return;
-    if (load_once(record.slot().ticket) >= head) {  // its taker died before the window moved: it is still in there
+    if (load_once(record.slot().ticket) >= head) {  // its taker died before it stored `head`
       store_release(record.state, kFreeRecord);
       return;
     }
@@ -202,7 +203,7 @@ class Repair {
     now = Records(control_).unless_discarded(now);
     if (now != word) store_release(record.state, now);
     state = state_of_record(now);
-    if (state == RecordState::kFree) return;  // its block is kept by nothing
+    if (state == RecordState::kFree) return;  // nothing keeps its block
     if (awaits_ack(state)) ++counts.taken;
     if (state == RecordState::kRejected) ++counts.rejected;
     if (state == RecordState::kReturned) {
@@ -216,7 +217,7 @@ class Repair {
   Arena& arena_;
   ChannelHeader& shared_;
   ReconcilePass& pass_;
-  std::uint64_t queued_bytes_ = 0;  // of the ring, then of what was returned as well
+  std::uint64_t queued_bytes_ = 0;  // of the ring, then also of returned messages
   std::uint64_t references_left_ = kMostReferencesOfChannel;
 };
 

@@ -1,5 +1,5 @@
-// The channels of this process, and what the memory layer needs to know of channels: how to find what one keeps after a
-// death, and how to hand membership to a forked child.
+// The channels of this process, and the hooks that the memory layer needs: to find the blocks that a channel keeps
+// after a death, and to attach a forked child.
 #pragma once
 
 #include "channel/channel.h"
@@ -10,7 +10,7 @@ namespace shmtree::channel {
 
 memory::WeakRegistry<Channel>& channels() noexcept;
 
-// Repair of one channel, under both of its locks.
+// Repairs one channel, under both of its locks.
 struct Recovery {
   static void repair(Arena& arena, BlockRef channel, memory::ReconcilePass& pass);
 };

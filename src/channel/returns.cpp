@@ -8,7 +8,7 @@ namespace shmtree::channel {
 using namespace platform;
 
 void Returns::give_back(std::unique_ptr<Received> received) noexcept {
-  if (!received->message.was_received_by(control_.arena.current_identity())) return;  // a copy, of a forked child's
+  if (!received->message.was_received_by(control_.arena.current_identity())) return;  // a copy in a forked child
   if (give_back_briefly(received->message)) return;
   const Kind kind = is_given_up(received->message) ? Kind::kGivenUp : Kind::kReceivable;
   keep(std::move(received), kind);
@@ -18,8 +18,8 @@ void Returns::keep(std::unique_ptr<Received> received, Kind kind) noexcept {
   unreturned_.add(std::move(received), kind);
   if (kind == Kind::kGivenUp) return;
   watchers_.refresh_fd(End::kReceiving);
-  Watchers::send_wakes(control_, End::kReceiving);  // coroutines, and
-  notify_all(control_.shared.items);                // other threads of this process may wait
+  Watchers::send_wakes(control_, End::kReceiving);  // wakes coroutines, and
+  notify_all(control_.shared.items);                // other threads of this process
 }
 
 // Returns the word that the record of this message gets when the message is returned.
@@ -32,8 +32,8 @@ bool Returns::is_given_up(const Incoming& message) const noexcept {
   return state_of_record(word_of_returned(message)) == RecordState::kRejected;
 }
 
-// Under the receivers' lock: a free record becomes that of a message that was taken and given back. What it became;
-// nothing when the arena's lock is taken.
+// Turns a free record into that of a returned message. Returns its state, or nothing if the arena's lock is busy. Under
+// the receivers' lock.
 std::optional<RecordState> Returns::write_returned(Record& record, const Incoming& message) noexcept {
   if (message.in_block() && !control_.arena.reclaimer().try_set_delivered(message.block())) return std::nullopt;
   message.write_to(record.slot());
@@ -75,7 +75,7 @@ bool Returns::give_back_briefly(Incoming& message) noexcept try {
   return false;
 }
 
-// In no record, so that one store tells of it.
+// The message is in no record, so one store counts it as done.
 void Returns::discard(Incoming& message) noexcept {
   add(control_.shared.tasks_done, std::uint64_t{1});
   message.drop();
@@ -85,7 +85,7 @@ void Returns::discard(Incoming& message) noexcept {
 // Keeps every message in a list during a wait, which may run code that forks. The child must not return what its parent
 // received: for the child, the lists count as empty.
 Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
-  constexpr int kMostTries = 64;  // of one message
+  constexpr int kMostTries = 64;  // for one message
   Arena& arena = control_.arena;
   for (int tries = 0; unreturned_.count(kind) != 0;) {
     if (control_.is_discarded()) {
@@ -97,7 +97,7 @@ Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
     std::unique_ptr<Received> first = unreturned_.take_first(kind);
     const Attempt made = first == nullptr ? Attempt{} : try_return(first->message);
     arena.unlock(control_.shared.receivers_lock);
-    if (first == nullptr) continue;  // another thread has it
+    if (first == nullptr) continue;  // another thread has taken it
     if (made.became) {
       finish_return(first->message, *made.became);
       tries = 0;

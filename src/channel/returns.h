@@ -1,19 +1,19 @@
-// Messages that were received and that this process then had no memory to make anything of. (What a dead process had
-// taken comes back in recovery.cpp.)
+// Returns received messages to the channel, when this process had no memory to build their objects. (recovery.cpp
+// returns the messages that a dead process had taken.)
 //
-// They become records, as if they had been taken and returned: whoever receives next, in any process, has them. A
-// record may need memory of the arena. While there is none the message stays here, in the place that it was received
-// into, and the process receives nothing else before it; when the last end here detaches, it is tried once more. A
-// message that is given up (see Delivery) is not received again: it stays here until there is memory for its record,
-// and is then among the rejected ones.
+// Each message becomes a record, as if it had been taken and nacked, and the next receiver in any process gets it. A
+// record may need memory of the arena. While there is none, the message stays in this process, in the object that it
+// was received into, and the process receives nothing else before it. When the last receiver here detaches, the return
+// is tried once more. A message that is given up (see Delivery) is not received again: it stays here until there is
+// memory for its record, and is then among the rejected ones.
 //
-// Until a record's state says "returned" the message is a received one, which goes with its receiver. Two things must
-// not take its block for one that nothing keeps, as its hold ends and its record begins:
-//   a recovery   it looks at the channel under the receivers' lock, and what it saw counts until it clears
-//                `recovery_requests`. Who has that lock by Arena::lock() found these at 0: a recovery looks later, and
-//                sees the record.
-//   a releaser   it looks under the arena's lock, at the delivered flag first and the holders next. The flag is set
-//                under that lock, too, and the hold ends after it.
+// Until the state of its record says "returned", the message counts as received and is lost if its receiver dies. When
+// the pin of the message's block ends and its record begins, two other processes must not take the block for unused:
+//   a recovery   checks the channel under the receivers' lock, and its result is valid until it clears
+//                `recovery_requests`. A process that got that lock by Arena::lock() found no request, so any recovery
+//                checks later and sees the record.
+//   a releaser   checks under the arena's lock, first the delivered flag and then the holders. The flag is set under
+//                that lock, too, and the pin ends after it.
 //
 // Thread safety: any thread.
 #pragma once
@@ -29,9 +29,9 @@ class Returns {
   Returns(const Control& control, Records& records, Unreturned& unreturned, Watchers& watchers) noexcept
       : control_(control), records_(records), unreturned_(unreturned), watchers_(watchers) {}
 
-  // Returns the message to the channel. Waits only briefly for locks, since the caller may hold Python's GIL. If there
-  // is no memory for a record, or a lock is not free soon, the message stays in this process, and the next call that
-  // receives here begins with it. Discards the message if the queue was shut down with its contents.
+  // Returns the message to the channel. Waits only briefly for locks, since the caller may hold Python's GIL. Without
+  // memory for a record, or if a lock is not free soon, the message stays in this process. The next call that receives
+  // here begins with it. Discards the message if the queue was shut down with its contents.
   void give_back(std::unique_ptr<Received> received) noexcept;
   // Tries again to return the kept messages that can be received. Waits for locks, but not for memory:
   // kOutOfSharedMemory if there is none for a record. Other errors as of Arena::lock(). May throw std::bad_alloc.
@@ -49,10 +49,10 @@ class Returns {
 
  private:
   using Kind = Unreturned::Kind;
-  // How an attempt to make a record of a message ended: what the record became, or what was missing.
+  // Result of an attempt to make a record of a message: the state of the record, or the resource that was missing.
   struct Attempt {
     std::optional<RecordState> became{};
-    bool lacks_record = false;  // else the arena's lock
+    bool lacks_record = false;  // otherwise it lacked the arena's lock
   };
   Attempt try_return(const Incoming& message) noexcept;
   void finish_return(Incoming& message, RecordState became) noexcept;

@@ -1,4 +1,4 @@
-// What must hold here is in ring.h: the order of stores, and which lock is whose.
+// ring.h describes the order of stores and the locks.
 #include "channel/ring.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t referred_by
   }
   const std::uint64_t also_queued = load_relaxed(shared.also_queued);
   std::uint64_t head = load_relaxed(shared.cached_head);
-  // Without the lock `head` may have overtaken the `tail` that was read.
+  // Without the lock, `head` may have passed the `tail` that was read.
   const auto queued = [&] { return (tail > head ? tail - head : 0) + also_queued; };
   const std::uint64_t limit = load_relaxed(shared.limit);
   const auto over_count = [&] { return limit != 0 && queued() >= limit; };
@@ -72,7 +72,7 @@ RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t referred_by
     if (bytes > control_.inline_bytes() && !leaves_memory(total, unallocated)) return Room::kFullOfMemory;
   }
   if (!over_slots()) return Room::kYes;
-  if (locked) {  // what is remembered of the segment may not be what those who wait see of it
+  if (locked) {  // the cached segment may differ from what waiting threads see
     known_last_.forget();
     last = last_segment();
     if (!last) return Room::kDamaged;
@@ -81,8 +81,9 @@ RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t referred_by
   return over_slots() ? Room::kNeedsSegment : Room::kYes;
 }
 
-// One channel may not queue up what the others need: as much stays free as it has queued. What several messages refer
-// to is counted with each of them, but is no more than is in use, with the message itself.
+// A channel may queue only as many bytes as it leaves free, so that one channel cannot starve the others. Referenced
+// bytes count with every message that refers to them, but the total never exceeds the bytes in use plus the message
+// itself.
 bool RingTail::leaves_memory(std::uint64_t queued_bytes, std::uint64_t unallocated) const noexcept {
   const memory::BlockPool& pool = control_.arena.pool();
   const std::uint64_t free = pool.free_bytes(), used = pool.max_bytes() - std::min(free, pool.max_bytes());
@@ -114,7 +115,7 @@ RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBloc
   return put;
 }
 
-// With room for the first: writes as many as there is room for, then `tail`.
+// Writes as many messages as there is space for, then `tail`. There must be space for the first one.
 std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages, Identity me, bool watched) noexcept {
   ChannelHeader& shared = control_.shared;
   const std::uint64_t tail = load_relaxed(shared.tail);
@@ -122,7 +123,7 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
   std::uint64_t most = messages.size();
   if (const std::uint64_t limit = load_relaxed(shared.limit); limit != 0 && most > 1) {
     const std::uint64_t queued = tail - head + load_relaxed(shared.also_queued);
-    most = std::min(most, limit - std::min(queued, limit));  // 0 if more was returned since; the first has its room
+    most = std::min(most, limit - std::min(queued, limit));  // 0 if more returned meanwhile; the first has space
   }
   most = std::min(most, segment.slots - (tail - std::max(head, segment.base)));
   std::size_t count = 0;
@@ -131,7 +132,7 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
     write_slot(segment.at(tail + count), tail + count, messages[count], me);
     bytes += messages[count].counted_bytes();
     ++count;
-    // Room by bytes is judged as if those before were in already, which `bytes_in` says for the first only.
+    // Space in bytes is computed from `bytes_in`, which does not include the messages of this loop yet.
   } while (count < most && shared.max_bytes == 0 && !messages[count].block.valid());
   store_relaxed(shared.bytes_in, load_relaxed(shared.bytes_in) + bytes);
   if (watched) add(shared.wakes_on_their_way, 1u);
@@ -146,7 +147,7 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
   store_release(shared.tail, tail + count);
   if (counts) finish_count(shared);
   const std::uint64_t next = tail + count;
-  if (next - std::max(head, segment.base) < segment.slots) {  // free, so that no receiver is about to read it
+  if (next - std::max(head, segment.base) < segment.slots) {  // free, so no receiver is about to read it
     const std::uint64_t frame = messages[0].block.valid() ? 0 : messages[0].size();
     prefetch_for_write(&segment.at(next), sizeof(RingSlot) + frame);
   }
@@ -160,7 +161,7 @@ void RingTail::finish_count(ChannelHeader& shared) noexcept {
   store_release(shared.counting_tail, std::uint64_t{0});
 }
 
-// A put whose process is dead stays under way until its lock is taken over, and nobody moves `tail` before that.
+// A put of a dead process stays in progress until recovery takes over its lock, and `tail` does not move before that.
 std::uint64_t RingTail::counted(const ChannelHeader& shared) noexcept {
   for (;;) {
     const std::uint64_t counting = load_acquire(shared.counting_tail);
@@ -170,13 +171,13 @@ std::uint64_t RingTail::counted(const ChannelHeader& shared) noexcept {
   }
 }
 
-// What the ring grows by next, and what it goes on with when there is no more for that: as much again.
+// True if there is memory for the next segment, and for as much again after growth stops.
 bool RingTail::has_memory_for_ring(std::uint64_t slots) const noexcept {
   const std::uint64_t bytes = segment_bytes(std::clamp(slots, kFirstSlots, kMostSlots), control_.slot_bytes);
   return control_.arena.pool().free_bytes() >= 2 * bytes;
 }
 
-// With no slot left in the last segment.
+// Called when the last segment has no slot left.
 bool RingTail::may_grow(const Segment& last, std::uint64_t queued) noexcept {
   ChannelHeader& shared = control_.shared;
   if (load_relaxed(shared.limit) != shared.capacity || has_memory_for_ring(last.slots)) return true;
@@ -184,7 +185,7 @@ bool RingTail::may_grow(const Segment& last, std::uint64_t queued) noexcept {
   return false;
 }
 
-// The store of `next` makes the successor part of the ring; tickets from `tail` on are its own.
+// The store of `next` makes the successor part of the ring. Tickets from `tail` on belong to it.
 void RingTail::link(const Segment& last, OwnedBlock block, std::uint64_t tail) noexcept {
   reinterpret_cast<SegmentHeader*>(block.data())->base = tail;
   const std::uint64_t packed = memory::pack(block.ref());
@@ -237,7 +238,7 @@ Error Receipt::error(const memory::Arena& arena) const {
 
 std::uint64_t RingHead::size() const noexcept {
   const ChannelHeader& shared = control_.shared;
-  for (;;) {  // exact: head did not move while tail was read
+  for (;;) {  // exact, since head did not move while tail was read
     const std::uint64_t head = load_seq_cst(shared.head);
     const std::uint64_t tail = load_seq_cst(shared.tail);
     const std::uint32_t returned = load_seq_cst(shared.returned);
@@ -257,7 +258,7 @@ const RingSlot* RingHead::first(Receipt& receipt) noexcept {
   ChannelHeader& shared = control_.shared;
   const std::uint64_t head = load_relaxed(shared.head);
   if (head == load_relaxed(shared.cached_tail)) {
-    const std::uint64_t tail = load_acquire(shared.tail);  // sees the slots below
+    const std::uint64_t tail = load_acquire(shared.tail);  // makes the slots below it visible
     store_relaxed(shared.cached_tail, tail);
     if (head == tail) return nullptr;
   }
@@ -273,7 +274,7 @@ const RingSlot* RingHead::first(Receipt& receipt) noexcept {
       break;
     }
     if (head < successor.base) break;
-    if (receipt.spent_count == std::size(receipt.spent)) return nullptr;  // the next call goes on from here
+    if (receipt.spent_count == std::size(receipt.spent)) return nullptr;  // the next call continues here
     store_release(shared.head_segment, next);
     receipt.spent[receipt.spent_count++] = packed;
     packed = next;
@@ -284,7 +285,7 @@ const RingSlot* RingHead::first(Receipt& receipt) noexcept {
     if (load_once(slot.ticket) == head) return &slot;
   }
   const std::uint64_t tail = load_acquire(shared.tail);
-  receipt.damaged = tail != head;  // else `cached_tail` said too much
+  receipt.damaged = tail != head;  // otherwise `cached_tail` was too high
   if (!first && arena_->blocks().is_unmapped(memory::unpack(packed))) receipt.starve(head, bytes_of_class(packed));
   store_relaxed(shared.cached_tail, tail);
   return nullptr;
@@ -316,7 +317,7 @@ bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, I
   }
   const std::byte* data = arena_->blocks().address(ref.id);
   if (data == nullptr) return receipt.starve(out.ticket_, bytes_of_class(packed));
-  // It stays where it is meanwhile, and so does its list.
+  // The block and its list of references do not move meanwhile.
   if (const std::uint64_t wanted = arena_->blocks().unmappable_reference(ref.id); wanted != 0) {
     return receipt.starve(out.ticket_, wanted);
   }
@@ -325,7 +326,7 @@ bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, I
   arena_->blocks().make_live(ref);
   out.block_ = ref;
   out.arena_ = arena_;
-  if (bytes <= room) out.data_ = data;  // else damaged: an empty frame
+  if (bytes <= room) out.data_ = data;  // otherwise damaged: an empty frame
   return true;
 }
 
@@ -334,8 +335,7 @@ void RingHead::note_receipt() const noexcept {
   if (notes) notes->note_receipt(load_relaxed(control_.shared.head));
 }
 
-// The next message, if there is one, comes from the sender's core while this one is decoded. It is most likely of the
-// same size.
+// Prefetches the next message from the sender's core while this one is decoded. It most likely has the same size.
 void RingHead::fetch_next(std::uint64_t bytes) const noexcept {
   const std::uint64_t head = load_relaxed(control_.shared.head);
   const Segment& known = known_first_.last();

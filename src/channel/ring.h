@@ -1,4 +1,4 @@
-// The ring: a chain of segments of slots, with an end that messages are put at and one that they are received at.
+// The ring: a chain of segments of slots. Messages are put at its tail and received at its head.
 #pragma once
 
 #include <iterator>
@@ -8,64 +8,65 @@
 
 namespace shmtree::channel {
 
-constexpr std::size_t kMostAtOnce = 64;  // messages put, or looked at, under one lock
+constexpr std::size_t kMostAtOnce = 64;  // maximum number of messages that are put or collected under one lock
 
-// Where messages are put: room, slots, segments that follow.
+// The tail of the ring, where messages are put. It decides if there is space, writes slots, and appends segments.
 //
-// Order of stores: a message's slot, then `tail`; a successor's block complete, then the last segment's `next`. The
-// message, or the segment, is there from that store on.
+// Order of stores: a message's slot, then `tail`; the successor's block complete, then the last segment's `next`. The
+// second store of each pair is the commit point.
 //
 // Invariants:
-//   - A message is put only while tail - head + `also_queued` is below `limit`, and no slot is written that a receiver
-//     may read: `cached_head` is never more than head.
-//   - The ring stops growing while the arena has memory for one segment more. Slots come and go by whole segments, so a
-//     ring that has used up the arena would give no room again until its first segment is received. It stops at as many
-//     messages as there are then (`limit`), and has memory left to put one more for each that is received.
+//   - A message is put only while tail - head + `also_queued` is below `limit`. No slot is written that a receiver may
+//     read, since `cached_head` is at most head.
+//   - The ring stops growing while the arena still has memory for one more segment. Memory returns by whole segments,
+//     so a ring that had used up the arena would make no space until its first segment is received. Growth stops by
+//     setting `limit` to the number of queued messages. It leaves memory to put one message for each one that is
+//     received.
 //
-// Thread safety: any thread; what says so, under the senders' lock.
+// Thread safety: any thread, except where a comment says "under the senders' lock".
 class RingTail {
  public:
   explicit RingTail(const Control& control) noexcept : control_(control) {}
 
-  //   kYes           there is room, as far as `limit` lets it be seen (kRelieved: once that is raised again)
+  //   kYes           there is space, as far as `limit` shows it (kRelieved: once `limit` is raised again)
   //   kFull          no place       kFullOfBytes   over max_bytes       kNeedsSegment  no slot
-  //   kFullOfMemory  more would take from the arena what others need
+  //   kFullOfMemory  the message, or a longer ring, would take memory that other users of the arena need
   enum class Room { kYes, kRelieved, kFull, kFullOfBytes, kFullOfMemory, kNeedsSegment, kDamaged, kShutDown };
-  // How far a look goes. Without the lock only those who need to look at the last segment, which may become another
-  // block meanwhile.
+  // Depth of a check. Without the lock, pass kAtSlots only if the last segment matters, since its block may be reused
+  // meanwhile.
   enum class Look { kLocked, kAtCounts, kAtSlots };
-  // Whether a message whose frame has `bytes`, of which `unallocated` have no block yet, and that refers to others of
-  // `referred_bytes`, can be stored at `tail` now. Without the lock it is true for some instant of the call. `ring` is
-  // given the last segment.
+  // Checks if a message can be stored at `tail` now. Its frame has `bytes`, of which `unallocated` have no block yet,
+  // and it refers to other blocks of `referred_bytes`. Without the lock, the answer is true at some instant of the
+  // call. Sets `ring` to the last segment.
   Room room_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, Look look,
                 Segment* ring = nullptr) noexcept;
-  // From now on the puts of this process are counted, each with the store that publishes it. Recovery finishes the
-  // count of one that a kill ended, before anybody else can put: so it says of any put whether it took place.
+  // Counts the puts of this process from now on. Each put is counted by the store that publishes it. If the process
+  // dies in a put, recovery finishes its count before any other process can put. So the count is exact for every put.
   void count_puts() noexcept { counts_.store(true, std::memory_order_relaxed); }
-  // How many were. Without the lock.
+  // Returns the number of counted puts. Needs no lock.
   static std::uint64_t counted(const ChannelHeader& shared) noexcept;
-  // Under the lock: the put that is under way, if there is one, took place or did not.
+  // Completes the count of a put in progress, if there is one: it took place or it did not. Under the lock.
   static void finish_count(ChannelHeader& shared) noexcept;
   bool has_room() noexcept {
-    const Room room = room_for(1, 0, 0, Look::kAtCounts);  // no message is smaller
+    const Room room = room_for(1, 0, 0, Look::kAtCounts);  // the smallest message
     return room == Room::kYes || room == Room::kRelieved;
   }
 
   struct Put {
-    Room room;  // kYes: they were put
+    Room room;  // kYes: `count` messages were put
     std::size_t count = 0;
     std::uint64_t first = 0;    // ticket
-    std::uint64_t grow_to = 0;  // put() wants a segment of so many slots
-    bool watched = false;       // somebody wants a byte for each
+    std::uint64_t grow_to = 0;  // slots of the segment that put() needs; 0: none
+    bool watched = false;       // a watcher wants a byte for each message
     bool room_left = false;
   };
-  // Under the senders' lock: puts the first few of `messages` that there is room for, with one store of `tail`; `spare`
-  // becomes the next segment when there is no slot.
+  // Puts the first few of `messages` that there is space for, with one store of `tail`. If there is no slot, `spare`
+  // becomes the next segment. Under the senders' lock.
   Put put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept;
-  // A segment of `slots` slots, or of fewer when there is no memory for that many. Does not wait for any: the messages
-  // that are in the ring already may be what holds it. Without the lock: the arena's is never taken under it.
+  // Allocates a segment of `slots` slots, or of fewer if there is no memory for that many. Does not wait for memory:
+  // the messages in the ring may be what occupies it. Without the lock: the arena's lock is never taken under it.
   Result<OwnedBlock> new_segment(std::uint64_t slots, const WaitContext& wait) const;
-  // Why there is no last segment to write to.
+  // Returns why there is no last segment to write to.
   Error no_ring() const;
 
  private:
@@ -83,14 +84,15 @@ class RingTail {
   std::atomic<bool> counts_{false};
 };
 
-// What a look under the receivers' lock leaves to do without it, and why it found nothing that this process can have.
+// The result of an attempt to receive under the receivers' lock: the segments to release after unlocking, and why this
+// process received no message.
 struct Receipt {
-  std::uint64_t spent[4];  // segments, packed; the first `spent_count` are set
+  std::uint64_t spent[4];  // packed refs of segments; the first `spent_count` are set
   std::size_t spent_count = 0;
   bool damaged = false;
-  bool starved = false;      // the next message was left: this process has no memory, or addresses, for it
+  bool starved = false;      // the next message stays: this process has no memory, or address space, for it
   std::uint64_t ticket = 0;  // of that message
-  std::uint64_t wanted = 0;  // bytes that there are no addresses for; 0: memory was missing
+  std::uint64_t wanted = 0;  // bytes that lack address space; 0: memory was missing
 
   bool is_left() const noexcept { return damaged || starved; }
   bool starve(std::uint64_t of, std::uint64_t bytes) noexcept {
@@ -99,26 +101,26 @@ struct Receipt {
     wanted = bytes;
     return false;
   }
-  // After unlocking: gives back the segments that were used up.
+  // Releases the segments that were used up. Call it after unlocking.
   void release_spent(Arena& arena) const noexcept {
     for (std::size_t i = 0; i < spent_count; ++i) arena.reclaimer().collect(memory::unpack(spent[i]));
   }
-  // Why the first message was not received, though there is one.
+  // Returns why the first message was not received.
   Error error(const memory::Arena& arena) const;
 };
 
-// Where they are received.
+// The head of the ring, where messages are received.
 //
-// Order of stores: the holder bit of a message's block, then `head`. Until then the message is in the window, and from
-// then on its slot may be written again.
+// Order of stores: the holder bit of a message's block, then `head`. The message is in the window until the store of
+// `head`, after which its slot may be overwritten.
 //
-// Thread safety: any thread; what says so, under the receivers' lock.
+// Thread safety: any thread, except where a comment says "under the receivers' lock".
 class RingHead {
  public:
   RingHead(const Control& control, std::shared_ptr<Arena> arena) noexcept
       : control_(control), arena_(std::move(arena)) {}
 
-  // Whether there is a message in the ring, or one that was returned, and how many there are.
+  // True if there is a message in the ring or in a returned record; size() is their number.
   bool has_messages() const noexcept {
     const ChannelHeader& shared = control_.shared;
     return platform::load_seq_cst(shared.tail) != platform::load_seq_cst(shared.head) ||
@@ -126,28 +128,28 @@ class RingHead {
   }
   std::uint64_t size() const noexcept;
 
-  // Under the receivers' lock.
-  // The first message of the ring; false when there is none, or none that this process can have.
+  // Receives the first message of the ring. False if there is none, or none that this process can map. Under the
+  // receivers' lock, as the functions below.
   bool receive(Incoming& out, Identity me, Receipt& receipt) noexcept;
-  // Its parts. The slot at `head`, or null when the ring is empty or damaged. Moves to the next segment when the first
-  // is used up; the one left behind is released after unlocking.
+  // Returns the slot at `head`, or null if the ring is empty or damaged. Moves to the next segment when the first one
+  // is used up; the caller releases the old one after unlocking.
   const RingSlot* first(Receipt& receipt) noexcept;
-  // Copies what the slot says into `out` and, for a block, sets the holder bit. Nothing has moved yet. False when this
-  // process cannot hold the block, or map it and all that it refers to: another may.
+  // Copies the message's slot into `out` and, if it has a block, sets the holder bit. Advances nothing. False if this
+  // process cannot hold the block, or cannot map it and every block that it refers to; another process may.
   bool hold(const RingSlot& slot, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept;
-  // The same for the message of a record: a receiver had it before.
+  // Does the same for the message of a record, which an earlier receiver has had.
   bool hold_again(const Record& record, Identity me, std::uint32_t attempts, Incoming& out, Receipt& receipt) noexcept {
     out.came_back_ = hold(record.slot(), me, attempts, out, receipt);
     out.failed_before_ = platform::load_relaxed(record.failed_builds);
     return out.came_back_;
   }
-  // The first message, which counts with `bytes`, was received.
+  // Marks the first message, which counts as `bytes`, as received.
   void advance(std::uint64_t bytes) noexcept {
     ChannelHeader& shared = control_.shared;
     platform::store_relaxed(shared.bytes_out, platform::load_relaxed(shared.bytes_out) + bytes);
     if (platform::load_relaxed(shared.timed) != 0) [[unlikely]]
       note_receipt();
-    platform::store_release(shared.head, platform::load_relaxed(shared.head) + 1);  // the slot may be written again
+    platform::store_release(shared.head, platform::load_relaxed(shared.head) + 1);  // the slot may be overwritten
   }
 
  private:
@@ -155,7 +157,7 @@ class RingHead {
   void note_receipt() const noexcept;
 
   const Control control_;
-  const std::shared_ptr<Arena> arena_;  // as messages that are held keep it
+  const std::shared_ptr<Arena> arena_;  // shared with messages that hold blocks
   KnownSegment known_first_;            // under the receivers' lock
 };
 

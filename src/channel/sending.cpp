@@ -18,16 +18,16 @@ using std::to_string;
 
 namespace {
 
-// Senders that drop messages compete for the room: whoever finds that a receiver was quicker, or that another sender
-// has used it, tries so often.
+// Number of retries of a sender that drops messages: because a receiver took the message first, or because another
+// sender used the space after the deadline.
 constexpr int kMostFailedDrops = 8, kMostLateTurns = 64;
-constexpr std::uint64_t kRingStepBytes = 1u << 20;  // about what a long ring grows by
+constexpr std::uint64_t kRingStepBytes = 1u << 20;  // roughly the growth step of a long ring
 
-// Sleeps at the event of what the last check found lacking: a place in the ring, bytes of the channel, or memory of the
-// arena. Between arm() and sleep() the check may find that something else is lacking; then arm() again.
+// Sleeps at the event of the resource that the last check found lacking: a slot, bytes of the channel, or memory of the
+// arena. Between arm() and sleep() a check may find another one lacking; then call arm() again.
 class RoomWait {
  public:
-  // `room` is what the last check found, and must outlive this.
+  // `room` is the result of the last check, and must outlive this object.
   RoomWait(const Control& control, const Room& room, const WaitContext& wait) noexcept
       : room_(room),
         lacked_(room),
@@ -38,14 +38,14 @@ class RoomWait {
   void arm() noexcept {
     lacked_ = room_;
     EventWait& waiting = this->waiting();
-    if (&waiting == &memory_) bytes_.arm();  // receivers leave memory to this channel as well
+    if (&waiting == &memory_) bytes_.arm();  // receivers also free memory through this channel
     waiting.arm();
   }
   EventWait::Wake sleep() noexcept {
     slept_ = true;
     return waiting().sleep();
   }
-  // What is slept for.
+  // Returns the resource that the armed event stands for.
   Room lacked() const noexcept { return lacked_; }
   bool slept() const noexcept { return slept_; }
 
@@ -62,7 +62,7 @@ class RoomWait {
 
 }  // namespace
 
-// A message that would never fit.
+// Returns an error for a message that could never fit.
 Status Sending::refuse_at_once(std::uint64_t bytes, std::uint64_t referred_bytes) const {
   const std::uint64_t most = parts_.control.shared.max_bytes, budget = parts_.control.arena.pool().max_bytes();
   if (most != 0 && bytes + referred_bytes > most) {
@@ -89,7 +89,8 @@ Status Sending::check(Outgoing& message, Identity me) const {
   return refuse_at_once(bytes, message.referred());
 }
 
-// The later ones of a batch stop it where they would be refused, to be refused when they come first.
+// Returns how many messages of a batch can be put together. A message that would be refused ends the batch, and is
+// refused once it is the first.
 std::size_t Sending::count_sound(std::span<Outgoing> messages, Identity me) const {
   std::size_t sound = 1;
   while (sound < std::min(messages.size(), kMostAtOnce) && check(messages[sound], me)) ++sound;
@@ -100,8 +101,8 @@ Status Sending::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
   Status fits = refuse_at_once(bytes, 0);
   if (!fits) return fits;
   Status room = wait_until_room(bytes, 0, bytes > parts_.control.inline_bytes() ? bytes : 0, true, wait);
-  parts_.watchers.leave_room_to_others();                // the message is yet to be written, which may take long
-  if (!room) parts_.watchers.refresh_fd(End::kSending);  // the descriptor may be readable for room that another used
+  parts_.watchers.leave_room_to_others();                // writing the message may take long
+  if (!room) parts_.watchers.refresh_fd(End::kSending);  // may be readable for space that is used
   return room ? std::move(room) : in_time(std::move(room).error(), Code::kFull);
 }
 
@@ -149,7 +150,7 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
     room = parts_.tail.room_for(bytes, referred_bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
     return room == Room::kYes || room == Room::kRelieved || room == Room::kDamaged || room == Room::kShutDown;
   };
-  // Whether there was room after it; only in a channel that drops.
+  // True if it made space, or found some. Only for a channel that drops messages.
   const auto drop_for_room = [&]() -> Result<bool> {
     for (int failures = 0; failures < kMostFailedDrops && parts_.control.drops_oldest();) {
       if (has_room_now()) return true;
@@ -172,7 +173,7 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
   if (spinner_.until(places, shared.capacity / 2, wait)) return success();
   RoomWait waiting(parts_.control, room, wait);
   const auto ready = [&] {
-    if (waiting.slept() && !may_grow) return true;  // there may be memory now
+    if (waiting.slept() && !may_grow) return true;  // memory may be free now
     made = drop_for_room();
     return !made || *made || has_room_now();
   };
@@ -197,8 +198,8 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
   return *came ? success() : still_full();
 }
 
-// Puts the first few of `messages` that there is room for under one lock; with `may_drop` the oldest message makes
-// some. None: wait_until_room() is next.
+// Puts the first few of `messages` that there is space for, under one lock. With `may_drop`, drops the oldest message
+// to make space. If none was put, the caller calls wait_until_room().
 Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   auto me = parts_.control.arena.identity();
@@ -224,7 +225,7 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
       parts_.membership.mark_used(End::kSending, *me);
       parts_.acks.note_sent(put.first, put.count);
       parts_.watchers.announce_put(put.count, put.watched);
-      // One of those who wait was woken for several places: the next is for it to wake.
+      // One waiter was woken for several slots, and wakes the next one here.
       if (put.room_left && load_relaxed(shared.space.waiters) != 0) notify(shared.space);
       return put;
     }
@@ -233,7 +234,7 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
     if (put.grow_to == 0) return put;
     auto grown = parts_.tail.new_segment(put.grow_to, wait);
     if (!grown) {
-      // kTimeout: the arena's lock was not to be had at once, which the caller's deadline is not about.
+      // kTimeout: the arena's lock was busy. The caller's deadline does not apply to it.
       const Code code = grown.code();
       const bool later = code == Code::kFull || code == Code::kOutOfSharedMemory || code == Code::kTimeout;
       if (later) return put;
@@ -243,8 +244,9 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
   }
 }
 
-// Puts the first few of `messages`, once there is room. Room that was seen and is not to be had is taken for another's
-// until the deadline, and not once more: words that contradict each other must not keep the call for ever.
+// Puts the first few of `messages`, once there is space. If space was seen but is gone, another sender has used it, so
+// the call tries again until the deadline, and only once more after it. So contradictory words in shared memory cannot
+// block the call forever.
 Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const WaitContext& wait) {
   Status peers = parts_.ends.check_deaths(End::kReceiving);
   if (!peers) [[unlikely]]
@@ -252,7 +254,7 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
   const int most_late = parts_.control.drops_oldest() ? kMostLateTurns : 0;
   for (int turn = 0, late = 0;; ++turn) {
     if (turn != 0 && wait.deadline.passed()) ++late;
-    // Only once wait_until_room() knows of somebody to receive.
+    // Drops messages only after wait_until_room() has found a receiver.
     auto put = put_some(messages, turn != 0 && parts_.control.drops_oldest(), wait);
     if (!put) {
       parts_.watchers.leave_room_to_others();
@@ -274,7 +276,7 @@ Result<std::uint64_t> Sending::put(Outgoing& message, const WaitContext& wait) {
 Status Sending::put_many(std::span<Outgoing> messages, const WaitContext& wait) {
   std::size_t done = 0;
   while (done < messages.size()) {
-    // What went is counted also where there is no memory for an error.
+    // The number of messages that were put is reported even if there is no memory for an error.
     auto put = or_out_of_memory([&] { return put_first(messages.subspan(done), wait); });
     if (!put) {
       Error error = std::move(put).error();

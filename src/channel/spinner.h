@@ -1,4 +1,4 @@
-// Looking again for a moment before going to sleep.
+// Adaptive spinning before a thread goes to sleep.
 #pragma once
 
 #include <algorithm>
@@ -14,24 +14,24 @@ namespace shmtree::channel {
 
 namespace policy = platform::wait_policy;
 
-// Spins for up to as long as being woken takes, while that pays: while the condition comes true meanwhile more often
-// than not. Once it does not, only every 32nd wait tries again, then every 64th and so on. A spin is never shorter: one
-// late message would otherwise make every later spin end too early.
+// Adaptive spinning. Spins for at most kSpinNs, the cost of a wake-up, as long as more than half of recent spins
+// succeed. After that, only every 32nd wait spins, then every 64th, and so on up to kMostSkips, until one succeeds. The
+// spin time itself never adapts: a single late message would shorten all later spins.
 //
-// A spin keeps its core. If it yielded, a busy process of some other program would keep the core for a whole time slice
-// of some milliseconds, and a wait of microseconds would take as long. Where both sides share one core, spins fail and
-// are given up. A spin counts as failed if the thread was preempted, even if its condition came true: a sleeping thread
+// A spin does not yield its core. If it yielded, a busy process of another program would keep the core for a whole time
+// slice of milliseconds, and a wait of microseconds would take as long. If both sides share one core, spins fail and
+// stop soon. A spin counts as failed if its thread was preempted, even if its condition became true: a sleeping thread
 // would have been woken sooner.
 //
-// A side that has caught up with the other one takes from it, message by message, the lines of memory that it looks at,
-// which slows both down to half. So a wait that was over at once is followed by some that begin with a backoff, in
-// which nothing is looked at until about `enough` messages, or places for them, have gathered.
+// A side that has caught up with the other one polls cache lines that the other one writes, message by message, which
+// halves the speed of both. So after a wait that succeeds at once, the next waits begin with a backoff. It reads
+// nothing until about `enough` messages, or free slots, have accumulated.
 //
-// Thread safe; a race costs one adjustment.
+// Thread-safe; a race costs one adjustment.
 class Spinner {
  public:
-  // `ready` says how many messages or places there are; true when there were some. With one core, or a deadline that is
-  // over, it is not waited for at all.
+  // Spins until ready(), the number of messages or free slots, is not 0. Returns true if that happened. Does not spin
+  // if there is only one core, if the deadline is immediate, or if recent spins failed.
   template <class Ready>
   bool until(const Ready& ready, std::uint64_t enough, const platform::WaitContext& wait) noexcept {
     if (wait.deadline.is_immediate() || !may_spin() || !is_due()) return false;
@@ -47,7 +47,7 @@ class Spinner {
 
   struct Spin {
     bool is_ready;
-    std::int64_t took_ns;  // 0: too short to be measured
+    std::int64_t took_ns;  // 0: too short to measure
   };
 
   template <class Ready>
@@ -76,12 +76,12 @@ class Spinner {
     }
   }
 
-  // A hundred nanoseconds or so.
+  // Pauses for about 100 ns.
   static void relax() noexcept {
     for (int i = 0; i < 4; ++i) platform::relax_cpu();
   }
 
-  // None where it would be too long for what it saves.
+  // Stores the backoff, or 0 if a backoff that long would cost more than it saves.
   void limit_backoff(std::int64_t backoff) noexcept {
     backoff_ns_.store(backoff <= policy::kMostBackoffNs ? static_cast<std::int32_t>(backoff) : 0,
                       std::memory_order_relaxed);
@@ -109,8 +109,8 @@ class Spinner {
   }
 
   std::atomic<std::int32_t> failures_left_{
-      policy::kFirstFailures};            // spins that may fail before there are none; 0: it does not pay
-  std::atomic<std::int32_t> skipped_{0};  // waits without a spin since the last try
+      policy::kFirstFailures};            // failed spins that are still allowed; 0: spinning has stopped for now
+  std::atomic<std::int32_t> skipped_{0};  // waits without a spin since the last spin
   std::atomic<std::int32_t> skips_{policy::kFirstSkips};
   std::atomic<std::int32_t> backoff_ns_{0};
 };

@@ -18,7 +18,7 @@ using memory::slot_of;
 
 namespace {
 
-constexpr std::uint64_t kShareOfNotes = 16, kShareOfKept = 8;  // of the arena's budget: one of so many parts
+constexpr std::uint64_t kShareOfNotes = 16, kShareOfKept = 8;  // divisors of the arena's budget
 constexpr std::int64_t kCloseWithinNs = 2'000'000'000;
 
 memory::WeakRegistry<Tap>& taps() noexcept {
@@ -30,14 +30,14 @@ std::uint64_t number_of_notes(const Arena& arena, std::uint64_t note_bytes, bool
   return std::clamp(std::bit_floor(share), kFewestTapNotes, most_tap_notes(times_only));
 }
 
-// Under both locks: the tap of now lives.
+// True if the channel has a tap that is alive. Under both locks.
 bool is_tapped(const Control& control) noexcept {
   const auto notes = TapNotes::at(control, load_relaxed(control.shared.tap));
   return notes && control.arena.participants().is_alive(load_once(notes->header().owner));
 }
 
-// A channel's, which a tap begins and ends under. Nobody is waited for with one of them held: who sends would wait,
-// too, and a repair, which the wait may have to do, takes both.
+// Both locks of a channel, under which a tap begins and ends. Never waits for one while it holds the other. Senders
+// would wait as well, and a wait may have to run a repair, which takes both.
 class BothLocks {
  public:
   explicit BothLocks(const Control& control) noexcept : control_(control) {}
@@ -101,8 +101,8 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   block->publish();
   std::shared_ptr<Tap> tap(new Tap(parts, std::move(keeps), std::move(*slot), ref, *notes, wants));
   taps().insert(tap, [](const Tap&) { return false; });
-  tap->next_ = load_relaxed(control.shared.tail);            // where it ends if it does not come to be one
-  arena.participants().keep_lock_from_children(tap->slot_);  // of those that were forked meanwhile
+  tap->next_ = load_relaxed(control.shared.tail);            // its end if open() fails below
+  arena.participants().keep_lock_from_children(tap->slot_);  // from children forked meanwhile
   BothLocks locks(control);
   if (Status taken = locks.take(wait); !taken) return std::move(taken).error();
   if (is_tapped(control)) return Error{Code::kInvalid, "the channel has a tap already; it has one at a time"};
@@ -113,8 +113,8 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   return tap;
 }
 
-// The locks are not waited for without end: a stopped process may have one. Then this participant is dead as soon
-// as its slot is, and recovery does the rest.
+// Waits for the locks only for a limited time, since a stopped process may hold one. On a timeout, this participant is
+// dead as soon as its slot is abandoned, and recovery does the rest.
 Tap::~Tap() {
   taps().erase(this);
   if (!is_mine()) return;
@@ -133,11 +133,12 @@ std::uint64_t Tap::end() const noexcept {
   return stopped_at_.value_or(load_acquire(parts_.control.shared.tail));
 }
 
-// Those below `end` for which look(note) is true, `most` at most. Who gives `end` sees the notes below it.
+// Visits notes below `end` until look(note) has returned true for `most` of them. The caller's load of `end` makes the
+// notes below it visible.
 template <class Look>
 void Tap::take_notes(std::uint64_t end, std::size_t most, Look look) {
   for (std::size_t seen = 0; next_ < end && seen < most; ++next_, ++taken_) {
-    if (taken_ >= notes_.count()) {  // there was no room for a note of any of these
+    if (taken_ >= notes_.count()) {  // none of these has a note
       missed_ += end - next_;
       taken_ += end - next_;
       next_ = end;
@@ -184,7 +185,7 @@ std::vector<Tap::Times> Tap::take_times(std::size_t most, bool also_queued) {
   return times;
 }
 
-// Any word may be anything.
+// Reads a note, of which any word may be damaged.
 bool Tap::look_at(const TapNote& note, Seen& seen) const noexcept {
   memory::BlockTable& blocks = parts_.control.arena.blocks();
   const std::uint64_t bytes = load_relaxed(note.frame_bytes), packed = load_relaxed(note.block);
@@ -200,8 +201,8 @@ bool Tap::look_at(const TapNote& note, Seen& seen) const noexcept {
   return bytes <= blocks.room_of(seen.block.id);
 }
 
-// A Dekker handshake with a receiver: this stores the bit and looks at the window; it moves the window on, stores its
-// own bit, and looks at all bits. So one of them collects the block.
+// A Dekker handshake with a receiver. The tap clears its bit, then reads `head`. The receiver advances `head`, clears
+// its own bit, then reads all bits. So at least one of them frees the block.
 void Tap::let_go(TapNote& note, std::uint64_t ticket) noexcept {
   Arena& arena = parts_.control.arena;
   const std::uint64_t packed = load_relaxed(note.block);
@@ -227,7 +228,7 @@ void Tap::release() noexcept {
   }
   taken_ = 0;
   store_release(header.bytes_out, out);
-  store_release(header.read, next_);  // the notes may be written again
+  store_release(header.read, next_);  // the notes may be overwritten
 }
 
 bool Tap::is_over(const WaitContext& wait) {
@@ -235,7 +236,7 @@ bool Tap::is_over(const WaitContext& wait) {
   Arena& arena = parts_.control.arena;
   if (arena.participants().check(wait_policy::kLookedLatelyNs)) static_cast<void>(arena.reconcile(wait));
   const bool ends = stopped_at_.has_value() || parts_.ends.is_over(End::kSending);
-  return ends && next_ >= end();  // the end was looked at first
+  return ends && next_ >= end();  // the end was checked first
 }
 
 Status Tap::stop(const WaitContext& wait) {

@@ -1,17 +1,17 @@
-// Looking on at a channel: every message that is put is seen here, too, as long as there is room for notes of them
-// (tap_notes.h); the others are counted. Nothing is taken from those who receive, and nobody waits for a tap.
+// A tap observes a channel: it sees every message that is put, as long as there is space for notes (tap_notes.h), and
+// counts the others. It takes no message from receivers, and no call waits for a tap.
 //
-// A channel has one tap at a time. One that wants times sees no messages, but when, and by whom, each was put and
-// received.
+// A channel has one tap at a time. A tap that wants times sees no messages. It sees when each message was put and
+// received, and by which process and thread.
 //
-// A tap keeps the channel's memory, and is at neither end of it. What it reads are the messages themselves, which their
-// receivers may write to as they read: so it is what they were when they were put only where the tap is first.
+// A tap keeps the channel's memory, and is not attached to either end. It reads the messages themselves, not copies,
+// and receivers may write to those. So a message is unchanged only if the tap reads it before its receiver does.
 //
 // Invariants:
-//   - A tap is a participant of its own, besides its process: so no hold that the process has, or lets go of, is the
-//     tap's. It lives as long as its process, and not as that one's children.
-//   - A note's block stays as long as the tap's bit of it is set. It is collected by the tap only if its message has
-//     left the window; else who receives it sees to that.
+//   - A tap is a participant of its own, besides its process, so its pins are separate from those of the process. It
+//     lives as long as its process, and does not belong to forked children.
+//   - A note's block is kept as long as the tap's holder bit is set. The tap frees it only if its message has left the
+//     window; otherwise the receiver frees it.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -26,25 +26,25 @@ namespace shmtree::channel {
 class Tap {
  public:
   enum class Wants { kMessages, kTimes };
-  // From the next put on. kInvalid where there is a tap; kOutOfSharedMemory, kFull: no room for notes; kUnavailable: no
-  // slot for one more participant.
+  // Opens a tap that begins with the next put. kInvalid: the channel has a tap; kOutOfSharedMemory, kFull: no memory
+  // for notes; kUnavailable: no free participant slot.
   static Result<std::shared_ptr<Tap>> open(Parts& parts, std::shared_ptr<const void> keeps, Wants wants,
                                            const WaitContext& wait);
   ~Tap();
   Tap(const Tap&) = delete;
   Tap& operator=(const Tap&) = delete;
 
-  // A message, whose frame stays where it is until release().
+  // A message. Its frame is valid until release().
   struct Seen {
     std::uint64_t ticket;
     std::int64_t put_ns;  // monotonic clock
     std::span<const std::byte> frame;
-    BlockRef block;  // that the frame is in; none for one that is in the note
+    BlockRef block;  // block of the frame; none if the frame is in the note
   };
-  // The next few of those that were put; none when there is none now, and in a forked child. release() comes between
-  // two calls. May throw std::bad_alloc.
+  // Returns the next messages, at most `most`. Empty if there is none now, and in a forked child. Call release()
+  // between two calls. May throw std::bad_alloc.
   std::vector<Seen> take(std::size_t most);
-  // When a message was put and received, by the monotonic clock, and by which process and thread.
+  // Time at which a message was put and received, by the monotonic clock, and the process and thread that did so.
   struct Times {
     std::uint64_t ticket;
     std::int64_t put_ns;
@@ -54,15 +54,16 @@ class Tap {
     int got_pid;
     int got_thread;
   };
-  // Likewise, of those that were received; or also of the others. By a tap that wants times.
+  // Returns the times of the next received messages, with `also_queued` of queued ones as well. Only for a tap that
+  // wants times.
   std::vector<Times> take_times(std::size_t most, bool also_queued);
   void release() noexcept;
 
-  // Puts that were found to have left no note.
+  // Number of puts that left no note.
   std::uint64_t missed() const noexcept { return missed_; }
-  // Whether the stream is over, or stop() was called, and everything was taken. Looks for the dead.
+  // True if the stream is over, or stop() was called, and all notes were taken. Checks for deaths.
   bool is_over(const WaitContext& wait);
-  // Puts leave no more notes. kTimeout: a stopped process keeps a lock of the channel.
+  // Ends the tap: later puts leave no notes. kTimeout: a stopped process keeps a lock of the channel.
   Status stop(const WaitContext& wait);
 
  private:
@@ -80,12 +81,12 @@ class Tap {
 
   Parts& parts_;
   const std::shared_ptr<const void> keeps_;  // the channel
-  memory::ReservedSlot slot_;                // the lock of none in a forked child
-  const BlockRef block_;                     // of the notes
+  memory::ReservedSlot slot_;                // holds no lock in a forked child
+  const BlockRef block_;                     // block of the notes
   const TapNotes notes_;
   const Wants wants_;
   std::uint64_t next_ = 0;   // ticket
-  std::uint64_t taken_ = 0;  // tickets before it that were not released
+  std::uint64_t taken_ = 0;  // number of tickets before next_ that were not released
   std::uint64_t missed_ = 0;
   std::optional<std::uint64_t> stopped_at_{};
 };

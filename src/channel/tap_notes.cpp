@@ -56,7 +56,7 @@ void TapNotes::add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t 
   const std::uint64_t packed = load_once(slot.block), frame_bytes = load_once(slot.bytes);
   std::uint64_t in = load_relaxed(header_->bytes_in);
   if (packed == 0) {
-    if (frame_bytes > control_.inline_bytes()) return;  // somebody writes where it may not
+    if (frame_bytes > control_.inline_bytes()) return;  // the slot is damaged
   } else {
     const std::uint64_t kept = in - load_acquire(header_->bytes_out), bytes = control_.counted_bytes(slot);
     if (kept != 0 && kept + bytes > header_->most_bytes) return;
@@ -69,7 +69,7 @@ void TapNotes::add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t 
   if (packed == 0) {
     std::memcpy(note.inline_data(), slot.inline_data(), frame_bytes);
   } else {
-    store_release(note.block, packed);  // the ticket before it says of which put it is
+    store_release(note.block, packed);  // the ticket, stored before, identifies the put
     memory::BlockEntry* block = control_.arena.blocks().entry(memory::unpack(packed).id);
     if (block != nullptr) block->holders.add(memory::slot_of(load_once(header_->owner)));
   }

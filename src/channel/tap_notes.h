@@ -1,24 +1,24 @@
-// What puts leave for a tap: who looks on at a channel without taking from it. A tap has a block of notes, and its
-// holder bit is set in the blocks of the messages that they are of, so that these stay until it has read them. A tap
-// that wants times has notes without frames, keeps no blocks, and gets the times of receipts as well.
+// The notes that puts leave for a tap, which observes a channel without receiving from it. A tap has a block of notes.
+// Its holder bit is set in the blocks of the messages that they describe, so that the blocks stay until the tap has
+// read them. A tap that wants times has notes without frames, pins no blocks, and also gets the times of receipts.
 //
 // Order of stores, under the senders' lock:
-//   put   note: ticket, put_ns, bytes, the inline frame, frame_bytes, block; the tap's holder bit; then `tail`
-//   read  the tap looks at notes of tickets below `tail` only; it clears its bit, then the note's block, then `read` :=
+//   put   the note's ticket, put_ns, bytes, inline frame or block; the tap's holder bit; then `tail`
+//   read  the tap reads only notes of tickets below `tail`; it clears its bit, then the note's block, then stores
+//         `read`
 //   get   under the receivers' lock, if `timed` is set: got_pid, got_thread, got_ns, then `head`. A tap that wants
-//   times
-//         looks at notes below `head`, and so is done with none that a receiver may write to
-//   kill  before `tail`: recovery, which comes before the next put and before the message's block is used again, takes
-//         back the bits of notes at or past `tail`. The tap's: recovery takes all bits of the dead, and stores tap := 0
+//         times reads only notes below `head`, so it never finishes a note that a receiver may still write to
+//   kill  before `tail`: recovery runs before the next put and before the message's block is reused, and clears the
+//         bits of notes at or past `tail`. Death of the tap: recovery clears all bits of the dead and stores tap := 0
 //
 // Invariants:
-//   - Nobody waits for a tap. Where the last notes are unread, or blocks of `most_bytes` are kept for the tap, a put
-//     leaves none, which the tap sees by the ticket.
-//   - A note's block is 0, or the tap's bit of it is set, or about to be by a put that is not in the channel yet.
-//   - `tap` names a block as long as the tap lives, and `timed` is set while that one wants times: both are set and
-//     taken back under the senders' and the receivers' lock, before the block goes.
+//   - No call waits for a tap. If the last notes are unread, or blocks of `most_bytes` are pinned for the tap, a put
+//     leaves no note. The tap detects that by the ticket.
+//   - If a note names a block, the tap's bit is set in it, or a put that is not in the channel yet is about to set it.
+//   - `tap` names a block as long as the tap lives, and `timed` is set while that tap wants times. Both are set and
+//     cleared under both locks, before the block is freed.
 //
-// Thread safety: under the senders' lock; note_receipt() under the receivers'.
+// Thread safety: call it under the senders' lock, and note_receipt() under the receivers' lock.
 #pragma once
 
 #include <optional>
@@ -29,14 +29,14 @@ namespace shmtree::channel {
 
 class TapNotes {
  public:
-  // The notes in the block that a word of shared memory names; none when there can be none.
+  // Returns the notes in the block that a word of shared memory names, or nothing if the word or the block is invalid.
   static std::optional<TapNotes> at(const Control& control, std::uint64_t packed) noexcept;
 
-  // A put is about to publish the slots of these tickets.
+  // Writes the notes of a put that is about to publish the slots of these tickets.
   void add(const Segment& segment, std::uint64_t first, std::uint64_t count) const noexcept;
-  // The message of that ticket is about to be received.
+  // Writes the times of the message of that ticket, which is about to be received.
   void note_receipt(std::uint64_t ticket) const noexcept;
-  // For recovery: the puts of tickets from `tail` on did not take place.
+  // Removes the notes of tickets from `tail` on, since their puts did not take place. Called by recovery.
   void forget_from(std::uint64_t tail) const noexcept;
 
   TapHeader& header() const noexcept { return *header_; }
@@ -58,7 +58,7 @@ class TapNotes {
 
   const Control control_;
   TapHeader* header_;
-  std::uint64_t count_;  // as it was checked, and so are these
+  std::uint64_t count_;  // checked, like the next two
   bool times_only_;
   std::uint64_t note_bytes_;
 };

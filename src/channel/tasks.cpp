@@ -9,8 +9,8 @@ namespace shmtree::channel {
 
 using namespace platform;
 
-// Returns the number of all tasks, except discarded and rejected ones. The loads are ordered so that a message whose
-// record changes meanwhile is counted: join() may then look once more, but never ends early.
+// Returns the number of all tasks, except discarded and rejected ones. The loads are ordered so that a message is
+// counted if its record changes meanwhile: join() may then check once more, but never ends early.
 std::uint64_t Tasks::last() const noexcept {
   const ChannelHeader& shared = parts_.control.shared;
   if (!parts_.control.is_discarded()) {
@@ -22,7 +22,7 @@ std::uint64_t Tasks::last() const noexcept {
 }
 
 std::uint64_t Tasks::unfinished() const noexcept {
-  const std::uint64_t done = load_seq_cst(parts_.control.shared.tasks_done);  // first: it never overtakes the tasks
+  const std::uint64_t done = load_seq_cst(parts_.control.shared.tasks_done);  // first: it never exceeds the tasks
   return std::max(last(), done) - done;
 }
 
@@ -44,12 +44,13 @@ Status Tasks::join(const WaitContext& wait) {
   const auto reason = parts_.control.sleep_for(memory::WaitFor::kTasks);
   Status waited = wait_for_peers(parts_.control, parts_.ends,
                                  {parts_.control.shared.acked, reason, End::kReceiving, "tasks"}, all_done, wait);
-  if (waited && parts_.control.is_discarded()) receiving_.discard_queued(wait).ok();  // of who died before it had
+  if (waited && parts_.control.is_discarded()) receiving_.discard_queued(wait).ok();  // left by a dead process
   if (waited || waited.code() != Code::kTimeout) return waited;
   return Error{Code::kTimeout, std::to_string(unfinished()) + " tasks were not done in time"};
 }
 
-// One lock after the other: whoever finds the second one's owner dead has the channel repaired, which takes both.
+// Takes one lock after the other: a call that finds the second lock's owner dead has the channel repaired, which takes
+// both.
 Status Tasks::shut_down(bool discard, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   Arena& arena = parts_.control.arena;
@@ -78,7 +79,8 @@ Status Tasks::reserve(End end, const WaitContext& wait) {
     Identity nobody = memory::kNobody;
     return compare_swap(parts_.control.shared.reserved[end], nobody, *me);
   };
-  // An event at which everyone looks when it is signalled: no message's one wake-up ends here.
+  // At this event every waiter checks again when it is signalled, so a reservation consumes no wake-up that is meant
+  // for a message.
   const auto reason = parts_.control.sleep_for(memory::WaitFor::kReservation);
   return wait_for_peers(parts_.control, parts_.ends,
                         {parts_.control.shared.acked, reason, End::kReceiving, "a reservation"}, take_it, wait);

@@ -1,16 +1,17 @@
-// What a queue has besides: tasks that are counted, shutting down, and an end that one process reserves for itself.
+// Features that only a queue has: task counts, shutdown, and the reservation of an end for one process.
 //
-// Nothing here needs repair: what was shut down stays so, and the tasks that are unfinished are counted by what is true
-// anyway.
+// Nothing here needs repair: a shutdown is final, and the number of unfinished tasks is computed from primary state.
 //
-// Invariant: a message is a task from the store of `tail` on until it is reported as done (`tasks_done`), or discarded:
-// nobody will be given it any more. After an immediate shutdown are discarded
-//   those of the ring   the tickets from `discarded_from` on, all with the store of `shutdown`
-//   returned ones       by their records, as long as those say returned or discarded: with that same store, or with the
-//                       one that gives the message back, by its taker or by a recovery. Such a record is never free
-//   those in no record  that a process could make nothing of: they add to `tasks_done`
-// A rejected message counts as done: by its record while it is rejected, and by `tasks_done` from its ack on. A process
-// that is killed between the two stores of such an ack leaves a task that is never done, as one that is killed between
+// Invariant: a message is a task from the store of `tail` until it is reported as done (`tasks_done`) or discarded, so
+// that no process will receive it. An immediate shutdown discards
+//   messages in the ring  the tickets from `discarded_from` on, all with the store of `shutdown`
+//   returned messages     by their records, while those say returned or discarded. They are discarded by the same
+//                         store, or by the store that returns the message later, by its taker or by a recovery. Such a
+//                         record never becomes free
+//   Unreturned messages   that a process could not build: they add to `tasks_done`
+//
+// A rejected message counts as done: by its record while it is rejected, and by `tasks_done` after its ack. If a
+// process dies between the two stores of such an ack, the task is never done, like that of a process that dies between
 // a get and its task_done(). A requeue makes the message unfinished again.
 //
 // Thread safety: any thread.
@@ -26,15 +27,16 @@ class Tasks {
 
   // Reports one message as done. kInvalid if all messages are done or rejected.
   Status done();
-  // Waits until all were. kTimeout.
+  // Blocks until all tasks are done. kTimeout.
   Status join(const WaitContext& wait);
   std::uint64_t unfinished() const noexcept;
-  // From the return on no put succeeds: kShutDown. Gets do while there is something left; with `discard` nothing is.
+  // Shuts the queue down. Every later put fails with kShutDown. Gets succeed as long as messages are left; `discard`
+  // discards them all.
   Status shut_down(bool discard, const WaitContext& wait);
-  // Keeps everyone but this process from using that end until release(), or this process's death. Not recursive: a
-  // second call waits like everybody's. kTimeout.
+  // Reserves the end for this process until release(), or until this process dies. Not recursive: a second call waits
+  // like that of any other process. kTimeout.
   Status reserve(End end, const WaitContext& wait);
-  // Whether there was a reservation, whoever made it.
+  // Ends the reservation of any process. False if there was none.
   bool release(End end) noexcept;
 
  private:

@@ -36,7 +36,7 @@ Result<std::shared_ptr<WakeHub>> WakeHub::of_this_process() {
   auto pipe = WakePipe::open(WakeKind::kTexts);
   if (!pipe) return std::move(pipe).error();
   std::shared_ptr<WakeHub> opened(new WakeHub(std::move(*pipe)));
-  std::shared_ptr<WakeHub> faster;  // let go of without the mutex
+  std::shared_ptr<WakeHub> faster;  // released without the mutex
   const std::lock_guard guard(current().mutex);
   faster = current().hub.lock();
   if (faster != nullptr && faster->is_of_this_process()) return faster;

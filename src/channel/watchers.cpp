@@ -42,7 +42,7 @@ void Watchers::send_bytes(const Control& control, End end) noexcept {
   send_bytes_to(control, end, [](Identity) { return true; });
 }
 
-// Who is told of nothing may wait for it: no byte goes to those who can neither send nor receive.
+// Sends no byte to a process that can neither send nor receive: it would then wait for a message that does not come.
 void Watchers::wake_all() noexcept {
   notify_all(control_.shared.space);
   notify_all(control_.shared.freed_bytes);
@@ -51,14 +51,14 @@ void Watchers::wake_all() noexcept {
   announce_end();
 }
 
-// Wakes all who receive, should it be over for some of them: each looks for itself, who has taken what.
+// Wakes all receivers for which the stream may be over. That depends on the messages that each process has taken.
 void Watchers::announce_end() noexcept {
   notify_all(control_.shared.items);
   send_bytes_to(control_, End::kReceiving,
                 [this](Identity who) { return can_receive() || ends_.is_over(End::kSending, who); });
 }
 
-// After a receipt: the next who waits has what is left, or all are to hear of the end.
+// After a receipt: wakes the next waiter for a remaining message, or all waiters at the end of the stream.
 void Watchers::announce_rest() noexcept {
   if (head_.has_messages()) return notify(control_.shared.items);
   if (ends_.is_left(End::kSending)) notify_all(control_.shared.items);
@@ -96,7 +96,7 @@ Result<int> Watchers::wake_fd(End end, bool* opened) {
       if (!found) return std::move(found).error();
       mine.pipe = std::move(*fresh);
       is_new = true;
-      if (end == End::kReceiving) claims_.store(0);  // of threads that a forked child does not have
+      if (end == End::kReceiving) claims_.store(0);  // a forked child does not have those threads
       mine.owner.store(*me, std::memory_order_release);
     }
     fd = mine.pipe.number();
@@ -111,8 +111,8 @@ Result<int> Watchers::wake_fd(End end, bool* opened) {
 }
 
 Result<int> Watchers::poll_fd(End end) {
-  // Who has ended already makes nothing readable. Before the descriptor is brought up to date: what is found sends
-  // bytes.
+  // A process that has exited already makes no descriptor readable. Detect it before the descriptor is refreshed, since
+  // a detected death sends bytes.
   memory::look_for_dead(control_.arena, wait_policy::kLookedJustNowNs);
   bool opened = false;
   auto fd = wake_fd(end, &opened);
@@ -150,7 +150,7 @@ Status Watchers::watch_peers(End end) {
   return watched;
 }
 
-// Under mutex_. The next poll_fd() tries again what fails, and reports it.
+// Under mutex_. If this fails, the next poll_fd() tries again and reports the error.
 void Watchers::watch_peers_quietly(End end) noexcept {
   if (!descriptors_[end].watch.valid() || !descriptors_[end].watch.is_ours()) return;
   try {
@@ -159,11 +159,11 @@ void Watchers::watch_peers_quietly(End end) noexcept {
   }
 }
 
-// After the bit is set: what is put, or received, from now on is told of.
+// Called after the bit is set. Every later put or receipt is announced.
 Status Watchers::begin_watching(End end) {
   store_seq_cst(control_.shared.watched[end], 1u);
-  fence_seq_cst();  // the bit is visible before the ring is looked at: what is put later sends a byte
-  // A sender that looked before has stored its message when it lets go of the lock; it sends no byte.
+  fence_seq_cst();  // the bit is visible before the ring is read, so later puts send a byte
+  // A sender that read `watched` earlier sends no byte. It has stored its message once it releases the lock.
   if (end == End::kReceiving && !is_watching_.load(std::memory_order_relaxed)) {
     Status passed = control_.arena.lock(control_.shared.senders_lock, WaitContext{});
     if (!passed) return passed;
@@ -199,22 +199,22 @@ void Watchers::close_wake_fd(End end) noexcept {
   mine.watch = {};
   const Identity owner = mine.owner.exchange(memory::kNobody, std::memory_order_acq_rel);
   mine.pipe.close();
-  if (owner == memory::kNobody || owner != control_.arena.current_identity()) return;  // a child has its parent's
+  if (owner == memory::kNobody || owner != control_.arena.current_identity()) return;  // a child's copy of its parent's
   control_.shared.watchers[end].remove(memory::slot_of(owner));
   control_.arena.wake_table().clear(owner, control_.block, number_of(end));
 }
 
-// After the store of `tail` that announced it.
+// Called after the store of `tail` that the announcement preceded.
 void Watchers::send_announced_wakes() noexcept {
   send_wakes(control_, End::kReceiving);
   std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
   std::uint32_t count = load_acquire(announced);
-  while (count != 0 && !compare_swap(announced, count, count - 1)) {  // 0: a recovery has taken it for a dead one's
+  while (count != 0 && !compare_swap(announced, count, count - 1)) {  // 0: a recovery has reset it
   }
 }
 
-// A message may be received before its byte is sent, which would then tell of nothing: whoever believes it waits for
-// what does not come. So that byte is waited for, as long as its sender can be expected to need.
+// A message may be received before its byte is sent. The byte would then announce nothing, and a program that trusts it
+// would block. So this waits for that byte, as long as its sender can be expected to need.
 void Watchers::await_announced_wakes() noexcept {
   const std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
   if (load_acquire(announced) == 0) return;
@@ -233,12 +233,12 @@ bool Watchers::claim() noexcept {
   return true;
 }
 
-// A message that was received has left the descriptor as it is to be. One that was not makes it readable again.
+// If the message was received, the descriptor is correct already. If not, the descriptor becomes readable again.
 void Watchers::drop_claim() noexcept {
   std::uint32_t claims = claims_.load(std::memory_order_relaxed);
-  while (claims != 0 && !claims_.compare_exchange_weak(claims, claims - 1)) {  // 0: it was made for another descriptor
+  while (claims != 0 && !claims_.compare_exchange_weak(claims, claims - 1)) {  // 0: claimed for an earlier descriptor
   }
-  fence_seq_cst();  // a message that came meanwhile, and that another thread took for claimed, is seen here
+  fence_seq_cst();  // sees a message that came meanwhile and that another thread considered claimed
   if (is_usable(End::kReceiving)) refresh_fd(End::kReceiving);
 }
 
@@ -246,11 +246,12 @@ void Watchers::refresh_active_fd(End end) noexcept {
   const Descriptor& mine = descriptors_[end];
   const Identity me = control_.arena.current_identity();
   if (me == memory::kNobody || mine.owner.load(std::memory_order_acquire) != me) return;
-  // The first look is without the mutex, which is not to be held while memory is mapped. A thread that has claimed a
-  // message awaits its byte itself, without the interpreter, which other threads would keep from it by doing so.
+  // The first check is done without the mutex, which must not be held while memory is mapped. A thread that has claimed
+  // a message awaits its byte itself, without the interpreter. Other threads would hold the interpreter while they
+  // wait.
   const bool may_await = end == End::kReceiving && claims_.load(std::memory_order_relaxed) == 0;
   if (!is_readable(end) && may_await) await_announced_wakes();
-  const std::lock_guard guard(mutex_);  // of two threads, none sends a byte for what the other has received
+  const std::lock_guard guard(mutex_);  // no thread sends a byte for a message that another has received
   if (!mine.pipe.is_ours()) return;     // closed meanwhile
   watch_peers_quietly(end);
   if (!is_readable(end)) {

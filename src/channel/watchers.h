@@ -1,17 +1,16 @@
-// Waiters of a channel: which end can be used now, and how waiters are woken.
+// The waiters of a channel: decides which end is usable now, and wakes the waiters.
 //
-// Calls that sleep wait for events (memory/event.h). Poll loops get a byte in the wake pipe of their process: a process
-// that asked gets one for every message, or for every receipt if it wants to send. A needless byte may make a program
-// block in a call: see await_announced_wakes(). Coroutines are woken through the process's hub, once for each request:
-// the handshake is that of events, with a bit for each process as the flag (await).
+// Sleeping calls wait for events (memory/event.h). Poll loops get a byte in the wake pipe of their process: one for
+// every message, or for every receipt if the process wants to send. A needless byte may make a program block in a call:
+// see await_announced_wakes(). Coroutines are woken through the process's hub, once for each request. That handshake is
+// the one of events, with a bit for each process as the flag (await).
 //
 // Invariants:
-//   - Whoever was woken, and does not use what it was woken for, wakes another.
-//   - The process's descriptor of an end is readable exactly while the end can be used, or has an end to be told of;
-//     but not for messages that threads of the process are about to receive (claim.h).
-//     The one for poll loops is so too from a death on of which this end will be told, until this process has looked
-//     who died.
-//   - What was put, received or settled is announced after unlocking. Nothing is paid when nobody asked.
+//   - A call that was woken, and does not use what it was woken for, wakes another waiter.
+//   - The process's descriptor of an end is readable exactly while the end is usable, or must report its end. Messages
+//     that threads of the process are about to receive do not count (claim.h). A descriptor for poll loops is also
+//     readable after a death that this end must report, until this process has checked for deaths.
+//   - Puts, receipts and acks are announced after unlocking. An announcement costs nothing if no process asked for it.
 //
 // Thread safety: any thread.
 #pragma once
@@ -33,12 +32,12 @@ class Watchers {
            const Ends& ends) noexcept
       : control_(control), tail_(tail), head_(head), unreturned_(unreturned), ends_(ends) {}
 
-  // How many messages this process could receive.
+  // Returns the number of messages that this process could receive.
   std::uint64_t size() const noexcept { return control_.is_discarded() ? 0 : head_.size() + unreturned_.count(); }
   bool can_receive() const noexcept {
     return (head_.has_messages() && !control_.is_reserved(End::kReceiving)) || unreturned_.count() != 0;
   }
-  // Whether get() would return, or report the end of the stream, at once.
+  // True if get() would return a message or the end of the stream at once.
   bool ready() const noexcept {
     return can_receive() || ends_.is_over(End::kSending) || ends_.has_deaths_to_tell(End::kSending);
   }
@@ -47,15 +46,15 @@ class Watchers {
     return platform::load_relaxed(shared.items.waiters) != 0 || !shared.awaiting[End::kReceiving].is_empty() ||
            !shared.watchers[End::kReceiving].is_empty();
   }
-  // Whether put() would put a small message, or fail for good, at once.
+  // True if put() would put a small message, or fail for good, at once.
   bool can_put() const noexcept {
     return tail_.has_room() || control_.drops_oldest() || control_.is_shut_down() || ends_.is_over(End::kReceiving) ||
            ends_.has_deaths_to_tell(End::kReceiving);
   }
 
-  // Wakes whoever waits at either end, in every process, to look again.
+  // Wakes every waiter at both ends, in every process, so that it checks again.
   void wake_all() noexcept;
-  // What woke this call is of use to another: it does not put now, or not receive.
+  // Passes the wake-up of this call on to another waiter, since this call does not put now, or not receive.
   void leave_room_to_others() noexcept { memory::notify(control_.shared.space); }
   void leave_messages_to_others() noexcept {
     if (head_.has_messages()) memory::notify(control_.shared.items);
@@ -64,18 +63,18 @@ class Watchers {
     ChannelHeader& shared = control_.shared;
     if (watched) send_announced_wakes();
     refresh_fd(End::kSending);
-    // Of those who wait, one may have the messages for itself.
+    // If the end is reserved, only one of the waiters may receive.
     if (count > 1 || platform::load_relaxed(shared.reserved[End::kReceiving]) != memory::kNobody) {
       memory::notify_all(shared.items);
     } else {
       memory::notify(shared.items);
     }
   }
-  // Wakes those who wait for the room, for the messages to be received, or for what is left. Of those who wait for a
-  // place one wakes, and the next when that one has left some (Sending).
+  // Wakes calls that wait for space, for all messages to be received, or for remaining messages. Only one call that
+  // waits for a slot wakes; it wakes the next one if it leaves some (Sending).
   void announce_received() noexcept {
     ChannelHeader& shared = control_.shared;
-    platform::fence_seq_cst();  // what was received is visible before the flags are read
+    platform::fence_seq_cst();  // the receipt is visible before the flags are read
     send_wakes(control_, End::kSending);
     refresh_fd(End::kReceiving);
     if (platform::load_relaxed(shared.freed_bytes.waiters) != 0) {
@@ -86,19 +85,21 @@ class Watchers {
     if (platform::load_relaxed(shared.items.waiters) != 0) announce_rest();
     if (platform::load_relaxed(shared.space.waiters) != 0) memory::notify(shared.space);
   }
-  // Wakes those for whom it makes a difference what became of a message.
+  // Wakes the calls to which it matters that a message was settled this way.
   void announce_settled(RecordState became) noexcept;
 
-  // Returns a descriptor that is readable while ready() or, for the sending end, can_put(); also at once. The channel
-  // owns it; there is one per process and end. It is closed when the process leaves that end, and replaced if the
-  // program has closed it. Sets `opened` to true if there was none before. kUnavailable as of WakeTable::set().
+  // Returns a descriptor that is readable while ready() or, for the sending end, can_put() is true; on return it is up
+  // to date. The channel owns it; there is one per process and end. It is closed when the process leaves that end, and
+  // replaced if the program has closed it. Sets `opened` to true if there was none before. kUnavailable as of
+  // WakeTable::set().
   Result<int> wake_fd(End end, bool* opened = nullptr);
-  // The same for loops that nobody wakes to look for the dead: readable also when the last process at the other end has
-  // ended, of those that were there when this was called, or when this process used the channel last. Of several the
-  // last is known once the deaths of the others were found. Processes of other PID namespaces are not seen. An error
-  // if processes cannot be watched, as of ProcessWatch; a descriptor that this call opened is then closed.
+  // Returns a descriptor for poll loops, which do not check for deaths. It is also readable once the last process at
+  // the other end has exited. It covers the processes that were attached at this call, or when this process used the
+  // channel last. If there are several, the last one is known once the deaths of the others were detected. Processes of
+  // other PID namespaces are not seen. Fails if processes cannot be watched, as in ProcessWatch; a descriptor that this
+  // call opened is then closed.
   Result<int> poll_fd(End end);
-  // Has `hub` told once that the end can be used, or has an end to be told of; true when that is so already.
+  // Requests one text at `hub` when the end is usable or must report its end. Returns true if that is so already.
   Result<bool> await(End end, const WakeHub& hub);
   EndName name_of(End end) const noexcept { return WakeHub::name_of(control_, end); }
   // Ends the watch of this process. A sender that has already read its bit finds no pipe. close_wake_fd() does not
@@ -109,8 +110,8 @@ class Watchers {
     if (descriptors_[end].active.load(std::memory_order_acquire)) [[unlikely]]
       refresh_active_fd(end);
   }
-  // For a thread of this process that is about to receive: the descriptor is not readable for the message that it
-  // receives. False, and nothing to drop, where there is no message, or no descriptor. See claim.h.
+  // Claims a message for a thread of this process that is about to receive, so that the descriptor is not readable for
+  // it. False, with nothing to drop, if there is no message or no descriptor. See claim.h.
   bool claim() noexcept;
   void drop_claim() noexcept;
   // Sends a byte to each process that watches the end, and wakes the hubs that await it, if this process reaches them.
@@ -122,14 +123,14 @@ class Watchers {
  private:
   struct Descriptor {
     platform::WakePipe pipe;
-    platform::ProcessWatch watch;  // of `pipe` and the processes at the other end; none until poll_fd()
+    platform::ProcessWatch watch;  // watches `pipe` and the processes at the other end; none until poll_fd()
     std::vector<int> peers;        // the processes that it watches
     bool misses_peers = false;     // some of them could not be watched
     std::atomic<Identity> owner{memory::kNobody};
     std::atomic<bool> active{false};
   };
   bool is_usable(End end) const noexcept { return end == End::kReceiving ? ready() : can_put(); }
-  // Whether the descriptor is to be readable.
+  // True if the descriptor must be readable.
   bool is_readable(End end) const noexcept {
     const bool is_claimed =
         end == End::kReceiving && can_receive() && size() <= claims_.load(std::memory_order_acquire);
@@ -156,7 +157,7 @@ class Watchers {
   platform::ForkSafeMutex mutex_;
   PerEnd<Descriptor> descriptors_;  // under mutex_
   std::atomic<std::uint32_t> claims_{0};
-  std::atomic<bool> is_watching_{false};  // senders were seen to know that somebody does
+  std::atomic<bool> is_watching_{false};  // all senders are known to see `watched`
 };
 
 }  // namespace shmtree::channel
