@@ -1,4 +1,4 @@
-// Arenas, and the arrays made in them.
+// Implements Arena and the arrays allocated in it.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -51,7 +51,7 @@ Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> sh
   auto loan = std::make_shared<Loan>();
   loan->lease = std::move(*lease);
   loan->bytes = bytes;
-  std::vector<std::weak_ptr<Loan>> gone;  // freed outside the mutex
+  std::vector<std::weak_ptr<Loan>> gone;  // Freed outside the mutex.
   {
     const std::lock_guard guard(mutex);
     for (auto it = loans.begin(); it != loans.end();) {
@@ -70,7 +70,7 @@ Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> sh
 }
 
 std::shared_ptr<Loan> ArenaState::loan_at(const std::byte* begin, std::uint64_t bytes) {
-  std::shared_ptr<Loan> found;  // let go of outside the mutex
+  std::shared_ptr<Loan> found;  // Released outside the mutex.
   const std::lock_guard guard(mutex);
   const auto at = loans.find(begin);
   if (at != loans.end()) found = at->second.lock();
@@ -113,9 +113,10 @@ Result<Arena> Arena::shared() try {
     const std::lock_guard guard(mutex);
     if (kept.has_value() && owner == pid) return *kept;
   }
-  auto made = create();  // a forked child makes its own
+  auto made = create();  // A forked child makes its own.
   if (!made) return made;
-  std::optional<Arena> inherited;  // let go of outside the mutex, which its own would come after
+  // Released outside `mutex`. Otherwise its destructor would lock other mutexes while `mutex` is held.
+  std::optional<Arena> inherited;
   const std::lock_guard guard(mutex);
   if (!kept.has_value() || owner != pid) {
     inherited = std::exchange(kept, std::move(*made));

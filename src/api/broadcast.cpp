@@ -1,4 +1,4 @@
-// Putting into a Broadcast, as users have it.
+// Implements Broadcast of the public API.
 #include "shmtree/broadcast.h"
 
 #include <utility>
@@ -109,7 +109,7 @@ Result<Subscriber> Broadcast::subscribe(const Subscription& how, Timeout timeout
   });
 }
 
-// --- What is known of it
+// --- Statistics
 
 bool Broadcast::has_space() const noexcept {
   return api::number_of_source(state_.get(), [](const Source& source) { return source.ring()->has_room() ? 1u : 0u; });
@@ -149,7 +149,7 @@ Result<ArrayRef> Broadcast::new_array(DType dtype, std::vector<std::int64_t> sha
   });
 }
 
-// --- Making and finding
+// --- Making and opening
 
 Result<std::string> Broadcast::handle() const {
   return with_source(state_.get(), {}, {}, [&](Source& source, const WaitContext&) -> Result<std::string> {

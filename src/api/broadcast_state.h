@@ -1,4 +1,4 @@
-// The state of the handles of a Broadcast and of its subscribers. Thread safety: that of the handles.
+// State behind the handles Broadcast and Subscriber. Thread safety: any call from any thread, like the handles.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// The descriptors that the library keeps.
+// Implements shmtree::descriptors().
 #include "shmtree/descriptors.h"
 
 #include "platform/checked_fd.h"

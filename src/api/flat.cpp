@@ -1,4 +1,4 @@
-// Messages of nothing but bytes.
+// Messages that consist of bytes only: loans, put_bytes(), get_bytes() and related calls.
 #include "shmtree/flat.h"
 
 #include <bit>
@@ -135,8 +135,8 @@ Error no_bytes(const Incoming& message, std::string reason) {
                .ticket = message.ticket()};
 }
 
-// What endpoint::receive() makes of a message: `Made` of its bytes. `make` is given these, and the Item that they are
-// in if they are in one.
+// The codec with which endpoint::receive() turns a message of bytes into a `Made`. Calls `make(arena, message, bytes,
+// item)`; `item` is the Item that contains the bytes, or null for a flat frame.
 template <class Made, class Make>
 class FlatCodec {
  public:

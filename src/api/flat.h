@@ -1,4 +1,4 @@
-// How FlatItems are made, and what they lie in; what loans are.
+// Makes FlatItems and loans, and reads the origin of a FlatItem's bytes.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,15 @@
 namespace shmtree::detail {
 
 struct FlatAccess {
-  // `home` is the api::Received that the bytes lie in; null for a copy.
+  // `home` is the api::Received that has the bytes; null for a copy.
   static FlatItem make(std::shared_ptr<const void> hold, const void* home, std::span<const std::byte> bytes) noexcept {
     return {std::move(hold), home, bytes};
   }
-  // Not one that was moved from, or never had any.
+  // False if the item was moved from or never had a message.
   static bool has_message(const FlatItem& item) noexcept { return item.hold_ != nullptr; }
   static const void* home(const FlatItem& item) noexcept { return item.home_; }
-  // One that is the last of its message is given on. Who let go of another one before has read it: that is to be seen.
+  // The last FlatItem of a message may give its bytes away. The acquire fence orders this after the reads of threads
+  // that released other FlatItems of the message.
   static value::Origin origin(const FlatItem& item) noexcept {
     const value::Origin origin{.home = item.home_, .to_give = item.hold_.use_count() == 1};
     std::atomic_thread_fence(std::memory_order_acquire);
@@ -30,25 +31,25 @@ struct FlatAccess {
   }
 };
 
-// A copy of the bytes.
+// Returns a copy of the bytes.
 FlatItem flat_copy(std::span<const std::byte> bytes);
-// As all that is viewed is.
+// True if the bytes are aligned like buffers of a frame, as viewed bytes must be.
 bool is_aligned(std::span<const std::byte> bytes) noexcept;
-// The bytes in a message that is made of bytes, though it has a tree.
+// Returns the bytes of a message that has a tree but consists of bytes, bytearray or an array of uint8.
 Result<std::span<const std::byte>> bytes_in(const Item& item);
 
-// Written, and then put, by one process: in a forked child it is the parent's.
+// The memory of a loan. Only the process that allocated it may put it; a forked child may not.
 struct LoanedBlock {
   std::shared_ptr<memory::Arena> arena;
-  memory::BlockKind kind;  // kMessage: a Sender's; kPublished: a Broadcast's
+  memory::BlockKind kind;  // kMessage: of a Sender; kPublished: of a Broadcast.
   memory::Identity writer = memory::kNobody;
   memory::OwnedBlock block{};
-  memory::Lease held{};  // in place of `block`, after a put that failed
+  memory::Lease held{};  // Instead of `block`, after a put that failed.
   std::uint64_t frame_bytes = 0;
 };
 Result<Lent> lend(const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind, std::size_t bytes,
                   const platform::WaitContext& wait);
-// kInvalid: there is none, or it is not one that is put here.
+// Returns kInvalid if there is no loan, or if it cannot be put here.
 Status check_loan(const LoanedBlock* lent, const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind);
 
 }  // namespace shmtree::detail

@@ -1,4 +1,4 @@
-// What a forked child keeps of the ends that it inherits.
+// Implements keep_only().
 #include "shmtree/fork.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ void keep_only(std::span<const api::ChannelState* const> kept) {
     if (!state->is_inherited()) continue;
     if (std::ranges::find(kept, state.get()) != kept.end()) {
       const Call call(*state);
-      state->attach_again(state->end).ok();  // or its next use says that the stream has ended
+      state->attach_again(state->end).ok();  // If the stream has ended, the next use returns the error.
       state->note_given();
     } else {
       state->make_passive(state->end);

@@ -1,4 +1,4 @@
-// Frames: pack and unpack, put_frame, take_frames.
+// Implements pack(), unpack(), put_frame() and take_frames().
 #include "api/frame.h"
 
 #include <optional>
@@ -30,7 +30,7 @@ Result<Frame> pack_value(const Value& value, const PackOptions& options) {
   auto state = std::make_shared<FrameState>();
   state->raw.bytes = {memory->get(), static_cast<std::size_t>(builder.total_bytes())};
   state->raw.copy = std::move(*memory);
-  format::CheckedFrame checked;  // what a forwarded Item has in it
+  format::CheckedFrame checked;  // Lists the contents of forwarded Items.
   Status sound = checked.load(state->raw.bytes);
   if (!sound) return std::move(sound).error();
   state->raw.contents = checked.contents();
@@ -61,7 +61,7 @@ Result<std::uint64_t> put_source(ChannelState& state, const FrameSource& source,
   return put_checked(state, bytes.first(static_cast<std::size_t>(contents.bytes)), contents, false, wait);
 }
 
-// For take_frames().
+// The codec of take_frames().
 class Frames {
  public:
   using Object = Result<Frame>;
@@ -93,7 +93,8 @@ class Frames {
     return true;
   }
   void defer(const Error& error) {
-    if (error.code == Code::kPeerDied) state_.defer(error);  // told once; all else is met again by the next call
+    // kPeerDied is reported only once. The next call meets all other errors again.
+    if (error.code == Code::kPeerDied) state_.defer(error);
   }
   void defer(const Object& object, bool may_retry) {
     if (!may_retry) state_.defer(object.error());
@@ -106,7 +107,7 @@ class Frames {
  private:
   ChannelState& state_;
   const std::size_t most_;
-  std::optional<Error> error_{};  // of the first
+  std::optional<Error> error_{};  // The error of the first message.
   std::vector<TakenFrame> frames_{};
 };
 

@@ -1,4 +1,4 @@
-// What a Frame of the public API stands for.
+// State behind a Frame of the public API.
 #pragma once
 
 #include <memory>
@@ -14,14 +14,14 @@ namespace detail {
 
 struct FrameState {
   endpoint::RawFrame raw{};
-  bool known_portable = false;  // what is in its pickles, too
+  bool known_portable = false;  // Its pickles were checked as well.
 };
 
 struct FrameAccess {
   static Frame make(std::shared_ptr<const FrameState> state) noexcept { return Frame(std::move(state)); }
-  // Null for none.
+  // Null for an empty Frame.
   static const std::shared_ptr<const FrameState>& of(const Frame& frame) noexcept { return frame.state_; }
-  // Null for bytes, which are these then.
+  // Null for a source of bytes, which bytes() returns.
   static const Frame* of(const FrameSource& source) noexcept { return source.frame_; }
   static std::span<const std::byte> bytes(const FrameSource& source) noexcept { return source.bytes_; }
 };

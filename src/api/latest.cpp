@@ -1,4 +1,4 @@
-// The newest version of a value, as users have it.
+// Implements Latest of the public API.
 #include "shmtree/latest.h"
 
 #include <utility>

@@ -21,7 +21,7 @@ struct OfReceived {
   platform::ForkSafeMutex mutex;
 };
 
-// The block of a message, or of those that it refers to, in which [begin, begin + bytes) lies.
+// The block that contains [begin, begin + bytes): that of a message, or one that it refers to.
 struct Place {
   BlockRef block{};
   std::uint64_t block_bytes = 0;
@@ -72,7 +72,7 @@ std::optional<LentRange> LentArrays::lend_own(const ArrayMemory& memory) {
   if (loan == nullptr) return std::nullopt;
   const bool known = std::find(loans_.begin(), loans_.end(), loan) != loans_.end();
   if (!known) {
-    loans_.reserve(loans_.size() + 1);  // what can fail comes before what is promised
+    loans_.reserve(loans_.size() + 1);  // Whatever can fail comes before the promise.
     blocks_.reserve(blocks_.size() + 1);
     if (!arena_.lend(*loan, this)) return std::nullopt;
   }
@@ -96,7 +96,7 @@ std::optional<LentRange> LentArrays::lend_received(const ArrayMemory& memory) {
   received_.reserve(received_.size() + 1);
   blocks_.reserve(blocks_.size() + 1);
   {
-    // By address, since a message may have arrays in several blocks.
+    // Claims are on addresses, since a message may have arrays in several blocks.
     const auto first = std::bit_cast<std::uintptr_t>(memory.begin);
     const ByteRange addresses{first, first + memory.bytes};
     const std::lock_guard guard(received_mutex());

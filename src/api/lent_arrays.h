@@ -1,7 +1,7 @@
-// The arrays of one message that lie in its arena already: those of new_array() go by reference the first time, those
-// of received messages when they are forwarded.
+// The arrays of one message that are already in its arena and go by reference. An array of new_array() goes by
+// reference the first time; an array of a received message does when it is forwarded.
 //
-// Thread safety: none; what it claims is guarded.
+// Thread safety: none. Mutexes guard the claims.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace shmtree::api {
 class LentArrays {
  public:
   explicit LentArrays(ChannelState& state) : arena_(*state.arena), channel_(&state.channel()) {}
-  // For the bytes of a FlatItem, which were received in the message of `origin`. That must outlive this object.
+  // For the bytes of a FlatItem, received in the message of `origin`, which must outlive this object.
   LentArrays(ChannelState& state, const value::Origin& origin) : LentArrays(state) { flat_origin_ = &origin; }
   // For messages to a Latest or a Broadcast.
   LentArrays(ArenaState& arena, bool allows_pickle) : arena_(arena), allows_pickle_(allows_pickle) {}
@@ -35,14 +35,14 @@ class LentArrays {
     return {.allow_pickle = channel_->allows_pickle(), .portable = channel_->is_portable()};
   }
 
-  // What the message refers to, by the numbers of its references.
+  // Blocks that the message refers to, in the order of its reference numbers.
   const std::vector<memory::BlockRef>& blocks() const noexcept { return blocks_; }
-  // All were when they were lent.
+  // True if this process, not the parent it was forked from, made the claims.
   bool are_ours() const noexcept {
     return (loans_.empty() || loans_.front()->claims.are_ours()) &&
            (received_.empty() || received_.front()->claims.are_ours());
   }
-  // The message was put.
+  // Call this after the message was put.
   void settle() noexcept {
     if (!blocks_.empty()) end(&endpoint::Claims::settle);
   }
@@ -60,7 +60,7 @@ class LentArrays {
   const value::Origin* flat_origin_ = nullptr;
   std::vector<memory::BlockRef> blocks_;
   std::vector<std::shared_ptr<Loan>> loans_;
-  std::vector<Received*> received_;  // kept by the value
+  std::vector<Received*> received_;  // The Value keeps these alive.
 };
 
 }  // namespace shmtree::api

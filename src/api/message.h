@@ -1,4 +1,4 @@
-// A Value as a message of endpoint/put.h.
+// Adapts a Value to the messages of endpoint/put.h.
 #pragma once
 
 #include <utility>

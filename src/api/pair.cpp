@@ -1,4 +1,4 @@
-// How the ends are made, named, handed on and closed.
+// Makes, names, opens, transfers and closes the ends of channels.
 #include <charconv>
 
 #include "api/state.h"
@@ -68,12 +68,12 @@ std::string handle_text(const discovery::Handle& handle) {
   return text;
 }
 
-// The handle of what is in transit once begin() has begun that.
+// Returns the handle of an object that is in transit once begin() has succeeded.
 template <class Begin>
 Result<std::string> transfer_text(const memory::Arena& arena, std::uint64_t block, const endpoint::Name* name,
                                   Begin begin) {
   discovery::Handle handle = discovery::handle_of(arena);
-  endpoint::Transfers transfers;  // ended unless the text is made
+  endpoint::Transfers transfers;  // Its destructor ends the transfer unless the text was made.
   const endpoint::Transfers::Pickling pickling(&transfers);
   auto number = begin();
   if (!number) return std::move(number).error();
@@ -143,7 +143,7 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
   return state;
 }
 
-// What Python writes of an end: kind registered, of the handle and whether Python may pickle.
+// Python writes an end as a node of kind registered, with the handle and whether Python may pickle.
 Result<std::shared_ptr<ChannelState>> ChannelState::open_item(const Item& item, std::string_view name, End end,
                                                               bool of_queue) {
   if (item.kind() != Kind::kRegistered || item.class_name() != name) return item.mismatch(name);
@@ -207,7 +207,8 @@ std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> ChannelS
   if (options.name.empty()) {
     made.channel = Channel::create(arena->arena, wanted).value();
   } else {
-    // Who opens a name gets at all of its arena: it has no other channels in it, unless it was given.
+    // A process that opens a name can access its whole arena. So the arena has no other channels, unless the caller
+    // passed it.
     const auto kind = of_queue ? discovery::NamedKind::kQueue : discovery::NamedKind::kChannel;
     made = endpoint::make_channel(options.name, kind, arena ? arena->arena : nullptr, wanted, options.exist_ok).value();
     if (arena == nullptr) arena = ArenaState::for_arena(made.channel->arena());

@@ -5,7 +5,7 @@
 
 namespace shmtree::api {
 
-// Others read it: nothing of it may be written, or given away.
+// The Item is read-only, and cannot be given away, because other processes read the same memory.
 Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block,
                      endpoint::CopyPolicy policy) {
   std::vector<std::span<const std::byte>> blocks;

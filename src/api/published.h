@@ -1,7 +1,7 @@
-// What Latest, Broadcast and Subscriber have in common: objects of this process that name a thing of many processes,
-// and values that go to many readers.
+// Common parts of Latest, Broadcast and Subscriber: objects of this process that name an object shared by processes,
+// and values for many readers.
 //
-// Thread safety: that of the handles, any call from any thread.
+// Thread safety: any call from any thread, like the handles.
 #pragma once
 
 #include <atomic>
@@ -20,22 +20,22 @@
 
 namespace shmtree::api {
 
-// What an object has until it is closed. A Thing has wake(), for whoever waits in a call of it.
+// The part of an object that close() releases. A Thing has wake(), which wakes the threads that wait in its calls.
 template <class Thing>
 struct Closable {
   Closable(std::shared_ptr<Thing> made, const std::shared_ptr<memory::Arena>& in, std::shared_ptr<endpoint::Name> known)
       : arena(ArenaState::for_arena(in)), name(std::move(known)), thing(std::move(made)) {}
 
-  // Null once it was closed.
+  // Null after close().
   std::shared_ptr<Thing> get() {
     const std::lock_guard guard(mutex);
     return thing;
   }
-  // `end` ends what it had.
+  // Releases the thing and the name, after `end(thing)`. Calls in progress return when they notice `closed`.
   template <class End>
   void close(End end) {
     closed.store(true, std::memory_order_relaxed);
-    std::shared_ptr<Thing> last;  // let go of outside the mutex
+    std::shared_ptr<Thing> last;  // Released outside the mutex.
     std::shared_ptr<endpoint::Name> last_name;
     {
       const std::lock_guard guard(mutex);
@@ -49,7 +49,7 @@ struct Closable {
     const std::lock_guard guard(mutex);
     return name;
   }
-  // A text by which another process finds the block of the thing, which is kept for it (api::give_handle()).
+  // Returns a handle of the thing's block, which stays alive in transit (api::give_handle()).
   Result<std::string> handle(memory::BlockRef block) {
     return give_handle(arena->arena, memory::pack(block), known_name().get());
   }
@@ -61,7 +61,7 @@ struct Closable {
   std::atomic<bool> closed{false};
 };
 
-// What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.
+// Ends the waits of a call before its deadline: the object was closed, or a stop was requested.
 template <class Thing>
 class UntilEnded final : public endpoint::UntilDone {
  public:
@@ -79,7 +79,8 @@ class UntilEnded final : public endpoint::UntilDone {
   std::stop_callback<Wake> wake_;
 };
 
-// `act(thing, wait)` of an object that is open; `what` it is called in errors. Null is one that was moved from.
+// Returns act(thing, wait), or kClosed if the object is closed. `what` names the object in errors. A null state is a
+// moved-from object.
 template <class Thing, class Act>
 auto with_thing(Closable<Thing>* state, const char* what, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(std::declval<Thing&>(), platform::WaitContext{})) {
@@ -95,14 +96,14 @@ auto with_thing(Closable<Thing>* state, const char* what, const Timeout& timeout
     return result;
   });
 }
-// `read(thing)` of one that is open, or else 0.
+// Returns read(thing), or 0 if the object is closed.
 template <class Thing, class Read>
 std::uint64_t number_of(Closable<Thing>* state, Read read) noexcept {
   const auto thing = state == nullptr ? nullptr : state->get();
   return thing == nullptr ? 0 : read(*thing);
 }
 
-// A Message with the FrameBuilder that it writes to.
+// A Message with its own FrameBuilder.
 struct OwnedMessage {
   OwnedMessage(ArenaState& arena, bool allows_pickle) : message(builder, arena, allows_pickle) {}
 
@@ -110,12 +111,13 @@ struct OwnedMessage {
   Message message;
 };
 
-// The Item of a frame that many read. `block`, if that is valid, has it, and keeps what it refers to. `copied`: the
-// item has memory of its own. Moves `block` into an Item that views it, and leaves it if there is no Item.
+// Decodes a frame that many processes read. `block`, if valid, contains the frame and keeps the referred blocks alive.
+// An Item that views the block takes the lease over; `block` is unchanged if there is no Item, or if the Item is a copy
+// (`policy`).
 Result<Item> to_item(memory::Arena& arena, std::span<const std::byte> frame, memory::Lease& block,
                      endpoint::CopyPolicy policy);
 
-// A lease that an object is to own. If `made()` is not called, the destructor returns it to where it came from.
+// Moves a lease to a shared owner. The destructor returns it to `from` unless made() was called.
 class OfferedLease {
  public:
   explicit OfferedLease(memory::Lease& from) : from_(from), owner_(std::make_shared<memory::Lease>(std::move(from))) {}
@@ -133,18 +135,18 @@ class OfferedLease {
   bool is_made_ = false;
 };
 
-// Where something new goes: the arena that was asked for, that of the process, or one of the name's. Throws BadResult.
+// Returns the arena for a new object: the given one, a new one for a name, or that of the process. Throws BadResult.
 std::shared_ptr<memory::Arena> home_for(const std::optional<Arena>& arena, const std::string& name);
-// That name for it, or null for an empty one.
+// Registers the name, or returns null for an empty one.
 Result<std::shared_ptr<endpoint::Name>> name_for(const std::string& name, discovery::NamedKind kind,
                                                  const std::shared_ptr<memory::Arena>& arena, memory::BlockRef block);
-// Throws BadResult for options of a name without one.
+// Throws BadResult if exist_ok is set without a name.
 void check_named(const std::string& name, bool exist_ok);
-// Of what is there already: kInvalid unless it is in the arena that was asked for, if one was, and `same` is ok.
+// Checks an existing object: kInvalid unless it is in the requested arena, if any, and `same` is ok.
 Status check_known(const std::string& name, const std::optional<Arena>& asked,
                    const std::shared_ptr<memory::Arena>& arena, Status same);
 
-// What a handle, or a name, leads to. What a handle leads to is in transit until note_arrival().
+// The object that a handle or a name leads to. After find_handle() it is in transit until note_arrival().
 struct Found {
   std::shared_ptr<memory::Arena> arena;
   memory::BlockRef block;
@@ -155,7 +157,7 @@ struct Found {
 };
 Result<Found> find_handle(std::span<const std::byte> handle);
 Result<Found> find_handle(const std::string& text);
-// kInvalid for something that is not `kind`, called `what`.
+// Returns kInvalid if the name belongs to an object of another kind. `what` names the kind in errors.
 Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what,
                         const Timeout& timeout = std::chrono::nanoseconds(0));
 // Opens the object that `options.name` names, for make_...() with exist_ok. kInvalid if it is of another kind or in
@@ -174,7 +176,7 @@ Result<std::pair<std::shared_ptr<Thing>, std::shared_ptr<endpoint::Name>>> open_
   return std::pair(std::move(*thing), std::move(found->name));
 }
 
-// How objects of the public class Handle are found and made. `State::wrap(thing, name)` makes one.
+// Opens and makes objects of the public class Handle. `State::wrap(thing, name)` makes the handle.
 template <class State, class Thing, class Handle>
 struct Openable {
   static Result<Handle> open(Result<Found> found) {
@@ -184,7 +186,7 @@ struct Openable {
     found->note_arrival();
     return State::wrap(std::move(*thing), std::move(found->name));
   }
-  // Makes a new one with `terms`, or, with exist_ok, opens the one that has the name. Throws BadResult.
+  // Makes a new object with `terms`. With exist_ok, opens the object of that name if there is one. Throws BadResult.
   template <class Options, class Terms>
   static Handle make(const Options& options, discovery::NamedKind kind, const char* what, const Terms& terms) try {
     check_named(options.name, options.exist_ok);
@@ -206,7 +208,7 @@ struct Openable {
     throw BadResult(out_of_memory());
   }
 };
-// In a message of Python's, of an object whose class is called `name` there, which is `what` in errors.
+// Finds the object of the Python class `name` in a message from Python. `what` names it in errors.
 Result<Found> find_item(const Item& item, std::string_view name, const char* what);
 
 }  // namespace shmtree::api

@@ -1,4 +1,4 @@
-// Queues: the two ends of a channel that has no end.
+// Implements Queue: both ends of a channel without end of stream.
 #include "shmtree/queue.h"
 
 #include "api/state.h"
@@ -10,7 +10,7 @@ using channel::End;
 
 namespace {
 
-// What the tasks of a queue are asked for also when this object was closed, while the process has another one.
+// Calls act(channel). Works after this object was closed, as long as the process has another one of the channel.
 template <class Act>
 Status with_tasks(ChannelState& state, Act act) {
   return or_out_of_memory([&]() -> Status {
@@ -62,7 +62,7 @@ void Queue::close() {
   receiver_.close();
 }
 
-// How `receiving` was opened is known to be by a queue's handle, or name.
+// `receiving` was opened by the handle or the name of a queue.
 Result<Queue> Queue::with_sender(Result<std::shared_ptr<ChannelState>> receiving) {
   if (!receiving) return std::move(receiving).error();
   return or_out_of_memory([&]() -> Result<Queue> {

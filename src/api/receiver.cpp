@@ -1,4 +1,4 @@
-// Receiving: Receiver and TakenItem.
+// Implements Receiver and TakenItem.
 #include <algorithm>
 #include <new>
 
@@ -45,7 +45,7 @@ using api::receiving;
 using channel::End;
 using platform::WaitContext;
 
-// What endpoint::receive() makes of messages.
+// The codec with which endpoint::receive() makes Items.
 class Items {
  public:
   using Object = Result<Item>;
@@ -68,7 +68,7 @@ Result<Item> receive(ChannelState& state, const WaitContext& wait) {
   return endpoint::receive(items, state.channel(), *spare, wait);
 }
 
-// Of a call that returns several.
+// Collects the results of get_many().
 class ManyItems final : public Items {
  public:
   ManyItems(ChannelState& state, std::size_t most) : Items(state), most_(most) { reserve(); }
@@ -76,7 +76,8 @@ class ManyItems final : public Items {
   bool wants_more() { return items_.size() < most_ && (items_.size() < items_.capacity() || reserve()); }
   void add(Object item) { items_.push_back(std::move(*item)); }
   void defer(const Error& error) {
-    if (error.code == Code::kPeerDied) state_.defer(error);  // told once; all else is met again by the next call
+    // kPeerDied is reported only once. The next call meets all other errors again.
+    if (error.code == Code::kPeerDied) state_.defer(error);
   }
   void defer(Object item, bool may_retry) {
     if (!may_retry) state_.defer(std::move(item).error());

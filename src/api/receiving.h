@@ -1,4 +1,4 @@
-// What all calls of a Receiver have in common.
+// Common parts of the calls of a Receiver.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace shmtree::api {
 
-// The Item of a message; its error has the ticket.
+// Decodes a message to an Item. Errors have the ticket.
 Result<Item> to_item(memory::Arena& arena, channel::Incoming& message);
 
 // True if receiving the message again may succeed, because memory was short. All other errors are the message's fault.
@@ -20,7 +20,7 @@ inline bool may_retry_after(const Error& error, channel::Incoming& message) noex
   return true;
 }
 
-// What a thread that has no memory gives a message back in.
+// Memory of this thread, allocated in advance. A thread that is out of memory uses it to return a message.
 class Spare {
  public:
   Spare() {
@@ -32,7 +32,7 @@ class Spare {
   const platform::OfThread<std::unique_ptr<channel::Received>> kept_;
 };
 
-// `act` with the waits of a receiver that is open and has no error to tell first.
+// Returns act(wait) for an open receiver. If an earlier call deferred an error, returns that instead.
 template <class Act>
 auto receiving(ChannelState& state, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(platform::WaitContext{})) {

@@ -1,4 +1,4 @@
-// Recordings, as users have them.
+// Implements Recording of the public API.
 #include "shmtree/recording.h"
 
 #include "platform/never_destroyed.h"

@@ -1,4 +1,4 @@
-// Replay buffers, as users have them.
+// Implements ReplayBuffer: sampling, priorities and statistics.
 #include "shmtree/replay.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ namespace api {
 
 void ReplayState::close() {
   closed.store(true, std::memory_order_relaxed);
-  std::shared_ptr<ReplayCore> last;  // let go of outside the mutex
+  std::shared_ptr<ReplayCore> last;  // Released outside the mutex.
   std::shared_ptr<endpoint::Name> last_name;
   std::vector<std::weak_ptr<ReplayWriterState>> made;
   std::map<std::uint64_t, std::shared_ptr<ReplayWriterState>> of_threads;
@@ -55,7 +55,7 @@ Result<std::size_t> table_named(const Spec& spec, const std::string& name) {
   return Error{Code::kInvalid, "the sampler is \"" + name + "\"; the buffer has " + others};
 }
 
-// What a ReplayDraw and ReplaySequences say both.
+// Returns the terms that ReplayDraw and ReplaySequences have in common.
 template <class How>
 Result<replay::SampleTerms> terms_of(const ReplayCore& core, std::size_t n, const How& how) {
   auto table = table_named(core.buffer->spec(), how.sampler);
@@ -67,7 +67,7 @@ Result<replay::SampleTerms> terms_of(const ReplayCore& core, std::size_t n, cons
   return terms;
 }
 
-// Memory of the caller's that the leaves of n rows go to; none for none.
+// Returns the addresses in the caller's memory for the leaves of n rows; empty if `out` is empty.
 using Out = std::map<std::string, std::span<std::byte>>;
 Result<std::vector<std::byte*>> places_for(const ReplayCore& core, std::size_t n, const Out& out) {
   std::vector<std::byte*> places;
@@ -88,7 +88,7 @@ Result<std::vector<std::byte*>> places_for(const ReplayCore& core, std::size_t n
                                    std::to_string(places.size()) + " leaves"};
 }
 
-// New arrays of the arena for the data.
+// Allocates arrays in the arena for the data.
 Result<std::vector<ArrayRef>> arrays_for(const ReplayCore& core, const replay::SampleTerms& terms,
                                          const WaitContext& wait) {
   const replay::Spec& spec = core.buffer->spec();
@@ -149,7 +149,7 @@ Result<std::vector<bool>> update(const CorePtr& core, std::span<const std::int64
   return std::vector<bool>(mask.begin(), mask.end());
 }
 
-// But what is told of the time since the last call.
+// Returns the statistics, except those since the last call.
 ReplayStats stats_of(Buffer& buffer) {
   const replay::Shape& shape = buffer.store()->shape();
   ReplayStats stats{.rows = buffer.store()->size(), .capacity = shape.capacity, .chunk = shape.rows_per_place};
@@ -185,7 +185,7 @@ std::uint64_t all_samples(const ReplayStats& stats) {
 }  // namespace
 }  // namespace api
 
-// --- Drawn
+// --- Sampling
 
 Result<ReplayBatch> ReplayBuffer::sample(std::size_t n, Timeout timeout, const ReplayDraw& how,
                                          const std::stop_token& stop) const {
@@ -227,7 +227,7 @@ Result<std::vector<bool>> ReplayBuffer::update_priorities(std::span<const std::i
   });
 }
 
-// --- What is known of it
+// --- Statistics
 
 Result<std::string> ReplayBuffer::handle() const {
   return with_core(state_.get(), api::kReplayBuffer, {}, {},

@@ -1,4 +1,4 @@
-// Rows that were drawn, as users have them.
+// Implements ReplayBatch.
 #include <algorithm>
 
 #include "api/replay_state.h"
@@ -10,7 +10,7 @@ using replay::SpecLeaf;
 
 namespace api {
 
-// Where C++ and NumPy agree: bytes of elements in C order.
+// Computes what the C++ interface has in addition to the batch, such as strides in bytes in C order, like NumPy.
 void ReplayBatchState::describe() {
   const std::size_t rows = batch.terms().all_rows();
   priorities.resize(rows);

@@ -1,4 +1,4 @@
-// What rows are, from what users of C++ say, and back.
+// Converts between the columns of the public API and replay::Spec.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -34,7 +34,7 @@ std::vector<std::string> parts_of(const std::string& path) {
   }
 }
 
-// Adds the leaf at that path: dicts where there are none yet.
+// Adds the leaf at that path, and the dicts on the way to it.
 Status add_leaf(SpecPart& row, const std::string& path, std::size_t number) {
   SpecPart* part = &row;
   const std::vector<std::string> keys = parts_of(path);
@@ -56,7 +56,7 @@ Status add_leaf(SpecPart& row, const std::string& path, std::size_t number) {
   return success();
 }
 
-// Numbers the leaves as they come; `order` has what they were.
+// Numbers the leaves in the order in which they occur. `order` gets their previous numbers.
 void number_leaves(SpecPart& part, std::vector<std::size_t>& order) {
   if (part.form == SpecPart::Form::kLeaf) {
     order.push_back(std::exchange(part.leaf, order.size()));
@@ -90,7 +90,7 @@ Status add_columns(Spec& spec, const std::vector<ReplayColumn>& columns) {
   return success();
 }
 
-// The dtype that a number without one has, as Python's of that kind.
+// Returns the dtype for a value without one, the same as in Python.
 DType dtype_for(const Value& value) {
   if (std::holds_alternative<bool>(value.variant())) return DType::kBool;
   if (std::holds_alternative<std::int64_t>(value.variant())) return DType::kInt64;
@@ -103,7 +103,7 @@ DType dtype_for(const Value& value) {
 
 Status add_parts(Spec& spec, SpecPart& part, const std::string& way, std::span<const Value> items);
 
-// A part of an example at `way`, and its leaves.
+// Adds the part of the example at `way`, and its leaves.
 Status add_part(Spec& spec, SpecPart& part, const std::string& way, const Value& value) {
   if (const auto* dict = std::get_if<Dict>(&value.variant())) {
     part.form = SpecPart::Form::kDict;
@@ -173,7 +173,7 @@ Status add_next(Spec& spec, const ReplayPaths& paths, const std::vector<std::str
   return invalid("row[\"next\"] is where batches have successors: give the leaf another name");
 }
 
-// That of a name which only has to be there when it is not the default.
+// Finds the leaf at `path`. Only a path that is not the default must exist.
 Status find_named(const ReplayPaths& paths, const char* what, const std::optional<std::string>& path,
                   std::optional<std::size_t>& leaf) {
   if (!path) return success();

@@ -1,4 +1,4 @@
-// Replay buffers that are made, opened and loaded.
+// Makes, opens and loads replay buffers.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -40,11 +40,11 @@ Result<ReplayBuffer> ReplayState::open_bytes(std::span<const std::byte> bytes) {
 
 namespace {
 
-// Bytes that a buffer may have there, and whose they are; kInvalid for an arena that was moved from.
+// Memory available to a buffer, and its source for errors. kInvalid for a moved-from arena.
 struct Home {
   std::uint64_t bytes = 0;
   const char* whose = "the machine has";
-  std::shared_ptr<memory::Arena> arena = nullptr;  // none: one of its own
+  std::shared_ptr<memory::Arena> arena = nullptr;  // Null: the buffer gets its own.
 
   std::string left() const { return std::string(", and ") + whose + " " + std::to_string(bytes); }
 };
@@ -55,7 +55,7 @@ Result<Home> replay_home_for(const std::optional<Arena>& given) {
   return Home{arena->pool().max_bytes(), "the arena has", arena};
 }
 
-// Rows, where there is only a number of bytes.
+// Returns the capacity in rows; computes it from max_bytes if only that is given.
 Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options, const Home& home) {
   if (options.max_bytes == 0) return options.capacity;
   if (options.capacity != 0) {
@@ -67,7 +67,7 @@ Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options
   return Error{Code::kInvalid, "max_bytes is " + std::to_string(options.max_bytes) + home.left()};
 }
 
-// The arena, which a full buffer fits in: one of its own has room for what else lies in it.
+// Returns an arena that a full buffer fits into. Its own arena has spare memory for other objects.
 Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& room, const Home& home) {
   constexpr std::uint64_t kLeastSpare = std::uint64_t{16} << 20;
   const auto needed = Buffer::total_bytes(spec, room);
@@ -84,7 +84,7 @@ Result<std::shared_ptr<endpoint::Name>> replay_name_for(const std::string& name,
   return name_for(name, discovery::NamedKind::kReplay, buffer.store()->arena(), buffer.store()->block());
 }
 
-// What a saved buffer is with these in the place of its own.
+// Applies the options to the spec of a saved buffer.
 Status change(Spec& spec, const ReplayLoad& how) {
   if (!how.samplers.empty()) spec.samplers.clear();
   for (const ReplaySampler& sampler : how.samplers) spec.samplers.emplace_back(sampler.name, table_of(sampler));
@@ -97,7 +97,7 @@ Status change(Spec& spec, const ReplayLoad& how) {
   return replay::check(spec);
 }
 
-// Of what is in the files: chunks are no larger than they were.
+// Returns the size of a loaded buffer. Its chunks are at most as large as the saved ones.
 Room room_for(const replay::Loader& loader, const ReplayLoad& how) {
   const std::uint64_t rows = how.capacity == 0 ? loader.capacity() : how.capacity;
   if (how.chunk != 0) return {rows, how.chunk, how.streams};

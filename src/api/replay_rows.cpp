@@ -23,7 +23,7 @@ const char* word_of(const Value& value) {
 
 namespace {
 
-// How a leaf was come to; a text of it is made for errors only.
+// The path to a leaf. Only errors make its text.
 struct Way {
   const Way* up = nullptr;
   const SpecPart* in = nullptr;
@@ -56,7 +56,7 @@ std::vector<std::int64_t> shape_of(const SpecLeaf& leaf) {
   return {leaf.shape.begin(), leaf.shape.end()};
 }
 
-// --- The nest
+// --- The pytree
 
 const Value* find(const Dict& dict, const SpecPart::Key& key, std::size_t expected_at) {
   const auto& entries = dict.entries();
@@ -119,7 +119,7 @@ inline constexpr bool is_complex = false;
 template <class T>
 inline constexpr bool is_complex<std::complex<T>> = true;
 
-// False where it does not fit: floats in ints, ints that are too large.
+// Returns false if the number does not fit: a float for an int, or an int that is too large.
 template <class To, class From>
 bool stage(From from, std::byte* out) {
   To number{};
@@ -164,7 +164,7 @@ bool stage_as(DType dtype, From from, std::byte* out) {
   }
 }
 
-// False for what is no number, or does not fit.
+// Returns false if the value is not a number, or does not fit.
 bool stage_value(DType dtype, const Value& value, std::byte* out) {
   return std::visit(
       [&](const auto& held) {
@@ -179,7 +179,7 @@ bool stage_value(DType dtype, const Value& value, std::byte* out) {
 
 using Copies = std::vector<std::unique_ptr<std::byte[]>>;
 
-// Where its elements lie in C order, after a copy where they do not.
+// Returns the address of the elements in C order. Copies them if they have another order.
 Result<const std::byte*> elements_of(const ArrayRef& array, const Way& way, Copies& copies) {
   auto layout = value::layout_of(array);
   if (!layout) return invalid(way.text() + ": " + layout.error().message);

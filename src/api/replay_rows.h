@@ -1,6 +1,6 @@
-// Values as rows of a replay buffer: where each leaf's bytes are, once they are of its dtype and shape.
+// Reads Values as rows of a replay buffer: finds the bytes of each leaf and checks dtype and shape.
 //
-// Thread safety: none for what is read into.
+// Thread safety: none for the objects that are read into.
 #pragma once
 
 #include <array>
@@ -16,30 +16,30 @@
 
 namespace shmtree::api {
 
-// What rows are for users of C++: their leaves' paths, and the nest of an episode's last observation.
+// The rows from the point of view of C++: the paths of the leaves, and the pytree of last observations.
 struct ReplayPaths {
   explicit ReplayPaths(const replay::Spec& spec);
 
-  std::vector<std::string> leaves{};   // "info/speed"
-  std::vector<std::string> outputs{};  // of a batch: these, and "next/obs" for successors
+  std::vector<std::string> leaves{};   // Such as "info/speed".
+  std::vector<std::string> outputs{};  // Those of a batch: the leaves, and "next/obs" for successors.
   replay::SpecPart final{};
 };
 
-// A Spec that was checked, of what a user says; kInvalid, with names and numbers.
+// Returns a checked Spec of the options; kInvalid with names and numbers.
 Result<replay::Spec> spec_of(const ReplayOptions& options);
 replay::TableSpec table_of(const ReplaySampler& sampler);
 replay::RateLimit limit_of(const ReplayLimit& limit);
-// kInvalid for kEach.
+// Returns kInvalid for kEach.
 Status set_on_peer_death(replay::Spec& spec, OnPeerDeath told);
-// What a Value is called in errors: "a list".
+// Returns the name of a Value's type for errors: "a list".
 const char* word_of(const Value& value);
 std::vector<ReplayColumn> columns_of(const replay::Spec& spec, const ReplayPaths& paths);
 
-// Valid as long as the Value is there, and this.
+// One row. Valid while this object and the Value exist.
 class ReplayRow {
  public:
-  // Leaf by leaf; null for those that the nest does not have. kInvalid names the leaf. `part`: a nest of leaves of
-  // `spec`, called `root` in errors.
+  // Finds the leaves of `value`; null for those that `part` does not have. kInvalid names the leaf. `part`: a pytree of
+  // leaves of `spec`. `root`: its name in errors.
   Status read(const replay::Spec& spec, const replay::SpecPart& part, const char* root, const Value& value);
   std::vector<const void*>& leaves() noexcept { return at_; }
 
@@ -52,10 +52,10 @@ class ReplayRow {
   std::vector<std::unique_ptr<std::byte[]>> copies_;
 };
 
-// The same of many rows: arrays with one dimension more in front.
+// Many rows: arrays with an additional first dimension.
 class ReplayRows {
  public:
-  // As ReplayRow::read(); of a leaf that the nest does not have the column is null.
+  // See ReplayRow::read(). The column of a leaf that `part` does not have is null.
   Status read(const replay::Spec& spec, const replay::SpecPart& part, const char* root, const Value& value);
   const std::vector<replay::Writer::Column>& columns() const noexcept { return at_; }
   std::size_t rows() const noexcept { return rows_; }

@@ -1,4 +1,4 @@
-// What the handles of replay buffers stand for. Thread safety: that of the handles, any call from any thread.
+// State behind the handles of replay buffers. Thread safety: any call from any thread, like the handles.
 #pragma once
 
 #include <atomic>
@@ -21,9 +21,9 @@ namespace shmtree::api {
 
 using replay::Buffer;
 
-inline constexpr const char* kReplayBuffer = "ReplayBuffer";  // as errors name it
+inline constexpr const char* kReplayBuffer = "ReplayBuffer";  // Name in errors.
 
-// A buffer, its paths, and memory for its batches: what writers and batches keep.
+// A buffer, its paths, and memory for its batches. Writers and batches keep it alive.
 struct ReplayCore {
   explicit ReplayCore(std::shared_ptr<Buffer> of)
       : buffer(std::move(of)), paths(buffer->spec()), arena(ArenaState::for_arena(buffer->store()->arena())) {}
@@ -34,14 +34,14 @@ struct ReplayCore {
   const std::shared_ptr<replay::BatchPool> pool = std::make_shared<replay::BatchPool>();
 };
 
-// One stream of a process: with it ends the stream.
+// One stream of this process. The stream ends with this object.
 struct ReplayWriterState {
   explicit ReplayWriterState(std::shared_ptr<ReplayCore> of) : core(std::move(of)) {}
   ~ReplayWriterState() { replay::let_go(std::move(stream)); }
   ReplayWriterState(const ReplayWriterState&) = delete;
   ReplayWriterState& operator=(const ReplayWriterState&) = delete;
 
-  // That of this process.
+  // Returns this process's stream; a forked child gets its own.
   Result<std::shared_ptr<replay::Stream>> open_stream();
   void close();
 
@@ -49,19 +49,19 @@ struct ReplayWriterState {
   std::atomic<std::int64_t> version{0};
   std::atomic<bool> closed{false};
   platform::ForkSafeMutex mutex;
-  std::shared_ptr<replay::Stream> stream;  // under mutex
+  std::shared_ptr<replay::Stream> stream;  // Under mutex.
 };
 
-// What was counted when somebody asked last.
+// Counts at the last call of stats().
 struct ReplayCounts {
-  std::int64_t at_ns = 0;  // 0: nobody did
+  std::int64_t at_ns = 0;  // 0: no call yet.
   std::uint64_t added = 0, sampled = 0;
 };
 
 struct ReplayVectorState {
   ReplayAutoreset autoreset = ReplayAutoreset::kNone;
   std::vector<std::shared_ptr<ReplayWriterState>> states;
-  std::vector<ReplayWriter> writers{};  // of these
+  std::vector<ReplayWriter> writers{};  // Handles of `states`.
 };
 
 struct ReplayState {
@@ -75,30 +75,31 @@ struct ReplayState {
   static ReplayWriter wrap(std::shared_ptr<ReplayWriterState> writer) { return ReplayWriter(std::move(writer)); }
   static ReplayVectorWriter wrap(std::vector<std::shared_ptr<ReplayWriterState>> writers, ReplayAutoreset autoreset);
   static ReplayBatch wrap(std::shared_ptr<const ReplayBatchState> batch) { return ReplayBatch(std::move(batch)); }
-  // The buffer of a block of some process's.
+  // Opens the buffer of a block that any process has made.
   static Result<ReplayBuffer> open_block(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
                                          std::shared_ptr<endpoint::Name> name);
   static Result<ReplayBuffer> open_bytes(std::span<const std::byte> handle);
 
-  // Null once it was closed.
+  // Null after close().
   std::shared_ptr<ReplayCore> open_core() {
     const std::lock_guard guard(mutex);
     return core;
   }
-  // New ones, which end with this object's close(). kClosed.
+  // Makes streams, which close() of this object ends. kClosed.
   Result<std::vector<std::shared_ptr<ReplayWriterState>>> new_writers(std::size_t n);
-  // That of a thread by its number, which is kept for it until end_writer_of(): null when there is none yet. kClosed.
+  // Each thread that adds to the buffer itself has a stream, from new_writer_of() until end_writer_of(). Threads are
+  // identified by a number. known_writer_of() returns null if there is no stream yet. new_writer_of() may return kClosed.
   std::shared_ptr<ReplayWriterState> known_writer_of(std::uint64_t thread);
   Result<std::shared_ptr<ReplayWriterState>> new_writer_of(std::uint64_t thread);
   void end_writer_of(std::uint64_t thread);
   void close();
 
   platform::ForkSafeMutex mutex;
-  std::shared_ptr<endpoint::Name> name;                                   // under mutex
-  std::shared_ptr<ReplayCore> core;                                       // under mutex
-  std::vector<std::weak_ptr<ReplayWriterState>> writers;                  // under mutex
-  std::map<std::uint64_t, std::shared_ptr<ReplayWriterState>> by_thread;  // under mutex
-  ReplayCounts counts;                                                    // under mutex
+  std::shared_ptr<endpoint::Name> name;                                   // Under mutex.
+  std::shared_ptr<ReplayCore> core;                                       // Under mutex.
+  std::vector<std::weak_ptr<ReplayWriterState>> writers;                  // Under mutex.
+  std::map<std::uint64_t, std::shared_ptr<ReplayWriterState>> by_thread;  // Under mutex.
+  ReplayCounts counts;                                                    // Under mutex.
   std::atomic<bool> closed{false};
 };
 
@@ -106,27 +107,27 @@ struct ReplayBatchState {
   ReplayBatchState(std::shared_ptr<ReplayCore> of, const replay::SampleTerms& terms, bool has_its_data)
       : core(std::move(of)), batch(core->buffer, *core->pool, terms, has_its_data), has_data(has_its_data) {}
 
-  // Once it was drawn.
+  // Call this after sampling.
   void describe();
   std::span<const std::int64_t> extra(std::size_t number) const noexcept;
 
   const std::shared_ptr<ReplayCore> core;
   replay::Batch batch;
   const bool has_data;
-  std::vector<float> weights{}, priorities{};  // where the batch has none of its own
+  std::vector<float> weights{}, priorities{};  // Used where the batch has none of its own.
   std::vector<double> probabilities{};
   std::vector<std::int64_t> ages{};
-  std::vector<std::vector<std::int64_t>> shapes{}, strides{};  // of each array of the data
-  std::vector<ArrayRef> arrays{};                              // the data, where they are in the arena
+  std::vector<std::vector<std::int64_t>> shapes{}, strides{};  // For each array of the data.
+  std::vector<ArrayRef> arrays{};                              // The data, if it is in the arena.
 };
 
-// Of an array of the data.
+// Returns the shape of an array of the data.
 std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t number,
                                           const replay::SampleTerms& terms);
 Error other_dtype(std::string_view path, std::string_view dtype);
 
-// What ends the waits of a call besides its deadline: the closing of the object, or a request to stop.
-// A request to stop during the call ends only waits, so that a batch is finished as far as it needs no wait.
+// Ends the waits of a call before its deadline: the object was closed, or a stop was requested. A stop request during
+// the call ends only waits, so that a batch is completed if it needs no wait.
 class UntilReplayEnded final : public platform::WaitHooks {
  public:
   UntilReplayEnded(const std::atomic<bool>& closed, const std::stop_token& stop, const replay::Tables& tables) noexcept
@@ -146,7 +147,7 @@ class UntilReplayEnded final : public platform::WaitHooks {
   std::stop_callback<Wake> wake_;
 };
 
-// `act(parts, wait)` of a state that is open, whose `parts` are its core; `what` it is called in errors.
+// Returns act(core, wait), or kClosed if the object is closed. `what` names the object in errors.
 template <class State, class Act>
 auto with_core_until(State* state, const char* what, const platform::Deadline& deadline, const std::stop_token& stop,
                      Act act)

@@ -1,4 +1,4 @@
-// The streams of a buffer: those that were asked for, and one for each thread that adds to the buffer itself.
+// The streams of a buffer: those of writer(), and one for each thread that adds to the buffer itself.
 #include <algorithm>
 #include <utility>
 
@@ -11,7 +11,7 @@ namespace api {
 
 namespace {
 
-// A thread, for as long as it is one: no later one has its number. Its streams end with it.
+// A thread, with a number that no other thread ever gets. Its streams end with it.
 class ThisThread {
  public:
   ThisThread() : number_(made_.fetch_add(1, std::memory_order_relaxed)) {}
@@ -78,7 +78,7 @@ Result<std::shared_ptr<ReplayWriterState>> ReplayState::new_writer_of(std::uint6
 }
 
 void ReplayState::end_writer_of(std::uint64_t thread) {
-  std::shared_ptr<ReplayWriterState> last;  // let go of outside the mutex
+  std::shared_ptr<ReplayWriterState> last;  // Released outside the mutex.
   const std::lock_guard guard(mutex);
   const auto known = by_thread.find(thread);
   if (known == by_thread.end()) return;

@@ -1,4 +1,4 @@
-// Many rows at once, of one stream or one for each of several, as users have them.
+// Adds many rows at once, to one stream or one to each of several.
 #include <algorithm>
 #include <utility>
 
@@ -25,7 +25,7 @@ Status check_count(const char* name, std::size_t given, std::size_t rows) {
   return invalid(std::string(name) + " has " + std::to_string(given) + " marks, for " + std::to_string(rows) + " rows");
 }
 
-// Rows of a call, and the Values that they are read from, for as long as both are there.
+// The rows of a call. Valid while this object and the Values exist.
 class ReadRows {
  public:
   // `left_out`: marks the rows that are not steps; may be empty. `streams`: number of rows that the call must have; 0:
@@ -90,7 +90,7 @@ Result<std::int64_t> add_one(const std::shared_ptr<ReplayWriterState>& writer, c
 
 using Indices = std::vector<std::int64_t>;
 
-// Marks the rows that are not steps: those that the caller names, and those in which an environment resets.
+// Marks the rows that are not steps: those that the caller marks, and those in which an environment resets.
 Result<std::vector<char>> left_out_of(const ReplayVectorState& state, const ReplayMarks& marks) {
   const std::size_t streams = state.states.size();
   Status fits = check_count("reset", marks.reset.size(), streams);
@@ -147,7 +147,7 @@ Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, c
     indices[i] = *one;
     ends += read.given().marks.ends_at(i) ? 1 : 0;
   }
-  if (completed == 0) {  // all are skipped
+  if (completed == 0) {  // All rows are skipped.
     Status skipped = begin_skipped(state, *left_out);
     if (!skipped) return std::move(skipped).error();
   }

@@ -1,4 +1,4 @@
-// Streams of rows, as users have them.
+// Implements ReplayWriter.
 #include <algorithm>
 #include <utility>
 
@@ -17,7 +17,7 @@ using replay::Stream;
 
 namespace api {
 
-// Two threads may both make the first one: that of one of them is kept, and the other was never written to.
+// Two threads may both make the first stream. One of these is kept; the other was never written to.
 Result<std::shared_ptr<Stream>> ReplayWriterState::open_stream() {
   std::shared_ptr<Stream> known;
   {
@@ -29,12 +29,12 @@ Result<std::shared_ptr<Stream>> ReplayWriterState::open_stream() {
   if (!opened || mine == known) return opened;
   const std::lock_guard guard(mutex);
   if (stream != known) return stream;
-  std::swap(stream, known);  // let go of outside the mutex
+  std::swap(stream, known);  // Released outside the mutex.
   stream = mine;
   return mine;
 }
 
-// Where another thread is at work in the stream, it ends with that call.
+// If another thread is in a call of the stream, the stream ends after that call.
 void ReplayWriterState::close() {
   closed.store(true, std::memory_order_relaxed);
   core->buffer->tables()->wake_all();
@@ -53,7 +53,7 @@ namespace {
 
 constexpr const char* kReplayWriter = "ReplayWriter";
 
-// Of one row; kNoPriority for none.
+// Checks the priority of one row; kNoPriority if it has none.
 Result<float> checked_priority(const ReplayCore& core, std::optional<double> priority) {
   if (!priority) return replay::kNoPriority;
   Status fits = core.buffer->tables()->check_priorities({&*priority, 1});

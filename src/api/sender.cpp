@@ -1,4 +1,4 @@
-// Sending.
+// Implements Sender.
 #include <new>
 
 #include "api/message.h"
@@ -11,7 +11,7 @@ namespace {
 using channel::End;
 using platform::WaitContext;
 
-// The two callers of put() differ in what ends the wait; the one without a stop_token is where programs spend time.
+// The callers of put() differ in what ends the wait. The put() without a stop_token is the hot path.
 [[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, api::Message& message,
                                                                 const WaitContext& wait) {
   auto ticket = endpoint::put(state.channel(), message, wait);
@@ -21,7 +21,8 @@ using platform::WaitContext;
 
 [[gnu::always_inline]] inline Result<std::uint64_t> put(api::ChannelState& state, const Value& value,
                                                         const WaitContext& wait) {
-  const platform::OfThread<format::FrameBuilder> builder;  // kept: messages need about as much memory each
+  // Kept per thread, because messages usually need about the same memory.
+  const platform::OfThread<format::FrameBuilder> builder;
   builder->clear();
   api::Message message(*builder, state);
   Status encoded = message.encode(value);
@@ -29,7 +30,7 @@ using platform::WaitContext;
   return put_encoded(state, message, wait);
 }
 
-// `sent` is also right when there is no memory for more.
+// `sent` is valid also after an error for lack of memory.
 Status put_many(api::ChannelState& state, std::span<const Value> values, const WaitContext& wait, std::uint64_t& sent) {
   format::FrameBuilder builder;
   endpoint::Batch batch(state.channel(), wait);
@@ -46,7 +47,7 @@ Status put_many(api::ChannelState& state, std::span<const Value> values, const W
     return success();
   };
   Status added = or_out_of_memory(add_all);
-  // Those before one that cannot go do.
+  // Puts the messages before the one that failed.
   Status went = or_out_of_memory([&] { return batch.flush(); });
   sent = batch.sent();
   if (!went) added = std::move(went);
@@ -82,7 +83,7 @@ Status Sender::put_many(std::span<const Value> values, Timeout timeout, const st
   return error;
 }
 
-// The item is in the value as long as that may need it, and back unless it went.
+// Moves the item into the value for the put, and back if the put fails.
 template <class Put>
 Result<std::uint64_t> Sender::forward(Item& item, Put put) const {
   return or_out_of_memory([&]() -> Result<std::uint64_t> {
@@ -106,7 +107,7 @@ bool Sender::has_space() const {
 
 namespace {
 
-// Acks are waited for as long as the process has an end of the channel, be it another one.
+// Waits for acks while the process has any end of the channel, even if this one is closed.
 Status wait_for(api::ChannelState& state, std::optional<std::uint64_t> ticket, const Timeout& timeout,
                 const std::stop_token& stop = {}) {
   return or_out_of_memory([&]() -> Status {

@@ -1,4 +1,4 @@
-// What the handles of the public API stand for. Thread safety: that of the handles, any call from any thread.
+// State behind the handles of the public API. Thread safety: any call from any thread, like the handles.
 #pragma once
 
 #include <atomic>
@@ -43,33 +43,33 @@ inline Error no_arena() {
   return Error{Code::kInvalid, "this Arena was moved from"};
 }
 
-// Returns a text by which another process finds a block that this process holds (packed): its handle in hexadecimal.
-// The block is in transit from now on.
+// Returns the handle, in hexadecimal, of a block (packed) that this process holds. The block is in transit from now on.
 Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
                                 const endpoint::Name* name);
-// Returns the bytes of such a text; kInvalid for any other.
+// Decodes the text of a handle. Returns kInvalid for any other text.
 Result<std::vector<std::byte>> handle_bytes(const std::string& text);
 
-// Memory handed out by new_array.
+// Memory that new_array() has allocated.
 struct Loan {
   Lease lease;
-  std::uint64_t bytes = 0;    // of the array
-  endpoint::Claims claims{};  // under the arena's mutex
+  std::uint64_t bytes = 0;    // Size of the array.
+  endpoint::Claims claims{};  // Under the arena's mutex.
 };
 
-// Returns the error for an option whose value is not an enumerator of its enumeration.
+// Returns the error for an option with a value that is not an enumerator.
 template <class Enum>
 Error no_enumerator(const char* option, Enum value) {
   return Error{Code::kInvalid,
                std::string(option) + " is " + std::to_string(static_cast<int>(value)) + ", which is not an enumerator"};
 }
 
-// Memory that a received message lies in, and that its Items keep.
+// Memory of a received message. Its Items keep it alive.
 struct Received {
   explicit Received(Lease of) noexcept : lease(std::move(of)) {}
   Lease lease;
-  std::atomic<bool> may_go_back{false};  // taken and not acknowledged: it is not this process's to give away
-  endpoint::Claims claims{};             // on addresses, in this block and those it refers to; under received_mutex()
+  // Taken and not acked: it may return to the channel, so this process must not give it away.
+  std::atomic<bool> may_go_back{false};
+  endpoint::Claims claims{};  // On addresses in this block and those it refers to. Under received_mutex().
 };
 platform::ForkSafeMutex& received_mutex() noexcept;
 
@@ -79,24 +79,24 @@ struct ArenaState {
   ArenaState(const ArenaState&) = delete;
   ArenaState& operator=(const ArenaState&) = delete;
 
-  // That of the arena in this process: whoever has it knows what was lent there.
+  // Returns the state of an arena in this process, which all handles share, because it has the loans.
   static std::shared_ptr<ArenaState> for_arena(const std::shared_ptr<memory::Arena>& arena);
   static Arena wrap(const std::shared_ptr<memory::Arena>& made) { return Arena(for_arena(made)); }
-  // Null for one that was moved from.
+  // Null for a moved-from Arena.
   static const std::shared_ptr<ArenaState>& of(const Arena& arena) noexcept { return arena.state_; }
 
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, const platform::WaitContext& wait);
-  // The loan that is the array [begin, begin + bytes), or null.
+  // Returns the loan of exactly the array [begin, begin + bytes), or null.
   std::shared_ptr<Loan> loan_at(const std::byte* begin, std::uint64_t bytes);
-  // Whether it may go with `message`, which then has it until it is settled or withdrawn.
+  // Returns true if the array may go with `message`, and promises it to the message until it is settled or withdrawn.
   bool lend(Loan& loan, const void* message);
 
   const std::shared_ptr<memory::Arena> arena;
   platform::ForkSafeMutex mutex;
-  std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // by first byte
+  std::map<const std::byte*, std::weak_ptr<Loan>> loans;  // By first byte.
 };
 
-// An error for the next call: items were received before it, which had to be handed over first.
+// Holds an error for the next call, because the items received before it had to be returned first.
 class Deferred {
  public:
   void defer(Error error) noexcept {
@@ -115,20 +115,20 @@ class Deferred {
  private:
   std::atomic<bool> has_deferred_{false};
   platform::ForkSafeMutex mutex_;
-  std::optional<Error> error_{};  // under mutex_
+  std::optional<Error> error_{};  // Under mutex_.
 };
 
 struct ChannelState final : endpoint::Port, Deferred {
   ChannelState(ArenaState* of, End which) noexcept : arena(of), end(which) {}
   ~ChannelState();
-  // All that this process has.
+  // Returns all channel states of this process.
   static memory::WeakRegistry<ChannelState>& all() noexcept;
 
-  template <class Handle>  // a Sender, or a Receiver
+  template <class Handle>  // A Sender or a Receiver.
   static Handle handle_to(std::shared_ptr<ChannelState> state) {
     return Handle(std::move(state));
   }
-  // What open() opened.
+  // Calls `open`, and makes a handle of its result.
   template <class Handle, class Open>
   static Result<Handle> made(Open open) {
     auto state = or_out_of_memory(open);
@@ -145,29 +145,29 @@ struct ChannelState final : endpoint::Port, Deferred {
   }
   Result<std::string> handle() const;
   ChannelStats stats() const;
-  // Both ends of a channel that is made, or of the one there is. Throws BadResult.
+  // Makes a channel, or opens the existing one (exist_ok), and joins both ends. Throws BadResult.
   static std::pair<std::shared_ptr<ChannelState>, std::shared_ptr<ChannelState>> make(const PairOptions& options,
                                                                                       bool of_queue);
-  // `of_queue`: of a queue and nothing else, or else of a pair.
+  // `of_queue`: accepts the handle of a queue only; otherwise that of a pair only.
   static Result<std::shared_ptr<ChannelState>> open(const std::string& handle, End end, bool of_queue = false);
-  // The same of a handle as it is in a message.
+  // Does the same with the bytes of a handle, as in a message.
   static Result<std::shared_ptr<ChannelState>> open_bytes(std::span<const std::byte> handle, End end, bool of_queue);
-  // The end in a message of Python's, whose class is called `name` there.
+  // Opens the end in a message from Python, with the class `name`.
   static Result<std::shared_ptr<ChannelState>> open_item(const Item& item, std::string_view name, End end,
                                                          bool of_queue = false);
   static Result<std::shared_ptr<ChannelState>> open_named(const std::string& name, End end, const Timeout& timeout,
                                                           discovery::NamedKind kind = discovery::NamedKind::kChannel);
   void close() noexcept { Port::close(end); }
   bool is_closed() const noexcept { return closed(end); }
-  // Of an end that is not attached, in a Call: kClosed where it is closed, or the stream has ended without it.
+  // Attaches an end that is not attached, within a Call. kClosed: it is closed, or the stream has ended without it.
   Status begin_use(const char* name) {
     if (is_closed()) return closed_here(name);
     return attach_again(end);
   }
 
-  // For a call that waits, within a Call.
+  // Returns the wait of a call that blocks, within a Call.
   platform::WaitContext wait(const Timeout& timeout) { return waiting(timeout, &until_closed); }
-  // What such a call says: that its end was closed, if that is what ended it.
+  // Replaces the error of such a call by kClosed if the end was closed meanwhile.
   Error told(Error error) const {
     const bool closed_meanwhile = error.code == Code::kInterrupted && is_closed();
     return closed_meanwhile ? closed_here(end == End::kSending ? "sender" : "receiver") : std::move(error);
@@ -178,12 +178,12 @@ struct ChannelState final : endpoint::Port, Deferred {
     return result;
   }
 
-  ArenaState* arena;  // as the channel
+  ArenaState* arena;  // Kept with the channel.
   End end;
   endpoint::UntilClosed until_closed{*this, end};
 };
 
-// `act` in a call of an end, if that is open.
+// Returns act() if the end is open, within a Call.
 template <class Act>
 auto if_open(ChannelState& state, const char* end, Act act) -> decltype(act()) {
   return or_out_of_memory([&]() -> decltype(act()) {
@@ -201,8 +201,9 @@ auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act())
   return if_open(state, end, act);
 }
 
-// `act` with the waits of an open end. `stop` ends them as well, and costs nothing where nothing can stop it; the
-// channel is there as long as it may wake it. A sender that is closed meanwhile leaves the channel afterwards.
+// Returns act(wait) of an open end. `stop` also ends the wait; a token that cannot be stopped costs nothing. The stop
+// callback wakes the waiters of the channel, which lives until the callback is removed. A sender that is closed during
+// the call leaves the channel after the call.
 template <class Act>
 auto with_waits(ChannelState& state, const char* end, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(platform::WaitContext{})) {

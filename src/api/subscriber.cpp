@@ -1,4 +1,4 @@
-// Reading a Broadcast, as users have it.
+// Implements Subscriber.
 #include <cstring>
 #include <utility>
 
@@ -29,7 +29,7 @@ Error of_message(Error error, std::uint64_t ticket) {
   return error;
 }
 
-// A place to read into, one per thread. Its destructor releases the block, unless the message was given back.
+// Per-thread memory for a message. The destructor releases the block, unless the message was returned.
 class Place {
  public:
   explicit Place(Reader& reader) : reader_(reader) {
@@ -41,7 +41,7 @@ class Place {
   Place(const Place&) = delete;
   Place& operator=(const Place&) = delete;
   broadcast::Incoming& message() const noexcept { return (*kept_)->message; }
-  // The message could not be built: the next call reads it again. Needs no memory.
+  // The message could not be built, so the next call reads it again. Needs no memory.
   void give_back() noexcept { reader_.give_back(std::move(*kept_), broadcast::FailedBuild::kCounted); }
 
  private:
@@ -49,7 +49,7 @@ class Place {
   const platform::OfThread<std::unique_ptr<broadcast::Received>> kept_;
 };
 
-// What `make(ring, message)` makes of the next message; an error that was met before comes first.
+// Receives the next message and returns make(ring, message). Returns a deferred error of an earlier call first.
 template <class Made, class Make>
 Result<Made> receive(SubscriberState& state, Reader& reader, const WaitContext& wait, Make make) {
   if (auto error = state.take_deferred()) return *std::move(error);
@@ -100,7 +100,7 @@ Result<FlatItem> flat_of(const broadcast::Ring& ring, broadcast::Incoming& messa
   return made;
 }
 
-// Makes room for one more. False if there is no memory.
+// Reserves space for one more. False if there is no memory.
 bool has_room_for_one(std::vector<Item>& items) noexcept try {
   items.reserve(items.size() + 1);
   return true;
@@ -117,13 +117,13 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, s
   if (!next) return std::move(next).error();
   items.push_back(std::move(*next));
   const WaitContext now{platform::Deadline::immediate(), wait.hooks};
-  while (items.size() < most && reader.size() != 0 && has_room_for_one(items)) {  // what was read has a place
+  while (items.size() < most && reader.size() != 0 && has_room_for_one(items)) {  // Each message read has space.
     next = or_out_of_memory([&] { return receive<Item>(state, reader, now, item_of); });
     if (next) {
       items.push_back(std::move(*next));
       continue;
     }
-    // These errors come again with the next call, or another thread was quicker.
+    // The next call meets these errors again. kEmpty: another thread was faster.
     const Code code = next.code();
     const bool is_met_again =
         code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || code == Code::kOutOfSharedMemory;

@@ -1,4 +1,4 @@
-// What Taken is made of, for Items and for bytes alike.
+// Implements Taken, for Items, bytes and frames.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace shmtree {
 
 namespace api {
 
-// The Received that an item lies in; null for a copy.
+// Returns the Received that contains the item; null for a copy.
 inline Received* home_of(const Item& item) noexcept {
   const auto& tree = value::Tree::of(item);
   return tree == nullptr ? nullptr : static_cast<Received*>(const_cast<void*>(tree->home));
@@ -24,7 +24,7 @@ inline Received* home_of(const Item& item) noexcept {
 inline Received* home_of(const FlatItem& item) noexcept {
   return static_cast<Received*>(const_cast<void*>(detail::FlatAccess::home(item)));
 }
-// A frame is never written to, and not given away.
+// Frames are never written to or given away.
 inline Received* home_of(const Frame&) noexcept {
   return nullptr;
 }
@@ -40,7 +40,7 @@ struct Taken<T>::State {
     });
   }
 
-  // Until it is acknowledged it may go back to the channel, so it is not to be given away with another message.
+  // Until it is acked, the message may return to the channel. So it must not be given away with another message.
   void set_may_go_back(bool may) noexcept {
     if (auto* home = api::home_of(item)) home->may_go_back.store(may, std::memory_order_release);
   }
@@ -52,7 +52,7 @@ struct Taken<T>::State {
 namespace detail {
 
 struct TakenAccess {
-  // What the codec makes of it; endpoint::decode_taken() tells what becomes of a message that it makes nothing of.
+  // Decodes a taken message. If that fails, endpoint::decode_taken() decides what happens to the message.
   template <class T, class Codec>
   static Result<Taken<T>> of(Codec& codec, channel::Channel& channel, channel::Delivery delivery) {
     Result<T> item = endpoint::decode_taken(codec, channel, delivery);
@@ -62,7 +62,7 @@ struct TakenAccess {
     state->set_may_go_back(true);
     return Taken<T>(std::move(state));
   }
-  // Of an item that knows no Received.
+  // For items without a Received.
   template <class T>
   static Taken<T> made(channel::Delivery delivery, T item) {
     using State = typename Taken<T>::State;

@@ -1,4 +1,4 @@
-// Waiting for several receivers, or subscribers.
+// Implements wait() for several receivers or subscribers.
 #include <vector>
 
 #include "api/broadcast_state.h"
@@ -12,12 +12,12 @@ using api::ChannelState;
 using api::SubscriberState;
 using channel::End;
 
-// Deaths, and a request to stop, are seen by looking only, which is done between slices.
+// Deaths and stop requests wake no waiter, so wait() checks for them after each slice.
 constexpr std::int64_t kSliceNs = 100'000'000;
 
 struct Look {
   std::vector<std::size_t> ready;
-  std::vector<int> descriptors{};  // of the others
+  std::vector<int> descriptors{};  // The descriptors of those that are not ready.
 
   Status watch(Result<int> fd) {
     if (!fd) return std::move(fd).error();
@@ -34,7 +34,7 @@ void close_descriptor(SubscriberState* state) noexcept {
   if (const auto reader = state == nullptr ? nullptr : state->get()) reader->close_fd();
 }
 
-// The descriptors that one call of wait() has opened. They stay for the next call, unless this one fails.
+// The descriptors that one call of wait() has opened. They stay open for the next call, unless this call fails.
 template <class State>
 class Opened {
  public:
@@ -56,8 +56,8 @@ class Opened {
   bool is_kept_ = false;
 };
 
-// A receiver is in a call only as long as it is looked at, so that one that is closed meanwhile is let go of. What a
-// get would say at once is worth waking up for, too.
+// Holds a Call only during the check, so that a receiver that is closed meanwhile can leave the channel. An error that
+// get() would return at once counts as ready.
 Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<ChannelState>& opened) {
   const api::Call call(*state);
   if (!state->is_closed()) memory::look_for_dead(*state->channel().arena(), kSliceNs);
@@ -66,7 +66,7 @@ Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<Cha
     look.ready.push_back(position);
     return success();
   }
-  // Again each time: that makes it unreadable where another receiver was quicker.
+  // Ask for it each time: this makes it unreadable if another receiver was faster.
   bool is_new = false;
   auto fd = state->channel().watchers().wake_fd(End::kReceiving, &is_new);
   if (is_new) opened.add(position);
@@ -83,7 +83,7 @@ Status look_at(SubscriberState* state, std::size_t position, Look& look, Opened<
   auto fd = reader->fd(&is_new);
   if (is_new) opened.add(position);
   if (fd || fd.code() != Code::kClosed) return look.watch(std::move(fd));
-  look.ready.push_back(position);  // since it was looked at
+  look.ready.push_back(position);  // Closed since the check above.
   return success();
 }
 
