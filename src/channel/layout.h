@@ -267,7 +267,7 @@ constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes, bool times_only
 }
 
 // Values of `portable`. The messages of a portable channel contain no references that are valid on this machine only.
-// kPortableByNow: that is true for messages put from now on, and perhaps not for earlier ones.
+// With kPortableByNow, that is true for messages put from now on. Earlier ones may contain such references.
 constexpr std::uint32_t kNotPortable = 0, kAlwaysPortable = 1, kPortableByNow = 2;
 
 struct ChannelHeader {

@@ -1,7 +1,7 @@
-// Named memory orderings. What others may look at in shared memory is only ever changed through these, so that each
-// call says what it publishes; what nobody can see yet is written as any memory.
+// Named memory orderings. Words in shared memory that other processes can see are changed only through these functions,
+// so that each call states its ordering. Memory that no other process can see yet is written with plain stores.
 //
-// All types used are lock-free on x86-64 and aarch64, hence valid between processes.
+// All types used are lock-free on x86-64 and aarch64, so they are valid between processes.
 #pragma once
 
 #include <atomic>
@@ -12,10 +12,10 @@ namespace shmtree::platform {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
-// Where a test may kill the process: before every change of shared memory. Compiled in for tests only.
+// A crash point: a test can kill the process here, before each change of shared memory. Compiled in for tests only.
 #if defined(SHMTREE_CRASH_POINTS)
 inline std::atomic<std::int64_t> changes_until_crash{0};  // counted down by each change; 0: never
-inline int crash_signal = 9;  // SIGKILL; SIGSTOP for a test that goes on from there in steps
+inline int crash_signal = 9;  // SIGKILL; SIGSTOP for a test that then steps through the code
 void crash_now() noexcept;
 inline void crash_point() noexcept {
   if (changes_until_crash.load(std::memory_order_relaxed) > 0 && changes_until_crash.fetch_sub(1) == 1) crash_now();
@@ -24,7 +24,7 @@ inline void crash_point() noexcept {
 inline void crash_point() noexcept {}
 #endif
 
-// No ordering: the value alone matters (hints, statistics, data guarded by a lock that orders it).
+// No ordering. For hints, statistics, and data that a lock orders.
 template <class T>
 inline T load_relaxed(const std::atomic<T>& a) noexcept {
   return a.load(std::memory_order_relaxed);
@@ -35,41 +35,43 @@ inline void store_relaxed(std::atomic<T>& a, T value) noexcept {
   a.store(value, std::memory_order_relaxed);
 }
 
-// A plain word that anybody may write meanwhile: read exactly once, so that what is checked is what is used.
+// Reads a plain word that other processes may write meanwhile. Reads it exactly once, so that the checked value is the
+// used value.
 template <class T>
 inline T load_once(const T& word) noexcept {
   T value;
   __atomic_load(&word, &value, __ATOMIC_RELAXED);
   return value;
 }
-// A plain word that anybody may load_once() meanwhile.
+// Writes a plain word that other processes may load_once() meanwhile.
 template <class T>
 inline void store_once(T& word, T value) noexcept {
   crash_point();
   __atomic_store(&word, &value, __ATOMIC_RELAXED);
 }
 
-// Sees everything written before the store_release that wrote the value.
+// Makes all writes before the store_release() of the value visible to this thread.
 template <class T>
 inline T load_acquire(const std::atomic<T>& a) noexcept {
   return a.load(std::memory_order_acquire);
 }
-// Makes everything written before it visible to whoever acquires the value.
+// Makes all earlier writes visible to any thread that acquires the value.
 template <class T>
 inline void store_release(std::atomic<T>& a, T value) noexcept {
   crash_point();
   a.store(value, std::memory_order_release);
 }
 
-// Compare and swap, acquire and release; on failure `expected` holds what was there.
+// Compare and swap, acquire and release. On failure, `expected` is the current value.
 template <class T>
 inline bool compare_swap(std::atomic<T>& a, T& expected, T desired) noexcept {
   crash_point();
   return a.compare_exchange_strong(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
 }
 
-// Sequentially consistent: ordered against every other full operation and fence_seq_cst of all processes. Used where
-// two sides each store one word and then read the other's (waiter flags, holder sets, the hint of pending releases).
+// Sequentially consistent: ordered against every other operation of this kind and fence_seq_cst() of all processes.
+// Used where two sides each store one word and then read the other's (waiter flags, holder sets, the hint of pending
+// releases).
 template <class T>
 inline T exchange_seq_cst(std::atomic<T>& a, T value) noexcept {
   crash_point();
@@ -120,8 +122,8 @@ inline void fence_seq_cst() noexcept {
 #endif
 }
 
-// Loads before it are not done after it; stores before it are seen before stores after it. For words that tell whether
-// bytes read, or about to be written, may be what others write.
+// Acquire: loads before the fence are not moved after it. Release: stores before the fence are visible before stores
+// after it. For words that tell if bytes were changed while they were read, or are about to be written.
 #if defined(__SANITIZE_THREAD__)
 inline void fence_acquire() noexcept {
   fence_seq_cst();
@@ -147,13 +149,13 @@ inline void relax_cpu() noexcept {
 #endif
 }
 
-// Asks for the cache lines of `bytes` from `from` on, to be read soon. May be any address.
+// Prefetches the cache lines of `bytes` at `from`, to be read soon. Any address is allowed.
 inline void prefetch(const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kLine = 64;
   for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(from) + at);
-  asm volatile("");  // to GCC what only asks is without effect: it leaves out calls of functions that do no more
+  asm volatile("");  // otherwise GCC removes calls of functions that only prefetch
 }
-// The same, to be written.
+// Prefetches cache lines to be written.
 inline void prefetch_for_write(const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kLine = 64;
   for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(from) + at, 1);

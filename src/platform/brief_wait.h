@@ -1,4 +1,4 @@
-// A wait for a store that another thread is about to make without a wake-up, usually within one system call.
+// Waits for a store that another thread is about to make without a wake-up, usually within one system call.
 #pragma once
 
 #include "platform/atomics.h"
@@ -7,9 +7,9 @@
 
 namespace shmtree::platform {
 
-// Call pause() between two checks. For about 20 us it spins. After that the other thread has lost its core, or is
-// stopped, so each pause sleeps briefly to let it run. A yield would not do: a busy process that gets the core by it
-// keeps it for a time slice of some milliseconds.
+// Call pause() between two checks. It spins for about 20 us. After that the other thread has lost its core, or is
+// stopped, so each pause sleeps briefly to let it run. A yield would not help: a busy process that gets the core would
+// keep it for a time slice of milliseconds.
 class BriefWait {
  public:
   void pause() noexcept {
@@ -17,7 +17,7 @@ class BriefWait {
       ++spins_;
       relax_cpu();
     } else {
-      sleep_ns(1);  // the shortest that the kernel has, about 60 us
+      sleep_ns(1);  // the shortest sleep of the kernel, about 60 us
     }
   }
 

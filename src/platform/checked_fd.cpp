@@ -19,7 +19,7 @@ constexpr int kSelectEnd = 1024;  // FD_SETSIZE
 constexpr int kListedNumbers = 1 << 20;  // the default of fs.nr_open
 constinit std::atomic<std::uint64_t> g_kept[kListedNumbers / 64]{};
 
-// The first number to try. A low limit leaves the program its lower half.
+// Returns the first number to try. With a low limit, the program keeps the lower half.
 int first_number(FdRange range) noexcept {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;

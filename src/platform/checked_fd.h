@@ -1,13 +1,5 @@
-// Descriptors that the library keeps open for longer than one call.
-//
-// A program may close descriptors that it does not know: a daemon closes all of them. The next files that it opens get
-// the same numbers, so a kept descriptor may lead to a file of the program. Two measures keep that file safe:
-//
-//   - A CheckedFd remembers device and inode of its file. It is compared just before each use, and before it is closed.
-//   - Its number is a high one, which a program does not get again soon.
-//
-// The check costs 0.2 us, so it belongs where a system call is made, and not on the path of every message. It cannot
-// see a file that gets the number between the check and the use.
+// The check costs 0.2 us, so it belongs next to a system call, not on the path of every message. It cannot detect a
+// file that gets the number between the check and the use.
 #pragma once
 
 #include <vector>
@@ -16,19 +8,19 @@
 
 namespace shmtree::platform {
 
-// The range of numbers for a kept descriptor. A program watches some of them with select(), which takes numbers below
+// Range of numbers for a kept descriptor. A program may pass some of them to select(), which accepts numbers below
 // 1,024.
 enum class FdRange { kHigh, kSelectable };
 
 // Moves a descriptor into that range. It keeps its number if none is free there, or RLIMIT_NOFILE is too low.
 UniqueFd move_up(UniqueFd fd, FdRange range) noexcept;
 
-// What to report about a kept descriptor that the program has closed: Code::kOs with EBADF. `what` names its use.
+// Returns the error for a kept descriptor that the program has closed: Code::kOs with EBADF. `what` names its use.
 Error closed_by_program(int number, const std::string& what);
 
-// Owns a descriptor of a file, socket or folder that no other part of the program has. Move-only.
+// Owns a descriptor of a file, socket or folder that no other part of the program uses. Move-only.
 //
-// Thread safety: as of an int. The const functions may be called at the same time.
+// Thread safety: that of an int. Threads may call const functions concurrently.
 class CheckedFd {
  public:
   CheckedFd() noexcept = default;
@@ -44,12 +36,12 @@ class CheckedFd {
   bool is_ours() const noexcept;
   // The descriptor, for a use that follows at once: closed_by_program() otherwise.
   Result<int> get(const char* what) const;
-  // The number, unchecked: to compare it, to tell others of it, or after is_ours().
+  // Returns the number, unchecked: for comparisons, to pass it to other processes, or after is_ours().
   int number() const noexcept { return number_; }
   const FileId& id() const noexcept { return id_; }
   // Closes the descriptor, unless the program has done so.
   void reset() noexcept;
-  // Forgets the descriptor and leaves it open: it turned out to be another file's.
+  // Forgets the descriptor and leaves it open, because it now belongs to another file.
   void abandon() noexcept;
 
  private:
@@ -57,7 +49,7 @@ class CheckedFd {
   FileId id_;
 };
 
-// The numbers of all CheckedFds of this process, sorted. Throws std::bad_alloc.
+// Returns the numbers of all CheckedFds of this process, sorted. Throws std::bad_alloc.
 std::vector<int> kept_descriptors();
 
 }  // namespace shmtree::platform

@@ -9,11 +9,11 @@ namespace shmtree::platform {
 
 namespace {
 
-constexpr std::uint32_t kPolynomial = 0x82f63b78;  // with its bits the other way round
+constexpr std::uint32_t kPolynomial = 0x82f63b78;  // with reversed bits
 
 using Table = std::array<std::uint32_t, 256>;
 
-// [k][b]: the byte b with k bytes of zeros behind it.
+// kTables[k][b] is the checksum of byte b followed by k zero bytes.
 constexpr std::array<Table, 8> kTables = [] {
   std::array<Table, 8> tables{};
   for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -37,8 +37,8 @@ std::uint64_t word_at(const unsigned char* at) noexcept {
 
 #if defined(__x86_64__)
 
-// How a sum goes on over so many bytes of zeros, as a table for each of its bytes: sums are linear, so that three of
-// neighbouring parts can be made at once and put together.
+// Extends a checksum by kBytes zero bytes, with one table for each byte of the sum. Checksums are linear, so three
+// adjacent parts can be computed in parallel and combined.
 template <std::size_t kBytes>
 struct Zeros {
   std::array<Table, 4> tables{};
@@ -63,7 +63,7 @@ struct Zeros {
   }
 };
 
-constexpr std::size_t kPart = 1024;  // the instruction takes three cycles and can be begun in each
+constexpr std::size_t kPart = 1024;  // the instruction has a latency of 3 cycles, and one can start in each
 const Zeros<kPart> kZeros;
 
 __attribute__((target("sse4.2,crc32"))) std::uint32_t by_instruction(std::uint32_t before, const unsigned char* at,

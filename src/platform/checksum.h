@@ -1,5 +1,5 @@
-// CRC-32C (Castagnoli's polynomial, as in iSCSI and ext4): finds every change of up to 32 bits next to each other, and
-// of others all but one in 2^32.
+// CRC-32C (Castagnoli's polynomial, as in iSCSI and ext4). Detects every change within 32 adjacent bits, and all but
+// one in 2^32 of other changes.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 namespace shmtree::platform {
 
-// Of bytes that come after those with the checksum `before`; 0 where none came. With the processor's instruction 20
-// GB/s, without it 2.
+// Returns the checksum of `bytes` that follow bytes with the checksum `before`; 0 if there were none. 20 GB/s with the
+// processor's instruction, 2 GB/s without.
 std::uint32_t crc32c(std::uint32_t before, const void* data, std::size_t bytes) noexcept;
-// The same without the instruction, for tests.
+// Computes the same without the instruction, for tests.
 std::uint32_t crc32c_by_table(std::uint32_t before, const void* data, std::size_t bytes) noexcept;
 
 }  // namespace shmtree::platform

@@ -1,4 +1,4 @@
-// Monotonic time. Nothing in the library looks at the wall clock.
+// Monotonic time. The library never reads the wall clock.
 #pragma once
 
 #include <chrono>
@@ -8,10 +8,10 @@
 
 namespace shmtree::platform {
 
-// CLOCK_MONOTONIC in nanoseconds: the same clock in every process of the machine.
+// Returns CLOCK_MONOTONIC in nanoseconds. It is the same clock in every process of the machine.
 std::int64_t monotonic_ns() noexcept;
 
-// The same clock at the resolution of the kernel's tick (1 to 10 ms), at a fifth of the cost.
+// Returns the same clock at the resolution of the kernel's tick (1 to 10 ms), at a fifth of the cost.
 std::int64_t coarse_monotonic_ns() noexcept;
 
 // Sleeps between two checks of a condition that no wake-up announces. A signal ends the sleep early.
@@ -25,7 +25,7 @@ class Deadline {
  public:
   constexpr Deadline() noexcept = default;
   static constexpr Deadline never() noexcept { return Deadline{}; }
-  // Already over: the call may not wait at all.
+  // Returns a deadline that has passed: the call must not wait.
   static constexpr Deadline immediate() noexcept { return Deadline{0}; }
   static Deadline after_ns(std::int64_t ns) noexcept;
   static Deadline after(std::optional<std::chrono::nanoseconds> timeout) noexcept {
@@ -35,7 +35,7 @@ class Deadline {
   bool is_never() const noexcept { return at_ns_ == kNever; }
   bool is_immediate() const noexcept { return at_ns_ == 0; }
   bool passed() const noexcept { return remaining_ns() <= 0; }
-  // Nanoseconds left, at most `most_ns`; 0 or less when it has passed.
+  // Returns the nanoseconds left, at most `most_ns`; 0 or less after the deadline.
   std::int64_t remaining_ns(std::int64_t most_ns = std::numeric_limits<std::int64_t>::max()) const noexcept;
 
  private:

@@ -13,7 +13,7 @@ namespace shmtree::platform {
 namespace {
 
 constexpr std::size_t kCacheLine = 64;
-constexpr std::size_t kAhead = 8 * kCacheLine;  // the hardware's own prefetching stops at each page
+constexpr std::size_t kAhead = 8 * kCacheLine;  // the hardware prefetcher stops at page boundaries
 
 void stream_line(std::byte* out, const std::byte* in) noexcept {
   const auto* from = reinterpret_cast<const __m128i*>(in);
@@ -32,7 +32,7 @@ void stream(std::byte* out, const std::byte* in, std::size_t bytes) noexcept {
     __builtin_prefetch(in + at + kAhead);
     stream_line(out + at, in + at);
   }
-  _mm_sfence();  // such stores are ordered with no other
+  _mm_sfence();  // streaming stores are not ordered with others
   std::memcpy(out + at, in + at, bytes - at);
 }
 
@@ -50,7 +50,7 @@ void copy_bytes(void* out, const void* in, std::size_t bytes) noexcept {
 }
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer is not to look at it: that it races is what the caller knows.
+// Hidden from ThreadSanitizer, since the caller expects the race.
 __attribute__((no_sanitize_thread, optimize("no-tree-loop-distribute-patterns"))) void copy_racing(
     void* out, const void* in, std::size_t bytes) noexcept {
   for (std::size_t at = 0; at < bytes; ++at) static_cast<char*>(out)[at] = static_cast<const char*>(in)[at];

@@ -1,21 +1,22 @@
-// Copies of any size, the largest past the caches.
+// Copies of any size. The largest ones bypass the caches.
 #pragma once
 
 #include <cstddef>
 
 namespace shmtree::platform {
 
-// From here on a copy would push everything else out of the caches, itself included.
+// From this size on, a normal copy would evict everything else from the caches, including itself.
 inline constexpr std::size_t kStreamedBytes = std::size_t{16} << 20;
-// A longer copy is worth letting go of an interpreter's lock for.
+// A copy of at least this size is worth releasing an interpreter's lock.
 inline constexpr std::size_t kLongCopyBytes = std::size_t{64} << 10;
 
-// memcpy(), but for large copies with stores that do not read the lines they overwrite. 32 MB between touched pages
-// took 2.5 ms instead of 3.7, and 1 GB 75 ms instead of the 90 to 290 that the C library takes, depending on how the
-// two places lie within their pages. What was stored is visible to whoever sees a later store.
+// memcpy(), but large copies use stores that do not read the cache lines that they overwrite. A copy of 32 MB between
+// touched pages took 2.5 ms instead of 3.7, and 1 GB took 75 ms. The C library takes 90 to 290 ms for 1 GB, depending
+// on the page offsets of the two ranges. A thread that sees a later store sees the copied bytes.
 void copy_bytes(void* out, const void* in, std::size_t bytes) noexcept;
 
-// The same of memory that others may write meanwhile: then anything may be in `out`, and the caller throws it away.
+// The same for memory that other processes may write meanwhile. `out` may then contain anything, and the caller
+// discards it.
 void copy_racing(void* out, const void* in, std::size_t bytes) noexcept;
 
 }  // namespace shmtree::platform

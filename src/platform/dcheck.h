@@ -1,8 +1,8 @@
-// SHMTREE_DCHECK(condition) aborts the process if an invariant does not hold, and says which one and where. Compiled in
-// where SHMTREE_DCHECKS is defined, as in the builds that tests use; elsewhere the condition is not evaluated.
+// SHMTREE_DCHECK(condition) aborts the process with the condition and its location if an invariant does not hold.
+// Compiled in if SHMTREE_DCHECKS is defined, as in test builds; otherwise the condition is not evaluated.
 //
-// It is for what this process alone decides. Another process may have damaged words of shared memory, so those are
-// checked and refused, never asserted.
+// Use it only for state that this process alone controls. Another process may have damaged words of shared memory, so
+// those are checked and refused, never asserted.
 #pragma once
 
 #if defined(SHMTREE_DCHECKS)

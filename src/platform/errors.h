@@ -1,4 +1,4 @@
-// Errors that every layer makes.
+// Errors that every layer returns.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace shmtree {
 
-// An argument out of range. `message` is a complete sentence that names the numbers.
+// Returns the error for an argument out of range. `message` is a complete sentence with the numbers.
 inline Error invalid(std::string message) {
   return Error{.code = Code::kInvalid, .message = std::move(message)};
 }
 
-// Collects the options in which a thing that exists differs from what was asked for.
+// Collects the differences between the options of an existing object and the requested ones.
 class OptionDifferences {
  public:
   void compare(const char* option, const std::string& is, const std::string& asked) {
@@ -27,7 +27,7 @@ class OptionDifferences {
   void compare_flags(const char* option, bool is, bool asked) {
     compare(option, std::string(is ? "true" : "false"), std::string(asked ? "true" : "false"));
   }
-  // kInvalid, with the values of both, unless there are none. `what` is "a channel".
+  // Returns kInvalid with both values of each option that differs, or success. `what` is, for example, "a channel".
   Status of(const std::string& what) const {
     if (text_.empty()) return Unit{};
     return Error{.code = Code::kInvalid, .message = "it belongs to " + what + " with other options: " + text_};

@@ -22,7 +22,7 @@
 namespace shmtree::platform {
 namespace {
 
-constexpr std::uint64_t kCommitPiece = 16u << 20;  // one fallocate: keeps interruption and failure latency short
+constexpr std::uint64_t kCommitPiece = 16u << 20;  // per fallocate: short interruptions and early failure
 constexpr std::uint64_t kLeastPiece = 64u << 10;
 
 struct flock byte_lock(short type, std::uint64_t offset) noexcept {
@@ -171,7 +171,7 @@ int try_commit_pages(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept
     if (fallocate(fd, 0, static_cast<off_t>(offset + done), static_cast<off_t>(piece)) == 0) {
       done += piece;
     } else if (errno == EINTR) {
-      // The kernel undid the piece: under a profiler's timer a large one would never get through.
+      // The kernel undid the piece. Under a profiler's timer, a large piece would never succeed.
       most = std::max(most / 2, kLeastPiece);
     } else {
       return errno;
@@ -256,17 +256,17 @@ Status share_byte_lock(int fd, std::uint64_t offset) {
 }
 
 Status move_byte_lock(int from, int to, std::uint64_t offset) {
-  // A write lock becomes a read lock in one step, and two descriptions can share that.
+  // A write lock becomes a read lock atomically, and two descriptions can share a read lock.
   Status moved = set_byte_lock(from, F_RDLCK, offset);
   if (moved) moved = set_byte_lock(to, F_RDLCK, offset);
   if (moved) moved = set_byte_lock(from, F_UNLCK, offset);
-  if (moved) try_set_byte_lock(to, F_WRLCK, offset);  // who asks whether it is locked sees a read lock as well
+  if (moved) try_set_byte_lock(to, F_WRLCK, offset);  // byte_is_locked() also detects read locks
   return moved;
 }
 
 bool byte_is_locked(int fd, std::uint64_t offset) noexcept {
   struct flock lock = byte_lock(F_WRLCK, offset);
-  // A failed question counts as locked: taking the living for dead is the one mistake that cannot be mended.
+  // A failed query counts as locked, since treating a live process as dead cannot be undone.
   if (fcntl(fd, F_OFD_GETLK, &lock) != 0) return true;
   return lock.l_type != F_UNLCK;
 }

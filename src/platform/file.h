@@ -1,7 +1,7 @@
-// Descriptors, sealed memory files and their mappings: every system call on files is wrapped once, here.
+// Descriptors, sealed memory files and their mappings. Every system call on files is wrapped once, here.
 //
-// Contract of all of them: a failure is an Error of Code::kOs whose message names the operation and errno (interrupted
-// calls are repeated), and leaves everything as it was.
+// Contract of all functions: interrupted calls are repeated. A failure is an Error of Code::kOs with the operation and
+// errno in its message, and leaves everything as it was.
 #pragma once
 
 #include <compare>
@@ -15,12 +15,12 @@
 namespace shmtree::platform {
 
 Error os_error(const std::string& operation, int error_number);
-// Of an open() of `path` that has just failed: Code::kNotFound where nothing is there.
+// Returns the error of an open() of `path` that has just failed: Code::kNotFound if there is no such file.
 Error open_error(const std::string& path);
-// Whether it came from want of descriptors or of the kernel's memory: it says nothing of what was asked for then.
+// True if the process or the kernel was out of descriptors or memory. Such an error says nothing about the file.
 bool is_exhausted(const Error& error) noexcept;
 
-// Owns a descriptor; closes it when it goes.
+// Owns a descriptor, and closes it when destroyed.
 class UniqueFd {
  public:
   UniqueFd() noexcept = default;
@@ -38,69 +38,72 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// What RLIMIT_FSIZE allows; past it a write is a SIGXFSZ.
+// Returns the limit of RLIMIT_FSIZE. A write beyond it raises SIGXFSZ.
 std::uint64_t largest_file_bytes() noexcept;
 
-// A new memory file of `bytes`, sparse, sealed against any change of size (and against further seals). Code::kOs with
-// EFBIG where RLIMIT_FSIZE is below `bytes`: asking the kernel instead would raise SIGXFSZ.
+// Creates a sparse memory file of `bytes`, sealed against any change of size and against further seals. Returns
+// Code::kOs with EFBIG if RLIMIT_FSIZE is below `bytes`, since the kernel would raise SIGXFSZ.
 Result<UniqueFd> create_memory_file(const std::string& name, std::uint64_t bytes);
 
 // Returns the error of a call with a path in /proc/self/fd. The text says if /proc is not mounted.
 Error proc_error(const std::string& what, int number);
-// A new open file description of the same file: locks taken through it are not shared with `fd`.
+// Opens a new file description of the same file: locks taken through it are not shared with `fd`.
 Result<UniqueFd> reopen(int fd);
 
 Result<std::uint64_t> file_size(int fd);
-// An error unless it is bytes on a disk or in memory, and no folder, device, pipe or socket.
+// Returns an error unless the file is a regular one on a disk or in memory: no folder, device, pipe or socket.
 Status check_regular_file(int fd, const std::string& path);
-// Of a file that is there, whatever it is; waits for nobody. Code::kNotFound where nothing is.
+// Opens an existing file of any type, without blocking. Code::kNotFound if there is none.
 Result<UniqueFd> open_for_reading(const std::string& path);
-// Tells files apart, whatever the descriptors.
+// Identifies a file, independently of its descriptors.
 struct FileId {
   std::uint64_t device = 0, inode = 0;
   auto operator<=>(const FileId&) const noexcept = default;
 };
 Result<FileId> file_id(int fd);
-// The device of the file at `path`, or of its parent folder if there is none; nothing without either.
+// Returns the device of the file at `path`, or of its parent folder if there is no file; nothing without either.
 std::optional<std::uint64_t> device_at(const std::string& path);
 // Fills `out` from `offset` on. False if the file cannot be read (sets errno) or ends too early (errno is 0).
 bool read_at(int fd, std::uint64_t offset, void* out, std::uint64_t bytes) noexcept;
-// Whether an exec leaves the descriptor open.
+// Makes an exec close the descriptor.
 void set_close_on_exec(int fd) noexcept;
 bool size_is_sealed(int fd) noexcept;
 
 // Allocates the pages of [offset, offset + bytes), in pieces, so that a store to them cannot fail later.
 Status commit_pages(int fd, std::uint64_t offset, std::uint64_t bytes);
-// The same where nothing may be thrown: 0, or errno.
+// The same for code that may not throw: returns 0 or errno.
 int try_commit_pages(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
-// Gives the pages back; they read as zero afterwards. False when the system refuses: they stay.
+// Returns the pages to the system; they read as zero afterwards. False if the system refuses and the pages stay.
 bool release_pages(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
 
-// Bytes from `offset` on that have pages without a gap, at most `most`. Moves the descriptor's file position.
+// Returns the number of bytes from `offset` on that have pages without a gap, at most `most`. Moves the descriptor's
+// file position.
 std::uint64_t pages_from(int fd, std::uint64_t offset, std::uint64_t most) noexcept;
 
-// Maps [offset, offset + bytes) for reading and writing, left out of core dumps: dumping would commit every hole.
+// Maps [offset, offset + bytes) for reading and writing. Excluded from core dumps, since a dump would commit every
+// hole.
 Result<std::byte*> map_shared(int fd, std::uint64_t offset, std::uint64_t bytes);
-// The same where nothing may be thrown, and so no error be worded: null, and errno.
+// The same for code that may not throw: returns null and sets errno.
 std::byte* try_map_shared(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
-// Maps the first bytes of a file for reading alone. Where it is cut off later, a read past its end is a SIGBUS.
+// Maps the first bytes of a file read-only. If the file is truncated later, a read past its end raises SIGBUS.
 Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes);
 void unmap(const std::byte* address, std::uint64_t bytes) noexcept;
 // Fills this process's page tables for committed pages, faster than faulting them one by one. A hint.
 void populate(std::byte* address, std::uint64_t bytes) noexcept;
-// Asks for the huge pages of 2 MiB that lie within private or shared memory. A hint.
+// Requests huge pages for the aligned 2 MiB ranges inside private or shared memory. A hint.
 void advise_huge(std::byte* address, std::uint64_t bytes) noexcept;
 
-// Non-blocking exclusive lock on one byte of the file, owned by the open file description of `fd`: it goes when the
-// last descriptor of that description is closed, which a killed process's are at once, reaped or not.
+// Tries to lock one byte of the file exclusively, without blocking. The lock belongs to the open file description of
+// `fd`, and ends when the last descriptor of that description is closed. The kernel closes those of a killed process at
+// once, reaped or not.
 Result<bool> try_lock_byte(int fd, std::uint64_t offset);
 Status unlock_byte(int fd, std::uint64_t offset);
-// The same lock, shared with whoever takes it so too.
+// Takes the same lock in shared mode.
 Status share_byte_lock(int fd, std::uint64_t offset);
-// Hands the lock from the description of `from` to that of `to`, two of the same file, without a moment in which nobody
-// holds it.
+// Moves the lock from the description of `from` to that of `to`, two descriptions of the same file. The byte is locked
+// at every moment.
 Status move_byte_lock(int from, int to, std::uint64_t offset);
-// Whether another open file description holds that lock. 0.6 us.
+// True if another open file description holds that lock. 0.6 us.
 bool byte_is_locked(int fd, std::uint64_t offset) noexcept;
 
 std::uint64_t page_size() noexcept;

@@ -1,8 +1,8 @@
-// A hash table with open addressing and linear probing, for small entries that are plain values.
+// A hash table with open addressing and linear probing, for small trivially copyable entries.
 //
-// An entry that was value-initialised is free: an integer that is 0, or a struct whose is_free() says so. The caller
-// hashes and compares, so that an entry may be an index into a list that has the key. Looking up, erasing and clearing
-// never allocate. Running out of memory is a result, not an exception. Thread safety: none.
+// A value-initialised entry is free: an integer 0, or a struct with an is_free() that returns true. The caller hashes
+// and compares, so an entry may be an index into a list that contains the key. Lookup, erase and clear never allocate.
+// Lack of memory is a result, not an exception. Thread safety: none.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class FlatTable {
   [[nodiscard]] bool make_space(HashOf hash_of) noexcept {
     return 2 * (size_ + 1) <= capacity_ || grow(std::max(kMinPlaces, 2 * capacity_), hash_of);
   }
-  // Makes space for so many entries in all, as make_space() does.
+  // Makes space for `entries` in total, like make_space().
   template <class HashOf>
   [[nodiscard]] bool make_space_for(std::size_t entries, HashOf hash_of) noexcept {
     std::size_t places = std::max(kMinPlaces, capacity_);
@@ -59,7 +59,7 @@ class FlatTable {
     Entry& found = place(hash, matches);
     return is_free(found) ? nullptr : &found;
   }
-  // Removes an entry, and moves those up that it had pushed away from their places.
+  // Removes an entry, and moves entries back that had been displaced by it.
   template <class HashOf>
   void erase(Entry* entry, HashOf hash_of) noexcept {
     SHMTREE_DCHECK(size_ != 0 && !is_free(*entry));

@@ -18,7 +18,7 @@ namespace shmtree::platform {
 
 namespace {
 
-constexpr std::uint64_t kMostAtOnce = std::uint64_t{1} << 30;  // the kernel writes 2 GiB at most
+constexpr std::uint64_t kMostAtOnce = std::uint64_t{1} << 30;  // the kernel writes at most 2 GiB per call
 
 }  // namespace
 

@@ -1,5 +1,4 @@
-// Files of a folder that have to be whole after the machine's next crash. What file.h says of its calls is true of
-// these.
+// Files of a folder that must be complete after a crash of the machine. The contract of file.h applies.
 #pragma once
 
 #include <string>
@@ -11,21 +10,22 @@ namespace shmtree::platform {
 
 class Folder {
  public:
-  // Opens the folder, and makes it where there is none (its parents have to be there).
+  // Opens the folder; make() creates it if there is none. Its parent must exist.
   static Result<Folder> make(const std::string& path);
   static Result<Folder> open(const std::string& path);
 
   const std::string& path() const noexcept { return path_; }
 
-  // For as long as the folder is open; false when another has it. Any number may share a lock.
+  // Locks the folder while it is open. False if another process has locked it. Any number of processes may have shared
+  // locks.
   Result<bool> lock(bool shared);
 
-  // A file that is not there yet, to be written; and one that is, to be read: kNotFound when it is not.
+  // Creates a file that must not exist, for writing; opens an existing one for reading, or returns kNotFound.
   Result<UniqueFd> create(const std::string& name) const;
   Result<UniqueFd> open_file(const std::string& name) const;
-  // Takes the place of another one at once.
+  // Renames a file; it replaces an existing `to` atomically.
   Status rename(const std::string& from, const std::string& to) const;
-  // Names stay, and those that were renamed, when the machine crashes from now on.
+  // Makes created and renamed names survive a crash of the machine from now on.
   Status sync() const;
   void remove(const std::string& name) const noexcept;
   Result<std::vector<std::string>> names() const;
@@ -39,13 +39,13 @@ class Folder {
   CheckedFd fd_;
 };
 
-// Code::kOs with ENOSPC or EFBIG where there is no room; `what` is named.
+// Writes all bytes. Code::kOs with ENOSPC or EFBIG if there is no space; the error names `what`.
 Status write_at(int fd, std::uint64_t offset, const void* data, std::uint64_t bytes, const std::string& what);
-// What was written goes on its way to the disk. A hint.
+// Starts to write the range to the disk. A hint.
 void begin_sync(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
-// The file ends there.
+// Truncates the file.
 Status cut_file(int fd, std::uint64_t bytes, const std::string& what);
-// It is on the disk.
+// Blocks until the file is on the disk.
 Status sync_file(int fd, const std::string& what);
 
 }  // namespace shmtree::platform

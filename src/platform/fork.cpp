@@ -18,7 +18,7 @@ constexpr std::uint64_t kStamp = 0x73686d7472656531;
 // Words that are 0 in every child.
 struct OwnWords {
   std::atomic<std::uint64_t> stamp{kStamp};
-  std::atomic<std::uint32_t> forgets{0};  // lock of the thread in forget_parent()
+  std::atomic<std::uint32_t> forgets{0};  // locked by the thread in forget_parent()
 };
 
 // Without a page (no memory at load), only the fork handlers tell a child from its parent.
@@ -73,7 +73,7 @@ class ForkSafeMutexes {
     for (ForkSafeMutex* mutex = first_; mutex != nullptr; mutex = mutex->next_) mutex->unlock();
     word_.store(0, std::memory_order_release);
   }
-  // A child of a fork finds the list of handlers whole, as that of the mutexes.
+  // Under the lock of the mutexes, so that a forked child gets a complete list of handlers.
   static void add(ForkHandlers& handlers) noexcept {
     spin_lock(word_);
     const ForkHandlers* each = g_handlers.load();

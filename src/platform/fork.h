@@ -1,4 +1,4 @@
-// What survives a fork, and what must not.
+// Handlers and mutexes that keep the library's state consistent across a fork.
 #pragma once
 
 #include <atomic>
@@ -6,8 +6,8 @@
 
 namespace shmtree::platform {
 
-// Non-zero in a process whose library state belongs to it. It lives in a page that the kernel zeroes in every child,
-// also those of clone() and of forks that run no handlers; the child's fork handler sets it again.
+// Non-zero in a process that owns the library's state. The kernel zeroes its page in every child, also in those of
+// clone() and of forks that run no handlers. The child's fork handler sets it again.
 extern constinit std::atomic<std::uint64_t>* g_process_stamp;
 inline std::uint64_t process_stamp() noexcept {
   return g_process_stamp->load(std::memory_order_relaxed);
@@ -20,18 +20,18 @@ inline std::uint64_t process_stamp() noexcept {
 using ForkHandler = void (*)();
 struct ForkHandlers {
   ForkHandler first = nullptr, prepare = nullptr, parent = nullptr, child = nullptr, last = nullptr, orphan = nullptr;
-  const ForkHandlers* next = nullptr;  // those that were added before
+  const ForkHandlers* next = nullptr;  // handlers that were added before
 };
-// They are called from then on, for good; `handlers` stays where it is. Once is enough; more do nothing. A fork that
-// has begun already may call `parent` or `child` without `prepare`.
+// Adds handlers for the rest of the process's life; `handlers` must outlive it. Adding the same handlers again does
+// nothing. A fork that is in progress may call `parent` or `child` without `prepare`.
 void add_fork_handlers(ForkHandlers& handlers) noexcept;
 
-// In a child of a fork that ran no handlers: lets go of every ForkSafeMutex, whose owners do not exist here, runs
-// `orphan` and sets the stamp again. Elsewhere, and the second time, it does nothing.
+// In a child of a fork that ran no handlers: releases every ForkSafeMutex, since their owners do not exist here, runs
+// `orphan` and sets the stamp again. Otherwise does nothing. Idempotent.
 void forget_parent() noexcept;
 
-// A spinlock for a few instructions of process-private state. Fork takes all of them, the newest first, and hands the
-// child consistent state: so whoever holds one may lock only older ones, and most lock none.
+// A spinlock for a few instructions on process-private state. A fork locks all of them, the newest first, so the child
+// gets consistent state. A thread that holds one may therefore lock only older ones; most lock none.
 class ForkSafeMutex {
  public:
   ForkSafeMutex();

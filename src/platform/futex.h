@@ -6,11 +6,11 @@
 
 namespace shmtree::platform {
 
-// Sleeps while `word` holds `expected`, at most `timeout_ns`. Returns at a wake, a change, a signal or the timeout:
-// the caller looks at its condition again in every case, so which one it was does not matter.
+// Sleeps while `word` is `expected`, at most `timeout_ns`. Returns on a wake, a change, a signal or the timeout. The
+// caller checks its condition again in every case.
 void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns) noexcept;
 
-// Wakes at most `count` sleepers of `word`, in any process; returns how many there were.
+// Wakes at most `count` sleepers of `word`, in any process. Returns the number that it woke.
 int futex_wake(const std::atomic<std::uint32_t>& word, int count) noexcept;
 
 }  // namespace shmtree::platform

@@ -1,4 +1,4 @@
-// How numbers and addresses are spread over the places of a table.
+// Hash functions that spread numbers and addresses over the entries of a table.
 #pragma once
 
 #include <bit>

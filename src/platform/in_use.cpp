@@ -18,8 +18,8 @@ constinit thread_local UsePlace* t_use_place = nullptr;
 namespace {
 
 std::atomic<UsePlace*> g_places{nullptr};
-std::atomic<unsigned> g_unplaced{0};             // uses that found no memory for a place
-constinit thread_local unsigned t_unplaced = 0;  // those of this thread; its address stands for the thread
+std::atomic<unsigned> g_unplaced{0};             // uses that have no entry, for lack of memory
+constinit thread_local unsigned t_unplaced = 0;  // those of this thread; its address identifies the thread
 
 bool barrier(int command) noexcept {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
@@ -58,7 +58,7 @@ UsePlace* find_place() noexcept {
 
 }  // namespace
 
-// The thread's first call, or one within others.
+// Called for the thread's first use and for nested ones.
 std::atomic<const void*>* InUse::other_word() noexcept {
   static thread_local bool was_here = false;
   if (!was_here && has_barrier()) {
@@ -73,7 +73,7 @@ std::atomic<const void*>* InUse::other_word() noexcept {
   return nullptr;
 }
 
-// Passes the barrier that is_in_use() cannot make this thread pass where the system has none.
+// Executes the barrier itself, since is_in_use() cannot make this thread pass one if the system has none.
 UsePlace* InUse::begin_elsewhere(const void* object) noexcept {
   UsePlace* const borrowed = find_place();
   if (borrowed != nullptr) {
@@ -107,13 +107,13 @@ void forget_uses_of_other_threads() noexcept {
 }
 
 bool is_in_use(const void* begin, std::size_t bytes) noexcept {
-  // A child of a fork may have to register anew.
+  // A forked child may have to register again.
   const bool passed =
       has_barrier() &&
       (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
        (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)));
   if (!passed) {
-    // A sandbox that was entered after the first call may forbid it. A store is seen long before this has slept.
+    // A sandbox that was entered after the first use may forbid it. Stores become visible long before this sleep ends.
     if (has_barrier()) pause_briefly();
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
@@ -121,7 +121,7 @@ bool is_in_use(const void* begin, std::size_t bytes) noexcept {
   const auto first = reinterpret_cast<std::uintptr_t>(begin);
   for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
     for (const auto& word : each->objects) {
-      // One that is null is far below: the difference wraps.
+      // A null word is not in the range, since the difference wraps.
       if (reinterpret_cast<std::uintptr_t>(word.load(std::memory_order_acquire)) - first < bytes) return true;
     }
   }

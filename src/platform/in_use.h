@@ -1,8 +1,10 @@
-// Which objects threads are in calls of: hazard pointers, without an atomic operation in the calls. Each thread writes
-// them into a place of its own, and whoever asks makes all threads of the process pass a barrier first (membarrier).
+// Records which objects threads are using: hazard pointers without atomic read-modify-writes in the calls. Each thread
+// writes its objects into its own entry. A thread that asks first makes all threads of the process pass a barrier
+// (membarrier).
 //
-// That is an asymmetric Dekker handshake: a caller writes its place, then looks whether the object is closed; whoever
-// closes it says so, then asks. One of them sees the other. At the end as well: a caller clears its place, then looks.
+// That is an asymmetric Dekker handshake. A caller writes its entry, then checks if the object is closed. A closing
+// thread marks the object as closed, then asks. At least one of them sees the other. The end is the same: a caller
+// clears its entry, then checks.
 #pragma once
 
 #include <atomic>
@@ -10,10 +12,10 @@
 
 namespace shmtree::platform {
 
-// Of one thread, or of one call that finds no room in its thread's place. Places are never freed: the next thread or
+// The entry of one thread, or of one call if its thread's entry is full. Entries are never freed: the next thread or
 // call that needs one takes it over.
 struct UsePlace {
-  static constexpr unsigned kMost = 4;  // calls within calls
+  static constexpr unsigned kMost = 4;  // nested calls
   std::atomic<const void*> objects[kMost]{};
   std::atomic<const void*> thread{nullptr};  // an address that only that thread has
   std::atomic<bool> taken{true};
@@ -21,8 +23,8 @@ struct UsePlace {
 };
 extern constinit thread_local UsePlace* t_use_place;  // null before the first call, and after the last
 
-// This thread is in a call of `object` to the end of the scope. Scopes may end in any order: a thread may have several
-// stacks, as those of greenlets.
+// Records that this thread uses `object` until the end of the scope. Scopes may end in any order, since a thread may
+// have several stacks (greenlets).
 class InUse {
  public:
   explicit InUse(const void* object) noexcept {
@@ -50,26 +52,26 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
 
  private:
-  // Whoever passes the barrier of is_in_use() sees all that this thread stored before, or this thread sees from here on
-  // what that one stored before it.
+  // Either a thread that passes the barrier of is_in_use() sees all earlier stores of this thread. Or this thread sees
+  // from here on all stores that the other one made before the barrier.
   static void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
   static std::atomic<const void*>* other_word() noexcept;
   static UsePlace* begin_elsewhere(const void* object) noexcept;
   static void end_elsewhere(UsePlace* borrowed) noexcept;
-  std::atomic<const void*>* word_;  // null when the thread has none that is free
-  UsePlace* borrowed_;              // set if `word_` is null: the place of this use; null if it is only counted
+  std::atomic<const void*>* word_;  // null if the thread has no free word
+  UsePlace* borrowed_;              // set if `word_` is null: entry of this use, or null if it is only counted
 };
 
-// Returns whether a thread is in a call of an object in [begin, begin + bytes). Where the system has no such barrier,
-// each call passes one itself. While a call runs that had no memory to be recorded, returns true for all objects.
+// Returns true if a thread uses an object in [begin, begin + bytes). If the system has no such barrier, each call
+// passes one itself. While a use could not be recorded for lack of memory, returns true for all objects.
 //
-// A forked child has one thread, and is told of the calls that this one is in. In a child of a fork that ran no
-// handlers those of the parent's other threads never end.
+// A forked child has one thread, and sees the uses of that thread. In a child of a fork that ran no handlers, the uses
+// of the parent's other threads never end.
 bool is_in_use(const void* begin, std::size_t bytes) noexcept;
 inline bool is_in_use(const void* object) noexcept {
   return is_in_use(object, 1);
 }
-// In a forked child, by its only thread.
+// Drops the uses of threads that do not exist in a forked child. Called by its only thread.
 void forget_uses_of_other_threads() noexcept;
 
 }  // namespace shmtree::platform

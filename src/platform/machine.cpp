@@ -56,8 +56,8 @@ struct Controller {
 constexpr Controller kVersion1{"v1", "memory.limit_in_bytes", "memory.usage_in_bytes"};
 constexpr Controller kVersion2{"v2", "memory.max", "memory.current"};
 
-// What is left in `group` and each of its ancestors, if that is less. Page cache that the kernel can drop is counted as
-// used: the error is on the safe side.
+// Lowers `left` to what `group` and each of its ancestors have left. Page cache that the kernel can drop counts as
+// used, so the result is an underestimate.
 void look_at_groups(const std::string& root, std::string group, const Controller& files, MemoryLeft& left) {
   for (;;) {
     const std::string folder = root + group + "/";
@@ -147,7 +147,7 @@ std::uint32_t own_thread_count() noexcept {
   const ssize_t length = file.valid() ? read(file.get(), text, sizeof text - 1) : -1;
   if (length <= 0) return 0;
   text[length] = '\0';
-  const char* field = strrchr(text, ')');  // the second; its name may have spaces
+  const char* field = strrchr(text, ')');  // the end of field 2; the name may contain spaces
   constexpr int kThreads = 20;
   for (int number = 2; field != nullptr && number < kThreads; ++number) {
     field = strchr(field, ' ');
@@ -166,7 +166,7 @@ void random_bytes(unsigned char* out, std::uint64_t bytes) noexcept {
     if (got > 0) done += static_cast<std::uint64_t>(got);
     if (got < 0 && errno != EINTR) break;
   }
-  // Where the call is forbidden (a sandbox): different for every call of every process, if not for the curious.
+  // If a sandbox forbids the call: bytes that differ for every call of every process, but are not unpredictable.
   std::uint64_t state = static_cast<std::uint64_t>(monotonic_ns()) ^ static_cast<std::uint64_t>(getpid()) << 40 ^
                         reinterpret_cast<std::uintptr_t>(out);
   for (; done < bytes; ++done) {

@@ -1,4 +1,4 @@
-// What the machine and its control groups have left.
+// Resources that the machine and its control groups have left, and identities of processes and threads.
 #pragma once
 
 #include <cstdint>
@@ -7,37 +7,37 @@
 
 namespace shmtree::platform {
 
-// Bytes that can still be committed, and what they are bounded by.
+// Bytes that can still be committed, and the limit that bounds them.
 struct MemoryLeft {
   std::uint64_t bytes;
-  std::string limit;  // in words, for an error
+  std::string limit;  // text for an error
 };
-// The least of MemAvailable and, for every cgroup from ours up to the root, its limit less what it uses. Reads files of
-// /proc and /sys: 30 us. May throw std::bad_alloc.
+// Returns the minimum of MemAvailable and, for every cgroup from ours up to the root, its limit minus its usage. Reads
+// files in /proc and /sys: 30 us. May throw std::bad_alloc.
 MemoryLeft memory_left();
-// The same from the given roots, for tests: `proc` stands for /proc, `cgroup` for /sys/fs/cgroup.
+// The same with other roots, for tests: `proc` replaces /proc, and `cgroup` replaces /sys/fs/cgroup.
 MemoryLeft memory_left(const std::string& proc, const std::string& cgroup);
 inline std::uint64_t available_memory_bytes() {
   return memory_left().bytes;
 }
 
-// Bytes that this process can still map by its own limit (RLIMIT_AS); nothing when there is none.
+// Returns the bytes that this process can still map under its own limit (RLIMIT_AS), or nothing without a limit.
 std::optional<std::uint64_t> addresses_left();
-// What a file of the kernel's says; nothing when it is not there or says no number. May throw std::bad_alloc.
+// Returns the number in a file of the kernel, or nothing if there is no file or no number. May throw std::bad_alloc.
 std::optional<std::uint64_t> read_number(const std::string& path);
 
 unsigned usable_cores() noexcept;
 
-// Lets another thread that waits for this very core go first, if there is one.
+// Lets another thread that waits for this core run first, if there is one.
 void yield_core() noexcept;
 
 int process_id() noexcept;
-std::uint32_t user_id() noexcept;  // the effective one
-// How many threads this process has; 0 where that is not to be seen. Reads a file of /proc.
+std::uint32_t user_id() noexcept;  // effective user id
+// Returns the number of threads of this process; 0 if it is unknown. Reads a file in /proc.
 std::uint32_t own_thread_count() noexcept;
-int thread_id() noexcept;  // of the calling thread, as its PID namespace has it
+int thread_id() noexcept;  // of the calling thread, in its PID namespace
 
-// 16 random bytes from the kernel.
+// Fills `out` with random bytes from the kernel.
 void random_bytes(unsigned char* out, std::uint64_t bytes) noexcept;
 
 }  // namespace shmtree::platform

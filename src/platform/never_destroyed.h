@@ -1,9 +1,5 @@
-// Objects that exist once per process and are made without a lock, since a child may be forked while another thread
-// makes one.
-//
-// A function-local static with a dynamic initialiser is guarded by a lock of the C++ runtime. If a thread is in the
-// initialiser while another one forks, that lock is never released in the child, and the child's first use of the
-// static blocks forever. So the library has no such static objects; use these instead. A test checks the object files.
+// Objects that exist once per process and are created without a lock, since a child may be forked while another thread
+// creates one.
 #pragma once
 
 #include <atomic>

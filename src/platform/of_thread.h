@@ -1,7 +1,8 @@
 // An object of type T that each thread keeps from one call to the next.
 //
-// Calls may also run after the thread's variables were destroyed: in destructors of static objects, and of thread_local
-// objects that were made before the thread's first call. In this case the object lives as long as the OfThread.
+// Calls may also run after the thread's variables were destroyed: in destructors of static objects, and in those of
+// thread_local objects that were created before the thread's first call. In this case the object lives as long as the
+// OfThread.
 #pragma once
 
 #include <utility>

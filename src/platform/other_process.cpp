@@ -38,7 +38,8 @@ std::string process_folder(int pid) {
   return "/proc/" + std::to_string(pid);
 }
 
-// Of each thread, the first one first. What cannot be seen has the first one alone.
+// Returns the /proc folders of the process's threads, the first thread first; only that one if the others are not
+// visible.
 Result<std::vector<std::string>> thread_folders(int pid) {
   std::vector<std::string> folders{process_folder(pid)};
   const auto threads = numbers_in(folders[0] + "/task");
@@ -49,14 +50,14 @@ Result<std::vector<std::string>> thread_folders(int pid) {
   return folders;
 }
 
-// Where a descriptor leads; empty, and errno, where that cannot be seen.
+// Returns the target of a descriptor's link. Empty, with errno set, if it cannot be read.
 std::string link_of(const std::string& path) {
   char text[300];
   const ssize_t length = readlink(path.c_str(), text, sizeof text);
   return length < 0 ? std::string() : std::string(text, static_cast<std::size_t>(length));
 }
 
-// Nothing where it was closed meanwhile.
+// Returns nothing if the descriptor was closed meanwhile.
 std::optional<OpenFile> look_at_descriptor(const std::string& path, int pid, int fd) {
   struct stat file {
   }, link{};
@@ -67,7 +68,7 @@ std::optional<OpenFile> look_at_descriptor(const std::string& path, int pid, int
 }
 
 struct ThreadState {
-  char letter = 0;  // what the thread does; 0, and errno, if that cannot be read
+  char letter = 0;  // state of the thread; 0, with errno set, if it cannot be read
   unsigned flags = 0;
 };
 
@@ -78,7 +79,7 @@ ThreadState thread_state(const char* stat_path) noexcept {
   const ssize_t length = file.valid() ? read(file.get(), text, sizeof text - 1) : -1;
   if (length < 0) return {};
   text[length] = '\0';
-  const char* state = strrchr(text, ')');  // its name may have brackets too
+  const char* state = strrchr(text, ')');  // the name may contain brackets
   if (state != nullptr && strlen(state) >= 3) {
     unsigned flags = 0;
     sscanf(state + 3, "%*d %*d %*d %*d %*d %u", &flags);
@@ -88,12 +89,12 @@ ThreadState thread_state(const char* stat_path) noexcept {
   return {};
 }
 
-// The letter alone.
+// Returns only the letter.
 char state_in(const char* stat_path) noexcept {
   return thread_state(stat_path).letter;
 }
 
-// All of a file that has no size before it is read. Code::kNotFound where its process has ended.
+// Reads all of a file of unknown size. Code::kNotFound if its process has ended.
 Result<std::string> contents_of(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return open_error(path);
@@ -112,7 +113,7 @@ Result<std::string> contents_of(const std::string& path) {
   }
 }
 
-// What stands behind that word at the beginning of a line, without the space between them.
+// Returns the rest of the line that begins with `key`, without the white space between them.
 std::string field_of(const std::string& text, const std::string& key) {
   const std::size_t found = text.find("\n" + key);
   if (found == std::string::npos) return {};
@@ -132,14 +133,14 @@ constexpr bool has_gone(int failure) noexcept {
 
 constexpr unsigned kExiting = 4;  // PF_EXITING of the kernel
 
-// Returns true if the thread is not there any more, has ended and was not reaped, or is exiting: from then on only root
-// may open its descriptors.
+// Returns true if the thread does not exist any more, is a zombie, or is exiting. From then on only root may open its
+// descriptors.
 bool has_ended(const std::string& folder) {
   const ThreadState state = thread_state((folder + "/stat").c_str());
   return is_end(state.letter) || (state.flags & kExiting) != 0 || (state.letter == 0 && has_gone(errno));
 }
 
-// Of a process whose first thread has ended: whether the others are stopped.
+// For a process with a first thread that has ended: returns true if another thread is stopped.
 Result<bool> others_are_stopped(int pid) {
   const auto folders = thread_folders(pid);
   if (!folders) return folders.error();
@@ -155,7 +156,7 @@ Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
   if (!folders) return folders.error();
   for (const std::string& folder : *folders) {
     const std::string path = folder + "/fd/" + std::to_string(fd);
-    // Whatever else it is by now must not be opened: that can have effects.
+    // If the descriptor is another file by now, do not open it: an open can have effects.
     const std::string link = link_of(path);
     if (!link.empty() && link.compare(0, kMemoryFile.size(), kMemoryFile) != 0) break;
     if (!link.empty()) {
@@ -165,7 +166,7 @@ Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
     const int failure = errno;
     if (has_gone(failure)) continue;
     Error error = os_error("open " + path, failure);
-    // The kernel refuses also what an ended thread no longer has.
+    // The kernel also refuses descriptors of a thread that has ended.
     if (is_exhausted(error) || !has_ended(folder)) refused = std::move(error);
   }
   if (refused.os_errno == EACCES || refused.os_errno == EPERM) {
@@ -213,7 +214,7 @@ std::string link_of_memory(const std::string& name) {
   return std::string(kMemoryFile) + name + " (deleted)";
 }
 
-// Visits the descriptors of one process that lead to `links`. True if `visit` has said that it is enough.
+// Visits the descriptors of one process that lead to `links`. Returns true if `visit` has returned true.
 Result<bool> visit_files(int pid, const std::vector<std::string>& links,
                          const std::function<bool(const OpenFile&)>& visit) {
   if (!is_own_process(pid)) return false;
@@ -228,10 +229,10 @@ Result<bool> visit_files(int pid, const std::vector<std::string>& links,
       const std::string link = link_of(path);
       if (std::find(links.begin(), links.end(), link) == links.end()) continue;
       const auto file = look_at_descriptor(path, pid, fd);
-      const bool is_still_it = link_of(path) == link;  // and not a file that has its number by now
+      const bool is_still_it = link_of(path) == link;  // the number was not reused
       if (file && is_still_it && visit(*file)) return true;
     }
-    return false;  // all threads have the same
+    return false;  // all threads share the descriptors
   }
   return false;
 }
@@ -274,7 +275,7 @@ bool any_process_is_exiting() {
   for (const int pid : pids ? *pids : std::vector<int>{}) {
     if (!is_own_process(pid)) continue;
     const ThreadState first = thread_state((process_folder(pid) + "/stat").c_str());
-    if ((first.flags & kExiting) == 0) continue;  // a thread that ends alone leaves the descriptors
+    if ((first.flags & kExiting) == 0) continue;  // other threads keep the descriptors open
     const auto folders = thread_folders(pid);
     if (folders && std::any_of(folders->begin(), folders->end(), is_exiting)) return true;
   }

@@ -30,7 +30,7 @@ Error of_other_user(const std::string& what, uid_t owner) {
                EPERM};
 }
 
-// Ours alone: of our user, and nobody else has any right to it.
+// Checks that the file belongs to our user, and that no other user has any access.
 Status check_private(int fd, const std::string& what) {
   struct stat status {};
   if (fstat(fd, &status) != 0) return os_error("fstat " + what, errno);
@@ -45,7 +45,7 @@ Status check_private(int fd, const std::string& what) {
 
 Status write_all(int fd, std::uint64_t offset, const void* data, std::uint64_t bytes) {
   const auto* from = static_cast<const std::byte*>(data);
-  if (largest_file_bytes() < offset + bytes) {  // past it comes SIGXFSZ
+  if (largest_file_bytes() < offset + bytes) {  // a longer one raises SIGXFSZ
     return os_error("a file of " + std::to_string(offset + bytes) + " bytes is over RLIMIT_FSIZE (ulimit -f)", EFBIG);
   }
   while (bytes != 0) {
@@ -250,8 +250,8 @@ Status LockedFile::remove() const {
 
 namespace {
 
-// Exchanges a part in a new file for one by a descriptor that was opened by its name: /proc shows other processes that
-// name then. Gives the part itself if the file was removed meanwhile.
+// Exchanges the part in a new file for one through a descriptor that was opened by name, so that /proc shows the name
+// to other processes. Returns the old part if the file was removed meanwhile.
 UniqueFd named_part(int directory, const std::string& name, UniqueFd part) {
   UniqueFd named = open_in(directory, name);
   if (!named.valid()) return part;
@@ -270,7 +270,7 @@ Result<UniqueFd> create_private_file(int directory, const std::string& name, con
   UniqueFd fd(retry([&] { return openat(directory, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600); }));
   if (fd.valid()) {
     path = "/proc/self/fd/" + std::to_string(fd.get());
-  } else {  // a file system without nameless files
+  } else {  // a file system without O_TMPFILE
     temporary = random_name();
     fd = UniqueFd(
         retry([&] { return openat(directory, temporary.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600); }));
@@ -311,7 +311,8 @@ Result<PrivateFile> look_at_private_file(int directory, const std::string& name)
   return look_at(fd, name);
 }
 
-// A descriptor that opens nothing comes first: to open what the other process has there by now could have effects.
+// Opens an O_PATH descriptor first, which does not open the file itself. The other process may have another file there
+// by now, and opening it could have effects.
 Result<PrivateFile> look_at_private_file(const OpenFile& file) {
   const UniqueFd place(retry([&] { return open(file.path.c_str(), O_PATH | O_CLOEXEC); }));
   if (!place.valid()) return open_error(file.path);

@@ -1,6 +1,6 @@
-// Small files that only their user may see: a directory of mode 0700, files of mode 0600, each created whole.
+// Small files that only their user may access: a directory of mode 0700, and files of mode 0600 that appear complete.
 //
-// Nothing is trusted that another user could have put there: links are not followed, and owner and mode are checked.
+// Trusts nothing that another user could have created: does not follow links, and checks owner and mode.
 #pragma once
 
 #include <cstddef>
@@ -15,24 +15,24 @@
 
 namespace shmtree::platform {
 
-// Where this user's directories called `name` may be: in /dev/shm, in /run/user/<uid>, in /tmp, and in
-// $XDG_RUNTIME_DIR. The first three do not depend on the environment. /dev/shm is the first because services see it
-// that have a /tmp of their own, or no /run/user.
+// Returns the paths where this user's directories called `name` may be: in /dev/shm, in /run/user/<uid>, in /tmp, and
+// in $XDG_RUNTIME_DIR. The first three do not depend on the environment. /dev/shm comes first, because services with a
+// private /tmp or without /run/user see it.
 std::vector<std::string> private_directories(const std::string& name);
-// The value of an environment variable; empty without one.
+// Returns the value of an environment variable; empty if it is not set.
 std::string environment_variable(const char* name);
 
 enum class IfMissing { kFail, kCreate };
 // Code::kNotFound if it is missing and `missing` is kFail; Code::kOs with EPERM if other users can access it.
 Result<UniqueFd> open_private_directory(const std::string& path, IfMissing missing);
 
-// Excludes other processes that lock the same key in the same directory, by a byte of a hidden file in it. The lock
-// goes with its holder.
+// Excludes other processes that lock the same key in the same directory, by locking a byte of a hidden file in it. The
+// lock ends with its holder.
 class DirectoryLock {
  public:
   // Waits at most `timeout_ns` (Code::kTimeout). Another error if the directory cannot be written.
   static Result<DirectoryLock> take(int directory, std::uint32_t key, std::int64_t timeout_ns);
-  // Unlocks: a process forked meanwhile has the descriptor too.
+  // Unlocks explicitly, since a process forked meanwhile also has the descriptor.
   ~DirectoryLock();
   DirectoryLock(DirectoryLock&&) noexcept = default;
   DirectoryLock& operator=(DirectoryLock&&) = delete;
@@ -43,29 +43,32 @@ class DirectoryLock {
   std::uint64_t byte_;
 };
 
-// An open file of a directory, with its lock taken through a description of its own. Apart from that lock, processes
-// may keep parts in a file, of either kind: descriptors that tell others that they live, whatever they can see of each
-// other otherwise.
-enum class PartKind : std::uint64_t { kOwn = 1, kForOthers = 2 };  // the byte that is locked
+// An open file of a directory, locked through its own file description.
+//
+// Independently of that lock, processes may keep *parts* in the file. A part is a descriptor with a shared lock on a
+// byte of the file. It shows that its holder is alive, even to processes that cannot see the holder otherwise. There
+// are two kinds.
+enum class PartKind : std::uint64_t { kOwn = 1, kForOthers = 2 };  // the locked byte
 class LockedFile {
  public:
-  // Waits for the lock at most `timeout_ns` (Code::kTimeout). The file is still the one called `name` when it returns.
-  // Code::kNotFound when there is none.
+  // Opens and locks the file; waits at most `timeout_ns` (Code::kTimeout). On return the file still has that name.
+  // Code::kNotFound if there is none.
   static Result<LockedFile> open(int directory, const std::string& name, std::int64_t timeout_ns);
 
   Result<std::vector<std::byte>> read() const;
-  // Replaces `bytes` from `offset` on; the file grows as needed.
+  // Overwrites `bytes` at `offset`; the file grows as needed.
   Status write(std::uint64_t offset, const void* data, std::uint64_t bytes) const;
   Result<UniqueFd> take_part(PartKind kind = PartKind::kOwn) const;
-  // Whether anybody has a part of that kind in it.
+  // True if any process has a part of that kind in the file.
   bool has_parts(PartKind kind = PartKind::kOwn) const noexcept;
-  // Of the processes of this user that keep parts in it, as far as /proc shows them.
+  // Returns the pids of this user's processes that keep parts in the file, as far as /proc shows them.
   Result<std::vector<int>> part_holders() const;
-  // Removes the file, and then what it has: descriptors of it show that it was not removed from outside. The lock stays
-  // until this object goes.
+  // Removes the file, then its contents. Descriptors of the empty file show that it was not removed from outside. The
+  // lock stays until this object is destroyed.
   Status remove() const;
 
-  // Unlocks: a process forked meanwhile has the descriptor too, and closing ours would leave it locked.
+  // Unlocks explicitly: a process forked meanwhile also has the descriptor, and would keep the lock if this one were
+  // only closed.
   ~LockedFile();
   LockedFile(LockedFile&&) noexcept = default;
   LockedFile& operator=(LockedFile&& other) noexcept;
@@ -78,29 +81,30 @@ class LockedFile {
   UniqueFd fd_;
 };
 
-// A part for somebody else, such as a child, in the file of this one.
+// Takes a part for another process, such as a child, in the file of this one.
 Result<UniqueFd> another_part(const CheckedFd& part);
-// Ends a part of this process, in the copies of its descriptor that processes forked meanwhile have as well.
+// Ends a part of this process, also in the copies of its descriptor in processes that were forked meanwhile.
 void end_part(CheckedFd& part) noexcept;
 void end_part(UniqueFd part) noexcept;
 
-// A new file with these bytes, visible only when it is whole. Code::kExists when there is one of that name. Returns a
-// part in it.
+// Creates a file with these bytes, which becomes visible only when complete. Returns a part in it. Code::kExists if
+// there is one of that name.
 Result<UniqueFd> create_private_file(int directory, const std::string& name, const void* data, std::uint64_t bytes);
 
-// What is in that file, and whether anybody has parts in it, without its lock: it may be written meanwhile.
+// Contents of a file, and whether any process has parts in it, read without its lock: another process may write it
+// meanwhile.
 struct PrivateFile {
   std::vector<std::byte> bytes{};
   bool has_parts = false, has_parts_for_others = false;
 };
 Result<PrivateFile> look_at_private_file(int directory, const std::string& name);
-// The same by a descriptor of another process. An error if that leads to another file by now.
+// Reads it by a descriptor of another process. Fails if the descriptor leads to another file by now.
 Result<PrivateFile> look_at_private_file(const OpenFile& file);
 
-// Whether anybody has a part of that kind in that file. Waits for no lock.
+// True if any process has a part of that kind in that file. Waits for no lock.
 Result<bool> has_parts(int directory, const std::string& name, PartKind kind = PartKind::kOwn);
 
-// The names of its files, sorted; of the first `most` that the system gives, where there are more.
+// Returns the names of the directory's files, sorted; at most the first `most` that the system lists.
 Result<std::vector<std::string>> list_directory(int directory, std::size_t most = SIZE_MAX);
 
 }  // namespace shmtree::platform

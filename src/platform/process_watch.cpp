@@ -20,7 +20,7 @@ bool set_readable(int epoll, int operation, int fd) noexcept {
   return epoll_ctl(epoll, operation, fd, &event) == 0;
 }
 
-// Closed by an exec, as all of its kind.
+// An exec closes such descriptors by default.
 UniqueFd open_process(int pid) noexcept {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }
@@ -36,7 +36,7 @@ Error open_process_error(int pid) {
   return error;
 }
 
-// Fails where no process can be watched, before there is one to be watched.
+// Fails if the system cannot watch processes at all, before there is one to watch.
 Status check_system() {
   const int me = process_id();
   if (open_process(me).valid()) return success();
@@ -69,7 +69,7 @@ ProcessWatch& ProcessWatch::operator=(ProcessWatch&& other) noexcept {
 
 bool ProcessWatch::is_in_set(int fd) const noexcept {
   const int saved = errno;
-  const bool is = set_readable(epoll_.number(), EPOLL_CTL_MOD, fd);  // to what it is already
+  const bool is = set_readable(epoll_.number(), EPOLL_CTL_MOD, fd);  // changes nothing
   errno = saved;
   return is;
 }
@@ -78,7 +78,7 @@ bool ProcessWatch::is_ours() const noexcept {
   return epoll_.is_ours() && pipe_->is_ours() && is_in_set(pipe_->number());
 }
 
-// A forked child may have the descriptor open, which would keep it in the set.
+// Removes the descriptor from the set, since a copy in a forked child would keep it there.
 void ProcessWatch::close_watched(Watched& process) noexcept {
   const bool ours = process.fd.is_ours() && (process.fd.id() != epoll_.id() || is_in_set(process.fd.number()));
   if (!ours) return process.fd.abandon();
@@ -90,7 +90,7 @@ void ProcessWatch::reset() noexcept {
   const int saved = errno;
   const bool ours = is_ours();
   for (Watched& process : processes_) {
-    if (process.fd.id() != epoll_.id()) continue;  // its inode is its own
+    if (process.fd.id() != epoll_.id()) continue;  // has an inode of its own
     if (!ours || !is_in_set(process.fd.number())) process.fd.abandon();
   }
   processes_.clear();

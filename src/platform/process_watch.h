@@ -1,7 +1,9 @@
-// A descriptor for poll loops that is readable while a wake pipe is, and once one of the watched processes has ended.
+// A descriptor for poll loops that is readable while a wake pipe is readable, and once one of the watched processes has
+// exited.
 //
-// Descriptors of epolls, and of processes before Linux 6.9, all have one device and inode. So the epoll is ours if the
-// pipe is in its set, and the descriptor of a process is ours if it is in the set as well.
+// All epoll descriptors share one device and inode, and before Linux 6.9 so do all descriptors of processes. So an
+// epoll counts as ours if its set contains the pipe, and the descriptor of a process counts as ours if it is in that
+// set as well.
 #pragma once
 
 #include <span>
@@ -14,8 +16,8 @@ namespace shmtree::platform {
 class ProcessWatch {
  public:
   ProcessWatch() noexcept = default;
-  // Watches `pipe`, which has to outlive this object. Code::kOs if the system refuses to watch processes: with EPERM,
-  // EACCES or ENOSYS a seccomp filter, or a kernel before 5.3.
+  // Watches `pipe`, which must outlive this object. Code::kOs if the system refuses to watch processes: EPERM, EACCES
+  // or ENOSYS mean a seccomp filter or a kernel before 5.3.
   static Result<ProcessWatch> around(const CheckedFd& pipe);
   ProcessWatch(ProcessWatch&&) noexcept = default;
   ProcessWatch& operator=(ProcessWatch&& other) noexcept;
@@ -25,8 +27,8 @@ class ProcessWatch {
   // False once the program has closed this descriptor or the descriptor of the pipe.
   bool is_ours() const noexcept;
   int fd() const noexcept { return epoll_.number(); }
-  // Also watches these processes, and no others. Leaves out those that have ended already, or are in another PID
-  // namespace. An error if the system, or a limit of this process, leaves out others; may throw std::bad_alloc.
+  // Also watches exactly these processes. Skips processes that have exited already or are in another PID namespace.
+  // Fails if the system, or a limit of this process, leaves out others; may throw std::bad_alloc.
   Status watch(std::span<const int> pids);
   // Closes its descriptors.
   void reset() noexcept;

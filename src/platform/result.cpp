@@ -90,7 +90,7 @@ void ErrorPointer::destroy() noexcept {
 
 }  // namespace detail
 
-// The second text is short enough to need no memory itself.
+// The second text is short enough to need no allocation.
 Error out_of_memory() noexcept {
   try {
     return Error{.code = Code::kOutOfSharedMemory, .message = "This process has no memory left for the call."};

@@ -1,11 +1,11 @@
-// For the files that make system calls.
+// A helper for files that make system calls.
 #pragma once
 
 #include <errno.h>
 
 namespace shmtree::platform {
 
-// The result of a call that is made again as long as signals interrupt it.
+// Repeats a call as long as signals interrupt it, and returns its result.
 template <class Call>
 auto retry(Call call) {
   decltype(call()) result;

@@ -1,4 +1,4 @@
-// A piece of work done by several threads at once, which are gone when it is done.
+// Runs a task on several threads that end with it.
 #pragma once
 
 #include <csignal>
@@ -10,7 +10,7 @@
 
 namespace shmtree::platform {
 
-// No signal is handled by threads that begin within the scope.
+// Threads that start within this scope handle no signals.
 class SignalsHeld {
  public:
   SignalsHeld() noexcept {
@@ -26,8 +26,8 @@ class SignalsHeld {
   sigset_t before_;
 };
 
-// Calls act(0) to act(parts - 1), which throw nothing: the first here, the others each in a thread of its own, or here
-// as well where none is to be had. Throws std::bad_alloc before anything was called.
+// Calls act(0) to act(parts - 1), which must not throw. The first call runs on this thread, each other one on its own
+// thread, or on this one if no thread can be created. Throws std::bad_alloc before any call.
 template <class Act>
 void run_side_by_side(std::size_t parts, const Act& act) {
   std::vector<std::thread> threads;

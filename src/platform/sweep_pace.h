@@ -1,7 +1,5 @@
-// When something that fills up is swept again: each time while it has few things, and after that when it has twice as
-// many as the last time left. So what one more costs does not grow with their number.
-//
-// Thread safety: none.
+// Decides when a growing container is swept again: on every call while it is small, then once it is twice as large as
+// the last sweep left it. So the amortised cost per element is constant.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@ std::size_t code_point_bytes(std::string_view text) noexcept {
   };
   const unsigned char first = byte(0);
   if (first < 0x80) return 1;
-  if (first < 0xc2) return 0;  // goes on, or is too long for what it says
+  if (first < 0xc2) return 0;  // a continuation byte, or an overlong encoding
   if (first < 0xe0) return follow(1, 0x80, 0xbf);
   if (first < 0xf0) return follow(2, first == 0xe0 ? 0xa0 : 0x80, 0xbf);
   if (first < 0xf5) return follow(3, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf);
@@ -71,7 +71,7 @@ std::string printable(std::string_view text) {
 }
 
 bool is_strict_utf8(std::string_view text) noexcept {
-  constexpr char kFirst = '\xed', kLeastSecond = '\xa0';  // of a surrogate
+  constexpr char kFirst = '\xed', kLeastSecond = '\xa0';  // bytes of a surrogate
   if (!is_text(text)) return false;
   for (std::size_t at = text.find(kFirst); at != text.npos; at = text.find(kFirst, at + 1)) {
     if (static_cast<unsigned char>(text[at + 1]) >= static_cast<unsigned char>(kLeastSecond)) return false;

@@ -1,4 +1,4 @@
-// Whether bytes are text.
+// Checks if bytes are UTF-8 text.
 #pragma once
 
 #include <cstddef>
@@ -9,15 +9,15 @@
 
 namespace shmtree::platform {
 
-// Bytes of the code point that begins `text`, which is not empty; 0 when none does (RFC 3629, section 4, but for
-// surrogates).
+// Returns the bytes of the code point at the beginning of `text`, which must not be empty; 0 if there is none. Follows
+// RFC 3629, section 4, but accepts surrogates.
 std::size_t code_point_bytes(std::string_view text) noexcept;
 
-// How many bytes of `text` from its beginning are UTF-8, as Python writes a str: a lone surrogate is three bytes, like
-// any other code point. All of them when it is a text.
+// Returns how many bytes at the beginning of `text` are UTF-8 as Python encodes a str: a lone surrogate is three bytes,
+// like any other code point. Equals text.size() if all of it is text.
 std::size_t utf8_prefix(std::string_view text) noexcept;
 
-// The same question for most texts, in a few instructions.
+// Answers the question for most texts in a few instructions.
 inline bool is_ascii(std::string_view text) noexcept {
   constexpr std::uint64_t kHighBits = 0x8080808080808080;
   const auto word_at = [&text](std::size_t at) {
@@ -42,7 +42,7 @@ inline bool is_text(std::string_view text) noexcept {
 // direction of text are escaped as by Python's ascii(), `\x1b` or `\u202e`. Bytes that are not UTF-8 stay as they are.
 std::string printable(std::string_view text);
 
-// Whether all of it is UTF-8 in the strict sense, which has no surrogates.
+// True if all of it is strict UTF-8, which has no surrogates.
 bool is_strict_utf8(std::string_view text) noexcept;
 
 }  // namespace shmtree::platform

@@ -1,26 +1,27 @@
-// How long the library waits on its own account, each with its reason. What its users wait for has their deadlines.
+// Durations and limits of the library's internal waits, each with its reason. Waits on behalf of users follow the
+// users' deadlines.
 #pragma once
 
 #include <cstdint>
 
 namespace shmtree::platform::wait_policy {
 
-// --- Looking who is alive
+// --- Checking for deaths
 
-// How long ago somebody may have done that, for a call that is about to refuse or to wait (a look costs a system call
-// for each participant, which a burst of refusals would repeat), and for one that is waiting: as long as its later
-// slices.
+// Maximum age of the last check for deaths. First: for a call that is about to fail or to wait. A check costs a system
+// call for each participant, and a burst of failures would repeat it. Second: for a call that is waiting, as long as
+// its later slices.
 constexpr std::int64_t kLookedJustNowNs = 5'000'000, kLookedLatelyNs = 250'000'000;
 constexpr std::int64_t alive_within_ns(bool waiting) noexcept {
   return waiting ? kLookedLatelyNs : kLookedJustNowNs;
 }
-// For a recovery on the way of a call that does not wait: a stopped process may stand in the way.
+// Time limit of a recovery in a call that does not wait, since a stopped process may block it.
 constexpr std::int64_t kRecoverInPassingNs = 100'000'000;
 
 // --- Sleeping at an event (memory/event.h)
 
-// Whoever should wake a sleeper may die before, so it looks again after a slice: short ones in the first stretch, when
-// most waits end; longer ones later, when a look costs more than it finds.
+// The process that should wake a sleeper may die first, so the sleeper checks again after each slice. Slices are short
+// at first, when most waits end, and longer later, when a check costs more than it finds.
 constexpr std::int64_t kFirstSliceNs = 50'000'000, kFirstStretchNs = 1'000'000'000, kLaterSliceNs = 250'000'000;
 
 // --- Yielding the core to a thread that was woken (memory/event.cpp)
@@ -32,67 +33,68 @@ constexpr std::int64_t kCoreWasKeptNs = 200'000;
 // Wake-ups without a yield after that: at first, and at most.
 constexpr std::int32_t kFirstUnoffered = 16, kMostUnoffered = 4096;
 
-// --- Proving that a call waits for ever (channel/deadlock.h)
+// --- Proving that a call is deadlocked (channel/deadlock.h)
 
 // Time between the two walks of a deadlock proof. Longer than a slice, so that a thread that was woken has moved.
 constexpr std::int64_t kDeadlockNs = 300'000'000;
 
 // --- Waiting for a lock (memory/robust_lock.h)
 
-// About 5 us: longer than any critical section.
+// About 5 us, longer than any critical section.
 constexpr int kLockSpins = 200;
-// How long a sleeper may miss a wake-up, or a death; and the least, lest a deadline that is over make it spin.
+// Time for which a sleeper may miss a wake-up or a death, and the minimum, so that a passed deadline does not make it
+// spin.
 constexpr std::int64_t kLockSliceNs = 20'000'000, kLeastLockSliceNs = 4'000'000;
-// A lock is waited for at least this long, whatever the deadline: what is in the channel is there all the same.
+// Minimum wait for a lock, whatever the deadline, since a message in the channel should be delivered even then.
 constexpr std::int64_t kLockGraceNs = 40'000'000;
 // Longest wait of a destructor for a lock; it may hold Python's GIL. Without the lock, recovery does the rest. Longer
 // than a time slice of the scheduler, which may have preempted the lock's owner.
 constexpr std::int64_t kDropLockNs = 10'000'000;
-// An owner that is not stopped lacks a processor: it is waited for that long.
+// Time to wait for a lock's owner that is not stopped: it probably waits for a core.
 constexpr std::int64_t kBusyOwnerNs = 2'000'000'000;
 
 // --- Writing a shared array (memory/versions.h)
 
-// How long a writer lets a reader go first that was overtaken: longer than a copy takes.
+// Time for which a writer lets an overtaken reader go first. Longer than a copy.
 constexpr std::int64_t kReaderGraceNs = 2'000'000'000;
 
 // --- Waiting for memory (memory/allocator.h)
 
-// For memory that only held blocks keep, whose holders may be about to let go of them.
+// Time to wait for memory that only pinned blocks occupy, since their holders may be about to release them.
 constexpr std::int64_t kHoardPatienceNs = 1'000'000'000;
 
 // --- Spinning before a sleep (channel/spinner.h)
 
-// About what it takes to be woken: a longer spin costs more than it saves.
+// Approximate cost of a wake-up: a longer spin costs more than it saves.
 constexpr std::int64_t kSpinNs = 50'000;
-// A spin that took so long was preempted: the kernel's shortest time slice is longer than this, an interrupt shorter.
+// A spin that took this long was preempted: the kernel's shortest time slice is longer, and an interrupt is shorter.
 constexpr std::int64_t kPreemptedNs = 4 * kSpinNs;
 // Checks of the condition between two reads of the clock, each of which takes as long as a few checks.
 constexpr int kLooksPerClock = 8;
-// Spins that may fail before there are none: at first, and at most. One late message must not end spinning.
+// Failed spins until spinning stops: at first, and at most. A single late message must not stop it.
 constexpr std::int32_t kFirstFailures = 3, kMostFailures = 8;
-// Where spins do not pay: waits without one before the next try, doubled with every one that fails.
+// Waits without a spin until the next try, doubled with every try that fails.
 constexpr std::int32_t kFirstSkips = 32, kMostSkips = 1024;
-// A wait that was over so soon has caught up with the other side.
+// A wait that ends within this time has caught up with the other side.
 constexpr std::int64_t kAtOnceNs = 700;
-// How long nothing is looked at then: at first, and at most. Longer, it would be too long for what it saves.
+// Duration of the backoff after that: at first, and at most. A longer one would cost more than it saves.
 constexpr std::int64_t kFirstBackoffNs = 250, kMostBackoffNs = 10'000;
-// As many messages, or places, as are worth being waited for in that way.
+// Maximum number of messages, or free slots, that a backoff waits for.
 constexpr std::uint64_t kEnoughMessages = 32;
 
-// --- Waiting for a thread that wakes nobody (platform/brief_wait.h)
+// --- Waiting for a thread that sends no wake-up (platform/brief_wait.h)
 
-// About 20 us: as long as the system calls take that the other thread may be in.
+// About 20 us, the duration of the system calls that the other thread may be in.
 constexpr int kBriefSpins = 1024;
 
 // --- Wake-ups of poll loops (channel/watchers.h)
 
-// For a byte that was announced: its sender has only to send it, unless it is stopped or has died.
+// Maximum wait for an announced byte. Its sender is about to send it, unless it is stopped or dead.
 constexpr std::int64_t kAnnouncedWakeNs = 50'000'000;
-// For another thread to get a message that a poll loop is told of again: about as long as it takes to be scheduled at
-// first, then twice as long each time, where it has to wait for a core.
+// Time for another thread to receive a message of which a poll loop is notified again. At first about the time to be
+// scheduled, then doubled each time, in case the thread waits for a core.
 constexpr std::int64_t kGetterFirstNs = 20'000, kMostGetterFirstNs = 1'000'000;
-// A thread that began to wait longer ago than this may not be there any more.
+// A thread that began to wait longer ago than this may no longer exist.
 constexpr std::int64_t kGetterIsThereNs = 1'000'000'000;
 
 }  // namespace shmtree::platform::wait_policy

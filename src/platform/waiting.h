@@ -1,4 +1,4 @@
-// How a call waits: until when, and what the embedding program wants done around it.
+// Parameters of a blocking call: its deadline, and callbacks of the embedding program.
 #pragma once
 
 #include <cstdint>
@@ -8,21 +8,21 @@
 
 namespace shmtree::platform {
 
-// Callbacks of the embedding program (the Python bindings release the GIL and run signal handlers here).
-// Called by the waiting thread only, never while a shared lock is held.
+// Callbacks of the embedding program. The Python bindings release the GIL and run signal handlers here. Only the
+// waiting thread calls them, and never while it holds a shared lock.
 class WaitHooks {
  public:
   virtual ~WaitHooks() = default;
   // The thread is about to block for more than a few microseconds.
   virtual void before_block() noexcept = 0;
-  // It has stopped blocking.
+  // The thread has stopped blocking.
   virtual void after_block() noexcept = 0;
-  // True ends the wait with Code::kInterrupted. Called between blocks, at least every 250 ms.
+  // Returns true to end the wait with Code::kInterrupted. Called between blocks, at least every 250 ms.
   virtual bool interrupted() noexcept = 0;
-  // The same, and called before each block as well, when the thread can be woken already: who makes it true, and then
-  // wakes those who wait, is never too early. May not take long.
+  // The same, but called also before each block, when the thread can be woken already. So a thread that makes it true
+  // and then wakes the waiters is never too early. Must not take long.
   virtual bool ended() const noexcept { return false; }
-  // How many threads the process has that could do what this one waits for; 0: not known.
+  // Returns the number of threads of the process that could do what this thread waits for; 0: unknown.
   virtual std::uint32_t threads() const noexcept { return own_thread_count(); }
 };
 
@@ -35,7 +35,7 @@ struct WaitContext {
   std::uint32_t threads() const noexcept { return hooks != nullptr ? hooks->threads() : own_thread_count(); }
 };
 
-// Brackets a stretch in which the thread may block.
+// Marks a scope in which the thread may block.
 class BlockingScope {
  public:
   explicit BlockingScope(WaitHooks* hooks) noexcept : hooks_(hooks) {

@@ -1,15 +1,5 @@
-// A descriptor of this process by which other processes wake its poll loop: the listener's side. wake_sender.h has the
-// sender's.
-//
-// A wake pipe is an anonymous pipe. Senders find it in /proc by the listener's pid and descriptor, which the listener
-// publishes in shared memory as a WakeAddress. So it needs no name, no folder and no network namespace. If other
-// processes cannot open descriptors of this one, because it is not dumpable or has no /proc, it is a datagram socket in
-// the abstract namespace instead, which only processes of the same network namespace reach.
-//
-// Every descriptor of a wake pipe is open for reading and writing. So a write to the pipe of a dead listener raises no
-// SIGPIPE, a listener never sees the end of a stream, and senders can tell a wake pipe from the pipes of a shell.
-//
-// Thread safety: any thread.
+// A descriptor of this process through which other processes wake its poll loop: the listener's side. wake_sender.h has
+// the sender's side.
 #pragma once
 
 #include <array>
@@ -40,14 +30,14 @@ constexpr std::uint32_t id_of(WakeAddress address) noexcept {
 // A wake-up with a text, which says what to check. Writes of a text to a pipe are atomic.
 using WakeText = std::array<char, 32>;
 
-// What senders write. A pipe for bytes has one page, so that it uses little of the user's pipe memory.
+// Kind of data that senders write. A pipe for bytes has one page, so that it uses little of the user's pipe memory.
 enum class WakeKind { kBytes, kTexts };
 
 class WakePipe {
  public:
   WakePipe() noexcept = default;
-  // Opens an empty pipe, whose descriptor is small enough for select(). Fails if neither a pipe nor a socket can be
-  // opened.
+  // Opens an empty pipe with a descriptor that is small enough for select(). Fails if neither a pipe nor a socket can
+  // be opened.
   static Result<WakePipe> open(WakeKind kind);
   // True if this process has a wake pipe, not a socket, at that address.
   static bool is_own(WakeAddress address) noexcept;
@@ -79,8 +69,8 @@ class WakePipe {
   WakeAddress address_ = 0;
 };
 
-// Returns when one of the descriptors can be read, after `most_ns`, or because of a signal. kOs: more descriptors than
-// this process may have. May throw std::bad_alloc.
+// Blocks until one of the descriptors is readable, `most_ns` have passed, or a signal arrives. kOs: more descriptors
+// than this process may have. May throw std::bad_alloc.
 Status wait_readable(std::span<const int> descriptors, std::int64_t most_ns);
 
 }  // namespace shmtree::platform

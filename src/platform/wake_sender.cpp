@@ -43,7 +43,7 @@ bool leads_to_pipe(const ProcPath& link, std::uint32_t inode) noexcept {
   return static_cast<std::uint32_t>(std::strtoull(target + kBegin.size(), nullptr, 10)) == inode;
 }
 
-// The mode of the link says how the descriptor was opened.
+// The mode of the link tells how the descriptor was opened.
 bool reads_and_writes(const ProcPath& link) noexcept {
   struct stat status {};
   if (lstat(link.text, &status) != 0) return false;
@@ -188,13 +188,13 @@ class KnownPipes {
     Set& set = set_of(key);
     set.misses[set.oldest_miss++ % kWays] = {key, next_try_ns};
   }
-  // An eighth of the descriptors that the program may have.
+  // Returns the limit of open descriptors: an eighth of RLIMIT_NOFILE, or the size of the cache.
   static std::size_t max_open() noexcept {
     rlimit limit{};
     if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
     return std::min<rlim_t>(limit.rlim_cur / 8, kSets * kWays);
   }
-  // Stores the pipe in a free entry, or replaces the oldest entry that no thread uses; else closes it.
+  // Stores the pipe in a free entry, or replaces the oldest entry that no thread uses. Otherwise closes it.
   void keep(const Key& key, UniqueFd opened) noexcept {
     CheckedFd fd(std::move(opened)), replaced;  // closed after the mutex is released
     const std::size_t max = max_open();

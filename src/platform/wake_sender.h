@@ -1,14 +1,6 @@
-// The sender's side of wake pipes (wake_pipe.h).
-//
 // The address of a pipe comes from shared memory. Its pid and descriptor may be stale or invalid, or belong to another
-// process by now. So the sender opens only an anonymous pipe with that inode whose descriptor is open for reading and
-// writing. It checks this before the open, which could otherwise block or have an effect.
-//
-// Senders keep the descriptors of pipes of other processes: a write costs 1.5 us, an open ten times as much. All
-// senders of a process together keep at most 256, and at most an eighth of RLIMIT_NOFILE. Forked children may share
-// them, since senders only write to them.
-//
-// Thread safety: any thread.
+// process by now. So the sender opens only an anonymous pipe with that inode and a descriptor that is open for reading
+// and writing. It checks this before the open, which could otherwise block or have an effect.
 #pragma once
 
 #include "platform/wake_pipe.h"
@@ -29,10 +21,12 @@ class WakeSender {
   WakeSender& operator=(const WakeSender&) = delete;
   ~WakeSender();  // closes the descriptors that it keeps
 
-  // Sends a byte, or a text, to the pipe of that process, without blocking. A pipe that is full is readable already: no
-  // error. Returns false if the pipe was not reached: it is closed, its process has ended or is in another PID
-  // namespace, or this process may not open it or has no free descriptor. Takes the request only once the pipe is open,
-  // so that it is left to a sender that reaches the listener. Preserves errno.
+  // Sends a byte, or a text, to the pipe of that process, without blocking. A full pipe is readable already, so that is
+  // no error. Takes the request only once the pipe is open, so that a request that this sender cannot serve is left to
+  // another one. Preserves errno.
+  //
+  // Returns false if the pipe was not reached. Then it is closed, or its process has exited or is in another PID
+  // namespace, or this process may not open it or has no free descriptor.
   bool send(int pid, WakeAddress address, std::string_view text = kPlainWake, WakeRequest request = {}) const noexcept;
   template <class Take>
   bool send_if(Take take, int pid, WakeAddress address, std::string_view text = kPlainWake) const noexcept {
