@@ -13,7 +13,7 @@ using memory::Arena;
 
 namespace {
 
-// magic, then the fields of Handle in order, then the length of the name and the name.
+// The encoded handle: magic, the fields of Handle in order, the length of the name, and the name.
 constexpr char kMagic[8] = {'s', 'm', 't', 'h', 'a', 'n', 'd', '1'};
 constexpr std::size_t kFixedBytes = sizeof kMagic + 16 + 4 + 4 + 8 + 8 + 4;
 constexpr std::size_t kMostName = 4096;
@@ -118,7 +118,7 @@ Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16]
   return found;
 }
 
-// Whoever made the handle need not have the arena any more, as long as somebody has.
+// The process that made the handle may have closed the arena, as long as another process has it open.
 Result<std::shared_ptr<Arena>> open_arena(const Handle& handle, Inheritance inheritance) {
   if (auto known = Arena::find(handle.uuid)) {
     known->participants().abandon(std::move(inheritance.slot));

@@ -65,8 +65,8 @@ Result<KeptRecord> look_at_record(int directory, const std::string& name) {
 
 namespace {
 
-// Of the entries of one file, of which many may be one process's: each process is looked at once. Anything but a clear
-// no counts as alive: taking a name from the living is the mistake that cannot be mended.
+// Checks if the processes of one file's entries are alive, each process once. Anything but a clear no counts as alive,
+// since taking a name from a living process cannot be undone.
 class Alive {
  public:
   explicit Alive(const unsigned char uuid[16]) noexcept : uuid_(uuid) {}
@@ -76,7 +76,7 @@ class Alive {
     if (is_new) known->second = look(entry);
     return known->second;
   }
-  // Why some of those that count as alive may not be.
+  // Returns the reason if some of the processes that count as alive may be dead.
   const std::optional<Error>& unknown() const noexcept { return unknown_; }
 
  private:
@@ -87,7 +87,7 @@ class Alive {
   std::optional<Error> unknown_{};
 };
 
-// For reading alone: who only looks is no user of the arena, to others that look.
+// Opens the file read-only, so that other processes do not count this one as a user of the arena.
 bool Alive::look(const NameEntry& entry) {
   auto opened = open_file_of(entry.pid, entry.fd, uuid_, platform::Access::kRead);
   if (opened) return true;
@@ -96,8 +96,8 @@ bool Alive::look(const NameEntry& entry) {
   return platform::is_own_process(entry.pid);
 }
 
-// Returns true if parts are left that no exiting process keeps. Asks for parts last: an exiting process that was not
-// seen has let go of its parts by then.
+// Returns true if parts are left that do not belong to an exiting process. Checks for parts last: an exiting process
+// that was not seen has released its parts by then.
 bool outlast_exits(const LockedFile& file, const NameRecord& record) {
   const auto deadline = platform::Deadline::after_ns(kMostExitNs);
   while (has_parts(file, record) && platform::any_process_is_exiting() && !deadline.passed()) platform::pause_briefly();
@@ -116,7 +116,7 @@ Result<std::vector<int>> living(const LockedFile& file, const NameRecord& record
   std::sort(pids.begin(), pids.end());
   pids.erase(std::unique(pids.begin(), pids.end()), pids.end());
   if (!pids.empty() || !outlast_exits(file, record)) return pids;
-  auto holders = file.part_holders();  // such as a forked child that has not entered itself yet
+  auto holders = file.part_holders();  // for example a forked child that has not added itself yet
   if (!holders || !holders->empty()) return holders;
   return std::vector<int>{0};
 }

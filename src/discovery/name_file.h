@@ -1,18 +1,18 @@
-// The file of a name: its bytes, where it lies, and whether anybody lives who has the name.
+// The file of a name: its layout, its location, and the check if a living process holds the name.
 //
 //   offset 0   8   magic "smtname2"
 //          8  16   uuid of the arena
 //         24   8   block of the channel or array, 0 for an arena
-//         32   4   what it is (NamedKind)
+//         32   4   kind of the object (NamedKind)
 //         36   4   bytes of the note
 //         40 472   the note
-//        512  16   per entry: pid (4), descriptor of the arena there (4), transfer (8); pid 0 for a free place
+//        512  16   per entry: pid (4), descriptor of the arena there (4), transfer (8); pid 0 for a free entry
 //
-// An entry without a transfer is that of a process that has the name. One with a transfer is that of something in
-// transit to a process that will have the name: the pid is its giver's, which keeps the arena for it, and the receiver
-// clears it.
+// An entry without a transfer belongs to a process that holds the name. An entry with a transfer stands for an object
+// in transit to a process that will hold the name. Its pid is that of the giver, which keeps the arena alive for it;
+// the receiver clears the entry.
 //
-// The file is created whole. Everything else happens under the lock of its first byte.
+// The file appears complete. All later changes are made under the lock of its first byte.
 #pragma once
 
 #include <algorithm>
@@ -51,7 +51,8 @@ struct NameRecord {
   NameHeader header{};
   std::vector<NameEntry> entries{};
 
-  // True if a living process has a part for itself, or for what this says to be in transit, by has(PartKind).
+  // True if, according to has(PartKind), a living process has a part for itself, or for an object that an entry lists
+  // as in transit.
   template <class Has>
   bool is_kept(Has has) const noexcept {
     return has(platform::PartKind::kOwn) ||
@@ -59,24 +60,24 @@ struct NameRecord {
   }
 };
 
-// Code::kIncompatible when it is not one of this version.
+// Reads the file. Code::kIncompatible if it is not one of this version.
 Result<NameRecord> read_record(const platform::LockedFile& file);
-// Without its lock: entries may be changing, the header never does.
+// Contents of a file, read without its lock. Entries may change meanwhile; the header never changes.
 struct KeptRecord {
   NameRecord record{};
-  bool is_kept = false;  // somebody lives who has a part
+  bool is_kept = false;  // a living process has a part
 };
 Result<KeptRecord> kept_record(const platform::PrivateFile& file);
 Result<KeptRecord> look_at_record(int directory, const std::string& name);
 
 bool has_parts(const platform::LockedFile& file, const NameRecord& record) noexcept;
-// The processes that are known to live, and have it or have it in transit. A single 0 stands for those that keep a part
-// and cannot be seen from here. A process that is exiting keeps its parts a little longer than its memory: this waits
-// for it, for up to 3 s. An error when this process has no descriptor left to look with.
+// Returns the pids of living processes that hold the name, for themselves or in transit. A single 0 stands for
+// processes that have a part and are not visible from here. An exiting process keeps its parts a little longer than its
+// memory, so this waits for it, for up to 3 s. Fails if this process has no free descriptor.
 Result<std::vector<int>> living(const platform::LockedFile& file, const NameRecord& record);
 
-// Of a file that may have gone meanwhile, or be none of ours, it is enough to know that; but not where this process has
-// no descriptor left to tell.
+// Replaces an error by `otherwise`, for a file that may have been removed meanwhile or that is not ours. Returns the
+// error if this process is out of descriptors and so could not tell.
 template <class T>
 Result<T> unless_exhausted(const Error& why, T otherwise) {
   if (platform::is_exhausted(why)) return why;
@@ -88,24 +89,24 @@ struct MadeFile {
   platform::UniqueFd part;
 };
 
-// Makes the file in the first folder of `paths` that takes it: others may be read-only, full or another user's. Returns
-// where. Code::kExists when there is one by now.
+// Creates the file in the first folder of `paths` that accepts it; others may be read-only, full or another user's.
+// Code::kExists if there is one by now.
 Result<MadeFile> make_file(const std::vector<std::string>& paths, const std::string& name, const std::byte* bytes,
                            std::size_t count);
 
-// What lies at a path, locked. The file refers to the directory.
+// A locked file of a name. `file` uses `directory`.
 struct OpenName {
   platform::UniqueFd directory;
   platform::LockedFile file;
   NameRecord record;
 
   bool is(const unsigned char uuid[16], std::uint64_t block) const noexcept;
-  // kNotFound when it is not that any more.
+  // Returns kNotFound if the name stands for another object by now.
   Status check(const unsigned char uuid[16], std::uint64_t block) const;
-  // Into a place that is free, or whose process is gone; the living keep theirs.
+  // Writes the entry over a free one, or over one of a dead process; otherwise appends it.
   Status add(const NameEntry& entry);
-  // Frees the places of those entries that `is` says true of, `most` of them at most: threads that open a name at once
-  // have one each.
+  // Clears entries for which `is` returns true, at most `most` of them: each thread that opens the name at the same
+  // time has an entry of its own.
   template <class Is>
   Status clear(Is is, std::size_t most = SIZE_MAX) {
     for (std::size_t i = 0; i < record.entries.size() && most != 0; ++i) {
@@ -115,7 +116,7 @@ struct OpenName {
     }
     return success();
   }
-  // Removes the file unless a living process has the name, or has it in transit.
+  // Removes the file unless a living process holds the name, for itself or in transit.
   Status remove_unless_alive();
 
  private:
@@ -123,9 +124,9 @@ struct OpenName {
 };
 Result<OpenName> open_path(const std::string& path);
 
-// Removes a file that nobody alive has. False when somebody does, or another process is at it; an error when this
-// process has no descriptor left to tell. Of the names of the living it costs one look at a lock, and none is ever
-// waited for.
+// Removes the file of a name that no living process holds. False if one does, or if another process has locked the
+// file. Fails if this process has no free descriptor. For a name in use, it costs one check of a lock, and it never
+// waits.
 Result<bool> sweep(const Place& place, const std::string& name);
 
 }  // namespace shmtree::discovery

@@ -46,14 +46,14 @@ Status NameInTransit::clear(Is is) {
 void NameInTransit::take_back(std::uint64_t transfer) noexcept {
   try {
     clear([transfer](const NameEntry& entry) { return entry.transfer == transfer; }).ok();
-  } catch (const std::bad_alloc&) {  // it stays until this process ends
+  } catch (const std::bad_alloc&) {  // the entry stays until this process exits
   }
 }
 
 void NameInTransit::take_back_all() noexcept {
   try {
     clear([](const NameEntry& entry) { return entry.is_in_transit(); }).ok();
-  } catch (const std::bad_alloc&) {  // it is an entry of the dead then
+  } catch (const std::bad_alloc&) {  // the entry then belongs to a dead process
   }
 }
 

@@ -1,12 +1,14 @@
-// A name that this process keeps for things of it that are in transit, each with a transfer (memory/transfers.h).
+// Keeps a name alive for objects under that name that this process has pickled and that are in transit, each with a
+// transfer (memory/transfers.h).
 //
-// What holds: from the beginning of a transfer until its receiver has entered itself in the file, the name is kept by
-// an entry and by a part of the giver's, both apart from those that the giver has for itself. The entry goes when its
-// receiver clears it, when the giver takes back what it did not send, and when no process has its giver's pid any more:
-// so the name goes with its last user, whatever the giver does meanwhile, and what never arrives keeps it as long as
-// its giver lives. Killed between any two stores, giver and receiver leave the entry of the giver, or none.
+// Invariant: from the start of a transfer until its receiver has added itself to the file, an entry and a part of the
+// giver keep the name alive. The giver is the process that has pickled the object. That entry and that part are
+// separate from those that the giver has for itself. The entry ends when the receiver clears it, when the giver takes
+// back an object that it did not send, or when no process has the giver's pid any more. So the name ends with its last
+// user, whatever the giver does meanwhile. An object that never arrives keeps the name as long as its giver lives. If
+// giver or receiver dies between two stores, the file contains the giver's entry or none.
 //
-// Thread safety: any thread; forget() in the fork handlers.
+// Thread safety: any thread; forget() only in fork handlers.
 #pragma once
 
 #include <atomic>
@@ -25,17 +27,17 @@ class NameInTransit {
   NameInTransit& operator=(const NameInTransit&) = delete;
 
   bool is_of(const Name& name) const noexcept;
-  // Notes a transfer. An error of the file's, or kNotFound if the name belongs to another thing by now: the transfer
-  // goes on without its name.
+  // Records a transfer. Returns an error of the file, or kNotFound if the name belongs to another object by now. The
+  // transfer then continues without its name.
   Status add(std::uint64_t transfer);
   void take_back(std::uint64_t transfer) noexcept;
-  // Takes back all: the process is about to exit.
+  // Takes back all transfers, when the process is about to exit.
   void take_back_all() noexcept;
   // True if something may still be in transit.
   bool is_needed() const;
-  // Number of transfers that were noted, or were about to be.
+  // Number of transfers that were recorded, or were about to be.
   std::uint64_t count() const noexcept { return count_.load(std::memory_order_acquire); }
-  // In a forked child, which has handed over nothing.
+  // Called in a forked child, which has no transfers.
   void forget() noexcept { part_.reset(); }
 
  private:

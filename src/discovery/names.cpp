@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::int64_t kFirstPauseNs = 1'000'000, kMostPauseNs = 50'000'000;
 
-// What processes that living() gave as 0 are.
+// Describes the processes that living() returned as 0.
 std::string out_of_sight() {
   if (platform::any_process_is_exiting()) return "a process that is exiting";
   return "a process that cannot be seen from here, such as one in another PID namespace";
@@ -55,8 +55,8 @@ Status check_name(const std::string& name) {
   return Error{Code::kInvalid, "a name has 1 to 200 bytes, no '/', and no '.' at its beginning"};
 }
 
-// Removes the file of a name that no living process has; Code::kExists if one does. What this process has in transit
-// keeps it from others only: a process that makes a name anew has let go of what it was.
+// Removes the file of a name that no living process holds; Code::kExists if one does. Objects that this process has in
+// transit do not count: a process that creates the name anew has released the old one.
 Status take_over(const Place& place, const std::string& name) {
   auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
   if (!file) return file.code() == Code::kNotFound ? success() : Status(std::move(file).error());
@@ -70,8 +70,8 @@ Status take_over(const Place& place, const std::string& name) {
   return in_use(*found);
 }
 
-// Puts the file of a name back that was removed while processes have the name; Code::kExists then. success() if there
-// is none.
+// Restores the file of a name that was removed while processes hold the name, and returns Code::kExists. Succeeds if
+// there is no such file.
 Status check_removed(const std::vector<std::string>& paths, const std::string& name) {
   auto removed = find_removed(paths, name);
   if (!removed) return std::move(removed).error();
@@ -81,10 +81,10 @@ Status check_removed(const std::vector<std::string>& paths, const std::string& n
   return in_use((*removed)->pids, ", whose file in " + (*removed)->folder + " was removed");
 }
 
-// Shared by all directories. In each of them, a call checks the names after those that the previous call checked.
+// Shared by all directories. In each one, a call checks the names after those that the previous call checked.
 std::atomic<std::size_t> g_looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
 
-// What kills have left goes whenever a name is made or opened: each time a few files are looked at, others the next
+// Removes names that dead processes have left. Runs whenever a name is created or opened, and checks a few files each
 // time.
 void sweep_some() noexcept {
   static constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
@@ -94,11 +94,11 @@ void sweep_some() noexcept {
       const auto names = platform::list_directory(place.directory.get(), kMostListed);
       if (!names) return success();
       for (std::size_t i = 0; i < std::min(names->size(), kMostLookedAt); ++i) {
-        sweep(place, (*names)[(first + i) % names->size()]).ok();  // else the next one does it
+        sweep(place, (*names)[(first + i) % names->size()]).ok();  // otherwise a later call does it
       }
       return success();
     }).ok();
-  } catch (const std::bad_alloc&) {  // the next one does it
+  } catch (const std::bad_alloc&) {  // a later call does it
   }
 }
 
@@ -106,7 +106,7 @@ struct SweepAtTheEnd {
   ~SweepAtTheEnd() { sweep_some(); }
 };
 
-// What open() gives if nothing has that name: Code::kTimeout, if it has waited for `waited`.
+// Returns the error of open() for a name that does not exist: Code::kTimeout if it has waited for `waited`.
 Error not_found(const std::string& name, const Error& why, std::optional<std::chrono::nanoseconds> waited,
                 const std::vector<std::string>& paths) {
   Error error{Code::kNotFound, "nothing has the name \"" + name + "\""};
@@ -144,7 +144,7 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   std::memcpy(bytes, &header, sizeof header);
   std::memcpy(bytes + sizeof header, &entry, sizeof entry);
 
-  // Made before the file: that must not be left behind for want of memory.
+  // Created before the file, so that lack of memory leaves no file behind.
   std::unique_ptr<Name> made(new Name("", thing));
   const auto paths = place_paths();
   if (!paths) return with_name(paths.error(), name);
@@ -171,7 +171,7 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   }
 }
 
-// What is at that name now. Code::kNotFound, without a word on the folders, if it is nothing.
+// Opens the name if it exists now. Code::kNotFound, without a list of folders, if it does not.
 Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& paths, const std::string& name) {
   Error error{Code::kNotFound, ""};
   for (const std::string& path : paths) {
@@ -200,7 +200,7 @@ Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& pat
     const auto pids = arena != nullptr ? Result<std::vector<int>>(std::vector<int>()) : living(*file, *record);
     file = Error{};  // unlocks
     if (!pids) return pids.error();
-    if (arena == nullptr && pids->empty()) {  // the processes that have these numbers now are others
+    if (arena == nullptr && pids->empty()) {  // these pids belong to other processes by now
       error = Error{Code::kNotFound, "every process that had it has ended"};
     }
     if (!pids->empty()) {
@@ -237,7 +237,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name, std::optional<
     const bool is_first = pause_ns == 0, is_last = !waits || deadline.passed();
     auto opened = open_now(*paths, name);
     const auto is_missing = [&] { return !opened && opened.code() == Code::kNotFound; };
-    if (is_missing() && (is_first || is_last)) {  // a look at all processes: not each time
+    if (is_missing() && (is_first || is_last)) {  // scans all processes, so not each time
       const Status unused = check_removed(*paths, name);
       if (!unused && unused.code() == Code::kExists) opened = open_now(*paths, name);
     }
@@ -260,7 +260,7 @@ Result<std::unique_ptr<Name>> Name::join(const std::string& path, std::shared_pt
   std::unique_ptr<Name> made(new Name(path, thing_of(header, std::move(arena))));
   Status added = made->add_entry();
   CheckedFd inherited(std::move(part));
-  platform::end_part(inherited);  // its own is there; the parent may have a copy of this one open still
+  platform::end_part(inherited);  // this process has its own part; ends the parent's copy too
   if (!added) return std::move(added).error();
   return made;
 }
@@ -313,8 +313,8 @@ Status Name::note_arrival(std::uint64_t transfer) {
   return open->clear([transfer](const NameEntry& entry) { return entry.transfer == transfer; }, 1);
 }
 
-// In a child that has no part of its own what is here is still the parent's. Within the mutex, so that no child is
-// forked between the part's leaving the object and its end.
+// In a child without a part of its own, `part_` is still the parent's. Holds the mutex, so that no child is forked
+// between the end of the part and its removal from the object.
 void Name::end_part() noexcept {
   const std::lock_guard guard(mutex_);
   if (pid_ == platform::process_id()) platform::end_part(part_);
@@ -330,13 +330,13 @@ void Name::leave() noexcept {
   pid_ = 0;
 }
 
-// The parent's own part keeps the file until the child's is there, so the file's lock is not needed.
+// The parent's own part keeps the file until the child has a part, so the file's lock is not needed.
 void Name::before_fork() noexcept {
   if (!part_.valid()) return;
   try {
     auto part = platform::another_part(part_);
     if (part) childs_ = CheckedFd(std::move(*part));
-  } catch (const std::bad_alloc&) {  // the child enters itself, and counts from then on
+  } catch (const std::bad_alloc&) {  // the child adds itself later, and counts from then on
   }
 }
 
@@ -345,7 +345,7 @@ void Name::after_fork_in_parent() noexcept {
 }
 
 void Name::after_fork_in_child() noexcept {
-  part_ = std::move(childs_);  // closes ours of the parent's, which would outlive it
+  part_ = std::move(childs_);  // closes the copy of the parent's part, which would outlive it
   pid_ = part_.valid() ? platform::process_id() : 0;
 }
 
@@ -355,7 +355,7 @@ Name::~Name() {
 
 namespace {
 
-// visit(place, name) of each file, until one is an error.
+// Calls visit(place, name) for each file, until a call returns an error.
 template <class Visit>
 Status for_each_file(const Visit& visit) {
   return for_each_place([&visit](const Place& place) -> Status {
@@ -375,7 +375,7 @@ Result<std::vector<NameInfo>> list_names() {
   const Status listed = for_each_file([&found](const Place& place, const std::string& name) {
     auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
     const std::string file_path = place.path + "/" + name;
-    if (!file && file.code() == Code::kTimeout) {  // somebody stopped has its lock, and so lives
+    if (!file && file.code() == Code::kTimeout) {  // a stopped process has its lock, and so is alive
       const auto seen = look_at_record(place.directory.get(), name);
       if (!seen) return unless_exhausted(seen.error(), Unit{});
       found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(seen->record.header.kind), {0}});
@@ -386,7 +386,7 @@ Result<std::vector<NameInfo>> list_names() {
     if (!record) return unless_exhausted(record.error(), Unit{});
     auto pids = living(*file, *record);
     if (!pids) return Status(std::move(pids).error());
-    if (pids->empty()) file->remove().ok();  // it is shown once more
+    if (pids->empty()) file->remove().ok();  // it is listed this once
     found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(record->header.kind), *std::move(pids)});
     return success();
   });

@@ -1,24 +1,24 @@
-// Names for arenas and what is in them: a small file of the user's own that says which arena it is and which processes
-// have it (name_file.h). The arena itself has no name anywhere, so a kill leaves only that file. Each folder also keeps
-// one empty file, `.lock`, for MakersLock.
+// Names for arenas and for objects in them. A name is a small private file of the user that says which arena it is and
+// which processes hold the name (name_file.h). The arena itself has no name in any file system, so a crash leaves only
+// that file. Each folder also contains one empty file, `.lock`, for MakersLock.
 //
-// Whoever takes part keeps a part in the file (LockedFile::take_part) besides its entry: entries tell where the arena
-// is, parts whether anybody lives, also in another PID namespace. So does who gives what is known by the name to
-// another process, until it arrives there (name_in_transit.h). It is taken over, or swept, only when there are neither:
-// when that name is made anew, when any name is made or opened (a few files each time), and when the names are listed.
+// A process that holds a name has an entry in the file and a part (LockedFile::take_part). Entries tell where the arena
+// is. Parts tell if a process is alive, even in another PID namespace. A process that pickles a named object holds the
+// name in the same way until the object arrives (name_in_transit.h). A name is replaced or removed only if it has no
+// parts and no entries of living processes. That is checked when the same name is created, for a few other files
+// whenever a name is created or opened, and for all when names are listed.
 //
-// What holds around a fork: the child has a part before it exists, which its parent took for it and both have the
-// descriptor of until fork() returns. So there is no moment in which the name could be taken from the child. A fork
-// that fails, a child that is killed and one that runs another program close it. The child enters itself later, when it
-// may wait for the file's lock; whoever finds a part and no entry that leads anywhere looks for the arena in all
-// processes of this user.
+// Around a fork: the child has a part before it exists. Its parent takes the part, and both have the descriptor until
+// fork() returns. So there is no moment in which another process could take the name from the child. If the fork fails,
+// or the child dies or runs another program, the part ends. The child adds its entry later, when it may wait for the
+// file's lock. A process that finds a part and no usable entry searches all processes of this user for the arena.
 //
-// A process that is being started has such a part as well, from the moment its arguments are pickled: its parent takes
-// it, and it inherits the descriptor; when it joins it takes one of its own and ends that one, in its parent too. If it
-// is killed before, its parent's copy of the descriptor goes when the parent next makes, opens or gives something.
+// A process that is being started has such a part as well, from the moment its arguments are pickled. Its parent takes
+// the part, and the process inherits the descriptor. When it joins, it takes a part of its own and ends the inherited
+// one, also in its parent. If it dies before that, the parent's copy is closed when the parent next creates, opens or
+// pickles something.
 //
-// Thread safety: every function may be called from any thread; a Name is used by one thread at a time, but for the fork
-// handlers.
+// Thread safety: any thread may call every function. One thread at a time may use a Name, except for the fork handlers.
 #pragma once
 
 #include <chrono>
@@ -48,23 +48,25 @@ struct NamedThing {
   NamedKind kind = NamedKind::kArena;
   std::shared_ptr<memory::Arena> arena{};
   std::uint64_t block = 0;  // packed
-  std::string note{};       // at most 472 bytes, for whoever made it
+  std::string note{};       // at most 472 bytes, for the creator's use
 };
 
-// This process's part in a name. When the last process's part is gone, so is the name.
+// Holds a name for this process. When the last process releases a name, the name ends.
 class Name {
  public:
-  // Code::kExists when a living process has a thing of that name, Code::kInvalid for a text that cannot be a name. So
-  // has a process whose file of it was removed, if this process can see it in /proc; the file is put back then.
+  // Creates a name. Code::kExists if a living process holds that name, Code::kInvalid for a text that cannot be a name.
+  // A process also holds the name if its file was removed, as long as this process can see it in /proc; the file is
+  // then restored.
   static Result<std::unique_ptr<Name>> create(const std::string& name, const NamedThing& thing);
-  // Waits for a process to make it, for `timeout` at most (none: forever). Code::kNotFound, or kTimeout after a wait,
-  // when there is none, or every process that had it has ended; the text names the folders searched. Code::kUnavailable
-  // when the system keeps us from it. Code::kInterrupted by `hooks`.
+  // Opens a name. Waits at most `timeout` for a process to create it (none: forever). Code::kNotFound, or kTimeout
+  // after a wait, if there is none, or if every process that held it has exited; the text lists the searched folders.
+  // Code::kUnavailable if the system refuses access to it. Code::kInterrupted by `hooks`.
   static Result<std::unique_ptr<Name>> open(
       const std::string& name, std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0),
       platform::WaitHooks* hooks = nullptr);
-  // Takes part in a name by way of an arena that came with a handle; `path` as path() gave it. An error when the name
-  // means something else by now. `part`: what the parent of this process took for it, or none.
+  // Holds a name with the arena of a handle; `path` is the value of path() in the process that made the handle. Fails
+  // if the name stands for another object by now. `part`: the part that the parent of this process took for it, or
+  // none.
   static Result<std::unique_ptr<Name>> join(const std::string& path, std::shared_ptr<memory::Arena> arena,
                                             platform::UniqueFd part = {});
   ~Name();
@@ -73,20 +75,21 @@ class Name {
 
   const NamedThing& thing() const noexcept { return thing_; }
   const std::string& path() const noexcept { return path_; }
-  // Ends this process's part early, as before an exit that runs no destructors.
+  // Releases the name early, for example before an exit that runs no destructors.
   void leave() noexcept;
-  // The fork handlers, run while every ForkSafeMutex is held.
+  // The fork handlers, which run while every ForkSafeMutex is held.
   void before_fork() noexcept;
   void after_fork_in_parent() noexcept;
   void after_fork_in_child() noexcept;
-  // Later, in the child: enters it in the file.
+  // Adds the child's entry to the file. Called later, in the child.
   Status join_again() { return add_entry(); }
 
-  // The part of a process that is being started and will join with it; kept open here until it has it as well.
+  // Takes a part for a process that is being started and will join with it. It stays open here until that process has
+  // it as well.
   Result<platform::UniqueFd> part_for_child() const;
-  // Of one that was not started after all.
+  // Ends the part of a process that was not started after all.
   static void give_up_part(const std::string& path, platform::UniqueFd part) noexcept;
-  // Clears the entry of the giver: this process has loaded what was in transit.
+  // Clears the giver's entry, since this process has loaded the object in transit.
   Status note_arrival(std::uint64_t transfer);
 
  private:
@@ -98,33 +101,34 @@ class Name {
 
   std::string path_;
   NamedThing thing_;
-  platform::ForkSafeMutex mutex_{};  // who ends the part; others set it while nobody else knows of the object
-  int pid_ = 0;                      // of the process that has the part
-  platform::CheckedFd part_{};       // in the file
-  platform::CheckedFd childs_{};     // between the fork handlers: the part of the child
+  platform::ForkSafeMutex mutex_{};  // Taken to end the part. The part is set before the object is shared.
+  int pid_ = 0;                      // Process that has the part.
+  platform::CheckedFd part_{};       // This process's part in the file.
+  platform::CheckedFd childs_{};     // The child's part, between the fork handlers.
 };
 
 struct NameInfo {
   std::string name{};
   std::string path{};
   NamedKind kind = NamedKind::kArena;
-  std::vector<int> pids{};  // of the living, 0 for those out of sight; empty for what a kill left over
+  std::vector<int> pids{};  // living holders; 0 for invisible ones; empty after a crash
 };
 
-// What follows is an error when this process has no descriptors left: it would show less than there is.
+// The functions below fail if this process has no free descriptor, since they would miss names.
 
-// Removes what nobody alive has, after it was listed.
+// Lists all names. Removes those that no living process holds, after they were listed.
 Result<std::vector<NameInfo>> list_names();
-// The same for who only looks: takes no lock, and removes nothing. May have names that are made or removed meanwhile.
+// A name that look_at_names() has found. That call takes no locks and removes nothing. It may include names that are
+// created or removed meanwhile.
 struct SeenName {
   std::string name{};
   NamedKind kind = NamedKind::kArena;
   unsigned char uuid[16]{};
   std::uint64_t block = 0;  // packed; 0 for an arena
-  bool has_parts = false;   // somebody lives who has it
+  bool has_parts = false;   // a living process holds it
 };
 Result<std::vector<SeenName>> look_at_names();
-// Removes what nobody alive has; returns the names.
+// Removes the names that no living process holds, and returns them.
 Result<std::vector<std::string>> clean_names();
 
 }  // namespace shmtree::discovery

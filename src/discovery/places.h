@@ -1,12 +1,12 @@
-// The folders that names are kept in.
+// The folders that contain the files of names.
 //
-// Every process of a user looks in the same folders, whatever its environment, and makes a name in the first of them
-// that takes it (platform::private_directories()). SHMTREE_NAMES_DIR replaces them by one folder of that path, and the
-// processes that have it neither see nor disturb the names of others.
+// Every process of a user searches the same folders, whatever its environment, and creates a name in the first one that
+// accepts it (platform::private_directories()). SHMTREE_NAMES_DIR replaces them by one folder of that path. Processes
+// with that variable neither see nor affect names in other folders.
 //
-// Folders may come, go, fill up, or be out of reach of one process (a mount namespace of its own), so processes that
-// make one name may choose different folders. MakersLock therefore locks the name in each folder that there is, in the
-// order of place_paths(): makers that have one writable folder in common exclude each other.
+// Folders may appear, disappear, fill up, or be out of reach of one process (a mount namespace of its own). So two
+// processes that create one name may choose different folders. MakersLock therefore locks the name in each existing
+// folder, in the order of place_paths(). Processes that can write to a common folder exclude each other.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,7 @@ struct Place {
   std::string path;
 };
 
-// Returns the folders, the preferred one first. Code::kInvalid if SHMTREE_NAMES_DIR is no absolute path.
+// Returns the folders, the preferred one first. Code::kInvalid if SHMTREE_NAMES_DIR is not an absolute path.
 Result<std::vector<std::string>> place_paths();
 
 // Opens the folder. Returns nothing if there is none, or if it is not private to this user: its names are not trusted.
@@ -37,11 +37,11 @@ Status for_each_place(const std::function<Status(const Place&)>& visit);
 // exists was left out.
 std::string searched(const std::vector<std::string>& paths);
 
-// Held by a process that makes a name, from its check that no other process has the name until its file is there.
+// Held by a process that creates a name, from its check that no other process holds the name until its file exists.
 class MakersLock {
  public:
-  // Makes the first folder that can be made, if there is none to lock. Locks nothing for a single folder: the making of
-  // the file decides there. Code::kTimeout if another process makes the same name for 20 s.
+  // Creates the first folder that can be created, if none exists. Locks nothing if there is a single folder, where the
+  // creation of the file decides. Code::kTimeout if another process takes 20 s to create the same name.
   static Result<MakersLock> take(const std::vector<std::string>& paths, const std::string& name);
 
  private:
