@@ -10,7 +10,7 @@
 //   Unreturned  messages that this process could not return              message.h
 //   Ends        attached processes, and the end of the stream            ends.h
 //   Deadlock    proof that a call would block forever                    deadlock.h
-//   wait_for_peers()  blocks while a process is attached to the other end   peer_wait.h
+//   PeerWait    blocks while a process is attached to the other end      peer_wait.h
 //   WakeHub     one descriptor that wakes a process for many ends        wake_hub.h
 //   Watchers    waiting threads and processes, and their wake-up         watchers.h
 //   ClaimHooks  hides a message that a woken thread is about to receive  claim.h
@@ -77,8 +77,8 @@ class Channel : public std::enable_shared_from_this<Channel> {
   bool was_always_portable() const noexcept { return parts_.control.was_always_portable(); }
   // True if a process waits for messages, or watches a descriptor for them. May stay true for a while after that.
   bool is_awaited() const noexcept { return parts_.watchers.is_awaited(); }
-  // Records that a process that polls found no message, and returns the time of the last such record, by the monotonic
-  // clock; 0: never.
+  // For receivers that poll: note_asked() records the time at which one found no message, and asked_ns() returns the
+  // last such time, by the monotonic clock; 0: never.
   void note_asked() noexcept { platform::store_relaxed(parts_.control.shared.asked_ns, platform::monotonic_ns()); }
   std::int64_t asked_ns() const noexcept { return platform::load_relaxed(parts_.control.shared.asked_ns); }
   // Requires messages to be portable from now on. Messages that are queued, or are being put, may not be.

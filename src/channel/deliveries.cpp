@@ -264,7 +264,7 @@ std::uint64_t Delivery::word_after(Settling how) const noexcept {
   return of_->parts_.records.unless_discarded(given_back(word_, max_attempts, message_.failed_builds()));
 }
 
-// Must be called before the state is stored. A crash in between leaves a taken record that counts the failed build.
+// Call this before the state is stored. A crash in between leaves a taken record that counts the failed build.
 void Delivery::count_builds(Settling how) noexcept {
   if (how == Settling::kNack) record_->set_failed_builds(message_.failed_builds());
   if (how == Settling::kRequeue) record_->set_failed_builds(0);

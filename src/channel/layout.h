@@ -176,7 +176,7 @@ struct alignas(64) Record {
   std::uint32_t unused_half;
   std::uint64_t unused[6];
 
-  // Must be called before the state is stored, by the taker or under the receivers' lock.
+  // Call this before the state is stored, as the taker or under the receivers' lock.
   void set_failed_builds(std::uint32_t count) noexcept {
     if (platform::load_relaxed(failed_builds) != count) platform::store_relaxed(failed_builds, count);
   }

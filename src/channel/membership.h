@@ -1,9 +1,9 @@
-// Tracks the sender and receiver objects of one channel in this process. Keeps the channel's shared bits in step: the
-// ends that the process is a member of, and those that it has used.
+// The sender and receiver objects that this process has of one channel, and the bits in shared memory that follow from
+// them: membership of an end, and use of it.
 //
 // Invariants:
-//   - The process is a member of an end while it owns an object of it. The bit is set with the first object, and
-//     cleared only when none is left, both under mutex_. A forked child is a member before it exists.
+//   - The process is a member of an end while it owns an object of it. Its first object sets the bit, and the bit is
+//     cleared only when no object is left, both under mutex_. A forked child is a member before it exists.
 //   - leave() sets `begun` before it clears a member's bit, so that a reconcile finishes the removal after a crash.
 //     make_passive() sets `begun` only if the process had used the end.
 //   - The process's `passive` bit is set while it has a passive object of the end.
@@ -25,7 +25,7 @@ class Membership {
   Membership(const Control& control, Ends& ends, Watchers& watchers, Returns& returns) noexcept
       : control_(control), ends_(ends), watchers_(watchers), returns_(returns) {}
 
-  // Registers or unregisters one object of `end`.
+  // Counts one object of `end` more, or one fewer, in this process.
   Status join(End end);
   void leave(End end) noexcept;
   // Closes an object by `close`, which returns true if it did; the caller then calls leave_now(). No fork happens

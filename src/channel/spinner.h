@@ -14,9 +14,10 @@ namespace shmtree::channel {
 
 namespace policy = platform::wait_policy;
 
-// Adaptive spinning. Spins for at most kSpinNs, the cost of a wake-up, as long as more than half of recent spins
-// succeed. After that, only every 32nd wait spins, then every 64th, and so on up to kMostSkips, until one succeeds. The
-// spin time itself never adapts: a single late message would shorten all later spins.
+// Spins before a sleep, for at most kSpinNs, which is what a wake-up costs. A balance of successful and failed spins
+// decides if that pays. While it is positive, every wait spins. Otherwise one wait in 32 tries again, and each failed
+// try doubles that interval, up to kMostSkips; a successful try resets it. The duration of a spin is fixed, since one
+// late message must not cut all later spins short.
 //
 // A spin does not yield its core. If it yielded, a busy process of another program would keep the core for a whole time
 // slice of milliseconds, and a wait of microseconds would take as long. If both sides share one core, spins fail and

@@ -3,7 +3,7 @@
 // read them. A tap that wants times has notes without frames, pins no blocks, and also gets the times of receipts.
 //
 // Order of stores, under the senders' lock:
-//   put   the note's ticket, put_ns, bytes, inline frame or block; the tap's holder bit; then `tail`
+//   put   the note's ticket, put_ns, bytes, frame_bytes, inline frame or block; the tap's holder bit; then `tail`
 //   read  the tap reads only notes of tickets below `tail`; it clears its bit, then the note's block, then stores
 //         `read`
 //   get   under the receivers' lock, if `timed` is set: got_pid, got_thread, got_ns, then `head`. A tap that wants
@@ -12,8 +12,8 @@
 //         bits of notes at or past `tail`. Death of the tap: recovery clears all bits of the dead and stores tap := 0
 //
 // Invariants:
-//   - No call waits for a tap. If the last notes are unread, or blocks of `most_bytes` are pinned for the tap, a put
-//     leaves no note. The tap detects that by the ticket.
+//   - No call waits for a tap. If all notes are unread, or blocks of `most_bytes` are pinned for the tap, a put leaves
+//     no note. The tap detects that by the ticket.
 //   - If a note names a block, the tap's bit is set in it, or a put that is not in the channel yet is about to set it.
 //   - `tap` names a block as long as the tap lives, and `timed` is set while that tap wants times. Both are set and
 //     cleared under both locks, before the block is freed.
