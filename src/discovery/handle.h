@@ -21,7 +21,7 @@ struct Handle {
   std::int32_t fd = -1;
   std::uint64_t block = 0;     // Packed BlockRef of a channel or an array; 0 for an arena.
   std::uint64_t transfer = 0;  // Number of the transfer (memory/transfers.h), 0 for none.
-  std::string name{};          // Name of the arena, if it has one: a process that attaches adds itself there.
+  std::string name{};  // Path of the name (Name::path()), or empty. A process that attaches adds itself to that file.
 };
 
 // Returns a handle of `arena` that leads to this process.
