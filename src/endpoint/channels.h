@@ -1,4 +1,4 @@
-// Channels as programs make them, and find them by name.
+// Makes channels, and opens them by name.
 //
 // Thread safety: every function may be called from any thread.
 #pragma once
@@ -18,13 +18,14 @@ struct KnownChannel {
   std::shared_ptr<Name> name;
 };
 
-// What is known by `name`. kInvalid: something that is no `kind`; else as open_name().
+// Opens the channel named `name`. kInvalid: the name belongs to something other than `kind`. Other errors are those of
+// open_name().
 Result<KnownChannel> open_channel(const std::string& name, discovery::NamedKind kind,
                                   std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0));
 
-// A new channel in `arena`, or in one of its own where that is null, that is known by `name`. With `exist_ok` the one
-// that is known by it already, in which this process then takes part: kInvalid when that has other options, or lies in
-// another arena. Without, kExists.
+// Makes a channel named `name` in `arena`, or in an arena of its own if that is null. With `exist_ok`, opens an
+// existing channel of that name instead. Returns kInvalid if that channel has other options, or is in another arena.
+// Without `exist_ok`, returns kExists.
 Result<KnownChannel> make_channel(const std::string& name, discovery::NamedKind kind,
                                   std::shared_ptr<memory::Arena> arena, const channel::ChannelOptions& options,
                                   bool exist_ok);

@@ -47,7 +47,7 @@ CopyPolicy copy_policy_of_published(CopyPolicy asked, const Thing& thing, bool i
   return is_hoarded ? CopyPolicy::kAll : CopyPolicy::kAuto;
 }
 
-// Returns true if the whole message is copied. `refers`: part of it lies in other blocks.
+// Returns true if the whole message is copied. `refers`: part of it is in other blocks.
 constexpr bool is_copied(CopyPolicy policy, std::uint64_t bytes, bool refers) noexcept {
   return policy == CopyPolicy::kAll || (policy == CopyPolicy::kAuto && !refers && bytes <= kCopiedMessageBytes);
 }

@@ -18,7 +18,7 @@ using platform::WaitHooks;
 
 namespace {
 
-// A frame of so many bytes, which `write` writes.
+// Makes a frame of `bytes` bytes in memory of its own, and fills it with write().
 template <class Write>
 Status make_copy(RawFrame& frame, std::uint64_t bytes, WaitHooks* hooks, Write write) {
   auto memory = frame_memory(bytes);
@@ -43,8 +43,8 @@ Status make_alone(RawFrame& frame, const CheckedFrame& checked, format::Blocks b
 
 using Referred = std::vector<memory::BlockRef>;
 
-// Checks a message, which is in `block` if it is in one. It is copied where it does not stand alone; else
-// keep(its bytes, what it refers to, the bytes of that) decides where it stays.
+// Checks a message, which is in `block` unless that is null. Copies a message that does not stand alone. For any other
+// message, keep(bytes, referred, blocks) decides where it stays.
 template <class Keep>
 Status fill(RawFrame& frame, Arena& arena, std::span<const std::byte> message, memory::BlockRef block, WaitHooks* hooks,
             Keep keep) {
@@ -59,7 +59,7 @@ Status fill(RawFrame& frame, Arena& arena, std::span<const std::byte> message, m
   return keep(message.first(static_cast<std::size_t>(frame.contents.bytes)), referred, blocks);
 }
 
-// What `fill` makes of a message; its errors say which.
+// Returns the frame that `fill` makes. Errors have the ticket of the message.
 template <class Fill>
 Result<RawFrame> filled(std::uint64_t ticket, Fill fill) {
   RawFrame frame;

@@ -1,9 +1,9 @@
-// Messages that are not decoded: taken as frames that stand alone, and put as they are.
+// Messages without decoding: receives them as frames that stand alone, and puts frames as they are.
 //
-// A frame that is put goes through the checks that an arriving message goes through, so that who has the wrong bytes is
-// told, and not who receives them. Receivers check all the same.
+// A put applies the same checks as receiving does. So the process that has wrong bytes gets the error, and not the
+// receiver. Receivers check all the same.
 //
-// Thread safety: none; channels are anybody's.
+// Thread safety: none for a frame; any thread may use the channel.
 #pragma once
 
 #include <cstddef>
@@ -17,14 +17,14 @@
 
 namespace shmtree::endpoint {
 
-// Memory for a frame, aligned as its buffers are. Of std::free.
+// Memory for a frame, aligned like its buffers. Allocated by posix_memalign().
 struct FreeBytes {
   void operator()(std::byte* bytes) const noexcept { std::free(bytes); }
 };
 using FrameMemory = std::unique_ptr<std::byte, FreeBytes>;
 Result<FrameMemory> frame_memory(std::uint64_t bytes);
 
-// A whole frame, and what keeps it: memory of its own, or a hold on the block of its message.
+// A whole frame. Owns its bytes (`copy`), or keeps the block of its message alive (`block`).
 struct RawFrame {
   std::span<const std::byte> bytes{};
   FrameMemory copy{};
@@ -32,25 +32,26 @@ struct RawFrame {
   format::FrameContents contents{};
 };
 
-// The frame of a message received, with its arrays in other blocks copied into it. It lies in the message's block if
-// that is large, and nobody else may write there; then it holds it. kCorrupt and kIncompatible with the ticket,
-// kOutOfSharedMemory. The hooks are told of long copies.
+// Returns the frame of a received message. Arrays in other blocks are copied into it. A large frame stays in the
+// message's block, and keeps it alive, if no other process may write there. Calls the hooks around long copies. Errors:
+// kCorrupt and kIncompatible with the ticket, and kOutOfSharedMemory.
 Result<RawFrame> raw_frame(memory::Arena& arena, channel::Incoming& message, platform::WaitHooks* hooks);
 
-// The frame of a message that a tap sees: in the message's memory, until Tap::release(), unless it has arrays in other
-// blocks, which are copied into it. kCorrupt, kIncompatible, kOutOfSharedMemory.
+// Returns the frame of a message that a tap sees. It stays in the message's memory, and is valid until Tap::release().
+// If the message has arrays in other blocks, it is a copy. kCorrupt, kIncompatible, kOutOfSharedMemory.
 Result<RawFrame> seen_frame(memory::Arena& arena, const channel::Tap::Seen& seen);
 
-// Where frames are put.
+// Restrictions of the channel to which a frame goes.
 struct Terms {
   bool allow_pickle = false;
-  bool portable = false;  // nothing may go there that means something on one machine only
+  bool portable = false;  // Nothing may go there that has a meaning on one machine only.
 };
-// Whether a frame may go there. `known_portable`: nothing in its pickles means something on this machine only.
-// kInvalid: it has arrays in other blocks, or a handle in it, or is not portable and is to be; kPickleRefused.
+// Checks if a frame may go there. `known_portable`: nothing in its pickles is specific to this machine.
+//   kInvalid        it has arrays in other blocks, or a handle, or it is not portable and has to be
+//   kPickleRefused  it has a pickle, and pickles are not allowed
 Status check_may_go(const format::FrameContents& contents, const Terms& terms, bool known_portable);
 
-// Whether nothing in it means something on this machine only.
+// Returns true if nothing in the frame is specific to this machine.
 constexpr bool is_portable(const format::FrameContents& contents, bool known_portable) noexcept {
   return contents.stands_alone && !contents.has_handle() && (known_portable || !contents.has_pickle);
 }

@@ -1,10 +1,10 @@
-// Which bytes of a block, made to be put, messages have of it without a copy.
+// Tracks which bytes of a block messages take without a copy.
 //
-// What holds: each byte is given once. A message that is on its way is promised the bytes that it refers to. When it
-// was put they are given; when it was not they are free again. Meanwhile other messages copy them. What is only shown,
-// since nobody can write it any more, may be shown any number of times.
+// Invariants: each byte is given away at most once. While a message is being put, it has a promise for the bytes that
+// it refers to. settle() gives these bytes away, and withdraw() makes them available again. In between, other messages
+// copy the bytes. Bytes that no process can write any more are only shown, any number of times.
 //
-// Thread safety: none; whoever has the block guards it.
+// Thread safety: none. The owner of the block guards it.
 #pragma once
 
 #include <algorithm>
@@ -20,24 +20,25 @@ struct ByteRange {
   bool overlaps(const ByteRange& other) const noexcept { return begin < other.end && other.begin < end; }
 };
 
-// What a message takes without a copy.
+// Selects what a message may take without a copy.
 enum class Lending {
-  kGifts,  // whole arrays that were made as gifts: a queue's put()
-  kOwn,    // whole arrays that were made to be put, and what nobody can write any more: a sender's
-  kMove,   // whatever lies in the arena: what its owner moves
+  kGifts,  // Whole arrays that were allocated as gifts: for a queue's put().
+  // Whole arrays that were allocated to be put, and arrays that no process can write any more: for a sender's put().
+  kOwn,
+  kMove,  // Anything in the arena: for what its owner moves.
 };
 
 // An array, or a part of one, in a block of the message's arena.
 struct Lendable {
-  bool received = false;  // with a message; else it was made here
-  bool gift = false;      // made to be put
-  bool whole = false;     // all of what was made
-  bool writable = false;  // here, by whoever has it: it would be given away, and is only shown otherwise
-  bool frozen = false;    // nobody here can write it, by whatever other view
-  bool shown = false;     // its owner said that it goes to any number of readers as it is
+  bool received = false;  // It was received with a message. False: it was allocated here.
+  bool gift = false;      // It was allocated to be put.
+  bool whole = false;     // It is all of the allocated array.
+  bool writable = false;  // Its owner can write it, so sending it gives it away. False: it is only shown.
+  bool frozen = false;    // No view in this process can write it.
+  bool shown = false;     // Its owner allows any number of readers to get it as it is.
 };
 
-// Whether it goes without a copy, as far as its owner is concerned: Claims say whether it still can.
+// Returns true if the owner lets it go without a copy. Claims decide if that is still possible.
 constexpr bool is_lent(Lending lending, const Lendable& what) noexcept {
   if (what.shown) return true;
   if (lending == Lending::kGifts && !(what.gift && what.whole && what.writable)) return false;
@@ -47,9 +48,9 @@ constexpr bool is_lent(Lending lending, const Lendable& what) noexcept {
 
 class Claims {
  public:
-  // Not in a forked child, which has the memory as well: what it would give, its parent gives.
+  // False in a forked child, which inherits the memory: only the parent may give it away.
   bool are_ours() const noexcept { return process_ == platform::process_id(); }
-  // Whether `message` may have these bytes, `to_give` them away or to show them.
+  // Returns true if `message` may give these bytes away (`to_give`), or show them.
   bool are_free(ByteRange range, const void* message, bool to_give) const noexcept {
     const auto taken = [&](const ByteRange& given) { return range.overlaps(given); };
     const auto promised = [&](const Promise& other) {
@@ -58,26 +59,26 @@ class Claims {
     return std::none_of(given_.begin(), given_.end(), taken) &&
            std::none_of(promised_.begin(), promised_.end(), promised);
   }
-  // Whether any of it was given, or is going to be by another message.
+  // Returns true if some of the bytes were given away, or are promised to another message that gives them away.
   bool are_given(const void* message) const noexcept {
     return !given_.empty() || std::any_of(promised_.begin(), promised_.end(), [message](const Promise& other) {
       return other.message != message && other.to_give;
     });
   }
-  // Until settle() or withdraw(). Nothing is promised when there is no memory for it.
+  // Promises the bytes to `message` until settle() or withdraw(). Throws std::bad_alloc, without a promise.
   void promise(ByteRange range, const void* message, bool to_give) {
-    make_room(given_, given_.size() + promised_.size() + 1);  // settle() may not fail
+    make_room(given_, given_.size() + promised_.size() + 1);  // So settle() cannot fail.
     make_room(promised_, promised_.size() + 1);
     promised_.push_back(Promise{range, message, to_give});
   }
-  // The message was put.
+  // Call this after the message was put.
   void settle(const void* message) noexcept {
     for (const Promise& each : promised_) {
       if (each.message == message && each.to_give) given_.push_back(each.range);
     }
     withdraw(message);
   }
-  // It was not.
+  // Call this if the message was not put.
   void withdraw(const void* message) noexcept {
     std::erase_if(promised_, [message](const Promise& each) { return each.message == message; });
   }

@@ -24,12 +24,12 @@ bool is_same(const Name& name, const std::string& path, const Arena& arena) {
   return name.path() == path && std::memcmp(name.thing().arena->uuid(), arena.uuid(), 16) == 0;
 }
 
-// An entry's object is there while the mutex is held, since the last reference to it ends with forget().
+// The object of an entry exists while the mutex is held, since the deleter of its last reference calls forget().
 class Names {
  public:
   static Names& of_process() noexcept { return platform::never_destroyed<Names>(); }
 
-  // `name`, or what the process had of it already.
+  // Returns the object that this process already has for that name and arena; otherwise registers `name`.
   std::shared_ptr<Name> remember(std::unique_ptr<Name> name) {
     if (auto known = find(name->path(), *name->thing().arena)) return known;
     std::shared_ptr<Name> shared(name.release(), [](Name* last) {
@@ -48,15 +48,16 @@ class Names {
     }
     return nullptr;
   }
-  // The object by which the process keeps that name in transit; `made` if it has none yet.
+  // Returns the object that keeps the name alive in transit. Registers `made` if there is none yet.
   std::shared_ptr<NameInTransit> in_transit(const Name& name, std::shared_ptr<NameInTransit> made) {
     const std::lock_guard guard(mutex_);
     const auto known = std::ranges::find_if(in_transit_, [&](const auto& each) { return each->is_of(name); });
     if (known != in_transit_.end()) return *known;
     return in_transit_.emplace_back(std::move(made));
   }
-  // Forgets those but `one` that keep nothing any more; unless a thread may just be adding a transfer. Reads their
-  // files: each time if there are few, else each time that their number has doubled.
+  // Drops those that keep no transfer any more, except `one`, and except any to which a thread may be adding a
+  // transfer. This reads their files. It checks each time if there are few, otherwise each time that their number has
+  // doubled.
   void sweep_in_transit(const NameInTransit* one = nullptr) noexcept {
     try {
       auto looked_at = in_transit_to_check();
@@ -69,7 +70,7 @@ class Names {
       }
       const std::lock_guard guard(mutex_);
       in_transit_pace_.note_swept(in_transit_.size());
-    } catch (const std::bad_alloc&) {  // they are looked at again
+    } catch (const std::bad_alloc&) {  // The next sweep checks them again.
     }
   }
   std::vector<std::shared_ptr<NameInTransit>> all_in_transit() {
@@ -80,7 +81,7 @@ class Names {
     const std::lock_guard guard(mutex_);
     return in_transit_pace_.is_due(in_transit_.size()) ? in_transit_ : std::vector<std::shared_ptr<NameInTransit>>{};
   }
-  // Let go of outside the mutex.
+  // The caller releases them outside the mutex.
   std::vector<std::shared_ptr<Name>> living() {
     std::vector<std::shared_ptr<Name>> found;
     const std::lock_guard guard(mutex_);
@@ -101,7 +102,7 @@ class Names {
     const std::lock_guard guard(mutex_);
     std::erase_if(names_, [name](const Entry& each) { return each.raw == name; });
   }
-  // Every ForkSafeMutex is held. A name that another thread is letting go of is nothing that a child will have.
+  // Called while every ForkSafeMutex is locked. A child does not inherit a name that another thread is releasing.
   template <class Visit>
   static void for_each_unlocked(Visit visit) noexcept {
     for (const Entry& each : of_process().names_) visit(*each.raw, each.name.expired());
@@ -129,12 +130,13 @@ class Names {
   void join_again() noexcept {
     {
       const std::lock_guard guard(mutex_);
-      std::erase_if(names_, [](const Entry& each) { return each.name.expired(); });  // whose thread is not here
+      // The thread that was releasing them does not exist in this process.
+      std::erase_if(names_, [](const Entry& each) { return each.name.expired(); });
       in_transit_.clear();
     }
     try {
       for (const auto& name : living()) name->join_again().ok();
-    } catch (const std::bad_alloc&) {  // what opens the names has to look for us
+    } catch (const std::bad_alloc&) {  // A process that opens the names has to search for this one.
     }
   }
 
@@ -184,7 +186,7 @@ void leave_names() noexcept {
   try {
     for (const auto& name : Names::of_process().living()) name->leave();
     for (const auto& each : Names::of_process().all_in_transit()) each->take_back_all();
-  } catch (const std::bad_alloc&) {  // others take them for names of the dead
+  } catch (const std::bad_alloc&) {  // Other processes treat them as names of a dead process.
   }
 }
 

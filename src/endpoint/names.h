@@ -1,5 +1,5 @@
-// The names that this process takes part in: one part in each, however many of its objects keep it, and one for each
-// forked child, which has them all.
+// The names to which this process is attached. It attaches once to each name; all its objects share that Name. A forked
+// child attaches to all names of its parent.
 //
 // Thread safety: every function may be called from any thread.
 #pragma once
@@ -17,13 +17,13 @@ namespace shmtree::endpoint {
 
 using discovery::Name;
 
-// As Name::create() and Name::open(). Whoever lets go of the last of them ends the process's part.
+// See Name::create() and Name::open(). Releasing the last reference detaches this process from the name.
 Result<std::shared_ptr<Name>> create_name(const std::string& name, const discovery::NamedThing& thing);
 Result<std::shared_ptr<Name>> open_name(const std::string& name,
                                         std::optional<std::chrono::nanoseconds> timeout = std::chrono::nanoseconds(0),
                                         platform::WaitHooks* hooks = nullptr);
-// open(), where `exist_ok` says so and there is something of that name, or else make(), which makes the name. Of
-// processes that do this at once one makes it, and the others open what it made.
+// Returns open() if `exist_ok` is set and the name exists; otherwise make(), which makes the name. If several processes
+// call this at once, one makes the object and the others open it.
 template <class Open, class Make>
 auto open_or_make(bool exist_ok, Open open, Make make) -> decltype(make()) {
   // The last process that has the name may exit between the two calls.
@@ -37,14 +37,15 @@ auto open_or_make(bool exist_ok, Open open, Make make) -> decltype(make()) {
     if (made || !exist_ok || made.code() != Code::kExists || turn == kMaxTurns) return made;
   }
 }
-// Takes part in the name that came with the handle of something in `arena`, by its path. Null for an empty path, and
-// when the name is no longer the arena's: the arena does without. `part`: what the parent of this process took for it.
+// Attaches to the name at `path`, which came with a handle of something in `arena`. Returns null for an empty path, and
+// if the name does not belong to the arena any more; the arena then stays without a name. `part`: the part of
+// the name's file that the parent of this process took for it.
 std::shared_ptr<Name> join_name(const std::string& path, const std::shared_ptr<memory::Arena>& arena,
                                 platform::UniqueFd part = {});
-// Keeps the name for a transfer to another process (discovery::NameInTransit). Null if that cannot be noted: the
-// transfer goes on without the name.
+// Keeps the name alive for a transfer to another process (discovery::NameInTransit). Returns null if that cannot be
+// recorded; the transfer then continues without the name.
 std::shared_ptr<discovery::NameInTransit> keep_name_for(const Name& name, std::uint64_t transfer) noexcept;
-// The process is about to exit.
+// Call this when the process is about to exit.
 void leave_names() noexcept;
 
 }  // namespace shmtree::endpoint

@@ -32,7 +32,7 @@ Status Port::attach(std::shared_ptr<Channel> channel, std::initializer_list<End>
     while (end != ends.begin()) channel->membership().leave(*--end);
     return joined;
   }
-  const std::lock_guard guard(mutex_);  // against the end of a call that was before it
+  const std::lock_guard guard(mutex_);  // Excludes the end of a call that began before this one.
   known_ = channel;
   channel_ = std::move(channel);
   name_ = std::move(name);
@@ -71,7 +71,7 @@ void Port::close(End end) noexcept {
   channel_->watchers().wake_all();
 }
 
-// Run by the last call that used an end which another thread closed, or by the last call that used the port.
+// Called by the last call that used an end which another thread has closed, or by the last call that used the port.
 void Port::finish_closing() noexcept {
   {
     const platform::InUse use(this);
@@ -80,7 +80,7 @@ void Port::finish_closing() noexcept {
   let_go();
 }
 
-// Within a use of this port. The thread that makes it kClosed is the one that leaves.
+// Called within a use of this port. The thread that sets kClosed leaves the channel.
 void Port::leave_if_unused(End end) noexcept {
   Stand before = stand(end);
   if (before != Stand::kClosing || platform::is_in_use(&stands_[end])) return;
@@ -109,7 +109,7 @@ Status Port::attach_again(End end) {
   Stand before = Stand::kPassive;
   if (!stands_[end].compare_exchange_strong(before, Stand::kAttached)) {
     channel_->membership().leave(end);
-    if (before == Stand::kAttached) return success();  // another thread was faster
+    if (before == Stand::kAttached) return success();  // Another thread was faster.
     return Error{Code::kClosed, "this end of the channel was closed in this process"};
   }
   channel_->membership().end_passive(end);
@@ -122,7 +122,7 @@ Status Port::attach_again(End end) {
   return success();
 }
 
-// Where there is no memory for its path it keeps the name.
+// Keeps the name if there is no memory for its path.
 void Port::leave_name() noexcept {
   try {
     const auto left = name();

@@ -1,18 +1,16 @@
-// What a Sender, a Receiver and a Queue are in every language: an object of the program's that has an end of a channel,
-// or both.
+// The object behind a Sender, a Receiver or a Queue in every language. It has one end of a channel, or both.
 //
-// What holds:
-//   - It counts as one object of each end (Membership) from attach() until that end is closed here, except while the
-//     end is passive. A passive end was inherited over a fork and not given: the object keeps its channel, but is
-//     attached neither to the channel nor to its name until first use.
-//   - A closed end leaves the channel once no thread is in a Call that uses it: a message that such a call puts is in
-//     the channel before the end of the stream. The last of these calls leaves. close() does not wait for them: it may
-//     run in one, by code that a put runs.
-//   - It has its channel, and its part in the name, from attach() until its ends are closed and no thread is in a Call
-//     of it: whoever closes it during calls leaves that to the last of them. After that it knows the channel as long as
-//     this process has it by another object.
+// Invariants:
+//   - From attach() until an end is closed here, the port counts as one object of that end (Membership), except while
+//     the end is passive. A passive end was inherited over a fork and not given to the child. The port keeps its
+//     channel, but is attached neither to the channel nor to its name until the first use.
+//   - A closed end leaves the channel once no thread is in a Call that uses it; the last of these calls leaves. So a
+//     message that such a call puts is in the channel before the end of the stream. close() does not wait for these
+//     calls, because user code that a put runs may call it.
+//   - The port keeps its channel and its attachment to the name until its ends are closed and no thread is in a Call.
+//     The last Call releases them. After that, it knows the channel while this process has it through another object.
 //
-// Thread safety: any thread; attach() while no other uses it.
+// Thread safety: any thread, but attach() only while no other thread uses the port.
 #pragma once
 
 #include <atomic>
@@ -31,55 +29,55 @@ namespace shmtree::endpoint {
 
 class Port {
  public:
-  Port() noexcept = default;  // closed
+  Port() noexcept = default;  // Closed.
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  // Joins these ends, all or none; once. `kept` is let go of with the channel.
+  // Joins all of these ends, or none. Call it once. `kept` is released with the channel.
   Status attach(std::shared_ptr<channel::Channel> channel, std::initializer_list<channel::End> ends,
                 std::shared_ptr<Name> name = nullptr, std::shared_ptr<const void> kept = nullptr);
   bool was_attached() const noexcept { return attached_; }
 
-  // Leaves the end, or has the last Call that uses it do so, and wakes all who wait at the channel, its callers here
-  // among them.
+  // Closes the end: leaves the channel, or lets the last Call that uses the end do so. Wakes all waiters of the
+  // channel, including calls of this port.
   void close(channel::End end) noexcept;
   bool closed(channel::End end) const noexcept { return stand(end) >= Stand::kClosing; }
 
-  // Whether this process has it over a fork that came after attach().
+  // True if this process inherited the port over a fork after attach().
   bool is_inherited() const noexcept { return attached_in_ != fork_count(); }
-  // Of one that is inherited: an open end is passive from now on, unless this process has used it, or a
-  // thread is in a Call of it.
+  // For an inherited port: makes an open end passive, unless this process has used it or a thread is in a Call.
   void make_passive(channel::End end) noexcept;
-  // Of one that is inherited: this process was given it.
+  // For an inherited port: records that this process was given it.
   void note_given() noexcept;
-  // Whether the end is neither closed nor passive.
+  // True if the end is neither closed nor passive.
   bool is_attached(channel::End end) const noexcept { return stand(end) == Stand::kAttached; }
-  // Of one that is used: kClosed when it was passive and the stream has ended meanwhile. Within a Call.
+  // Call this within a Call before using an end. kClosed: the end was passive, and the stream has ended meanwhile.
   Status attach_again(channel::End end);
   // True if every end of this object is closed.
   bool closed() const noexcept { return ended_.load(std::memory_order_acquire); }
 
-  // In a Call, while an end is open.
+  // Use this within a Call, while an end is open.
   channel::Channel& channel() const noexcept { return *channel_; }
-  // The channel also of one that is closed, while this process has it; else null.
+  // Returns the channel, also if the port is closed, while this process has it; otherwise null.
   std::shared_ptr<channel::Channel> known_channel() const noexcept { return known_.lock(); }
-  // The same in a Call, which keeps it while an end is open. So no reference is taken then, which the forked children
-  // of a process that waits in it would never give back.
+  // Does the same within a Call, which keeps the channel while an end is open. It takes no reference then: a child that
+  // is forked while this process waits would never release it.
   std::shared_ptr<channel::Channel> any_channel() const noexcept {
     if (closed()) return known_channel();
     return {std::shared_ptr<channel::Channel>(), channel_.get()};
   }
 
-  // This process's part in the channel's name; null for none.
+  // Returns this process's attachment to the channel's name, or null.
   std::shared_ptr<Name> name() const noexcept;
   void set_name(std::shared_ptr<Name> name) noexcept;
 
  private:
   friend class Call;
-  enum class Stand : std::uint8_t { kAttached, kPassive, kClosing, kClosed };  // closing: it is yet to leave
+  // kClosing: has yet to leave the channel.
+  enum class Stand : std::uint8_t { kAttached, kPassive, kClosing, kClosed };
   Stand stand(channel::End end) const noexcept { return stands_[end].load(std::memory_order_acquire); }
-  // How many forks there are between this process and the one that loaded the library.
+  // Returns the number of forks between the process that loaded the library and this one.
   static std::uint32_t fork_count() noexcept;
   void leave_name() noexcept;
   void finish_closing() noexcept;
@@ -89,22 +87,22 @@ class Port {
 
   std::shared_ptr<const void> kept_;
   std::shared_ptr<channel::Channel> channel_;
-  std::shared_ptr<Name> name_;  // under mutex_
+  std::shared_ptr<Name> name_;  // Under mutex_.
   std::weak_ptr<channel::Channel> known_;
   channel::PerEnd<std::atomic<Stand>> stands_{Stand::kClosed, Stand::kClosed};
   std::atomic<bool> ended_{true};
-  std::atomic<bool> may_have_to_finish_{false};  // set by the first close()
+  std::atomic<bool> may_have_to_finish_{false};  // Set by the first close().
   bool attached_ = false;
-  std::uint32_t attached_in_ = 0;  // fork_count() then
-  std::string left_name_{};        // under mutex_: the path of the name, while all that is open is passive
+  std::uint32_t attached_in_ = 0;  // fork_count() at attach().
+  std::string left_name_{};        // Under mutex_: path of the name while all open ends are passive.
   mutable platform::ForkSafeMutex mutex_;
 };
 
-// A call of a port. What is closed meanwhile is there to the end of it.
+// A call of a port. Whatever is closed during the call stays usable until its end.
 class Call {
  public:
   explicit Call(Port& port) noexcept : after_{port}, use_(&port) {}
-  // Also keeps the end from leaving the channel. For calls that end, or run nothing that may wait, once it is closed.
+  // Also keeps the end from leaving the channel. For calls that return soon after the end was closed.
   Call(Port& port, channel::End using_end) noexcept : after_{port}, use_(&port.stands_[using_end]) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -118,7 +116,7 @@ class Call {
     }
   };
   After after_;
-  platform::InUse use_;  // ends before that
+  platform::InUse use_;  // Ends before `after_`.
 };
 
 }  // namespace shmtree::endpoint

@@ -1,20 +1,21 @@
-// Receiving, as it is in every language. What a language adds is a codec, which makes objects of messages. It has
-//   Object                         what it makes, or why it could not: true or false
-//   decode(channel, message, &may_retry)   the object. If there is none, `may_retry` says that another attempt may
+// Receiving, for every language. Each language supplies a codec that makes objects of messages. It has
+//   Object                         the result: an object (true), or an error (false)
+//   decode(channel, message, &may_retry)   makes the object. On failure, `may_retry` says that another attempt may
 //                                  succeed: the call was interrupted, or there was no memory. In the latter case, the
 //                                  codec calls message.set_not_built(), which limits the number of attempts
-//   failed(error)                  what a call returns that received nothing
-// and for receive_rest()
-//   wants_more()                   whether another object is wanted, and there is room for it
-//   add(object)
-//   defer(error), defer(object, may_retry)   why there are no more; what is not met again is for the next call
-// and for take_first() and take_rest(), of what is taken, these and
-//   add(object, delivery)          whether it was added; if not, the message goes back
+//   failed(error)                  makes the result of a call that received nothing
+// for receive_rest()
+//   wants_more()                   returns true if another object is wanted and there is space for it
+//   add(object)                    stores an object
+//   defer(error), defer(object, may_retry)   gets the reason why there are no more. It keeps the reason for the next
+//                                  call, unless that call would find it again
+// and for take_first() and take_rest(), in addition
+//   add(object, delivery)          stores both. If it returns false, the message returns to the channel
 //
-// Invariants: a message is lost only by its own fault, no call receives a message that its caller would not get, and no
-// message blocks the messages after it forever.
+// Invariants: only a damaged message is lost, no call receives a message that its caller would not get, and no message
+// blocks the messages after it forever.
 //
-// Thread safety: none for a codec; channels are anybody's.
+// Thread safety: none for a codec; any thread may use the channel.
 #pragma once
 
 #include <memory>
@@ -27,7 +28,7 @@ namespace shmtree::endpoint {
 
 using channel::Received;
 
-// Where a message is received. `spare` is there before, so that the message can be given back without any memory.
+// Memory for a received message. `spare` is allocated in advance, so that returning the message needs no memory.
 class Place {
  public:
   explicit Place(std::unique_ptr<Received>& spare) noexcept : spare_(spare) {}
@@ -42,7 +43,7 @@ class Place {
   channel::Incoming message_;
 };
 
-// The object of what was received in `place`. What may be decoded another time is in the channel again.
+// Decodes the message in `place`. Returns the message to the channel if another attempt may succeed.
 template <class Codec>
 typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& place, bool* may_retry) {
   auto object = codec.decode(channel, place.message(), may_retry);
@@ -51,7 +52,7 @@ typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& pl
   return object;
 }
 
-// The next object; waits for it.
+// Waits for the next message and returns its object.
 template <class Codec>
 typename Codec::Object receive(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare,
                                const platform::WaitContext& wait) {
@@ -62,7 +63,7 @@ typename Codec::Object receive(Codec& codec, channel::Channel& channel, std::uni
   return decode(codec, channel, place, &may_retry);
 }
 
-// After that, what else is there, for calls that return several. What was received before stays received.
+// Receives the messages available after the first, for calls that return several. An error loses none of them.
 template <class Codec>
 void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare) {
   try {
@@ -75,20 +76,20 @@ void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Recei
       if (!object) return codec.defer(std::move(object), may_retry);
       codec.add(std::move(object));
     }
-  } catch (const std::bad_alloc&) {  // the next call finds it, if it lasts
+  } catch (const std::bad_alloc&) {  // The next call gets the error if it persists.
   }
 }
 
-// Of a message that was damaged: handing it round would not mend it.
+// Removes a damaged message: no other receiver could decode it.
 inline void consume(channel::Delivery& delivery) noexcept {
   try {
     delivery.ack({platform::Deadline::after_ns(1'000'000'000), nullptr}).ok();
-  } catch (const std::bad_alloc&) {  // it goes back, and is consumed the next time
+  } catch (const std::bad_alloc&) {  // The message returns to the channel and is consumed next time.
   }
 }
 
-// The object of a message that was taken. The delivery keeps it only as its record then; without an object it goes back
-// with the delivery, or was consumed.
+// Returns the object of a taken message. On success, the delivery drops the message and keeps only its record.
+// Otherwise the message returns to the channel with the delivery, or has been consumed.
 template <class Codec>
 typename Codec::Object decode_taken(Codec& codec, channel::Channel& channel, channel::Delivery& delivery,
                                     bool* may_retry) {
@@ -107,7 +108,7 @@ typename Codec::Object decode_taken(Codec& codec, channel::Channel& channel, cha
   return decode_taken(codec, channel, delivery, &may_retry);
 }
 
-// Takes the next message; waits for it. False: the codec knows why.
+// Waits for the next message and takes it. Returns false if there is none; the codec has the error.
 template <class Codec>
 bool take_first(Codec& codec, channel::Channel& channel, const platform::WaitContext& wait) {
   auto delivery = channel.take(wait);
@@ -116,7 +117,7 @@ bool take_first(Codec& codec, channel::Channel& channel, const platform::WaitCon
   return object && codec.add(std::move(object), std::move(*delivery));
 }
 
-// After that, what else is there. What was taken before stays taken.
+// Takes the messages available after the first. An error loses none of them.
 template <class Codec>
 void take_rest(Codec& codec, channel::Channel& channel) {
   try {
@@ -129,7 +130,7 @@ void take_rest(Codec& codec, channel::Channel& channel) {
       // NOLINTNEXTLINE(bugprone-use-after-move): defer() does not use the object of a message that may be retried
       if (!codec.add(std::move(object), std::move(*delivery))) return codec.defer(std::move(object), true);
     }
-  } catch (const std::bad_alloc&) {  // the next call finds it, if it lasts
+  } catch (const std::bad_alloc&) {  // The next call gets the error if it persists.
   }
 }
 

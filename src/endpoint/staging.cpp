@@ -11,11 +11,12 @@ using platform::WaitContext;
 
 namespace {
 
-constexpr std::uint64_t kColdCopy = 1u << 20;  // fresh pages are mapped in one call from this size on: 2x over faults
+// From this size on, fresh pages are mapped in one call: twice as fast as page faults.
+constexpr std::uint64_t kColdCopy = 1u << 20;
 
 }  // namespace
 
-// A list of references takes the block's end, aligned; see HolderTable::refer.
+// The list of references is at the end of the block, aligned; see HolderTable::refer.
 std::uint64_t block_bytes(std::uint64_t frame_bytes, std::size_t referred) noexcept {
   return referred == 0 ? frame_bytes : memory::round_up(frame_bytes, 8) + referred * sizeof(memory::ListEntry);
 }

@@ -1,4 +1,4 @@
-// Writes a message to memory for a channel, a Latest or a Broadcast, and finds the blocks that a received frame refers
+// Writes a message to memory for a channel, a Latest or a Broadcast. Also finds the blocks that a received frame refers
 // to. endpoint/put.h lists the functions of a message.
 #pragma once
 

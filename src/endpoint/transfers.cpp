@@ -15,7 +15,7 @@ void note_arrival(std::uint64_t number, Name* name) noexcept {
   if (name == nullptr || number == 0) return;
   try {
     name->note_arrival(number).ok();
-  } catch (const std::bad_alloc&) {  // its giver keeps the name until it ends
+  } catch (const std::bad_alloc&) {  // The giver keeps the name alive until it exits.
   }
 }
 
@@ -36,7 +36,7 @@ void Transfers::Begun::take_back() const noexcept {
   if (name != nullptr) name->take_back(number);
 }
 
-// What can fail comes first; the number 0 is none.
+// The steps that can fail come first. 0 is not a valid number.
 template <class Make>
 Result<std::uint64_t> Transfers::note(Begun begun, const Name* name, Make make) {
   Transfers* const all = t_pickled;

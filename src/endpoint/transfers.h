@@ -1,6 +1,5 @@
-// What a message, or a handle, hands over: ends of channels and memory, with the names that they are known by. The
-// transfers end at once unless the message is put. A child that is forked meanwhile ends none of them: they are its
-// parent's.
+// The transfers of one message or handle: ends of channels and memory, with their names. They end at once unless the
+// message is put. They belong to the process that began them: a child that is forked meanwhile ends none of them.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +19,23 @@ class Transfers {
   ~Transfers() { take_back(); }
 
   bool empty() const noexcept { return begun_.empty(); }
-  // They go on: the message is put.
+  // Lets the transfers continue: the message is put.
   void keep() noexcept { begun_.clear(); }
-  // Ends them: the message is not put, or is encoded anew.
+  // Ends the transfers: the message is not put, or is encoded again.
   void take_back() noexcept {
     for (const Begun& each : begun_) each.take_back();
     begun_.clear();
   }
 
-  // Begins a transfer, as one of the message that this thread encodes, if it encodes one: of an end, or of a block of
-  // memory (packed; 0 for the arena as such) that this process holds. The name goes with it, until it arrives; null for
-  // none. Returns the number of the transfer.
+  // Begins a transfer of an end, or of a block of memory (packed; 0 for the arena itself) that this process holds. It
+  // belongs to the message that this thread encodes, if there is one. `name`, unless null, is kept alive until the
+  // transfer arrives. Returns the number of the transfer.
   static Result<std::uint64_t> begin(const std::shared_ptr<channel::Channel>& channel, channel::End end,
                                      const Name* name);
   static Result<std::uint64_t> begin(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
                                      const Name* name);
 
-  // While it exists the thread flattens an end, or pickles the whole, for the message of these.
+  // While this object exists, transfers that this thread begins belong to `transfers`.
   class Pickling {
    public:
     explicit Pickling(Transfers* transfers) noexcept;
@@ -51,21 +50,21 @@ class Transfers {
  private:
   struct Begun {
     std::shared_ptr<memory::Arena> arena{};
-    std::shared_ptr<channel::Channel> channel{};  // null for memory
+    std::shared_ptr<channel::Channel> channel{};  // Null for memory.
     channel::End end = channel::End::kSending;
     std::uint64_t number = 0;
     memory::Identity giver = memory::kNobody;
     std::shared_ptr<discovery::NameInTransit> name{};
     void take_back() const noexcept;
   };
-  // Begins it with `make`, and notes it.
+  // Begins the transfer with `make`, and records it.
   template <class Make>
   static Result<std::uint64_t> note(Begun begun, const Name* name, Make make);
 
   std::vector<Begun> begun_;
 };
 
-// Ends the transfer of a handle that was loaded: this process has what it led to, and the name, if it has one.
+// Ends the transfer of a loaded handle, after this process has attached to the object, and to its name if it has one.
 void end_transfer(channel::Channel& channel, std::uint64_t number, channel::End end, Name* name) noexcept;
 void end_transfer(memory::Arena& arena, std::uint64_t number, Name* name) noexcept;
 

@@ -1,7 +1,7 @@
-// What ends the waits of a call besides its deadline. Who closes an end, or asks to stop, wakes all that wait at the
-// channel; the woken look here.
+// Conditions that end the waits of a call before its deadline. A thread that closes an end, or requests a stop, wakes
+// all waiters of the channel. Each waiter then checks its condition.
 //
-// Thread safety: one of these may be used by the waits of several threads at once.
+// Thread safety: the waits of several threads may use the same object.
 #pragma once
 
 #include <stop_token>
@@ -12,7 +12,7 @@
 
 namespace shmtree::endpoint {
 
-// Nothing else does.
+// Base of the conditions. Does nothing around blocking calls.
 class UntilDone : public platform::WaitHooks {
  public:
   void before_block() noexcept override {}
@@ -20,7 +20,7 @@ class UntilDone : public platform::WaitHooks {
   bool interrupted() noexcept final { return ended(); }
 };
 
-// The closing of the end, by any thread.
+// The end was closed, by any thread.
 class UntilClosed : public UntilDone {
  public:
   UntilClosed(const Port& port, channel::End end) noexcept : port_(port), end_(end) {}
@@ -31,7 +31,7 @@ class UntilClosed : public UntilDone {
   channel::End end_;
 };
 
-// For acknowledgements, which are waited for as long as this process has some end of the channel.
+// For waits for acks, which last while this process has any end of the channel.
 class UntilLeft : public UntilDone {
  public:
   explicit UntilLeft(channel::Channel& channel) noexcept : channel_(channel) {}
@@ -41,21 +41,22 @@ class UntilLeft : public UntilDone {
   channel::Channel& channel_;
 };
 
-// For tasks, which others may deal with as long as they have the queue.
+// For waits for tasks, which last while any process has the queue and can complete them.
 class UntilAlone : public UntilLeft {
  public:
   using UntilLeft::UntilLeft;
   bool ended() const noexcept override { return UntilLeft::ended() && !channel_.ends().anyone_at_either(); }
 };
 
-// kInterrupted if a stop was requested before the call began.
+// Returns kInterrupted if a stop was requested before the call began.
 inline Status check_stop(const std::stop_token& stop) {
   if (!stop.stop_requested()) [[likely]]
     return success();
   return Error{.code = Code::kInterrupted, .message = "a stop was requested through the stop_token before the call"};
 }
 
-// A request to stop, too. `channel`, which must be there as long as this is, has the waits; null for those at an arena.
+// Adds a stop request to a condition. `channel` has the waiters, and must outlive this object. Null: the waiters are at
+// an arena, and the request does not wake them.
 template <class Until>
 class OrStopped final : public Until {
  public:
