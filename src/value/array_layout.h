@@ -1,4 +1,4 @@
-// How the elements of an array lie, whoever has it. Inline: every array that is sent is looked at.
+// Computes the memory layout of an array. Inline, because it runs for every array that is sent.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,11 @@
 
 namespace shmtree::value {
 
-// What an array needs besides what its owner says: how its elements lie, and between which addresses.
+// The layout of an array: the order of its elements, and the addresses between which they are.
 struct Layout {
   format::Order order = format::Order::kC;
-  std::int64_t low = 0;   // bytes from the first element to the lowest address
-  std::int64_t high = 0;  // and to the end of the highest element
+  std::int64_t low = 0;   // Offset in bytes of the lowest address from the first element.
+  std::int64_t high = 0;  // Offset in bytes of the end of the highest element.
   bool empty = false;
 };
 
@@ -34,7 +34,7 @@ inline bool follows(Numbers shape, Numbers strides, std::int64_t item, bool fort
   return true;
 }
 
-// False when the strides overflow 64 bits. `bytes` are those of all elements.
+// Fills in `layout`. Returns false if the strides overflow 64 bits. `bytes` is the size of all elements.
 inline bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_t bytes, Layout& layout) {
   if (follows(shape, strides, item, false)) {
     layout.high = bytes;
@@ -57,7 +57,7 @@ inline bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_
   return true;
 }
 
-// kInvalid for an array that cannot be; the message says which rule.
+// Returns the layout of an array. kInvalid: the array is impossible; the error has the rule that it breaks.
 [[gnu::always_inline]] inline Result<Layout> layout_of(const ArrayRef& array) {
   const std::size_t item = item_bytes(array.dtype);
   if (item == 0) return invalid("An array to send has no element type of C++.");
@@ -89,7 +89,7 @@ inline bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_
   return layout;
 }
 
-// Of one that was checked, with elements of `item` bytes and one stride per dimension.
+// Returns the layout of an array that was checked. `item`: bytes per element. `strides`: one per dimension.
 inline Layout checked_layout(Numbers shape, Numbers strides, std::int64_t item) {
   Layout layout;
   std::int64_t bytes = item;

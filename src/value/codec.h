@@ -1,6 +1,6 @@
-// Between what C++ programs hold (Value, Item) and frames.
+// Converts between the values of C++ programs (Value, Item) and frames.
 //
-// Thread safety: none for a builder; the Items that come out are values over a tree that never changes.
+// Thread safety: none for a builder. Decoded Items are values over an immutable tree.
 #pragma once
 
 #include <concepts>
@@ -17,63 +17,66 @@
 
 namespace shmtree::value {
 
-// The message that a forwarded array was received in.
+// Describes the received message that a forwarded array is in.
 struct Origin {
-  const void* home = nullptr;  // what decode() was told; null: nowhere that could be referred to
-  bool to_give = false;        // this process has no other Item of the message: all of it may be given away
-  bool to_show = false;        // no process can write into any of its arrays
+  const void* home = nullptr;  // The `home` argument of decode(). Null: the array cannot go by reference.
+  bool to_give = false;        // This process has no other Item of the message, so all of it may be given away.
+  bool to_show = false;        // No process can write to any of its arrays.
 };
 
-// Which nodes encode() refuses to forward.
+// Content that encode() refuses to forward.
 struct EncodeOptions {
-  bool allow_pickle = true;  // false: encode() refuses to forward pickles, and classes and functions but the factory of
-                             // a defaultdict
-  bool portable = false;     // true: encode() refuses to forward what has a meaning on this machine only
+  // False: refuses pickles, and classes and functions except the factory of a defaultdict.
+  bool allow_pickle = true;
+  bool portable = false;  // True: refuses content that has a meaning on this machine only.
 };
 
-// The memory that may go by reference: that of one array, or the block that a Cap'n Proto segment starts.
+// Memory that may go by reference: that of an array, or the block that begins with a Cap'n Proto segment.
 struct ArrayMemory {
   const std::byte* begin = nullptr;
   std::uint64_t bytes = 0;
-  const Origin* origin = nullptr;  // null: the array belongs to the program, and was not received
-  bool writable = false;           // of a received array
+  const Origin* origin = nullptr;  // Null: the array belongs to the program and was not received.
+  bool writable = false;           // Of a received array.
 };
 
-// The place of an array that goes by reference.
+// The position of an array that goes by reference.
 struct LentRange {
-  format::External range{};  // includes the array; may be larger
-  std::int64_t at = 0;       // offset of ArrayMemory::begin in `range`
+  format::External range{};  // Includes the array; may be larger.
+  std::int64_t at = 0;       // Offset of ArrayMemory::begin in `range`.
 };
 
-// Decides for the arrays of one message which of them go by reference, and has the options of the message.
+// Decides which arrays of one message go by reference, and has the options of the message.
 template <class T>
 concept Lender = requires(T& lender, const ArrayMemory& memory, const Origin& origin) {
-  // Returns nullopt for an array that is to be copied. encode() asks about each array that has elements, and about each
-  // Cap'n Proto segment that has a block of its own; about received arrays only if they may be given away or shown.
+  // Returns nullopt if the array must be copied. encode() calls this for each array that has elements, and for each
+  // Cap'n Proto segment with a block of its own. For received arrays it does so only if they may be given away or
+  // shown.
   { lender.lend(memory) } -> std::same_as<std::optional<LentRange>>;
-  // Returns true if another message gives `origin` away, or is going to.
+  // Returns true if another message has given `origin` away, or is going to.
   { lender.is_given(origin) } -> std::same_as<bool>;
   { lender.options() } -> std::same_as<EncodeOptions>;
 };
 
-// Makes `builder` hold exactly `value`, finished: its total_bytes() is known. `value` must live until the frame was
-// written. kPickleRefused: it forwards what needs pickle, and may not. kInvalid: it is nested too deep, or has text
-// that is not UTF-8, an impossible array or Cap'n Proto message, an Item that another message gives away, or something
-// that is not portable and has to be; the error says which. kMessageTooLarge, kOutOfSharedMemory: see
-// FrameBuilder::finish(). The definition is in encoder.h.
+// Makes `builder` hold exactly `value`. Afterwards total_bytes() is known. `value` must live until the frame has been
+// written. Defined in encoder.h.
+//   kPickleRefused     it forwards a pickle, class or function that the options refuse
+//   kInvalid           it is nested too deeply, or has text that is not UTF-8, an impossible array or Cap'n Proto
+//                      message, an Item that another message gives away, or content that is not portable and has to
+//                      be. The error has the reason
+//   kMessageTooLarge, kOutOfSharedMemory   see FrameBuilder::finish()
 template <Lender L>
 Status encode(const Value& value, format::FrameBuilder& builder, L& lender);
 
 // Does the same, and copies every array.
 Status encode(const Value& value, format::FrameBuilder& builder, EncodeOptions options = {});
 
-// A copy that is aligned as buffers are.
+// Returns a copy that is aligned like buffers.
 std::shared_ptr<const std::byte> aligned_copy(std::span<const std::byte> bytes);
 
-// The tree in `frame`. `owner` keeps the frame (and the blocks) in place as long as an Item lives; without an owner
-// they are copied first. `blocks[r]` are the bytes of the block that reference r stands for. `home` is given to who
-// forwards the Items (Origin); it lives as long as `owner`. `read_only`: so are all arrays, whatever they say. kCorrupt
-// and kIncompatible as FrameReader::open(), and for references that are not in `blocks`.
+// Decodes a frame. `owner` keeps the frame and the blocks in place while an Item exists; without an owner they are
+// copied first. `blocks[r]` are the bytes of the block with reference number r. `home` is the Origin::home of forwarded
+// Items, and lives as long as `owner`. `read_only`: makes all arrays read-only. kCorrupt and kIncompatible: see
+// FrameReader::open(). References that are not in `blocks` are kCorrupt, too.
 Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void> owner,
                     std::span<const std::span<const std::byte>> blocks = {}, const void* home = nullptr,
                     bool read_only = false);

@@ -1,4 +1,4 @@
-// What containers.h and fields.h have in common for all types.
+// Parts of containers.h and fields.h that do not depend on a type.
 #include <string>
 
 #include "shmtree/fields.h"

@@ -1,4 +1,4 @@
-// decode(): a frame to the tree that Items look into.
+// decode(): converts a frame to the tree of its Items.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -19,7 +19,7 @@ Error corrupt(const std::string& reason) {
   return Error{.code = Code::kCorrupt, .message = "The frame is corrupt: " + reason + "."};
 }
 
-// One pass over the columns, by the rules of format/grammar.h. Recursion is bounded by the reader's depth.
+// Reads the columns in one pass, by the rules of format/grammar.h. The reader's depth bounds the recursion.
 class Decoder {
  public:
   Decoder(Tree& tree, std::span<const std::span<const std::byte>> blocks)
@@ -37,7 +37,7 @@ class Decoder {
     return bare(kind, rule, index, key);
   }
 
-  // Once all nodes are there: what refers to one that was whole by then becomes a copy of it.
+  // Call this after all nodes were read. A reference to an object that was complete becomes a copy of its node.
   void resolve_references() {
     if (tree_.references == nullptr) return;
     for (const References::Alias& alias : tree_.references->aliases) {
@@ -146,7 +146,7 @@ class Decoder {
     if (!reader_.failed()) pending_.push_back(index);
   }
 
-  // Keys are names, and repeated ones share their place in `texts`.
+  // Keys are names. Equal keys share one entry of `texts`.
   std::uint32_t intern(const format::Name& name) {
     if (reader_.failed()) return kNone;
     if (name.index >= names_.size()) names_.resize(name.index + 1, kNone);
@@ -157,7 +157,7 @@ class Decoder {
     return names_[name.index];
   }
 
-  // A node's own values come before its children's, so each run is contiguous.
+  // A node's own values come before those of its children, so each run is contiguous.
   void add_int(std::uint32_t index, std::int64_t value) {
     Node& node = tree_.nodes[index];
     if (node.number_count++ == 0) node.number = static_cast<std::uint32_t>(tree_.ints.size());
@@ -238,7 +238,7 @@ class Decoder {
       data = block.data() + range.offset + info.offset;
     }
     tree_.nodes[index].array = static_cast<std::uint32_t>(tree_.arrays.size());
-    // Who received the message may write into it: whether the array may be written, it says itself.
+    // Receivers may write to a message. `read_only` says if the array may be written.
     tree_.arrays.push_back({.data = const_cast<std::byte*>(data),
                             .item_bytes = info.item_bytes,
                             .elements = info.elements,
@@ -255,7 +255,7 @@ class Decoder {
   format::FrameReader& reader_;
   std::span<const std::span<const std::byte>> blocks_;
 
-  // What is needed during the pass only: of a small message it stays on the stack.
+  // Memory for this pass only. For small messages it is on the stack.
   static constexpr std::size_t kFewNodes = 64;
   std::byte on_stack_[2 * kFewNodes * sizeof(std::uint32_t)];
   std::pmr::monotonic_buffer_resource memory_{on_stack_, sizeof(on_stack_)};
@@ -263,7 +263,7 @@ class Decoder {
   std::pmr::vector<std::uint32_t> names_{&memory_};
 };
 
-// Of blocks that nobody keeps for us.
+// Copies of blocks that have no owner.
 struct Copies {
   std::vector<std::shared_ptr<const std::byte>> owners{};
   std::vector<std::span<const std::byte>> blocks{};
@@ -293,7 +293,7 @@ Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void
                     std::span<const std::span<const std::byte>> blocks, const void* home, bool read_only) try {
   Result<format::FrameReader> reader = format::FrameReader::open(frame);
   if (!reader.ok()) return std::move(reader).error();
-  // Every index into the tree has 32 bits.
+  // All indices into the tree have 32 bits.
   if (reader->metadata_bytes() >= UINT32_MAX / 4) return corrupt("its tree is too large for one Item");
   const std::span<const std::byte> buffers = reader->buffers();
   const bool copied = owner == nullptr && !buffers.empty();

@@ -1,4 +1,4 @@
-// The errors of encode(), and the encode() that copies every array.
+// Errors of encode(), and the encode() that copies every array.
 #include <algorithm>
 #include <bit>
 #include <string>
@@ -10,7 +10,7 @@ namespace shmtree::value {
 
 namespace {
 
-// The beginning of `text`, as a string literal of C++ has it.
+// Returns the beginning of `text`, escaped like a C++ string literal.
 std::string escaped(std::string_view text) {
   constexpr std::size_t kMost = 40;
   constexpr char kDigits[] = "0123456789abcdef";
@@ -26,11 +26,11 @@ std::string escaped(std::string_view text) {
   return text.size() > kMost ? shown + "..." : shown;
 }
 
-// Looks for a text that is none, in a tree that is not too deep.
+// Finds text that is not UTF-8, in a tree that is not too deep.
 class TextCheck {
  public:
   explicit TextCheck(Error& error) : error_(error) {}
-  // False when the error is set.
+  // Returns false with the error set if there is any.
   bool check(const Value& value) {
     return std::visit([this](const auto& held) { return check(held); }, value.variant());
   }

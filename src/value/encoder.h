@@ -24,7 +24,7 @@ namespace shmtree::value {
 // Returns kInvalid for text that is not UTF-8, which receivers in Python could not read. `what` begins the error: "A
 // text to send".
 Error no_text(const char* what, std::string_view text);
-// False with the error set if a text in `value` is not UTF-8.
+// Returns false with the error set if a text in `value` is not UTF-8.
 bool check_texts(const Value& value, Error& error);
 // Returns kInvalid for segments that cannot be a Cap'n Proto message.
 Status check_segments(const CapnpRef& message);
@@ -35,14 +35,14 @@ class Encoder {
   Encoder(format::FrameBuilder& builder, L& lender, const MovedItems* moved = nullptr)
       : builder_(builder), lender_(lender), moved_(moved) {}
 
-  // False when the error is set.
+  // Returns false with the error set, or with `wants_moved`.
   bool add(const Value& value) {
     return std::visit([this](const auto& held) { return this->add(held); }, value.variant());
   }
 
   Error error;
-  bool has_bytes = false;    // the frame's texts may have bytes among them that are not UTF-8
-  bool wants_moved = false;  // not encoded: it has to know which Items were moved into the value
+  bool has_bytes = false;    // The texts of the frame may include bytes that are not UTF-8.
+  bool wants_moved = false;  // The value was not encoded, because encoding must know which Items were moved into it.
 
  private:
   bool add(std::monostate) { return builder_.add_none_node(), true; }
@@ -51,7 +51,7 @@ class Encoder {
   bool add(double value) { return builder_.add_float_node(value), true; }
   bool add(std::uint64_t value) {
     if (value <= INT64_MAX) return add(static_cast<std::int64_t>(value));
-    // Nine bytes: the highest says that it is not negative.
+    // Nine bytes: the sign bit is in the highest, which is 0.
     std::array<char, 9> bytes{};
     std::memcpy(bytes.data(), &value, sizeof(value));
     builder_.add_kind(Kind::kBigInt);

@@ -1,4 +1,4 @@
-// Which Items were moved into a value, and the errors of forwarding.
+// Finds the Items that were moved into a value, and makes the errors of forwarding.
 #include "value/forward.h"
 
 #include <algorithm>

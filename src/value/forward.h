@@ -1,4 +1,4 @@
-// What was received, on its way into another message.
+// Forwards received nodes as part of another message.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +23,12 @@ namespace shmtree::value {
 class MovedItems {
  public:
   explicit MovedItems(const Value& value) { find(value); }
-  // Returns how many of them belong to that message.
+  // Returns the number of these Items that belong to the message `tree`.
   long count_of(const Tree& tree) const noexcept;
 
  private:
   void find(const Value& value);
-  std::vector<const Item*> items_;  // sorted by message, each once
+  std::vector<const Item*> items_;  // Sorted by message, without duplicates.
 };
 
 // Returns true if the Item was moved and others of its message exist, which may have been moved into the same value.
@@ -41,12 +41,12 @@ Origin origin_of(const Forward& forward, const std::shared_ptr<const Tree>& tree
 constexpr bool needs_pickle(Kind kind) noexcept {
   return kind == Kind::kPickle || kind == Kind::kLongPickle || kind == Kind::kGlobal;
 }
-// True for a node that has a meaning on this machine only, or may have: a pickle may have come by a channel that is not
-// portable.
+// True for a node that is or may be specific to this machine. A pickle may be, since it may have arrived through a
+// channel that is not portable.
 bool is_local(const Tree& tree, const Node& node) noexcept;
 
-// The errors for a node that the options exclude, for an Item that another message gives away, and for a value of too
-// many levels.
+// Errors: the options refuse a node; it is not portable; another message gives the Item away; the value is nested too
+// deeply.
 Error refused(const std::shared_ptr<const Tree>& message, std::uint32_t index);
 Error not_portable(const std::shared_ptr<const Tree>& message, std::uint32_t index);
 Error given_away();
@@ -61,7 +61,7 @@ void lend(const ArrayMemory& memory, format::FrameBuilder& builder, L& lender, f
   source.external_offset = lent->at + (static_cast<const std::byte*>(source.data) - memory.begin);
 }
 
-// The decoder backwards: a tree to columns, by the same rules.
+// The inverse of the decoder: converts a tree to columns, by the same rules.
 template <Lender L>
 class Forwarder {
  public:
@@ -75,7 +75,7 @@ class Forwarder {
   }
 
  private:
-  // Where a node is in the frame that is built.
+  // Position of a node in the new frame.
   struct Forwarded {
     std::uint32_t position = kNone;
     bool is_open = true;
@@ -117,7 +117,7 @@ class Forwarder {
     return added;
   }
 
-  // Where a node's own values and children are taken from.
+  // Positions of the next values and children of a node.
   struct Place {
     std::uint32_t number, text, child;
   };
@@ -220,7 +220,7 @@ class Forwarder {
     const auto item = static_cast<std::int64_t>(array.item_bytes);
     std::int64_t strides[kMaxDims];
     for (std::size_t i = 0; i < array.ndim; ++i) {
-      strides[i] = shape[i] > 1 ? shape[array.ndim + i] : item;  // where there is one index, it may be anything
+      strides[i] = shape[i] > 1 ? shape[array.ndim + i] : item;  // Any stride is valid for a dimension of one element.
     }
     const Layout layout = checked_layout({shape, array.ndim}, {strides, array.ndim}, item);
     format::ArraySource source{.data = array.data,
@@ -251,13 +251,14 @@ class Forwarder {
   format::FrameBuilder& builder_;
   L& lender_;
   const EncodeOptions options_;
-  std::vector<Forwarded> forwarded_{};  // by node, where there are references
+  std::vector<Forwarded> forwarded_{};  // By node. Empty unless there are references.
 };
 
-// Adds the node of the item, and all below it, to the frame, whatever kind they are. Arrays that `lender` lends go by
-// reference. The item must live until the frame was written. kInvalid: deeper than kMaxDepth, not portable, or given
-// away by another message; kPickleRefused: a pickle, or a class or function that is no default factory. `moved` are the
-// Items that were moved into the same value; null when there are no others of its message.
+// Adds the node of the item, and all nodes below it, to the frame, whatever their kinds are. Arrays that `lender` lends
+// go by reference. The item must live until the frame has been written. `moved` are the Items that were moved into the
+// same value; null if none of them has the same message.
+//   kInvalid        deeper than kMaxDepth, not portable, or given away by another message
+//   kPickleRefused  a pickle, or a class or function that is not the factory of a defaultdict
 template <Lender L>
 Status add_forwarded(const Forward& forward, const MovedItems* moved, format::FrameBuilder& builder, L& lender) {
   const std::shared_ptr<const Tree>& tree = Tree::of(*forward.item);

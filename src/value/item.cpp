@@ -1,4 +1,4 @@
-// Item: looking into a received tree.
+// Implements Item: access to a received tree.
 #include "shmtree/item.h"
 
 #include "value/tree.h"
@@ -95,7 +95,7 @@ Item Item::operator[](std::string_view key) const {
   throw BadResult(on_the_way(not_there("key " + value::quoted(key), *this)));
 }
 
-// The text of a key node: empty for a key that is no str.
+// Returns the text of a key node; empty if the key is not a str.
 std::string_view Item::key_text(std::size_t position) const noexcept {
   const Node& node = node_of(tree_, node_);
   if (value::has_named_entries(node.kind)) {

@@ -1,4 +1,4 @@
-// Item: the arrays of a message.
+// Implements Item: the arrays of a message.
 #include <bit>
 #include <cstring>
 
@@ -67,7 +67,7 @@ Error Item::not_in_c_order() const {
       {.code = Code::kInvalid, .message = "the elements of the array are not one run in C order: use view()"});
 }
 
-// C order: rows of the last dimension, the others counted like an odometer.
+// Copies in C order. Copies the last dimension row by row, and counts the other indices like an odometer.
 void ArrayView::copy_to(void* out) const noexcept {
   if (elements == 0) return;
   if (c_order) {

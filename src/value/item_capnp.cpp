@@ -1,5 +1,5 @@
-// Item: messages of Cap'n Proto, as runs of bytes. Readers of them are made in shmtree/capnp.h, by the user's Cap'n
-// Proto.
+// Implements Item: Cap'n Proto messages as bytes. shmtree/capnp.h makes readers of them, with the program's own Cap'n
+// Proto library.
 #include <algorithm>
 #include <bit>
 #include <cstdio>
@@ -53,7 +53,7 @@ Result<CapnpRef> Item::capnp_segments() const {
       const value::Array& segment = tree_->arrays[node.array + i];
       message.segments.emplace_back(segment.data, static_cast<std::size_t>(segment.elements));
     }
-    // A small frame could otherwise ask for a large copy.
+    // Segments must not overlap: otherwise a small frame could request a large copy.
     std::vector<std::span<const std::byte>> sorted = message.segments;
     std::erase_if(sorted, [](const auto& segment) { return segment.empty(); });
     std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.data() < b.data(); });

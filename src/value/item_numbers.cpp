@@ -1,4 +1,4 @@
-// Item: the numbers that nodes stand for.
+// Implements Item: conversion of nodes to numbers.
 #include <bit>
 #include <cstring>
 
@@ -19,7 +19,7 @@ T load(const std::byte* from) {
   return value;
 }
 
-// A number of any native type, as wide as its sort.
+// A number of any native type, in the widest type of its sort.
 struct Number {
   enum class Sort : std::uint8_t { kNone, kBool, kInt, kUInt, kFloat, kComplex } sort = Sort::kNone;
   std::int64_t i = 0;
@@ -41,7 +41,7 @@ Number number_of(double real, double imaginary) {
   return {.sort = Number::Sort::kComplex, .f = real, .imaginary = imaginary};
 }
 
-// IEEE half precision; bfloat16 is the upper half of a float.
+// Converts IEEE half precision. (A bfloat16 is the upper half of a float.)
 double half(std::uint16_t bits) {
   const int exponent = bits >> 10 & 31;
   const double fraction = (bits & 1023) / 1024.0;
@@ -78,7 +78,7 @@ const std::byte* bytes_of(std::string_view text) {
   return reinterpret_cast<const std::byte*>(text.data());
 }
 
-// Little-endian two's complement, when it fits 64 bits with or without a sign.
+// Converts little-endian two's complement. Returns kNone unless it fits in 64 bits, signed or unsigned.
 Number big_number(std::string_view bytes) {
   if (bytes.empty()) return {};
   const bool negative = static_cast<std::int8_t>(bytes.back()) < 0;
@@ -91,7 +91,7 @@ Number big_number(std::string_view bytes) {
   return static_cast<std::int64_t>(value) < 0 ? number_of(static_cast<std::int64_t>(value)) : Number{};
 }
 
-// What as<...>() can convert: native numbers, NumPy scalars, arrays of one element without dimensions.
+// Returns the number that as<...>() converts: a native number, a NumPy scalar, or an array without dimensions.
 Number number_in(const value::Tree& tree, const Node& node) {
   switch (node.kind) {
     case Kind::kFalse:
@@ -123,7 +123,7 @@ Result<bool> Item::to_bool() const {
   return mismatch("bool");
 }
 
-// What is found where a number has more bits than any type.
+// The found value in the error for a number with more bits than any type.
 constexpr const char* kTooManyBits = "one of more than 64 bits";
 
 Result<std::int64_t> Item::to_int(std::size_t bytes) const {

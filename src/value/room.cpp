@@ -7,9 +7,9 @@ namespace shmtree::value {
 
 namespace {
 
-constexpr std::size_t kLeastBytes = 1024, kMostBytes = 32768;  // of those that are kept
+constexpr std::size_t kLeastBytes = 1024, kMostBytes = 32768;  // Sizes outside these bounds are not kept.
 
-// Sizes are rounded up, so that messages of about the same size have the same.
+// Rounded up, so that messages of similar size can use each other's memory.
 constexpr std::size_t rounded(std::size_t bytes) noexcept {
   return (bytes + 255) / 256 * 256;
 }
@@ -17,7 +17,7 @@ constexpr bool is_kept(std::size_t bytes) noexcept {
   return bytes > kLeastBytes && bytes <= kMostBytes;
 }
 
-// Trivially destructible, so that Items destroyed after their thread's pool was closed still find it.
+// Trivially destructible: Items that are destroyed after their thread's pool was closed can still access it.
 struct Pool {
   struct Idle {
     void* room;
@@ -62,7 +62,7 @@ void* take_room(std::size_t bytes) {
   return ::operator new(is_kept(bytes) ? rounded(bytes) : bytes);
 }
 
-// In the place of none, else of the one that has been there longest.
+// Keeps the memory as the newest entry. If no entry was empty, frees the oldest.
 void give_room(void* room, std::size_t bytes) noexcept {
   if (is_kept(bytes) && pool.opened) {
     Pool::Idle given{room, rounded(bytes)};

@@ -1,9 +1,10 @@
-// An allocation of a shared object that is longer than the object: room for what belongs to it.
+// Allocates a shared object together with extra memory behind it.
 //
-// The thread that lets go of one has it ready for the next of about the same size, since that is what most messages
-// need: beyond a kilobyte the heap joins and parts what is freed each time. A thread keeps few and none that are large.
+// A thread keeps the memory that it frees for its next object of about the same size, because most messages need that.
+// The heap is slower: it coalesces and splits freed memory above 1 KiB each time. A thread keeps only a few
+// allocations, and no large ones.
 //
-// Thread safety: any thread; what one made another may let go of.
+// Thread safety: any thread. A thread may free what another one has allocated.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ namespace shmtree::value {
 void* take_room(std::size_t bytes);
 void give_room(void* room, std::size_t bytes) noexcept;
 
-// For std::allocate_shared: `room` bytes at least follow the object.
+// For std::allocate_shared: allocates at least `room` bytes behind the object.
 template <class T>
 struct WithRoom {
   using value_type = T;

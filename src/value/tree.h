@@ -1,6 +1,6 @@
-// What the Items of one message share: its nodes in preorder, found by number.
+// Shared state of the Items of one message: its nodes in preorder, identified by number.
 //
-// Never changes once decode() has made it.
+// Immutable after decode().
 #pragma once
 
 #include <algorithm>
@@ -21,19 +21,20 @@ namespace shmtree::value {
 
 inline constexpr std::uint32_t kNone = UINT32_MAX;
 
-// Everything is a place in one of the tree's vectors: about forty bytes a node, whatever it holds.
+// All members are indices into the tree's vectors: about forty bytes per node of any kind.
 struct Node {
   Kind kind = Kind::kNone;
-  DType dtype = DType::kOther;  // of a NumPy scalar
-  std::uint16_t lead = 0;       // child nodes before the entries (the factory of a defaultdict)
-  std::uint32_t key = kNone;    // of `texts`: the name under which it stands in its parent
-  std::uint32_t text = 0;       // first of its `text_count` in `texts`: names, then strings
+  DType dtype = DType::kOther;  // Element type of a NumPy scalar.
+  std::uint16_t lead = 0;       // Number of child nodes before the entries (the factory of a defaultdict).
+  std::uint32_t key = kNone;    // Index into `texts` of its name in its parent.
+  std::uint32_t text = 0;       // Index of the first of its `text_count` texts in `texts`: names, then strings.
   std::uint32_t text_count = 0;
-  std::uint32_t number = 0;  // first of its `number_count` in `ints`, or in `floats` for kinds made of floats
+  // Index of the first of its `number_count` numbers in `ints`, or in `floats` for kinds made of floats.
+  std::uint32_t number = 0;
   std::uint32_t number_count = 0;
-  std::uint32_t child = 0;  // first of its `child_count` in `children`
+  std::uint32_t child = 0;  // Index of the first of its `child_count` children in `children`.
   std::uint32_t child_count = 0;
-  std::uint32_t array = kNone;  // of `arrays`
+  std::uint32_t array = kNone;  // Index into `arrays`.
 };
 
 struct Array {
@@ -41,7 +42,7 @@ struct Array {
   std::uint64_t item_bytes = 0;
   std::uint64_t elements = 0;
   std::string_view description{};
-  std::uint32_t dims = 0;  // shape, then strides, in `dims`
+  std::uint32_t dims = 0;  // Index into `dims` of its shape, followed by its strides.
   DType dtype = DType::kOther;
   std::uint8_t ndim = 0;
   bool read_only = false;
@@ -52,16 +53,16 @@ struct Array {
 struct References {
   struct Earlier {
     std::uint32_t node = kNone;
-    bool is_open = true;  // its children are being read
+    bool is_open = true;  // Its children are being read.
   };
   struct Alias {
     std::uint32_t node, target;
     bool is_in_target;
   };
   format::EarlierNodes<Earlier> earlier{};
-  std::vector<Alias> aliases{};  // by node
+  std::vector<Alias> aliases{};  // Sorted by node.
 
-  // The node itself when it refers to none.
+  // Returns the node to which `node` refers, or `node` itself if it is not a reference.
   std::uint32_t target_of(std::uint32_t node) const noexcept {
     const auto at = std::lower_bound(aliases.begin(), aliases.end(), node,
                                      [](const Alias& alias, std::uint32_t wanted) { return alias.node < wanted; });
@@ -70,7 +71,7 @@ struct References {
 };
 
 struct Tree {
-  // `from` has read no node yet. `room` bytes of the tree's own allocation lie behind it (value/room.h).
+  // `from` has not read any node. `room`: bytes behind the tree in the same allocation (value/room.h).
   Tree(format::FrameReader&& from, std::size_t room) : reader(std::move(from)), memory(this + 1, room) {
     nodes.reserve(reader.nodes());
     children.reserve(reader.nodes());
@@ -87,15 +88,15 @@ struct Tree {
   static const std::shared_ptr<const Tree>& of(const Item& item) noexcept { return item.tree_; }
   static std::uint32_t node_of(const Item& item) noexcept { return item.node_; }
 
-  // Short texts and names lie in its private copy of the metadata.
+  // Short texts and names are in its private copy of the metadata.
   format::FrameReader reader;
   // Keeps the frame, and the blocks that it refers to, in place.
   std::shared_ptr<const void> owner;
-  const void* home = nullptr;                // what decode() was told
-  std::unique_ptr<References> references{};  // null when there are none
+  const void* home = nullptr;                // The `home` argument of decode().
+  std::unique_ptr<References> references{};  // Null if there are none.
 
-  // The room, and more where the columns do not tell what is needed: a list of numbers becomes nodes too, and arrays
-  // may have many dimensions.
+  // The extra memory, and more if the sizes of the columns underestimate the need: the numbers of a list become nodes,
+  // too, and arrays may have many dimensions.
   std::pmr::monotonic_buffer_resource memory;
   std::pmr::vector<Node> nodes{&memory};
   std::pmr::vector<std::uint32_t> children{&memory};
@@ -105,35 +106,35 @@ struct Tree {
   std::pmr::vector<Array> arrays{&memory};
   std::pmr::vector<std::int64_t> dims{&memory};
 
-  static constexpr std::size_t kExpectedDims = 4;  // shape and strides of an array
-  // The room for all but copies of buffers.
+  static constexpr std::size_t kExpectedDims = 4;  // Shape and strides of an array.
+  // Returns the estimated bytes of everything except copies of buffers.
   static std::size_t expected_bytes(const format::FrameReader& from) noexcept {
     return from.nodes() * (sizeof(Node) + sizeof(std::uint32_t)) +
            from.left().lengths.left() * sizeof(std::string_view) +
            (from.left().ints.left() + from.left().floats.left() + from.left().arrays.left() * kExpectedDims) * 8 +
-           from.left().arrays.left() * sizeof(Array) + 64;  // and what aligning takes
+           from.left().arrays.left() * sizeof(Array) + 64;  // Plus alignment.
   }
 };
 
 inline const Node kNoNode{};
-// That of an Item; one of kind none for an Item of nothing.
+// Returns the node of an Item; one of kind none for an Item without a message.
 inline const Node& node_of(const std::shared_ptr<const Tree>& tree, std::uint32_t node) noexcept {
   return tree == nullptr ? kNoNode : tree->at(node);
 }
 
-// Of a long str, or long bytes.
+// Returns the content of a long str, or of long bytes.
 inline std::string_view text_of(const Array& array) noexcept {
   return {reinterpret_cast<const char*>(array.data), static_cast<std::size_t>(array.elements)};
 }
 
-// What a kind is called in errors, as users of Python and C++ know it: "None", "int", "string", "dict".
+// Returns the name of a kind in errors, as users of Python and C++ know it: "None", "int", "string", "dict".
 std::string_view word_of(Kind kind) noexcept;
-// The same with its article: "None", "an int".
+// Returns the name with its article: "None", "an int".
 std::string with_article(Kind kind);
-// The beginning of a key, in quotes; escaped what is no printable text.
+// Returns the beginning of a key, in quotes, with unprintable characters escaped.
 std::string quoted(std::string_view key);
 
-// Entries with a key and a value: two nodes each in `children`, unless the keys are names.
+// True for dicts with entries of two nodes in `children`: key and value. Otherwise the keys are names.
 constexpr bool has_key_nodes(Kind kind) noexcept {
   return format::has_trait(kind, format::kHasKeyNodes);
 }

@@ -1,4 +1,4 @@
-// Where an Item stands in its message, and what it is called, for errors.
+// Finds the path of an Item in its message, and its name, for errors.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +38,7 @@ bool is_surrogate(unsigned char first, unsigned char second) noexcept {
   return first == 0xed && second >= 0xa0;
 }
 
-// As C++ and Python write it: what a terminal would not show as it is goes byte by byte.
+// Escapes a character like C++ and Python do, byte by byte if a terminal would not show it.
 void append_escaped(std::string& text, std::string_view code_point, bool is_text) {
   const auto first = static_cast<unsigned char>(code_point[0]);
   const auto second = static_cast<unsigned char>(code_point.size() > 1 ? code_point[1] : 0);
@@ -80,7 +80,7 @@ std::string in_brackets(std::string_view text) {
   return std::string("[").append(text).append("]");
 }
 
-// `[3]`, `["key"]`: how the child at `place` among the children of `parent` is got.
+// Returns the expression for the child at `place` among the children of `parent`: `[3]`, `["key"]`.
 std::string step(const Tree& tree, const Node& parent, std::uint32_t place) {
   const auto text_step = [](std::string_view key) { return in_brackets(quoted(key)); };
   if (has_named_entries(parent.kind)) return text_step(tree.texts[tree.at(tree.children[parent.child + place]).key]);
@@ -99,7 +99,7 @@ std::string step(const Tree& tree, const Node& parent, std::uint32_t place) {
 }  // namespace
 }  // namespace value
 
-// Down from the root: nodes are in preorder, so that the way goes through the last child that does not come after.
+// Starts at the root. Nodes are in preorder, so the path goes through the last child that does not come after the node.
 std::string Item::way() const {
   std::string way;
   for (std::uint32_t at = 0; at != node_;) {
@@ -113,7 +113,7 @@ std::string Item::way() const {
   return way;
 }
 
-// An error has a way if it begins with that to here: what follows is the way from here, or what is wrong.
+// An error has a path if it begins with the path to this node, followed by more of a path or by the reason.
 Error Item::on_the_way(Error error) const {
   const std::string here = way();
   if (here.empty()) return error;
