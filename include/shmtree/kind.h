@@ -66,7 +66,7 @@ enum class Kind : std::uint8_t {
   kTime = 51,         ///< Microseconds of the day; flags 1 fold, 2 a tzinfo follows.
   kDateTime = 52,     ///< The values of date, then those of time.
   kTimeDelta = 53,    ///< Days, microseconds from 0 to 86,399,999,999.
-  kTimezoneUtc = 54,  ///< Datetime.timezone.utc.
+  kTimezoneUtc = 54,  ///< The constant `datetime.timezone.utc`.
   kTimezone = 55,     ///< Offset in microseconds; 1 if a name follows.
   kZoneInfo = 56,     ///< Key, such as "Europe/Paris".
 
