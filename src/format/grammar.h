@@ -32,11 +32,11 @@ struct KindRow {
 //   U   16 bytes of `text`                 V   a child node
 //   A   an array descriptor
 //   *x  L = n, then n times what x stands for, up to the end of the rule
-//   *A L = n, then the n segments of a Cap'n Proto message (FrameReader::next_segment)
+//   *A  L = n, then the n segments of a Cap'n Proto message (FrameReader::next_segment)
 //   Q   deque: L = n, L = maxlen + 1 or 0, V*n
 //   Z   L flags, V if flags & 2
 //   Y   L flag, S if it is not 0
-//   R L = position of an earlier node of a marked kind (format/references.h)
+//   R   L = position of an earlier node of a marked kind (format/references.h)
 //   D   L dtype, N description if it is 0
 //   E   D, L bytes if the dtype is 0, T of one element
 // The letters of the limits; any other letter is no limit:
