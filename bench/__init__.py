@@ -1,1 +1,1 @@
-"""Workloads times competitors: how fast data goes from process to process. `python -m bench --help` tells the rest."""
+"""Measures how fast data goes from process to process: workloads times competitors. See `python -m bench --help`."""

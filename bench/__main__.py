@@ -1,7 +1,7 @@
-"""Measure shmtree and others: workloads times competitors, several runs of each, medians and spread.
+"""Measures shmtree and its competitors at a set of workloads: several runs of each, medians and spread.
 
-In each round the competitors take turns, so that a slow moment of the machine meets all of them. The results go to
-bench/results as JSON, as a table in Markdown, and as plots where matplotlib is installed.
+In each round the competitors take turns, so that a slow moment of the machine affects all of them. Writes the results
+to bench/results as JSON, as a Markdown table and, if matplotlib is installed, as plots.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.workloads import WORKLOADS, Workload
 
 
 def chosen(patterns: list[str], names: list[str]) -> list[str]:
-    """Names that match one of the patterns, in their own order."""
+    """Returns the names that match one of the patterns, in the order of `names`."""
     lowered = [pattern.lower() for pattern in patterns]
     found = [name for name in names if any(fnmatch.fnmatch(name.lower(), pattern) for pattern in lowered)]
     for pattern in lowered:
@@ -80,7 +80,7 @@ class Bench:
             competitor.sweep()
 
     def measure(self, workload: Workload) -> None:
-        """All competitors at one workload: at once in memory and by turns, or one by one where messages are huge."""
+        """Measures all competitors at one workload: all in memory, in turns, or one by one if messages are huge."""
         everyone = [name for name in self.loaded if workload.kind != "codec" and workload.takes(name)]
         bounds = limits.bounds(workload, self.options.seconds)
         try:
@@ -98,7 +98,7 @@ class Bench:
             self.note(workload, [name], problem)
 
     def message(self, workload: Workload) -> Any:
-        """The message that all processes inherit: a large one is not worth making for each."""
+        """Returns the message, which all processes inherit because a large one is costly to make in each."""
         if 3 * workload.nbytes > processes.available_bytes():
             raise competitors.Unsupported(f"too large for the {processes.available_bytes() / 1e9:.0f} GB that are free")
         return workload.make(0)

@@ -1,12 +1,12 @@
-"""The same messages to several readers: shmtree.Broadcast, a pair and a standard queue per reader, ZeroMQ, vLLM's ring.
+"""Sends the same messages to several readers: by Broadcast, a pair or standard queue per reader, ZeroMQ, vLLM's ring.
 
     python -m bench.broadcast [--seconds 2] [--readers 1 4 8] [--bytes 120 1000000]
 
-Readers are processes that read all, and look at a number of each message. The rate is of messages that went to all of
-them, from the first put until the last reader has said that it has the last one. Two more have a Broadcast in which
-something is wrong with one more reader: one that may skip is stopped, or one that blocks is killed once it has read,
-which those who put notice when the ring is full. Writes a table to stdout and the figures to
-bench/results/broadcast.json. What is not installed is left out.
+Each reader is a process that reads every message and checks one number in it. The rate counts messages that reached all
+readers, from the first put until the last reader reports the last message. Two rows add a faulty reader to a Broadcast.
+In one, a reader that may skip is stopped. In the other, a blocking reader is killed after its first message, which the
+publisher notices when the ring is full. Writes a table to stdout and the figures to bench/results/broadcast.json. Skips
+packages that are not installed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def read_one(end: Any, started: Any) -> None:
 
 @contextlib.contextmanager
 def one_more(broadcast: shmtree.Broadcast, behind: Any, signal_number: int) -> Iterator[None]:
-    """A reader that has read one message, and then got that signal."""
+    """Adds a reader that reads one message and then receives the signal."""
     started = CONTEXT.SimpleQueue()
     reader = CONTEXT.Process(target=read_one, args=(broadcast.subscribe(behind=behind), started))
     reader.start()

@@ -1,13 +1,12 @@
-"""Round trips and streams between two processes while other processes compute on the same cores.
+"""Measures round trips and streams between two processes while other processes compute on the same cores.
 
     python -m bench.busy [--busy 0 4] [--messages E] [--under usual] [--seconds 1] [--rounds 5] [channels]
 
-`--busy` says beside how many processes that only compute, `--under` how the two processes run: as usual, both on one
-core, as batch processes, with a nice value of 10, or in a control group that gives them half of a core (as root only).
-Round trips go through two channels of a kind, or a duplex Pipe, or a Service; streams go one way as fast as they can.
-The channels are measured in turns, in processes made for each measurement. Writes a table to stdout and the figures to
-bench/results/busy.json. Exits with status 1 where a channel of shmtree is slower than the best of the standard library
-by more than the spread of the rounds.
+`--busy` sets the number of processes that only compute. `--under` sets how the two processes run: as usual, both on one
+core, as batch processes, with nice value 10, or with a quota of half a core (root only). Round trips use two channels
+of a kind, a duplex Pipe or a Service; streams go one way as fast as possible. The channels are measured in turns, each
+time in new processes. Writes a table to stdout and the figures to bench/results/busy.json. Exits with status 1 if a
+channel of shmtree is slower than the best of the standard library by more than the spread of the rounds.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ PLACES = 1000
 
 
 class Pair:
-    """Two ends of one direction, with put and get."""
+    """One channel in one direction, with put and get."""
 
     def __init__(self, make: Callable[[int], tuple[Any, Any]], places: int) -> None:
         sender, receiver = make(places)
@@ -48,7 +47,7 @@ class Pair:
 
 
 class PipePair:
-    """The same of a Pipe."""
+    """A Pipe with the interface of Pair."""
 
     def __init__(self, make: Callable[..., tuple[Any, Any]], places: int) -> None:
         receiver, sender = make(duplex=False)
@@ -63,7 +62,7 @@ def queue(make: Callable[..., Any]) -> Callable[[int], Any]:
     return made
 
 
-#: One direction; of the standard library's, those that have a name with a dot.
+#: Channels of one direction. Names with a dot belong to the standard library.
 CHANNELS: dict[str, Callable[[int], Any]] = {
     "pair": lambda places: Pair(shmtree.create_pair, places),
     "Queue": queue(shmtree.Queue),
@@ -95,7 +94,7 @@ def serve(name: str) -> None:
 
 @contextlib.contextmanager
 def asking(kind: str) -> Iterator[Callable[[Any], Any]]:
-    """A function that sends an object to another process and returns its answer."""
+    """Yields a function that sends an object to another process and returns the answer."""
     if kind == "Service":
         name = f"bench-busy-{os.getpid()}-{time.monotonic_ns()}"
         with processes.child(serve, name), shmtree.Client(name, timeout=60) as client:
@@ -121,7 +120,7 @@ def asking(kind: str) -> Iterator[Callable[[Any], Any]]:
 
 
 def round_trips(kind: str, message: Any, seconds: float) -> dict[str, float]:
-    """Per second, and quantiles in microseconds."""
+    """Measures round trips per second, and quantiles in microseconds."""
     with asking(kind) as ask:
         for _ in range(20):
             ask(message)
@@ -171,7 +170,7 @@ MEASURES: dict[str, tuple[Callable[[str, Any, float], dict[str, float]], list[st
 # ---------------------------------------------------------------- the machine around them
 
 
-#: Makes the process that calls it, and its children, run in some way.
+#: Changes how the calling process and its children are scheduled.
 Arrange = Callable[[], None]
 
 
@@ -197,7 +196,7 @@ def nice_10() -> Iterator[Arrange]:
 
 @contextlib.contextmanager
 def with_quota() -> Iterator[Arrange]:
-    """Half of a core, by either version of control groups."""
+    """Limits processes to half of a core, with either version of control groups."""
     if (root := Path("/sys/fs/cgroup/cpu")).is_dir():
         limits = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"}
     else:
@@ -216,7 +215,7 @@ def with_quota() -> Iterator[Arrange]:
         yield enter
     finally:
         while (folder / "cgroup.procs").read_text():
-            time.sleep(0.01)  # the last of them is ending
+            time.sleep(0.01)  # the last process is exiting
         folder.rmdir()
 
 
@@ -230,7 +229,7 @@ UNDER: dict[str, Callable[[], contextlib.AbstractContextManager[Arrange]]] = {
 
 
 def measured(under: str, measure: str, kind: str, message: Any, seconds: float) -> dict[str, float]:
-    """In a process of its own, which runs as `under` says."""
+    """Measures in a new process, scheduled as `under` says."""
     here, there = _FORK.Pipe(duplex=False)
 
     def run(arrange: Arrange) -> None:
@@ -266,7 +265,7 @@ def measure_case(under: str, count: int, measure: str, name: str, options: argpa
 
 
 def compare(rows: list[dict[str, Any]]) -> None:
-    """Adds to each row of ours how often the best of the standard library's rate it has."""
+    """Adds to each of our rows its ratio to the best rate of the standard library."""
     others = [row for row in rows if row["kind"] not in OURS]
     for row in rows:
         against = [other for other in others if row["kind"] != "Service" or other["kind"].endswith("Pipe")]

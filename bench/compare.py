@@ -1,9 +1,9 @@
-"""Two builds of shmtree side by side: the same workloads, in turns, and the ratio of their figures.
+"""Compares two builds of shmtree: runs the same workloads in turns, and prints the ratios of their figures.
 
     ./dev compare COMMIT [workloads]
 
-builds COMMIT apart and measures it against the tree as it stands. Both are measured by this tree's `bench`, in a
-process of its own for each turn. A ratio above 1 says that this tree is faster.
+builds COMMIT separately and compares the current tree with it. This tree's `bench` measures both, in a new process for
+each turn. A ratio above 1 means that this tree is faster.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from bench.report import short
 
 ROOT = Path(__file__).resolve().parents[1]
 
-# What is compared of a workload, and which of it is better.
+# The compared figures of a workload, and the function that picks the better of two.
 FIGURES = {"items_per_s": max, "cpu_us_per_item": min, "encode_us": min, "decode_us": min, "cold_ms": min}
 
 Figures = dict[tuple[str, str], float]
 
 
 def turn(site: Path, options: argparse.Namespace) -> Figures:
-    """All workloads once, with the package that lies in `site`."""
+    """Runs all workloads once, with the package in `site`."""
     with tempfile.TemporaryDirectory() as out:
         command = [sys.executable, "-m", "bench", *options.workloads, "--competitors", "shmtree", "--runs", "1"]
         command += ["--seconds", str(options.seconds), "--out", out]
@@ -39,12 +39,12 @@ def turn(site: Path, options: argparse.Namespace) -> Figures:
     problems = [f"{row['workload']}: {row['problem']}" for row in rows if row.get("problem")]
     if problems:
         raise SystemExit("compare: " + "; ".join(problems))
-    ours = [row for row in rows if row["competitor"] == "shmtree"]  # the others are copies, for scale
+    ours = [row for row in rows if row["competitor"] == "shmtree"]  # the other rows are copies, for scale
     return {(row["workload"], figure): row[figure] for row in ours for figure in FIGURES if row.get(figure)}
 
 
 def ratios(before: list[Figures], after: list[Figures]) -> list[list[str]]:
-    """A row for each figure: its medians, and the ratio of each round's pair: the median, the least and the most."""
+    """Returns a row per figure: both medians, and the median, minimum and maximum of the ratios of each round."""
     table = []
     for workload, figure in before[0]:
         old = [turn[workload, figure] for turn in before]

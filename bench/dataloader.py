@@ -1,10 +1,10 @@
-"""torch's DataLoader with its own queues and collate function, and with ours.
+"""Compares torch's DataLoader with its own queues and collate function, and with ours.
 
     python -m bench.dataloader [--workers 1 2 4] [--batches 100] [--rounds 3]
 
-Batches of 64 x 3 x 224 x 224 float32 in a nested dict, from samples that are there already: what is measured is the
-way from the worker to the training process. Each loader runs in a process of its own, in turns. Writes a table to
-stdout and the figures to bench/results/dataloader.json.
+Batches are nested dicts with 64 x 3 x 224 x 224 float32, made of ready samples. So the figures show the transfer from
+the worker to the training process. Each loader runs in its own process, in turns. Writes a table to stdout and the
+figures to bench/results/dataloader.json.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def loader(which: str, workers: int, batches: int) -> Any:
 
 
 def measure(which: str, workers: int, batches: int) -> dict[str, float]:
-    """Two epochs, of which the second is timed."""
+    """Runs two epochs and times the second one."""
     began = time.perf_counter()
     loads = loader(which, workers, batches)
     epoch = iter(loads)

@@ -1,10 +1,10 @@
-"""The instructions that encoding, decoding and sending a few samples take, counted by callgrind.
+"""Counts, with callgrind, the instructions that encoding, decoding and sending a few samples take.
 
-    ./dev instructions             compared with bench/instructions.json; a rise of more than 3 % is a failure
-    ./dev instructions --record    written there
+    ./dev instructions             compares with bench/instructions.json; fails if a count rises by more than 3 %
+    ./dev instructions --record    writes that file
 
-Unlike times, counts are the same on a busy machine. They are the same everywhere as far as the compiler and the C
-library are: with others than those recorded the counts are printed and nothing is compared.
+Unlike times, counts do not depend on the load of the machine. They do depend on the compiler and the C library. If
+these differ from the recorded ones, the script prints the counts and compares nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 RECORD = Path(__file__).with_suffix(".json")
 MOST_RISE = 0.03
 
-# The C library chooses its memcpy by what the processor can do and how large its caches are: here always the same one.
+# The C library chooses its memcpy by the processor's features and cache sizes. This pins one choice.
 C_LIBRARY = ":".join(
     [
         "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load,-ERMS,-SSSE3,-SSE4_1,-SSE4_2,-MOVBE,-BMI2",
@@ -34,10 +34,10 @@ C_LIBRARY = ":".join(
 
 
 def run_counted(program: Path) -> tuple[str, dict[str, int]]:
-    """What the program says that it was built with, and the count of each of its pieces of work."""
+    """Returns the compiler and library that the program reports, and the count of each piece of work."""
     command = ["valgrind", "--tool=callgrind", "--collect-atstart=no", "--toggle-collect=measured"]
     command += ["--dump-after=measured", "--combine-dumps=yes", "--callgrind-out-file=counts", str(program)]
-    # Hashes of addresses are the same in every run then. Where it is not allowed, valgrind's own order has to do.
+    # With fixed addresses, hashes of addresses are equal in every run. If setarch is not allowed, run without it.
     fixed_addresses = ["setarch", platform.machine(), "--addr-no-randomize"]
     if shutil.which("setarch") and subprocess.run([*fixed_addresses, "true"], capture_output=True).returncode == 0:
         command = [*fixed_addresses, *command]
@@ -48,7 +48,7 @@ def run_counted(program: Path) -> tuple[str, dict[str, int]]:
             sys.exit(f"{program} did not run under callgrind:\n{done.stdout}{done.stderr}")
         dumps = Path(folder, "counts").read_text()
     built_with, *names = done.stdout.splitlines()
-    # One part for each exit from measured(), and a last one for the end of the program, in which nothing was counted.
+    # There is one part per exit from measured(), and a last one for the end of the program, which counts nothing.
     counts = [int(count) for count in re.findall(r"^totals: (\d+)$", dumps, re.MULTILINE)]
     if len(counts) < len(names) or not all(counts[: len(names)]) or any(counts[len(names) :]):
         sys.exit(f"callgrind counted {counts} for {names}")
@@ -56,7 +56,7 @@ def run_counted(program: Path) -> tuple[str, dict[str, int]]:
 
 
 def compare(counts: dict[str, int], recorded: dict[str, int]) -> list[str]:
-    """Prints every count beside the recorded one; returns what is wrong."""
+    """Prints every count next to the recorded one, and returns the failures."""
     wrong = [f"{name}: recorded, and no longer counted" for name in recorded if name not in counts]
     for name, count in counts.items():
         if name not in recorded:

@@ -1,4 +1,4 @@
-"""Which scenario carries out which kind of workload."""
+"""Maps each kind of workload to the scenario that runs it."""
 
 from __future__ import annotations
 

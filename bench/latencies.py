@@ -1,4 +1,4 @@
-"""Scenarios of single messages: how long one takes, and how soon a put that waits goes on."""
+"""Scenarios of single messages: their latency, and how soon a blocked put continues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 class Latency(Stream):
-    """One way, after pauses long enough for the receiver to be asleep."""
+    """One-way latency, with pauses that are long enough for the receiver to sleep."""
 
     gap = 0.001
 
@@ -38,7 +38,7 @@ class Latency(Stream):
 
 
 class Wake(Stream):
-    """A full channel: from a get to the return of the put that waited for its place; then the receiver pauses."""
+    """A full channel: time from a get to the return of the put that waited for space. Then the receiver pauses."""
 
     def prepare(self) -> dict[str, Any]:
         if not self.competitor.is_bounded:
@@ -63,7 +63,7 @@ class Wake(Stream):
 
 
 class PingPong(Scenario):
-    """Two channels, a message to and fro."""
+    """Sends a message to and fro over two channels."""
 
     def prepare(self) -> dict[str, Any]:
         there, back = self.channel(), self.channel()
@@ -83,7 +83,7 @@ class PingPong(Scenario):
 
 
 class BusyPingPong(PingPong):
-    """The same beside four processes that only compute."""
+    """PingPong next to four processes that only compute."""
 
     def run(self) -> dict[str, Any]:
         with processes.busy(4):
@@ -91,7 +91,7 @@ class BusyPingPong(PingPong):
 
 
 class Cold(Scenario):
-    """Both ends in one process: from nothing to the first message received."""
+    """Both ends in one process: time from the creation of the channel to the first received message."""
 
     def prepare(self) -> dict[str, Any]:
         return {}
@@ -107,7 +107,7 @@ class Cold(Scenario):
         return {"cold_ms": value}
 
     def start_and_time(self, conn: Connection, message: Any) -> None:
-        """In a fresh process, so that nothing of an earlier channel is there."""
+        """Runs in a new process, so that nothing of an earlier channel exists."""
         try:
             started = time.perf_counter()
             channel = self.channel()

@@ -1,11 +1,11 @@
-"""The newest weights for several readers: shmtree.Latest, beside a copy, a queue per reader, and memory with a lock.
+"""Publishes weights to several readers: shmtree.Latest, a plain copy, a queue per reader, and memory with a lock.
 
     python -m bench.latest [--readers 8] [--megabytes 100] [--arrays 200] [--versions 20]
 
-A version is a dict of arrays. Publishing is timed in this process, in turns with a copy of the same arrays into touched
-memory, which is the limit; a queue is published to with one put per reader, an array in shared memory, or a tensor of
-torch there, by a copy under a lock. Readers say how long a get took, and how old a version was when they had it.
-Writes a table to stdout and the figures to bench/results/latest.json.
+A version is a dict of arrays. This process times each publication, in turns with a copy of the same arrays into touched
+memory, which is the limit. A publication is one put per reader for queues, and a copy under a lock for an array or a
+torch tensor in shared memory. Readers report how long a get took, and how old the version was when they had it. Writes
+a table to stdout and the figures to bench/results/latest.json.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bench import machine, markdown
 
 Weights = dict[str, Any]
 CONTEXT = multiprocessing.get_context("spawn")
-STAMP = "stamp"  # the time at which a version was published, as its first array
+STAMP = "stamp"  # first array of a version: the time at which it was published
 
 
 def touch(weights: Weights) -> float:
@@ -37,9 +37,9 @@ def read_latest(latest: shmtree.Latest, results: Any, versions: int) -> None:
     version = 0
     weights: Weights
     while version < versions:
-        weights = {}  # the last version is let go of before
+        weights = {}  # release the previous version first
         while latest.version <= version:
-            time.sleep(0.0005)  # so that the get does not wait
+            time.sleep(0.0005)  # time a get that does not block
         begin = time.perf_counter()
         version, weights = latest.get(newer_than=version)
         end = time.perf_counter()
@@ -58,7 +58,7 @@ def read_queue(queue: Any, results: Any, versions: int) -> None:
 
 
 class Locked:
-    """All weights in one piece of shared memory, copied in and out under a lock."""
+    """All weights in one shared memory segment, copied in and out under a lock."""
 
     def __init__(self, name: str, lock: Any, version: Any) -> None:
         self._shared = shared_memory.SharedMemory(name)
@@ -82,7 +82,7 @@ class Locked:
 
 
 class LockedTensors:
-    """All weights in a tensor in shared memory, copied under a lock, by readers into tensors that they have."""
+    """All weights in a tensor in shared memory, copied under a lock. Readers copy into existing tensors."""
 
     def __init__(self, shared: Any, lock: Any, version: Any) -> None:
         self._shared, self._lock, self._version = shared, lock, version
@@ -122,12 +122,12 @@ Figures = tuple[list[float], list[float], list[float]]
 def run(
     read: Callable[..., None], ends: list[Any], publish: Callable[[Weights], object], weights: Weights, versions: int
 ) -> Figures:
-    """Seconds of each publication, and of each get, and the age of what was got."""
+    """Returns the seconds of each publication and of each get, and the age of each received version."""
     results = CONTEXT.SimpleQueue()
     readers = [CONTEXT.Process(target=read, args=(end, results, versions)) for end in ends]
     for reader in readers:
         reader.start()
-    time.sleep(2)  # until they wait
+    time.sleep(2)  # until the readers block
     seconds = []
     for _ in range(versions):
         begin = time.perf_counter()
@@ -151,7 +151,7 @@ def run(
 
 
 def in_turns(weights: Weights, latest: shmtree.Latest, versions: int) -> tuple[list[float], list[float]]:
-    """Seconds of copies and of publications, one after the other."""
+    """Returns the seconds of copies and of publications, which take turns."""
     places = {name: np.ones_like(each) for name, each in weights.items()}
     copies, published = [], []
     for _ in range(versions):

@@ -1,6 +1,6 @@
-"""Messages of common classes of other packages and of the standard library: what they cost, and how they travel.
+"""Measures messages with common classes of other packages and of the standard library.
 
-`docs/types.md` has their table: `./dev bench 'leaf-*'` shows it again.
+`docs/types.md` has the resulting table. `./dev bench 'leaf-*'` prints it again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-Make = Callable[[int], Any]  # of about so many bytes
+Make = Callable[[int], Any]  # makes a value of about that many bytes
 
 
 def _of(package: str) -> Any:
@@ -57,7 +57,7 @@ def _model_class() -> Any:
 
 
 def _named(cls: type) -> type:
-    """Found where it says it is, as classes of modules are."""
+    """Makes the class a global of this module, so that pickle finds it by its name."""
     cls.__module__, cls.__qualname__ = __name__, cls.__name__
     globals()[cls.__name__] = cls
     return cls
@@ -122,22 +122,22 @@ def made(name: str, nbytes: int) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """By what they pickle to, arrays apart: each package has another way to compare."""
+    """Compares the pickles and the buffers of two values, because each package compares values differently."""
     return _contents(a) == _contents(b)
 
 
 def _contents(value: Any) -> tuple[bytes, list[bytes]]:
     if hasattr(value, "model_fields_set"):
-        value = vars(value)  # without that set, whose order may be another
+        value = vars(value)  # without the set, which may have another order
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(value, 5, buffer_callback=buffers.append)
-    # Twice, so that neither has objects in common that the other has equal.
+    # Pickle twice, so that both pickles share exactly the objects that are equal after a round trip.
     again = pickle.dumps(pickle.loads(data, buffers=buffers), 5, buffer_callback=lambda buffer: None)
     return again, [bytes(buffer.raw()) for buffer in buffers]
 
 
 def way(value: Any) -> str:
-    """How it travels: natively, or through a pickle, with its memory next to that or in it."""
+    """Returns how the value is sent: natively, or as a pickle with its memory out of band or inside."""
     import shmtree
 
     text = io.StringIO()
@@ -149,7 +149,7 @@ def way(value: Any) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Type, way, and how many times better than multiprocessing.Queue a pair and a queue are at each size."""
+    """Returns rows of type, way, and speed of a pair and a queue relative to multiprocessing.Queue at each size."""
     names = [name for name in LEAVES if any(row["workload"].startswith(f"leaf-{name}-") for row in rows)]
     head = (
         "| type | travels as | pair, 1 KB | Queue, 1 KB | pair, 1 MB | Queue, 1 MB |\n|---|---|---:|---:|---:|---:|\n"

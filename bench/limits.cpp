@@ -1,4 +1,4 @@
-// What the machine allows: copying into shared memory, and waking another process. Prints one JSON object.
+// Measures the limits of the machine: copies into shared memory, and waking another process. Prints one JSON object.
 //
 //   limits copy touched|fresh <bytes> <seconds>     {"items_per_s", "cpu_us_per_item"}
 //   limits latency futex|spin <gap seconds> <messages>   {"samples": [one way, us]}
@@ -94,7 +94,7 @@ struct Shared {
   alignas(64) double arrived;
 };
 
-// The other process notes when it saw each message, and answers; gaps let it fall asleep in between.
+// The other process records when it saw each message, and answers. The gaps let it fall asleep between messages.
 void latency(bool sleeping, double gap, std::uint32_t messages) {
   auto* shared = new (map_shared(make_shared_file(4096), 4096)) Shared{};
   const pid_t child = fork();

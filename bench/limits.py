@@ -1,6 +1,6 @@
-"""The machine's own limits, as further rows: copies into shared memory, and waking another process; and pickle alone.
+"""Adds rows for the limits of the machine (copies into shared memory, waking another process) and for pickle alone.
 
-`limits.cpp` measures the former two; it is compiled on first use. Where there is no compiler, its rows say so.
+`limits.cpp` measures the first two. It is compiled on first use; without a compiler, its rows report that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPIN = "spinning ping-pong"
 
 
 class Bound(Measured):
-    """Measured like a competitor, but without a channel: each run is one call."""
+    """A row that is measured like a competitor, but without a channel: each run is one call."""
 
     def __init__(self, name: str, measure: Callable[[], dict[str, Any]]) -> None:
         super().__init__(name)
@@ -46,7 +46,7 @@ class Bound(Measured):
 
 
 def bounds(workload: Workload, seconds: float) -> list[Bound]:
-    """What is measured beside the competitors of this workload."""
+    """Returns the bounds to measure next to the competitors of this workload."""
     if workload.kind == "codec":
         return [Bound(name, _codec(workload, *codec, seconds)) for name, codec in CODECS.items()]
     if workload.kind == "latency":

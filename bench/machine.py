@@ -1,4 +1,4 @@
-"""What the figures were measured on, and where those of programs of their own are kept."""
+"""Describes the machine of a measurement, and saves the figures of stand-alone benchmark programs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def load() -> float:
 def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # on the path, and not installed
+    except importlib.metadata.PackageNotFoundError:  # on sys.path without being installed
         return "of the path"
 
 
@@ -50,7 +50,7 @@ def line(about: dict[str, Any]) -> str:
 
 
 def save(program: str, about: dict[str, Any], **figures: Any) -> None:
-    """Writes them to bench/results, with what they were measured on."""
+    """Writes the figures to bench/results, with a description of the machine."""
     results = Path(__file__).parent / "results"
     results.mkdir(exist_ok=True)
     (results / f"{program}.json").write_text(json.dumps({"machine": about, **figures}, indent=1))

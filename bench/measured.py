@@ -1,4 +1,4 @@
-"""One row: what was measured of one competitor at one workload, or why nothing was."""
+"""One row: the figures of one competitor at one workload, or the reason why there are none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Measured:
         self.runs: list[Row] = []  # measured in each round
 
     def row(self, workload: Workload) -> Row:
-        """Medians over the runs of every number; of the rates each run's own beside them."""
+        """Returns the median of every number over the runs. Rates also keep the values of each run."""
         made: Row = {"workload": workload.name, "competitor": self.name, "problem": self.problem}
         if self.problem or not self.runs:
             return made

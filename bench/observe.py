@@ -1,8 +1,8 @@
-"""What looking in costs: `python -m bench.observe`.
+"""Measures the cost of observing: `python -m bench.observe`.
 
-- the observed: CPU time of puts and gets, in turns with and without an observer that looks ten times a second. CPU
-  time, since on a busy machine time on the clock says more of others
-- the observer: a look at 1,000 channels, and its table
+- for the observed processes: CPU time of puts and gets, in turns with and without an observer that takes ten snapshots
+  a second. Wall-clock time on a busy machine would mostly show the load
+- for the observer: a snapshot of 1,000 channels, and its table
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ MESSAGE = {"reward": 1.0, "step": 7, "obs": b"x" * 400}
 
 
 def cost_of_being_observed(turns: int, count: int) -> tuple[float, float]:
-    """Seconds of CPU of a put and a get, alone and observed: lower quartiles of the turns, which others disturb less.
+    """Returns CPU seconds of a put and a get, alone and observed: lower quartiles, which other load disturbs less.
 
-    In one process: two that wait for each other spend time on that, and less of it when a third is busy.
+    Both ends are in one process. Two processes would spend CPU time on waiting for each other, and less if a third is
+    busy.
     """
     sender, receiver = shmtree.create_pair(capacity=64)
 
@@ -41,7 +42,7 @@ def cost_of_being_observed(turns: int, count: int) -> tuple[float, float]:
     command = [sys.executable, "-m", "shmtree", "top", "--json", "--interval", "0.1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as observer:
         assert observer.stdout is not None
-        observer.stdout.readline()  # it looks
+        observer.stdout.readline()  # it has started to observe
         threading.Thread(target=observer.stdout.read, daemon=True).start()
         for _ in range(turns):
             observer.send_signal(signal.SIGSTOP)
@@ -53,7 +54,7 @@ def cost_of_being_observed(turns: int, count: int) -> tuple[float, float]:
 
 
 def time_of_a_look(looks: int) -> tuple[float, float]:
-    """Milliseconds for a look at 1,000 channels, with the table of `top`: medians, on the clock and of CPU."""
+    """Returns median wall-clock and CPU milliseconds of a snapshot of 1,000 channels with the table of `top`."""
     arena = shmtree.Arena(256 << 20)
     pairs = [arena.create_pair(capacity=8) for _ in range(CHANNELS)]
     observer = Observer()

@@ -1,4 +1,4 @@
-"""Plots of a run: throughput over size, CPU, memory, latency."""
+"""Plots the results of a run: throughput over size, CPU, memory, latency."""
 
 from __future__ import annotations
 

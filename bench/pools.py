@@ -1,12 +1,11 @@
-"""Pools and executors with standard queues, and with shmtree's.
+"""Compares pools and executors with standard queues and with shmtree's.
 
     python -m bench.pools [--seconds 0.5] [--rounds 5] [--workers 2] [kinds]
 
-Each way of giving a task to a pool is measured with tasks that return their argument: a small int, or an array of 1 MB.
-The tasks of the executor with 1 MB get an int and return an array, because the queue of an executor's calls is a
-standard one in any case. joblib is its multiprocessing backend with one task at a time in a message; it has a row only
-where joblib is installed. The pools of both exist at once, and are measured in turns. Writes a table to stdout and the
-figures to bench/results/pools.json.
+Tasks return their argument: a small int, or an array of 1 MB. With 1 MB, the tasks of the executor get an int and
+return an array, because an executor always sends its calls through a standard queue. The row for joblib uses its
+multiprocessing backend with one task per message, and appears only if joblib is installed. Both pools exist at once and
+are measured in turns. Writes a table to stdout and the figures to bench/results/pools.json.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ARRAY = np.arange(1 << 17, dtype=np.float64)
 SIZES: dict[str, Any] = {"int": 1, "1 MB": ARRAY}
 CONTEXTS: dict[str, Any] = {"standard": standard.get_context("fork"), "shmtree": ours.get_context("fork")}
 
-#: Has so many tasks done with an object.
+#: Runs that many tasks with an object.
 Run = Callable[[Any, int], None]
 
 
@@ -75,7 +74,7 @@ POOLS: dict[str, Callable[[Any, Any, int], list[Any]]] = {
 
 @contextlib.contextmanager
 def joblib_backend(context: Any, workers: int) -> Iterator[Run]:
-    joblib = importlib.import_module("joblib")  # an optional dependency
+    joblib = importlib.import_module("joblib")  # optional dependency
     with joblib.Parallel(workers, backend=context, batch_size=1, max_nbytes=None) as parallel:
         yield lambda item, count: check(parallel(joblib.delayed(same)(item) for _ in range(count)), item)
 
@@ -104,7 +103,7 @@ def kinds() -> dict[str, Callable[[Any, int], contextlib.AbstractContextManager[
 
 
 def microseconds(run: Run, item: Any, seconds: float, count: int) -> float:
-    """For a task, of `count` at a time, until so many seconds have passed."""
+    """Returns microseconds per task. Runs `count` tasks at a time until that many seconds have passed."""
     began, done = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         run(item, count)
@@ -113,7 +112,7 @@ def microseconds(run: Run, item: Any, seconds: float, count: int) -> float:
 
 
 def measure(kind: str, size: str, seconds: float, rounds: int, workers: int) -> dict[str, Any]:
-    """The medians of the rounds, and of the ratios of each."""
+    """Returns the medians of the rounds, and of their ratios."""
     item, count = SIZES[size], 200 if size == "int" else 20
     with contextlib.ExitStack() as stack:
         runs = {which: stack.enter_context(kinds()[kind](made, workers)) for which, made in CONTEXTS.items()}

@@ -1,4 +1,4 @@
-"""Starting processes, looking at them and ending them: CPU seconds, resident memory, trees of which nothing is left."""
+"""Starts processes, measures their CPU seconds and resident memory, and ends whole process trees."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parents end become our children, so that `end_tree` finds them, daemons included."""
+    """Makes orphaned descendants, including daemons, children of this process, so that `end_tree` finds them."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_with_parent() -> None:
-    """So that nothing is left when the whole benchmark is killed."""
+    """Kills this process when its parent dies, so that no process remains if the benchmark is killed."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 @contextlib.contextmanager
 def child(target: Callable[..., None], *arguments: Any) -> Iterator[None]:
-    """A forked process that runs `target` until it returns, or until the block ends."""
+    """Forks a process that runs `target`, and ends it at the end of the `with` block."""
 
     def run() -> None:
         end_with_parent()
@@ -51,7 +51,7 @@ def _compute() -> None:
 
 @contextlib.contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that only compute."""
+    """Runs `count` processes that only compute."""
     with contextlib.ExitStack() as stack:
         for _ in range(count):
             stack.enter_context(child(_compute))
@@ -75,7 +75,7 @@ def descendants(*roots: int) -> list[int]:
 
 
 def end_tree(root: int) -> None:
-    """Kill a child of ours and all its descendants; those who clean up after the others get a moment to do so."""
+    """Kills a child and all its descendants. Processes that clean up after others get a moment to do so."""
     living = [root, *descendants(root)]
     cleaners = [pid for pid in living if _is_cleaner(pid)]
     for pid in living:
@@ -92,7 +92,7 @@ def end_tree(root: int) -> None:
 
 
 def end_children() -> None:
-    """All of ours, those included that became ours when their parents ended."""
+    """Ends all children, including those that this process adopted."""
     me = os.getpid()
     while children := [pid for pid in descendants(me) if not _is_over(pid)]:
         for pid in children:
@@ -112,7 +112,7 @@ def _kill(pid: int) -> None:
 
 
 def _is_over(pid: int) -> bool:
-    with contextlib.suppress(ChildProcessError):  # not ours: its parent has to reap it
+    with contextlib.suppress(ChildProcessError):  # not our child: its parent has to reap it
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
@@ -121,7 +121,7 @@ def _is_over(pid: int) -> bool:
 
 
 def cpu_seconds(pids: list[int]) -> float:
-    """What these processes' living threads have run, in user and kernel mode."""
+    """Returns the user and kernel CPU seconds of the live threads of these processes."""
     total = 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -132,7 +132,8 @@ def cpu_seconds(pids: list[int]) -> float:
 
 
 def resident_bytes(pids: list[int]) -> int:
-    """Private pages of all of them, and the shared ones of the process that has most: those are mostly the same."""
+    """Returns the private bytes of all processes, plus the largest shared size, since they mostly share the same
+    pages."""
     private, shared = 0, 0
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -143,7 +144,7 @@ def resident_bytes(pids: list[int]) -> int:
 
 
 def available_bytes() -> int:
-    """What the machine and our control group have left."""
+    """Returns the bytes that both the machine and our control group have left."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     left = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     with contextlib.suppress(OSError, ValueError):

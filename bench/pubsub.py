@@ -1,6 +1,6 @@
-"""ZeroMQ's PUB and SUB over ipc, as others do what a Broadcast does; pickle 5 with buffers of their own.
+"""ZeroMQ's PUB and SUB over ipc, as an alternative to a Broadcast, with pickle 5 and out-of-band buffers.
 
-The publisher waits for who is slow (XPUB_NODROP), as for readers that block.
+The publisher waits for slow subscribers (XPUB_NODROP), like a Broadcast with blocking readers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import tempfile
 from typing import Any
 
 HIGH_WATER = 64
-COPY_BELOW = 65536  # bytes; what pyzmq itself takes for worth the bookkeeping
+COPY_BELOW = 65536  # bytes; pyzmq's own threshold for zero-copy sends
 
 
 class Publisher:
@@ -22,7 +22,7 @@ class Publisher:
         self._socket: Any = zmq.Context.instance().socket(zmq.XPUB)
         self._socket.set_hwm(HIGH_WATER)
         self._socket.setsockopt(zmq.XPUB_NODROP, 1)
-        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # tells of every subscription
+        self._socket.setsockopt(zmq.XPUB_VERBOSE, 1)  # report every subscription
         self._socket.bind(self.address)
 
     @property
@@ -30,7 +30,7 @@ class Publisher:
         return f"ipc://{self._folder.name}/socket"
 
     def put(self, message: object) -> None:
-        while self._expected:  # those who have not subscribed yet
+        while self._expected:  # wait for the remaining subscriptions
             self._socket.recv()
             self._expected -= 1
         buffers: list[Any] = []
@@ -44,7 +44,7 @@ class Publisher:
 
 
 class Subscription:
-    """For the process that it is handed to, which has subscribed when it has it."""
+    """Subscribes in the process that unpickles it."""
 
     def __init__(self, address: str) -> None:
         self._address = address

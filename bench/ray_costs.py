@@ -1,8 +1,8 @@
-"""CPU time of a message between two nodes of Ray, by process, and what a cluster of a given size could do with that.
+"""Measures the CPU time of a message between two Ray nodes, by process, and projects it to a larger cluster.
 
     python -m bench.ray_costs [--seconds 4] [--nodes 100] [--gbits 10]
 
-Two raylets on this machine; what they take is read from /proc, so that a loaded machine does not show in it. Needs Ray.
+Runs two raylets on this machine, and reads their CPU time from /proc, which does not depend on other load. Needs Ray.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ROLES = ("sending gateway", "landing gateway", "sending raylet", "landing rayle
 
 
 def cpu_s(pid: int) -> float:
-    """Of all threads so far, in user and kernel mode."""
+    """Returns the user and kernel CPU seconds of all threads so far."""
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -47,7 +47,7 @@ def _receive(receiver: Any) -> int:
 
 
 def _measure(ray: Any, there: str, pids: dict[str, list[int]], way: str, nbytes: int, seconds: float) -> dict[str, Any]:
-    """CPU seconds of a message, by role."""
+    """Returns the CPU seconds of a message, by role."""
     import shmtree.ray
 
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(there, soft=False)
@@ -69,7 +69,7 @@ def _measure(ray: Any, there: str, pids: dict[str, list[int]], way: str, nbytes:
 
 
 def measure(seconds: float) -> dict[str, dict[str, dict[str, Any]]]:
-    """By the way that messages go, and by their size."""
+    """Returns the costs by direction, then by message size."""
     os.environ["SHMTREE_RAY_LOCAL"] = "0"
     import ray
     import ray.util.scheduling_strategies
@@ -97,7 +97,7 @@ def measure(seconds: float) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def costs_table(measured: dict[str, dict[str, dict[str, Any]]]) -> str:
-    """Microseconds of CPU time, by message."""
+    """Formats the microseconds of CPU time per message."""
     rows = [
         [f"{name} {way}", f"{each['messages']:,}", *(f"{each['cpu_s'][role] * 1e6:,.1f}" for role in _ROLES)]
         for way, by_size in measured.items()
@@ -107,8 +107,8 @@ def costs_table(measured: dict[str, dict[str, dict[str, Any]]]) -> str:
 
 
 def limits_table(measured: dict[str, dict[str, dict[str, Any]]], nodes: int, gbits: float) -> str:
-    """What goes to a home when all other nodes send to it, or from it when all others receive: bounded by the busiest
-    process on either side, taken for one thread, and by the home's network.
+    """Formats the message rates if all other nodes send to one home, or receive from it. The busiest process on either
+    side, taken as one thread, and the home's network limit the rate.
     """
     rows = []
     for way, by_size in measured.items():

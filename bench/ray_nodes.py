@@ -1,12 +1,13 @@
-"""Messages between two nodes of Ray: a pair of shmtree.ray, ray.util.queue, and Ray's own objects.
+"""Measures messages between two Ray nodes: a pair of shmtree.ray, ray.util.queue, and Ray's own objects.
 
     python -m bench.ray_nodes [--seconds 3] [--only 1KB nested 32MB] [--pairs-only]
 
-Two raylets on this machine, told apart as if it were two: an actor on one puts for so many seconds, an actor on the
-other, where the pair or the queue lies, gets all. The rate is from the first put until the last message was received.
-"results of an actor" are what an actor there returns, two calls under way; a bare ray.get fetches arrays that lie in
-the store of the other node before the time begins. Both ends at the home are compared with a pair without Ray. Each way
-has a turn before it is measured. Writes a table to stdout and the figures to bench/results/ray_nodes.json.
+Two raylets on this machine act as two nodes. An actor on one node puts for `--seconds`. An actor on the other node, the
+home of the pair or queue, gets all messages. The rate covers the time from the first put until the last message is
+received. "results of an actor" are return values of an actor's method, with two calls in flight. A bare ray.get fetches
+arrays that are in the other node's store before the timing starts. A pair with both ends at the home is compared with a
+pair without Ray. Each way has one warm-up turn. Writes a table to stdout and the figures to
+bench/results/ray_nodes.json.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import numpy as np
 from bench import machine, markdown
 
 STORE_BYTES = 1 << 30
-FETCHED = 8  # arrays: what a bare ray.get is measured with
+FETCHED = 8  # number of arrays with which a bare ray.get is measured
 WARM_S = 1.0
 BOTH_AT_HOME = "shmtree.ray.create_pair, both ends at its home"
 
-os.environ["SHMTREE_RAY_LOCAL"] = "0"  # read by every process of the cluster
+os.environ["SHMTREE_RAY_LOCAL"] = "0"  # every process of the cluster reads it
 
 
 def make(kind: str) -> Any:
@@ -59,7 +60,7 @@ class End:
         return end.get()
 
     def put(self, end: Any, kind: str, seconds: float) -> tuple[float, int]:
-        """When it began, and how many."""
+        """Puts for `seconds`. Returns the start time and the number of messages."""
         message, count, begin = make(kind), 0, time.monotonic()
         while time.monotonic() - begin < seconds:
             end.put(message)
@@ -71,7 +72,7 @@ class End:
         end.put(None)
 
     def get_all(self, end: Any) -> float:
-        """When the last had come."""
+        """Gets all messages. Returns the time at which the last one arrived."""
         while end.get() is not None:
             pass
         return time.monotonic()
@@ -91,7 +92,7 @@ class End:
         return len(references) / (time.monotonic() - begin)
 
     def give(self, kind: str) -> Any:
-        """Ray stores what is returned anew each time, as a message is."""
+        """Returns the message. Ray stores each return value anew, as it would a new message."""
         if kind not in self.made:
             self.made[kind] = make(kind)
         return self.made[kind]
@@ -121,13 +122,13 @@ def rate(source: Any, sink: Any, ends: tuple[Any, Any], kind: str, seconds: floa
 
 
 def rates_at_home(source: Any, sink: Any, node: str, kind: str, seconds: float) -> dict[str, float]:
-    """With both ends where the pair lies, and without Ray."""
+    """Measures with both ends at the home of the pair, and without Ray."""
     import shmtree
     import shmtree.ray
 
     capacity = capacity_for(kind)
     found = {}
-    with shmtree.Arena() as arena:  # this process has it until both are done
+    with shmtree.Arena() as arena:  # keep the arena until both are done
         for way, ends in (
             (BOTH_AT_HOME, shmtree.ray.create_pair(capacity, home=node)),
             ("shmtree.create_pair", arena.create_pair(capacity)),

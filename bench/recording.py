@@ -1,7 +1,7 @@
-"""How fast a stream is recorded, and how fast `cp` copies the recording to the same folder: `bench.recording`.
+"""Measures how fast a stream is recorded, and how fast `cp` copies the recording in the same folder.
 
-The stream is put as fast as it is written down, and then 1 GB in each second, where what the recorder misses counts. In
-turns with `cp`, since others use the machine as well.
+The stream is put first as fast as the recorder writes it, then at 1 GB/s, which counts the missed messages. Recording
+and `cp` take turns, because other load affects both.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 import shmtree
 from shmtree.recording import Recording
 
-BACKLOG = 64 << 20  # bytes that are put and not written yet
-RATE = 1e9  # bytes a second
+BACKLOG = 64 << 20  # bytes that are put but not written yet
+RATE = 1e9  # bytes per second
 
 
 def record(path: Path, count: int, size: int, rate: float | None) -> float:
-    """Seconds from the first put until all of it is in the file; with a `rate`, until all of it was put."""
+    """Returns the seconds from the first put until the file is complete; with a `rate`, until the last put."""
     arena = shmtree.Arena(2 << 30)
     name = f"bench-{uuid.uuid4().hex}"
     sender, receiver = arena.create_pair(capacity=8, name=name)
@@ -52,7 +52,7 @@ def record(path: Path, count: int, size: int, rate: float | None) -> float:
 
 
 def copy(path: Path) -> float:
-    """Seconds of `cp`."""
+    """Returns the seconds that `cp` takes."""
     copied = path.with_suffix(".copy")
     copied.unlink(missing_ok=True)
     begin = time.perf_counter()

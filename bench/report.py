@@ -1,4 +1,4 @@
-"""Rows of figures, and what is made of them: lines on the screen, JSON, Markdown, plots, the page of figures."""
+"""Turns rows of figures into lines on the screen, JSON, Markdown, plots and the page of figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def short(value: float) -> str:
-    """Three digits: 1.2 M, 45 k, 8.1."""
+    """Formats a number with up to three digits: 1.2 M, 45 k, 8.1."""
     for limit, unit in ((1e6, " M"), (1e3, " k")):
         if value >= 0.9995 * limit:
             value, suffix = value / limit, unit
@@ -37,7 +37,7 @@ def spread(measured: Row) -> str:
 
 
 def main_figure(measured: Row) -> str:
-    """What one line on the screen says."""
+    """Returns the text of one line on the screen."""
     if measured["problem"]:
         return str(measured["problem"])
     if "items_per_s" in measured:
@@ -89,7 +89,7 @@ def _names(*kinds: str, at_least: int = 0) -> list[str]:
 
 _STREAMS = [name for name in _names("stream") if not name.startswith("many")]
 
-# Title, workloads in columns, what a cell shows.
+# Title, workloads in columns, figure, format of a cell.
 TABLES: list[tuple[str, list[str], str, Figure]] = [
     ("Messages per second at the consumer", _STREAMS, "items_per_s", _number("items_per_s")),
     ("GB per second at the consumer", _names("stream", at_least=100_000), "gb_per_s", _number("gb_per_s")),
@@ -122,7 +122,7 @@ TABLES: list[tuple[str, list[str], str, Figure]] = [
 
 
 def table(title: str, columns: list[str], key: str, figure: Figure, rows: list[Row]) -> str:
-    """Competitors down, workloads across; empty where there is no figure, and no table where there are none at all."""
+    """Formats competitors as rows and workloads as columns. Returns no table if it would have no figure."""
     by = {(measured["workload"], measured["competitor"]): measured for measured in rows}
     present = [name for name in columns if any(m["workload"] == name and key in m for m in rows)]
     if not present:
@@ -137,13 +137,13 @@ def table(title: str, columns: list[str], key: str, figure: Figure, rows: list[R
 
 
 def _why_not(measured: Row) -> str:
-    """What a cell without a figure says; the whole reason is in the list below the tables."""
+    """Returns the text of a cell without a figure. The list below the tables has the whole reason."""
     problem = measured.get("problem", "")
     return next((word for word in ("not installed", "stuck") if problem.startswith(word)), "")
 
 
 def problems(rows: list[Row]) -> str:
-    """What has no figures, and why; one line for each competitor and reason."""
+    """Lists the workloads without figures: one line per competitor and reason."""
     names: dict[tuple[str, str], list[str]] = {}
     for measured in rows:
         if measured["problem"]:
@@ -172,7 +172,7 @@ def about_lines(about: dict[str, Any]) -> str:
 
 
 def write(folder: Path, about: dict[str, Any], rows: list[Row]) -> list[Path]:
-    """JSON, Markdown and, with matplotlib, plots. Returns the plots."""
+    """Writes JSON, Markdown and, with matplotlib, plots. Returns the plots."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps({"machine": about, "rows": rows}, indent=1) + "\n")
     (folder / "bench.md").write_text(markdown(about, rows))
@@ -200,7 +200,7 @@ def _write_between_marks(page: Path, text: str) -> None:
 
 
 def update_pages(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
-    """The page of figures has the whole table and the plot, the README two rows of it."""
+    """Updates the page of figures (the whole table and the plot) and the README (two rows)."""
     text = f"{about_lines(about)}\n{_rates(PAGE_COLUMNS, rows)}"
     for plot in plots:
         if plot.name == "throughput.svg":

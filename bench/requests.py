@@ -1,12 +1,12 @@
-"""Requests and replies: a `Service` beside what the standard library offers for the same.
+"""Compares requests and replies of a `Service` with the alternatives of the standard library.
 
     python -m bench.requests [--requests 5000] [--rounds 5]
 
-Each request is answered by one other process: a trivial function of a small dict, or of an array of 64 KiB. One at a
-time is a thread that waits for each answer before it asks again; many are all asked before the first answer is looked
-at. The competitors are `concurrent.futures.ProcessPoolExecutor(1).submit`, and a pair of `multiprocessing.Queue`s and a
-`multiprocessing.Pipe` used by hand, which answer in order, to one thread. Each round measures all of them, in turns.
-Writes a table to stdout and the figures to bench/results/requests.json.
+One other process answers each request: a trivial function of a small dict, or of an array of 64 KiB. In the mode "one
+at a time", a thread waits for each answer before it asks again. In the mode "many", it sends all requests before it
+reads the first answer. The competitors are `concurrent.futures.ProcessPoolExecutor(1).submit`, and a pair of
+`multiprocessing.Queue`s and a `multiprocessing.Pipe` used by hand, which answer in order, to one thread. Each round
+measures all of them, in turns. Writes a table to stdout and the figures to bench/results/requests.json.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SMALL = {"step": 1, "reward": 1.0}
 ARRAY = {"step": 1, "obs": np.zeros(1 << 16, np.uint8)}
 OBJECTS = {"a dict": SMALL, "64 KiB": ARRAY}
 
-#: Asks so many times with an object, one at a time or all at once, and returns when all answers are there.
+#: Sends a number of requests with an object, one at a time or all at once, and returns when all answers have arrived.
 Ask = Callable[[Any, int, bool], None]
 
 
@@ -103,7 +103,7 @@ def by_queues() -> Iterator[Ask]:
 
 @contextlib.contextmanager
 def by_pipe() -> Iterator[Ask]:
-    """Not many at once: who sends before it receives waits for ever as soon as both pipes are full."""
+    """Supports one request at a time only: with many, both sides would block forever on full pipes."""
     here, there = mp.Pipe()
     with processes.child(serve_pipe, there):
 

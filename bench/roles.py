@@ -1,7 +1,7 @@
-"""What producers, consumers and those in between do when they are told to; each runs in a process of its own.
+"""The roles of worker processes: producers, consumers and forwarders. Each runs in its own process.
 
-An order is a tuple: the name of a method and its arguments. The answer is what the method returns. The timed loops
-hold nothing but the calls that are measured; times are of the monotonic clock, which all processes share.
+An order is a tuple: the name of a method and its arguments. The answer is the method's return value. The timed loops
+contain only the measured calls. Times are from the monotonic clock, which all processes share.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ now = time.perf_counter_ns
 
 
 def serve(conn: Connection, make: Callable[[], Any]) -> None:
-    """The body of such a process: until an empty order or the end of the one who gives them."""
+    """Runs orders until an empty one arrives or the process that sends them exits."""
     try:
         role = make()
         conn.send(("ok", None))
@@ -51,7 +51,7 @@ class Producer:
             self.make = lambda: self.message
 
     def varied(self, n: int) -> int:
-        """Different messages, for the check; the time of the first put."""
+        """Puts different messages for the check. Returns the time of the first put."""
         started = now()
         for i in range(n):
             self.put(self.workload.make(i) if i else self.message)
@@ -65,7 +65,7 @@ class Producer:
         return started, now()
 
     def made(self, n: int) -> tuple[int, int]:
-        """As `same`, each message made anew: in place where the competitor lends memory."""
+        """Like `same`, but makes each message anew, in place if the competitor lends memory."""
         put, make = self.put, self.make
         started = now()
         for _ in range(n):
@@ -73,7 +73,7 @@ class Producer:
         return started, now()
 
     def stamped(self, n: int, gap: float) -> list[tuple[int, int]]:
-        """When each put began and ended, after a pause of `gap` seconds each."""
+        """Returns when each put began and ended. Pauses for `gap` seconds before each."""
         put, make, times = self.put, self.make, []
         for _ in range(n):
             if gap:
@@ -85,7 +85,7 @@ class Producer:
 
 
 def fill(array: Any) -> Any:
-    """What a producer does with lent memory; one store, since filling it costs the same everywhere."""
+    """Fills lent memory with one store, since filling all of it costs the same for every competitor."""
     array[0] = 1
     return array
 
@@ -104,19 +104,19 @@ class Consumer:
         return equal(item, wanted)
 
     def varied(self, n: int) -> tuple[int, list[int]]:
-        """When the first arrived, and which of the messages were not what they should be."""
+        """Returns when the first message arrived, and the numbers of the wrong messages."""
         item = self.get()
         arrived = now()
         wrong = [] if self.is_right(item, self.expected) else [0]
         for i in range(1, n):
-            item = None  # one at a time: some lend only so many
+            item = None  # release it first: some competitors lend a limited number
             item = self.get()
             if not self.is_right(item, self.workload.make(i)):
                 wrong.append(i)
         return arrived, wrong
 
     def same(self, n: int) -> tuple[int, int, bool]:
-        """When the first and the last arrived, and whether the last is right."""
+        """Returns when the first and the last message arrived, and whether the last is correct."""
         get = self.get
         item = get()
         first = now()
@@ -126,7 +126,7 @@ class Consumer:
         return first, last, self.is_in_place or self.is_right(item, self.expected)
 
     def stamped(self, n: int) -> list[tuple[int, int]]:
-        """When each get began and ended."""
+        """Returns when each get began and ended."""
         get, times = self.get, []
         for _ in range(n):
             before = now()
@@ -137,14 +137,14 @@ class Consumer:
 
 
 class Waiter(Producer):
-    """Puts into a full channel, and tells of each put that it has returned."""
+    """Puts into a full channel, and reports each return of a put."""
 
     def __init__(self, channel: Base, workload: Workload, message: Any, told: Connection) -> None:
         super().__init__(channel, workload, message)
         self.told = told
 
     def telling(self, n: int) -> list[int]:
-        """When each put returned."""
+        """Returns when each put returned."""
         put, message, tell, times = self.put, self.message, self.told.send_bytes, []
         for _ in range(n):
             put(message)
@@ -154,18 +154,18 @@ class Waiter(Producer):
 
 
 class Slow(Consumer):
-    """Gets from a full channel, one by one, and does something else in between."""
+    """Gets from a full channel, one message at a time, with pauses."""
 
     def __init__(self, channel: Base, workload: Workload, message: Any, heard: Connection) -> None:
         super().__init__(channel, workload, message)
         self.heard = heard
 
     def slowly(self, n: int, places: int, pause: float) -> list[int]:
-        """When each of the first `n` gets began. A pause of 0 lasts until the put that waited has returned."""
+        """Returns when each of the first `n` gets began. A pause of 0 lasts until the blocked put has returned."""
         get, hear, times = self.get, self.heard.recv_bytes, []
         for _ in range(places):
             hear()
-        time.sleep(0.01)  # until the next put sleeps
+        time.sleep(0.01)  # until the next put blocks
         for _ in range(n):
             times.append(now())
             get()
@@ -177,7 +177,7 @@ class Slow(Consumer):
 
 
 class Forwarder:
-    """Takes from one channel and passes on to the next."""
+    """Receives from one channel and sends to the next."""
 
     def __init__(self, source: Base, target: Base) -> None:
         self.get = source.receiver()
@@ -200,7 +200,7 @@ class Forwarder:
 
 
 class Pinger:
-    """Sends a message, waits for the answer, and so on; an echo is a Forwarder."""
+    """Sends a message and waits for the answer, repeatedly. The other side is a Forwarder."""
 
     def __init__(self, there: Base, back: Base, message: Any) -> None:
         self.put, self.get, self.message = there.sender(), back.receiver(), message

@@ -1,7 +1,8 @@
-"""How each kind of workload is carried out for one competitor, in a process made for it.
+"""Runs each kind of workload for one competitor, in a new process.
 
-A scenario is prepared once (channel, processes, a check of what arrives, how many messages make a run), then run
-several times, then looked at in detail. It returns plain numbers; `bench.report` makes tables of them.
+A scenario is prepared once: it creates the channel and the processes, checks the received messages, and chooses the
+number of messages per run. Then it runs several times, and measures details last. It returns plain numbers;
+`bench.report` formats them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ MAX_MESSAGES = 2_000_000
 
 
 class Worker:
-    """A process with a role, and the pipe over which it is told what to do."""
+    """A process with a role, and the pipe for its orders."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self.conn, theirs = _FORK.Pipe()
@@ -36,7 +37,7 @@ class Worker:
         self.conn.send(order)
 
     def poll(self, timeout: float = 0) -> bool:
-        """Whether there is an answer; raises what went wrong in the worker."""
+        """Returns true if there is an answer. Raises the worker's error."""
         if not self.answers and self.conn.poll(timeout):
             try:
                 kind, value = self.conn.recv()
@@ -55,7 +56,7 @@ def _serve(ours: Connection, theirs: Connection, make: Callable[[], Any]) -> Non
 
 
 class Scenario:
-    """The base: one or more channels, workers in processes of their own."""
+    """Base class: one or more channels, and workers in their own processes."""
 
     def __init__(self, competitor: type[Base], workload: Workload, message: Any, seconds: float) -> None:
         self.workload, self.message, self.seconds = workload, message, seconds
@@ -84,7 +85,7 @@ class Scenario:
         return {}
 
     def answer(self, worker: Worker) -> Any:
-        """Wait for it; an error of any other worker ends the wait, which would have no end."""
+        """Waits for the worker's answer. Raises an error of any other worker, after which no answer may ever come."""
         while not worker.poll(0.05):
             for other in self.workers:
                 other.poll()
@@ -101,7 +102,7 @@ class Scenario:
             channel.close()
 
     def tree(self) -> list[int]:
-        """The processes whose CPU time and memory count."""
+        """Returns the processes that CPU time and memory include."""
         servers = self.competitor.servers
         return processes.descendants(os.getpid(), *servers) + servers
 
@@ -110,7 +111,7 @@ class Scenario:
             self.answer(worker)
 
     def calibrate(self) -> None:
-        """Find how many messages a run of the wanted length takes. One slow run of small ones proves nothing."""
+        """Finds the number of messages for a run of the wanted length. Small messages need two long enough runs."""
         slow, enough = 0, 2 if self.workload.nbytes < 1_000_000 else 1
         while slow < enough and self.count < MAX_MESSAGES:
             passed = self.run()["seconds"]
@@ -123,13 +124,13 @@ class Scenario:
 
 
 class Stream(Scenario):
-    """Producers put as fast as they can, consumers take as fast as they can."""
+    """Producers put, and consumers get, as fast as they can."""
 
     def prepare(self) -> dict[str, Any]:
         workload = self.workload
         if max(workload.producers, workload.consumers) > 1 and not self.competitor.is_shared:
             raise Unsupported("one producer and one consumer only")
-        needed = (self.competitor.copies - 1) * workload.nbytes  # the producer's is there
+        needed = (self.competitor.copies - 1) * workload.nbytes  # the producer's copy exists already
         if needed > (available := 0.9 * processes.available_bytes()):
             raise Unsupported(f"needs {needed / 1e9:.0f} GB of memory, {available / 1e9:.0f} are free")
         channel = self.channel()
@@ -145,7 +146,7 @@ class Stream(Scenario):
         return {"first_ms": first_ms}
 
     def check(self) -> float:
-        """Send different messages and compare each; milliseconds from the first put to its arrival."""
+        """Sends different messages and compares each. Returns the milliseconds from the first put to its arrival."""
         if len(self.producers) > 1 or len(self.consumers) > 1:
             self.count = 4 * len(self.producers) * len(self.consumers)
             self.run()
@@ -188,7 +189,8 @@ class Stream(Scenario):
         }
 
     def watch_memory(self, tree: list[int]) -> int:
-        """The most that was resident until the last consumer is done; a look costs 10 us and is taken 50 times a s."""
+        """Returns the peak resident memory until the last consumer is done. Samples 50 times a second, at 10 us
+        each."""
         peak = processes.resident_bytes(tree)
         while not self.consumers[-1].poll(0.02):
             peak = max(peak, processes.resident_bytes(tree))
@@ -197,7 +199,7 @@ class Stream(Scenario):
         return peak
 
     def detail(self) -> dict[str, Any]:
-        """How long each put and each get takes while the channel is busy."""
+        """Measures how long each put and each get takes while the channel is busy."""
         if len(self.producers) > 1 or len(self.consumers) > 1 or self.workload.is_huge:
             return {}
         n = max(3, min(self.count // 2, 5000))
@@ -208,7 +210,7 @@ class Stream(Scenario):
 
 
 class Forward(Stream):
-    """Three processes in a row: what the second receives, it sends on."""
+    """Three processes in a row: the second one forwards each message to the third."""
 
     def prepare(self) -> dict[str, Any]:
         workload = self.workload
@@ -245,7 +247,7 @@ class Forward(Stream):
 
 
 class Deep(Stream):
-    """All messages are put before the first is taken."""
+    """Puts all messages before the first get."""
 
     def prepare(self) -> dict[str, Any]:
         if not self.competitor.is_deep:

@@ -1,4 +1,4 @@
-"""One competitor at one workload, in a process tree of its own that is ended whatever happens in it."""
+"""Runs one competitor at one workload in its own process tree, and always ends that tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FORK = multiprocessing.get_context("fork")
 
 
 class Session(Measured):
-    """Commands to a scenario. The first that fails or takes longer than `limit` seconds ends it; `problem` says why."""
+    """Sends commands to a scenario. The first command that fails or exceeds `limit` seconds ends it; see `problem`."""
 
     def __init__(self, name: str, limit: float, scenario: Callable[[], scenarios.Scenario]) -> None:
         super().__init__(name)
@@ -83,11 +83,12 @@ def _serve(ours: Connection, theirs: Connection, make: Callable[[], scenarios.Sc
             except BaseException as error:
                 theirs.send((f"{type(error).__name__}: {error}".splitlines()[0][:200], {}))
             if command == "close":
-                time.sleep(60)  # to be ended from outside, with everything that is still running below
+                time.sleep(60)  # the parent ends this process, with all its descendants
 
 
 def silence() -> None:
-    """What competitors print, each of them for all of their processes, would drown the table; BENCH_LOG keeps it."""
+    """Redirects the output of the competitors' processes to BENCH_LOG, or drops it, so that the table stays
+    readable."""
     target = os.open(os.environ.get("BENCH_LOG", os.devnull), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(target, 1)
     os.dup2(target, 2)

@@ -1,11 +1,11 @@
-"""SPDL's own benchmark of its arenas, and ours beside them: items of 32 MiB from a pipeline in a subprocess.
+"""Repeats SPDL's own benchmark of its arenas with ours: items of 32 MiB from a pipeline in a subprocess.
 
     python -m bench.spdl_arena
 
-What is sent are bytes, NumPy arrays, torch tensors and, where spdl.io has found FFmpeg, its packets; through SPDL's
-queue alone, its ring, its pool, and shmtree.spdl.SegmentPool. The consumer does nothing with what it gets. All four of
-a kind are started together and take turns, so that a slow moment of the machine meets all of them. CPU time is that of
-both sides; memory is the most that was resident above what they had before the first item, shared pages once.
+Items are bytes, NumPy arrays, torch tensors and, if spdl.io has found FFmpeg, its packets. They go through SPDL's plain
+queue, its ring, its pool, and shmtree.spdl.SegmentPool. The consumer does not use the items. All four transports start
+together and take turns, so that a slow moment of the machine affects all of them. CPU time includes both sides. Memory
+is the peak resident size above that before the first item, with shared pages counted once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from bench import markdown, processes
 KINDS = ("bytes", "numpy", "torch", "packets")
 TRANSPORTS = ("queue", "SPDL ring", "SPDL pool", "shmtree")
 BUFFER = 3  # items that the pipeline keeps ready
-PLACES = 18  # of the arenas that have to be given sizes
+PLACES = 18  # in arenas that need a fixed size
 METRICS = {"gb_per_s": "GB/s", "cpu_ms": "CPU ms per item", "peak_mb": "peak MB"}
 
 Row = dict[str, Any]
@@ -39,7 +39,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Items:
-    """The pipeline's source: made in the subprocess, `count` times."""
+    """The pipeline's source. The subprocess makes `count` items."""
 
     kind: str
     nbytes: int
@@ -48,7 +48,8 @@ class Items:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         once = make(self.kind, self.nbytes)
         for _ in range(self.count):
-            # A tensor that is sent again through a queue is in shared memory already, which no pipeline's would be.
+            # A queue moves a tensor to shared memory when it first sends it. A real pipeline sends new tensors, so make
+            # one each time.
             yield {"data": make(self.kind, self.nbytes) if self.kind == "torch" else once}
 
 
@@ -60,7 +61,7 @@ def make(kind: str, nbytes: int) -> Any:
     if kind == "torch":
         import torch
 
-        torch.set_num_threads(1)  # its threads wait by spinning, which would be counted as work
+        torch.set_num_threads(1)  # its threads spin while they wait, which would count as CPU time
         return torch.ones(nbytes // 4, dtype=torch.float32)
     import spdl.io
 
@@ -68,13 +69,13 @@ def make(kind: str, nbytes: int) -> Any:
 
 
 def raw_video(nbytes: int) -> bytes:
-    """A video file of about so many bytes, whose frames are not compressed."""
+    """Returns a video file of about `nbytes` bytes with uncompressed frames."""
     frame = b"FRAME\n" + b"\1" * (1920 * 1080 * 3 // 2)
     return b"YUV4MPEG2 W1920 H1080 F30:1 C420jpeg\n" + frame * (nbytes // len(frame))
 
 
 def size_of(kind: str, item: Any) -> int:
-    """The bytes that are sent for it; also where it is wrong, so that it is noticed."""
+    """Returns the number of bytes sent for the item, even for a wrong item, so that the check notices it."""
     if kind == "packets":
         return len(item.__getstate__())
     flat = np.frombuffer(item, np.uint8) if kind == "bytes" else np.asarray(item)
@@ -84,7 +85,7 @@ def size_of(kind: str, item: Any) -> int:
 
 
 def make_arena(transport: str, nbytes: int) -> Any:
-    """Each of SPDL's as its own benchmark sizes it: with so many places, twice as large as the items are."""
+    """Creates the arena. Sizes SPDL's arenas as its own benchmark does: PLACES places, each twice the item size."""
     from spdl.pipeline import SharedMemoryRingBuffer, SharedMemorySegmentPool
 
     from shmtree.spdl import SegmentPool
@@ -97,7 +98,7 @@ def make_arena(transport: str, nbytes: int) -> Any:
 
 
 def consume(transport: str, items: Items, told: Connection) -> None:
-    """The receiving process: one pass for each message in `told`."""
+    """Runs the receiving process: one pass for each message in `told`."""
     from spdl.pipeline import PipelineBuilder, run_pipeline_in_subprocess
 
     try:
@@ -124,7 +125,7 @@ def consume(transport: str, items: Items, told: Connection) -> None:
 
 
 def one_pass(source: Any, count: int, tree: list[int]) -> tuple[float, float]:
-    """Seconds and CPU seconds per item."""
+    """Returns seconds and CPU seconds per item."""
     cpu, began, seen = processes.cpu_seconds(tree), time.perf_counter(), 0
     for item in source:
         seen += 1
@@ -136,7 +137,7 @@ def one_pass(source: Any, count: int, tree: list[int]) -> tuple[float, float]:
 
 
 class Side:
-    """One transport as the benchmark sees it: asked for passes, and watched."""
+    """Controls one transport: requests passes and samples its memory."""
 
     def __init__(self, transport: str, items: Items) -> None:
         context = multiprocessing.get_context("spawn")
@@ -178,7 +179,7 @@ class Side:
     def finish(self) -> Row:
         if not self.row["problem"]:
             self.pipe.send("end")
-            seconds = statistics.median(each[0] for each in self.passes[1:])  # the first is for warming up
+            seconds = statistics.median(each[0] for each in self.passes[1:])  # the first pass warms up
             self.row |= {
                 "gb_per_s": self.nbytes / seconds / 1e9,
                 "cpu_ms": 1e3 * statistics.median(each[1] for each in self.passes[1:]),
@@ -240,7 +241,7 @@ def arguments() -> argparse.Namespace:
 
 
 def start_tracker() -> None:
-    """multiprocessing's tracker of shared memory, silently: it prints a traceback for each segment of SPDL's."""
+    """Starts multiprocessing's resource tracker without stderr: it prints a traceback for each of SPDL's segments."""
     errors = os.dup(2)
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 2)

@@ -1,4 +1,4 @@
-"""What the library promises of its speed, as ratios within one run."""
+"""The performance targets of the library, as ratios within one run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUEUE = "multiprocessing.Queue"
 
 
 class Figures:
-    """Figures by workload and competitor; None where there is none."""
+    """Figures by workload and competitor; None if missing."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = {(row["workload"], row["competitor"]): row for row in rows if not row["problem"]}
@@ -28,7 +28,7 @@ class Figures:
         return value
 
     def best_other(self, workload: str) -> tuple[str, float | None]:
-        """The fastest that is not ours."""
+        """Returns the fastest competitor other than shmtree."""
         found = {
             name: rate for name in NAMES if not name.startswith(OURS) and (rate := self.of(workload, name)) is not None
         }
@@ -41,7 +41,7 @@ class Target:
     workload: str
     against: str
     goal: float
-    ratio: float | None  # better is larger
+    ratio: float | None  # larger is better
 
     @property
     def verdict(self) -> str:

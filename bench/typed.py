@@ -1,11 +1,10 @@
-"""Typed messages from one process to another: Cap'n Proto beside packed structs, dicts, and iceoryx2 with FlatBuffers.
+"""Measures typed messages: Cap'n Proto, packed structs, dicts, and iceoryx2 with FlatBuffers.
 
     python -m bench.typed [--seconds 1] [--rounds 3]
 
-Each message has a number, a name and bytes, and is made anew for each put. The receiver reads the number, the name,
-and the first and last of the bytes. Prints microseconds per message, the median of the rounds, of a stream through a
-channel of eight messages. Needs pycapnp, and for the last column iceoryx2 and flatbuffers. `bench/cpp/typed.cpp` does
-the same in C++.
+Each message has a number, a name and bytes, and is made anew for each put. The receiver reads the number, the name, and
+the first and last byte. Prints microseconds per message for a stream through a channel of eight messages: the median of
+the rounds. Needs pycapnp, and for the last column iceoryx2 and flatbuffers. `bench/cpp/typed.cpp` does the same in C++.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ Get = Callable[[], tuple[int, str, int, int]]
 
 
 class _Pair:
-    """A shmtree pair; subclasses say what is put and how it is read."""
+    """A shmtree pair. Subclasses make and read the messages."""
 
     needs: tuple[str, ...] = ()
 
@@ -93,7 +92,7 @@ class Capnp(_Pair):
     needs = ("capnp",)
 
     @staticmethod
-    @functools.cache  # pycapnp refuses the same schema from a second path
+    @functools.cache  # pycapnp rejects the same schema from a second path
     def schema() -> Any:
         import capnp
 
@@ -154,7 +153,7 @@ class FlatBuffers:
             message = receive()
             root = flatbuffers.encode.Get(flatbuffers.packer.uoffset, message, 0)
             table = flatbuffers.table.Table(message, root)
-            place = table.Offset(4)  # 0, the default, is left out
+            place = table.Offset(4)  # FlatBuffers omits a field with the default value 0
             seq = table.Get(types.Uint64Flags, place + root) if place else 0
             name = table.String(table.Offset(6) + root).decode()
             first, count = table.Vector(table.Offset(8)), table.VectorLen(table.Offset(8))

@@ -1,10 +1,10 @@
-"""Vector environments of Stable-Baselines3 and Gymnasium on the standard pipes, and on ours.
+"""Compares vector environments of Stable-Baselines3 and Gymnasium on standard pipes and on ours.
 
     python -m bench.vec_envs [--environments 8] [--steps 300] [--rounds 5]
 
-Environments with frames of 84 x 84 x 4 uint8 that are there already: what is measured is the way of an action to its
-environment, and of what it says back. Nothing of either library is changed but what its `multiprocessing` is. Both run
-in this process at once, in turns. Writes a table to stdout and the figures to bench/results/vec_envs.json.
+Environments return ready frames of 84 x 84 x 4 uint8. So the figures show the transfer of an action to its environment,
+and of the result back. Only the `multiprocessing` module of either library is replaced. Both variants exist in this
+process at once and take turns. Writes a table to stdout and the figures to bench/results/vec_envs.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PIPES: dict[str, ModuleType] = {"standard": standard, "shmtree": ours}
 
 
 class Frames(gymnasium.Env[Any, Any]):
-    """Says the number of its step, in a frame that it has already."""
+    """Returns the number of its step, in a ready frame."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
     action_space = gymnasium.spaces.Discrete(ACTIONS)
@@ -51,7 +51,7 @@ class Frames(gymnasium.Env[Any, Any]):
 
 @contextlib.contextmanager
 def imported(module: ModuleType, name: str, pipes: ModuleType) -> Iterator[None]:
-    """The module as it is when it imports those by that name."""
+    """Replaces the attribute `name` of the module by `pipes` inside the `with` block."""
     kept = getattr(module, name)
     setattr(module, name, pipes)
     yield
@@ -90,7 +90,7 @@ def steps_per_s(environments: Any, count: int, steps: int) -> float:
 
 
 def measure(kind: str, count: int, steps: int, rounds: int) -> dict[str, Any]:
-    """The medians of the rounds, and of the ratios of each."""
+    """Returns the medians of the rounds, and of their ratios."""
     with contextlib.ExitStack() as stack:
         made = {which: KINDS[kind](pipes, count) for which, pipes in PIPES.items()}
         for environments in made.values():

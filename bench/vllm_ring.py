@@ -1,6 +1,6 @@
-"""vLLM's ring in shared memory, by which a process tells its workers what to do: pickle 5, one writer.
+"""vLLM's ring in shared memory, with which a process sends work to its workers: pickle 5, one writer.
 
-It is imported alone: `pip install --no-deps vllm` and what it then misses are enough.
+Imports only that module: `pip install --no-deps vllm` and the packages that it then misses are enough.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class Publisher:
         return Subscription(self._queue.export_handle(), rank)
 
     def put(self, message: object) -> None:
-        if not self._is_ready:  # all have it
+        if not self._is_ready:  # every reader has the handle by now
             self._queue.wait_until_ready()
             self._is_ready = True
         self._queue.enqueue(message)
 
 
 class Subscription:
-    """For the process that it is handed to."""
+    """Receives in the process that unpickles it."""
 
     def __init__(self, handle: Any, rank: int) -> None:
         self._handle, self._rank = handle, rank

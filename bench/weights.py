@@ -1,11 +1,11 @@
-"""Weights to several actors: on shmtree, and on the queues of multiprocessing and torch.multiprocessing.
+"""Sends weights to several actors: by shmtree, and by the queues of multiprocessing and torch.multiprocessing.
 
     python -m bench.weights [--actors 4] [--megabytes 20] [--versions 20] [--rounds 3]
 
-Ten tensors, in a new copy for each version, as a trainer makes that goes on training. A version's time is from the
-beginning of that copy until every actor has said that it has read a number of each tensor. All ways run in this
-process, in turns. The standard queue gets NumPy arrays, since torch makes it send tensors as its own queue does. Writes
-a table to stdout and the figures to bench/results/weights.json.
+A version is a new copy of ten tensors, as a trainer makes that continues training. Its time starts with that copy, and
+ends when every actor has reported that it has read one number of each tensor. All ways run in this process, in turns.
+The standard queue gets NumPy arrays, because with torch it sends tensors as torch's queue does. Writes a table to
+stdout and the figures to bench/results/weights.json.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def act(inbox: Any, done: Any) -> None:
 
 
 class Way:
-    """One way to give weights to actors."""
+    """One way to send weights to actors."""
 
     def __init__(self, inboxes: list[tuple[Any, Any]], copied: Callable[[Weights], Any]) -> None:
         context = multiprocessing.get_context("spawn")
@@ -48,7 +48,7 @@ class Way:
         self.publish({"first": torch.ones(1)})
 
     def publish(self, weights: Weights) -> float:
-        """Seconds until all have read them."""
+        """Returns the seconds until all actors have read the weights."""
         begin = time.perf_counter()
         copied = self._copied(weights)
         for sender in self._senders:

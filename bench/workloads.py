@@ -1,6 +1,6 @@
-"""What is measured: each workload names a message, a way to measure it, and how much of it.
+"""The workloads: each one has a name, a message, a scenario, and sizes.
 
-`make(i)` gives the i-th message; equal numbers give equal messages, different ones different messages.
+`make(i)` returns the i-th message. Equal numbers give equal messages, and different numbers different ones.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ KB, MB, GB = 1000, 1000_000, 1000_000_000
 
 
 class Step(NamedTuple):
-    """Two counters, as samples carry them."""
+    """Two counters, as in typical samples."""
 
     episode: int
     number: int
@@ -25,24 +25,24 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A named measurement. `kind` says which class of `bench.scenarios` carries it out."""
+    """A named measurement. `kind` selects the class of `bench.scenarios` that runs it."""
 
     name: str
     about: str
     make: Callable[[int], Any]
-    nbytes: int = 0  # payload of one message; 0 for small ones where GB/s would say nothing
+    nbytes: int = 0  # payload of one message; 0 for small messages, for which GB/s is not reported
     kind: str = "stream"
     producers: int = 1
     consumers: int = 1
 
-    type: type = dict  # of the message
-    places: int = 0  # messages on the way at once; 0: by size
-    pause: float = 0.0  # seconds, of the receiver after each get
-    against: tuple[str, ...] = ()  # the only competitors; all where it is empty
+    type: type = dict  # type of the message
+    places: int = 0  # messages in the channel at once; 0: chosen by size
+    pause: float = 0.0  # seconds that the receiver pauses after each get
+    against: tuple[str, ...] = ()  # the only competitors; empty for all
 
     @property
     def capacity(self) -> int:
-        """Messages on the way at once: many small ones, a few large ones."""
+        """Number of messages in the channel at once: many small ones, or a few large ones."""
         if self.places:
             return self.places
         for limit, capacity in ((64 * KB, 1000), (64 * MB, 8), (GB - 1, 2)):
@@ -52,7 +52,7 @@ class Workload:
 
     @property
     def put_order(self) -> str:
-        """Whether each message is made before it is put: in lent memory, or as a copy of its own (tensors)."""
+        """Returns "made" if each message is made anew before its put: in lent memory, or as a new copy (tensors)."""
         return "made" if self.kind in ("loan", "forward") or self.type is object else "same"
 
     def takes(self, competitor: str) -> bool:
@@ -60,14 +60,14 @@ class Workload:
 
     @property
     def is_huge(self) -> bool:
-        """Too large to have several competitors in memory at once."""
+        """True if messages are too large to have several competitors in memory at once."""
         return self.nbytes >= 64 * MB
 
 
 def payload(nbytes: int) -> Callable[[int], bytes]:
     def make(i: int) -> bytes:
         block = bytes((i + k) % 251 for k in range(min(nbytes, 1000)))
-        return block * (nbytes // len(block))  # all sizes are multiples
+        return block * (nbytes // len(block))  # all sizes are multiples of the block
 
     return make
 
@@ -83,7 +83,7 @@ def array(nbytes: int) -> Callable[[int], Any]:
 
 
 def transition(i: int) -> dict[str, Any]:
-    """One step of an Atari-like environment."""
+    """Returns one step of an Atari-like environment."""
     frames = (np.arange(2 * 84 * 84 * 4, dtype=np.int64) + i).astype(np.uint8).reshape(2, 84, 84, 4)
     return {
         "obs": frames[0].copy(),
@@ -97,7 +97,7 @@ def transition(i: int) -> dict[str, Any]:
 
 
 def nested_batch(i: int) -> dict[str, Any]:
-    """A training batch: about twenty keys, three levels deep, twelve float32 (32, 17) arrays, a namedtuple, a set."""
+    """Returns a training batch: about 20 keys in 3 levels, 12 float32 (32, 17) arrays, a namedtuple, a set."""
 
     def part(k: int) -> Any:
         return np.full((32, 17), i + 0.1 * k, np.float32)
@@ -119,7 +119,7 @@ def nested_batch(i: int) -> dict[str, Any]:
 
 
 def nest(i: int) -> dict[str, Any]:
-    """A batch with a set, a namedtuple and a list in each group of it."""
+    """Returns a batch with a set, a namedtuple and a list in each group."""
 
     def with_more(group: dict[str, Any]) -> dict[str, Any]:
         deeper = {key: with_more(value) if isinstance(value, dict) else value for key, value in group.items()}
@@ -129,7 +129,7 @@ def nest(i: int) -> dict[str, Any]:
 
 
 def references(i: int) -> list[Any]:
-    """One dict, as each of 50 samples has it."""
+    """Returns 50 samples that all refer to the same dict."""
     env = {"id": "CartPole-v1", "seed": i, "frame_skip": 4}
     return [
         {"lr": 1e-3, "gamma": 0.99, "name": f"run-{i}", "layers": [64, 64, 32], "env": env, "clip": (0.1, 0.2)}
@@ -141,7 +141,7 @@ def scalars(i: int) -> dict[str, Any]:
 
 
 def rollout(i: int) -> dict[str, Any]:
-    """128 steps of 8 environments."""
+    """Returns 128 steps of 8 environments."""
     obs = np.empty((128, 8, 84, 84, 4), np.uint8)
     obs[:] = (np.arange(84 * 84 * 4, dtype=np.int64) + i).astype(np.uint8).reshape(84, 84, 4)
     names = ("rewards", "values", "log_probs", "advantages", "returns")
@@ -152,7 +152,7 @@ def tensor(nbytes: int) -> Callable[[int], Any]:
     def make(i: int) -> Any:
         import torch
 
-        # By way of NumPy: torch would start threads, and processes are forked from here.
+        # Made with NumPy: torch would start threads, and this process forks.
         return torch.from_numpy(np.full(nbytes // 4, i, np.float32))
 
     return make
@@ -248,7 +248,7 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Same types and same contents: a benchmark of wrong answers is worth nothing."""
+    """Returns true if types and contents are equal, so that wrong results are not benchmarked."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):

@@ -1,7 +1,8 @@
-"""One small file per competitor, each with a class `Competitor`; `NAMES` has them in the order of the tables.
+"""Has one small file per competitor, each with a class `Competitor`. `NAMES` lists them in the order of the tables.
 
-A competitor is made in a process that then forks those that use it: one calls `sender()` and gets a function that
-puts, another `receiver()` and gets one that takes. What needs a connection of its own opens it there.
+A process creates the competitor, then forks the processes that use it. One calls `sender()`, which returns a put
+function. Another calls `receiver()`, which returns a get function. A competitor that needs a connection per process
+opens it there.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-# Module of this package by the name that the tables show.
+# Modules of this package, by the name in the tables.
 NAMES: dict[str, str] = {
     "shmtree": "shmtree_pair",
     "shmtree.Queue": "shmtree_queue",
@@ -31,32 +32,32 @@ OURS = "shmtree"
 
 
 class Unsupported(Exception):
-    """The competitor cannot do this workload; the message says why and becomes its row."""
+    """The competitor does not support this workload. The message gives the reason and becomes its row."""
 
 
 class Base:
-    """What an adapter offers: construction, put, get, close; the rest where it can."""
+    """Interface of an adapter: construction, put, get and close are required, the rest is optional."""
 
-    requires: ClassVar[tuple[str, ...]] = ()  # distributions whose versions are reported
+    requires: ClassVar[tuple[str, ...]] = ()  # distributions to report with their versions
     is_shared: ClassVar[bool] = False  # may have several producers and consumers
-    is_deep: ClassVar[bool] = True  # can hold thousands of messages that nobody takes
-    is_bounded: ClassVar[bool] = False  # a put waits when `capacity` messages are in it
+    is_deep: ClassVar[bool] = True  # can hold thousands of messages without a receiver
+    is_bounded: ClassVar[bool] = False  # put blocks while it contains `capacity` messages
     lends_bytes: ClassVar[bool] = False  # bytes arrive as a memoryview
-    shares_tensors: ClassVar[bool] = False  # a tensor that was put is the receiver's too: it has to be copied before
-    copies: ClassVar[float] = 4  # of a large payload in memory at once, the producer's own included
+    shares_tensors: ClassVar[bool] = False  # the receiver shares the memory of a tensor, so put a copy
+    copies: ClassVar[float] = 4  # copies of a large payload in memory at once, including the producer's
 
-    servers: ClassVar[list[int]] = []  # processes that all of its channels share
+    servers: ClassVar[list[int]] = []  # processes that all channels share
 
     @classmethod
     def start(cls) -> None:
-        """Once, before the first channel: what needs a server starts it here; it is ended with all else."""
+        """Starts a server, if one is needed. Called once, before the first channel. The benchmark ends it."""
 
     @classmethod
     def sweep(cls) -> None:
-        """After channels of which some may have been killed: remove what they left."""
+        """Removes remains of channels. Called after channels, some of which may have been killed."""
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
-        """A channel for `capacity` messages of about `nbytes`, of this type."""
+        """Creates a channel for `capacity` messages of about `nbytes`, of type `kind`."""
         raise NotImplementedError
 
     def sender(self) -> Callable[[Any], Any]:
@@ -66,18 +67,18 @@ class Base:
         raise NotImplementedError
 
     def loan(self) -> Callable[[tuple[int, ...]], Any] | None:
-        """After `sender()`: gives a float32 array that the sender's put does not copy, or None."""
+        """Returns a function that lends float32 arrays, which put does not copy, or None. Call after `sender()`."""
         return None
 
     def forward(self, put: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The put that passes on what was received from another channel of the same kind."""
+        """Returns a put for messages that were received from another channel of the same kind."""
         return put
 
     def close(self) -> None:
-        """In the process that made it, after those that used it."""
+        """Closes the channel. Called in the process that created it, after its users have ended."""
 
 
 def load(name: str) -> type[Base]:
-    """Raises ImportError where the competitor is not installed."""
+    """Returns the class of a competitor. Raises ImportError if it is not installed."""
     competitor: type[Base] = importlib.import_module(f"bench.competitors.{NAMES[name]}").Competitor
     return competitor

@@ -1,4 +1,4 @@
-"""faster-fifo with messages of bytes and no pickle where there is none needed, as its page advises."""
+"""faster-fifo with bytes, and with pickle only where necessary, as its documentation advises."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class Competitor(fifo_pickled.Competitor):
         self.queue: Any = faster_fifo.Queue(
             fifo_pickled.ring_bytes(capacity, nbytes),
             maxsize=capacity,
-            dumps=encode if kind is not np.ndarray else np.ndarray.tobytes,  # it takes bytes and nothing else
+            dumps=encode if kind is not np.ndarray else np.ndarray.tobytes,  # it accepts bytes only
             loads=decode,
         )

@@ -10,13 +10,13 @@ import faster_fifo
 
 from bench.competitors import Base
 
-_FOREVER = 1e6  # seconds; by default it gives up after ten
+_FOREVER = 1e6  # seconds; the default timeout is 10 s
 
 
 class Competitor(Base):
     requires = ("faster-fifo",)
     is_shared = True
-    shares_tensors = True  # its pickler is multiprocessing's
+    shares_tensors = True  # uses multiprocessing's pickler
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         self.queue: Any = faster_fifo.Queue(ring_bytes(capacity, nbytes), maxsize=capacity)
@@ -29,5 +29,5 @@ class Competitor(Base):
 
 
 def ring_bytes(capacity: int, nbytes: int) -> int:
-    """Room for all of them, pickled."""
+    """Returns the size of a ring for `capacity` pickled messages."""
     return capacity * (nbytes + 1000)

@@ -1,4 +1,4 @@
-"""iceoryx2's Python binding: slices of bytes in shared memory, an event to wake the receiver."""
+"""iceoryx2's Python binding: slices of bytes in shared memory, and an event that wakes the receiver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 from bench.competitors import Base
 from bench.competitors.raw import codec
 
-_PREFIX = f"bench{os.getpid()}_"  # of the process that starts all others: what they leave is found by it
+_PREFIX = f"bench{os.getpid()}_"  # pid of the main process, to find leftover files
 _ROOT = Path(tempfile.gettempdir()) / f"{_PREFIX}iceoryx2"
 _BYTES = iox2.Slice[ctypes.c_uint8]
 _WAIT = iox2.Duration.from_millis(100)
@@ -102,7 +102,7 @@ class Competitor(Base):
             while (sample := subscriber.receive()) is None:
                 listener.timed_wait(_WAIT)
             payload = sample.payload()
-            if not self.is_array:  # a copy: the memory is the publisher's again once the sample is gone
+            if not self.is_array:  # a copy: dropping the sample returns its memory to the publisher
                 return decode(ctypes.string_at(payload.data_ptr, payload.number_of_elements))
             array = np.frombuffer(payload.as_memory_view(), np.float32)
             weakref.finalize(array, id, sample)  # keeps the sample as long as the view

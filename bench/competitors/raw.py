@@ -1,4 +1,4 @@
-"""Messages as one run of bytes, for competitors that carry nothing else: pickled unless they are bytes already."""
+"""Converts messages to one run of bytes, for competitors that accept only bytes. Pickles what is not bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def codec(kind: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """How to make bytes of a message and a message of bytes, the latter a view of them where it can be one."""
+    """Returns functions that turn a message into bytes and back. Arrays are views of the received bytes."""
     if kind is bytes:
         return lambda message: message, bytes
     if kind is np.ndarray:  # the workloads' arrays are flat float32

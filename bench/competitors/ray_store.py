@@ -1,4 +1,4 @@
-"""Ray: objects in its store, handed on as references through its queue; small ones go in the queue itself."""
+"""Ray: sends references to objects in its store through its queue, and small objects in the queue itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import ray.util.queue
 from bench import processes
 from bench.competitors import Base
 
-_IN_STORE = 100_000  # bytes; smaller arguments and results do not go through the store
+_IN_STORE = 100_000  # bytes; Ray does not store smaller arguments and results
 _PORT = 20_000 + os.getpid() % 10_000
 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -29,7 +29,7 @@ class Competitor(Base):
 
     @classmethod
     def start(cls) -> None:
-        """One cluster of this machine for all channels: it takes seconds to start."""
+        """Starts one cluster on this machine for all channels, because a start takes seconds."""
         before = set(processes.descendants(os.getpid()))
         store = min(4_000_000_000, processes.available_bytes() // 4)
         command = [str(Path(sys.executable).with_name("ray")), "start", "--head", f"--port={_PORT}", "--num-cpus=4"]
@@ -43,10 +43,14 @@ class Competitor(Base):
         self.capacity, self.is_stored = capacity, nbytes >= _IN_STORE
 
     def queue(self) -> Any:
-        """Both ends are drivers of their own that know the queue's actor by its name."""
+        """Opens the queue. Each end is its own driver, and finds the queue's actor by name."""
         if not ray.is_initialized():
             ray.init(f"127.0.0.1:{_PORT}", namespace="bench", log_to_driver=False, configure_logging=False)
-        options = {"name": self.name, "get_if_exists": True, "num_cpus": 0}  # ends with the end that made it
+        options = {
+            "name": self.name,
+            "get_if_exists": True,
+            "num_cpus": 0,
+        }  # the actor ends with the driver that created it
         return ray.util.queue.Queue(self.capacity, actor_options=options)
 
     def sender(self) -> Callable[[Any], Any]:

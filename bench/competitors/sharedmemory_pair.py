@@ -1,4 +1,4 @@
-"""py-sharedmemory: a segment of shared memory for each message, named in a multiprocessing.Queue."""
+"""py-sharedmemory: a shared memory segment per message, with its name sent through a multiprocessing.Queue."""
 
 from __future__ import annotations
 

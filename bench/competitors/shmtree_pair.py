@@ -16,7 +16,7 @@ class Competitor(Base):
     requires = ("shmtree",)
     is_shared = True
     is_bounded = True
-    copies = 3  # of bytes; two of arrays
+    copies = 3  # for bytes; 2 for arrays
 
     def __init__(self, capacity: int, nbytes: int, kind: type) -> None:
         self.put, self.get = shmtree.create_pair(capacity=capacity)

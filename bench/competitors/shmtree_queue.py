@@ -1,4 +1,4 @@
-"""shmtree.Queue, the drop-in: what it gives is the receiver's own, so each message is copied twice."""
+"""shmtree.Queue, the drop-in. The receiver owns each message, so it is copied twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SPDL's pool of shared segments: what it restores are views. The envelopes go through a pipe."""
+"""SPDL's pool of shared segments, which returns views. The envelopes go through a pipe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ class Competitor(Base):
         self.reader, self.writer = multiprocessing.get_context("fork").Pipe(duplex=False)
 
     def make_arena(self, capacity: int, nbytes: int) -> Any:
-        return SharedMemorySegmentPool(nbytes, min(capacity, 64) + 2)  # each has a descriptor; the consumer holds one
+        return SharedMemorySegmentPool(
+            nbytes, min(capacity, 64) + 2
+        )  # each segment has a descriptor; the consumer holds one
 
     def sender(self) -> Callable[[Any], Any]:
         offload, send = _Arena(self.arena).offload, self.writer.send_bytes

@@ -1,4 +1,4 @@
-"""SPDL's ring: copied in, copied out. The envelopes go through a pipe."""
+"""SPDL's ring, which copies in and out. The envelopes go through a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch.multiprocessing.Queue: the standard queue, in which tensors go as shared memory."""
+"""torch.multiprocessing.Queue: the standard queue, which sends tensors as shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pyzmq, PUSH to PULL over ipc: pickle 5 with the buffers as frames of their own, not copied by pyzmq."""
+"""pyzmq, PUSH to PULL over ipc: pickle 5 with each buffer as a separate frame, which pyzmq does not copy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import zmq
 
 from bench.competitors import Base
 
-_COPY_BELOW = 65536  # bytes; what pyzmq itself takes for worth the bookkeeping
+_COPY_BELOW = 65536  # bytes; pyzmq's own threshold for zero-copy sends
 
 
 class Competitor(Base):

@@ -12,9 +12,10 @@ namespace shmtree::bench {
 namespace {
 
 constexpr int kMany = 100'000, kSome = 20'000, kFew = 500;
-constexpr useconds_t kPause_us = 300;  // longer than anyone spins
+constexpr useconds_t kPause_us = 300;  // longer than any receiver spins
 
-// `senders` put samples and end; `receivers` get until all have. The time is that of a message, over all.
+// `senders` processes put samples and exit. `receivers` processes get until all senders have exited. Reports the time
+// per message over all processes.
 void contention(benchmark::State& state) {
   const auto senders = static_cast<int>(state.range(0)), receivers = static_cast<int>(state.range(1));
   const std::int64_t each = state.max_iterations / senders;

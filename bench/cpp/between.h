@@ -1,4 +1,4 @@
-// The measurements between processes, for any transport (transports.h).
+// Measurements between processes, for any transport of transports.h.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -12,7 +12,7 @@
 
 namespace shmtree::bench {
 
-// Some transports have things to do in the process that uses an end.
+// Some transports need a call in the process that uses an end.
 template <class Transport>
 void join(Transport& transport, bool sends) {
   if constexpr (requires { transport.join(sends); }) transport.join(sends);
@@ -23,7 +23,7 @@ inline void tell(benchmark::State& state, const Processes::Took& took) {
   state.counters["cpu_ns"] = took.cpu_seconds * 1e9 / static_cast<double>(state.max_iterations);
 }
 
-// One process sends as fast as the other receives; the time is that of a message at the receiver.
+// One process sends as fast as the other receives. Reports the time per message at the receiver.
 template <class Make>
 void throughput(benchmark::State& state, Make make) {
   constexpr std::uint64_t kWarmUp = 2000;
@@ -45,7 +45,7 @@ void throughput(benchmark::State& state, Make make) {
       join(transport, true);
       processes.meet(2);
       for (std::uint64_t i = 0; i < kWarmUp + count; ++i) transport.send(i);
-      processes.meet(4);  // some transports drop what was sent when the sender ends
+      processes.meet(4);  // some transports drop sent messages when the sender exits
     });
     tell(state, processes.finish());
   }
@@ -55,8 +55,8 @@ struct Latencies {
   double median, p99;  // seconds
 };
 
-// One process sends, the other answers; the time is half of that, the median of all. With a pause before each, the
-// other one sleeps.
+// One process sends and the other answers. Reports half of the median round trip. With a pause before each message, the
+// receiver sleeps.
 template <class Make>
 void half_round_trip(benchmark::State& state, Make make, useconds_t pause_us = 0) {
   const auto count = static_cast<std::size_t>(state.max_iterations);

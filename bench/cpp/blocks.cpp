@@ -1,4 +1,4 @@
-// Blocks of an arena: allocated and freed, and held as views hold them.
+// Measures blocks of an arena: allocating and freeing them, and pinning them as views do.
 #include <benchmark/benchmark.h>
 
 #include <memory>
@@ -12,7 +12,7 @@ using memory::Arena;
 using memory::BlockKind;
 using platform::WaitContext;
 
-std::shared_ptr<Arena> arena;  // of the measurement that runs: all of its threads use one
+std::shared_ptr<Arena> arena;  // arena of the running measurement; all its threads use it
 
 void make_arena(const benchmark::State&) {
   arena = Arena::create({.max_bytes = std::uint64_t{256} << 20}).value();
@@ -31,7 +31,7 @@ void allocate_and_free(benchmark::State& state) {
 BENCHMARK(allocate_and_free)->Arg(1 << 10)->Arg(1 << 20)->Arg(32 << 20)->Setup(make_arena)->Teardown(drop_arena);
 BENCHMARK(allocate_and_free)->Arg(1 << 10)->Threads(2)->UseRealTime()->Setup(make_arena)->Teardown(drop_arena);
 
-// As an array that is made, looked at and dropped.
+// Imitates an array that is created, viewed and dropped.
 void hold_and_release(benchmark::State& state) {
   for (auto _ : state) {
     auto lease = arena->hold_new(arena->allocate(1024, BlockKind::kArray, WaitContext{}).value());

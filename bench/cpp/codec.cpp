@@ -1,4 +1,4 @@
-// Values to frames and back, as put() and get() do it, without a channel.
+// Measures encoding and decoding of values, as put() and get() do it, without a channel.
 #include "value/codec.h"
 
 #include <benchmark/benchmark.h>
@@ -43,7 +43,7 @@ void encode(benchmark::State& state, const Sample& sample) {
   set_bytes(state, frame.size);
 }
 
-// The tree alone: arrays are views of the frame.
+// Decodes only the tree: arrays are views of the frame.
 void decode(benchmark::State& state, const Sample& sample) {
   const Frame frame(sample.make());
   for (auto _ : state) {
@@ -53,7 +53,7 @@ void decode(benchmark::State& state, const Sample& sample) {
   set_bytes(state, frame.size);
 }
 
-// What of encode() is copying the bytes of arrays.
+// Measures the part of encode() that copies the bytes of arrays.
 void copy(benchmark::State& state, const Sample& sample) {
   const Value value = sample.make();
   const Frame frame(value);

@@ -1,5 +1,5 @@
-// What a frame costs apart from the objects around it: building, writing, opening and walking 250 nodes, and a small
-// dict. Prints nanoseconds per message, the best of several rounds.
+// Measures the cost of a frame without objects: building, writing, opening and walking 250 nodes, and a small dict.
+// Prints nanoseconds per message, the best of several rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,7 +13,7 @@ using namespace shmtree;
 
 namespace {
 
-// Twelve groups of twenty scalars, keys repeated, as agents in an environment have them: 1 + 12 * (1 + 20) nodes.
+// Adds twelve groups of twenty scalars with repeated keys, like agents in an environment: 1 + 12 * (1 + 20) nodes.
 void add_groups(format::FrameBuilder& builder) {
   static const std::vector<std::string> keys = [] {
     std::vector<std::string> made;
@@ -36,7 +36,7 @@ void add_groups(format::FrameBuilder& builder) {
   }
 }
 
-// The same number of nodes without keys.
+// Adds the same number of nodes without keys.
 void add_list(format::FrameBuilder& builder) {
   builder.add_kind(Kind::kList);
   builder.add_length(249);

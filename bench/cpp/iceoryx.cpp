@@ -1,5 +1,5 @@
-// The same 1 KB from process to process with iceoryx: written in place into a loaned chunk, taken by polling, nothing
-// dropped when the receiver is slow. Its daemon is started for the first measurement and stopped with this program.
+// Sends 1 KB between processes with iceoryx: written in place into a loaned chunk, received by polling, and without
+// loss if the receiver is slow. The first measurement starts iceoryx's daemon, and the end of this program stops it.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -22,7 +22,7 @@
 namespace shmtree::bench {
 namespace {
 
-// iox-roudi with chunks of the size that is measured.
+// Runs iox-roudi with chunks of the measured size.
 class Daemon {
  public:
   static bool is_running() {
@@ -55,8 +55,8 @@ class Daemon {
       count = read(ends[0], text, sizeof text);
       said.append(text, count > 0 ? static_cast<std::size_t>(count) : 0);
     }
-    std::filesystem::remove(config_);  // read by now
-    // The pipe stays open: the daemon has more to say.
+    std::filesystem::remove(config_);  // the daemon has read it
+    // The pipe stays open, because the daemon keeps writing to it.
   }
 
   const std::string config_ = std::filesystem::temp_directory_path() / ("iox-" + std::to_string(getpid()) + ".toml");
@@ -65,7 +65,7 @@ class Daemon {
   bool ready_ = false;
 };
 
-// A publisher and a subscriber of structs, and of bytes without a type.
+// Publishers and subscribers of structs, and of untyped bytes.
 struct Typed {
   using Publisher = iox::popo::Publisher<Payload>;
   using Subscriber = iox::popo::Subscriber<Payload>;
@@ -95,7 +95,7 @@ struct Untyped {
   }
 };
 
-// A service of its own for each: what processes that are gone have published stays with the daemon.
+// Gives each measurement its own service, because the daemon keeps the samples of exited publishers.
 int next_number() {
   static int made = 0;
   return ++made;

@@ -1,7 +1,7 @@
-// For callgrind to count: every piece of work runs a few times, so that memory is there and caches are filled, and
-// once more inside measured(). Prints what the program was built with, then one name for each piece, in order.
-// bench/instructions.py runs it and compares the counts with those recorded. With a name as argument, only that piece
-// is counted, which is how to see where its instructions go:
+// Runs pieces of work for callgrind. Each piece runs a few times, to allocate memory and fill caches, and once more
+// inside measured(). Prints the compiler and library versions, then the name of each piece, in order.
+// bench/instructions.py runs it and compares the counts with the recorded ones. With a name as argument, counts only
+// that piece, which shows where its instructions go:
 //   valgrind --tool=callgrind --collect-atstart=no --toggle-collect=measured bench_instructions "decode scalars"
 #include <gnu/libc-version.h>
 
@@ -18,17 +18,17 @@
 
 using namespace shmtree;
 
-// Callgrind counts between its entry and its exit, which is why the compiler may not look into it.
+// Callgrind counts between the entry and the exit of this function, so the compiler must not inline or analyse it.
 extern "C" {
 [[gnu::noipa]] void measured(void (*work)(void*), void* state) {
   work(state);
-  asm volatile("" ::: "memory");  // no tail call: the exit would come before the work
+  asm volatile("" ::: "memory");  // prevents a tail call, which would exit before the work
 }
 }
 
 namespace {
 
-std::string wanted;  // empty: all
+std::string wanted;  // empty for all
 
 template <class Work>
 void count(const std::string& name, Work work) {
@@ -38,7 +38,7 @@ void count(const std::string& name, Work work) {
   std::puts(name.c_str());
 }
 
-// Everything but the copies of the arrays' bytes, which are memcpy's work and would hide the rest.
+// Counts everything except the copies of the arrays' bytes. They are memcpy's work and would hide the rest.
 void count_codec(const bench::Sample& sample) {
   const Value value = sample.make();
   format::FrameBuilder builder;
@@ -55,7 +55,7 @@ void count_codec(const bench::Sample& sample) {
   });
 }
 
-// A message there and back out in one process, as a program puts and gets it.
+// Counts a put and a get in one process.
 void count_message(const char* name, const Value& value) {
   auto [sender, receiver] = make_pair({.capacity = 8});
   const auto patience = std::chrono::seconds(60);

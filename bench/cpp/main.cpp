@@ -1,5 +1,5 @@
-// Runs the measurements and prints one table, then ratios. Competitors take turns, so that a slow moment of the machine
-// meets all of them; what counts are medians, and ratios of those within one run. Arguments are Google Benchmark's.
+// Runs the measurements, and prints a table and ratios. Competitors take turns, so that a slow moment of the machine
+// affects all of them. Compare medians, and their ratios within one run. Accepts the arguments of Google Benchmark.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Of two medians, how many times faster the first is.
+// The speedup of the first of two medians over the second.
 struct Ratio {
   const char* ours;
   const char* other;

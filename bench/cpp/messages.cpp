@@ -1,4 +1,4 @@
-// A message put and got by one thread, so that nobody ever waits: the work of a channel, without and with values.
+// Measures the work of a channel, without and with values. One thread puts and gets each message, so no call blocks.
 #include <benchmark/benchmark.h>
 
 #include <chrono>

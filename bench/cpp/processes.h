@@ -1,5 +1,5 @@
-// The processes of one measurement. They are forked, meet when they are ready, and tell when the measured part began
-// and ended.
+// The processes of one measurement. They are forked, wait for each other at barriers, and report when the measured part
+// began and ended.
 #pragma once
 
 #include <sched.h>
@@ -25,7 +25,7 @@ inline std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
-// A measurement of something wrong is worth nothing: the process ends, and with it the program.
+// Ends the process, and so the program, if a check fails. A benchmark of wrong results is worthless.
 inline void require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "measurement failed: %s\n", what);
@@ -33,7 +33,7 @@ inline void require(bool holds, const char* what) {
   std::abort();
 }
 
-// Memory that the processes forked from here share.
+// Memory that this process shares with the processes that it forks.
 template <class T>
 class Shared {
  public:
@@ -55,14 +55,14 @@ class Processes {
  public:
   ~Processes() { require(running_.empty(), "processes were not waited for"); }
 
-  // `act` runs in a process of its own, which ends with it.
+  // Forks a process that runs `act` and exits.
   template <class Act>
   void start(Act act) {
     std::fflush(nullptr);
     const pid_t pid = fork();
     require(pid >= 0, "fork");
     if (pid != 0) return running_.push_back(pid);
-    alarm(kMostSeconds);  // nothing is left behind by a measurement that hangs
+    alarm(kMostSeconds);  // ends a measurement that hangs
     try {
       act();
     } catch (const std::exception& error) {
@@ -72,12 +72,12 @@ class Processes {
     _exit(0);
   }
 
-  // Returns when `count` processes have called it.
+  // Blocks until `count` processes have called it.
   void meet(int count) const {
     board_->met.fetch_add(1);
     while (board_->met.load() < count) sched_yield();
   }
-  // The measured part lies between the first call of one and the last call of the other.
+  // The measured part begins at the first call of begin() and ends at the last call of end().
   void begin() const {
     std::int64_t none = 0;
     board_->began.compare_exchange_strong(none, now_ns());
@@ -89,9 +89,9 @@ class Processes {
   }
   struct Took {
     double seconds;      // between begin() and end()
-    double cpu_seconds;  // of all processes, over their whole lives
+    double cpu_seconds;  // of all processes, over their whole lifetimes
   };
-  // Waits for all of them.
+  // Waits for all processes to exit.
   Took finish() {
     const double before = children_seconds();
     for (const pid_t pid : running_) {

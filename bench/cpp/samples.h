@@ -1,5 +1,5 @@
-// What the C++ measurements send: the samples of bench/workloads.py as C++ has them (no sets, no namedtuples: a list
-// and a tuple stand for them).
+// The messages of the C++ measurements: the samples of bench/workloads.py, with a list and a tuple in place of the set
+// and the namedtuple.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace shmtree::bench {
 
-// An array that its Value keeps, filled with numbers that depend on nothing but `first`.
+// Returns an array that its Value owns, with elements that depend only on `first`.
 template <class T>
 Value numbers(std::vector<std::int64_t> shape, int first) {
   std::size_t count = 1;
@@ -25,7 +25,7 @@ Value numbers(std::vector<std::int64_t> shape, int first) {
   return array;
 }
 
-// One step of one agent that sees images.
+// Returns one step of an agent with image observations.
 inline Value transition() {
   return Dict{{"obs", numbers<std::uint8_t>({84, 84, 4}, 1)},
               {"next_obs", numbers<std::uint8_t>({84, 84, 4}, 2)},
@@ -36,7 +36,8 @@ inline Value transition() {
               {"info", Dict{{"episode", "ep-12"}, {"step", 12345}, {"state", numbers<float>({18}, 3)}}}};
 }
 
-// A batch in groups: twelve arrays of float32, texts, numbers and small sequences under about twenty keys, three deep.
+// Returns a batch in groups: twelve arrays of float32, texts, numbers and small sequences, under about 20 keys in 3
+// levels.
 inline Value nested_batch() {
   const auto group = [](int first) {
     return Dict{{"position", numbers<float>({32, 17}, first)},
@@ -63,7 +64,7 @@ inline Value five_scalars() {
   return Dict{{"reward", 1.0}, {"action", 3}, {"terminated", false}, {"step", 12345}, {"episode", "ep-12"}};
 }
 
-// One step of twelve agents: 24 keys that repeat and 36 small arrays.
+// Returns one step of twelve agents: 24 repeated keys and 36 small arrays.
 inline Value twelve_agents() {
   Dict agents;
   for (int i = 0; i < 12; ++i) {
@@ -78,7 +79,7 @@ inline Value twelve_agents() {
   return agents;
 }
 
-// `count` bytes that arrive as Python's bytes.
+// Returns `count` bytes that arrive as Python's bytes.
 inline Value plain_bytes(std::size_t count) {
   return Bytes{std::string(count, 'x')};
 }

@@ -1,7 +1,7 @@
-// One small number or 1 KB from process to process, by several ways: each is a class with
-//   void send(std::uint64_t number)       waits while there is no room
-//   std::uint64_t receive()               the number that was sent; waits, or polls, for it
-// made in the parent and used in one process at each end.
+// Transports for one small number or 1 KB between processes. Each is a class with
+//   void send(std::uint64_t number)       blocks while there is no space
+//   std::uint64_t receive()               returns the sent number; blocks or polls for it
+// The parent creates the object, and one process uses each end.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@
 
 namespace shmtree::bench {
 
-constexpr std::uint64_t kCapacity = 256;  // of every channel and queue here: as many as iceoryx allows
+constexpr std::uint64_t kCapacity = 256;  // of every channel and queue here; iceoryx's maximum
 constexpr std::size_t kKilobyte = 1024;
 using Payload = std::array<std::uint64_t, kKilobyte / 8>;
 
-// How a receiver waits.
+// The way in which a receiver waits.
 enum class Wait { kAsGiven, kPolling };
 
 inline Payload payload_of(std::uint64_t number) {
@@ -37,7 +37,7 @@ inline std::uint64_t checked_number(const void* bytes, std::size_t size) {
   return first;
 }
 
-// The public API: a number.
+// Public API: a number.
 class ValueTransport {
  public:
   explicit ValueTransport(Wait wait = Wait::kAsGiven) : polls_(wait == Wait::kPolling) {}
@@ -46,7 +46,7 @@ class ValueTransport {
   void close() { pair_.first.close(), pair_.second.close(); }
 
  protected:
-  // What `get` of a receiver and a timeout makes of the next message.
+  // Returns the result of `get` with the receiver and a timeout.
   template <class Get>
   auto next(Get get) {
     if (!polls_) return get(pair_.second, Timeout()).value();
@@ -65,7 +65,7 @@ class ValueTransport {
   bool polls_;
 };
 
-// The public API: an array of 1 KB, copied at the sender and viewed at the receiver.
+// Public API: an array of 1 KB, copied at the sender and viewed at the receiver.
 class KilobyteTransport : public ValueTransport {
  public:
   using ValueTransport::ValueTransport;
@@ -83,7 +83,7 @@ class KilobyteTransport : public ValueTransport {
   Payload payload_{};
 };
 
-// The public API: an array of 1 KB, written where it stays.
+// Public API: an array of 1 KB, written in place.
 class InPlaceTransport : public KilobyteTransport {
  public:
   using KilobyteTransport::KilobyteTransport;
@@ -95,7 +95,7 @@ class InPlaceTransport : public KilobyteTransport {
   }
 };
 
-// The public API: a dict of 1 KB, most of it an array.
+// Public API: a dict of 1 KB, most of it an array.
 class TreeTransport : public ValueTransport {
  public:
   using ValueTransport::ValueTransport;
@@ -113,10 +113,10 @@ class TreeTransport : public ValueTransport {
   }
 
  private:
-  std::array<std::uint64_t, kKilobyte / 8 - 8> state_{};  // the rest is keys and numbers
+  std::array<std::uint64_t, kKilobyte / 8 - 8> state_{};  // keys and numbers take the rest
 };
 
-// The public API without a tree: bytes, copied at both ends.
+// Public API without a tree: bytes, copied at both ends.
 class BytesTransport : public ValueTransport {
  public:
   using ValueTransport::ValueTransport;
@@ -133,7 +133,7 @@ class BytesTransport : public ValueTransport {
   Payload payload_{};
 };
 
-// A struct, copied at both ends.
+// Public API: a struct, copied at both ends.
 class StructTransport : public ValueTransport {
  public:
   using ValueTransport::ValueTransport;
@@ -145,7 +145,7 @@ class StructTransport : public ValueTransport {
   }
 };
 
-// A struct, written where it stays.
+// Public API: a struct, written in place.
 class LoanTransport : public StructTransport {
  public:
   using StructTransport::StructTransport;
@@ -156,7 +156,7 @@ class LoanTransport : public StructTransport {
   }
 };
 
-// The layer below, to see what values add: 1 KB written in place into a block.
+// The layer below the public API, to show the cost of values: 1 KB written in place into a block.
 class BlockTransport {
  public:
   explicit BlockTransport(Wait wait = Wait::kAsGiven) : polls_(wait == Wait::kPolling) {
@@ -186,7 +186,7 @@ class BlockTransport {
   bool polls_;
 };
 
-// What the machine can do at best: one word that both sides see.
+// The lower bound of the machine: one shared word.
 class WordTransport {
  public:
   explicit WordTransport(Wait wait) : polls_(wait == Wait::kPolling) {}

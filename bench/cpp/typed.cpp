@@ -1,6 +1,6 @@
-// Typed messages, put and got by one thread: structs packed by hand beside messages of Cap'n Proto. A message has a
-// number, a name and bytes. Each iteration builds a message, puts it, gets it and reads its fields. Prints microseconds
-// per message, the best of several rounds.
+// Measures typed messages in one thread: hand-packed structs and messages of Cap'n Proto. A message has a number, a
+// name and bytes. Each iteration builds a message, puts it, gets it and reads its fields. Prints microseconds per
+// message, the best of several rounds.
 #include <messages.capnp.h>
 #include <shmtree/capnp.h>
 #include <shmtree/shmtree.h>

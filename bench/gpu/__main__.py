@@ -1,8 +1,8 @@
-"""CUDA tensors and pinned arenas against what torch has: a table to stdout, and in the file that --out names.
+"""Compares CUDA tensors and pinned arenas with torch. Writes a table to stdout, and figures to the file of --out.
 
     python -m bench.gpu queues|copies|loader|overlap [--seconds 1] [--out figures.json]
 
-Exits with 77 when there is no GPU. --device cpu goes the same ways on the CPU, whose figures say nothing.
+Exits with status 77 if there is no GPU. --device cpu runs the same code on the CPU; its figures are meaningless.
 """
 
 from __future__ import annotations

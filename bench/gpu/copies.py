@@ -1,4 +1,4 @@
-"""Host to device: from a pinned arena, from memory that torch pinned, and from pageable memory."""
+"""Copies from host to device: from a pinned arena, from memory that torch pinned, and from pageable memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def measure_size(nbytes: int, device: Device) -> dict[str, dict[str, float]]:
     rounds: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     began = time.perf_counter()
     while len(rounds[WAYS[0]]) < 3 or time.perf_counter() - began < device.seconds:
-        for way in WAYS:  # in turns, so that whatever else goes on meets all of them
+        for way in WAYS:  # in turns, so that other load affects all of them
             one = Device(device.name, 0)
             rounds[way].append(one.time(lambda way=way: target.copy_(sources[way], non_blocking=True)))  # type: ignore[misc]
     found = {}

@@ -1,4 +1,4 @@
-"""The device that is measured: CUDA's, or the CPU in its place, which shows that a program runs and nothing else."""
+"""The measured device: a CUDA device, or the CPU, which only shows that a program runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Device:
     def __init__(self, name: str, seconds: float) -> None:
         self.name = name
         self.is_cuda = name != "cpu"
-        self.seconds = seconds  # that each figure may take, about
+        self.seconds = seconds  # approximate time for each figure
 
     def synchronize(self) -> None:
         if self.is_cuda:
@@ -26,11 +26,11 @@ class Device:
         return stream() if self.is_cuda else None
 
     def on(self, stream: Any) -> Any:
-        """What is told to the device in this block goes into the stream."""
+        """Enqueues the device's work of a `with` block in `stream`."""
         return torch.cuda.stream(stream) if self.is_cuda else contextlib.nullcontext()
 
     def mark(self) -> Any:
-        """For `wait_for`: after all that was told to the device in its current stream until now."""
+        """Returns an event for `wait_for`, after all work that the current stream has so far."""
         return torch.cuda.current_stream().record_event() if self.is_cuda else None
 
     def wait_for(self, mark: Any) -> None:
@@ -38,7 +38,7 @@ class Device:
             mark.synchronize()
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy of it in memory that torch has pinned."""
+        """Returns a copy in memory that torch has pinned."""
         return tensor.pin_memory() if self.is_cuda else tensor.clone()
 
     def pin(self, arena: Any) -> None:
@@ -46,7 +46,7 @@ class Device:
             arena.pin()
 
     def time(self, work: Callable[[], Any]) -> tuple[float, float]:
-        """Median seconds until the call returned, and until the device was done with it."""
+        """Returns the median seconds until the call returned, and until the device finished its work."""
         returned: list[float] = []
         done: list[float] = []
         end = time.perf_counter() + self.seconds
@@ -63,4 +63,4 @@ class Device:
 
 
 class Skip(Exception):
-    """There is something that this cannot be measured without."""
+    """A requirement of the measurement is missing."""

@@ -1,7 +1,7 @@
-"""Batches to the device: a DataLoader with pin_memory, one in a pinned arena, and processes with a pair and get_to.
+"""Moves batches to the device: by a DataLoader with pin_memory, one with a pinned arena, and a pair with get_to.
 
-Samples are there already, so what is measured is the way of a batch of 64 x 3 x 224 x 224 float32 from the worker to
-the device, where a kernel reads it. CPU is that of the training process, all its threads.
+Samples are ready in memory. So the figures show the transfer of a batch of 64 x 3 x 224 x 224 float32 from the worker
+to the device, where a kernel reads it. CPU time includes all threads of the training process.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from shmtree import multiprocessing
 WORKERS = 2
 BATCHES = 40
 WARM_UP = 8
-KEPT = 3  # batches, for as long as the device may read them
+KEPT = 3  # batches to keep alive while the device may read them
 WAYS = ("pin_memory", "pinned arena", "get_to")
 
 
 def batches_of(way: str, device: Device, count: int, arena: shmtree.Arena) -> Iterator[torch.Tensor]:
-    """Images on the device."""
+    """Yields images on the device."""
     if way == "get_to":
         yield from _received(device, count, arena)
         return
-    kept: deque[Any] = deque()  # batches that the device may be reading, with when it is done
+    kept: deque[Any] = deque()  # batches that the device may be reading, with the event of its end
     for batch in _loader(way, device, count, arena):
         yield batch["image"]["pixels"].to(device.name, non_blocking=True)
         kept.append((device.mark(), batch))

@@ -1,7 +1,7 @@
-"""How much of a copy to the device is hidden behind a kernel that takes about as long.
+"""Measures how much of a copy to the device overlaps with a kernel that takes about as long.
 
-The kernel is told to the device first, in its own stream, then the copy in another. Hidden is what both alone take
-longer than both together, as a share of the shorter one.
+The kernel starts first, in its own stream, then the copy in another. The overlap is the time that both together save
+over both alone, as a share of the shorter one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NBYTES = 128_000_000
 
 
 def kernel_of(device: Device, seconds: float) -> Callable[[], Any]:
-    """Multiplications that take about so long."""
+    """Returns a function that starts multiplications of about `seconds`."""
     side = 4096 if device.is_cuda else 64
     matrix = torch.rand(side, side, device=device.name)
     out = torch.empty_like(matrix)

@@ -1,7 +1,8 @@
-"""A tensor on the device handed to another process: torch.multiprocessing's queue against ours.
+"""Sends a tensor on the device to another process: by torch.multiprocessing's queue, and by ours.
 
-Latency is from before `put` until `get` has returned in the other process, which waits for it. "kept": the receiver
-keeps the tensor until it has the next, in the same allocation; "dropped": it drops each before it waits for the next.
+Latency is the time from the start of `put` until the blocked `get` returns in the other process. In "kept", the
+receiver keeps each tensor until it has the next one, in the same allocation. In "dropped", it drops each tensor before
+it waits for the next.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WAYS = ("torch.multiprocessing.Queue", "shmtree.Queue", "shmtree pair")
 
 
 def consume(end: Any, told: Any, device: str) -> None:
-    """Gets tensors, with whether to say when, and whether to keep each until the next."""
+    """Gets tensors. Each message says whether to report the time, and whether to keep the tensor until the next."""
     if device != "cpu":
         cuda: Any = torch.cuda
         cuda.init()
@@ -44,7 +45,7 @@ def consume(end: Any, told: Any, device: str) -> None:
 
 
 class Way:
-    """One queue, with a process at its other end."""
+    """One queue, with a process at the other end."""
 
     def __init__(self, name: str, device: Device) -> None:
         context = torch.multiprocessing.get_context("spawn")
@@ -68,7 +69,7 @@ class Way:
             began = time.perf_counter()
             self.sender.put((True, keeps, tensor))
             found.append(self.told.recv() - began)
-            time.sleep(0.001)  # until it waits again
+            time.sleep(0.001)  # until the receiver blocks again
         return found[5:]
 
     def rate(self, tensors: list[torch.Tensor], count: int) -> float:

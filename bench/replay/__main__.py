@@ -1,4 +1,4 @@
-"""Run workloads times peers in turns, and write what came out."""
+"""Runs workloads times peers in turns, and writes the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 class Session:
-    """A peer's process, and what it has answered."""
+    """A peer's process and its answers."""
 
     def __init__(self, name: str, workload: Workload, options: argparse.Namespace) -> None:
         self.name, self.limit = name, options.limit
@@ -93,7 +93,7 @@ def short(value: float) -> str:
 
 
 def table(names: list[str], rows: list[Row]) -> str:
-    """A line for each workload: all peers, and how many times the best of them ours is."""
+    """Returns a line per workload: all peers, and our rate relative to the best of them."""
     lines = []
     for name in dict.fromkeys(row["workload"] for row in rows):
         rates = {row["peer"]: row.get("rate", 0.0) for row in rows if row["workload"] == name}

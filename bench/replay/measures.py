@@ -1,7 +1,7 @@
-"""How each kind of workload is carried out for one peer, in a process made for it.
+"""Runs each kind of workload for one peer, in a new process.
 
 A measure fills the buffer once, then runs several times. A run returns plain numbers: `rate`, in the workload's unit,
-and what else is worth knowing.
+and optional further figures.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bench.replay.workloads import Workload
 
 Figures = dict[str, float]
 
-_FILLED = 4096  # rows at once while a buffer is filled
-_FLUSHED = 64 << 20  # bytes that go through the caches
+_FILLED = 4096  # rows per call while a buffer is filled
+_FLUSHED = 64 << 20  # bytes to copy in order to flush the caches
 
 
 class Measure(ABC):
@@ -45,7 +45,7 @@ class Measure(ABC):
         self.fill()
 
     def fill(self) -> None:
-        """To the last place; the streams have rows of their own."""
+        """Fills the buffer to its capacity. Each stream has its own rows."""
         streams = self.workload.streams
         each = min(_FILLED, max(1, 32_000_000 // rows.row_bytes(self.workload.columns)))
         count = self.workload.capacity // streams
@@ -55,13 +55,13 @@ class Measure(ABC):
 
     @abstractmethod
     def call(self) -> None:
-        """What is measured, once."""
+        """Makes one measured call."""
 
     def between(self) -> None:  # noqa: B027
-        """What is not measured, before each call."""
+        """Prepares each call; not measured."""
 
     def run(self) -> Figures:
-        """Calls for as long as asked; each is timed for itself."""
+        """Repeats the call for the requested time, and times each one separately."""
         times: list[int] = []
         end = time.perf_counter() + self.seconds
         while time.perf_counter() < end or len(times) < 3:
@@ -81,7 +81,7 @@ class Measure(ABC):
 
 
 class Add(Measure):
-    """Rows follow each other without a look at the clock."""
+    """Adds rows without reading the clock between them."""
 
     def __init__(self, peer: type[Base], workload: Workload, seconds: float) -> None:
         super().__init__(peer, workload, seconds)
@@ -99,7 +99,7 @@ class Add(Measure):
             self.count *= 2
 
     def fill_once(self) -> None:
-        """By the calls that are measured, so that the first run meets pages that are there."""
+        """Fills the buffer with the measured calls, so that the first run finds its pages allocated."""
         for at in range(self.workload.capacity // self.workload.batch + 1):
             self.add(self.rows[at % 64])
 

@@ -1,4 +1,4 @@
-"""A plot of a run, with matplotlib: how fast each peer is where shmtree's rate is 1."""
+"""Plots a run with matplotlib: the speed of each peer relative to shmtree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures of more than one process, and of files."""
+"""Measures with several processes, and with files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG, _SIGKILL = 1, 9
 
 
 def _write(peer: Any, columns: rows.Columns, total: Any, stop: Any) -> None:
-    """Adds as fast as it can, and counts what it added."""
+    """Adds rows as fast as it can, and counts them."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     made = rows.made(columns, 64)
     own = [peer.own_row(rows.one(made, at)) for at in range(64)]
@@ -36,7 +36,7 @@ def _write(peer: Any, columns: rows.Columns, total: Any, stop: Any) -> None:
 
 
 class Writers(Measure):
-    """Rows of all writers, while one sampler draws and updates; both rates count."""
+    """Measures the rows of all writers while one sampler samples and updates. Reports both rates."""
 
     def prepare(self) -> None:
         self.fill()
@@ -72,7 +72,7 @@ class Writers(Measure):
 
 
 class Files(Measure):
-    """`rate` is that of the first save of a whole buffer, in MB/s of rows; `cp` is a copy of the same files."""
+    """Measures the first save of a whole buffer (`rate`, in MB/s of rows), and a copy of the same files (`cp`)."""
 
     def __init__(self, peer: type[Base], workload: Workload, seconds: float) -> None:
         super().__init__(peer, workload, seconds)
@@ -115,7 +115,7 @@ class Files(Measure):
         self.peer.extend(self.peer.own_rows(rows.made(self.workload.columns, count)))
 
     def _copied(self, path: Path) -> float:
-        """Everything that was saved, with the time that it takes to reach the disk."""
+        """Copies all saved files to the disk and times it."""
         source = path if path.exists() else Path(f"{path}.npz")
         target = self.folder / "copied"
 
@@ -132,7 +132,7 @@ class Files(Measure):
         return self._timed(copy)
 
     def _slowest_add(self, path: Path) -> Figures:
-        """What a row takes at worst, one in a thousand left out: with nothing else, and while another thread saves."""
+        """Returns the 99.9th percentile of the time to add a row: alone, and while another thread saves."""
         row = self.peer.own_row(rows.one(rows.made(self.workload.columns, 1), 0))
 
         def slowest(enough: Any) -> float:

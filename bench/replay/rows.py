@@ -1,4 +1,4 @@
-"""Rows that the workloads are made of."""
+"""Makes the rows of the workloads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 Columns = dict[str, tuple[tuple[int, ...], Any]]
-Rows = dict[str, Any]  # arrays, n first
+Rows = dict[str, Any]  # arrays with n rows
 
 SMALL: Columns = {
     "obs": ((4,), np.float32),
@@ -33,7 +33,7 @@ def row_bytes(columns: Columns) -> int:
 
 
 def made(columns: Columns, count: int, first: int = 0) -> Rows:
-    """Rows of one stream from number `first` on: each leaf says the number, an episode ends every EPISODE rows."""
+    """Returns rows of one stream from number `first` on. Each column holds the number; episodes have EPISODE rows."""
     numbers = np.arange(first, first + count)
     rows: Rows = {}
     for name, (shape, kind) in columns.items():
@@ -49,6 +49,6 @@ def part(rows: Rows, begin: int, end: int) -> Rows:
 
 
 def one(rows: Rows, at: int) -> Rows:
-    """A row as an environment gives it: arrays, and Python's own numbers."""
+    """Returns a row as an environment returns it: arrays, and Python's own numbers."""
     picked = {name: column[at] for name, column in rows.items()}
     return {name: value if value.ndim else value.item() for name, value in picked.items()}

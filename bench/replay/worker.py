@@ -1,4 +1,4 @@
-"""One peer at one workload, told over standard input what to do: `prepare`, `run`, `end`. Answers are lines of JSON.
+"""Runs one peer at one workload. Reads commands from stdin: `prepare`, `run`, `end`. Answers with lines of JSON.
 
 python -m bench.replay.worker PEER WORKLOAD SECONDS SCALE
 """
@@ -26,19 +26,19 @@ KINDS: dict[str, type[Measure]] = {
     "writers": Writers,
     "files": Files,
 }
-FEWEST = 2000  # rows, however small the scale
+FEWEST = 2000  # minimum number of rows at any scale
 
 
 def version_of(package: str) -> str:
     try:
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:  # on the path, and not installed
+    except importlib.metadata.PackageNotFoundError:  # on sys.path without being installed
         return "of the path"
 
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a peer prints is no answer
+    os.dup2(2, 1)  # output of a peer must not mix with the answers
     name, workload_name, seconds, scale = sys.argv[1:]
     workload = WORKLOADS[workload_name]
     capacity = max(int(workload.capacity * float(scale)), min(FEWEST, workload.capacity))
@@ -66,7 +66,7 @@ def main() -> None:
     except Exception as error:
         answer(problem=f"{type(error).__name__}: {error}".splitlines()[0])
     answers.close()
-    os._exit(0)  # writers and servers end with it
+    os._exit(0)  # writers and servers end with this process
 
 
 if __name__ == "__main__":

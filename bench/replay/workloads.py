@@ -1,4 +1,4 @@
-"""What is measured: each workload names rows, a way to measure, and how much of it."""
+"""The workloads: each one has a name, rows, a measure, and sizes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ M = 1_000_000
 
 @dataclass(frozen=True)
 class Workload:
-    """`kind` says which class of `bench.replay.measures` carries it out."""
+    """A named measurement. `kind` selects the class of `bench.replay.measures` that runs it."""
 
     name: str
     about: str
     kind: str
     columns: Columns
     capacity: int
-    batch: int = 1  # rows of an add or a draw
-    length: int = 0  # of sequences
+    batch: int = 1  # rows of an add or a sample
+    length: int = 0  # length of sequences
     stack: int = 0
     threads: int = 1
-    is_cold: bool = False  # something else goes through the caches before each call
+    is_cold: bool = False  # flush the caches before each call
     added: int = 0  # rows between two calls
     streams: int = 1
 
@@ -48,7 +48,7 @@ def _prioritized(size: int, named: str) -> list[Workload]:
     ]
 
 
-_PIXELS = 20_000  # rows: 1.1 GB, far more than any cache
+_PIXELS = 20_000  # rows; 1.1 GB, far more than any cache
 
 WORKLOADS: dict[str, Workload] = {
     workload.name: workload

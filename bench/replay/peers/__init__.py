@@ -1,7 +1,7 @@
-"""One small file per replay buffer, each with a class `Peer`; `NAMES` has them in the order of the tables.
+"""Has one small file per replay buffer, each with a class `Peer`. `NAMES` lists them in the order of the tables.
 
-What a peer has not raises Unsupported, with the reason. `own_row` and `own_rows` turn rows into what the peer likes
-best, and are not timed.
+A call that a peer does not support raises Unsupported, with the reason. `own_row` and `own_rows` convert rows to the
+peer's preferred form, and are not timed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from bench.replay.rows import Columns, Rows
 
-# Module of this package by the name that the tables show.
+# Modules of this package, by the name in the tables.
 NAMES: dict[str, str] = {
     "shmtree": "shmtree_buffer",
     "cpprb": "cpprb_buffer",
@@ -24,30 +24,30 @@ NAMES: dict[str, str] = {
     "memcpy": "memcpy",
 }
 OURS = "shmtree"
-BOUNDS = ("NumPy", "memcpy")  # no buffers: what a hand-made one, and the memory, can do
+BOUNDS = ("NumPy", "memcpy")  # bounds instead of peers: a hand-made buffer, and memory speed
 
 
 class Unsupported(Exception):
-    """The peer cannot do this workload; the message says why and becomes its cell."""
+    """The peer does not support this workload. The message gives the reason and becomes its cell."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the buffer is to be able to do."""
+    """Requirements for the buffer."""
 
     capacity: int
     columns: Columns
     prioritized: bool = False
-    shared: bool = False  # written by other processes
-    streams: int = 1  # written in turns
-    stack: int = 0  # frames of `obs` that a sample has
-    length: int = 0  # of sequences
+    shared: bool = False  # other processes write to it
+    streams: int = 1  # number of interleaved streams
+    stack: int = 0  # frames of `obs` in a sample
+    length: int = 0  # length of sequences
     threads: int = 1
 
 
 class Base:
-    requires: ClassVar[str]  # distribution whose version is reported
-    context: ClassVar[str] = "fork"  # how its writers are started
+    requires: ClassVar[str]  # distribution to report with its version
+    context: ClassVar[str] = "fork"  # start method of its writers
 
     def __init__(self, wanted: Wanted) -> None:
         raise NotImplementedError
@@ -62,11 +62,11 @@ class Base:
         raise Unsupported("no rows one by one")
 
     def extend(self, rows: Any, stream: int = 0) -> None:
-        """Of one stream."""
+        """Adds rows of one stream."""
         raise Unsupported("no rows in batches")
 
     def extend_streams(self, rows: list[Rows]) -> None:
-        """As many rows of each stream."""
+        """Adds the same number of rows to each stream."""
         for stream, each in enumerate(rows):
             self.extend(self.own_rows(each), stream)
 
@@ -74,7 +74,7 @@ class Base:
         raise Unsupported("cannot be drawn from")
 
     def sample_prioritized(self, count: int) -> Any:
-        """What `update` wants to have."""
+        """Returns the argument for `update`."""
         raise Unsupported("no priorities")
 
     def update(self, drawn: Any, priorities: Any) -> None:
@@ -84,7 +84,7 @@ class Base:
         raise Unsupported("no sequences")
 
     def writer(self) -> Any:
-        """What a writing process gets, and calls `add` of."""
+        """Returns an object for a writing process, which calls its `add`."""
         raise Unsupported("one process only")
 
     def save(self, path: Path) -> None:
@@ -98,6 +98,6 @@ class Base:
 
 
 def load(name: str) -> type[Base]:
-    """Raises ImportError where the peer is not installed."""
+    """Returns the class of a peer. Raises ImportError if it is not installed."""
     peer: type[Base] = importlib.import_module(f"bench.replay.peers.{NAMES[name]}").Peer
     return peer

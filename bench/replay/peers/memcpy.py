@@ -1,4 +1,4 @@
-"""No buffer at all: the bytes of rows, copied to where there were others."""
+"""No buffer at all: copies the bytes of rows over other rows."""
 
 from __future__ import annotations
 

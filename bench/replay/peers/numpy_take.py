@@ -1,4 +1,4 @@
-"""A buffer by hand: one array a column, written around, gathered by `take`."""
+"""A hand-made buffer: one array per column, written cyclically and gathered with `take`."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Peer(Base):
         self._moved(count)
 
     def extend_streams(self, rows: list[Rows]) -> None:
-        """Interleaved: the rows of a stream are `streams` apart."""
+        """Interleaves the streams: consecutive rows of a stream are `streams` apart."""
         self.extend({name: np.stack([each[name] for each in rows], 1).reshape(-1, *rows[0][name].shape[1:])
                      for name in self.columns})  # fmt: skip
 
@@ -71,7 +71,7 @@ class Peer(Base):
         return out
 
     def _stacks(self, drawn: Any) -> Any:
-        """A beginning is looked for frame by frame; what lies before it is the first frame."""
+        """Stacks frames. Searches for the start of an episode frame by frame, and repeats its first frame before it."""
         indices = np.stack([drawn] * self.stack, 1)
         for back in range(self.stack - 2, -1, -1):
             before = np.maximum(indices[:, back + 1] - 1, 0)
@@ -81,7 +81,7 @@ class Peer(Base):
         return {**batch, "obs": frames.reshape(len(drawn), self.stack, *frames.shape[1:])}
 
     def sequences(self, count: int, length: int) -> Any:
-        """Episodes are as long here as they always are: which row ends one is known without looking."""
+        """Samples sequences. Episodes have a fixed length here, so the end of each one is known without a search."""
         drawn = np.empty(0, np.int64)
         while len(drawn) < count:
             more = self.random.integers(self.size // self.streams, size=count)

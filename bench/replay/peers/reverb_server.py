@@ -1,4 +1,4 @@
-"""Reverb: a server, a client, and its dataset of TensorFlow. Needs an interpreter of its own, given by --python."""
+"""Reverb: a server, a client, and its TensorFlow dataset. Needs its own interpreter, set with --python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.replay.peers import Base, Unsupported, Wanted
 from bench.replay.rows import Columns, Rows, one
 
 _TABLE = "rows"
-_MOST = 2_000_000  # rows: filling takes an hour with more
+_MOST = 2_000_000  # rows; filling more takes an hour
 
 
 class Peer(Base):
@@ -75,7 +75,7 @@ class Peer(Base):
 
 
 class Writing:
-    """A client that is made where it is used first."""
+    """A client that is created on first use."""
 
     def __init__(self, address: str, columns: Columns) -> None:
         self.address, self.columns = address, columns

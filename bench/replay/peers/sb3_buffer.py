@@ -1,4 +1,4 @@
-"""The buffer of Stable-Baselines3: rows of a vector of environments at a time."""
+"""The buffer of Stable-Baselines3, which takes one row of each environment at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Peer(Base):
         self.environments = 0
 
     def _made(self, environments: int) -> Any:
-        """How many rows come at once is part of it: who adds another number of them has another buffer."""
+        """Returns a buffer for this number of environments, which is fixed when a buffer is created."""
         if self.environments != environments:
             self.buffer = ReplayBuffer(self.capacity, *self.spaces, device="cpu", n_envs=environments)
             self.environments = environments

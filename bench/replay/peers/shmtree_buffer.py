@@ -1,4 +1,4 @@
-"""Ours."""
+"""shmtree's replay buffer."""
 
 from __future__ import annotations
 
