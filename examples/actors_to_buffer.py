@@ -1,7 +1,8 @@
-"""The actors of actors_to_learner.py write what they see into one replay buffer, and a learner draws from it.
+"""The actors of actors_to_learner.py write their transitions into one replay buffer, and a learner samples it.
 
-Every row carries a frame, a quarter as wide and as high as it was rendered; the buffer is prioritised and gives sums
-over three steps. The newest weights go back by a `Latest`, which nobody has to read in time. `./dev demo` ends with it.
+Every row contains a frame at a quarter of the rendered width and height. The buffer is prioritised and sums rewards
+over three steps. The newest weights go back by a `Latest`, which actors may read at any time. `./dev demo` ends with
+this program.
 
     python examples/actors_to_buffer.py [--seconds 60] [--actors 2]
 """
@@ -28,7 +29,7 @@ from numpy_policy import PixelReader
 import shmtree
 from shmtree.replay import Lifo, Prioritized, ReplayBuffer
 
-COARSE = 4  # every fourth pixel of every fourth line
+COARSE = 4  # keep every fourth pixel of every fourth line
 EXAMPLE = {
     "obs": np.zeros(4, np.float32),
     "frame": np.zeros((400 // COARSE, 600 // COARSE, 3), np.uint8),
@@ -42,7 +43,7 @@ UPDATES_PER_VERSION, RANDOM_VERSIONS = 32, 40
 
 
 def act(number: int, buffer: ReplayBuffer, latest: shmtree.Latest, scores: shmtree.Queue) -> None:
-    """One actor process, until it is killed: step the environment, render it, add what happened."""
+    """Runs one actor process until it is killed: steps and renders the environment, and adds the transitions."""
     import gymnasium
 
     dice = random.Random(number)
@@ -58,7 +59,7 @@ def act(number: int, buffer: ReplayBuffer, latest: shmtree.Latest, scores: shmtr
         after, reward, terminated, truncated, _ = environment.step(action)
         ends = {"terminated": terminated, "truncated": truncated}
         row = {"obs": obs, "frame": frame, "action": action, "reward": float(reward), **ends}
-        writer.add(row, final={"obs": after})  # used where the episode ends
+        writer.add(row, final={"obs": after})  # `final` is used if the episode ends here
         obs, score = after, score + float(reward)
         if terminated or truncated:
             scores.put(score)
@@ -91,7 +92,7 @@ def tell(
 
 
 def run(actors: int, seconds: float) -> None:
-    """Says every few seconds, and in the end, what went through the buffer and how well the actors play."""
+    """Prints the traffic of the buffer and the scores of the actors, every few seconds and at the end."""
     context = multiprocessing.get_context("spawn")
     samplers = {"by priority": Prioritized(), "newest": Lifo()}
     buffer = ReplayBuffer(ROWS, example=EXAMPLE, samplers=samplers, next=("obs",), n_step=3, streams=actors)
@@ -101,7 +102,7 @@ def run(actors: int, seconds: float) -> None:
     crew = [context.Process(target=act, args=(i, buffer, latest, scores), daemon=True) for i in range(actors)]
     for process in crew:
         process.start()
-    buffer.sample(1, timeout=120)  # from here on they play
+    buffer.sample(1, timeout=120)  # waits for the first row of the actors
     recent: collections.deque[float] = collections.deque([0.0], maxlen=30)
     began, told, updates = time.monotonic(), 0.0, 0
     while (took := time.monotonic() - began) < seconds:

@@ -1,8 +1,8 @@
-"""Actors play CartPole and send every transition, with the rendered frame, to a learner that trains a policy.
+"""Actors play CartPole and send each transition, with the rendered frame, to a learner that trains a policy.
 
 The same program runs twice, with the same seeds: over shmtree and over multiprocessing.Queue. Only `make_channel`
-knows which. Then the actors write into a replay buffer (actors_to_buffer.py), from which a learner draws. `./dev demo`
-installs what it needs and runs it. By hand, in a checkout:
+depends on the transport. Then the actors write into a replay buffer (actors_to_buffer.py), which a learner samples.
+`./dev demo` installs the requirements and runs it. By hand, in a checkout:
 
     pip install '.[demo]'
     python examples/actors_to_learner.py --help
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-# Before the imports that read them: no window, no greeting, and no thread pools that compete with the actors.
+# Set before the imports that read them: no window, no greeting, and no thread pools that compete with the actors.
 os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -36,7 +36,7 @@ TRANSPORTS = ("shmtree", "multiprocessing.Queue")
 
 
 def make_channel(transport: str, capacity: int, context: Any) -> tuple[Any, Any]:
-    """A sending and a receiving end; `capacity` 0 is unlimited. The only lines that depend on the transport."""
+    """Returns a sending and a receiving end; `capacity` 0 is unlimited. Only this function depends on the transport."""
     if transport == "shmtree":
         import shmtree
 
@@ -49,7 +49,7 @@ def make_channel(transport: str, capacity: int, context: Any) -> tuple[Any, Any]
 
 
 def newest(weights: Any, wait: bool) -> tuple[Any, bool]:
-    """The last weights that have come (None if none have), and whether the learner asked to stop."""
+    """Returns the newest received weights (None if there are none), and whether the learner asked to stop."""
     latest, item = None, weights.get(timeout=60) if wait else latest_or_nothing(weights)
     while item is not None:
         if "stop" in item:
@@ -66,7 +66,7 @@ def latest_or_nothing(weights: Any) -> Any:
 
 
 def act(number: int, seed: int, samples: Any, incoming: Any) -> None:
-    """One actor process: step the environment, render it, send what happened."""
+    """Runs one actor process: steps and renders the environment, and sends the transitions."""
     import gymnasium
 
     rng = np.random.default_rng((seed, number))
@@ -120,7 +120,7 @@ class Outcome(NamedTuple):
 
 
 def learn(transport: str, options: argparse.Namespace, console: Console) -> Outcome:
-    """Start the actors, train until enough samples or seconds have gone by, and count."""
+    """Starts the actors, trains until enough samples or seconds have passed, and counts."""
     context = multiprocessing.get_context("spawn")
     sample_sender, samples = make_channel(transport, options.capacity, context)
     controls = [make_channel(transport, 0, context) for _ in range(options.actors)]
@@ -170,7 +170,7 @@ def tell(controls: list[tuple[Any, Any]], what: dict[str, Any]) -> None:
 
 
 class ProgressLine:
-    """A live line on a terminal; elsewhere a line every few seconds."""
+    """A live line on a terminal; otherwise a new line every few seconds."""
 
     def __init__(self, console: Console, transport: str, total: int) -> None:
         self._console, self._transport = console, transport

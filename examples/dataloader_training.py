@@ -1,8 +1,8 @@
-"""A DataLoader whose workers write each batch once, where the training loop reads it, feeds a small network.
+"""A DataLoader feeds a small network. Its workers write each batch once, where the training loop reads it.
 
     python examples/dataloader_training.py
 
-The data is made up: images with a bright square on the left or on the right, and which it is.
+The data is synthetic: images with a bright square on the left or on the right, and a label for the side.
 """
 
 from __future__ import annotations

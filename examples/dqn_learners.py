@@ -1,4 +1,4 @@
-"""Who learns in dqn_replay.py: a double DQN of three layers, in torch, or in NumPy where there is none."""
+"""The learners of dqn_replay.py: a double DQN with three layers, in torch, or in NumPy if torch is missing."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 Weights = dict[str, Any]  # w0, b0, w1, ...
 
 RATE, LAST_RATE, UPDATES_TO_LAST = 1e-3, 1e-4, 30_000
-FOLLOWING = 0.01  # how far the second network comes after the first with each update
+FOLLOWING = 0.01  # share of the first network that each update mixes into the second
 
 
 def values(weights: Weights, obs: Any) -> Any:
-    """What each action is worth."""
+    """Returns the value of each action."""
     layers = len(weights) // 2
     for layer in range(layers):
         obs = obs @ weights[f"w{layer}"] + weights[f"b{layer}"]
@@ -46,7 +46,7 @@ def rate_at(update: int) -> float:
 
 
 class NumpyLearner:
-    """By hand: the gradient of the Huber loss, and Adam (D. Kingma, J. Ba, 2015)."""
+    """A hand-written gradient of the Huber loss, with Adam (D. Kingma, J. Ba, 2015)."""
 
     def __init__(self, sizes: list[int]) -> None:
         self._net = new_weights(sizes)
@@ -91,7 +91,7 @@ class NumpyLearner:
 
 
 class TorchLearner:
-    """The same, with torch's gradients."""
+    """The same learner, with torch's gradients."""
 
     def __init__(self, sizes: list[int]) -> None:
         import torch

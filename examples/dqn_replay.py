@@ -1,8 +1,9 @@
-"""Several actors play CartPole into one replay buffer, and a learner trains a network on what it draws of it.
+"""Several actors play CartPole into one replay buffer, and a learner trains a network on samples of it.
 
-The buffer is prioritised and gives sums over three steps; the newest weights go back to the actors by a `Latest`.
-Actors are killed on the way, and others take their places: nobody has to be told. The learner is torch's, or NumPy's
-where there is no torch. Solved, as Gymnasium says it: a mean return of 475 over the last 100 greedy episodes.
+The buffer is prioritised and sums rewards over three steps. The newest weights go back to the actors by a `Latest`. The
+program kills actors and starts new ones, without a message to any other process. The learner uses torch, or NumPy if
+torch is missing. By Gymnasium's definition, the task is solved at a mean return of 475 over the last 100 greedy
+episodes.
 
     python examples/dqn_replay.py [--minutes 5] [--actors 3] [--kill-every 5] [--curve dqn.png]
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: matrices this small are not worth threads
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # set before NumPy is imported: threads do not pay for small matrices
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
@@ -33,13 +36,13 @@ from shmtree.replay import Prioritized, ReplayBuffer
 EXAMPLE = {"obs": np.zeros(4, np.float32), "action": 0, "reward": 0.0, "terminated": False, "truncated": False}
 GAMMA, STEPS_SUMMED = 0.99, 3
 BATCH = 64
-UPDATES_PER_VERSION, STEPS_PER_VERSION = 64, 128  # of the learner, and of all actors together
-RANDOM_VERSIONS = 60  # while actors become less random
+UPDATES_PER_VERSION, STEPS_PER_VERSION = 64, 128  # updates of the learner, and steps of all actors together
+RANDOM_VERSIONS = 60  # versions over which actors become less random
 SOLVED, EPISODES = 475.0, 100
 
 
 class CartPole:
-    """CartPole-v1 as Gymnasium has it (A. Barto, R. Sutton, C. Anderson, 1983): a pole on a cart."""
+    """A pole on a cart: CartPole-v1 of Gymnasium (A. Barto, R. Sutton, C. Anderson, 1983)."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -50,7 +53,7 @@ class CartPole:
         return np.array(self._state, np.float32)
 
     def step(self, action: int) -> tuple[Any, float, bool, bool]:
-        """Observation, reward, whether the pole fell, whether time is over."""
+        """Returns the observation, the reward, whether the pole fell, and whether time is over."""
         x, speed, angle, turning = self._state
         force = 10.0 if action == 1 else -10.0
         sine, cosine = math.sin(angle), math.cos(angle)
@@ -68,7 +71,7 @@ def greedy(weights: Weights, obs: Any) -> int:
 
 
 def act(number: int, buffer: ReplayBuffer, latest: shmtree.Latest, steps_per_version: int, exploring: float) -> None:
-    """An actor: so many steps with each version of the weights, until it is killed."""
+    """Runs an actor until it is killed. Plays `steps_per_version` steps with each version of the weights."""
     dice = random.Random(number)
     environment, writer = CartPole(number), buffer.writer()
     obs, version = environment.reset(), 0
@@ -80,14 +83,14 @@ def act(number: int, buffer: ReplayBuffer, latest: shmtree.Latest, steps_per_ver
             action = dice.randrange(2) if dice.random() < chance else greedy(weights, obs)
             after, reward, fell, late = environment.step(action)
             row = {"obs": obs, "action": action, "reward": reward, "terminated": fell, "truncated": late}
-            writer.add(row, final={"obs": after})  # used where the episode ends
+            writer.add(row, final={"obs": after})  # `final` is used if the episode ends here
             if fell or late:
                 after = environment.reset()
             obs = after
 
 
 def judge(latest: shmtree.Latest, returns: Any) -> None:
-    """Plays an episode with each version that it meets, and says how it went."""
+    """Plays an episode with each version that it receives, and reports the return."""
     environment, version = CartPole(12345), 0
     while True:
         version, weights = latest.get(newer_than=version, timeout=60)
@@ -99,7 +102,7 @@ def judge(latest: shmtree.Latest, returns: Any) -> None:
 
 
 class Crew:
-    """The actors, and those who take their places."""
+    """The actors and their replacements."""
 
     def __init__(self, size: int, buffer: ReplayBuffer, latest: shmtree.Latest) -> None:
         self._context = multiprocessing.get_context("fork")
@@ -140,7 +143,7 @@ def newest_returns(returns: Any, curve: list[tuple[int, float]]) -> None:
 
 
 def train(minutes: float, actors: int, kill_every: float) -> tuple[list[tuple[int, float]], bool]:
-    """The return of each version that was judged, and whether the last 100 were good enough."""
+    """Returns the return of each judged version, and whether the last 100 solve the task."""
     buffer = ReplayBuffer(
         50_000, example=EXAMPLE, sampler=Prioritized(), next=("obs",), n_step=STEPS_SUMMED, gamma=GAMMA, streams=actors
     )

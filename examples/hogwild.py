@@ -1,9 +1,9 @@
-"""Three processes train one model at the same time, without a lock: its parameters are shared memory.
+"""Three processes train one model at the same time, without a lock. Its parameters are in shared memory.
 
     python examples/hogwild.py
 
 Niu, Recht, Re, Wright: Hogwild! A Lock-Free Approach to Parallelizing Stochastic Gradient Descent, 2011.
-Each process also adds what it has done to an array of counts that all of them share.
+Each process also counts its work in an array that all of them share.
 """
 
 from __future__ import annotations

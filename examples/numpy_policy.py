@@ -36,14 +36,14 @@ def new_weights(rng: np.random.Generator, inputs: int, actions: int, width: int 
 
 
 def choose(weights: Weights, obs: Array, rng: np.random.Generator) -> tuple[int, float]:
-    """An action drawn from the policy, and the logarithm of its probability."""
+    """Returns an action sampled from the policy, and the logarithm of its probability."""
     chances = softmax(output(weights["actor"], hidden(weights["actor"], obs)))
     action = int(rng.random() > chances[0]) if len(chances) == 2 else int(rng.choice(len(chances), p=chances))
     return action, float(np.log(chances[action] + 1e-9))
 
 
 class Trainer:
-    """Collects transitions per actor, and improves the weights whenever `batch` of them are there."""
+    """Collects transitions per actor, and improves the weights when it has `batch` of them."""
 
     def __init__(self, weights: Weights, actors: int, rng: np.random.Generator, batch: int = 1024) -> None:
         self.weights = weights
@@ -57,7 +57,7 @@ class Trainer:
         self._adam_steps = 0
 
     def add(self, actor: int, transition: dict[str, Any]) -> bool:
-        """True when this transition completed a batch and the weights are new."""
+        """Adds a transition. Returns true if it completed a batch, so that the weights are new."""
         self._rollouts[actor].append(transition)
         if sum(map(len, self._rollouts)) < self._batch:
             return False
@@ -75,7 +75,8 @@ class Trainer:
         return output(self.weights["critic"], hidden(self.weights["critic"], obs))[:, 0]
 
     def _advantages(self, rollout: list[dict[str, Any]], gamma: float = 0.99, lam: float = 0.95) -> tuple[Array, ...]:
-        """Generalised advantage estimates along one actor's steps; an episode cut short continues by its value."""
+        """Returns generalised advantage estimates of one actor's steps. A truncated episode continues with its
+        value."""
         obs = np.array([t["obs"] for t in rollout], np.float32)
         rewards = np.array([t["reward"] for t in rollout], np.float32)
         terminated = np.array([t["terminated"] for t in rollout])
@@ -99,7 +100,7 @@ class Trainer:
         chances = softmax(output(actor, activations))
         logs = np.log(chances + 1e-9)
         ratio = np.exp(logs[rows, actions] - old)
-        # The gradient of min(ratio * A, clip(ratio) * A) is that of ratio * A, or nothing where the clip is active.
+        # The gradient of min(ratio * A, clip(ratio) * A) is that of ratio * A, or zero where the clip is active.
         active = np.where(advantages > 0, ratio < 1.2, ratio > 0.8)
         taken = np.zeros_like(chances)
         taken[rows, actions] = 1
@@ -113,7 +114,7 @@ class Trainer:
         self._descend("critic", obs, activations, slope / len(obs), rate=3e-3)
 
     def _descend(self, name: str, obs: Array, activations: Array, slope: Array, rate: float) -> None:
-        """One step of Adam on a network, from the slope of the loss at its outputs."""
+        """Makes one step of Adam on a network, from the slope of the loss at its outputs."""
         net = self.weights[name]
         inner = (slope @ net["w2"].T) * (1 - activations**2)
         gradients = {"w1": obs.T @ inner, "b1": inner.sum(0), "w2": activations.T @ slope, "b2": slope.sum(0)}
@@ -129,7 +130,7 @@ class Trainer:
 class PixelReader:
     """Learns online to read the cart's position from a rendered frame: a linear model on coarse dark pixels.
 
-    `coarse`: how many pixels of what was rendered are one of the frame, each way; 1, 2, 4 or 8.
+    `coarse`: rendered pixels per pixel of the frame, in each direction; 1, 2, 4 or 8.
     """
 
     def __init__(self, coarse: int = 1) -> None:

@@ -1,9 +1,9 @@
-"""The workers of a pool read one array and add into others: sums over a set of images, by starmap, with spawn.
+"""The workers of a pool sum images by starmap, with spawn: they read one shared array and add into others.
 
     python examples/pool_sums.py
 
-The arguments are references of a few bytes: nothing of the images or the sums is copied, and every worker writes to the
-same sums. Adding is reading and writing, so it takes a lock; each worker adds up its own part before.
+The arguments are references of a few bytes, so neither the images nor the sums are copied. Every worker writes to the
+same sums. An addition reads and writes, so it needs a lock. Each worker first adds up its own part without the lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ lock: Any = None
 
 
 def use_lock(given: Any) -> None:
-    """Locks go to a worker as it is started, not with a task."""
+    """Stores the lock in a new worker. Locks can be passed only when a worker starts, not with a task."""
     global lock
     lock = given
 

@@ -1,6 +1,6 @@
-"""Who learns in ppo_workers.py: clipped policy gradients (PPO), in torch, or in NumPy where there is none.
+"""The learners of ppo_workers.py: clipped policy gradients (PPO), in torch, or in NumPy if torch is missing.
 
-A learner makes versions of its weights for a `Latest`, and a player plays by them.
+A learner makes versions of its weights for a `Latest`, and a player plays with them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ except ImportError:
 
 INPUTS, ACTIONS, WIDTH = 4, 2, 64
 GAMMA, LAMBDA, CLIP = 0.99, 0.95, 0.2
-ROUNDS, ROWS = 8, 128  # passes over what there is, and rows of each step
+ROUNDS, ROWS = 8, 128  # passes over the rollouts, and rows per step
 
 
 class NumpyPlayer:
-    """Plays by the version itself: nothing of it is copied."""
+    """Plays with the shared version itself, without a copy."""
 
     def __init__(self, seed: int) -> None:
         self._random = np.random.default_rng(seed)
@@ -53,7 +53,7 @@ class NumpyLearner:
 
 
 class TorchPlayer:
-    """Has a module of its own, into which each version is copied in place."""
+    """Copies each version in place into its own module."""
 
     def __init__(self, seed: int) -> None:
         torch.set_num_threads(1)
@@ -98,7 +98,7 @@ class TorchLearner:
                 self._adam.step()
 
     def _judged(self, rollout: Any) -> tuple[Any, ...]:
-        """Its rows, with how much better each action was than the critic thinks (J. Schulman and others, 2016)."""
+        """Returns the rows with the advantage of each action over the critic's value (J. Schulman and others, 2016)."""
         obs, after = torch.tensor(rollout["obs"]), torch.tensor(rollout["next_obs"])
         reward, terminated = torch.tensor(rollout["reward"]), torch.tensor(rollout["terminated"])
         over = terminated | torch.tensor(rollout["truncated"])
@@ -124,5 +124,5 @@ def new_player(seed: int) -> Any:
 
 
 def new_learner(rows: int) -> Any:
-    """One that learns from so many rows at a time."""
+    """Returns a learner for `rows` rows at a time."""
     return NumpyLearner(rows) if torch is None else TorchLearner(rows)

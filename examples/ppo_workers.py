@@ -1,8 +1,8 @@
-"""Workers play CartPole and send rollouts to a learner, which gives them its newest weights: PPO.
+"""Workers play CartPole and send rollouts to a learner, which publishes its newest weights: PPO.
 
-Rollouts come through one pair, weights go by a `Latest`: a worker looks at it before each rollout, and says in the
-rollout which version it played. What is older than the allowed lag when the learner gets it is dropped, and counted.
-The learner is torch's, or NumPy's where there is no torch.
+Rollouts go through one pair, and weights through a `Latest`. A worker reads the newest weights before each rollout, and
+the rollout contains their version. The learner drops, and counts, rollouts that are older than the allowed lag. It uses
+torch, or NumPy if torch is missing.
 
     python examples/ppo_workers.py [--updates 60] [--workers 3] [--lag 1]
 """
@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # before NumPy: matrices this small are not worth threads
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # set before NumPy is imported: threads do not pay for small matrices
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
@@ -26,11 +28,11 @@ from ppo_learners import new_learner, new_player
 
 import shmtree
 
-STEPS, ROLLOUTS = 256, 4  # of a rollout, and rollouts of an update
+STEPS, ROLLOUTS = 256, 4  # steps per rollout, and rollouts per update
 
 
 def work(number: int, latest: shmtree.Latest, rollouts: shmtree.Sender[Any]) -> None:
-    """Plays a rollout with the newest weights, and another one, until nobody wants any."""
+    """Plays rollouts with the newest weights until the learner closes the channel."""
     environment, player = CartPole(number), new_player(number)
     obs, version, total = environment.reset(), 0, 0.0
     while True:
@@ -60,7 +62,7 @@ NAMES = ("obs", "next_obs", "action", "log_prob", "reward", "terminated", "trunc
 def new_rollout(version: int) -> dict[str, Any]:
     return {
         "version": version,
-        "returns": [],  # of the episodes that ended in it
+        "returns": [],  # returns of the episodes that ended in this rollout
         "obs": np.empty((STEPS, 4), np.float32),
         "next_obs": np.empty((STEPS, 4), np.float32),
         "action": np.empty(STEPS, np.int64),
@@ -72,7 +74,7 @@ def new_rollout(version: int) -> dict[str, Any]:
 
 
 class Rollouts:
-    """What comes of the workers, but for what is too old."""
+    """The rollouts of the workers, without those that are too old."""
 
     def __init__(self, receiver: shmtree.Receiver[Any], lag: int) -> None:
         self._receiver, self._lag = receiver, lag
@@ -80,7 +82,7 @@ class Rollouts:
         self.returns: collections.deque[float] = collections.deque(maxlen=50)
 
     def take(self, count: int, version: int) -> list[Any]:
-        """So many for an update of that version."""
+        """Takes `count` rollouts for an update of `version`."""
         taken: list[Any] = []
         while len(taken) < count:
             rollout = self._receiver.get(timeout=60)

@@ -1,8 +1,8 @@
-"""A camera process and a display that polls it with get_nowait once per frame: written for multiprocessing.Queue.
+"""A display polls a camera process with get_nowait once per frame. Written for multiprocessing.Queue.
 
-The display must never wait, so it takes what is there and shows the newest; the camera must not wait either, so it
-drops frames while the display lags. Commands go the other way and are polled too. Only the import line is different
-from a program of the standard library's `multiprocessing`.
+The display must never block, so it takes all available frames and shows the newest. The camera must not block either,
+so it drops frames while the display lags. Commands go the other way and are polled too. Only the import line differs
+from a program for the standard library's `multiprocessing`.
 
     python examples/queue_poll_loop.py
 """
@@ -19,7 +19,7 @@ from shmtree import multiprocessing as mp
 
 CAMERA_RATE, DISPLAY_RATE = 120, 60  # frames per second
 HEIGHT, WIDTH = 480, 640
-EXPOSURES = [1.0, 2.0, 0.5]  # what somebody at the display chooses, one after the other
+EXPOSURES = [1.0, 2.0, 0.5]  # chosen at the display, one after the other
 
 
 def capture(number: int, exposure: float, rng: np.random.Generator) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def capture(number: int, exposure: float, rng: np.random.Generator) -> dict[str,
 
 
 def camera(frames: mp.Queue[dict[str, Any]], commands: mp.Queue[tuple[str, float]]) -> None:
-    """The camera process: a frame every 1/120 s, until it is told to stop."""
+    """Runs the camera process: a frame every 1/120 s, until a stop command arrives."""
     rng = np.random.default_rng(0)
     exposure, number, dropped = EXPOSURES[0], 0, 0
     while True:
@@ -51,10 +51,10 @@ def camera(frames: mp.Queue[dict[str, Any]], commands: mp.Queue[tuple[str, float
 
 
 class Display:
-    """What is on the screen, and what has been there."""
+    """The content of the screen, and its history."""
 
     def __init__(self) -> None:
-        self.seen: list[tuple[float, int]] = []  # exposures and the peaks of the pictures, each once
+        self.seen: list[tuple[float, int]] = []  # distinct exposures with the peaks of the pictures
         self.newest = -1
         self.shown = self.skipped = 0
         self.in_order = True
@@ -70,7 +70,7 @@ class Display:
 
 
 def take_all(frames: mp.Queue[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What has come since the last frame of the display; often nothing."""
+    """Returns the frames that have arrived since the display's last frame; often none."""
     taken = []
     while True:
         try:
@@ -88,13 +88,13 @@ def main() -> None:
     display = Display()
     chosen = 1
     report: dict[str, Any] | None = None
-    while report is None:  # once per frame of the display
+    while report is None:  # one iteration per frame of the display
         taken = take_all(frames)
         if taken and "captured" in taken[-1]:
             report = taken.pop()
         if taken:
             display.show(taken[-1], skipped=len(taken) - 1)
-        if len(display.seen) == chosen:  # somebody has looked long enough
+        if len(display.seen) == chosen:  # the user has seen this exposure
             commands.put(("exposure", EXPOSURES[chosen]) if chosen < len(EXPOSURES) else ("stop", 0.0))
             chosen += 1
         time.sleep(1 / DISPLAY_RATE)

@@ -1,6 +1,6 @@
-"""Workers that share a task queue and a result queue, and stop at sentinels: written for multiprocessing.Queue.
+"""Workers share a task queue and a result queue, and stop at sentinels. Written for multiprocessing.Queue.
 
-Only the import line is different from a program of the standard library's `multiprocessing`.
+Only the import line differs from a program for the standard library's `multiprocessing`.
 
     python examples/queue_workers.py
 """
@@ -27,7 +27,7 @@ class Task(TypedDict):
 
 
 class Result(TypedDict):
-    """What a worker found in a frame: the box around what is bright, and a picture of its left and right edges."""
+    """The result for a frame: the bounding box of the bright area, and a picture of its left and right edges."""
 
     number: int
     error: str | None
@@ -37,7 +37,7 @@ class Result(TypedDict):
 
 
 def render(number: int) -> NDArray[np.uint8]:
-    """A bright square that wanders through the picture. Frame 7 has been damaged: it has no lines."""
+    """Draws a bright square that moves through the picture. Frame 7 is damaged: it has no lines."""
     picture = np.full((HEIGHT if number != 7 else 0, WIDTH), 16, np.uint8)
     top, left = 20 * number, 40 * number
     picture[top : top + 100, left : left + 100] = 240
@@ -60,7 +60,7 @@ def analyse(task: Task) -> Result:
 
 
 def work(tasks: mp.Queue[Task | None], results: mp.Queue[Result | None]) -> None:
-    """One worker process: until the sentinel comes. A frame that fails must not take the worker along."""
+    """Runs one worker process until the sentinel arrives. A frame that fails must not end the worker."""
     while (task := tasks.get()) is not None:
         try:
             result = analyse(task)
@@ -71,7 +71,7 @@ def work(tasks: mp.Queue[Task | None], results: mp.Queue[Result | None]) -> None
 
 
 def main() -> None:
-    tasks: mp.Queue[Task | None] = mp.Queue(maxsize=2 * WORKERS)  # so that rendering does not run ahead
+    tasks: mp.Queue[Task | None] = mp.Queue(maxsize=2 * WORKERS)  # limits how far rendering runs ahead
     results: mp.Queue[Result | None] = mp.Queue()
     workers = [mp.Process(target=work, args=(tasks, results)) for _ in range(WORKERS)]
     for worker in workers:

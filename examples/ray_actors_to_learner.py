@@ -1,12 +1,13 @@
-"""Actors of Ray, on any nodes, play CartPole and send all transitions to a learner, which publishes its weights to all.
+"""Ray actors on any nodes play CartPole and send transitions to a learner, which publishes its weights to all.
 
     pip install 'shmtree[ray]' 'gymnasium[classic-control]'
     python examples/ray_actors_to_learner.py --actors 4
-    python examples/ray_actors_to_learner.py --address auto     # in a cluster that runs already
-    python examples/ray_actors_to_learner.py --nodes 2          # on this machine, as if it were two
+    python examples/ray_actors_to_learner.py --address auto     # in a running cluster
+    python examples/ray_actors_to_learner.py --nodes 2          # simulates two nodes on this machine
 
-An actor on the learner's node puts into the memory that the learner reads. One on another node puts into that of its
-own, and the gateway there sends many transitions at once; new weights come there once, however many actors it has.
+An actor on the learner's node puts into memory that the learner reads. An actor on another node puts into its own
+node's memory, and the gateway there sends many transitions at once. New weights are sent to each node once, for all its
+actors.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import shmtree.ray
 
 @ray.remote(num_cpus=0, scheduling_strategy="SPREAD")
 def act(number: int, samples: Any, weights: Any) -> int:
-    """Steps the environment with the newest weights until nobody wants transitions any more; how many there were."""
+    """Steps the environment with the newest weights until the learner closes. Returns the number of transitions."""
     import gymnasium
 
     rng = np.random.default_rng(number)
@@ -45,7 +46,7 @@ def act(number: int, samples: Any, weights: Any) -> int:
         transition |= {"next_obs": next_obs, "terminated": terminated, "truncated": truncated}
         try:
             samples.put({"actor": number, "transition": transition, "score": score})
-        except shmtree.ChannelClosed:  # the learner has what it wants
+        except shmtree.ChannelClosed:  # the learner has enough transitions
             return sent
         sent += 1
         obs = next_obs
@@ -59,7 +60,7 @@ def act(number: int, samples: Any, weights: Any) -> int:
 @ray.remote(num_cpus=0)
 class Learner:
     def train(self, samples: Any, weights: Any, actors: int, count: int) -> tuple[float, int]:
-        """The mean score of the last episodes, and how many versions of the weights there were."""
+        """Returns the mean score of the last episodes, and the number of versions of the weights."""
         rng = np.random.default_rng(0)
         trainer = Trainer(new_weights(rng, inputs=4, actions=2), actors, rng)
         version = weights.publish(trainer.weights)
@@ -83,11 +84,11 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1, help="that the cluster started here has")
     options = parser.parse_args()
 
-    here = str(Path(__file__).parent)  # where workers find numpy_policy
+    here = str(Path(__file__).parent)  # lets workers import numpy_policy
     os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
     cluster = None
     if options.address is None and options.nodes > 1:
-        os.environ["SHMTREE_RAY_LOCAL"] = "0"  # nodes of one machine, as if they were of several
+        os.environ["SHMTREE_RAY_LOCAL"] = "0"  # treat nodes on one machine as separate machines
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
         for _ in range(options.nodes - 1):
             cluster.add_node(num_cpus=2)

@@ -1,10 +1,10 @@
-"""JPEG files to a model: SPDL reads and decodes them in threads of a subprocess, the batches come through shmtree.
+"""Feeds JPEG files to a model: threads in a subprocess decode them with SPDL, and shmtree transfers the batches.
 
     pip install '.[spdl]' pillow    # in a checkout
     python examples/spdl_jpeg_pipeline.py
 
-The pictures are made first, in a temporary folder: discs and squares, which a small classifier learns to tell apart.
-The decoding and the training run at the same time, in two processes, and a batch is copied once between them.
+The program first makes pictures of discs and squares in a temporary folder. A small classifier learns to distinguish
+them. Decoding and training run at the same time, in two processes, and a batch is copied once between them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLASSES = ("disc", "square")
 
 
 def make_pictures(folder: Path, count: int) -> None:
-    """So many JPEG files, half of each class, which is in their names."""
+    """Writes `count` JPEG files, half of each class. Their names contain the class."""
     chance = random.Random(1)
     for number in range(count):
         kind = CLASSES[number % 2]
@@ -41,7 +41,7 @@ def make_pictures(folder: Path, count: int) -> None:
 
 
 class Shuffled:
-    """The pipeline's source: the files, in another order each time."""
+    """The pipeline's source: the files, in a new order for each pass."""
 
     def __init__(self, folder: Path) -> None:
         self.files = sorted(folder.glob("*.jpeg"))
@@ -53,9 +53,9 @@ class Shuffled:
 
 
 def decode(file: Path) -> tuple[np.ndarray[Any, Any], int]:
-    """Runs in a thread of the subprocess; Pillow decodes without the GIL."""
+    """Decodes a file, in a thread of the subprocess. Pillow decodes without the GIL."""
     with Image.open(file) as picture:
-        picture.draft("RGB", (SIDE, SIDE))  # decodes no more than is needed
+        picture.draft("RGB", (SIDE, SIDE))  # decodes at reduced size
         small = np.asarray(picture.resize((SIDE, SIDE)), np.float32) / 255
     return small, CLASSES.index(file.stem.partition("-")[2])
 
@@ -65,7 +65,7 @@ def collate(samples: list[tuple[np.ndarray[Any, Any], int]]) -> dict[str, Any]:
 
 
 class Model:
-    """Logistic regression on how many bright pixels each row and column has."""
+    """Logistic regression on the number of bright pixels in each row and column."""
 
     def __init__(self) -> None:
         self.weights = np.zeros(2 * SIDE + 1)
@@ -74,12 +74,12 @@ class Model:
     def features(images: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         light = images.mean(axis=3)
         bright = light > light.mean(axis=(1, 2), keepdims=True)
-        sides = [np.sort(bright.sum(axis=axis), axis=1) for axis in (1, 2)]  # sorted: wherever the shape lies
-        shapes = [side / side[:, -1:] - 0.5 for side in sides]  # and however large it is
+        sides = [np.sort(bright.sum(axis=axis), axis=1) for axis in (1, 2)]  # sorted, to be independent of the position
+        shapes = [side / side[:, -1:] - 0.5 for side in sides]  # and of the size
         return np.concatenate([*shapes, np.ones((len(images), 1))], axis=1)
 
     def train(self, images: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], rate: float = 1.0) -> float:
-        """One step. The share of the batch that was right before it."""
+        """Makes one step. Returns the share of the batch that the model classified correctly before it."""
         features = self.features(images)
         likely = 1 / (1 + np.exp(-features @ self.weights))
         self.weights -= rate * features.T @ (likely - labels) / len(labels)
@@ -102,7 +102,7 @@ def main() -> None:
             .add_sink(3)
             .get_config()
         )
-        arena = shmtree.spdl.SegmentPool()  # in place of SharedMemorySegmentPool(segment_size, count)
+        arena = shmtree.spdl.SegmentPool()  # instead of SharedMemorySegmentPool(segment_size, count)
         batches = run_pipeline_in_subprocess(config, num_threads=4, arena=arena, mp_context="spawn")
         model = Model()
         for epoch in range(options.epochs):

@@ -1,8 +1,8 @@
-"""A camera gives 1080p frames to two detectors and a recorder: one copy of each frame, whoever looks at it.
+"""A camera sends 1080p frames to two detectors and a recorder, which all read the same copy of each frame.
 
-The detectors are slower than the camera. One of them works on what is there still (`behind="skip"`), the other one only
-on the last frame (`behind="latest"`); neither holds the camera up. The recorder misses nothing: the camera waits for
-it when it is as many frames behind as the ring is long.
+The detectors are slower than the camera. One of them continues with the oldest frame in the ring (`behind="skip"`), the
+other with the newest (`behind="latest"`). Neither blocks the camera. The recorder misses nothing: the camera waits for
+it when the recorder lags by the length of the ring.
 
     python examples/video_fanout.py [--seconds 5] [--fps 60] [--detecting 0.04]
 """
@@ -19,12 +19,12 @@ import numpy as np
 import shmtree
 
 HEIGHT, WIDTH = 1080, 1920
-SIZE = 64  # of what there is to be seen, in pixels
+SIZE = 64  # side of the object, in pixels
 RING = 8
 
 
 def place_at(number: int) -> tuple[int, int]:
-    """Where it is in a frame: row and column."""
+    """Returns the row and column of the object in a frame."""
     return number * 7 % (HEIGHT - SIZE), number * 13 % (WIDTH - SIZE)
 
 
@@ -33,17 +33,17 @@ def film(broadcast: shmtree.Broadcast, frames: int, fps: float, results: Any) ->
     began = time.monotonic()
     for number in range(frames):
         time.sleep(max(0.0, began + number / fps - time.monotonic()))
-        frame = broadcast.new_empty((HEIGHT, WIDTH, 3), np.uint8)  # of the arena: it is not copied again
+        frame = broadcast.new_empty((HEIGHT, WIDTH, 3), np.uint8)  # memory of the arena, so put() copies nothing
         frame[:] = background
         row, column = place_at(number)
         frame[row : row + SIZE, column : column + SIZE] = 255
         broadcast.put({"number": number, "time": time.monotonic(), "frame": frame})
     results.put(("camera", frames, frames / (time.monotonic() - began), 0, 0.0))
-    broadcast.close()  # what ends the loops of the readers
+    broadcast.close()  # ends the loops of the readers
 
 
 def detect(name: str, frames: shmtree.Subscriber, seconds: float, results: Any) -> None:
-    """Finds what is there to be seen; `seconds` stand for the network that another detector would be."""
+    """Finds the object. Sleeps for `seconds` in place of a neural network."""
     count, found, late, began = 0, 0, 0.0, time.monotonic()
     for item in frames:
         rows, columns = np.nonzero(item["frame"][::16, ::16, 0] == 255)
@@ -56,7 +56,7 @@ def detect(name: str, frames: shmtree.Subscriber, seconds: float, results: Any) 
 
 
 def record(frames: shmtree.Subscriber, results: Any) -> None:
-    """Keeps every 16th line and column of each frame, and that none is missing."""
+    """Keeps every 16th line and column of each frame, and checks that no frame is missing."""
     kept, late, began = [], 0.0, time.monotonic()
     for item in frames:
         assert item["number"] == len(kept)

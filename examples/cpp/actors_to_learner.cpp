@@ -1,4 +1,4 @@
-// Two actors send samples, aggregates with an array in them, and a learner receives them until both are done.
+// Two actors send samples, which are aggregates with an array, to a learner that receives until both are done.
 #include <shmtree/shmtree.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,7 +10,7 @@ struct Sample {
   std::vector<float> obs;
   double reward = 0;
   std::string actor;
-  std::optional<std::string> note;  // None where there is none
+  std::optional<std::string> note;  // None in Python if empty
 };
 SHMTREE_FIELDS(Sample, obs, reward, actor, note)
 
@@ -22,7 +22,7 @@ void act(const shmtree::Sender& sender, const std::string& name) {
     std::iota(sample.obs.begin(), sample.obs.end(), static_cast<float>(step));
     sample.reward = step;
     if (step == kSteps - 1) sample.note = "the last of " + name;
-    sender.put(sample).value();  // waits while eight are under way; the sample may be changed when it returns
+    sender.put(sample).value();  // blocks while eight are in flight; then the sample may be reused
   }
 }
 
@@ -32,7 +32,7 @@ int main() {
     if (fork() != 0) continue;
     receiver.close();
     act(sender, "actor " + std::to_string(i));
-    sender.close();  // without it, this exit would be that of an actor that died
+    sender.close();  // without it, the exit would count as the death of the actor
     _exit(0);
   }
   sender.close();  // the stream ends with the last actor
@@ -40,7 +40,7 @@ int main() {
   int samples = 0, notes = 0;
   double rewards = 0;
   for (const shmtree::Item& item : receiver) {
-    const std::span<const float> obs = item["obs"].span<const float>();  // where it lies: nothing is copied
+    const std::span<const float> obs = item["obs"].span<const float>();  // in shared memory, zero-copy
     const auto sample = item.as<Sample>();                               // a copy
     if (obs.size() != sample.obs.size() || static_cast<double>(obs[0]) != sample.reward) return 1;
     ++samples;

@@ -1,4 +1,4 @@
-// Frames of a camera to a recorder that misses none, and to a display that wants the newest only: one copy, in place.
+// A camera writes each frame once, in place, for a recorder that misses none and a display that reads only the newest.
 #include <shmtree/shmtree.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -35,9 +35,9 @@ int main() {
   shmtree::Subscriber newest = camera.subscribe({.behind = shmtree::FallBehind::kLatest}).value();
   if (fork() == 0) _exit(record(all));
   if (fork() == 0) _exit(display(newest));
-  all.close(), newest.close();  // theirs from now on
+  all.close(), newest.close();  // now only the children use them
   for (int i = 0; i < kFrames; ++i) {
-    auto frame = camera.loan<Frame>().value();  // written where it is read
+    auto frame = camera.loan<Frame>().value();  // written in place
     frame->number = i;
     frame->pixels[479][639] = static_cast<unsigned char>(i % 256);
     camera.put(std::move(frame)).value();

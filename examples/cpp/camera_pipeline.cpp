@@ -1,5 +1,5 @@
-// A camera, a filter and a sink, one process each. A frame is written once, by the camera; the filter changes it in
-// place and sends it on, and the sink reads it where it lies.
+// A camera, a filter and a sink, one process each. The camera writes a frame once. The filter changes it in place and
+// forwards it, and the sink reads it in place.
 #include <shmtree/shmtree.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ constexpr int kFrames = 30;
 
 void film(const shmtree::Sender& frames) {
   for (int number = 0; number < kFrames; ++number) {
-    // Memory of the arena, which put() gives away instead of copying it.
+    // Memory of the arena, which put() transfers instead of copying.
     const shmtree::ArrayRef image = frames.new_array(shmtree::DType::kUInt8, {kHeight, kWidth}).value();
     std::fill_n(static_cast<std::uint8_t*>(const_cast<void*>(image.data)), kHeight * kWidth,
                 static_cast<std::uint8_t>(number));
@@ -24,7 +24,7 @@ void filter(const shmtree::Receiver& frames, const shmtree::Sender& results) {
   for (;;) {
     auto frame = frames.get();
     if (!frame) break;
-    const auto pixels = (*frame)["image"].span<std::uint8_t>();  // ours alone, to read and to write
+    const auto pixels = (*frame)["image"].span<std::uint8_t>();  // this process has the only reference, so it may write
     for (std::uint8_t& pixel : pixels) pixel = static_cast<std::uint8_t>(255 - pixel);
     results.put(shmtree::Dict{{"inverted", true}, {"frame", std::move(*frame)}}).value();
   }

@@ -1,5 +1,5 @@
-// Looks in from outside: every channel of this user with its depth and the end that limits it. Recordings that are
-// named are read:
+// Observes every channel of this user: prints its depth and the end that limits it. Also reads the recordings that are
+// named as arguments:
 //
 //   look_in [run.mcap...]
 #include <shmtree/shmtree.h>
@@ -40,7 +40,7 @@ bool read(const char* path) {
   std::size_t arrays = 0;
   for (const shmtree::RecordedMessage& message : *recording) {
     const shmtree::Item item = message.load().value();
-    for (const shmtree::Item& each : item) arrays += each.is_array() ? 1 : 0;  // where they lie in the file
+    for (const shmtree::Item& each : item) arrays += each.is_array() ? 1 : 0;  // in the mapped file
   }
   for (const auto& [name, messages] : recording->channels()) {
     std::printf("%s: %s: %llu messages\n", path, name.c_str(), static_cast<unsigned long long>(messages));
@@ -58,6 +58,6 @@ int main(int count, char** arguments) {
   if (count > 1) return 0;
   shmtree::Observer observer;
   observer.look();
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // which rates are measured over
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // interval for the rates
   for (const shmtree::ObservedArena& arena : observer.look()) print(arena);
 }

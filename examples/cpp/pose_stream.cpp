@@ -1,4 +1,4 @@
-// Structs without a tree around them, from two sensors, by whichever has something.
+// Receives plain structs, without a tree, from whichever of two sensors has one.
 #include <shmtree/shmtree.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -27,7 +27,7 @@ int main() {
   if (fork() == 0) {
     poses_here.close(), scans_here.close(), poses.close();
     for (int i = 0; i < kScans; ++i) {
-      auto scan = scans.loan<Scan>().value();  // written where it is read
+      auto scan = scans.loan<Scan>().value();  // written in place
       scan->time_ns = i;
       scan->ranges[16'383] = static_cast<float>(i);
       scans.put(std::move(scan)).value();
@@ -50,7 +50,7 @@ int main() {
     } else if (message->size() == sizeof(Pose)) {
       got_poses += message->as<Pose>().x == 0.5 * static_cast<double>(message->as<Pose>().time_ns) ? 1 : 0;
     } else {
-      const Scan& scan = message->as<Scan>();  // where it lies
+      const Scan& scan = message->as<Scan>();  // in shared memory
       got_scans += scan.ranges[16'383] == static_cast<float>(scan.time_ns) ? 1 : 0;
     }
   }

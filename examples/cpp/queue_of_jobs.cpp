@@ -1,4 +1,4 @@
-// Workers share one queue of jobs and one of answers; who hands out the jobs waits until all of them were dealt with.
+// Workers share a queue of jobs and a queue of answers. The main process waits until all jobs are done.
 #include <shmtree/shmtree.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ struct Job {
 SHMTREE_FIELDS(Job, number, data)
 
 [[noreturn]] void work(const shmtree::Queue& jobs, const shmtree::Queue& answers) {
-  for (const shmtree::Item& item : jobs) {  // until the queue is shut down
+  for (const shmtree::Item& item : jobs) {  // ends when the queue is shut down
     const auto job = item.as<Job>();
     double sum = 0;
     for (const double each : job.data) sum += each;

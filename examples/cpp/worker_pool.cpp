@@ -1,4 +1,4 @@
-// A server hands jobs to a pool of workers, one of which is killed in the middle of a job: another one does that again.
+// A server sends jobs to a pool of workers. One worker is killed in the middle of a job, and another one repeats it.
 #include <shmtree/shmtree.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,12 +25,12 @@ SHMTREE_FIELDS(Answer, number, sum)
   for (;;) {
     auto taken = jobs.take();
     if (!taken) _exit(taken.code() == shmtree::Code::kClosed ? 0 : 1);
-    if (dies) raise(SIGKILL);  // the job goes back to the channel
+    if (dies) raise(SIGKILL);  // the channel redelivers the job
     const auto job = taken->item().as<Job>();
     double sum = 0;
     for (const double each : job.data) sum += each;
     answers.put(Answer{.number = job.number, .sum = sum}).value();
-    taken->ack().value();  // from here on the job is done
+    taken->ack().value();  // the job is done now
   }
 }
 
@@ -50,12 +50,12 @@ int main() {
   for (int number = 0; number < kJobs; ++number) {
     jobs.put(Job{.number = number, .data = std::vector<double>(1'000, number)}).value();
   }
-  jobs.wait_for_all_ack().value();  // every job was done, by whoever
+  jobs.wait_for_all_ack().value();  // every job is done
 
   std::map<int, double> sums;
   while (sums.size() < kJobs) {
     const auto answer = answers.get().value().as<Answer>();
-    sums[answer.number] = answer.sum;  // a job that was done twice gives the same
+    sums[answer.number] = answer.sum;  // a repeated job gives the same result
   }
   jobs.close();
   while (wait(nullptr) > 0) {
