@@ -1,6 +1,7 @@
 """Ray actors on any nodes play CartPole and send transitions to a learner, which publishes its weights to all.
 
     pip install 'shmtree[ray]' 'gymnasium[classic-control]'
+
     python examples/ray_actors_to_learner.py --actors 4
     python examples/ray_actors_to_learner.py --address auto     # in a running cluster
     python examples/ray_actors_to_learner.py --nodes 2          # simulates two nodes on this machine
