@@ -1,10 +1,10 @@
-# Runs the functions step_NAME of the script that sources this, one after the other, stops at the first that fails, and
-# prints how many seconds each took. Sourced by .ci/run and .ci/nightly; bash.
+# Runs the functions step_NAME of the sourcing script in order, stops at the first failure, and prints the seconds of
+# each. .ci/run and .ci/nightly source it. Needs bash.
 #
-# run_steps [--keep-going] <step>...: at the end tools/report_skips.py says what was skipped and why; a reason that
-# .ci/allowed-skips does not list is a failure.
+# run_steps [--keep-going] <step>...: runs the steps. At the end, tools/report_skips.py lists the skipped tests with the
+# reasons. A reason that is not in .ci/allowed-skips is a failure.
 
-# Each step leaves the results of its tests here as STEP-NAME.xml, and parts that it left out as lines of `steps`.
+# Each step writes the results of its tests here as STEP-NAME.xml, and its skipped parts as lines of `steps`.
 reports=$PWD/build/ci-reports
 report() { echo "$reports/$step-$1.xml"; }
 skipped() {
@@ -33,7 +33,7 @@ run_steps() {
     printf '\n######## %s\n' "$step"
     step_began=$SECONDS
     if [ -n "$keep_going" ]; then
-      # A subshell of its own, so that its own `set -e` counts.
+      # A subshell, so that its `set -e` takes effect.
       (set -e && "step_$step") &
       wait $! || failed+=("$step")
     else
