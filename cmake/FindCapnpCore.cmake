@@ -1,5 +1,6 @@
-# Cap'n Proto's core: the target CapnpCore::capnp, and the programs CapnpCore_COMPILER and CapnpCore_CPP_PLUGIN. Not Cap'n Proto's own CapnProtoConfig.cmake: Debian's asks for OpenSSL and libatomic, which the
-# core does not use, and looks for the compiler in a folder that does not exist.
+# Finds Cap'n Proto's core: the target CapnpCore::capnp, and the programs CapnpCore_COMPILER and CapnpCore_CPP_PLUGIN.
+# Replaces Cap'n Proto's CapnProtoConfig.cmake: Debian's version requires OpenSSL and libatomic, which the core does not
+# use, and searches for the compiler in a folder that does not exist.
 
 include(FindPackageHandleStandardArgs)
 

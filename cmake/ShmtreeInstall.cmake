@@ -1,4 +1,4 @@
-# cmake --install: headers, the library, and what find_package(shmtree) and pkg-config find.
+# Rules for cmake --install: headers, the library, and the files for find_package(shmtree) and pkg-config.
 
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shmtree)
@@ -15,7 +15,7 @@ install(FILES ${PROJECT_BINARY_DIR}/shmtreeConfig.cmake ${PROJECT_BINARY_DIR}/sh
         ${PROJECT_SOURCE_DIR}/cmake/FindCapnpCore.cmake
         DESTINATION ${package_dir} COMPONENT cpp)
 
-# By where it lies itself: an installed copy may be moved.
+# Relative to the .pc file, so that an installed copy can be moved.
 file(RELATIVE_PATH SHMTREE_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 if(BUILD_SHARED_LIBS)
   set(SHMTREE_PC_REQUIRES Requires.private)

@@ -1,4 +1,4 @@
-# The extension module shmtree._core from python/bindings.
+# Builds the extension module shmtree._core from python/bindings.
 
 find_package(Python 3.10 REQUIRED COMPONENTS Interpreter Development.Module NumPy)
 find_package(pybind11 CONFIG REQUIRED)
@@ -8,10 +8,10 @@ file(GLOB_RECURSE binding_sources CONFIGURE_DEPENDS
 if(binding_sources MATCHES "\\.cpp")
   pybind11_add_module(_core MODULE ${binding_sources})
   shmtree_unity(_core ${binding_sources})
-  # It defines NumPy's function table, which the other sources only refer to.
+  # module.cpp defines NumPy's function table, which the other sources only refer to.
   set_property(SOURCE ${PROJECT_SOURCE_DIR}/python/bindings/module.cpp PROPERTY SKIP_UNITY_BUILD_INCLUSION ON)
   target_include_directories(_core PRIVATE ${PROJECT_SOURCE_DIR}/python)
-  # pybind11's and NumPy's headers are not ours to keep free of warnings.
+  # Ignore warnings in the headers of pybind11 and NumPy.
   target_include_directories(_core SYSTEM PRIVATE ${Python_NumPy_INCLUDE_DIRS})
   target_link_libraries(_core PRIVATE shmtree_options shmtree_endpoint shmtree_replay shmtree_observe
                         shmtree_recording)

@@ -1,6 +1,6 @@
-# The C++ that Cap'n Proto's compiler makes of the schema, as the library shmtree_schema, free of our warnings.
+# Builds the library shmtree_schema from the C++ that Cap'n Proto's compiler generates, without our warning options.
 #
-# A build needs Cap'n Proto's compiler and its library. Where they are not found, the message says what to install.
+# A build needs Cap'n Proto's compiler and library. If they are missing, the message names the packages to install.
 
 find_package(CapnpCore 0.9 QUIET)
 if(NOT CapnpCore_FOUND OR NOT CapnpCore_COMPILER OR NOT CapnpCore_CPP_PLUGIN)
@@ -34,7 +34,7 @@ target_include_directories(shmtree_schema SYSTEM PUBLIC ${generated})
 target_link_libraries(shmtree_schema PUBLIC CapnpCore::capnp)
 set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS shmtree_schema)
 
-# The C++ of every schema, for tools that compile nothing else.
+# Generates the C++ of every schema, for tools that compile nothing else.
 add_custom_target(shmtree_schemas)
 add_dependencies(shmtree_schemas shmtree_schema)
 

@@ -1,4 +1,4 @@
-# How each layer and the public library are built.
+# Functions that build the layers and the public library.
 
 add_library(shmtree_options INTERFACE)
 target_compile_features(shmtree_options INTERFACE cxx_std_20)
@@ -21,17 +21,17 @@ set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_INTERPROCEDURAL_OPTIMIZATION ${SHMTREE_LTO})
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   if(SHMTREE_LTO)
-    # gcc stops inlining across files once the whole has grown by 40 %. What is left out then changes with every change
-    # anywhere, and small messages took a tenth longer when it was an append to a column.
+    # gcc stops inlining across files when the program has grown by 40 %. Any change can then affect which calls stay
+    # out of line. When an append to a column did, small messages took 10 % longer.
     add_compile_options(--param=inline-unit-growth=60)
   elseif(SHMTREE_UNITY)
-    # The same limit holds for eight sources as for one; decoding took 8 % more instructions.
+    # The same limit applies to eight sources in one unit; with it, decoding took 8 % more instructions.
     add_compile_options(--param=inline-unit-growth=100)
   endif()
 endif()
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
 if(NOT BUILD_SHARED_LIBS)
-  # A shared library chooses what it shows by cmake/exports.map instead, so that headers need no annotations.
+  # A shared library exports the symbols in cmake/exports.map instead, so that headers need no annotations.
   set(CMAKE_CXX_VISIBILITY_PRESET hidden)
   set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
 endif()
@@ -39,8 +39,8 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "Debug, Release, RelWithDebInfo or MinSizeRel" FORCE)
 endif()
 
-# shmtree_unity(<target> <sources>...): compiles up to eight sources of a folder as one, if SHMTREE_UNITY is on. Half of
-# the time to compile a source is its headers. Sources of a folder share a namespace, so their local names differ.
+# shmtree_unity(<target> <sources>...): compiles up to eight sources of a folder as one, if SHMTREE_UNITY is on. Headers
+# take half of the compile time of a source. Sources of a folder share a namespace, so their local names must differ.
 function(shmtree_unity target)
   if(NOT SHMTREE_UNITY)
     return()
@@ -62,7 +62,7 @@ function(shmtree_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# shmtree_layer(<name> [LINK ...]): all of src/<name>, folders in it included, as the static library shmtree_<name>.
+# shmtree_layer(<name> [LINK ...]): builds src/<name>, including its subfolders, as the static library shmtree_<name>.
 function(shmtree_layer name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "LINK")
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.cpp ${PROJECT_SOURCE_DIR}/src/${name}/*.h)
@@ -75,7 +75,7 @@ function(shmtree_layer name)
   set_property(GLOBAL APPEND PROPERTY SHMTREE_LAYERS ${target})
 endfunction()
 
-# The library that users link: the objects of every layer in one archive or shared object.
+# Builds the library that users link: the objects of every layer in one archive or shared object.
 function(shmtree_public_library)
   file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/shmtree/*.h)
   get_property(layers GLOBAL PROPERTY SHMTREE_LAYERS)
