@@ -1,9 +1,9 @@
 @0xbe1c0f4da74c2365;
-# The metadata of a frame: one tree, flattened in preorder into columns. docs/frame.md says how nodes use them, and
-# include/shmtree/kind.h has the numbers. A column without values is a null pointer.
+# The metadata of a frame: one tree, flattened in preorder into columns. docs/frame.md describes how nodes use them, and
+# include/shmtree/kind.h lists the numbers of the kinds. A column without values is a null pointer.
 #
-# If you add, remove or change a field, raise the version in the frame's header. Readers refuse columns that they do not
-# know, and would misread changed ones.
+# If you add, remove or change a field, increment the version in the frame's header. Readers reject unknown columns, and
+# would misread changed ones.
 
 using Cxx = import "/capnp/c++.capnp";
 $Cxx.namespace("shmtree::schema");
@@ -36,24 +36,24 @@ struct Arrays {
   # In bytes, array by array: an offset if the array has one, then a stride per dimension if it is strided.
 
   externals @3 :List(External);
-  # Bytes outside of this frame that arrays refer to.
+  # Ranges of bytes outside this frame to which arrays refer.
 }
 
 struct Array {
   dtype @0 :UInt8;
-  # A DType. 0: described by a name.
+  # A DType. 0 is a dtype that a name describes.
 
   flags @1 :UInt8;
   # The sum of these:
   const readOnly :UInt8 = 1;   # the sender's array was not writable
-  const fortran :UInt8 = 2;    # the first index varies fastest; without it and without `strided` the last one does
-  const strided :UInt8 = 4;    # one stride per dimension stands in `views`
-  const offset :UInt8 = 8;     # the first element is so many bytes into the buffer: in `views`, before the strides
+  const fortran :UInt8 = 2;    # the first index varies fastest; without `fortran` and `strided`, the last index does
+  const strided :UInt8 = 4;    # `views` has one stride per dimension
+  const offset :UInt8 = 8;     # `views` has the offset in bytes of the first element in the buffer, before the strides
   const external :UInt8 = 16;  # `buffer` is an index of `externals`
   const noBuffer :UInt8 = 32;  # an array without bytes
 
   ndim @2 :UInt8;
-  # At most 64. The shape stands in `lengths`.
+  # At most 64. The shape is in `lengths`.
 
   buffer @3 :UInt32;
   # Index of `buffers`, or of `externals`; 0 for an array without bytes.
@@ -61,7 +61,7 @@ struct Array {
 
 struct External {
   reference @0 :UInt32;
-  # Which of the blocks that the message refers to; the list of those is not part of the frame.
+  # Index into the list of blocks to which the message refers. That list is not part of the frame.
 
   offset @1 :UInt64;
   # In bytes, from the start of that block.

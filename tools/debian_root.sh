@@ -1,10 +1,10 @@
-# A Debian of its own in a folder. Sourced by who needs one: tests/bare/run and tools/aarch64. BARE_MIRROR is where it comes
-# from instead of debootstrap's own mirror; BARE_BIND what the environment needs besides, such as certificates
-# (/usr/local/share/ca-certificates; not what Debian's ca-certificates writes), settings of pip and package mirrors on
-# this machine: paths that are made visible inside, to be read only (/here=/there: under another name).
+# Creates a bare Debian in a folder. tests/bare/run and tools/aarch64 source this file. BARE_MIRROR replaces
+# debootstrap's default mirror. BARE_BIND lists paths of this machine to mount read-only inside (/here=/there: under
+# another name). Use it for certificates (/usr/local/share/ca-certificates; not the files that Debian's ca-certificates
+# writes), settings of pip, and local package mirrors.
 # shellcheck shell=sh
 
-# debian_root <release> <folder>: makes <folder>/base, once. Ends with 77 (skipped) where that cannot be.
+# debian_root <release> <folder>: creates <folder>/base, once. Exits with status 77 (skipped) if that is impossible.
 debian_root() {
   [ "$(id -u)" -eq 0 ] || { echo "$0: skipped, not root" >&2; exit 77; }
   for tool in debootstrap unshare chroot; do
@@ -20,7 +20,7 @@ debian_root() {
   touch "$2/made"
 }
 
-# in_root <root> <command> [argument]...: runs it there. Its mounts live in a namespace that ends with the command.
+# in_root <root> <command> [argument]...: runs the command there, in a mount namespace that ends with it.
 in_root() {
   # shellcheck disable=SC2016  # expanded inside
   BARE_ROOT=$1 unshare --mount --fork sh -c '

@@ -1,9 +1,9 @@
-# Sources from Debian's source packages. Sourced by the scripts that build one: tools/debian_built_python,
-# tools/capnp_library and tests/bare/build_python. Uses die.
+# Downloads Debian's source packages. tools/debian_built_python, tools/capnp_library and tests/bare/build_python source
+# this file. Uses die.
 # shellcheck shell=sh
 
-# debian_source <package> <release> <folder>: unpacks it in <folder>/source. apt keeps the lists of that release in
-# <folder>/apt; the system's lists stay as they are.
+# debian_source <package> <release> <folder>: unpacks the source in <folder>/source. apt keeps the lists of that release
+# in <folder>/apt, and does not change the system's lists.
 debian_source() {
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 'Origin: Debian' | head -n 1)
   [ -n "$mirror" ] || die "apt knows no mirror of Debian to fetch the source from"
@@ -27,7 +27,7 @@ EOF
   tar -xf "$3/$1"_*.orig.tar.[gx]z --directory "$3/source" --strip-components=1
 }
 
-# debian_python_source <3.11 | 3.13 | 3.14> <folder>: CPython, from a release that has this version.
+# debian_python_source <3.11 | 3.13 | 3.14> <folder>: unpacks CPython, from a release that has this version.
 debian_python_source() {
   case $1 in
     3.11) debian_source python3.11 bookworm "$2" ;;

@@ -1,4 +1,4 @@
-"""Draws `shmtree top` looking at a small pipeline, as docs/top.svg: `python tools/draw_top.py docs/top.svg`."""
+"""Draws `shmtree top` for a small pipeline, as in docs/top.svg: `python tools/draw_top.py docs/top.svg`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def act(samples: shmtree.Sender) -> None:
 def collate(samples: shmtree.Receiver, batches: shmtree.Sender) -> None:
     while True:
         batch = [samples.get() for _ in range(8)]
-        time.sleep(0.02)  # the stage that limits
+        time.sleep(0.02)  # this stage limits the pipeline
         batches.put({"obs": np.stack([sample["obs"] for sample in batch])})
 
 
@@ -66,5 +66,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("path")
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["SHMTREE_NAMES_DIR"] = f"{folder}/shmtree"  # names that others may use as well
+        os.environ["SHMTREE_NAMES_DIR"] = f"{folder}/shmtree"  # avoids conflicts with names of other programs
         draw(parser.parse_args().path)

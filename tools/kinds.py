@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs/frame.md"
 BEGIN, END = "<!-- made by tools/kinds.py -->\n", "\n\n### References"
 
-#: How the page writes the letters of a rule that stand for several values.
+#: The page's notation for letters of a rule that stand for several values.
 LETTERS = {"B": "S", "U": "16 bytes of `text`", "Q": "n: L V*n", "Z": "L [V]", "Y": "L [S]", "E": "D, item"}
 
 

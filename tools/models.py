@@ -5,9 +5,9 @@
 Each model in tests/models runs functions of src in two or three threads; each thread stands for a process. Each line of
 tests/models/mutants weakens one memory order of src, and the checker must report a violation.
 
-    GENMC         the genmc to use; without it, the script builds one
-    GENMC_SOURCE  the git repository to build from (https://github.com/MPI-SWS/genmc.git)
-    JOBS          number of compilers and checkers that run at a time (default: the number of processors)
+    GENMC:         the genmc to use; without it, the script builds one
+    GENMC_SOURCE:  the git repository to build from (https://github.com/MPI-SWS/genmc.git)
+    JOBS:          number of compilers and checkers that run at a time (default: the number of processors)
 
 GenMC is built once, in ~/.cache/shmtree/genmc (XDG_CACHE_HOME), with clang and LLVM of Debian. Exits with 77 (skipped)
 if its source cannot be fetched.

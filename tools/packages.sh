@@ -1,7 +1,6 @@
-# Debian's packages that ./dev needs: which are missing, and installing them. Sourced; uses say, die and have.
-# shellcheck shell=sh
+# Finds and installs the Debian packages that ./dev needs. Source this file. Uses say, die and have. shellcheck shell=sh
 
-# has_header <header>: can the compiler include it?
+# has_header <header>: true if the compiler can include it.
 has_header() {
   have g++ || return 1
   printf '#if !__has_include(<%s>)\n#error\n#endif\n' "$1" | g++ -std=c++20 -E -x c++ - >/dev/null 2>&1
@@ -13,7 +12,7 @@ cmake_is_new_enough() {
   [ "$(printf '3.25\n%s\n' "$version" | sort -V | head -n 1)" = 3.25 ]
 }
 
-# present <package>: is what we want from this Debian package there, wherever it came from?
+# present <package>: true if the files that we need from this Debian package exist, from any source.
 present() {
   case $1 in
     g++) have g++ ;;
@@ -55,7 +54,7 @@ present() {
 
 debian_python_has() { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c "$1" >/dev/null 2>&1; }
 
-# missing_of <package>...: those that are not there.
+# missing_of <package>...: sets `missing` to the missing packages.
 missing_of() {
   missing=
   for package in "$@"; do
@@ -63,7 +62,7 @@ missing_of() {
   done
 }
 
-# may_install: root in a container or in CI may, anybody else is asked, or has set DEV_INSTALL=yes.
+# may_install: true for root, in CI, or if DEV_INSTALL=yes. Otherwise asks the user; false without a terminal.
 may_install() {
   if [ "$(id -u)" -eq 0 ] || [ -n "${CI:-}" ] || [ "${DEV_INSTALL:-}" = yes ]; then return 0; fi
   [ -t 0 ] || return 1
@@ -72,7 +71,7 @@ may_install() {
   [ "$answer" = y ] || [ "$answer" = Y ] || [ "$answer" = yes ]
 }
 
-# system <package>...: installs those that are missing, and says which and by what command.
+# system <package>...: installs the missing packages, and prints their names and the command.
 system() {
   missing_of "$@"
   [ -n "$missing" ] || return 0
@@ -99,7 +98,7 @@ system() {
   done
 }
 
-# system_if_possible <package>...: the same for what only makes things faster.
+# system_if_possible <package>...: like system, but only warns on failure. For packages that only save time.
 system_if_possible() {
   missing_of "$@"
   [ -n "$missing" ] || return 0
@@ -109,8 +108,8 @@ system_if_possible() {
 
 build_packages='g++ cmake ninja-build ca-certificates capnproto libcapnp-dev'
 
-# What the C++ tests are built with.
+# Build requirements of the C++ tests.
 test_packages="$build_packages libxtensor-dev catch2"
 
-# What tools/debian_built_python builds an interpreter with.
+# Build requirements of tools/debian_built_python.
 python_source_packages='make xz-utils zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev'

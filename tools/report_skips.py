@@ -1,11 +1,11 @@
-"""Says what was skipped and why, and whether that may be.
+"""Reports skipped tests with the reasons, and fails if a reason is not allowed.
 
     report_skips.py ALLOWED FOLDER
 
-FOLDER has what the steps of .ci/run left there: STEP-NAME.xml in JUnit's format, of pytest or CTest, and `steps`, a
-line "STEP<tab>reason" for each part of a step that was left out. ALLOWED lists what may be skipped, a line each: the
-steps (names with commas between, or *), "|", and a regular expression that the whole reason matches. A reason that is
-not listed makes this fail. What one step skips and another one runs is said to be run there.
+FOLDER has the results of the steps of .ci/run. Its files STEP-NAME.xml are in JUnit's format, from pytest or CTest. Its
+file `steps` has a line "STEP<tab>reason" for each skipped part of a step. Each line of ALLOWED has steps (* or names
+separated by commas), "|", and a regular expression that must match the whole reason. If one step skips a test and
+another one runs it, the report says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 
 class Skip(NamedTuple):
     step: str
-    test: str  # "" for a part of the step itself
+    test: str  # "" for a skipped part of the step
     reason: str
 
 
@@ -35,7 +35,7 @@ def allowed(file: Path) -> list[tuple[set[str], re.Pattern[str]]]:
 
 
 def reason_of(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
-    """The message has it; for a module that pytest left out the text; for CTest, Catch2's output."""
+    """Returns the reason: from the message, from the text for a module that pytest skipped, or from Catch2's output."""
     output = case.findtext("system-out") or ""
     said = re.search(r"explicitly with message:\s*(.+)", output)
     text = said[1] if said else skipped.get("message") or "no reason given"
@@ -45,7 +45,7 @@ def reason_of(case: ElementTree.Element, skipped: ElementTree.Element) -> str:
 
 
 def read(folder: Path) -> tuple[list[Skip], dict[str, set[str]]]:
-    """All skips, and the steps that ran each test; a module counts as run when one of its tests was."""
+    """Returns all skips, and the steps that ran each test. A module counts as run if one of its tests ran."""
     skips: list[Skip] = []
     ran: dict[str, set[str]] = defaultdict(set)
     for file in sorted(folder.glob("*.xml")):
