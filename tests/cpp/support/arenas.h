@@ -1,4 +1,4 @@
-// Arenas for tests of the memory layer, and the smallest channel that recovery can be tried with.
+// Arenas for tests of the memory layer, and the smallest channel with which recovery can be tested.
 #pragma once
 
 #include <sys/stat.h>
@@ -49,7 +49,7 @@ inline Lease new_lease(Arena& arena, std::uint64_t bytes = 4096) {
   return arena.hold_new(new_block(arena, bytes, BlockKind::kArray)).value();
 }
 
-// Writes over every free byte of the arena.
+// Overwrites every free byte of the arena.
 inline void overfill(Arena& arena) {
   std::vector<OwnedBlock> blocks;
   for (std::uint64_t bytes = arena.pool().max_bytes(); bytes >= 4096; bytes /= 2) {
@@ -75,7 +75,7 @@ inline Lease filled_lease(Arena& arena, std::uint64_t bytes, int value) {
   return lease;
 }
 
-// The lease of a hold that was begun.
+// Returns the lease of a pin that was begun.
 inline Result<Lease> adopt_hold(Arena& arena, BlockRef ref) {
   auto lease = arena.share_hold(ref);
   arena.holders().drop(ref);
@@ -85,14 +85,15 @@ inline Result<Lease> adopt_hold(Arena& arena, BlockRef ref) {
 inline std::uint64_t used_bytes(Arena& arena) {
   return arena.inspector().stats().used_bytes;
 }
-// Bytes that the system has allocated for the arena's file.
+// Returns the bytes that the system has allocated for the arena's file.
 inline std::uint64_t file_pages_bytes(const Arena& arena) {
   struct stat status {};
   fstat(arena.fd(), &status);
   return static_cast<std::uint64_t>(status.st_blocks) * 512;
 }
 
-// A window of blocks in a channel's block, with the order of stores of a real channel and one lock for both sides.
+// A window of blocks in a channel's block. It uses the same order of stores as a real channel, but one lock for both
+// sides.
 struct Window {
   static constexpr std::uint64_t kSlots = 64;
   std::atomic<std::uint32_t> lock;
@@ -133,7 +134,7 @@ struct Window {
     if (room) block.publish();
     return room;
   }
-  // The block at the head, held; an invalid reference when the window is empty.
+  // Returns the block at the head, pinned, or an invalid reference if the window is empty.
   BlockRef get(Arena& arena) {
     if (!arena.lock(lock, patience()).ok()) return {};
     BlockRef ref{};
@@ -150,7 +151,7 @@ struct Window {
 };
 
 #if defined(SHMTREE_CRASH_POINTS)
-// Runs `act` in a child that is killed before its n-th change of shared memory. False when it made fewer changes.
+// Runs `act` in a child that is killed before its n-th change of shared memory. Returns false if it made fewer changes.
 template <class Act>
 bool killed_at_change(std::int64_t n, Act act) {
   Child child([&] {

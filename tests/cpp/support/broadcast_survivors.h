@@ -1,4 +1,4 @@
-// What must hold after somebody was killed while he put a message, or read one.
+// Checks a Broadcast after a process was killed while it put or read a message.
 #pragma once
 
 #include "support/broadcasts.h"
@@ -6,7 +6,7 @@
 
 namespace shmtree::test {
 
-// Others put and read on, nothing is lost, and no block is kept.
+// Requires that other processes can put and read, that no message is lost, and that no block stays allocated.
 inline void require_whole(Ring& ring, std::uint64_t expected_bytes) {
   Arena& arena = *ring.arena();
   arena.participants().check(0);

@@ -1,4 +1,4 @@
-// Broadcasts for tests: messages whose words all say one number, so that a torn one shows.
+// Broadcasts for tests. All words of a message contain the same number, so that torn messages are detected.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +50,7 @@ inline Result<std::uint64_t> put(Ring& ring, std::uint64_t value, std::size_t wo
   return ring.put(outgoing, wait);
 }
 
-// The number of a message; none for a torn one.
+// Returns the number in a message, or nullopt if it is torn.
 inline std::optional<std::uint64_t> number_in(const broadcast::Incoming& message) {
   const auto* words = reinterpret_cast<const std::uint64_t*>(message.frame().data());
   for (std::size_t i = 0; i < message.bytes / 8; ++i) {
@@ -58,7 +58,7 @@ inline std::optional<std::uint64_t> number_in(const broadcast::Incoming& message
   }
   return words[0];
 }
-// That of the next message; none when there is none, or it is torn.
+// Returns the number in the next message, or nullopt if there is none or it is torn.
 inline std::optional<std::uint64_t> next(Subscriber& subscriber, const WaitContext& wait = no_wait()) {
   broadcast::Incoming message;
   auto got = subscriber.get(message, wait);

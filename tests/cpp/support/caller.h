@@ -1,4 +1,4 @@
-// A thread that is known to wait in a call.
+// A thread that is known to sleep in a call.
 #pragma once
 
 #include <unistd.h>
@@ -13,7 +13,7 @@
 
 namespace shmtree::test {
 
-// A thread that makes one call; there once it sleeps in it.
+// A thread that makes one call. The constructor returns when the thread sleeps in it.
 class Caller {
  public:
   template <class Call>

@@ -1,4 +1,4 @@
-// Catch2 of either generation: version 2 is one header, version 3 a folder of them.
+// Includes Catch2 version 2, which is one header, or version 3, which is a folder of headers.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)

@@ -1,9 +1,9 @@
-// The main function that version 2 of Catch2 wants compiled once; version 3 brings its own.
+// The main function, which must be compiled once for version 2 of Catch2. Version 3 has its own.
 #define CATCH_CONFIG_MAIN
 #include <catch2/catch.hpp>
 
 #if defined(__SANITIZE_THREAD__)
-// In a forked child, ThreadSanitizer reports threads of the parent that had finished and were not joined yet.
+// Disabled because, in a forked child, ThreadSanitizer reports finished threads of the parent that were not joined yet.
 extern "C" __attribute__((visibility("default"), used)) const char* __tsan_default_options() {
   return "report_thread_leaks=0";
 }

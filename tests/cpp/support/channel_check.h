@@ -16,9 +16,9 @@ using memory::BlockState;
 using platform::load_acquire;
 using platform::load_relaxed;
 
-// Walks the whole arena and names the first invariant that does not hold; empty when all do: those of Arena::check(),
-// and that each channel's messages, records and counts agree, and that every block in use is kept by somebody. Nobody
-// else may be working in the arena, and what the dead had must have been reconciled.
+// Walks the whole arena and returns the first violated invariant, or an empty string. Checks the invariants of
+// Arena::check(). Also checks that each channel's messages, records and counts agree, and that every block in use has a
+// pin or a reference. No other process may use the arena meanwhile, and dead processes must be reconciled.
 class Check {
  public:
   explicit Check(Arena& arena) : arena_(arena) {}
@@ -33,7 +33,7 @@ class Check {
       if (!wrong.empty()) wrong = "the channel in block " + std::to_string(memory::pack(ref)) + ": " + wrong;
     });
     if (wrong.empty()) wrong = transfers();
-    // Letters and dropped channels wait for somebody who has the arena's lock.
+    // Deferred frees and abandoned channels stay allocated until a process takes the arena lock.
     const memory::ArenaHeader& header = arena_.header();
     if (load_acquire(header.abandoned_channels) != 0 || load_acquire(header.deferred_hint) != 0) return wrong;
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
@@ -64,7 +64,8 @@ class Check {
     }
   }
 
-  // Notes that the channel keeps the block; whether it is one of that kind that can be kept.
+  // Records that the channel references the block. Returns true if the block is live, of that kind, and referenced
+  // once.
   bool keep(std::uint64_t packed, BlockKind kind) {
     const BlockRef ref = memory::unpack(packed);
     if (!arena_.blocks().is_current(ref)) return false;
@@ -158,7 +159,7 @@ class Check {
 
   Arena& arena_;
   std::set<std::uint64_t> kept_;
-  std::uint64_t bytes_ = 0;  // that can be received
+  std::uint64_t bytes_ = 0;  // bytes of the messages that can be received
 };
 
 inline std::string check(Arena& arena) {

@@ -1,4 +1,4 @@
-// Channels for tests: messages that are numbers or patterns, which show when they are torn.
+// Channels for tests. Messages are numbers or patterns, so that torn messages are detected.
 #pragma once
 
 #include <poll.h>
@@ -33,14 +33,14 @@ inline ChannelOptions with_capacity(std::uint64_t capacity, Ending ending = Endi
   options.ending = ending;
   return options;
 }
-// A channel of which this process has both ends.
+// Returns a channel with both ends attached to this process.
 inline std::shared_ptr<Channel> new_channel(const std::shared_ptr<Arena>& arena, ChannelOptions options = {}) {
   auto channel = Channel::create(arena, options).value();
   channel->membership().join(End::kSending).value();
   channel->membership().join(End::kReceiving).value();
   return channel;
 }
-// One of which it has the receiving end only.
+// Returns a channel with only the receiving end attached to this process.
 inline std::shared_ptr<Channel> receiving_channel(const ChannelOptions& options = with_capacity(8)) {
   auto channel = Channel::create(new_arena(), options).value();
   channel->membership().join(End::kReceiving).value();
@@ -56,7 +56,7 @@ inline ChannelHeader& header_of(Channel& channel) {
 inline SegmentHeader& segment_of(Channel& channel, std::uint64_t packed) {
   return *reinterpret_cast<SegmentHeader*>(channel.arena()->blocks().address(memory::unpack(packed).id));
 }
-// Of the slots of a segment, and of the records of a block, by their place in it.
+// Return a slot of a segment, or a record of a block, by its index.
 inline RingSlot& slot_of(Channel& channel, std::uint64_t packed, std::uint64_t place) {
   auto* slots = reinterpret_cast<std::byte*>(&segment_of(channel, packed) + 1);
   return *reinterpret_cast<RingSlot*>(slots + place * header_of(channel).slot_bytes);
@@ -70,7 +70,7 @@ inline Record& record_of(Channel& channel, std::uint64_t place) {
   return *reinterpret_cast<Record*>(records + place * channel::record_bytes(header_of(channel).slot_bytes));
 }
 
-// `words` of a number that says where each of them belongs: 8 bytes each, inline up to 60 of them at least.
+// Writes `words` words of 8 bytes that depend on the number and on their position. At least 60 words fit inline.
 inline void fill(std::byte* out, std::uint64_t number, std::size_t words) {
   for (std::size_t i = 0; i < words; ++i) {
     const std::uint64_t word = number * 0x9e3779b97f4a7c15u + i;
@@ -78,7 +78,7 @@ inline void fill(std::byte* out, std::uint64_t number, std::size_t words) {
   }
   if (words != 0) std::memcpy(out, &number, 8);
 }
-// The number, or kTorn.
+// Returns the number in the frame, or kTorn.
 constexpr std::uint64_t kTorn = ~std::uint64_t{0};
 inline std::uint64_t number_in(std::span<const std::byte> frame) {
   if (frame.size() < 8 || frame.size() % 8 != 0) return kTorn;
@@ -92,7 +92,7 @@ inline std::uint64_t number_in(std::span<const std::byte> frame) {
   return number;
 }
 
-// One message to put: inline when it fits.
+// One message to put, inline if it fits.
 struct Message {
   std::byte inline_bytes[channel::kMostInlineBytes];
   Outgoing out;
@@ -129,11 +129,11 @@ inline Result<std::uint64_t> get(Channel& channel, const WaitContext& wait = pat
   if (!message) return std::move(message).error();
   return number_in(message->frame());
 }
-// Waits for the first, then receives what else is there, up to `most`.
+// Waits for the first message, then receives further available messages, up to `most` in all.
 inline Result<std::vector<Incoming>> get_several(Channel& channel, std::size_t most,
                                                  const WaitContext& wait = patience()) {
   std::vector<Incoming> messages;
-  messages.reserve(most);  // none is received that there is no place for
+  messages.reserve(most);  // so that no received message is lost for lack of space
   while (messages.size() < most) {
     auto message = get_message(channel, messages.empty() ? wait : no_wait());
     if (!message && messages.empty()) return std::move(message).error();
@@ -148,7 +148,7 @@ inline Result<Delivery> take(Channel& channel, const WaitContext& wait = patienc
 inline std::uint64_t number_in(Delivery& delivery) {
   return number_in(delivery.message().frame());
 }
-// What is in the channel, in order, by getting it.
+// Receives all messages of the channel, and returns their numbers in order.
 inline std::vector<std::uint64_t> drain(Channel& channel) {
   std::vector<std::uint64_t> numbers;
   for (;;) {
@@ -161,7 +161,7 @@ template <class T>
 Code code_of(const Result<T>& result) {
   return result.ok() ? Code::kOs : result.code();
 }
-// A process that sends a message and stays; the message has been received when this returns.
+// A process that sends a message and stays attached. The constructor returns after the message was received.
 struct Peer {
   explicit Peer(Channel& channel)
       : child([&] {
@@ -174,7 +174,7 @@ struct Peer {
   }
   Child child;
 };
-// Whether a descriptor is readable, or becomes so in time.
+// Returns true if a descriptor is readable, or becomes readable within `most_ms`.
 inline bool readable(int fd, int most_ms = 0) {
   pollfd entry{fd, POLLIN, 0};
   return poll(&entry, 1, most_ms) == 1;

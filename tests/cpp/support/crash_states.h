@@ -1,4 +1,4 @@
-// What the killed leave behind in an arena, built by hand, and the recovery from it.
+// Builds by hand the states that killed processes leave in an arena, and runs recovery.
 #pragma once
 
 #include "support/arenas.h"
@@ -6,7 +6,7 @@
 
 namespace shmtree::test {
 
-// A participant that was killed: its slot is not swept yet.
+// Returns the identity of a killed participant. Recovery has not freed its slot yet.
 inline memory::Identity dead_identity(Arena& arena) {
   Gate attached;
   Child child([&] {
@@ -24,7 +24,8 @@ inline void recover(Arena& arena) {
   REQUIRE(arena.inspector().check() == "");
 }
 
-// Calls `try_at(change)`, which is to kill a child before that change and says whether it did, until it did not.
+// Calls `try_at(change)` for change 1, 2 and so on, until it returns false. `try_at` kills a child before that change,
+// and returns true if the child got there.
 template <class TryAt>
 void try_every_change(TryAt try_at) {
   std::int64_t change = 1;
@@ -40,7 +41,7 @@ inline std::uint64_t holder_bit(memory::Identity who) {
   return std::uint64_t{1} << (memory::slot_of(who) % 64);
 }
 
-// A live block that nobody keeps.
+// Returns a live block without pins or references.
 inline BlockRef left_live(Arena& arena) {
   OwnedBlock block = new_block(arena);
   block.publish();

@@ -1,4 +1,4 @@
-// System calls that fail: a filter of the kernel's answers one of them with an errno, in this process and for good.
+// Makes system calls fail: a seccomp filter answers a call with an errno, in this process, permanently.
 #pragma once
 
 #include <linux/audit.h>
@@ -11,7 +11,7 @@
 
 namespace shmtree::test {
 
-// From now on the call answers `error`. For children of a test. False where filters are not to be had.
+// Makes the call return `error` from now on. Use it in children of a test. Returns false if filters are not available.
 inline bool fail_call(long number, int error) {
   sock_filter program[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),

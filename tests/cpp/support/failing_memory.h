@@ -1,5 +1,5 @@
-// Memory that runs out at a chosen allocation. Replaces operator new of the whole program: one file of each includes
-// it.
+// Makes memory run out at a chosen allocation. Replaces operator new of the whole program, so include it in one file
+// only.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,9 @@
 
 namespace shmtree::test {
 
-// Of this thread, so that what Catch or others allocate meanwhile is not met.
-inline thread_local std::int64_t allocations_left = -1;  // those that still succeed; below 0: all
-inline thread_local bool shortage_lasts = false;         // only the first one fails, or all after it too
+// Per thread, so that allocations of Catch and of other threads do not fail.
+inline thread_local std::int64_t allocations_left = -1;  // number of allocations that still succeed; negative: all
+inline thread_local bool shortage_lasts = false;         // true: all later allocations fail, too
 inline thread_local bool ran_out_of_memory = false;
 
 inline bool allocation_fails() noexcept {
@@ -32,8 +32,8 @@ inline void* allocate_or_fail(std::size_t bytes) noexcept {
   return allocation_fails() ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
 }
 
-// Runs `act` with the n-th allocation failing. True when it got that far; what it threw, or said, is for the caller's
-// state to show.
+// Runs `act` and fails its n-th allocation. Returns true if `act` got that far. Drops std::bad_alloc; the caller checks
+// the resulting state.
 template <class Act>
 bool runs_out_at(std::int64_t n, bool lasting, Act act) {
   ran_out_of_memory = false;
@@ -47,8 +47,8 @@ bool runs_out_at(std::int64_t n, bool lasting, Act act) {
   return ran_out_of_memory;
 }
 
-// Each allocation of `act` in turn fails, alone and with all that follow. `prepare()` makes the state before;
-// `check(state, reached)` looks at it afterwards: `reached` is false once, when nothing has failed.
+// Fails each allocation of `act` in turn, alone and with all later ones. `prepare()` creates the state. `check(state,
+// reached)` checks it afterwards; `reached` is false in the last run, in which nothing failed.
 template <class Prepare, class Act, class Check>
 void fail_each_allocation(Prepare prepare, Act act, Check check) {
   for (const bool lasting : {false, true}) {

@@ -1,4 +1,4 @@
-// A process that writes one value after the other into a word of shared memory, as a hostile one may at any time.
+// A process that writes values in turn into a word of shared memory, as a hostile process may at any time.
 #pragma once
 
 #include <sys/prctl.h>
@@ -17,7 +17,7 @@ class Flips {
  public:
   Flips(std::atomic<std::uint64_t>& word, std::initializer_list<std::uint64_t> values)
       : word_(word), first_(*values.begin()), writer_([this, &word, all = std::vector<std::uint64_t>(values)] {
-          prctl(PR_SET_PDEATHSIG, SIGKILL);  // its parent may be what the test is about to crash
+          prctl(PR_SET_PDEATHSIG, SIGKILL);  // the test may crash its parent
           began_.open();
           for (std::size_t i = 0;; ++i) word.store(all[i % all.size()], std::memory_order_relaxed);
           return true;
@@ -38,7 +38,7 @@ class Flips {
   Child writer_;
 };
 
-// A plain word, to be written so.
+// Returns a plain word as an atomic one, so that Flips can write it.
 inline std::atomic<std::uint64_t>& as_atomic(std::uint64_t& word) {
   return reinterpret_cast<std::atomic<std::uint64_t>&>(word);
 }

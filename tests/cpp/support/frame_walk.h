@@ -1,4 +1,4 @@
-// Reads a whole frame the way a careful receiver does, touching every byte that the reader gives out.
+// Reads a whole frame as a careful receiver does, and touches every byte that the reader returns.
 #pragma once
 
 #include <bit>
@@ -13,9 +13,9 @@ namespace shmtree::test {
 
 struct Walk {
   std::uint64_t nodes = 0;
-  std::uint64_t touched = 0;  // bytes read through what the reader gave out
+  std::uint64_t touched = 0;  // bytes read through returned pointers
   std::uint64_t sum = 0;
-  format::EarlierNodes<char> earlier{};  // whether their objects are there
+  format::EarlierNodes<char> earlier{};  // 1 if the node's object exists
 
   void touch(const void* data, std::uint64_t bytes) {
     for (std::uint64_t i = 0; i < bytes; ++i) sum += static_cast<const unsigned char*>(data)[i];
@@ -27,7 +27,7 @@ struct Walk {
     touch(info.description.text.data(), info.description.text.size());
     if (info.data == nullptr || info.nbytes == 0) return;
     std::int64_t at[kMaxDims] = {};
-    std::uint64_t offset = 0;  // wraps: the stride of a dimension of one element may be anything
+    std::uint64_t offset = 0;  // may wrap: a dimension of one element can have any stride
     for (std::uint64_t i = 0; i < info.elements; ++i) {
       touch(info.data + static_cast<std::int64_t>(offset), info.item_bytes);
       for (std::size_t dim = info.ndim; dim-- > 0;) {
@@ -130,7 +130,7 @@ struct Walk {
   }
 };
 
-// kCorrupt (or whatever open() says) when something is wrong with the frame.
+// Fails with kCorrupt, or the error of open(), if the frame is invalid.
 inline Result<Walk> walk_frame(std::span<const std::byte> frame) {
   auto reader = format::FrameReader::open(frame);
   if (!reader.ok()) return reader.error();

@@ -1,4 +1,4 @@
-// Frames for the tests of format: built in memory, byte by byte the same on every run.
+// Frames for the tests of the format layer. They are built in memory, and have the same bytes in every run.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ inline void add_small_dict(format::FrameBuilder& builder) {
   builder.add_none_node();
 }
 
-// What the arrays of add_everything() point to.
+// The memory of the arrays of add_everything().
 struct Sample {
   float matrix[6][4];
   std::uint8_t pixels[300];
@@ -164,7 +164,7 @@ inline void add_containers(format::FrameBuilder& builder) {
 }
 inline constexpr std::uint64_t kContainerNodes = 16;
 
-// {"a": [7]} twice, then a list that holds itself and the list in the dict.
+// Adds {"a": [7]} twice, then a list that contains itself and the list in the dict.
 inline void add_references(format::FrameBuilder& builder) {
   const std::size_t dict = builder.kinds();
   builder.add_kind(Kind::kStrDict);
@@ -230,7 +230,7 @@ inline void add_arrays(format::FrameBuilder& builder, const Sample& sample) {
 }
 inline constexpr std::uint64_t kArrayNodes = 10;
 
-// A Cap'n Proto message of these segments, which are whole words.
+// Adds a Cap'n Proto message with these segments, which consist of whole words.
 inline void add_capnp_node(format::FrameBuilder& builder, std::uint64_t schema_id,
                            const std::vector<std::span<const std::byte>>& segments) {
   builder.add_kind(Kind::kCapnp);
@@ -248,7 +248,7 @@ inline void add_capnp_node(format::FrameBuilder& builder, std::uint64_t schema_i
   }
 }
 
-// The vector (1, 0, 2) in COO layout.
+// Adds the vector (1, 0, 2) in COO layout.
 inline void add_sparse_tensor(format::FrameBuilder& builder) {
   static const std::int64_t indices[] = {0, 2}, shape[] = {1, 2};
   static const float values[] = {1, 2};
@@ -267,7 +267,7 @@ inline void add_sparse_tensor(format::FrameBuilder& builder) {
   builder.add_array({.data = values, .shape = shape + 1, .ndim = 1, .dtype = DType::kFloat32});
 }
 
-// One node of nearly every kind, and an array of every sort: contiguous, Fortran, strided, shared, external, empty,
+// Adds one node of nearly every kind, and arrays of every sort: contiguous, Fortran, strided, shared, external, empty,
 // 0-d.
 inline void add_everything(format::FrameBuilder& builder, const Sample& sample) {
   builder.add_kind(Kind::kList);

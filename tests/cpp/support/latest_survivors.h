@@ -1,4 +1,4 @@
-// What must hold after somebody was killed while he published a version, or read one.
+// Checks a Latest after a process was killed while it published or read a version.
 #pragma once
 
 #include "support/catch2.h"
@@ -6,7 +6,7 @@
 
 namespace shmtree::test {
 
-// Nothing is torn, versions go on from where they were, and no block is lost.
+// Requires that no version is torn, that version numbers continue, and that no block is lost.
 inline void require_whole(LatestStore& store, std::uint64_t least, std::uint64_t most, std::uint64_t expected_bytes) {
   Arena& arena = *store.arena();
   const std::uint64_t newest = store.version();

@@ -1,4 +1,4 @@
-// Latests for tests: versions whose words all say the version's number, so that a torn one shows.
+// Latests for tests. All words of a version contain its number, so that torn versions are detected.
 #pragma once
 
 #include <cstring>
@@ -27,7 +27,7 @@ inline broadcast::Entry& entry_of(LatestStore& store, std::uint64_t version) {
   return reinterpret_cast<broadcast::Entry*>(&header_of(store) + 1)[(version - 1) % (store.history() + 2)];
 }
 
-// Publishes `words` words that are all `value`; by default those of a block of one page.
+// Publishes `words` words that all equal `value`. The default fits in a block of one page.
 inline Result<std::uint64_t> publish(LatestStore& store, std::uint64_t value, std::size_t words = 8,
                                      const WaitContext& wait = patience()) {
   auto block = store.arena()->allocate(words * 8, BlockKind::kPublished, wait);
@@ -36,7 +36,7 @@ inline Result<std::uint64_t> publish(LatestStore& store, std::uint64_t value, st
   std::fill_n(out, words, value);
   return store.publish(std::move(*block), words * 8, wait);
 }
-// Their value; none when they differ.
+// Returns the value of the words, or nullopt if they differ.
 inline std::optional<std::uint64_t> value_of(const Held& held) {
   const auto* words = reinterpret_cast<const std::uint64_t*>(held.block.data());
   for (std::size_t i = 0; i < held.bytes / 8; ++i) {

@@ -1,4 +1,4 @@
-// What an observer sees of one arena, among all that are there.
+// Selects one arena from an observer's snapshot.
 #pragma once
 
 #include <algorithm>
@@ -31,18 +31,18 @@ inline ObservedParticipant participant_of(const ObservedArena& arena, int pid) {
   }
   std::abort();
 }
-// Whether that process has it open. So have others that look at this moment, such as tests that run beside this one.
+// Returns true if that process has the arena open. Concurrent observers, such as other tests, may have it open, too.
 inline bool opens(const ObservedArena& arena, int pid) {
   return std::any_of(arena.openers.begin(), arena.openers.end(), [pid](const auto& one) { return one.pid == pid; });
 }
-// Every byte of the arena's file.
+// Returns every byte of the arena's file.
 inline std::vector<std::byte> bytes_of(const Arena& arena) {
   std::vector<std::byte> bytes(file_size(arena.fd()).value());
   if (!read_at(arena.fd(), 0, bytes.data(), bytes.size())) std::abort();
   return bytes;
 }
 
-// A process that takes part in an arena, until it is killed.
+// A process that is attached to an arena until it is killed.
 class Participant {
  public:
   explicit Participant(const std::shared_ptr<Arena>& arena)
@@ -62,7 +62,7 @@ class Participant {
   Child child_;
 };
 
-// A process that has a lock of the arena's, and is stopped.
+// A stopped process that owns a lock of the arena.
 class StoppedOwner {
  public:
   StoppedOwner(const std::shared_ptr<Arena>& arena, std::atomic<std::uint32_t>& lock)

@@ -1,12 +1,13 @@
-// operator delete of a program whose operator new takes from malloc, and what such an operator new has to be marked
-// with. For one file of each program: these replace those of the whole program.
+// Replaces operator delete, for programs that replace operator new with malloc, and defines the attribute for both.
+// Include it in one file of a program only.
 #pragma once
 
 #include <cstddef>
 #include <cstdlib>
 #include <new>
 
-// Inlined into a caller, one of the two would stand beside the other's call, and compilers take that for a mismatch.
+// Prevents inlining. A caller that inlines only one of the two would pair malloc with delete, or new with free, and
+// compilers warn about that.
 #define SHMTREE_REPLACES_ALLOCATION [[gnu::noinline]]
 
 SHMTREE_REPLACES_ALLOCATION void operator delete(void* memory) noexcept {

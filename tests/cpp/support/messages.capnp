@@ -1,5 +1,5 @@
 @0xe3785fdbf8043994;
-# The types that tests and benchmarks send. tests/python reads this file, too.
+# Types for messages of tests and benchmarks. tests/python reads this file, too.
 
 struct Pose @0xd8a1b2c3d4e5f607 {
   seq @0 :UInt64;

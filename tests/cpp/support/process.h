@@ -1,5 +1,5 @@
-// Child processes of a test: started with fork, ended with _exit, and told things through pipes. Checks are made by the
-// parent; a child says how it went by what its function returns.
+// Child processes of a test. They start with fork, end with _exit, and communicate through pipes. The parent makes the
+// checks. A child reports success by the return value of its function.
 #pragma once
 
 #include <poll.h>
@@ -16,7 +16,7 @@
 
 namespace shmtree::test {
 
-// One side waits until the other has said so. Made before the fork.
+// Lets one process wait until another one opens the gate. Create it before the fork.
 class Gate {
  public:
   Gate() {
@@ -32,8 +32,8 @@ class Gate {
   void open(std::uint64_t value = 0) const {
     if (write(ends_[1], &value, sizeof value) != sizeof value) std::abort();
   }
-  // The value that the other side opened it with. A process that waits for one that has died is stopped by the alarm of
-  // its Child.
+  // Returns the value with which the other process opened the gate. If that process has died, the alarm of the Child
+  // ends the wait.
   std::uint64_t wait() const {
     std::uint64_t value = 0;
     while (read(ends_[0], &value, sizeof value) != sizeof value) {
@@ -51,11 +51,11 @@ class Gate {
 
 class Child {
  public:
-  // `act` returns whether all went well.
+  // `act` returns true on success.
   template <class Act>
   explicit Child(Act act) : pid_(fork()) {
     if (pid_ != 0) return;
-    alarm(280);  // nothing is left behind by a test that fails; later than any wait in one ends
+    alarm(280);  // ends the child of a failed test; longer than any wait in a test
     _exit(act() ? 0 : 1);
   }
   ~Child() { kill_and_wait(); }
@@ -63,7 +63,7 @@ class Child {
   Child& operator=(const Child&) = delete;
 
   int pid() const { return pid_; }
-  // True when it returned true.
+  // Waits for the child. Returns true if its function returned true.
   bool succeeded() {
     wait();
     return WIFEXITED(status_) && WEXITSTATUS(status_) == 0;
@@ -93,7 +93,7 @@ class Child {
   bool waited_ = false;
 };
 
-// Whether that is true in a child with a limit of setrlimit(2).
+// Returns the result of `act` in a child with a limit of setrlimit(2).
 template <class Act>
 bool succeeds_with_limit(int which, rlim_t limit, Act act) {
   Child child([&] {
@@ -122,7 +122,7 @@ constexpr bool kThreadSanitizer = true;
 constexpr bool kThreadSanitizer = false;
 #endif
 
-// Sanitizers and valgrind reserve more addresses than any limit leaves them.
+// Returns false under sanitizers and valgrind, which reserve more address space than any limit allows.
 inline bool address_limit_works() {
   return !kAddressSanitizer && !kThreadSanitizer && !under_valgrind();
 }

@@ -1,4 +1,4 @@
-// Files of recordings, made by hand, and memory files with them.
+// Recordings made by hand, and memory files that contain them.
 #pragma once
 
 #include <sys/mman.h>
@@ -14,7 +14,7 @@
 
 namespace shmtree::test {
 
-// As MCAP has them (https://mcap.dev/spec), whatever the reader makes of it.
+// Opcodes of MCAP (https://mcap.dev/spec), independent of the reader.
 enum class Opcode : std::uint8_t {
   kNone = 0x00,
   kHeader = 0x01,
@@ -49,7 +49,7 @@ class RecordingBytes {
   void channel(std::uint16_t channel, std::string_view name, std::string_view encoding = "shmtree") {
     raw(Opcode::kChannel, number(channel) + number(std::uint16_t{0}) + text(name) + text(encoding) + text(""));
   }
-  // With what comes before it, for the frame to lie at a multiple of 64.
+  // Adds a message, after padding that aligns its frame to 64.
   void message(std::uint16_t channel, std::uint32_t sequence, std::uint64_t time_ns, std::string_view frame) {
     std::size_t missing = (kAlignment - (bytes.size() + kPrefix + kHeader) % kAlignment) % kAlignment;
     if (missing != 0 && missing < kPrefix) missing += kAlignment;
@@ -71,7 +71,7 @@ class RecordingBytes {
   static constexpr std::size_t kAlignment = 64, kPrefix = 9, kHeader = 22;
 };
 
-// Two channels, three messages, and what of them was missed.
+// Returns a recording with two channels, three messages, and counts of missed messages.
 inline std::string small_recording(std::string_view first, std::string_view second, std::string_view third) {
   RecordingBytes made;
   made.channel(0, "obs");
@@ -84,7 +84,7 @@ inline std::string small_recording(std::string_view first, std::string_view seco
   return made.bytes;
 }
 
-// A file in memory.
+// A memory file.
 class FileInMemory {
  public:
   explicit FileInMemory(std::string_view bytes) : fd_(memfd_create("a recording", MFD_CLOEXEC)) { write(0, bytes); }

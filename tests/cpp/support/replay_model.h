@@ -1,4 +1,4 @@
-// A replay buffer as anybody would write it: lists of episodes. What the true one gives must be the same.
+// A naive model of a replay buffer: lists of episodes. The real buffer must return the same results.
 #pragma once
 
 #include <cmath>
@@ -26,20 +26,20 @@ struct ModelRow {
   std::array<const void*, 4> leaves() const { return {&number, &reward, &reward_too, frame.data()}; }
 };
 
-// Of one writer. Rows count up within it, last observations included.
+// An episode of one writer. Row numbers ascend within it, including the last observation.
 struct ModelEpisode {
-  std::vector<std::uint64_t> numbers, indices;  // of its rows
-  std::uint64_t ready = 0;                      // how many of them may be sampled
+  std::vector<std::uint64_t> numbers, indices;  // of its rows; `numbers` includes the last observation
+  std::uint64_t ready = 0;                      // number of rows that may be sampled
   bool over = false, truncated = false, dropped = false;
   std::optional<std::uint64_t> final;
 };
 
 struct Expected {
   std::uint64_t number = 0, successor = 0;
-  std::vector<std::optional<std::uint64_t>> stack{}, successor_stack{};  // the oldest first; none: padding
+  std::vector<std::optional<std::uint64_t>> stack{}, successor_stack{};  // oldest first; nullopt is padding
   double reward = 0, reward_too = 0, discount = 0;
   std::uint64_t stream = 0, step = 0;
-  std::uint64_t earliest = 0;  // index
+  std::uint64_t earliest = 0;  // smallest index of the rows in the stacks
 };
 
 struct ModelOptions {
@@ -54,7 +54,7 @@ class ModelWriter {
  public:
   ModelWriter(const ModelOptions& options, std::uint64_t stream) : options_(options), stream_(stream) {}
 
-  // --- What was done
+  // --- Actions
 
   void added(std::uint64_t number, std::uint64_t index, bool done, bool truncated) {
     if (pending_) over(false);
@@ -80,7 +80,7 @@ class ModelWriter {
     if (!episodes_.empty() && !episodes_.back().over) episodes_.back().dropped = true;
   }
 
-  // --- What must be there
+  // --- Expected results
 
   struct Where {
     std::size_t episode, at;
@@ -90,7 +90,7 @@ class ModelWriter {
   bool is_ready(const Where& where) const { return where.at < episodes_[where.episode].ready; }
   const ModelEpisode& episode(const Where& where) const { return episodes_[where.episode]; }
 
-  // Indices of a sequence that begins with this row.
+  // Returns the indices of a sequence that begins with this row.
   std::vector<std::uint64_t> sequence(const Where& where, std::size_t length, std::size_t stride) const {
     const ModelEpisode& episode = episodes_[where.episode];
     std::vector<std::uint64_t> indices;
@@ -143,10 +143,10 @@ class ModelWriter {
   std::vector<ModelEpisode> episodes_;
   std::map<std::uint64_t, Where> where_;  // by index
   std::uint64_t rows_ = 0;
-  bool pending_ = false;  // its last row ended the episode, and the last observation may still come
+  bool pending_ = false;  // the last row ended the episode, and its last observation may still follow
 };
 
-// All that a batch of rows may have, and whether it is as expected.
+// A batch with every optional part, and its comparison with the expected values.
 struct ModelBatch {
   replay::Gather gather;
   std::vector<std::vector<std::byte>> out;

@@ -1,4 +1,4 @@
-// What must hold after somebody was killed while he wrote rows.
+// Checks a replay buffer after a process was killed while it wrote rows.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace shmtree::test {
 
-// What must hold after somebody was killed: rows are whole, others go on, and the counts are right once they did.
+// Returns true if rows are whole, other processes can continue, and the counts are correct after they did.
 inline bool is_whole_after_a_kill(const std::shared_ptr<Store>& store, const std::vector<std::uint64_t>& known,
                                   std::uint64_t number) {
   for (std::size_t i = 0; i < known.size(); ++i) {

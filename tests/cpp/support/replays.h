@@ -1,4 +1,4 @@
-// Replay buffers for tests: rows whose leaves all say the row's number, so that a torn one shows.
+// Replay buffers for tests. All columns of a row contain its number, so that torn rows are detected.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ using replay::ShapeOptions;
 using replay::Store;
 using replay::Writer;
 
-// A number, a small array and a large one.
+// Columns: a number, a small array and a large one.
 constexpr std::array<std::uint64_t, 3> kLeafBytes{8, 40, 4096};
 
 inline std::shared_ptr<Store> new_store(const ShapeOptions& options,
@@ -89,7 +89,7 @@ struct Batch {
 inline Status sample(Reader& reader, Batch& batch) {
   return reader.sample(batch.indices, batch.out());
 }
-// The number in the row of that index; none when it is gone.
+// Returns the number in the row with that index, or nullopt if the row was overwritten.
 inline std::optional<std::uint64_t> row_at(const std::shared_ptr<Store>& store, std::uint64_t index) {
   Batch batch(1);
   bool gone = false;
@@ -99,12 +99,12 @@ inline std::optional<std::uint64_t> row_at(const std::shared_ptr<Store>& store, 
   return batch.number[0];
 }
 
-// A slot of a stream, and what is known of it, by looking.
+// A slot of a stream, which reads its state from the store.
 struct Slot {
   std::uint64_t ticket = 0, slot = 0;
 
   std::uint64_t bit(const std::atomic<std::uint64_t>& word) const { return load_relaxed(word) >> slot & 1; }
-  // The one after it in its stream; ticket 0: there is none.
+  // Returns the next slot of the stream; ticket 0 if there is none.
   Slot next(const Store& store) const {
     if (slot + 1 < store.progress(ticket).rows) return {ticket, slot + 1};
     const std::uint64_t after = load_relaxed(store.about(ticket).next);
@@ -117,8 +117,8 @@ inline std::uint64_t number_in(const Store& store, const Slot& at) {
   std::memcpy(&number, store.leaf(store.shape().leaves[0], at.ticket, at.slot), sizeof number);
   return number;
 }
-// Whether every row that is ready has its successors, in their order: numbers count up within an episode, its last
-// observation included. While nobody writes.
+// Returns true if every ready row has its successors in order: numbers ascend within an episode, including its last
+// observation. No process may write meanwhile.
 inline bool chains_are_right(const std::shared_ptr<Store>& store) {
   const auto window = store->window();
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {

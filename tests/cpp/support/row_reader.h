@@ -1,6 +1,7 @@
-// Rows of a replay buffer, sampled and copied out while others write: what was overwritten meanwhile is not given out.
+// Samples and copies rows of a replay buffer while other processes write. Does not return rows that were overwritten
+// meanwhile.
 //
-// Thread safety: one thread at a time; as many Readers as one likes.
+// Thread safety: one thread at a time per Reader. There may be any number of Readers.
 #pragma once
 
 #include <cstddef>
@@ -18,11 +19,11 @@ class Reader {
   Reader(std::shared_ptr<replay::Store> store, std::uint64_t seed)
       : store_(std::move(store)), gather_(replay::Gather::of_rows(store_).value()), random_(seed) {}
 
-  // Samples as many rows as `indices` is long, each of those there are as likely, one or several times, and copies
-  // them: leaf i of row n to out[i] + n x its bytes. kEmpty when there are no rows, kOutOfSharedMemory when this
-  // process has no address space for them.
+  // Samples `indices.size()` rows uniformly, with replacement, and copies them: column i of row n to out[i] + n x its
+  // bytes. Fails with kEmpty if there are no rows, or kOutOfSharedMemory if this process has no address space for them.
   Status sample(std::span<std::uint64_t> indices, std::span<std::byte* const> out);
-  // Copies rows by their indices. Those that are not there any more are marked in `gone`, which has as many; how many.
+  // Copies rows by their indices. Marks overwritten rows in `gone`, which has the size of `indices`, and returns their
+  // number.
   Result<std::size_t> read(std::span<const std::uint64_t> indices, std::span<std::byte* const> out,
                            std::span<bool> gone) const {
     return gather_.read(indices, out, gone);
@@ -44,7 +45,7 @@ inline Status Reader::sample(std::span<std::uint64_t> indices, std::span<std::by
   auto lost = read(indices, out, {gone.get(), indices.size()});
   if (!lost) return std::move(lost).error();
   if (*lost == 0) return success();
-  // Those that were overwritten meanwhile are sampled anew.
+  // Samples again in place of rows that were overwritten meanwhile.
   const std::vector<replay::Leaf>& leaves = store_->shape().leaves;
   std::vector<std::byte*> places(leaves.size());
   for (std::size_t at = 0; at < indices.size(); ++at) {

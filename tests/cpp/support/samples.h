@@ -1,4 +1,4 @@
-// Samples from tables for tests.
+// Samples from tables, for tests.
 #pragma once
 
 #include <memory>

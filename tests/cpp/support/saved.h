@@ -1,4 +1,4 @@
-// Replay buffers in files, for tests: a folder that goes with the test, and what a buffer is, to be compared.
+// Saved replay buffers for tests: a folder that is deleted with the test, and the contents of a buffer, for comparison.
 #pragma once
 
 #include <cstdio>
@@ -51,7 +51,7 @@ inline void write_bytes(const std::filesystem::path& file, const std::string& by
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-// The number of each row that may be sampled, by its index.
+// Returns the number of each row that may be sampled, by its index.
 inline std::map<std::uint64_t, std::uint64_t> rows_of(const std::shared_ptr<Store>& store) {
   std::map<std::uint64_t, std::uint64_t> rows;
   const auto window = store->window();
@@ -70,7 +70,7 @@ inline SaveReport save(const std::shared_ptr<Store>& store, const TemporaryFolde
   return replay::save(*store, tables, folder.saved(), patience()).value();
 }
 
-// A store of that shape with what is in the folder.
+// Returns a store of that shape with the contents of the folder.
 inline Result<std::shared_ptr<Store>> loaded(const TemporaryFolder& folder, const ShapeOptions& options,
                                              const std::shared_ptr<Arena>& arena = new_arena()) {
   auto loader = Loader::open(folder.saved());

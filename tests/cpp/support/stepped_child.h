@@ -1,4 +1,4 @@
-// A child that is killed between any two instructions.
+// A child that can be killed between any two instructions.
 #pragma once
 
 #include <sys/ptrace.h>
@@ -13,16 +13,16 @@
 
 namespace shmtree::test {
 
-// Where a child is after a few steps.
+// The position of a child after a number of steps: before the next change, at it, or ended.
 enum class Stepped { kThere, kAtNextChange, kEnded };
 
-// A child that stops before its n-th change, then goes on one instruction at a time, as it is told.
+// A child that stops before its n-th change, and then runs one instruction at a time on request.
 class SteppedChild {
  public:
   template <class Act>
   SteppedChild(std::int64_t change, Act act) : pid_(fork()) {
     if (pid_ == 0) {
-      alarm(280);  // a test that fails leaves nothing behind
+      alarm(280);  // ends the child of a failed test
       if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(0);
       crash_signal = SIGSTOP;
       changes_until_crash.store(change);
@@ -30,14 +30,14 @@ class SteppedChild {
       _exit(0);
     }
     await();
-    // From here on it stops before each change.
+    // From now on, the child stops before each change.
     if (stopped_) ptrace(PTRACE_POKEDATA, pid_, &changes_until_crash, 1L);
   }
   ~SteppedChild() { kill_now(); }
   SteppedChild(const SteppedChild&) = delete;
   SteppedChild& operator=(const SteppedChild&) = delete;
 
-  // So many instructions further, or to its next change.
+  // Runs `instructions` instructions, or up to the next change.
   Stepped step(int instructions) {
     for (int i = 0; i < instructions && stopped_; ++i) {
       if (ptrace(PTRACE_SINGLESTEP, pid_, nullptr, nullptr) == 0) await();
@@ -71,7 +71,7 @@ class SteppedChild {
   int exit_status_ = -1;
 };
 
-// Says why when it can not.
+// Returns true if children can be single-stepped. Otherwise prints the reason.
 inline bool can_step() {
   if (under_valgrind() || kAddressSanitizer || kThreadSanitizer) {
     WARN("not single-stepped: most instructions would be those of the checker");
@@ -84,9 +84,9 @@ inline bool can_step() {
   return false;
 }
 
-// Calls `kill_at(change, instructions)`, which is to kill a child so many instructions after its n-th change and to say
-// where it was, for about every `stride`-th instruction after each change, fewer far from it, until the child ends
-// before. How often.
+// Calls `kill_at(change, instructions)` until the child ends before it is killed. `kill_at` kills a child that many
+// instructions after its n-th change, and returns the child's position. Covers about every `stride`-th instruction
+// after each change, and fewer far from it. Returns the number of kills.
 template <class KillAt>
 int kill_everywhere(int stride, KillAt kill_at) {
   int kills = 0;

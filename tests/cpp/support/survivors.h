@@ -1,4 +1,4 @@
-// What those who survive a death have to find in a channel: everything in order, and what was put before it.
+// Checks that survivors of a death find a channel in order, with the messages that were put before it.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@
 namespace shmtree::test {
 
 using Numbers = std::vector<std::uint64_t>;
-constexpr std::uint64_t kSurvivors = 1'000'000;  // the number of the message that a survivor puts
+constexpr std::uint64_t kSurvivors = 1'000'000;  // number in the message that a survivor puts
 
-// The survivor works without a wait, and everything is in order and given back.
+// Requires that a survivor can put without blocking, that all invariants hold, and that all memory is returned.
 inline void survive(Channel& channel, const std::function<void()>& check_contents) {
   Arena& arena = *channel.arena();
   CountedWaits waits;
@@ -29,7 +29,7 @@ inline void survive(Channel& channel, const std::function<void()>& check_content
   REQUIRE(channel.stats().queued_bytes == 0);
   REQUIRE(channel.stats().taken == 0);
 }
-// The same, judging what was in front of the survivor's own message.
+// Like survive(), with a check of the messages before the survivor's own message.
 inline void survive_with(Channel& channel, const std::function<bool(const Numbers&)>& contents_are_right) {
   survive(channel, [&] {
     Numbers numbers = drain(channel);
@@ -48,7 +48,7 @@ inline std::function<void(Channel&)> putting(std::uint64_t from, std::uint64_t c
     for (std::uint64_t i = from; i < from + count; ++i) put(channel, i, words).value();
   };
 }
-// `from` to some number up to `most`, in order.
+// Returns a check for consecutive numbers beginning with `from`: at least `least` and at most `most` of them.
 inline std::function<bool(const Numbers&)> run_of(std::uint64_t from, std::uint64_t least, std::uint64_t most) {
   return [=](const Numbers& numbers) {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -57,7 +57,7 @@ inline std::function<bool(const Numbers&)> run_of(std::uint64_t from, std::uint6
     return numbers.size() >= least && numbers.size() <= most;
   };
 }
-// Some last part of 0 .. count, at least `least` long.
+// Returns a check for the last numbers of 0 to count - 1: at least `least` of them.
 inline std::function<bool(const Numbers&)> tail_of(std::uint64_t count, std::uint64_t least) {
   return [=](const Numbers& numbers) {
     return numbers.size() <= count && run_of(count - numbers.size(), least, count)(numbers);

@@ -1,4 +1,4 @@
-// Tables of replay buffers for tests.
+// Tables of replay buffers, for tests.
 #pragma once
 
 #include <cmath>
@@ -26,12 +26,12 @@ inline std::shared_ptr<Tables> opened_tables(const std::shared_ptr<Tables>& tabl
   return Tables::open(Store::open(store->arena(), store->block(), kLeafBytes, patience()).value()).value();
 }
 
-// A row with that priority; the largest that there was, without.
+// Adds a row with that priority; by default, with the largest priority so far.
 inline std::uint64_t add_row(Writer& writer, std::uint64_t number, float priority = std::nanf("")) {
   return add(writer, number, {.priority = priority}).value();
 }
 
-// Which of the rows there were; the error where it was refused.
+// Returns which of the rows existed, or the error.
 inline Result<std::vector<bool>> update(Tables& tables, const std::vector<std::uint64_t>& indices,
                                         const std::vector<double>& priorities, std::size_t table = Tables::kAll) {
   const auto applied = std::make_unique<bool[]>(indices.size());
@@ -39,7 +39,7 @@ inline Result<std::vector<bool>> update(Tables& tables, const std::vector<std::u
   if (!updated) return std::move(updated).error();
   return std::vector<bool>(applied.get(), applied.get() + indices.size());
 }
-// The weight of a row in a table; 0 where it has none.
+// Returns the weight of a row in a table; 0 if it has none.
 inline float weight_at(const Tables& tables, std::uint64_t index, std::size_t table = 0) {
   const Shape& shape = tables.store()->shape();
   const std::uint64_t rows = shape.rows_per_place, ticket = index / rows;

@@ -1,4 +1,4 @@
-// Values of C++ on their way to Items.
+// Converts C++ values to Items.
 #pragma once
 
 #include "support/catch2.h"
@@ -7,7 +7,7 @@
 
 namespace shmtree::test {
 
-// What arrives of a value.
+// Encodes a value, and returns the Item that a receiver gets.
 inline Item sent(const Value& value) {
   format::FrameBuilder builder;
   value::encode(value, builder).value();
@@ -16,7 +16,7 @@ inline Item sent(const Value& value) {
   return value::decode(frame, nullptr).value();
 }
 
-// Why it is no T.
+// Returns the error of a conversion to T.
 template <class T>
 Error refused(const Item& item) {
   const Result<T> result = item.try_as<T>();

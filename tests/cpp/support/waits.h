@@ -1,4 +1,4 @@
-// What a call waited for, in ways that a loaded machine does not change.
+// Observes the waits of a call, independently of the machine's load.
 #pragma once
 
 #include <sys/wait.h>
@@ -13,7 +13,7 @@
 
 namespace shmtree::test {
 
-// Counts the sleeps of a call: those that nothing ends last 1 to 50 ms each.
+// Counts the sleeps of a call. A sleep without a wake-up lasts 1 to 50 ms.
 struct CountedWaits final : platform::WaitHooks {
   int blocks = 0;
   void before_block() noexcept override { ++blocks; }
@@ -23,8 +23,8 @@ struct CountedWaits final : platform::WaitHooks {
   platform::WaitContext until(platform::Deadline deadline) noexcept { return {deadline, this}; }
 };
 
-// Forks at the first interruption of a call, as a signal's handler may. The call goes on in the child; the parent's
-// ends.
+// Forks at the first interruption of a call, as a signal handler may. The call continues in the child, and ends in the
+// parent.
 class ForkingWaits final : public platform::WaitHooks {
  public:
   void before_block() noexcept override {}
@@ -38,7 +38,7 @@ class ForkingWaits final : public platform::WaitHooks {
 
   platform::WaitContext until(platform::Deadline deadline) noexcept { return {deadline, this}; }
   bool in_child() const { return pid_ == 0; }
-  // Whether the child has ended with _exit(0).
+  // Waits for the child. Returns true if it ended with _exit(0).
   bool child_succeeded() const {
     int status = 0;
     return waitpid(pid_, &status, 0) == pid_ && WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -48,8 +48,8 @@ class ForkingWaits final : public platform::WaitHooks {
   int pid_ = -1;
 };
 
-// How long `act` takes when the machine does not keep it: the shortest of a few tries, of which one that took less than
-// `enough_ms` is the last.
+// Returns the shortest duration of `act` in up to 50 tries, so that delays of the machine do not count. Stops after a
+// try that took less than `enough_ms`.
 template <class Act>
 std::int64_t shortest_ms(std::int64_t enough_ms, Act act) {
   std::int64_t shortest = std::numeric_limits<std::int64_t>::max();

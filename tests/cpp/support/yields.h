@@ -1,4 +1,4 @@
-// Counts the yields of a test program. To be included by one source of the program.
+// Counts the yields of a test program. Include it in one source of the program.
 #pragma once
 
 #include <sched.h>
@@ -13,12 +13,12 @@
 namespace shmtree::tests {
 
 inline std::atomic<int> yields{0};
-// How long another process keeps the core at each.
+// Simulated time for which another process keeps the core at each yield.
 inline std::atomic<std::int64_t> core_kept_ns{0};
 
 }  // namespace shmtree::tests
 
-// Replaces the C library's in this program.
+// Replaces the C library's function in this program.
 extern "C" int sched_yield() noexcept {
   ++shmtree::tests::yields;
   if (const std::int64_t kept = shmtree::tests::core_kept_ns; kept != 0)
