@@ -1,5 +1,5 @@
-/* What glibc 2.28 has not and what is compiled against a newer one may call: goes into what is linked, where it is
-   called. */
+/* Functions that glibc 2.28 lacks, and that code compiled against a newer glibc may call. Linked into each library that
+   calls them. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sys/random.h>
@@ -7,9 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
-char __libc_single_threaded = 0; /* never known: what asks takes the way that is right with any number of threads */
+char __libc_single_threaded = 0; /* unknown: callers take the path that is correct for any number of threads */
 
-unsigned int arc4random(void) { /* the C++ library's random_device */
+unsigned int arc4random(void) { /* for the C++ library's random_device */
   unsigned int word;
   while (getrandom(&word, sizeof word, 0) != sizeof word) {
   }
@@ -18,7 +18,7 @@ unsigned int arc4random(void) { /* the C++ library's random_device */
 
 pid_t gettid(void) { return (pid_t)syscall(SYS_gettid); }
 
-/* That release waits by the wall clock alone. A clock that is set meanwhile moves the end of the wait. */
+/* glibc 2.28 waits by the wall clock only. If that clock is set meanwhile, the end of the wait moves. */
 int pthread_mutex_clocklock(pthread_mutex_t* mutex, clockid_t clock, const struct timespec* until) {
   struct timespec now, wall;
   clock_gettime(clock, &now);

@@ -1,9 +1,9 @@
-// Coverage-guided search for words in shared memory that those who work in the arena do not survive.
+// Coverage-guided search for words in shared memory that crash processes of the arena.
 //
-// One arena with a channel, messages, a delivery record, lists of references, a living and a dead participant is made
-// and copied; each input overwrites words of it, everything is tried, and the copy is put back.
+// Creates and copies one arena with a channel, messages, a delivery record, lists of references, and a live and a dead
+// participant. Each input overwrites words of the arena and runs operations; then the copy is restored.
 //
-//   offset 0  2  what is tried, a bit each; 0: everything
+//   offset 0  2  operations to run, one bit each; 0: all
 //          2     the words: region (1), number of the word (2), value (8), up to kMostWords times
 //
 // Regions kTapNotes and kTapTimes are the notes of a tap, of messages or of times. The tap is opened before words
@@ -40,14 +40,14 @@ using platform::WaitContext;
 namespace {
 
 constexpr std::uint64_t kBudget = 4u << 20;
-constexpr std::uint64_t kEntries = 16;  // of each class, that are put back
+constexpr std::uint64_t kEntries = 16;  // of each class, to restore
 constexpr std::uint32_t kParticipants = 6;
-constexpr int kRunsPerArena = 2000;  // what is not put back is let go of after so many
+constexpr int kRunsPerArena = 2000;  // then a new arena follows, since restore() does not undo all changes
 constexpr std::size_t kMostWords = 24;
-constexpr std::size_t kNotesBytes = 32 << 10;  // of a tap's notes, whose words change
+constexpr std::size_t kNotesBytes = 32 << 10;  // of a tap's notes, to damage
 constexpr std::uint8_t kTapNotes = 255, kTapTimes = 254;
 
-// A thing that holds in spite of all damage did not.
+// Aborts if a condition is false that must hold despite any damage.
 void expect(bool holds) {
   if (!holds) std::abort();
 }
@@ -85,7 +85,7 @@ class Scene {
       channel->membership().begin_transfer(End::kSending).value();
     }
     living_ = arena_->reconciler().reserve_slot().value();
-    static_cast<void>(arena_->reconciler().reserve_slot().value());  // closed at once: one that was killed
+    static_cast<void>(arena_->reconciler().reserve_slot().value());  // closed at once, to imitate a killed process
     arena_->allocate(100'000, BlockKind::kMessage, no_wait()).value().abandon();
     note_regions();
   }
@@ -130,7 +130,8 @@ class Scene {
     tap_.reset();
     tapped_.reset();
   }
-  // A lock that a living process keeps is waited for, which is no finding.
+  // Frees each lock if its word, which may be damaged, names a live process. A call would wait for it, which is no
+  // finding.
   void free_locks() {
     auto& words = *reinterpret_cast<channel::ChannelHeader*>(keeps_channel_.data());
     auto& header = arena_->header();
@@ -190,7 +191,7 @@ class Scene {
       const BlockId id = memory::unpack(*segment).id;
       regions_.emplace_back(arena_->blocks().address(id), std::size_t{1} << id.size_class());
     }
-    for (std::uint64_t index = 0; index < 4; ++index) {  // the messages' blocks, with their lists
+    for (std::uint64_t index = 0; index < 4; ++index) {  // blocks of the messages, with their lists
       regions_.emplace_back(arena_->blocks().address(BlockId::make(13, index)), 8192u);
     }
     for (unsigned k = memory::kMinClass; k <= arena_->blocks().geometry().max_class(); ++k) {
@@ -200,13 +201,13 @@ class Scene {
     regions_.emplace_back(&arena_->participants().slot(0), kParticipants * sizeof(memory::Participant));
   }
 
-  // A frame of 600 bytes that refers to the array, or an inline one.
   Result<Incoming> get(Channel& channel) {
     Incoming message;
     Status got = channel.receiving().get(message, no_wait());
     if (!got) return std::move(got).error();
     return message;
   }
+  // Puts an inline frame of 100 bytes, or a frame of 600 bytes in a block that refers to the array.
   bool put(Channel& channel, bool in_block) {
     channel::Outgoing message;
     std::byte frame[100]{};
@@ -226,7 +227,7 @@ class Scene {
   void look(Result<channel::Incoming> message) {
     if (message) look(*message);
   }
-  // Whatever was received lies in its block.
+  // Checks that the received frame is inside its block.
   void look(channel::Incoming& message) {
     const auto frame = message.frame();
     if (!message.in_block()) {

@@ -5,21 +5,21 @@
 
 A target reads messages in one way:
 
-    unpack    `shmtree.unpack` without pickles, as views and as copies, and the text of what it returns
-    describe  `shmtree.describe`
-    channel   `get` and `take` of a channel that refuses pickles: also device memory and ends
-    service   `Service.get`, and the reply to what is a request
+    unpack:    `shmtree.unpack` without pickles, as views and as copies, and the text of the result
+    describe:  `shmtree.describe`
+    channel:   `get` and `take` of a channel that refuses pickles: also device memory and ends
+    service:   `Service.get`, and the reply to a request
 
 For the last two targets, the program changes each message in shared memory after the put, as another process could.
 Four of ten executions read a new frame. In some of these, each node has the parts that its kind requires, but with
 numbers and names that no sender writes. Others have device memory, ends or the header of a request, with a few odd
-parts. The other executions damage a few values of a seed, or of an earlier frame whose outcome was new.
+parts. The other executions damage a few values of a seed, or of an earlier frame with a new outcome.
 
 An execution may return, or raise an exception that a damaged message may cause. The program prints the number of
 executions, and the largest CPU time and growth of resident memory of one execution. It stops with an error if an
-execution raises another exception, if its memory grows by more than --max-mib (64), if it takes longer than --max-ms
-(default: no limit), or if 1,000 executions take more than 10 minutes. FOLDER/bindings-TARGET-last has the input of the
-last execution, also after a crash.
+execution raises another exception, grows the memory by more than --max-mib (64), or takes longer than --max-ms
+(default: no limit). It also stops if 1,000 executions take more than 10 minutes. FOLDER/bindings-TARGET-last has the
+input of the last execution, also after a crash.
 """
 
 from __future__ import annotations

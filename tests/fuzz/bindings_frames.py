@@ -119,8 +119,8 @@ def _lists(frame: bytes, pointers: int, count: int, number: int, end: int) -> It
 
 #: Parts of each kind, in order. V: a node; W: a node, mostly of one of the kinds in SUITABLE; I: an int; F: a float;
 #: L: a length; N: a name; S: a text and its length; U: 16 bytes of text; R: the position of a node; A: an array;
-#: D: a dtype; E: a dtype and an element of it; G: an array, mostly one that can be a segment; n: a count, which the
-#: parts after it repeat; m: a count and a length, then as many V as the count says.
+#: D: a dtype; E: a dtype and an element of it; G: an array, mostly one that can be a segment.
+#: The letter n is a count, which the parts after it repeat; m is a count and a length, then that count of V.
 GRAMMAR = {
     1: "", 2: "", 3: "", 4: "I", 5: "S", 6: "F", 7: "FF", 8: "S", 9: "A", 10: "S", 11: "A", 12: "S", 13: "A", 14: "W",
     15: "", 16: "", 17: "R", 20: "nV", 21: "nV", 22: "nI", 23: "nF", 24: "nW", 25: "nW", 26: "mV", 30: "nWV", 31: "nNV",
@@ -173,7 +173,7 @@ ODD = (
 
 
 class Grow:
-    """Writes frames whose nodes have the parts that their kinds require, with numbers that no sender writes."""
+    """Writes frames with the parts that the kinds of their nodes require, but with numbers that no sender writes."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator

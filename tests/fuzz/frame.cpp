@@ -1,4 +1,4 @@
-// Coverage-guided search for a frame that its readers do not survive.
+// Coverage-guided search for a frame that crashes its readers.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +11,7 @@
 
 using namespace shmtree;
 
-// One that is sound is so when it stands alone, too.
+// Requires that a valid frame is also valid after conversion to a stand-alone frame.
 static void make_alone(std::span<const std::byte> frame, format::Blocks blocks) {
   format::CheckedFrame checked;
   if (!checked.load(frame, blocks).ok()) return;
@@ -24,8 +24,8 @@ static void make_alone(std::span<const std::byte> frame, format::Blocks blocks) 
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  // The input is the metadata and what follows; a header that fits is put before it, so that the search begins where
-  // it matters. The first two bytes say how much of it is metadata, or, with the highest bit, the padding of a flat
+  // The input is a frame without its header. A matching header is added, so that the search does not waste time on it.
+  // The first two bytes of the input are the size of the metadata or, with the highest bit set, the padding of a flat
   // frame.
   if (size < 2) return 0;
   const fuzz::Cost cost;

@@ -1,4 +1,4 @@
-// Coverage-guided search for a file that the reader of recordings does not survive.
+// Coverage-guided search for a file that crashes the reader of recordings.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -12,7 +12,7 @@ using namespace shmtree;
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const fuzz::Cost cost;
-  // Behind the first bytes, so that the search begins where it matters.
+  // The magic is added before the input, so that the search does not waste time on it.
   const std::string bytes = std::string(test::kMagic).append(reinterpret_cast<const char*>(data), size);
   const auto reader = recording::Reader::map(test::FileInMemory(bytes).fd(), "input");
   if (!reader.ok()) return 0;

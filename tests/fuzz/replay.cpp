@@ -1,4 +1,4 @@
-// Runs a target once for each file of the folders named, without libFuzzer: what was found stays mended.
+// Runs a target once for each file in the given folders, without libFuzzer, so that fixed findings stay fixed.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -1,5 +1,5 @@
-// Writes the inputs that the searches begin with: frames and recordings as their writers make them, and single words
-// overwritten, into <folder>/frame, <folder>/recording and <folder>/arena.
+// Writes the initial inputs of the searches: valid frames, valid recordings and single overwritten words, to
+// <folder>/frame, <folder>/recording and <folder>/arena.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -29,7 +29,7 @@ test::Bytes sound_frame(format::FrameBuilder& builder) {
   return frame;
 }
 
-// As frame.cpp reads it: the number of metadata words, then all of the frame but its header.
+// Returns an input for frame.cpp: the number of metadata words, then the frame without its header.
 std::string frame_of(const std::function<void(format::FrameBuilder&)>& add) {
   format::FrameBuilder builder;
   add(builder);
@@ -53,7 +53,7 @@ void add_registered(Builder& builder, std::string_view name) {
   builder.add_name(name);
 }
 
-// Device memory, as python/shmtree/cuda/_sent.py describes it: value, sender, memory, token.
+// Adds device memory, in the form of python/shmtree/cuda/_sent.py: value, sender, memory, token.
 void add_device_leaf(Builder& builder, const test::Sample& sample, bool is_tensor) {
   add_registered(builder, "shmtree._leaves:DeviceLeaf");
   add_tuple(builder, 4);
@@ -88,7 +88,7 @@ void add_device_leaves(Builder& builder, const test::Sample& sample) {
   builder.begin_node(Kind::kList, 4);
   add_device_leaf(builder, sample, true);
   add_device_leaf(builder, sample, false);
-  for (const bool has_strides : {false, true}) {  // without elements, and so without memory
+  for (const bool has_strides : {false, true}) {  // no elements, so no memory
     add_registered(builder, "shmtree._leaves:DeviceLeaf");
     add_tuple(builder, 1);
     add_tuple(builder, 6);
@@ -107,7 +107,7 @@ void add_device_leaves(Builder& builder, const test::Sample& sample) {
   }
 }
 
-// Ranges of numbers, and arrays in ranges of other blocks: whole, strided, overlapping and up to the end.
+// Adds ranges of numbers, and arrays in ranges of other blocks: whole, strided, overlapping and up to the end.
 void add_ranges(Builder& builder) {
   builder.begin_node(Kind::kList, 8);
   for (const std::int64_t step : {std::int64_t{1}, std::int64_t{-3}, INT64_MAX}) {
@@ -135,7 +135,7 @@ void add_ranges(Builder& builder) {
   array_in(last, 0, nullptr);
 }
 
-// Masked arrays: with and without a mask, a fill value of each sort, a hard mask.
+// Adds masked arrays: with and without a mask, with each sort of fill value, and with a hard mask.
 void add_masked_arrays(Builder& builder, const test::Sample& sample) {
   builder.begin_node(Kind::kList, 4);
   const std::int64_t five[] = {5};
@@ -205,7 +205,7 @@ void write_frames(const std::filesystem::path& folder) {
   write(folder / "everything", frame_of([&](auto& builder) { test::add_everything(builder, sample); }));
 }
 
-// As arena.cpp reads it: what is tried, then region, word and value.
+// Writes inputs for arena.cpp: the operations, then region, word and value.
 void write_words(const std::filesystem::path& folder) {
   constexpr std::uint64_t kValues[] = {0, ~std::uint64_t{0}, 0x8000000000000001};
   constexpr int kRegions = 21, kTapTimes = 254, kTapNotes = 255;
@@ -224,7 +224,7 @@ void write_words(const std::filesystem::path& folder) {
   }
 }
 
-// As recording.cpp reads it: all but the first bytes of the file.
+// Writes inputs for recording.cpp: files without their magic.
 void write_recordings(const std::filesystem::path& folder) {
   const auto whole_frame = [](const std::function<void(format::FrameBuilder&)>& add) {
     format::FrameBuilder builder;

@@ -1,4 +1,4 @@
-// A Broadcast's message in a block, whose entry is reused for a small message. One process passes the message and
+// A small message reuses the entry of a Broadcast's message that is in a block. One process passes the message and
 // removes it (Ring::passed); another one overwrites the entry (Ring::write), with only the ring's lock if the message
 // is gone. A reader gets the block, or nothing.
 #include "broadcast_ring.h"
