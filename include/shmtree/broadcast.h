@@ -79,7 +79,8 @@ struct BroadcastOptions {
   std::uint64_t history = 0;  ///< Messages kept for later subscribers after all readers have read them.
   /// Name for open_broadcast() and Python's Broadcast.open(). Has its own arena unless `arena` is set.
   std::string name{};
-  std::optional<Arena> arena{};        ///< Arena to use. By default that of the process, or of the name.
+  /// Arena to use. By default an arena of its own if `name` is set, otherwise Arena::shared().
+  std::optional<Arena> arena{};
   std::optional<bool> allow_pickle{};  ///< Allows Python to put pickles. By default only without a name.
   /// kWait: the stream never ends; subscribers wait for the next publisher. kEach is kInvalid.
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;
@@ -148,8 +149,9 @@ class Subscriber {
   /// Returns a descriptor that is readable while a message is available or no publisher is left. This object owns it,
   /// and closes it. The call counts as a use of the subscription: from then on, only this process is attached. If
   /// several threads read, another thread may receive the message first. Only wait() and calls that block detect the
-  /// death of publishers. kClosed. kOs: no descriptor is available. The limit of 4,096 ends of channels does not apply
-  /// here.
+  /// death of publishers. The limit of 4,096 ends (see Receiver::fileno()) does not apply.
+  /// - kClosed: the subscription was closed here or belongs to another process.
+  /// - kOs: no descriptor is available.
   Result<int> fileno() const;
 
   /// Returns a text with which a process of the same user opens the subscription, through open(). The subscription then
@@ -242,8 +244,9 @@ class Broadcast {
 
   /// True if put() of a small message would not block.
   bool has_space() const noexcept;
-  /// Waits until all blocking readers have read the message with this ticket, and all before it. kTimeout: the error
-  /// names a process that has not. kClosed.
+  /// Waits until all blocking readers have read the message with this ticket, and all before it.
+  /// - kTimeout: the timeout expired. The error names a process that has not read them.
+  /// - kClosed: closed here.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Does the same for all messages that this object and its copies have put.
   Status wait_for_all_ack(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
@@ -252,7 +255,7 @@ class Broadcast {
   std::uint64_t pending_acks() const noexcept;
   /// Returns the maximum number of messages that a blocking reader may be behind; 0 after close().
   std::uint64_t capacity() const noexcept;
-  /// Returns the statistics. kClosed.
+  /// Returns the statistics; kClosed after close().
   Result<BroadcastStats> stats() const;
 
   /// Allocates an array to be filled in place, which put() refers to. See Arena::new_array().
@@ -260,7 +263,8 @@ class Broadcast {
                              const std::stop_token& stop = {}) const;
 
   /// Returns a text with which a process of the same user opens this Broadcast. It stays alive in transit until it is
-  /// opened, even if it is closed here. kClosed, kOutOfSharedMemory.
+  /// opened, even if it is closed here. Returns kClosed after close(), and kOutOfSharedMemory if there is no memory to
+  /// record the transfer.
   Result<std::string> handle() const;
   /// Opens the Broadcast of a handle. Errors are those of Latest::open().
   static Result<Broadcast> open(const std::string& handle);
@@ -286,8 +290,10 @@ Result<std::vector<std::size_t>> wait(const Subscribers& subscribers, Timeout ti
   return api::wait_for(subscribers, timeout, stop);
 }
 
-/// Makes a Broadcast. Throws BadResult. kExists: the name is in use. kInvalid: a number is too large, the capacity is
-/// 0, or `on_peer_death` is kEach. kOutOfSharedMemory.
+/// Makes a Broadcast. Throws BadResult.
+/// - kExists: the name is in use.
+/// - kInvalid: a number is too large, the capacity is 0, or `on_peer_death` is kEach.
+/// - kOutOfSharedMemory: there is no memory.
 Broadcast make_broadcast(const BroadcastOptions& options = {});
 
 /// Opens the Broadcast that a process of this user has named, in C++ or Python. Waits up to `timeout` for a process to

@@ -80,7 +80,8 @@ struct PackOptions {
 /// Encodes a value. Errors are those of Sender::put() for the value. kOutOfSharedMemory: no memory for the frame.
 Result<Frame> pack(const Value& value, const PackOptions& options = {});
 
-/// Decodes the value in a frame. Its arrays are read-only views that keep the frame alive. kCorrupt, kIncompatible.
+/// Decodes the value in a frame. Its arrays are read-only views that keep the frame alive. Returns
+/// kCorrupt if the frame is invalid, and kIncompatible if another version of the format wrote it.
 Result<Item> unpack(const Frame& frame);
 /// Does the same for any bytes that begin with a frame. Arrays are read-only views that keep `owner` alive, which must
 /// keep the bytes in place. Without an owner, they are copies.

@@ -56,11 +56,11 @@ class CapnpItem;
 
 /// Options for Item::capnp().
 struct CapnpOptions {
-  bool copy = false;  ///< reads a private copy, which no other process can change
+  bool copy = false;  ///< Reads a private copy, which no other process can change.
   /// Traversal limit in words, shared by all readers of one CapnpItem. Repeated reads count again. 0 stands for 8 Mi
   /// words (64 MiB), or eight times the message if that is more.
   std::uint64_t traversal_words = 0;
-  int nesting_levels = 64;  ///< maximum pointer depth
+  int nesting_levels = 64;  ///< Maximum depth of pointers.
 };
 
 namespace value {

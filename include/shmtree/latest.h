@@ -42,7 +42,8 @@ struct LatestState;
 /// Options for make_latest().
 struct LatestOptions {
   std::string name{};  ///< Name for open_latest() and Python's Latest.open(). Has its own arena unless `arena` is set.
-  std::optional<Arena> arena{};        ///< Arena to use. By default that of the process, or of the name.
+  /// Arena to use. By default an arena of its own if `name` is set, otherwise Arena::shared().
+  std::optional<Arena> arena{};
   std::uint64_t history = 0;           ///< Versions kept besides the newest, at most 65,536.
   std::optional<bool> allow_pickle{};  ///< Allows Python to publish pickles. By default only without a name.
   bool exist_ok = false;               ///< See PairOptions.
@@ -83,8 +84,9 @@ class Latest {
     return detail::put_capnp<T>(builder, [&](const Value& value) { return publish(value, timeout, stop); });
   }
 
-  /// Waits until the newest version is above `newer_than`, and returns it. kEmpty: the timeout expired. kClosed,
-  /// kPeerDied.
+  /// Waits until the number of the newest version is above `newer_than`, and returns that version.
+  /// - kEmpty: the timeout expired.
+  /// - kClosed: closed here, or no publisher is left. kPeerDied instead of the latter if a publisher was killed.
   Result<Version> get(std::uint64_t newer_than = 0, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<Version> get(std::uint64_t newer_than, Timeout timeout, const std::stop_token& stop) const;
@@ -95,14 +97,15 @@ class Latest {
   std::uint64_t version() const noexcept;
   /// Returns the number of versions kept besides the newest.
   std::uint64_t history() const noexcept;
-  /// Returns the statistics. kClosed.
+  /// Returns the statistics; kClosed after close().
   Result<LatestStats> stats() const;
 
   /// Allocates an array to be filled in place, which publish() refers to. See Arena::new_array().
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
 
   /// Returns a text with which a process of the same user opens this Latest. It stays alive in transit until it is
-  /// opened, even if it is closed here. kClosed, kOutOfSharedMemory.
+  /// opened, even if it is closed here. Returns kClosed after close(), and kOutOfSharedMemory if there is no memory to
+  /// record the transfer.
   Result<std::string> handle() const;
   /// Opens the Latest of a handle.
   /// - kInvalid: the text is not a handle.

@@ -89,7 +89,8 @@ struct PairOptions {
   /// Name under which other processes of this user open the channel; empty: none. A named channel has its own arena
   /// unless `arena` is set.
   std::string name{};
-  std::optional<Arena> arena{};  ///< Arena for the messages. By default that of the process, or of the name.
+  /// Arena to use. By default an arena of its own if `name` is set, otherwise Arena::shared().
+  std::optional<Arena> arena{};
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;  ///< Effect of killed peers.
   std::uint64_t max_unsettled = 0;  ///< Maximum number of unacked messages of all receivers together. 0: unlimited.
   std::uint64_t max_attempts = 0;   ///< Deliveries of a message before it is given up (rejected()). 0: unlimited.
@@ -228,8 +229,9 @@ class Sender {
   /// True if put() of a small message would not block.
   bool has_space() const;
 
-  /// Waits until the message with this ticket has been received, and acked if it was taken. kTimeout. kPeerDied or
-  /// kClosed: no receiver is left that could ack it.
+  /// Waits until the message with this ticket has been received, and acked if it was taken.
+  /// - kTimeout: the timeout expired.
+  /// - kClosed, kPeerDied: no receiver is left that could ack it. kPeerDied if a receiver was killed.
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const;
@@ -237,7 +239,7 @@ class Sender {
   Status wait_for_all_ack(Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Status wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const;
-  /// Returns the number of messages put by this process and not yet received, or acked if taken; 0 if this process has
+  /// Returns the number of messages put by this process that wait_for_all_ack() would wait for; 0 if this process has
   /// no end of the channel any more.
   std::uint64_t pending_acks() const;
   /// Returns the number of messages that the puts of all senders have dropped (Behind::kDropOldest); 0 if this process
@@ -261,7 +263,7 @@ class Sender {
   /// - kNotFound, kUnavailable, kIncompatible: the arena cannot be opened.
   static Result<Sender> open(const std::string& handle);
 
-  /// Returns the statistics. kClosed.
+  /// Returns the statistics; kClosed after close().
   Result<ChannelStats> stats() const;
   /// Closes this handle and all its copies, without blocking. The channel is released as soon as no other thread is in
   /// a call of this end. With the process's last end of the channel, its name, memory and descriptors are released,

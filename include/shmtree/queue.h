@@ -37,7 +37,8 @@ struct QueueOptions {
   std::uint64_t capacity = 0;   ///< Messages in the queue before put() blocks. 0: unlimited.
   std::uint64_t max_bytes = 0;  ///< Bytes of the messages, see PairOptions. 0: only the arena's budget limits them.
   std::string name{};  ///< Name for open_queue() and Python's Queue.open(). Has its own arena unless `arena` is set.
-  std::optional<Arena> arena{};        ///< Arena for the messages. By default that of the process, or of the name.
+  /// Arena to use. By default an arena of its own if `name` is set, otherwise Arena::shared().
+  std::optional<Arena> arena{};
   std::optional<bool> allow_pickle{};  ///< See PairOptions.
   bool portable = false;               ///< See PairOptions.
   bool exist_ok = false;               ///< See PairOptions.
@@ -112,7 +113,7 @@ class Queue {
   /// Returns the number of messages in the queue before put() blocks. 0: unlimited, or this process has no end any
   /// more.
   std::uint64_t capacity() const noexcept;
-  /// Returns the statistics of the channel. kClosed.
+  /// Returns the statistics of the channel; kClosed after close().
   Result<ChannelStats> stats() const { return receiver_.stats(); }
 
   /// Returns the ends, for what only they have: bytes, structs and loans; take(), wait(), fileno(). Closing the queue

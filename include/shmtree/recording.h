@@ -51,7 +51,8 @@ struct RecordedMessage {
   std::span<const std::byte> frame{};  ///< The message, for unpack() and put_frame(). Valid while `file` exists.
   std::shared_ptr<const void> file{};  ///< Keeps the file mapped.
 
-  /// Decodes the message. Its arrays are read-only views that keep the file mapped. kCorrupt, kIncompatible.
+  /// Decodes the message. Its arrays are read-only views that keep the file mapped. Returns
+  /// kCorrupt if the message is invalid, and kIncompatible if another version of the format wrote it.
   Result<Item> load() const;
 };
 

@@ -156,8 +156,8 @@ struct ReplaySequences {
 
 /// Marks for the rows of one call, in addition to their leaves. Each span has one entry per row, or is empty.
 struct ReplayMarks {
-  /// Marks rows at which an episode was cut off, in addition to rows with leaves that say so. If
-  /// ReplayOptions::done is nullopt, or if no leaf ends episodes, these episodes terminated.
+  /// Marks rows at which an episode was cut off. A row needs no mark if its leaves say that the episode ended. If
+  /// ReplayOptions::done is nullopt, or if no leaf ends episodes, the marked episodes terminated.
   std::span<const bool> ends{};
   std::span<const double> priorities{};  ///< Priority of each row.
   /// Last observations, for buffers with `next`: a pytree of arrays with the leaves of `next`. They have one entry for
@@ -209,9 +209,9 @@ struct ReplayLoad {
   std::uint64_t capacity = 0;
   std::string name{};                     ///< Name of the buffer. Empty: none.
   std::vector<ReplaySampler> samplers{};  ///< Replaces the samplers.
-  /// Replaces the limit. Loaded rows count as inserted, and as sampled at the ratio of the limit.
+  /// Replaces the rate limiter. Each loaded row counts as inserted, and as sampled samples_per_insert times.
   std::optional<ReplayLimit> limit{};
-  bool without_limit = false;                  ///< Removes the limit.
+  bool without_limit = false;                  ///< Removes the rate limiter.
   std::optional<double> gamma{};               ///< Replaces gamma.
   std::optional<OnPeerDeath> on_peer_death{};  ///< Replaces on_peer_death. kEach is refused.
   std::uint64_t chunk = 0;                     ///< Replaces the chunk size. At most the saved one.
@@ -255,7 +255,7 @@ class ReplayWriter {
                                            Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Marks the rows added from now on, for instance with the version of the weights that acted.
   void set_version(std::int64_t version) noexcept;
-  /// Returns the number of the stream, as in ReplayBatch::writer(). kClosed.
+  /// Returns the number of the stream, as in ReplayBatch::writer(); kClosed after close().
   Result<std::uint32_t> stream() const;
   /// Ends the stream; its rows stay. Idempotent. The destructor of the last handle does the same.
   void close();
@@ -300,9 +300,9 @@ class ReplayVectorWriter {
 /// A handle of a replay buffer.
 class ReplayBuffer {
  public:
-  /// Makes a new stream. kClosed.
+  /// Makes a new stream. Returns kClosed after close().
   Result<ReplayWriter> writer() const;
-  /// Makes n streams that get rows together. kInvalid: n is 0 or exceeds 2^20. kClosed.
+  /// Makes n streams that get rows together. Returns kInvalid if n is 0 or exceeds 2^20, and kClosed after close().
   Result<ReplayVectorWriter> vector_writer(std::size_t n, ReplayAutoreset autoreset = ReplayAutoreset::kNone) const;
 
   /// Adds a row to the calling thread's own stream, which ends with the thread. See ReplayWriter::add().
@@ -344,13 +344,15 @@ class ReplayBuffer {
   std::uint64_t size() const noexcept;
   /// Returns the maximum number of rows.
   std::uint64_t capacity() const noexcept;
-  /// Returns the arena of the buffer. Its channels send the arrays of a batch in it without a copy. kClosed.
+  /// Returns the arena of the buffer; kClosed after close(). A channel of this arena sends the arrays of a batch
+  /// without a copy if the batch is in the arena (ReplayDraw::in_arena).
   Result<Arena> arena() const;
   /// Returns the columns of a row, in order.
   std::vector<ReplayColumn> columns() const;
-  /// Returns the statistics. kClosed.
+  /// Returns the statistics; kClosed after close().
   Result<ReplayStats> stats() const;
-  /// Removes all rows. Their indices are never used again. kClosed; kTimeout: a stopped process holds the lock.
+  /// Removes all rows. Their indices are never used again. Returns kTimeout if a stopped process holds the
+  /// lock, and kClosed after close().
   Status clear(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
 
   /// Saves the buffer to a folder, which it makes if necessary. Writes only what the folder does not have yet.
@@ -361,7 +363,8 @@ class ReplayBuffer {
   Result<ReplaySaved> save(const std::string& path, const std::stop_token& stop = {}) const;
 
   /// Returns a text with which a process of the same user opens this buffer. It stays alive in transit until it is
-  /// opened, even if it is closed here. kClosed, kOutOfSharedMemory.
+  /// opened, even if it is closed here. Returns kClosed after close(), and kOutOfSharedMemory if there is no memory to
+  /// record the transfer.
   Result<std::string> handle() const;
   /// Opens the buffer of a handle.
   /// - kInvalid: the text is not a handle.

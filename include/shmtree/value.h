@@ -98,7 +98,7 @@ struct ArrayRef {
   std::vector<std::int64_t> shape{};    ///< Empty: one element, no dimensions.
   std::vector<std::int64_t> strides{};  ///< In bytes. Empty: C order without gaps.
   bool read_only = false;               ///< The receiver gets a read-only array.
-  std::shared_ptr<const void> owner{};  ///< Keeps `data` alive with the Value. May be empty.
+  std::shared_ptr<const void> owner{};  ///< Keeps the memory at `data` alive while the Value exists. May be empty.
 };
 
 /// Refers to an array in C order at `data`.
@@ -113,7 +113,7 @@ struct CapnpRef {
   std::uint64_t schema_id = 0;  ///< The 64-bit id of the root's type.
   std::vector<std::span<const std::byte>>
       segments{};                       ///< 1 to kMaxSegments; each aligned to 8, and a multiple of 8 bytes
-  std::shared_ptr<const void> owner{};  ///< Keeps the segments alive with the Value. May be empty.
+  std::shared_ptr<const void> owner{};  ///< Keeps the segments alive while the Value exists. May be empty.
   /// For each segment, the size of the new_array() block that it starts and solely occupies, which is sent without a
   /// copy; or 0. Empty if no segment is in such a block.
   std::vector<std::size_t> lent_bytes{};

@@ -136,7 +136,7 @@ class Names {
     }
     try {
       for (const auto& name : living()) name->join_again().ok();
-    } catch (const std::bad_alloc&) {  // A process that opens the names has to search for this one.
+    } catch (const std::bad_alloc&) {  // A process that opens the names has to search for this process.
     }
   }
 
