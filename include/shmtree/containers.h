@@ -8,7 +8,7 @@
 /// |----------------------------------------------------------|-----------------------------------------------------|
 /// | std::optional<T>, std::nullopt                           | None, or the form of T                              |
 /// | std::vector<T>, std::array<T, n>, T an array element     | one-dimensional numpy.ndarray; also received from   |
-/// |                                                          | lists and tuples of numbers, and bytes if T is one  |
+/// |                                                          | lists, tuples of numbers, and bytes if T is a byte  |
 /// | std::vector<T>, std::array<T, n>, any other T            | list; received from any sequence                    |
 /// | std::pair, std::tuple                                    | tuple; received from a sequence of the same length  |
 /// | std::map, std::unordered_map with std::string keys       | dict with str keys                                  |

@@ -216,12 +216,13 @@ class SHMTREE_NO_DANGLING Item {
   /// BadResult with the errors of try_capnp().
   template <class T>
   CapnpItem<T> capnp(const CapnpOptions& options = {}) const;
-  /// The same without exceptions: kInvalid for another kind or schema id, or memory that is not aligned; kCorrupt.
+  /// Does the same without exceptions. Returns kInvalid for another kind or schema id, or if the memory is not aligned.
+  /// Returns kCorrupt if the segments overlap, or if the root is not a struct of that type.
   template <class T>
   Result<CapnpItem<T>> try_capnp(const CapnpOptions& options = {}) const;
-  /// Returns the schema id and segments, for use with another Cap'n Proto implementation; valid as long as an Item of
-  /// the message lives. The segments do not overlap; they are aligned to 8 bytes if the frame is. kInvalid for another
-  /// kind; kCorrupt.
+  /// Returns the schema id and segments, for use with another Cap'n Proto implementation. They are valid while an Item
+  /// of the message exists. Segments do not overlap, and are aligned to 8 bytes if the frame is. Returns kInvalid for a
+  /// node of another kind, and kCorrupt if the segments overlap.
   Result<CapnpRef> capnp_segments() const;
 
   /// Returns the path from the message's root to this node, as the expression that leads here: `["obs"]["steps"][3]`.

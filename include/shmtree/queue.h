@@ -1,5 +1,5 @@
 /// @file
-/// A queue: both ends of a channel in one object. It has no end of stream while a process has both halves open.
+/// A queue: both ends of a channel in one object. The stream does not end while a process has both open.
 ///
 ///     shmtree::Queue queue = shmtree::make_queue({.capacity = 8});
 ///     queue.put(shmtree::Dict{{"job", 1}}).value();
@@ -95,8 +95,8 @@ class Queue {
   Status join(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Returns the number of messages that are neither done nor rejected; 0 if this process has no end any more.
   std::uint64_t unfinished_tasks() const noexcept;
-  /// Ends the queue in all processes. put() returns kShutDown from now on, get() once the queue is empty. `immediate`
-  /// drops the messages in the queue, and those that are returned later. join() counts both as done.
+  /// Ends the queue in all processes. put() returns kShutDown from now on, and get() once the queue is empty.
+  /// `immediate` drops the messages in the queue, and those that are returned later. join() counts both as done.
   Status shutdown(bool immediate = false) const;
 
   /// Returns the messages that were given up because eight receivers in a row had no memory to build them, like

@@ -1,5 +1,5 @@
-// Common parts of Latest, Broadcast and Subscriber: objects of this process that name an object shared by processes,
-// and values for many readers.
+// Common parts of Latest, Broadcast and Subscriber. Each handle is an object of this process that stands for an object
+// in shared memory. Their values have many readers.
 //
 // Thread safety: any call from any thread, like the handles.
 #pragma once
@@ -160,8 +160,8 @@ Result<Found> find_handle(const std::string& text);
 // Returns kInvalid if the name belongs to an object of another kind. `what` names the kind in errors.
 Result<Found> find_name(const std::string& name, discovery::NamedKind kind, const char* what,
                         const Timeout& timeout = std::chrono::nanoseconds(0));
-// Opens the object that `options.name` names, for make_...() with exist_ok. kInvalid if it is of another kind or in
-// another arena than the options ask for, or by `check(object)`.
+// Opens the object that `options.name` names, for make_...() with exist_ok. Returns kInvalid if it is of another kind
+// or in another arena than the options ask for, and any error of check(object).
 template <class Thing, class Options, class Check>
 Result<std::pair<std::shared_ptr<Thing>, std::shared_ptr<endpoint::Name>>> open_known(const Options& options,
                                                                                       discovery::NamedKind kind,

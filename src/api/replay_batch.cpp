@@ -10,7 +10,8 @@ using replay::SpecLeaf;
 
 namespace api {
 
-// Computes what the C++ interface has in addition to the batch, such as strides in bytes in C order, like NumPy.
+// Computes what C++ programs get in addition to the batch: priorities, ages, shapes, strides, and default weights and
+// probabilities. Strides are in bytes and in C order, as in NumPy.
 void ReplayBatchState::describe() {
   const std::size_t rows = batch.terms().all_rows();
   priorities.resize(rows);

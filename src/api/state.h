@@ -159,7 +159,8 @@ struct ChannelState final : endpoint::Port, Deferred {
                                                           discovery::NamedKind kind = discovery::NamedKind::kChannel);
   void close() noexcept { Port::close(end); }
   bool is_closed() const noexcept { return closed(end); }
-  // Attaches an end that is not attached, within a Call. kClosed: it is closed, or the stream has ended without it.
+  // Call this within a Call if the end is not attached. Attaches it. Returns kClosed if it is closed, or if the stream
+  // has ended in the meantime.
   Status begin_use(const char* name) {
     if (is_closed()) return closed_here(name);
     return attach_again(end);

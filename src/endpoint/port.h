@@ -98,7 +98,7 @@ class Port {
   mutable platform::ForkSafeMutex mutex_;
 };
 
-// A call of a port. Whatever is closed during the call stays usable until its end.
+// A call of a port. An end, or the channel, that is closed during the call stays usable until the call ends.
 class Call {
  public:
   explicit Call(Port& port) noexcept : after_{port}, use_(&port) {}

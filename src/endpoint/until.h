@@ -31,7 +31,7 @@ class UntilClosed : public UntilDone {
   channel::End end_;
 };
 
-// For waits for acks, which last while this process has any end of the channel.
+// Ends waits for acks when this process has no end of the channel any more.
 class UntilLeft : public UntilDone {
  public:
   explicit UntilLeft(channel::Channel& channel) noexcept : channel_(channel) {}
@@ -41,7 +41,7 @@ class UntilLeft : public UntilDone {
   channel::Channel& channel_;
 };
 
-// For waits for tasks, which last while any process has the queue and can complete them.
+// Ends waits for tasks when, in addition, no other process has the queue, so that none can complete them.
 class UntilAlone : public UntilLeft {
  public:
   using UntilLeft::UntilLeft;
