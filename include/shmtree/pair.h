@@ -93,7 +93,7 @@ struct PairOptions {
   std::optional<Arena> arena{};
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;  ///< Effect of killed peers.
   std::uint64_t max_unsettled = 0;  ///< Maximum number of unacked messages of all receivers together. 0: unlimited.
-  std::uint64_t max_attempts = 0;   ///< Deliveries of a message before it is given up (rejected()). 0: unlimited.
+  std::uint64_t max_attempts = 0;   ///< Deliveries of a message before it is a dead letter. 0: unlimited.
   /// Allows Python programs that opt in as well to send and load pickles. Loading a pickle runs any code that its
   /// sender chose. By default, only channels without a name allow pickles.
   std::optional<bool> allow_pickle{};
@@ -367,9 +367,9 @@ class Receiver {
   /// Takes 1 to `most` messages as frames (frame.h), without decoding. Waits for one, then takes those available.
   Result<std::vector<TakenFrame>> take_frames(std::size_t most, Timeout timeout = std::nullopt,
                                               const std::stop_token& stop = {}) const;
-  /// Returns the messages that were given up, oldest first, except those that another process is inspecting. A message
-  /// is given up after `max_attempts` deliveries, or after eight receivers in a row had no memory to build it. Ack one
-  /// to drop it. Senders do not wait for these messages. The call does not count as a use of this end.
+  /// Returns the dead letters, oldest first, except those that another process is inspecting. A message becomes a dead
+  /// letter after `max_attempts` deliveries, or after eight receivers in a row had no memory to build it. Ack it to
+  /// drop it. Senders do not wait for dead letters. The call does not count as a use of this end.
   /// - kCorrupt: one of them was damaged. It is consumed.
   /// - kOutOfSharedMemory: there is no memory for one of them. All stay.
   Result<std::vector<TakenItem>> rejected() const;

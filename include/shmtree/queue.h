@@ -99,9 +99,9 @@ class Queue {
   /// `immediate` drops the messages in the queue, and those that are returned later. join() counts both as done.
   Status shutdown(bool immediate = false) const;
 
-  /// Returns the messages that were given up because eight receivers in a row had no memory to build them, like
-  /// Receiver::rejected(). They count as done for join(). ack() drops a message without task_done(); requeue() makes it
-  /// unfinished again.
+  /// Returns the dead letters, like Receiver::rejected(): messages that eight receivers in a row had no memory to
+  /// build. They count as done for join(). ack() drops a message without task_done(); requeue() makes it unfinished
+  /// again.
   Result<std::vector<TakenItem>> rejected() const { return receiver_.rejected(); }
 
   /// Returns the number of messages in the queue. This is exact, like the two calls below.

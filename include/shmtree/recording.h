@@ -4,7 +4,7 @@
 ///     shmtree::Recording recording = shmtree::Recording::open("run.mcap").value();
 ///     for (const shmtree::RecordedMessage& message : recording) {
 ///       const shmtree::Item item = message.load().value();
-///       use(message.channel, item["obs"].view());      // where it lies in the file
+///       use(message.channel, item["obs"].view());      // in place, in the mapped file
 ///     }
 ///
 /// Reads the same files as shmtree.recording.Recording of Python. A recording is an MCAP file (docs/observe.md). You
