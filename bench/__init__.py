@@ -1,1 +1,1 @@
-"""Measures how fast data goes from process to process: workloads times competitors. See `python -m bench --help`."""
+"""Measures how fast data moves between processes: workloads times competitors. See `python -m bench --help`."""

@@ -74,7 +74,7 @@ CHANNELS: dict[str, Callable[[int], Any]] = {
 OURS = ("pair", "Queue", "Pipe", "Service")
 
 
-# ---------------------------------------------------------------- what is measured
+# ---------------------------------------------------------------- measurements
 
 
 def echo(there: Any, back: Any) -> None:

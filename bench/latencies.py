@@ -107,7 +107,7 @@ class Cold(Scenario):
         return {"cold_ms": value}
 
     def start_and_time(self, conn: Connection, message: Any) -> None:
-        """Runs in a new process, so that nothing of an earlier channel exists."""
+        """Runs in a new process, so that no state of an earlier channel exists."""
         try:
             started = time.perf_counter()
             channel = self.channel()

@@ -131,7 +131,7 @@ def _contents(value: Any) -> tuple[bytes, list[bytes]]:
         value = vars(value)  # without the set, which may have another order
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(value, 5, buffer_callback=buffers.append)
-    # Pickle twice, so that both pickles share exactly the objects that are equal after a round trip.
+    # A pickle depends on which of its equal objects are identical. A round trip evens out such differences.
     again = pickle.dumps(pickle.loads(data, buffers=buffers), 5, buffer_callback=lambda buffer: None)
     return again, [bytes(buffer.raw()) for buffer in buffers]
 

@@ -26,8 +26,8 @@ MESSAGE = {"reward": 1.0, "step": 7, "obs": b"x" * 400}
 def cost_of_being_observed(turns: int, count: int) -> tuple[float, float]:
     """Returns CPU seconds of a put and a get, alone and observed: lower quartiles, which other load disturbs less.
 
-    Both ends are in one process. Two processes would spend CPU time on waiting for each other, and less if a third is
-    busy.
+    Both ends are in one process. With two processes, the figure would include the CPU time of waiting, which shrinks
+    when a third process is busy.
     """
     sender, receiver = shmtree.create_pair(capacity=64)
 

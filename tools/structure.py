@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Prints the modules of python/shmtree and of src: levels, arrows, arrows that point upward, circles.
+"""Prints the modules of python/shmtree and of src: levels, arrows, arrows that point upward, and cycles.
 
     python tools/structure.py               both trees
-    python tools/structure.py python src    the trees named
-    python tools/structure.py --arrows      also each arrow, with the files that draw it
+    python tools/structure.py python src    only the named trees
+    python tools/structure.py --arrows      also each arrow, with the files that cause it
 
-A module is a folder, or a file beside the folders. An arrow goes from a module to one that it imports or includes, in a
-function or not; imports for type checkers do not count. A module on level 1 has no arrow, any other is one level above
-the highest that it uses. The lists below have the layers from the lowest on: an arrow to a later one points upward.
-A header and its source count as one file. The status is 1 if an arrow points upward, or a module is in no list.
+A module is a folder, or a file next to the folders. An arrow leads from a module to one that it imports or includes,
+also inside a function. Imports for type checkers do not count. A module without arrows is on level 1. Any other module
+is one level above the highest one that it uses. The lists below contain the layers, lowest first: an arrow to a later
+one points upward. A header and its source count as one file. The exit status is 1 if an arrow points upward, or a
+module is in no list.
 """
 
 from __future__ import annotations
@@ -85,14 +86,14 @@ def _statements(nodes: Iterable[ast.stmt], in_function: bool = False) -> Iterato
 
 
 def python_files(package: Path) -> list[str]:
-    """Returns the dotted names of the modules of a package; those of packages in it end with `__init__`."""
+    """Returns the dotted names of the modules of a package. Names of its subpackages end with `__init__`."""
     return [".".join(file.relative_to(package).with_suffix("").parts) for file in sorted(package.rglob("*.py"))]
 
 
 def python_imports(package: Path, in_function: bool | None = None) -> list[Import]:
-    """Returns the imports of a package's modules among each other; only those in functions, or outside, if asked for.
+    """Returns the imports between modules of a package; with `in_function`, only those inside or outside functions.
 
-    The extension `_core` is not part of it: it imports nothing of the package.
+    Omits the extension `_core`, which imports no module of the package.
     """
     found = set()
     for name in python_files(package):
@@ -139,7 +140,7 @@ def source_files(root: Path) -> list[Path]:
 
 
 def source_imports(root: Path) -> list[Import]:
-    """Returns the includes of the C++ library among each other."""
+    """Returns the includes between files of the C++ library."""
     found = set()
     for file in source_files(root):
         name = _source_name(root, file)
@@ -152,7 +153,7 @@ def source_imports(root: Path) -> list[Import]:
 
 
 def arrows(imports: Iterable[Import]) -> dict[tuple[str, str], list[Import]]:
-    """Returns the arrows between modules, each with the imports that draw it."""
+    """Returns the arrows between modules, each with the imports that cause it."""
     found = defaultdict(list)
     for each in imports:
         source, target = each.source.split(".")[0], each.target.split(".")[0]
@@ -168,7 +169,7 @@ def upward(order: Iterable[str], between: Iterable[tuple[str, str]]) -> list[tup
 
 
 def circles(between: Iterable[tuple[str, str]]) -> list[list[str]]:
-    """Returns the groups of nodes of which each leads to each other one."""
+    """Returns the cycles: groups of nodes in which each node leads to every other one."""
     follows: dict[str, set[str]] = defaultdict(set)
     for source, target in between:
         follows[source].add(target)
@@ -186,7 +187,7 @@ def circles(between: Iterable[tuple[str, str]]) -> list[list[str]]:
 
 
 def levels(names: Iterable[str], between: Iterable[tuple[str, str]]) -> dict[str, int]:
-    """Returns the level of each node. Nodes of a circle share one."""
+    """Returns the level of each node. Nodes of a cycle share one level."""
     pairs = set(between)
     group = {name: min(circle) for circle in circles(pairs) for name in circle}
     follows: dict[str, set[str]] = defaultdict(set)

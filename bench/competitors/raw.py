@@ -1,4 +1,4 @@
-"""Converts messages to one run of bytes, for competitors that accept only bytes. Pickles what is not bytes."""
+"""Converts messages to one run of bytes, for competitors that accept only bytes. Pickles other types."""
 
 from __future__ import annotations
 

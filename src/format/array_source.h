@@ -55,7 +55,7 @@ struct SourceRange {
   const std::byte* low = nullptr;  // Bounds of the whole cluster; set at the leader.
   const std::byte* high = nullptr;
 
-  // Gives the range a buffer of its own, until another range is found to overlap it.
+  // Assigns a separate buffer to the range, until another range is found to overlap it.
   void begin_alone(std::uint32_t number) noexcept {
     gathered = geometry != kNoIndex;
     leader = number;

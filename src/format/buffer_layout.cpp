@@ -11,7 +11,7 @@ namespace shmtree::format {
 
 namespace {
 
-// Copies `count` items of `item` bytes, `stride` bytes apart, to consecutive places at `out`. Returns the end.
+// Copies `count` items of `item` bytes, `stride` bytes apart, to `out`, without gaps. Returns the end.
 template <std::size_t item>
 std::byte* pick(const std::byte* from, std::int64_t count, std::int64_t stride, std::byte* out) noexcept {
   for (std::int64_t i = 0; i < count; ++i)

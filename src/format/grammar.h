@@ -39,7 +39,7 @@ struct KindRow {
 //   R   L = position of an earlier node of a marked kind (format/references.h)
 //   D   L dtype, N description if it is 0
 //   E   D, L bytes if the dtype is 0, T of one element
-// The letters of the limits; any other letter is no limit:
+// The letters of the limits; any other letter means no limit:
 //   0 to 9   of L: the maximum             c   of N: the name of a class or function, "module:qualname"
 //   d, t     of I: a packed date; microseconds of a day
 //   D, o     of I: days of a timedelta; offset from UTC in microseconds

@@ -14,7 +14,7 @@ namespace {
 struct Malformed {};
 
 // Makes Cap'n Proto throw Malformed. By default it throws an exception with a stack trace, or, while another exception
-// unwinds the stack, prints to stderr and goes on.
+// unwinds the stack, prints to stderr and continues.
 class ThrowMalformed final : public ::kj::ExceptionCallback {
  public:
   void onRecoverableException(::kj::Exception&&) override { throw Malformed(); }

@@ -18,7 +18,7 @@ struct MetadataScratch {
 };
 
 // Sets `columns` to the contents of the message in `words`. The columns point into `words` and `scratch`, which must
-// not change while the columns are used. Fails with kCorrupt if it is no message of this version of the schema. May
+// not change while the columns are used. Fails with kCorrupt if it is not a message of this version of the schema. May
 // throw std::bad_alloc.
 Status read_metadata(std::span<const std::uint64_t> words, MetadataScratch& scratch, FrameColumns& columns);
 

@@ -2,7 +2,7 @@
 //
 // Every failure is sticky: afterwards failed() returns true, calls return zeros and empty views, and error() describes
 // the first failure. So a walk may check failed() once per container instead of once per value. Check it before
-// allocating memory for a count: counts are checked against what is left in the frame.
+// allocating memory for a count: a valid count does not exceed what is left in the frame.
 // Thread safety: none. One thread may nest readers.
 #pragma once
 

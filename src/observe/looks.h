@@ -24,7 +24,7 @@ class PastOfChannel {
     std::int64_t at_ns = 0;
     std::uint64_t put = 0, received = 0;
   };
-  // Bounds the history. Only snapshots that tell the age of a queued message are kept.
+  // Bounds the history: a minute, at one snapshot per second. Snapshots that cannot date a queued message are dropped.
   static constexpr std::size_t kMostLooks = 60;
 
   void add_rates(ObservedChannel& channel, std::int64_t now_ns);

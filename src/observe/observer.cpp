@@ -178,7 +178,7 @@ Status add_names(const Names& names, std::vector<ObservedArena>& arenas) {
   return unknown.empty() ? success() : add_out_of_sight(unknown, arenas);
 }
 
-// Returns nullopt for a file that was closed meanwhile, and for a file that is no arena.
+// Returns nullopt for a file that was closed meanwhile, and for a file that is not an arena.
 Result<std::optional<ObservedArena>> look_at_open(const OpenArena& open) {
   auto fd = open_arena(open);
   if (fd) return look_at_arena(std::move(*fd), open);

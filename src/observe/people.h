@@ -45,7 +45,7 @@ class People {
   // recorded.
   int pid_of(Slot slot) const noexcept;
   std::vector<int> pids_of(const std::vector<Slot>& slots) const;
-  // Returns the pid of the owner of a lock word, dead or alive. nullopt if the lock is free or its owner is no
+  // Returns the pid of the owner of a lock word, dead or alive. nullopt if the lock is free or its owner is not a
   // participant.
   std::optional<int> owner_of_lock(std::uint32_t word) const noexcept;
   std::vector<Slot> living(const memory::ParticipantSet& set) const;

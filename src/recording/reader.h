@@ -42,7 +42,7 @@ struct Entry {
 class Reader {
  public:
   // Opens a recording, with the messages that are complete at this moment. Fails with kNotFound, or with kCorrupt if
-  // the file is no recording of shmtree.
+  // the file is not a recording of shmtree.
   static Result<std::shared_ptr<const Reader>> open(const std::string& path);
   // Maps an open file. The caller may close `fd` afterwards. Errors call the file `path`.
   static Result<std::shared_ptr<const Reader>> map(int fd, std::string path);

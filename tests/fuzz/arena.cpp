@@ -130,8 +130,8 @@ class Scene {
     tap_.reset();
     tapped_.reset();
   }
-  // Frees each lock if its word, which may be damaged, names a live process. A call would wait for it, which is no
-  // finding.
+  // Frees each lock if its word, which may be damaged, names a live process. A call would wait for it, which is correct
+  // behaviour and not a finding.
   void free_locks() {
     auto& words = *reinterpret_cast<channel::ChannelHeader*>(keeps_channel_.data());
     auto& header = arena_->header();

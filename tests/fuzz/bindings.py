@@ -1,4 +1,4 @@
-"""Searches for messages that the Python bindings do not survive. Uses the outcomes of reading in place of coverage.
+"""Searches for messages that crash the Python bindings. Uses the outcomes of reading instead of code coverage.
 
     python tests/fuzz/bindings.py TARGET... (--seconds N | --runs N | --replay FILE...)
         [--seed N] [--found FOLDER] [--max-mib N] [--max-ms N]

@@ -31,7 +31,7 @@ inline std::uint64_t add_row(Writer& writer, std::uint64_t number, float priorit
   return add(writer, number, {.priority = priority}).value();
 }
 
-// Returns which of the rows existed, or the error.
+// Updates priorities. Returns, for each row, whether it existed; or the error.
 inline Result<std::vector<bool>> update(Tables& tables, const std::vector<std::uint64_t>& indices,
                                         const std::vector<double>& priorities, std::size_t table = Tables::kAll) {
   const auto applied = std::make_unique<bool[]>(indices.size());
