@@ -63,7 +63,7 @@ enum class Kind : std::uint8_t {
   kLongPickle = 47,  ///< Like pickle, with the pickle in a buffer.
 
   kDate = 50,         ///< Year << 9, month << 5, day.
-  kTime = 51,         ///< Microseconds of the day; flags 1 fold, 2 a tzinfo follows.
+  kTime = 51,         ///< Microseconds of the day; flags: 1 fold, 2 a tzinfo follows.
   kDateTime = 52,     ///< The values of date, then those of time.
   kTimeDelta = 53,    ///< Days, microseconds from 0 to 86,399,999,999.
   kTimezoneUtc = 54,  ///< The constant `datetime.timezone.utc`.
@@ -81,10 +81,10 @@ enum class Kind : std::uint8_t {
   kNumpyScalar = 71,  ///< Element type, then the element's bytes; with type 0, its size (L) comes before them.
   kDType = 72,        ///< Element type.
   kMaskedArray = 73,  ///< Data (array), mask (array or false), fill value (none for the default), 1 for a hard mask.
-  kTensor = 74,       ///< Flags 1 requires_grad, 2 is a Parameter.
+  kTensor = 74,       ///< Flags: 1 requires_grad, 2 is a Parameter.
   kCapnp = 75,        ///< A Cap'n Proto message: the id of its root's type, its n segments.
-  /// Layout 0 COO, 1 CSR, 2 CSC, 3 BSR, 4 BSC; flags 1 coalesced, 2 requires_grad; shape (tuple of int); n tensors. The
-  /// tensors are indices and values for COO, otherwise compressed indices, plain indices and values.
+  /// Layout: 0 COO, 1 CSR, 2 CSC, 3 BSR, 4 BSC; flags: 1 coalesced, 2 requires_grad; shape (tuple of int); n tensors.
+  /// The tensors are indices and values for COO, otherwise compressed indices, plain indices and values.
   kSparseTensor = 76,
 };
 

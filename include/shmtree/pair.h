@@ -253,9 +253,8 @@ class Sender {
                              const std::stop_token& stop) const;
 
   /// Returns a text with which a process of the same user opens this end. From this call on, the end is in transit and
-  /// counts as attached. This lasts until it is opened, while this process lives and for 60 s longer. If open() comes
-  /// later and the stream has ended, open() returns kClosed. kOutOfSharedMemory: there is no memory to record the
-  /// transfer.
+  /// counts as attached, until it is opened or until 60 s after this process has exited. A later open() returns kClosed
+  /// if the stream has ended in the meantime. kOutOfSharedMemory: there is no memory to record the transfer.
   Result<std::string> handle() const;
   /// Opens the sender of a handle.
   /// - kInvalid: the text is not a handle of a sender. The handle of a queue needs Queue::open(), which has sender().

@@ -110,8 +110,8 @@ class Queue {
   bool empty() const { return receiver_.empty(); }
   /// True if the queue has as many messages as its capacity; never without a capacity.
   bool full() const;
-  /// Returns the number of messages in the queue before put() blocks. 0: unlimited, or this process has no end any
-  /// more.
+  /// Returns the capacity: put() blocks while the queue has that many messages. 0: unlimited, or this process has no
+  /// end any more.
   std::uint64_t capacity() const noexcept;
   /// Returns the statistics of the channel; kClosed after close().
   Result<ChannelStats> stats() const { return receiver_.stats(); }

@@ -45,7 +45,7 @@ class ReplayBatch {
   std::span<const float> priority() const noexcept;
   /// Returns how many rows had been added after each row when the batch was sampled.
   std::span<const std::int64_t> age() const noexcept;
-  /// Returns ReplayWriter::set_version() at the time when each row was added.
+  /// Returns the version that ReplayWriter::set_version() had set when each row was added.
   std::span<const std::int64_t> version() const noexcept;
   /// Returns the number of each row's stream.
   std::span<const std::int64_t> writer() const noexcept;

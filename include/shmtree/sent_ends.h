@@ -1,8 +1,8 @@
 /// @file
 /// Opens ends and queues that a Python program has put into a message: `item["reply"].as<shmtree::Sender>()`.
 ///
-/// Each call returns a new handle of the end. The end is in transit until the first call, while its sender lives and
-/// for 60 s longer.
+/// Each call returns a new handle of the end. The end is in transit until the first call, or until 60 s after the
+/// process that sent it has exited.
 /// Errors: kInvalid for another item, kNotFound if no process has the channel any more, and kClosed if the stream has
 /// ended in the meantime.
 /// Thread safety: that of Item.

@@ -95,8 +95,8 @@ struct Tree {
   const void* home = nullptr;                // The `home` argument of decode().
   std::unique_ptr<References> references{};  // Null if there are none.
 
-  // The extra memory, and more if the sizes of the columns underestimate the need: the numbers of a list become nodes,
-  // too, and arrays may have many dimensions.
+  // Uses the extra memory behind the tree. Allocates more if the sizes of the columns underestimate the need: the
+  // numbers of a list become nodes, too, and arrays may have many dimensions.
   std::pmr::monotonic_buffer_resource memory;
   std::pmr::vector<Node> nodes{&memory};
   std::pmr::vector<std::uint32_t> children{&memory};
