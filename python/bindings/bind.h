@@ -1,9 +1,9 @@
-// What each file adds to the module. In the order in which module.cpp calls them: later ones use the types of those
-// before. All throw pybind11::error_already_set.
+// Functions with which each file adds its part of the module, in the order in which module.cpp calls them. Later ones
+// use the types of earlier ones. All throw pybind11::error_already_set.
 #pragma once
 
 #include "bindings/cpython/python_api.h"
-// After python_api.h, which sets Python.h up.
+// After python_api.h, which configures Python.h.
 #include <pybind11/pybind11.h>
 
 namespace shmtree::python {

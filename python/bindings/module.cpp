@@ -53,7 +53,7 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
 }
 
 // The interpreter calls the function with this name. Our tables, and those of NumPy and pybind11, belong to the main
-// interpreter; in any other one, pybind11 would wait for a lock that this thread holds.
+// interpreter. In a subinterpreter, pybind11 would block on a lock that this thread holds.
 PyMODINIT_FUNC PyInit__core() {
   if (PyInterpreterState_Get() == PyInterpreterState_Main()) return PyInit__core_of_main();
   PyErr_SetString(PyExc_ImportError,

@@ -1,4 +1,5 @@
-// Arguments of functions that are called per message: CPython's fast convention, taken apart without allocation.
+// Parses the arguments of functions that are called once per message. They use CPython's vectorcall convention, and
+// parsing allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +8,8 @@
 
 namespace shmtree::python {
 
-// names[i] for parameter i, of which the first `positional` may come by position and the first `required` must come.
+// Names the parameters of a function. The first `positional` may be passed by position; the first `required` are
+// mandatory.
 template <std::size_t N>
 struct Signature {
   const char* function;
@@ -16,7 +18,7 @@ struct Signature {
   std::size_t required;
 };
 
-// `out` gets borrowed references, null for what was not given. False with TypeError set.
+// Stores borrowed references in `out`, null for each argument that was not passed. Returns false with TypeError set.
 template <std::size_t N>
 bool take_arguments(const Signature<N>& signature, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords,
                     PyObject* (&out)[N]) {
@@ -47,7 +49,7 @@ bool take_arguments(const Signature<N>& signature, PyObject* const* args, Py_ssi
   return true;
 }
 
-// 1, 0, or -1 with an error set.
+// Returns 1, 0, or -1 with a Python error set. A null `value` counts as `otherwise`.
 inline int truth_of(PyObject* value, int otherwise) {
   return value ? PyObject_IsTrue(value) : otherwise;
 }

@@ -1,6 +1,4 @@
-// shmtree's results as Python exceptions.
-//
-// All calls need the GIL.
+// Converts shmtree's errors to Python exceptions. All calls need the GIL.
 #pragma once
 
 #include "bindings/cpython/package.h"
@@ -9,25 +7,25 @@
 namespace shmtree::python {
 
 // Sets the exception that stands for `error`, with its attributes (`sent` for Full, `pids` for PeerDied, `ticket` for
-// CorruptMessage, `missed` for Overrun). An exception that is already set, as by a signal handler during a wait, is
-// left as it is. Returns null, so that a caller can `return raise(error)`.
+// CorruptMessage, `missed` for Overrun). Keeps an exception that is already set, for example by a signal handler during
+// a wait. Returns null, so that a caller can `return raise(error)`.
 PyObject* raise(const Error& error);
 
-// Does the same for an error of a frame: a CorruptMessage, or IncompatibleMessage for a frame of another version. Both
-// are without a ticket, which the caller adds if the frame has one.
+// Does the same for an error of a frame: sets CorruptMessage, or IncompatibleMessage for a frame of another version.
+// Neither has a ticket; the caller adds one if the frame has one.
 PyObject* raise_from_frame(const Error& error);
 
-// The exception that is set, with its traceback; it is not set any more then. Null when there is none.
+// Returns the exception that is set, with its traceback, and clears it. Returns null if none is set.
 Ref take_exception();
 
-// Sets it again, in place of any other.
+// Sets `exception` as the current one, in place of any other.
 void set_exception(Ref exception);
 
-// Gives the exception that is set a number as an attribute.
+// Adds a number as an attribute to the exception that is set.
 void add_to_exception(const char* name, std::uint64_t number);
 
-// True if the current exception is an Exception other than MemoryError. All others are not about the value that is sent
-// or read: MemoryError, KeyboardInterrupt, SystemExit, and other subclasses of BaseException.
+// True if the current exception is an Exception other than MemoryError. The others (MemoryError, KeyboardInterrupt,
+// SystemExit and other subclasses of BaseException) say nothing about the value that is sent or read.
 bool is_ordinary_exception();
 
 // True if the current exception is an ImportError or AttributeError: a name does not lead to an object.
@@ -37,12 +35,12 @@ bool is_failed_lookup();
 // leaves it.
 bool clear_ordinary_exception();
 
-// Sets `exception` again after calls that add to it. An error of these calls must not hide it: ordinary ones and
-// MemoryError are cleared. KeyboardInterrupt and others that are no Exception stay set in its place.
+// Sets `exception` again after calls that add to it. An error of these calls must not hide it, so ordinary errors and
+// MemoryError are cleared. KeyboardInterrupt and others that are not an Exception stay set in its place.
 void set_exception_again(Ref exception);
 
-// Turns whatever exception is set into CorruptMessage(`what`) with the original as its cause, except MemoryError and
-// what is no Exception (KeyboardInterrupt), which stay.
+// Replaces the current exception with CorruptMessage(`what`), whose cause is the original. Keeps MemoryError and
+// exceptions that are not an Exception, such as KeyboardInterrupt.
 void raise_corrupt_from_current(const char* what);
 
 }  // namespace shmtree::python

@@ -1,6 +1,6 @@
-// What guards the state of this module where threads of Python run at once. Nothing where the GIL does so already.
+// Locks for the state of this module when several Python threads run at once. They do nothing in a build with the GIL.
 //
-// "Needs the GIL" means, in an interpreter without one, that the thread is attached to it.
+// In a free-threaded interpreter, "needs the GIL" means that the thread is attached to the interpreter.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace shmtree::python {
 
-// For state of the module's own; held for a few loads and stores, in which no Python code runs.
+// Protects the module's own state. A thread holds it for a few loads and stores and runs no Python code meanwhile.
 class Mutex {
  public:
 #ifdef Py_GIL_DISABLED
@@ -30,9 +30,9 @@ class Mutex {
 #endif
 };
 
-// For an object of Python's, to the end of the scope: nobody changes it meanwhile. Like the GIL it is let go while the
-// thread waits, and while it is in another such section that it has to wait for; so what was read before a call of
-// Python may have changed after it.
+// Locks a Python object until the end of the scope, so that no other thread changes it. Like the GIL, the lock is
+// released while the thread blocks, and while it waits for a nested section. Values read before a call into Python may
+// have changed after it.
 class CriticalSection {
  public:
 #ifdef Py_GIL_DISABLED
@@ -47,7 +47,7 @@ class CriticalSection {
   PyCriticalSection section_;
 #else
   explicit CriticalSection(PyObject*) noexcept {}
-  ~CriticalSection() {}                          // not trivial, lest the object be called unused
+  ~CriticalSection() {}                          // not trivial, so that compilers do not report the object as unused
 #endif
 
  public:
@@ -55,14 +55,14 @@ class CriticalSection {
   CriticalSection& operator=(const CriticalSection&) = delete;
 };
 
-// How much of what each call needs for itself is kept for the next one.
+// Number of per-call objects that a Pool keeps for later calls.
 #ifdef Py_GIL_DISABLED
-inline constexpr std::size_t kMostKeptWarm = 64;  // for as many threads
+inline constexpr std::size_t kMostKeptWarm = 64;  // one for each of 64 threads
 #else
-inline constexpr std::size_t kMostKeptWarm = 8;  // for calls within calls, and threads that copy
+inline constexpr std::size_t kMostKeptWarm = 8;  // for nested calls, and for threads that copy without the GIL
 #endif
 
-// A stack of such things, so that the warm one is used again.
+// A stack of reusable objects. The object that was used last is taken first, because it is in the cache.
 template <class Thing>
 class Pool {
  public:

@@ -1,15 +1,16 @@
-// Methods of a pybind11 class that are called often, each time with caches that other work has filled: pybind11's
-// dispatcher would then be most of the call.
+// Methods of pybind11 classes that programs call often, each time with caches that other work has filled. pybind11's
+// dispatcher would take most of the time of such a call.
 #pragma once
 
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/python_api.h"
-// After python_api.h, which sets Python.h up.
+// After python_api.h, which configures Python.h.
 #include <pybind11/pybind11.h>
 
 namespace shmtree::python {
 
-// What an object of a class, which has no other pybind11 base, holds. TypeError where __init__ was not called.
+// Returns the C++ value in an object whose class has no other pybind11 base. Throws TypeError if __init__ was not
+// called.
 template <class T>
 T& value_of(PyObject* object) {
   auto* held = reinterpret_cast<pybind11::detail::instance*>(object)->get_value_and_holder().template value_ptr<T>();
@@ -17,7 +18,8 @@ T& value_of(PyObject* object) {
   return *held;
 }
 
-// What function(object's T, arguments) returns or throws, for the tables of methods and properties.
+// Calls function(the object's T, arguments) for the tables of methods and properties. Returns its result, or null with
+// the Python error that it threw.
 template <class T, auto function, class... Arguments>
 PyObject* call_fast(PyObject* object, Arguments... arguments) {
   try {
@@ -30,7 +32,7 @@ PyObject* call_fast(PyObject* object, Arguments... arguments) {
   return nullptr;
 }
 
-// Adds a method of the vectorcall convention. `T` is the class's, `function` takes it and the arguments.
+// Adds a method with the vectorcall convention to `cls`, the class of `T`. `function` takes the T and the arguments.
 template <class T, auto function>
 void add_fast_method(pybind11::handle cls, const char* name) {
   using Arguments = PyObject* const*;
@@ -42,7 +44,7 @@ void add_fast_method(pybind11::handle cls, const char* name) {
   pybind11::setattr(cls, name, made);
 }
 
-// Adds a property that cannot be set.
+// Adds a read-only property.
 template <class T, auto function>
 void add_fast_property(pybind11::handle cls, const char* name, const char* doc) {
   auto* const property = new PyGetSetDef{name, guarded<&call_fast<T, function, void*>>, nullptr, doc, nullptr};

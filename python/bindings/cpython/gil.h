@@ -1,4 +1,4 @@
-// Letting other threads of the interpreter run, and coming back.
+// Releases the GIL and takes it again.
 #pragma once
 
 #include <cstddef>
@@ -7,24 +7,24 @@
 
 namespace shmtree::python {
 
-// PyEval_RestoreThread(), but for a thread that may no longer come back because the interpreter is shutting down. Such
-// a thread is made to end by unwinding its stack, which would run destructors without the GIL and cannot pass through
-// noexcept functions: it stays here instead, until the process has ended.
+// Calls PyEval_RestoreThread(). If the interpreter is shutting down, CPython ends the calling thread by unwinding its
+// stack. That would run destructors without the GIL, and cannot pass through noexcept functions. Such a thread blocks
+// here until the process has ended.
 void restore_thread(PyThreadState* state) noexcept;
 
 [[noreturn]] void stay_until_the_end() noexcept;
 
-// A call of the C API that runs Python code. A thread that may no longer go on with that code stays here, likewise.
+// Makes a C API call that runs Python code. A thread that CPython ends in that call blocks here in the same way.
 template <class Call>
 auto staying(Call call) noexcept {
   try {
     return call();
-  } catch (...) {  // it throws nothing: this is how glibc unwinds a thread that has to end
+  } catch (...) {  // no C++ exception: glibc unwinds a thread that has to end
     stay_until_the_end();
   }
 }
 
-// callable(*arguments), staying() so: null with a Python error set.
+// Calls callable(*arguments) through staying(). Returns null with a Python error set.
 template <class... Arguments>
 PyObject* call_python(PyObject* callable, Arguments*... arguments) noexcept {
   return staying([&] {
@@ -33,7 +33,7 @@ PyObject* call_python(PyObject* callable, Arguments*... arguments) noexcept {
   });
 }
 
-// Nothing, unless it is `worth` it.
+// Releases the GIL for the scope. Does nothing if `worth` is false.
 class WithoutGil {
  public:
   explicit WithoutGil(bool worth = true) noexcept : state_(worth ? PyEval_SaveThread() : nullptr) {}

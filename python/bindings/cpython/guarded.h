@@ -1,5 +1,5 @@
-// What CPython calls. No exception may pass through its frames, and the one that our own code lets out is
-// std::bad_alloc: a MemoryError.
+// Wrappers for functions that CPython calls. No C++ exception may pass through CPython's frames. std::bad_alloc, the
+// only one that our own code throws, becomes MemoryError.
 #pragma once
 
 #include <cxxabi.h>
@@ -20,7 +20,7 @@ struct Guarded<function, Return (*)(Arguments...)> {
       return function(arguments...);
     } catch (const std::bad_alloc&) {
       if (!PyErr_Occurred()) PyErr_NoMemory();
-    } catch (const abi::__forced_unwind&) {  // see gil.h: the last place where it can be stopped
+    } catch (const abi::__forced_unwind&) {  // see gil.h: the last place that can stop it
       stay_until_the_end();
     }
     if constexpr (std::is_integral_v<Return>) {
@@ -31,11 +31,11 @@ struct Guarded<function, Return (*)(Arguments...)> {
   }
 };
 
-// For the tables of types: a function of any signature.
+// Wraps a function of any signature, for type slots.
 template <auto function>
 inline constexpr auto guarded = &Guarded<function>::call;
 
-// For tables of methods.
+// Wraps a function for method tables.
 template <auto function>
 PyCFunction as_method() noexcept {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(guarded<function>));

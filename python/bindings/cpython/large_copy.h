@@ -1,4 +1,4 @@
-// Copies that let other threads run meanwhile, when they are worth it.
+// Copies that release the GIL if they are long enough.
 #pragma once
 
 #include <cstddef>
@@ -11,14 +11,14 @@
 
 namespace shmtree::python {
 
-// Needs the GIL; neither side may be reachable by other threads in a way that lets it go away.
+// Needs the GIL. The caller keeps both memory areas alive: other threads run during the copy.
 inline void copy_large(void* out, const void* in, std::size_t bytes) {
-  // Giving up the GIL and asking for it again costs about as much as copying some KiB.
+  // Releasing the GIL and taking it again costs about as much as copying some KiB.
   const WithoutGil unlocked(bytes > platform::kLongCopyBytes);
   platform::copy_bytes(out, in, bytes);
 }
 
-// The same to memory of the heap that was never written.
+// Does the same for heap memory that was never written.
 inline void copy_to_fresh(void* out, const void* in, std::size_t bytes) {
   if (bytes >= platform::kHugeBytes) platform::advise_huge(static_cast<std::byte*>(out), bytes);
   copy_large(out, in, bytes);

@@ -1,4 +1,4 @@
-// What the package shmtree hands to this module, which imports nothing of it (_codec/core_functions.py).
+// Objects that the package shmtree passes to this module (_codec/core_functions.py). The module imports none of them.
 #pragma once
 
 #include "bindings/cpython/python_api.h"
@@ -15,15 +15,15 @@ struct Package {
   PyObject *stand_in, *explain_unsendable, *remedy_for;
 };
 
-// Nulls before set_package(), which comes before all use of the module.
+// All members are null before set_package(), which runs before any other use of the module.
 const Package& package() noexcept;
 
-// The errors among them.
+// Returns the same, for callers that want the error classes.
 inline const Package& error_types() noexcept {
   return package();
 }
 
-// From a dict by name. False with a Python error set.
+// Takes the objects from a dict, by name. Returns false with a Python error set.
 bool set_package(PyObject* given);
 
 }  // namespace shmtree::python

@@ -1,10 +1,10 @@
-// Python and NumPy's C API, set up the same way for every file of the bindings.
+// Includes Python's and NumPy's C APIs with the same configuration in every file of the bindings.
 //
-// NumPy's function table is one per extension module: module.cpp defines it (SHMTREE_OWNS_NUMPY_API), all others refer
-// to it.
+// NumPy's function table exists once per extension module: module.cpp defines it (SHMTREE_OWNS_NUMPY_API), and all
+// other files refer to it.
 #pragma once
 
-// cmake/ShmtreePython.cmake defines it for whole sources, since pybind11 may have included Python.h before.
+// cmake/ShmtreePython.cmake defines the macro for whole sources, since pybind11 may have included Python.h before.
 #ifndef PY_SSIZE_T_CLEAN
 #define PY_SSIZE_T_CLEAN
 #endif
@@ -33,7 +33,7 @@ namespace shmtree::python {
 class Ref {
  public:
   Ref() noexcept = default;
-  // Takes over a new reference, null after a failed call.
+  // Takes ownership of a new reference, which is null after a failed call.
   explicit Ref(PyObject* owned) noexcept : object_(owned) {}
   Ref(Ref&& other) noexcept : object_(other.release()) {}
   Ref& operator=(Ref&& other) noexcept {
@@ -61,7 +61,7 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// Strings of before 3.12 may still have to take their final form. False with a Python error set.
+// Before Python 3.12 a str may not be in its canonical form yet. Returns false with a Python error set.
 inline bool make_ready(PyObject* str) noexcept {
 #if PY_VERSION_HEX >= 0x030c0000
   return str != nullptr;
@@ -70,7 +70,7 @@ inline bool make_ready(PyObject* str) noexcept {
 #endif
 }
 
-// The value of a key: null without an error when there is none.
+// Returns the value of a key, or null if there is none; a missing key sets no error.
 inline Ref item_of(PyObject* dict, PyObject* key) {
 #if PY_VERSION_HEX >= 0x030d0000
   PyObject* found = nullptr;
@@ -81,7 +81,7 @@ inline Ref item_of(PyObject* dict, PyObject* key) {
 #endif
 }
 
-// What the classes that `type` is made of have under a name, as it stands there; no Python code runs.
+// Returns the raw attribute `name` of `type` and its bases, without calling descriptors. Runs no Python code.
 inline Ref class_member(PyTypeObject* type, PyObject* name) {
 #if PY_VERSION_HEX >= 0x030d0000
   return Ref(_PyType_LookupRef(type, name));
@@ -94,7 +94,7 @@ inline PyArrayObject* as_array(PyObject* object) noexcept {
   return reinterpret_cast<PyArrayObject*>(object);
 }
 
-// A tuple of numbers. Null with a Python error set.
+// Converts numbers to a tuple. Returns null with a Python error set.
 template <class Number>
 Ref tuple_of(std::span<const Number> numbers) {
   Ref tuple(PyTuple_New(static_cast<Py_ssize_t>(numbers.size())));

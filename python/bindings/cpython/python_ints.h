@@ -1,4 +1,5 @@
-// Integers of any size as little-endian two's complement, over the changes of CPython's interface for it.
+// Converts Python ints of any size to and from little-endian two's complement. Hides the changes of CPython's API for
+// it.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +9,7 @@
 
 namespace shmtree::python {
 
-// As few bytes as hold the sign, at least one. False with a Python error set.
+// Writes the fewest bytes that contain the sign bit, at least one. Returns false with a Python error set.
 inline bool int_to_bytes(PyObject* value, std::vector<unsigned char>& out) {
 #if PY_VERSION_HEX >= 0x030d0000
   constexpr int kFlags = Py_ASNATIVEBYTES_LITTLE_ENDIAN;
@@ -24,7 +25,7 @@ inline bool int_to_bytes(PyObject* value, std::vector<unsigned char>& out) {
 #endif
 }
 
-// Null with a Python error set.
+// Returns null with a Python error set.
 inline PyObject* int_from_bytes(const void* bytes, std::size_t count) {
 #if PY_VERSION_HEX >= 0x030d0000
   return PyLong_FromNativeBytes(bytes, count, Py_ASNATIVEBYTES_LITTLE_ENDIAN);

@@ -1,4 +1,4 @@
-// Results in functions that pybind11 calls: a failure becomes the Python exception that stands for it.
+// Unwraps a Result in functions that pybind11 calls. A failure is thrown as the Python exception that stands for it.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -19,13 +19,13 @@ T unwrap(Result<T> result) {
   return std::move(*result);
 }
 
-// For a new reference, or null with a Python error set.
+// Takes a new reference; if it is null, throws the Python error that is set.
 inline pybind11::object own(PyObject* object) {
   if (!object) throw pybind11::error_already_set();
   return pybind11::reinterpret_steal<pybind11::object>(object);
 }
 
-// For classes that users look at: pybind11's own metaclass is only for static properties.
+// Gives a public class the metaclass `type`. pybind11's own metaclass is only needed for static properties.
 inline pybind11::metaclass plain_class() {
   return pybind11::metaclass(pybind11::handle(type_object(&PyType_Type)));
 }

@@ -10,7 +10,7 @@
 namespace shmtree::python {
 namespace {
 
-PyObject* idle_callback = nullptr;  // set as the package is imported
+PyObject* idle_callback = nullptr;  // set when the package is imported
 std::atomic<unsigned long> exiting_thread{0};
 
 }  // namespace
@@ -36,9 +36,10 @@ void stay_if_left_behind() {
 
 namespace {
 
-// Whether some signal would run code of the program, which could do anything. Needs the GIL.
+// True if any signal would run a handler of the program, which could do anything. Needs the GIL.
 [[maybe_unused]] bool has_signal_handlers() noexcept {
-  // Kept forever once found. The import may let other threads run, which may find it too, so check again.
+  // Both objects are kept forever. The import may let other threads run, and one of them may have set them: check
+  // again.
   static constinit PyObject *handler_of = nullptr, *raises = nullptr;
   if (!raises) {
     const Ref module(PyImport_ImportModule("_signal"));
@@ -59,8 +60,8 @@ namespace {
   return has;
 }
 
-// Needs the GIL: threads are removed under it, and added at the head of the list. 0, unknown, in free-threaded builds
-// and in programs that handle signals.
+// Needs the GIL: CPython removes threads under it, and adds new ones at the head of the list. Returns 0 (unknown) in
+// free-threaded builds and in programs that handle signals.
 std::uint32_t count_threads() noexcept {
 #ifdef Py_GIL_DISABLED
   return 0;

@@ -1,4 +1,5 @@
-// How Python threads wait: without the GIL, and with signal handlers run in between.
+// Hooks for the waits of Python threads: they release the GIL while a thread sleeps, and run signal handlers in
+// between.
 #pragma once
 
 #include <atomic>
@@ -16,9 +17,9 @@ class GilHooks : public platform::WaitHooks {
  public:
   void before_block() noexcept override { state_ = PyEval_SaveThread(); }
   void after_block() noexcept override;
-  // Also when a signal handler has raised: that exception is then set.
+  // Also returns true if a signal handler has raised. That exception is then set.
   bool interrupted() noexcept override;
-  // Those that have run Python, as of the last interrupted().
+  // Number of threads that have run Python, counted by the last interrupted().
   std::uint32_t threads() const noexcept override { return threads_; }
 
  private:
@@ -26,7 +27,8 @@ class GilHooks : public platform::WaitHooks {
   std::uint32_t threads_ = 0;
 };
 
-// For a call that is long in any case: without the GIL from here to the end of the scope, signal handlers apart.
+// Hooks for a call that takes long in any case. The GIL stays released until the end of the scope, except while signal
+// handlers run.
 class DetachedHooks : public platform::WaitHooks {
  public:
   DetachedHooks() noexcept : state_(PyEval_SaveThread()) {}
@@ -42,7 +44,7 @@ class DetachedHooks : public platform::WaitHooks {
   PyThreadState* state_;
 };
 
-// act(hooks), without the GIL if it is `detached`.
+// Calls act(hooks), and releases the GIL around it if `detached` is true.
 template <class Act>
 auto with_hooks(bool detached, Act act) {
   if (detached) {
@@ -53,22 +55,22 @@ auto with_hooks(bool detached, Act act) {
   return act(static_cast<platform::WaitHooks&>(hooks));
 }
 
-// This thread is about to end the process (false: not after all, as in a forked child). What other threads wait for
-// then ends only because the process leaves its channels, and they are not to hear of it: they are left waiting.
+// Notes that this thread is about to end the process; false takes that back, as in a forked child. The exit closes the
+// channels that other threads wait at. These threads must not see that result, so they keep waiting.
 void set_exiting(bool exiting);
-// Does not return to a thread that is left behind.
+// Blocks forever if another thread is ending the process.
 void stay_if_left_behind();
 
-// Called with the GIL held now and then, while the thread waits; for what has to be looked after lazily. A Python
-// callable or null. At most one.
+// Sets the one Python callable (or null) for deferred work. A waiting thread calls it now and then, with the GIL.
 void set_idle_callback(PyObject* callback);
 void call_idle_callback();
 inline std::atomic<bool> idle_wanted{false};
 
-// The time of a `timeout`: None is no limit, 0 and less no wait. False with TypeError or ValueError set.
+// Converts a `timeout` in seconds: None means no limit, 0 and less means no wait. Returns false with TypeError or
+// ValueError set.
 bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* out);
-// The deadline of `block` and `timeout` as queues have them: None waits for ever, 0 and less not at all. False with
-// TypeError or ValueError set.
+// Converts `block` and `timeout` with the meaning they have for queue.Queue: a timeout of None blocks indefinitely, 0
+// and less does not block. Returns false with TypeError or ValueError set.
 bool parse_deadline(PyObject* block, PyObject* timeout, platform::Deadline* out);
 
 }  // namespace shmtree::python
