@@ -1,4 +1,4 @@
-// _core.Arena: memory that channels share.
+// _core.Arena: shared memory in which channels are stored.
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
@@ -79,7 +79,7 @@ py::tuple reserve_slot(Arena& arena) {
   return py::make_tuple(slot.identity, slot.lock.release());
 }
 
-// Of a process whose start was given up, unless it has taken the slot over after all.
+// Frees the slot of a process that failed to start. Keeps it if the process has taken the slot over nevertheless.
 void abandon_slot(Arena& arena, memory::Identity identity, int lock) {
   memory::ReservedSlot slot{identity, platform::UniqueFd(lock)};
   const memory::Participant& theirs = arena.participants().slot(memory::slot_of(identity));

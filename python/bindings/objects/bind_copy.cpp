@@ -1,4 +1,4 @@
-// _core.copy_in: bytes of any buffer, as an array in an arena.
+// _core.copy_in: copies the bytes of any buffer into a new array in an arena.
 #include <pybind11/pybind11.h>
 
 #include <utility>
@@ -18,7 +18,7 @@ using memory::Arena;
 
 namespace {
 
-// Contiguous bytes of an object, which cannot go away or change their size meanwhile.
+// Exports an object's contiguous bytes. The export keeps the object alive and prevents a resize.
 class Source {
  public:
   explicit Source(py::handle object) {

@@ -1,4 +1,4 @@
-// _core.CheckedFd and _core.descriptors: the descriptors that the package keeps open.
+// _core.CheckedFd and _core.descriptors: file descriptors that the package keeps open.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

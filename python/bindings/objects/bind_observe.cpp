@@ -1,4 +1,4 @@
-// What an observer sees, as dicts.
+// Converts the snapshots of an observer to dicts.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -25,7 +25,7 @@ using namespace py::literals;
 
 namespace {
 
-// Names may be no UTF-8; this is how Python has such names of files.
+// Names may not be valid UTF-8. Python decodes file names in the same way.
 py::object text(const std::string& name) {
   return own(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
 }
@@ -162,7 +162,7 @@ py::dict dict_of(const ObservedBroadcast& broadcast) {
   return out;
 }
 
-// The name of the channel at which somebody waits, or else its number.
+// Returns the name of the channel at which the thread waits, or its number if it has no name.
 py::object channel_of(const ObservedWait& wait, const ObservedArena& arena) {
   if (!wait.channel) return py::none();
   const ObservedChannel& channel = arena.channels[*wait.channel];
@@ -215,7 +215,7 @@ py::dict dict_of(const ObservedArena& arena) {
   return out;
 }
 
-// An Observer, which one thread uses at a time.
+// Wraps an Observer and rejects calls from two threads at once.
 class PythonObserver {
  public:
   py::dict look() {

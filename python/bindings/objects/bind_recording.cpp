@@ -1,4 +1,4 @@
-// Recordings, mapped and read; python/shmtree/recording.py is what users have of them.
+// Maps and reads recordings. The public interface is python/shmtree/recording.py.
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
@@ -38,7 +38,7 @@ py::dict dict_of(const std::vector<Count>& counts) {
   return out;
 }
 
-// As a buffer it is all bytes of the file.
+// A mapped recording. Its buffer is the whole file.
 class MappedRecording {
  public:
   MappedRecording(int fd, std::string path)
@@ -46,7 +46,7 @@ class MappedRecording {
 
   const Reader& reader() const noexcept { return *reader_; }
   py::buffer_info buffer() const {
-    auto* const data = const_cast<std::byte*>(reader_->bytes().data());  // which nobody writes to: it is read-only
+    auto* const data = const_cast<std::byte*>(reader_->bytes().data());  // the buffer is exported as read-only
     return {data, 1, "B", static_cast<py::ssize_t>(reader_->bytes().size()), true};
   }
 
@@ -54,7 +54,7 @@ class MappedRecording {
   std::shared_ptr<const Reader> reader_;
 };
 
-// Goes over the messages. Their frames are parts of one memoryview, which keeps the file mapped.
+// Iterates over the messages. Their frames are slices of one memoryview, which keeps the file mapped.
 class Entries {
  public:
   explicit Entries(py::object recording)

@@ -1,4 +1,4 @@
-// _core.Versions and Write: what several processes do with a shared array, one after the other.
+// _core.Versions and Write: reads and writes of an array that several processes share. Writes exclude each other.
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
@@ -15,7 +15,7 @@ using platform::WaitContext;
 
 namespace {
 
-// With the lease that keeps the block.
+// The versions of a shared array, with the lease that keeps its block.
 struct ArrayVersions {
   py::object lease;
   memory::Versions versions;
@@ -36,7 +36,7 @@ ArrayVersions versions_of(py::handle array) {
   return {py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(lease)), versions};
 }
 
-// `out` is any writable buffer of the array's size.
+// Copies the array to `out`, any writable buffer of its size.
 std::uint64_t read(const ArrayVersions& self, py::handle out, py::handle timeout) {
   struct Output {
     Py_buffer buffer{};
@@ -54,7 +54,7 @@ std::uint64_t wait(const ArrayVersions& self, std::uint64_t newer_than, py::hand
   return unwrap(self.versions.wait_for_newer(newer_than, until(timeout, hooks)));
 }
 
-// The block of a with statement. In C++, so that no signal handler runs between the beginning and the block.
+// The context manager of a write. It is in C++ so that no signal handler can run between the begin and the with block.
 class Write {
  public:
   Write(ArrayVersions versions, py::object value, py::object timeout)

@@ -1,4 +1,4 @@
-// memory/deaths.h, with the GIL let go for the recovery.
+// Wraps memory/deaths.h and releases the GIL during the recovery.
 #pragma once
 
 #include "bindings/cpython/gil.h"

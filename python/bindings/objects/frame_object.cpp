@@ -15,14 +15,14 @@ namespace shmtree::python {
 namespace {
 
 PyTypeObject* frame_type = nullptr;
-PyObject* load_function = nullptr;  // what a pickle of a frame calls
+PyObject* load_function = nullptr;  // the function that a pickled frame calls to build itself again
 
 void frame_dealloc(PyObject* self) {
   Frame* frame = as_frame(self);
   if (frame->weakrefs) PyObject_ClearWeakRefs(self);
   if (!frame->owner) std::free(frame->data);
   Py_XDECREF(frame->owner);
-  Py_XDECREF(frame->delivery);  // gives the message back, if that is still to be decided: nobody sees it here any more
+  Py_XDECREF(frame->delivery);  // nacks a message that is still unacked
   PyTypeObject* type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
@@ -47,7 +47,8 @@ PyObject* get_portable(PyObject* self, void*) {
   return PyBool_FromLong(endpoint::is_portable(as_frame(self)->contents, as_frame(self)->known_portable));
 }
 
-// --- of a message that was taken -------------------------------------------------------------------------------------
+// --- The delivery of a frame that was taken
+// ------------------------------------------------------------------------------
 
 PyObject* from_delivery(PyObject* self, void* name) {
   PyObject* delivery = as_frame(self)->delivery;
@@ -79,9 +80,10 @@ PyObject* leave(PyObject* self, PyObject* args) {
   return exit ? PyObject_CallObject(exit.get(), args) : nullptr;
 }
 
-// --- pickled ---------------------------------------------------------------------------------------------------------
+// --- Pickling
+// -------------------------------------------------------------------------------------------------------------
 
-// From protocol 5 on the bytes are a buffer of their own, which who pickles may keep out of the pickle.
+// From protocol 5 on, the bytes are a separate buffer, which the caller may send out of band.
 PyObject* reduce(PyObject* self, PyObject* protocol) {
   constexpr long kOutOfBand = 5;
   const long number = PyLong_AsLong(protocol);
@@ -93,8 +95,8 @@ PyObject* reduce(PyObject* self, PyObject* protocol) {
                        frame->trusted ? Py_True : Py_False);
 }
 
-// Adopts `owner`, which keeps [data, data + size); null where that is memory of std::free, and then it is freed on
-// failure.
+// Makes a frame of [data, data + size) and takes over `owner`, which keeps that memory. If `owner` is null, the frame
+// owns the memory, which came from malloc. On failure the memory is released.
 Frame* make_frame(PyObject* owner, std::byte* data, std::size_t size_bytes) {
   PyObject* self = frame_type->tp_alloc(frame_type, 0);
   if (!self) {
@@ -110,7 +112,7 @@ Frame* make_frame(PyObject* owner, std::byte* data, std::size_t size_bytes) {
   return frame;
 }
 
-// A frame on a buffer, where it lies.
+// Makes a frame on the memory of a buffer, without a copy.
 PyObject* load(PyObject*, PyObject* args) {
   PyObject* buffer = nullptr;
   int portable = 0, trusted = 0;
@@ -225,7 +227,7 @@ Frame* new_frame(std::size_t size_bytes) {
 }
 
 Frame* new_frame(endpoint::RawFrame&& raw) {
-  // Nobody writes where a frame lies.
+  // The const_cast is safe because the bytes of a frame are never written.
   auto* const data = const_cast<std::byte*>(raw.bytes.data());
   Ref owner;
   if (raw.block.valid()) {

@@ -1,5 +1,4 @@
-// shmtree.Frame: an encoded value that stands alone, as pack() makes it, as it was taken from a channel, or as it came
-// by a pickle.
+// shmtree.Frame: one encoded value. It comes from pack(), from a channel, or from a pickle.
 #pragma once
 
 #include <cstddef>
@@ -10,27 +9,28 @@
 
 namespace shmtree::python {
 
-// Read-only. Its bytes were checked, or written here, when it was made; so its contents are known. Others may write
-// into what it lies in: who reads the bytes checks them again.
+// Read-only. The bytes were checked, or written here, when the frame was made, so `contents` is known. Other processes
+// may write to the memory below it; code that reads the bytes checks them again.
 struct Frame {
   PyObject_HEAD std::byte* data;
   std::size_t size_bytes;
   format::FrameContents contents;
-  // Whoever wrote it may have pickles loaded here: this process, or the senders of a channel that takes pickles.
+  // True if pickles in the frame may be loaded: this process wrote it, or the senders of a channel that accepts pickles
+  // did.
   bool trusted;
-  bool known_portable;  // what is in its pickles, too
-  bool from_channel;    // a message: what handles lead to may be opened
-  PyObject* owner;      // keeps the memory; null for memory of std::free
-  PyObject* delivery;   // of a message that was taken; null for others
+  bool known_portable;  // no value in it depends on this machine; covers its pickles too
+  bool from_channel;    // a message, whose handles may be opened
+  PyObject* owner;      // keeps the memory; null if the frame frees it with std::free
+  PyObject* delivery;   // the delivery of a message that was taken; otherwise null
   PyObject* weakrefs;
 };
 
 // Creates the type and adds it to the module. False with a Python error set.
 bool init_frame(PyObject* module);
 
-// A frame of so many bytes for the caller to fill; trusted. Null with MemoryError set.
+// Makes a trusted frame of `size_bytes` for the caller to fill. Returns null with MemoryError set.
 Frame* new_frame(std::size_t size_bytes);
-// One of a message, with what keeps its memory. Null with a Python error set.
+// Makes the frame of a message, with the reference that keeps its memory. Returns null with a Python error set.
 Frame* new_frame(endpoint::RawFrame&& raw);
 
 bool is_frame(PyObject* object) noexcept;

@@ -1,7 +1,7 @@
-// The object at the end of the `base` chain of every array that is a view of somebody else's memory.
+// The object at the end of the `base` chain of every array that is a view of memory from shmtree.
 //
-// It keeps that memory in place: a block of an arena (through `hold`) or the buffer given to unpack() (through
-// `buffer`). Its destructor only drops these, so it may run anywhere garbage collection does.
+// It keeps that memory alive: a block of an arena (through `hold`), or the buffer passed to unpack() (through
+// `buffer`). Its destructor only drops these two, so it may run wherever garbage collection does.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +13,12 @@
 namespace shmtree::python {
 
 struct Lease {
-  PyObject_HEAD std::shared_ptr<void>
-      hold;          // dropping the last copy gives the memory back; empty when `buffer` is used
-  Py_buffer buffer;  // `buffer.obj` is null when `hold` is used
+  PyObject_HEAD std::shared_ptr<void> hold;  // dropping the last copy releases the memory; empty if `buffer` is used
+  Py_buffer buffer;                          // `buffer.obj` is null if `hold` is used
   std::byte* data;
   std::size_t size_bytes;
   bool writable;
-  bool given;  // put() gave the memory away: what is here is only read from now on
+  bool given;  // put() gave the memory away: this process only reads it from now on
   PyObject* weakrefs;
 };
 
@@ -35,13 +34,14 @@ inline Lease* as_lease(PyObject* object) noexcept {
   return reinterpret_cast<Lease*>(object);
 }
 
-// A lease on [data, data + size_bytes) that lasts until `hold` is dropped. Null with a Python error set.
+// Makes a lease on [data, data + size_bytes), which lasts until `hold` is dropped. Returns null with a Python error
+// set.
 PyObject* new_lease(std::shared_ptr<void> hold, std::byte* data, std::size_t size_bytes, bool writable);
 
-// A lease on a contiguous buffer, which is taken over from the caller (also on failure).
+// Makes a lease on a contiguous buffer. Takes the buffer over from the caller, also on failure.
 PyObject* new_buffer_lease(Py_buffer&& buffer);
 
-// The lease that an array's memory belongs to, or null when it ends in something else. Borrowed.
+// Returns the lease at the end of the array's `base` chain, borrowed. Returns null if the chain ends in another object.
 Lease* lease_of(PyArrayObject* array) noexcept;
 
 }  // namespace shmtree::python

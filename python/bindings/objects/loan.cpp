@@ -19,14 +19,14 @@
 namespace shmtree::python {
 namespace {
 
-// By this deleter the holds of this file are told from all others.
+// This deleter distinguishes the holds of this file from all others.
 struct DeleteHeld {
   void operator()(HeldBlock* held) const noexcept { delete held; }
 };
 
 std::atomic<PyObject*> pin_callback{nullptr};
 
-// False with a Python error set.
+// Returns false with a Python error set.
 bool note_pinned(const memory::Lease& block) {
   memory::Arena& arena = *block.arena();
   PyObject* callback = pin_callback.load(std::memory_order_acquire);
@@ -38,7 +38,7 @@ bool note_pinned(const memory::Lease& block) {
   return static_cast<bool>(done);
 }
 
-// Guards own_blocks(): the blocks of new_empty(), by address.
+// Protects own_blocks(): the blocks of new_empty(), by address.
 Mutex own_blocks_mutex;
 std::map<const std::byte*, Lease*>& own_blocks() {
   return platform::never_destroyed<std::map<const std::byte*, Lease*>>();
@@ -90,7 +90,7 @@ bool plan_array(PyObject* shape, PyObject* dtype, std::string_view order, Plan& 
     empty = empty || plan.shape[i] == 0;
     too_many = __builtin_mul_overflow(bytes, static_cast<std::size_t>(plan.shape[i]), &bytes) || too_many;
   }
-  if (too_many && !empty) bytes = SIZE_MAX / 2;  // over every budget
+  if (too_many && !empty) bytes = SIZE_MAX / 2;  // larger than any budget
   plan.bytes = empty ? 0 : bytes;
   return true;
 }
@@ -102,7 +102,7 @@ PyObject* make_array(Plan& plan, void* data) {
                               plan.shape, nullptr, data, flags, nullptr);
 }
 
-// A block of so many bytes for a planned array, which lies at its beginning.
+// Allocates a block of `bytes` for a planned array, which starts at its beginning.
 Result<memory::Lease> new_lease(memory::Arena& arena, const Plan& plan, std::uint64_t bytes, bool zeroed,
                                 platform::WaitHooks& hooks) {
   auto block = arena.allocate(bytes, memory::BlockKind::kArray, {platform::Deadline::never(), &hooks});
@@ -160,12 +160,12 @@ PyObject* new_received_lease(memory::Lease block, MayGoBack may_go_back) {
 }
 
 HeldBlock* held_block(const Lease& lease) noexcept {
-  // Its type is what tells it: only this file has that deleter.
+  // The type of the deleter identifies a HeldBlock: only this file uses it.
   const auto* mine = lease.hold ? std::get_deleter<DeleteHeld>(lease.hold) : nullptr;
   return mine ? static_cast<HeldBlock*>(lease.hold.get()) : nullptr;
 }
 
-// Whoever has memory on a block keeps its lease, so what is found for that memory lives.
+// The caller has memory in the block and so keeps its lease, which makes the result safe to use.
 Lease* find_lease(const void* address) noexcept {
   const std::lock_guard guard(own_blocks_mutex);
   const auto& blocks = own_blocks();
@@ -228,7 +228,7 @@ void LoanBook::start_over() {
     const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
     held_block(*lent.lease)->claims.withdraw(this);
   }
-  // The last reference to an array may run anything.
+  // Dropping the last reference to an array may run any Python code.
   const std::vector<Lent> ended = std::exchange(lent_, {});
   for (const Lent& lent : ended) Py_DECREF(lent.array);
 }
@@ -262,7 +262,7 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   if (!held->claims.are_free(range, this, writable)) return false;
   const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
                      (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);
-  // What was received may be made writable again by whoever has another view of it.
+  // A received array is never frozen: the owner of another view may make it writable again.
   bool frozen = !held->received && !writable;
   if (frozen && !held->shown)
     for_each_base(array, [&](PyArrayObject* at) { frozen = frozen && !PyArray_ISWRITEABLE(at); });
@@ -277,7 +277,7 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   return true;
 }
 
-// All were when they were lent.
+// One check is enough: when they were lent, all loans belonged to this process.
 bool LoanBook::are_ours() const noexcept {
   return lent_.empty() || held_block(*lent_.front().lease)->claims.are_ours();
 }
@@ -286,7 +286,7 @@ void LoanBook::settle() noexcept {
   for (const Lent& lent : lent_) {
     const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
     if (!lent.given) {
-      lent.lease->writable = false;  // its owner cannot make it writable again while others read it
+      lent.lease->writable = false;  // prevents the owner from making it writable while other processes read it
       continue;
     }
     lent.lease->given = true;
