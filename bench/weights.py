@@ -2,10 +2,10 @@
 
     python -m bench.weights [--actors 4] [--megabytes 20] [--versions 20] [--rounds 3]
 
-A version is a new copy of ten tensors, like that of a trainer that continues training. Its time starts with that copy, and
-ends when every actor has reported that it has read one number of each tensor. All ways run in this process, in turns.
-The standard queue gets NumPy arrays, because with torch it sends tensors as torch's queue does. Writes a table to
-stdout and the figures to bench/results/weights.json.
+A version is a new copy of ten tensors, like that of a trainer that continues training. Its time starts with that copy,
+and ends when every actor has reported that it has read one number of each tensor. All ways run in this process, in
+turns. The standard queue gets NumPy arrays, because with torch it sends tensors as torch's queue does. Writes a table
+to stdout and the figures to bench/results/weights.json.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ set(CMAKE_INTERPROCEDURAL_OPTIMIZATION ${SHMTREE_LTO})
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   if(SHMTREE_LTO)
     # gcc stops inlining across files when the program has grown by 40 %. Any change can then affect which calls stay
-    # out of line. When an append to a column did, small messages took 10 % longer.
+    # out of line. When an append to a column stayed out of line, small
+    # messages took 10 % longer.
     add_compile_options(--param=inline-unit-growth=60)
   elseif(SHMTREE_UNITY)
     # The same limit applies to eight sources in one unit; with it, decoding took 8 % more instructions.

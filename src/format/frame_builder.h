@@ -5,8 +5,8 @@
 //   builder.add_name("reward");
 //   builder.add_kind(Kind::kFloat);    builder.add_float(1.0);
 //   Status status = builder.finish();              // encodes the metadata; total_bytes() is known from here on
-//   builder.write_metadata(out); // microseconds at most, for any size of the buffers builder.copy_buffers(out); //
-//   reads only the memory that was added: no interpreter lock needed
+//   builder.write_metadata(out);                   // microseconds at most, for any size of the buffers
+//   builder.copy_buffers(out);                     // reads only the added memory, so it needs no interpreter lock
 //
 // Parts: NodeColumns receives the nodes, SourceTable lists the memory of their arrays, and BufferLayout assigns that
 // memory to buffers of the frame.

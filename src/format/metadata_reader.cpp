@@ -22,8 +22,8 @@ class ThrowMalformed final : public ::kj::ExceptionCallback {
   StackTraceMode stackTraceMode() override { return StackTraceMode::NONE; }
 };
 
-// Cap'n Proto creates its default callback on first use, under a lock. Created at load time, a forked child can never
-// inherit that lock locked.
+// Cap'n Proto creates its default callback on first use, under a lock. Creating it at load time ensures
+// that a forked child never inherits that lock locked.
 [[maybe_unused]] const ::kj::ExceptionCallback& made_at_load = ::kj::getExceptionCallback();
 
 class OneSegmentReader final : public ::capnp::MessageReader {
