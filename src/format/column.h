@@ -50,7 +50,7 @@ class Column {
     return out;
   }
 
-  // Keeps the memory, unless it is more than kMostIdleBytes.
+  // Keeps the memory, unless it is more than a message usually needs.
   void clear() noexcept {
     end_ = begin_;
     failed_ = false;

@@ -46,7 +46,7 @@ class ArenaFile {
   // `count` is an untrusted word of the file.
   std::uint64_t present(BlockRef ref, std::uint64_t offset, std::uint64_t count, std::uint64_t each) const noexcept;
 
-  // Reads twice, until both copies are equal or after kMostLooks attempts. Sets `still` to true if they are equal.
+  // Reads twice, until both copies are equal or after a few attempts. Sets `still` to true if they are equal.
   // Returns nullptr if the block does not exist.
   template <class T>
   std::unique_ptr<const T> read_still(BlockRef ref, bool& still) const {
