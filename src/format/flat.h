@@ -5,8 +5,8 @@
 //         16      the padding, zeros
 //   Then the bytes, to the end of the frame.
 //
-// A frame without padding is smallest. With padding, the bytes begin at a multiple of 64.
-// Thread safety: functions only.
+// A frame without padding takes the fewest bytes. With padding, the bytes begin at a multiple of 64.
+// Thread safety: all functions are thread-safe.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // Reads the metadata of a frame with Cap'n Proto's library.
-// Thread safety: functions only.
+// Thread safety: all functions are thread-safe.
 #pragma once
 
 #include <cstdint>

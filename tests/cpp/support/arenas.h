@@ -92,8 +92,8 @@ inline std::uint64_t file_pages_bytes(const Arena& arena) {
   return static_cast<std::uint64_t>(status.st_blocks) * 512;
 }
 
-// A window of blocks in a channel's block. It uses the same order of stores as a real channel, but one lock for both
-// sides.
+// A window of block references in a channel's block. It uses the order of stores of a real channel, but one lock for
+// both sides.
 struct Window {
   static constexpr std::uint64_t kSlots = 64;
   std::atomic<std::uint32_t> lock;

@@ -48,7 +48,7 @@ inline std::function<void(Channel&)> putting(std::uint64_t from, std::uint64_t c
     for (std::uint64_t i = from; i < from + count; ++i) put(channel, i, words).value();
   };
 }
-// Returns a check for consecutive numbers beginning with `from`: at least `least` and at most `most` of them.
+// Returns a check that the numbers are consecutive and begin with `from`, and that there are `least` to `most` of them.
 inline std::function<bool(const Numbers&)> run_of(std::uint64_t from, std::uint64_t least, std::uint64_t most) {
   return [=](const Numbers& numbers) {
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -57,7 +57,7 @@ inline std::function<bool(const Numbers&)> run_of(std::uint64_t from, std::uint6
     return numbers.size() >= least && numbers.size() <= most;
   };
 }
-// Returns a check for the last numbers of 0 to count - 1: at least `least` of them.
+// Returns a check that the numbers are the last ones of 0 to count - 1, and at least `least` of them.
 inline std::function<bool(const Numbers&)> tail_of(std::uint64_t count, std::uint64_t least) {
   return [=](const Numbers& numbers) {
     return numbers.size() <= count && run_of(count - numbers.size(), least, count)(numbers);
