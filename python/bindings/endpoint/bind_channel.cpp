@@ -1,4 +1,4 @@
-// _core.Channel: a channel apart from its ends, and what is set up once for all.
+// _core.Channel: the parts of a channel that belong to neither end, and one-time settings of the module.
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
@@ -55,7 +55,7 @@ std::shared_ptr<Channel> create_channel(const std::shared_ptr<Arena>& arena, con
   return unwrap(without_gil([&] { return Channel::create(arena, options); }));
 }
 
-// The arena may be null: one of its own.
+// If `arena` is null, the channel gets an arena of its own.
 py::tuple create_named(const std::string& name, int kind, std::shared_ptr<Arena> arena,
                        const channel::ChannelOptions& options, bool exist_ok) {
   auto made = without_gil([&] {

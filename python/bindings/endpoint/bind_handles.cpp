@@ -1,4 +1,4 @@
-// Handles: what an end, an arena or a shared array is pickled as.
+// Handles: the pickled form of an end, an arena or a shared array.
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
@@ -30,7 +30,7 @@ py::bytes make_handle(const Arena& arena, std::uint64_t block, std::uint64_t tra
   return py::bytes(discovery::encode(handle));
 }
 
-// Begins the transfer of a block that this process holds, or with 0 of the arena.
+// Begins the transfer of a block that this process holds, or of the whole arena if `block` is 0.
 std::uint64_t begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t block, const endpoint::Name* name) {
   if (PortableScope::is_portable()) {
     refuse_local("handle");
@@ -43,8 +43,8 @@ void end_transfer(Arena& arena, std::uint64_t number, endpoint::Name* name) {
   without_gil([&] { endpoint::end_transfer(arena, number, name); });
 }
 
-// Returns (arena, block, number of the transfer, name, pid of the process that made the handle). The descriptors, which
-// a parent left to this process, become the arena's; -1 for none.
+// Returns (arena, block, number of the transfer, name, pid of the process that made the handle). The arena takes over
+// the descriptors that the parent left to this process; -1 stands for none.
 py::tuple open_handle(const std::string& bytes, int arena_fd, int lock_fd, memory::Identity identity) {
   const Handle handle = unwrap(discovery::decode(std::as_bytes(std::span(bytes.data(), bytes.size()))));
   discovery::Inheritance inheritance{platform::UniqueFd(arena_fd), {identity, platform::UniqueFd(lock_fd)}};
@@ -52,12 +52,12 @@ py::tuple open_handle(const std::string& bytes, int arena_fd, int lock_fd, memor
   return py::make_tuple(unwrap(std::move(arena)), handle.block, handle.transfer, handle.name, handle.pid);
 }
 
-// The arena that this process has already, else None.
+// Returns the arena if this process has attached to it already, else None.
 std::shared_ptr<Arena> find_arena(const std::string& uuid) {
   return uuid.size() == 16 ? Arena::find(reinterpret_cast<const unsigned char*>(uuid.data())) : nullptr;
 }
 
-// Any process of this user may have it. FileNotFoundError.
+// Opens the arena through any process of this user that is attached to it. Raises FileNotFoundError if there is none.
 std::shared_ptr<Arena> open_arena(const std::string& uuid) {
   if (uuid.size() != 16) throw py::value_error("an arena's uuid has 16 bytes, this has " + std::to_string(uuid.size()));
   const auto* bytes = reinterpret_cast<const unsigned char*>(uuid.data());

@@ -1,4 +1,4 @@
-// Names of arenas and of what is in them.
+// Names of arenas and of the objects in them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -19,7 +19,7 @@ using memory::Arena;
 
 namespace {
 
-// Programs in other languages may have names that are no UTF-8; this is how Python has such names of files.
+// Programs in other languages may use names that are not valid UTF-8. Python decodes file names in the same way.
 py::object text(const std::string& name) {
   return own(PyUnicode_DecodeFSDefaultAndSize(name.data(), static_cast<Py_ssize_t>(name.size())));
 }
@@ -30,7 +30,7 @@ std::shared_ptr<Name> create_name(const std::string& name, int kind, std::shared
   return unwrap(without_gil([&] { return endpoint::create_name(name, thing); }));
 }
 
-// `timeout` as of every wait: None waits indefinitely.
+// `timeout` is in seconds; None blocks indefinitely.
 std::shared_ptr<Name> open_name(const std::string& name, py::handle timeout) {
   std::optional<std::chrono::nanoseconds> wait;
   if (!parse_timeout(timeout.ptr(), &wait)) throw py::error_already_set();

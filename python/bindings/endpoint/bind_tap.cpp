@@ -1,4 +1,4 @@
-// _core.Tap: looking on at a channel.
+// _core.Tap: observes the messages of a channel without taking them.
 #include <memory>
 #include <string>
 #include <utility>
@@ -19,9 +19,9 @@ using channel::Channel;
 
 namespace {
 
-constexpr std::int64_t kOpenWithinNs = 2'000'000'000;  // a stopped process may have a lock of the channel
+constexpr std::int64_t kOpenWithinNs = 2'000'000'000;  // a stopped process may hold a lock of the channel
 
-// One thread at a time: that of the recorder which made it.
+// Not thread-safe: used by the thread of the recorder that made it.
 class Tap {
  public:
   Tap(const std::shared_ptr<Channel>& channel, bool times_only) : arena_(channel->arena()) {
@@ -30,7 +30,7 @@ class Tap {
     tap_ = unwrap(channel->tap(wants, {platform::Deadline::after_ns(kOpenWithinNs), &hooks}));
   }
 
-  // (monotonic nanoseconds, ticket, frame) of each. The frames are there until release(), and not longer.
+  // Returns (monotonic nanoseconds, ticket, frame) of each message. The frames are valid until release().
   py::list take(std::size_t most) {
     open();
     const std::vector<channel::Tap::Seen> seen = without_gil([&] { return tap_->take(most); });
@@ -52,7 +52,7 @@ class Tap {
     }
     return out;
   }
-  // (ticket, put_ns, pid, thread, got_ns, pid, thread) of each; nothing of them has to be released.
+  // Returns (ticket, put_ns, pid, thread, got_ns, pid, thread) of each message. Needs no release().
   py::list take_times(std::size_t most, bool also_queued) {
     open();
     const auto times = without_gil([&] {

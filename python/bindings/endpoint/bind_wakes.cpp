@@ -1,4 +1,4 @@
-// _core.WakeHub: by which coroutines learn that an end can be used.
+// _core.WakeHub: notifies coroutines that an end is ready.
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
@@ -12,7 +12,7 @@ using channel::WakeHub;
 
 namespace {
 
-// None: some were lost.
+// Returns None if notifications were lost.
 py::object take_wakes(WakeHub& hub) {
   bool lost = false;
   const std::vector<channel::EndName> told = hub.take(lost);

@@ -1,4 +1,4 @@
-// _core.BroadcastBase and SubscriberBase: messages that every reader sees.
+// _core.BroadcastBase and SubscriberBase: messages that each subscriber receives.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -28,7 +28,7 @@ using memory::Arena;
 
 namespace {
 
-// What an object of Python has of a Broadcast.
+// The C++ part of a Broadcast object.
 class BroadcastEnd : public Closable<Source> {
  public:
   BroadcastEnd(const std::shared_ptr<Ring>& ring, bool allows)
@@ -39,7 +39,7 @@ class BroadcastEnd : public Closable<Source> {
   VainWait vain{};
 };
 
-// How a call waits for readers: it tells of one that blocks and was never used.
+// Hooks for a put that waits for subscribers. They warn of a subscriber that blocks the put and was never used.
 class ReadersHooks final : public ClosableHooks {
  public:
   ReadersHooks(BroadcastEnd& end, const Ring& ring, py::handle block, py::handle timeout)
@@ -49,7 +49,7 @@ class ReadersHooks final : public ClosableHooks {
     ClosableHooks::before_block();
   }
   bool interrupted() noexcept override { return ClosableHooks::interrupted() || !look_for_unused(); }
-  // False when the warning became an exception, which is set.
+  // Returns false if the warning was turned into an exception, which is set.
   bool look_for_unused() const noexcept try {
     if (since_ns_ == 0 || vain_.told.load(std::memory_order_relaxed)) return true;
     const auto blocker = ring_.unused_blocker();
@@ -59,7 +59,7 @@ class ReadersHooks final : public ClosableHooks {
                                            "waiting for %lld s, so far in vain, for a subscriber of a Broadcast that "
                                            "%s and never used: who is not going to use it calls close() of it",
                                            static_cast<long long>(waited / 1'000'000'000), blocker->who.c_str()) == 0;
-  } catch (const std::bad_alloc&) {  // by the next look
+  } catch (const std::bad_alloc&) {  // the next check warns
     return true;
   }
   template <class T>
@@ -122,7 +122,7 @@ py::dict broadcast_stats(const BroadcastEnd& self) {
 
 Pool<broadcast::Received> broadcast_spares;
 
-// A place for a call to read into. Giving the message back needs no memory.
+// Storage into which a call receives. It is reserved beforehand, so that returning the message needs no memory.
 class BroadcastPlace {
  public:
   explicit BroadcastPlace(Subscriber& reader) : reader_(reader), received_(broadcast_spares.take()) {}
@@ -165,11 +165,11 @@ py::object get_broadcast(const SubscriberEnd& self, py::handle block, py::handle
   return read_one(self, *subscriber, hooks, policy);
 }
 
-// Appends the next message, without waiting. Returns null on success, the error if the next call must raise it, or None
-// for an error that the next call meets again.
+// Appends the next message without waiting. Returns null on success, the error if the next call must raise it, or None
+// if the next call will run into the same error.
 py::object append_one(const SubscriberEnd& self, Subscriber& reader, CopyPolicy copy, py::list& items) try {
   ClosableHooks hooks(self, py::bool_(false), py::handle());
-  items.append(py::none());  // what is read has a place
+  items.append(py::none());  // reserves the item's place, so that a message is never lost for lack of memory
   try {
     items[items.size() - 1] = read_one(self, reader, hooks, copy);
   } catch (...) {
@@ -189,7 +189,7 @@ py::object append_one(const SubscriberEnd& self, Subscriber& reader, CopyPolicy 
   return py::none();
 }
 
-// A list of 1 to n messages, and the error that the next call raises, or None.
+// Returns a list of 1 to n messages, and the error that the next call raises, or None.
 py::tuple get_many_broadcast(const SubscriberEnd& self, py::handle n, py::handle timeout, py::handle copy) {
   const auto subscriber = self.open();
   Py_ssize_t most = 0;
@@ -220,7 +220,7 @@ std::unique_ptr<SubscriberEnd> open_subscriber(const std::shared_ptr<Arena>& are
       unwrap(Subscriber::open(arena, memory::unpack(block), {platform::Deadline(), &hooks})), allow_pickle);
 }
 
-// (arena, block) of one that goes to another process.
+// Returns (arena, block) of a subscriber that goes to another process.
 py::tuple give(const SubscriberEnd& self) {
   const auto subscriber = self.open();
   const memory::BlockRef block = unwrap(subscriber->give());
@@ -293,7 +293,7 @@ void bind_broadcast(py::module_& module) {
           [](SubscriberEnd& self) {
             if (const auto last = self.close()) {
               last->close();
-              last->wake();  // whoever waits in a call of this object
+              last->wake();  // ends the waits in calls of this object
             }
           },
           "Ends this process's part: nobody waits for it any more. Views stay valid. May be called again.");

@@ -1,4 +1,4 @@
-// _core.Delivery: a message taken and not yet acknowledged.
+// _core.Delivery: an unacked message.
 #include <new>
 #include <utility>
 
@@ -17,13 +17,13 @@ using platform::Deadline;
 
 struct Delivery {
   PyObject_HEAD channel::Delivery delivery;
-  PyObject* item;      // null until it was decoded
-  PyObject* receiver;  // that decodes it; null when it was
+  PyObject* item;      // null until it is decoded
+  PyObject* receiver;  // the receiver that decodes the item; null afterwards
   MayGoBack may_go_back;
   std::uint64_t ticket;
   std::uint32_t attempts;
-  bool may_retry;   // `item` could not be read, but can perhaps be read later, or by another process
-  CopyPolicy copy;  // for an item that is not decoded yet; unless kAll, only one thread decodes it
+  bool may_retry;   // decoding failed, but may succeed later or in another process
+  CopyPolicy copy;  // for an item that is not decoded yet; unless it is kAll, only one thread decodes the item
 };
 
 PyTypeObject* delivery_type = nullptr;
@@ -47,7 +47,7 @@ int clear(PyObject* self) {
 
 void dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
-  as_delivery(self)->delivery.~Delivery();  // returns the message, if that is still to be decided
+  as_delivery(self)->delivery.~Delivery();  // nacks a message that is still unacked
   as_delivery(self)->may_go_back.~MayGoBack();
   Py_XDECREF(as_delivery(self)->item);
   Py_XDECREF(as_delivery(self)->receiver);
@@ -104,7 +104,7 @@ PyObject* get_item(PyObject* object, void*) {
   if (!self->item && self->receiver) {
     Ref item(decode_now(self));
     if (!item) return nullptr;
-    if (!self->item) self->item = item.release();  // else another thread was faster
+    if (!self->item) self->item = item.release();  // otherwise another thread has decoded it first
     Py_CLEAR(self->receiver);
   }
   return Py_NewRef(self->item ? self->item : Py_None);
@@ -136,7 +136,7 @@ PyObject* repr(PyObject* self) {
                               it->attempts > 1 ? ", redelivered" : "", it->delivery.settled() ? ", settled" : "");
 }
 
-// The item of a message that was taken, and may go back.
+// Makes the item of a message that was taken and may be nacked.
 class TakenObjects : public Objects {
  public:
   TakenObjects(Endpoint* self, CopyPolicy copy) noexcept : Objects(self, copy, nullptr) {}

@@ -12,9 +12,9 @@ constexpr std::int64_t kFirstLookNs = 40'000'000;
 
 }  // namespace
 
-// Of a wait at an end that was closed.
+// True if the wait must end because the end was closed.
 bool EndHooks::is_over() const {
-  const auto channel = self_->port.known_channel();  // there to the end of the call
+  const auto channel = self_->port.known_channel();  // valid until the end of the call
   if (until_ == Until::kClosed || !channel) return true;
   return !channel->membership().is_used_here() && (until_ == Until::kLeft || !channel->ends().anyone_at_either());
 }
@@ -41,7 +41,7 @@ bool EndHooks::interrupted() noexcept {
     if (was_closed_) return true;
   }
   if (GilHooks::interrupted()) return true;
-  // Most waits end long before anything is looked for.
+  // Most waits end before the first check for an unused end.
   return platform::monotonic_ns() - waiting_since_ns_ >= kFirstLookNs && !look_for_unused();
 }
 

@@ -1,4 +1,4 @@
-// How Python threads wait at an end: as everywhere, and until it is closed.
+// Hooks for the waits of Python threads at an end. They also end the wait when another thread closes the end.
 #pragma once
 
 #include "bindings/cpython/wait_hooks.h"
@@ -9,13 +9,14 @@ namespace shmtree::python {
 
 class EndHooks final : public GilHooks {
  public:
-  // For waits that no end of an object ends.
+  // For waits that continue when an end is closed.
   EndHooks() noexcept = default;
-  // For waits at that end of an object, within a Call of it; for kLeft and kAlone it may be closed already.
+  // For waits at an end of an object, within a Call of it. The value says when a close ends the wait. With kLeft and
+  // kAlone, the end may be closed already.
   enum class Until {
-    kClosed,  // another thread closes the end
-    kLeft,    // and this process has no end of the channel any more
-    kAlone,   // and nobody else has
+    kClosed,  // when another thread closes the end
+    kLeft,    // when this process has no end of the channel any more
+    kAlone,   // when no process has an end of the channel any more
   };
   EndHooks(Endpoint* self, channel::End which, Until until = Until::kClosed) noexcept
       : self_(self), which_(which), until_(until) {}
@@ -24,7 +25,8 @@ class EndHooks final : public GilHooks {
   bool interrupted() noexcept override;
 
   bool was_closed() const noexcept { return was_closed_; }
-  // Has the user warned of a wait in vain; false when that became an exception, which is set.
+  // Warns the user if the wait is in vain (vain_wait.h). Returns false if the warning became an exception, which is
+  // set.
   bool look_for_unused() const;
 
  private:
@@ -33,14 +35,14 @@ class EndHooks final : public GilHooks {
   channel::End which_ = channel::End::kSending;
   Until until_ = Until::kClosed;
   bool was_closed_ = false;
-  std::int64_t waiting_since_ns_ = 0;  // 0: it did not have to wait yet
+  std::int64_t waiting_since_ns_ = 0;  // 0: the call has not blocked yet
 };
 
-// Sets the exception for a call of `self` that waited with these hooks: what a signal handler raised, ChannelClosed
-// when the end was closed meanwhile, else what stands for `error`. Returns null. `self` may be null where no hooks
-// watch it.
+// Sets the exception for a call of `self` that waited with these hooks: the one that a signal handler raised,
+// ChannelClosed if the end was closed during the wait, else the one for `error`. Returns null. `self` may be null if
+// the hooks watch no end.
 PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error);
-// The same, or None when all went well.
+// Does the same for an error. Returns None on success.
 inline PyObject* none_or_raise(const Endpoint* self, const EndHooks& hooks, const Status& status) {
   if (!status.ok()) return raise_waited(self, hooks, status.error());
   Py_RETURN_NONE;

@@ -96,7 +96,7 @@ const PyGetSetDef common_attributes[] = {
     {"_name", guarded<get_name>, guarded<set_name>, "The name that this end keeps, or None.", nullptr},
 };
 
-// One table of them all, with an empty entry at its end. It stays, as the types do.
+// Joins tables into one, which ends with an empty entry. The table is never freed, like the types that use it.
 template <class Entry>
 Entry* joined(const std::vector<std::span<const Entry>>& tables) {
   std::size_t count = 1;
@@ -107,7 +107,7 @@ Entry* joined(const std::vector<std::span<const Entry>>& tables) {
   return all;
 }
 
-// All objects there are, the newest first. Under the mutex; who only reads it has the GIL.
+// All Endpoint objects of this process, the newest first. Changed under the mutex; the GIL suffices to read it.
 platform::ForkSafeMutex endpoints_mutex;
 Endpoint* endpoints = nullptr;
 
@@ -161,7 +161,7 @@ bool attach_endpoint(Endpoint* self, PyObject* given, std::initializer_list<End>
   try {
     channel = pybind11::handle(given).cast<std::shared_ptr<Channel>>();
   } catch (const pybind11::cast_error&) {
-    channel = nullptr;  // as None is cast to, without an error
+    channel = nullptr;  // the result of a cast from None, which is no error either
   }
   if (!channel) {
     PyErr_SetString(PyExc_TypeError, "ends are made in pairs: see shmtree.create_pair()");
@@ -204,7 +204,7 @@ PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, End
 
 namespace {
 
-PyObject* close_callback = nullptr;  // set as the package is imported
+PyObject* close_callback = nullptr;  // set when the package is imported
 
 }  // namespace
 
@@ -234,7 +234,7 @@ Channel* open_channel(Endpoint* self, End which) {
 
 namespace {
 
-// False with a Python error set.
+// Returns false with a Python error set.
 [[gnu::cold, gnu::noinline]] bool has_receivers(Channel& channel) {
   notice_deaths(*channel.arena(), kLookedLatelyNs);
   const Status attended = channel.ends().check_attended(End::kReceiving);

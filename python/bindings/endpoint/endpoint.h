@@ -1,8 +1,9 @@
-// What the ends of a channel have in common as Python objects: a sender, a receiver, and a queue, which has both.
+// The common part of the Python objects for ends of a channel: a sender, a receiver, and a queue, which has both ends.
 //
-// All calls need the GIL. Threads may close an end, and take what is deferred, while others are in calls of it.
+// All calls need the GIL. Threads may close an end, or take its deferred exception, while other threads are in calls of
+// it.
 //
-// What an object has of its channel is endpoint::Port's; here is what Python needs besides.
+// endpoint::Port manages the object's share of the channel. This file adds what only Python needs.
 #pragma once
 
 #include <atomic>
@@ -16,11 +17,11 @@
 
 namespace shmtree::python {
 
-// How long calls of an object have waited for an end that nobody uses (vain_wait.h).
+// Time that calls of an object have waited for an end that no process uses (vain_wait.h).
 struct VainWait {
   std::atomic<std::int64_t> waited_ns;
-  std::atomic<std::int64_t> counted_to_ns;  // a time, up to which they are counted
-  std::atomic<std::uint64_t> passed;        // messages through the other end by then
+  std::atomic<std::int64_t> counted_to_ns;  // the time up to which waited_ns counts
+  std::atomic<std::uint64_t> passed;        // messages that had passed the other end at that time
   std::atomic<bool> told;
 };
 
@@ -30,15 +31,15 @@ struct Endpoint {
   bool is_queue;
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
   VainWait vain;
-  std::atomic<unsigned long> getter;        // the thread that last had to wait for a message; 0: none
-  std::atomic<std::int64_t> getter_ns;      // when it began to
+  std::atomic<unsigned long> getter;        // the thread that last blocked for a message; 0: none
+  std::atomic<std::int64_t> getter_ns;      // when it began to wait
   std::atomic<std::uint64_t> polled;        // receive count, plus one, at the last fileno() that found a message
-  std::atomic<std::uint32_t> polled_again;  // how often that was asked for since, with the same message there
-  std::atomic<std::uint64_t> pickled;       // messages given to put() that needed a pickle
-  Endpoint *previous, *next;                // of all of this process
+  std::atomic<std::uint32_t> polled_again;  // calls of fileno() since then that found the same message
+  std::atomic<std::uint64_t> pickled;       // messages passed to put() that needed a pickle
+  Endpoint *previous, *next;                // links of the list of all objects of this process
 };
 
-// As Python names them.
+// Converts a flag from Python.
 constexpr channel::End end_of(bool receiving) noexcept {
   return receiving ? channel::End::kReceiving : channel::End::kSending;
 }
@@ -47,24 +48,24 @@ inline Endpoint* as_endpoint(PyObject* object) noexcept {
   return reinterpret_cast<Endpoint*>(object);
 }
 
-// The channel, within a Call, or null with ChannelClosed set. Also looks after what has to be looked after lazily.
+// Returns the channel, within a Call, or null with ChannelClosed set. Also does deferred work.
 channel::Channel* open_channel(Endpoint* self, channel::End which);
-// The same for calls that put: also null, with ChannelClosed set, for a queue whose receiving end this object has
-// closed and no process has any more.
+// Does the same for calls that put. It also returns null, with ChannelClosed set, for a queue object that has closed
+// its receiving end, if no process has a receiving end any more.
 channel::Channel* begin_sending(Endpoint* self);
-// The channel also of an object that was closed, while this process has it by another one; else null with ChannelClosed
-// set, or RuntimeError for a queue that was never initialised.
+// Returns the channel also if the object was closed, as long as this process has another object of the channel.
+// Otherwise returns null with ChannelClosed set, or with RuntimeError set for a queue that was never initialised.
 std::shared_ptr<channel::Channel> any_channel(Endpoint* self);
 void set_closed_here(const Endpoint* self);
-// Attaches the end if it is passive. False with ChannelClosed set, when the stream has ended in the meantime.
+// Attaches the end if it is passive. Returns false with ChannelClosed set if the stream has ended in the meantime.
 bool attach_if_passive(Endpoint* self, channel::End which);
 
-// Calls visit(end) for each object of an end that this process has over a fork; with the GIL. No other thread may make
-// or drop any meanwhile.
+// Calls visit(end) for each object of an end that this process inherited through fork. Needs the GIL. No other thread
+// may make or drop an end meanwhile.
 template <class Visit>
 void for_each_inherited(Visit visit);
 
-// act(channel) in a call of an object whose end is open, or null as open_channel().
+// Calls act(channel) in a call of an object whose end is open. Returns null on the same errors as open_channel().
 template <class Act>
 PyObject* with_open(PyObject* object, channel::End which, Act act) {
   Endpoint* const self = as_endpoint(object);
@@ -72,7 +73,7 @@ PyObject* with_open(PyObject* object, channel::End which, Act act) {
   channel::Channel* const channel = open_channel(self, which);
   return channel ? act(*channel) : nullptr;
 }
-// act(channel) in a call of an object that may be closed, or null as any_channel().
+// Calls act(channel) in a call of an object that may be closed. Returns null on the same errors as any_channel().
 template <class Act>
 PyObject* with_any(PyObject* object, Act act) {
   Endpoint* const self = as_endpoint(object);
@@ -80,13 +81,13 @@ PyObject* with_any(PyObject* object, Act act) {
   const auto channel = self->port.closed() ? any_channel(self) : self->port.any_channel();
   return channel ? act(*channel) : nullptr;
 }
-// A queue tells of itself also when it is closed.
+// Calls act(channel) for a property of the receiving end. A queue reports it even when it is closed.
 template <class Act>
 PyObject* with_readable(PyObject* object, Act act) {
   return as_endpoint(object)->is_queue ? with_any(object, act) : with_open(object, channel::End::kReceiving, act);
 }
 
-// The newest of the objects there are.
+// Returns the object that was made last.
 Endpoint* newest_endpoint() noexcept;
 
 template <class Visit>
@@ -96,50 +97,51 @@ void for_each_inherited(Visit visit) {
   }
 }
 
-// Of a type of ends: what it is made of, one table after the other.
+// Description of an end's type: tables that are joined.
 struct EndType {
   const char* name;
   newfunc make;
   std::initializer_list<std::span<const PyMethodDef>> methods;
-  std::span<const PyGetSetDef> attributes;  // besides those that all have
+  std::span<const PyGetSetDef> attributes;  // besides the attributes that all ends have
   bool iterates;
   const char* doc;
 };
-// Makes the type, and adds it to the module. False with a Python error set.
+// Makes the type and adds it to the module. Returns false with a Python error set.
 bool add_end_type(PyObject* module, const EndType& made);
-// What they are made by: an object without any end, and one with one end.
+// Make an object without any end, and an object with one end.
 Ref alloc_endpoint(PyTypeObject* type);
 PyObject* new_endpoint(PyTypeObject* type, PyObject* args, PyObject* kwargs, channel::End end);
-// Takes part in these ends. False with a Python error set.
+// Attaches the object to these ends. Returns false with a Python error set.
 bool attach_endpoint(Endpoint* self, PyObject* channel, std::initializer_list<channel::End> ends, bool allow_pickle);
 
-// Who it is that pickles are refused by, after name_refuser().
+// Returns the text that name_refuser() uses for an object that refuses pickles.
 [[gnu::cold]] const char* refuser_of_pickles(const Endpoint& self) noexcept;
 
-// Called with an object of which an end was closed, for those who wait elsewhere than in its calls. A Python callable
-// that returns None; at most one.
+// Sets the one Python callable (which returns None) that runs with an object after one of its ends was closed. It wakes
+// threads and tasks that do not wait in a call of the object.
 void set_close_callback(PyObject* callback);
-// After an end was closed: calls it. None, or null with a Python error set.
+// Calls it. Returns None, or null with a Python error set.
 PyObject* tell_of_close(PyObject* self);
-// A descriptor that is readable while there is something to do at that end.
+// Returns a descriptor that is readable while the end is ready.
 PyObject* wake_descriptor(PyObject* self, channel::End which);
-// The same for a caller that also looks in slices: (descriptor, whether it was opened now). And the end of its use.
+// For a caller that also polls now and then: returns (descriptor, true if this call opened it), and ends its use.
 PyObject* open_wake_descriptor(PyObject* self, channel::End which);
 PyObject* close_wake_descriptor(PyObject* self, channel::End which);
-// As what a hub tells of that end; and, from the hub, once it is told of, whether there is something to do already.
+// Return the name by which a hub reports the end, and register the end with a hub. await_wake() returns true if the end
+// is ready already.
 PyObject* wake_name(PyObject* self, channel::End which);
 PyObject* await_wake(PyObject* self, channel::End which, PyObject* hub);
 
 class EndHooks;
-// Of what was put: a sender's put() returns the ticket, a queue's nothing. Null with a Python error set.
+// Returns the result of a put: the ticket for a sender, None for a queue. Returns null with a Python error set.
 PyObject* told_ticket(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket);
 
-// What senders and queues have (send.cpp), and receivers and queues (receive.cpp).
+// Methods of senders and queues (send.cpp), and of receivers and queues (receive.cpp).
 std::span<const PyMethodDef> sending_methods();
 std::span<const PyMethodDef> receiving_methods();
-PyObject* next_object(PyObject* self);  // of an iteration
+PyObject* next_object(PyObject* self);  // tp_iternext
 
-// Create the types and add them to the module. False with a Python error set.
+// Create the types and add them to the module. Return false with a Python error set.
 bool init_sender(PyObject* module);
 bool init_receiver(PyObject* module);
 bool init_queue(PyObject* module);

@@ -23,9 +23,10 @@ using channel::Channel;
 using channel::End;
 using platform::Deadline;
 
-// --- putting ---------------------------------------------------------------------------------------------------------
+// --- Putting
+// -------------------------------------------------------------------------------------------------------------
 
-// A frame of any origin, for one call.
+// The argument of one call: a Frame, or any buffer that contains a frame.
 struct Given {
   std::span<const std::byte> bytes{};
   format::FrameContents contents{};
@@ -38,7 +39,7 @@ struct Given {
   ~Given() {
     if (buffer.obj) PyBuffer_Release(&buffer);
   }
-  // False with a Python error set.
+  // Returns false with a Python error set.
   bool take(PyObject* object) {
     if (is_frame(object)) {
       bytes = frame_bytes(object);
@@ -58,7 +59,7 @@ struct Given {
   }
 };
 
-// Puts the way to the first handle before what is wrong with the frame.
+// Adds the path of the frame's first handle to the start of the current exception's message.
 void add_path(std::span<const std::byte> frame, const format::FrameContents& contents) {
   if (!contents.has_handle()) return;
   const std::optional<std::string> found = path_of_node(frame, contents.handle);
@@ -109,9 +110,10 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   return told_ticket(self, hooks, endpoint::put(*channel, endpoint::WholeFrame(frame.bytes), {deadline, &hooks}));
 }
 
-// --- taking ----------------------------------------------------------------------------------------------------------
+// --- Taking
+// --------------------------------------------------------------------------------------------------------------
 
-// For take_frames().
+// Collects the frames of take_frames().
 class Frames {
  public:
   using Object = Ref;
@@ -137,12 +139,13 @@ class Frames {
   }
   Ref failed(const Error& error) { return Ref(raise_waited(self_, *hooks_, error)); }
   bool wants_more() const noexcept { return PyList_GET_SIZE(list_) < most_ && !self_->port.closed(End::kReceiving); }
-  // False with a Python error set; the message goes back then.
+  // Returns false with a Python error set; the message is nacked then.
   bool add(Ref frame, channel::Delivery delivery) {
     as_frame(frame.get())->delivery = new_delivery(std::move(delivery));
     return as_frame(frame.get())->delivery && PyList_Append(list_, frame.get()) == 0;
   }
-  // Somebody else may have been faster; what is worse is met again, unless it is told once.
+  // Keeps only PeerDied for the next call, because it is reported once. The next call meets other errors again. An
+  // empty channel is no error, since another receiver may have taken the message.
   void defer(const Error& error) {
     if (error.code == Code::kPeerDied) raise(error), defer_exception(self_);
   }
@@ -183,7 +186,7 @@ PyObject* take_frames(PyObject* object, PyObject* const* args, Py_ssize_t nargs,
   return list.release();
 }
 
-// What was left to the heir. One that cannot be read any more goes back to the channel.
+// Returns the messages that a killed process left to its successor. Nacks a message that cannot be read any more.
 PyObject* inherited_frames(PyObject* object, PyObject*) {
   return with_open(object, End::kReceiving, [object](Channel& channel) -> PyObject* {
     Endpoint* self = as_endpoint(object);

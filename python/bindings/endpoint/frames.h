@@ -1,4 +1,4 @@
-// Messages that are not decoded: put as frames, and taken as frames.
+// Messages that are put and taken as frames, without encoding or decoding them.
 #pragma once
 
 #include <span>
@@ -8,10 +8,10 @@
 
 namespace shmtree::python {
 
-// Whether a Frame may be put there. False with a Python error set: ValueError, or PickleRefused.
+// True if the channel accepts the Frame. Returns false with a Python error set: ValueError or PickleRefused.
 bool may_go(Endpoint* self, PyObject* frame);
 
-// What senders and queues have of it, and receivers and queues.
+// Methods of senders and queues, and of receivers and queues.
 std::span<const PyMethodDef> frame_putting_methods();
 std::span<const PyMethodDef> frame_taking_methods();
 

@@ -18,16 +18,16 @@ using channel::Incoming;
 using memory::Arena;
 using memory::BlockRef;
 
-// Holds the blocks that the views of a message are on.
+// Pins the blocks that contain the views of a message.
 class IncomingOwners final : public ViewOwners {
  public:
-  // `*taken` is created with the first view; `taken` is null if the message cannot be redelivered.
+  // The first view creates `*taken`. `taken` is null if the message cannot be redelivered.
   IncomingOwners(Arena& arena, Incoming& message, MayGoBack* taken) : arena_(arena), message_(message), taken_(taken) {
     if (message.in_block()) referred_ = arena.blocks().referred_to_by(message.block());
   }
 
   const std::vector<BlockRef>& referred() const noexcept { return referred_; }
-  // True if a block could not be held although it exists, mostly for lack of memory or address space.
+  // True if a block exists but could not be pinned, usually for lack of memory or address space.
   bool no_hold() const noexcept { return no_hold_; }
 
   PyObject* make(std::uint32_t block) override {
@@ -35,7 +35,7 @@ class IncomingOwners final : public ViewOwners {
       auto lease = message_.adopt();
       return lease ? new_owner(std::move(*lease)) : raise(lease.error());
     }
-    // The held frame keeps the blocks that it refers to until we hold them ourselves.
+    // The pinned frame keeps the blocks that it refers to until we pin them ourselves.
     EndHooks hooks;
     auto lease = arena_.hold_existing(referred_[block], {platform::Deadline::never(), &hooks});
     no_hold_ = !lease && lease.code() != Code::kNotFound;
@@ -69,7 +69,7 @@ PyObject* decode_message(Arena& arena, Incoming& message, IncomingOwners& owners
   return decode(message.frame(), context);
 }
 
-// Attaches the message to the current exception as a Frame. Otherwise the message would be lost.
+// Attaches the message to the current exception as a Frame, so that it is not lost.
 void add_frame(Arena& arena, Incoming& message, bool trusted, bool known_portable) {
   Ref exception = take_exception();
   auto raw = endpoint::raw_frame(arena, message, nullptr);
@@ -106,7 +106,8 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
   if (PyErr_ExceptionMatches(error_types().incompatible_message)) {
     add_frame(*channel.arena(), message, context.allow_pickle, channel.was_always_portable());
   }
-  // SystemExit and its like may be of a signal handler, or of the message: it goes back, a limited number of times.
+  // A signal handler or the message itself may have raised SystemExit or the like. The message is nacked, a limited
+  // number of times.
   const bool is_interrupted = context.interrupted || PyErr_ExceptionMatches(PyExc_KeyboardInterrupt);
   const bool has_no_memory = no_hold || PyErr_ExceptionMatches(PyExc_MemoryError);
   const bool is_counted = !is_interrupted && (has_no_memory || !PyErr_ExceptionMatches(PyExc_Exception));
@@ -118,14 +119,14 @@ PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& m
 channel::Channel* begin_receiving(Endpoint* self) {
   if (self->deferred.load(std::memory_order_relaxed)) [[unlikely]] {
     Ref exception(self->deferred.exchange(nullptr));
-    if (!exception) return open_channel(self, channel::End::kReceiving);  // another thread has it
+    if (!exception) return open_channel(self, channel::End::kReceiving);  // another thread took it first
     PyErr_SetObject(type_object(Py_TYPE(exception.get())), exception.get());
     return nullptr;
   }
   return open_channel(self, channel::End::kReceiving);
 }
 
-// Without its traceback, whose frames would keep this object.
+// Drops the traceback, because its frames would keep this object alive.
 void defer_exception(Endpoint* self) {
   Ref exception = take_exception();
   PyException_SetTraceback(exception.get(), Py_None);
@@ -133,7 +134,7 @@ void defer_exception(Endpoint* self) {
 }
 
 bool parse_count(PyObject* value, Py_ssize_t* count) {
-  if (PyBool_Check(value)) {  // what other queues have in this place
+  if (PyBool_Check(value)) {  // get() of other queues has `block` as its first argument
     PyErr_Format(PyExc_TypeError, "n is %R; it must be a number of objects", value);
     return false;
   }

@@ -1,4 +1,4 @@
-// A received message as a Python object.
+// Decodes a received message to a Python object.
 #pragma once
 
 #include "bindings/codec/decode.h"
@@ -8,17 +8,21 @@
 
 namespace shmtree::python {
 
-// Decodes `message` of `channel`, which the caller keeps, for `self`. The message keeps its block until it goes. Small
-// arrays, and everything while the arena's budget is more than half held, are copied out; views hold their block by
-// themselves. Null with a Python error set: CorruptMessage with the ticket for what cannot be decoded. Then
-// `*may_retry` says whether it may be decoded another time, here or elsewhere: there was no memory for it, a signal
-// handler raised, or the exception is no Exception, such as SystemExit. All but a signal handler's and
-// KeyboardInterrupt count as failed builds (channel::kMaxFailedBuilds). With `taken`, the message may go back; what is
-// set there says whether it still may, null when nothing of it is a view.
+// Decodes `message` of `channel` for `self`. The caller keeps the message, and the message keeps its block. Small
+// arrays are copied, and everything is copied while more than half of the arena's budget is held. Views pin their block
+// themselves.
+//
+// Returns null with a Python error set: CorruptMessage with the ticket if the message cannot be decoded. `*may_retry`
+// is then true if decoding may succeed later, here or elsewhere: memory ran out, a signal handler raised, or the
+// exception is not an Exception (such as SystemExit). All of these count as failed builds (channel::kMaxFailedBuilds),
+// except signal handlers and KeyboardInterrupt.
+//
+// Pass `taken` if the message may be redelivered. It receives a flag that is true as long as that can happen, or null
+// if no part of the object is a view.
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, channel::Incoming& message, CopyPolicy copy,
                           bool* may_retry, MayGoBack* taken = nullptr);
 
-// What endpoint::receive() makes of messages, for `self`; `hooks` are those of the call that waits.
+// Builds the objects of endpoint::receive() for `self`. `hooks` are those of the call that waits.
 class Objects {
  public:
   using Object = Ref;
@@ -34,20 +38,20 @@ class Objects {
   EndHooks* hooks_;
 };
 
-// For calls that receive: the channel, unless an exception is left from the call before; null with a Python error set.
+// For calls that receive. Returns the channel, or null with a Python error set, which may come from an earlier call.
 channel::Channel* begin_receiving(Endpoint* self);
-// Takes back the exception that is set, for the next call: items were received that must be handed over first.
+// Moves the current exception to the next call, because this call has received items that it must return first.
 void defer_exception(Endpoint* self);
-// Their argument `n`: at least 1. False with a Python error set.
+// Parses the argument `n`, which is at least 1. Returns false with a Python error set.
 bool parse_count(PyObject* value, Py_ssize_t* count);
 
-// A new Delivery object, which does not have its item. Null with a Python error set; the message is returned then.
+// Makes a Delivery object without its item. Returns null with a Python error set, and then nacks the message.
 PyObject* new_delivery(channel::Delivery delivery);
-// A new Delivery object. Null with a Python error set; the message is then returned if it may be decoded another time,
-// and acknowledged if not.
+// Makes a Delivery object with its item. Returns null with a Python error set. The message is then nacked if decoding
+// may succeed another time, and acked if not.
 PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
-// A new Delivery object that decodes its message under this policy when its item is read, since a rejected message may
-// be the one that its takers died of.
+// Makes a Delivery object that decodes the message with this policy when `item` is read. A dead letter is not decoded
+// earlier, because it may have killed the processes that took it.
 PyObject* new_unloaded(Endpoint* self, channel::Delivery delivery, CopyPolicy copy);
 
 }  // namespace shmtree::python

@@ -1,11 +1,11 @@
-// Which inherited ends a forked child was given: a walk over objects, from its Process object on, finds them.
+// Finds out which inherited ends a forked child was given: those that a walk reaches from the child's Process object.
 //
-// The walk runs no code of the program: it asks objects for what they refer to as the garbage collector does. From a
+// The walk runs no code of the program: it asks objects for their references as the garbage collector does. From a
 // function it follows the closure, the defaults, and the globals and imported modules that its code names. From a
-// module, it follows only attributes whose names appear in the same function. Of functions and classes of libraries it
-// does not follow what their code names, because that belongs to the library.
+// module, it follows only attributes whose names appear in the same function. It does not follow the names in code of
+// libraries.
 //
-// Thread safety: the GIL; meant for a child that has one thread.
+// Thread safety: needs the GIL, and a child that has one thread.
 #include <pybind11/stl.h>
 
 #include <cstddef>
@@ -31,7 +31,7 @@ using channel::End;
 
 namespace {
 
-// About 0.1 s: a million objects that have others in them, or eight million that have none.
+// About 0.1 s: a million container objects, or eight million objects without references.
 constexpr std::size_t kMostSteps = 8'000'000, kStepsOfObject = 8;
 
 std::string_view text_of(PyObject* text) noexcept {
@@ -42,7 +42,7 @@ std::string_view text_of(PyObject* text) noexcept {
   return {};
 }
 
-// Borrowed; null when there is none.
+// Returns a borrowed reference, or null if there is no such key.
 PyObject* item_of(PyObject* dict, PyObject* key) noexcept {
   PyObject* const item = PyDict_GetItemWithError(dict, key);
   if (!item) PyErr_Clear();
@@ -53,14 +53,14 @@ std::string_view package_of(std::string_view module) noexcept {
   return module.substr(0, module.find('.'));
 }
 
-// Which functions and classes are the program's own.
+// Distinguishes functions and classes of libraries from the program's own.
 class Libraries {
  public:
-  // `folders`: where libraries lie; `own`: packages that are not among them, wherever they lie.
+  // `folders`: where libraries are installed; `own`: packages that count as the program's, wherever they are.
   Libraries(std::vector<std::string> folders, std::vector<std::string> own)
       : folders_(std::move(folders)), own_(std::move(own)) {}
 
-  // Of the globals of a module.
+  // True if the module with these globals belongs to a library.
   bool has(PyObject* globals) {
     const auto [known, is_new] = known_.try_emplace(globals, false);
     if (is_new) known->second = look(globals);
@@ -91,8 +91,8 @@ class Libraries {
   std::unordered_map<PyObject*, bool> known_{};
 };
 
-// Of bytecode: the operations that name a global, with the bits by which their argument is shifted, the one that names
-// a module to import, and the one that has the upper bits of the next one's argument.
+// Opcodes of the bytecode: those that name a global, with the shift of their argument; the one that names a module to
+// import; and the one that carries the upper bits of the next argument.
 struct NamingOps {
   std::unordered_map<int, int> global_shifts{};
   int import_name = 0, extended_arg = 0;
@@ -105,7 +105,7 @@ class Walk {
     for_each_inherited([this](Endpoint& each) { missing_.insert(reinterpret_cast<PyObject*>(&each)); });
   }
 
-  // Finds what can be got at from `root`. False when there may be more.
+  // Visits everything that `root` leads to. Returns false if the walk was cut short, so that more may be reachable.
   bool run(PyObject* root) {
     see(root);
     while (!waiting_.empty() && !missing_.empty() && !is_in_doubt_) {
@@ -123,16 +123,16 @@ class Walk {
     }
     return !is_in_doubt_;
   }
-  // What was inherited and not found.
+  // Inherited ends that the walk did not find.
   const std::unordered_set<PyObject*>& missing() const noexcept { return missing_; }
 
  private:
-  // For tp_traverse. An object that the collector does not track cannot refer to one that it does.
+  // Callback for tp_traverse.
   static int visit(PyObject* object, void* walk) noexcept {
     auto* const self = static_cast<Walk*>(walk);
     try {
       self->see(object);
-    } catch (const std::bad_alloc&) {  // which may not pass through the code that calls this
+    } catch (const std::bad_alloc&) {  // must not pass through the C code of tp_traverse
       self->is_in_doubt_ = true;
     }
     return 0;
@@ -159,13 +159,14 @@ class Walk {
   void look_into_reference(PyObject* reference) {
 #if PY_VERSION_HEX >= 0x030d0000
     PyObject* target = nullptr;
-    if (PyWeakref_GetRef(reference, &target) == 1) see(Ref(target).get());  // somebody else has it, too
+    // safe to drop: another reference keeps the target
+    if (PyWeakref_GetRef(reference, &target) == 1) see(Ref(target).get());
 #else
     see(PyWeakref_GetObject(reference));
 #endif
     PyErr_Clear();
   }
-  // Of an array of objects, which the collector does not know.
+  // Visits the items of an object array, which the garbage collector does not traverse.
   void see_items(PyObject* object) {
     PyArrayObject* const array = as_array(object);
     see(PyArray_BASE(array));
@@ -182,7 +183,7 @@ class Walk {
       see_items(array, dimension + 1, data + i * PyArray_STRIDE(array, dimension));
     }
   }
-  // Its attributes, and so its methods, and its bases.
+  // Visits a class's attributes, and so its methods, and its bases.
   void look_into_class(PyObject* object) {
     auto* const type = reinterpret_cast<PyTypeObject*>(object);
     see(reinterpret_cast<PyObject*>(Py_TYPE(type)));
@@ -191,7 +192,7 @@ class Walk {
     Py_ssize_t at = 0;
     while (PyDict_Next(type->tp_dict, &at, &key, &value)) see(value);
   }
-  // One that is an argument, or an attribute of one.
+  // Visits all attributes of a module that is an argument or an attribute of one.
   void look_into_module(PyObject* module) {
     PyObject *key = nullptr, *value = nullptr;
     Py_ssize_t at = 0;
@@ -207,7 +208,7 @@ class Walk {
     look_into_code(reinterpret_cast<PyCodeObject*>(parts->func_code), parts->func_globals);
   }
 
-  // With the functions, classes and comprehensions in it.
+  // Visits the names in `code`, and in the functions, classes and comprehensions that it contains.
   void look_into_code(PyCodeObject* code, PyObject* globals) {
     if (!codes_.insert({reinterpret_cast<PyObject*>(code), globals}).second) return;
     for (const Named& each : named_in(code)) {
@@ -227,7 +228,7 @@ class Walk {
   }
   struct Named {
     int number;
-    bool is_import;  // and no global
+    bool is_import;  // a module to import, not a global
   };
   std::vector<Named> named_in(PyCodeObject* code) {
 #if PY_VERSION_HEX >= 0x030b0000
@@ -250,7 +251,7 @@ class Walk {
     }
     return found;
   }
-  // What code names: of a module, what it names as well.
+  // Visits an object that code names. From a module, follows the attributes that the same code names.
   void see_named(PyObject* value, PyObject* names) {
     if (!value) return;
     if (!PyModule_Check(value)) return see(value);
@@ -260,8 +261,8 @@ class Walk {
       see_named(item_of(attributes, PyTuple_GET_ITEM(names, i)), names);
     }
   }
-  // A module that is there already: one that is not has inherited nothing. The name may be relative to each of the
-  // packages that the code is in.
+  // Visits a module if it is loaded already: any other module has inherited nothing. The name may be relative to each
+  // of the packages that contain the code.
   void see_imported(std::string_view name, PyObject* globals, PyObject* names) {
     see_module(std::string(name), names);
     std::string package(text_of(PyDict_GetItemString(globals, "__package__")));
@@ -285,19 +286,20 @@ class Walk {
   const std::unordered_set<PyObject*> doubtful_;
   std::unordered_set<PyObject*> missing_{};
   std::unordered_set<PyObject*> met_{};
-  std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> modules_{};  // with the names asked for
+  std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> modules_{};  // with the names to follow
   std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> codes_{};    // with their globals
   std::vector<PyObject*> waiting_{};
   std::size_t steps_ = 0;
   bool is_in_doubt_ = false;
 };
 
-// Of the inherited ends, the `others` become passive; this process was given the rest.
+// Makes the inherited ends in `others` passive. This process was given all others, and joins them.
 void divide(const std::unordered_set<PyObject*>& others) {
   for_each_inherited([&](Endpoint& each) {
     if (!others.contains(reinterpret_cast<PyObject*>(&each))) {
       const endpoint::Call call(each.port);
-      // One that was passive in the parent. Or its next use says that the stream has ended.
+      // The end may have been passive in the parent. If it cannot attach, its next use reports that the stream has
+      // ended.
       for (const End end : channel::kEnds) each.port.attach_again(end).ok();
       return each.port.note_given();
     }

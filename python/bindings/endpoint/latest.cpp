@@ -1,4 +1,4 @@
-// _core.LatestBase: publishing and reading the newest version of a value.
+// _core.LatestBase: publishes and reads the newest version of a value.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -20,7 +20,7 @@ using memory::Arena;
 
 namespace {
 
-// What an object of Python has of a Latest.
+// The C++ part of a Latest object.
 class LatestEnd : public Closable<Store> {
  public:
   LatestEnd(const std::shared_ptr<Store>& store, bool allows)
@@ -42,7 +42,7 @@ py::tuple decoded(const Held& held, const Store& store, py::handle copy, bool al
   return py::make_tuple(held.version, decode_published(*store.arena(), frame, held.block, policy, allow_pickle));
 }
 
-// newer_than, timeout, copy.
+// Arguments: newer_than, timeout, copy.
 py::tuple get_latest(const LatestEnd& self, PyObject* const* arguments, Py_ssize_t count) {
   if (count != 3) throw py::type_error("_get() takes three arguments");
   const std::uint64_t newer_than = PyLong_AsUnsignedLongLong(arguments[0]);
@@ -116,7 +116,7 @@ void bind_latest(py::module_& module) {
       .def(
           "close",
           [](LatestEnd& self) {
-            if (const auto last = self.close()) last->wake();  // whoever waits in a call of this object
+            if (const auto last = self.close()) last->wake();  // ends the waits in calls of this object
           },
           "Ends this object's part. What was published stays as long as any process has the Latest; with the last\n"
           "object of a process that published, readers are told when nobody else publishes. Views stay valid. May\n"

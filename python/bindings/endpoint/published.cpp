@@ -66,8 +66,8 @@ void Published::write(std::byte* out) {
 
 namespace {
 
-// Holds the blocks that the views of a published message are on. A held block keeps the blocks that it refers to, so no
-// lock is needed. Other processes read these blocks: views must stay read-only.
+// Pins the blocks that contain the views of a published message. A pinned block keeps the blocks that it refers to, so
+// no lock is needed. Other processes read these blocks, so views must stay read-only.
 class PublishedOwners final : public ViewOwners {
  public:
   PublishedOwners(Arena& arena, const memory::Lease& block) : arena_(arena) {
@@ -77,7 +77,7 @@ class PublishedOwners final : public ViewOwners {
   }
 
   const std::vector<memory::BlockRef>& referred() const noexcept { return referred_; }
-  // True if a block could not be held although it exists, mostly for lack of memory or address space.
+  // True if a block exists but could not be pinned, usually for lack of memory or address space.
   bool no_hold() const noexcept { return no_hold_; }
 
   PyObject* make(std::uint32_t block) override {

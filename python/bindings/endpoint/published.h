@@ -1,5 +1,5 @@
-// What Latest and Broadcast have in common: objects that another thread may close, values that go to many readers, and
-// what those make of them.
+// Parts that Latest and Broadcast share: objects that another thread may close, values for many readers, and their
+// decoding.
 //
 // All calls need the GIL.
 #pragma once
@@ -27,11 +27,11 @@
 
 namespace shmtree::python {
 
-// Null: it was never made.
+// A null `what` says that the object was never initialised.
 [[noreturn]] void throw_closed(const char* what);
 
-// Of an object: what calls use of it. Another thread may close it, or drop it, while they go on. One whose __init__ was
-// not called is zeros, and as if it were closed.
+// Holds the C++ part of a Python object. Another thread may close or drop the object during a call, which keeps the
+// part alive. An object whose __init__ was not called is all zeros and counts as closed.
 template <class T>
 class Closable {
  public:
@@ -46,13 +46,13 @@ class Closable {
   Closable(std::shared_ptr<T> thing, const char* what) : what_(what), thing_(std::move(thing)) {}
 
   bool is_closed() const { return get() == nullptr; }
-  // Throws ChannelClosed when it was closed.
+  // Returns the part. Throws ChannelClosed if the object was closed.
   std::shared_ptr<T> open() const {
     auto thing = get();
     if (!thing) throw_closed(what_);
     return thing;
   }
-  // Null when it was closed already.
+  // Closes the object and returns the part, or null if it was closed already.
   std::shared_ptr<T> close() {
     if (what_ == nullptr) return nullptr;
     closed->store(true);
@@ -73,7 +73,7 @@ class Closable {
   std::shared_ptr<T> thing_;
 };
 
-// How a call of such an object waits: until it is closed, too.
+// Hooks for the waits of such an object. They also end the wait when the object is closed.
 class ClosableHooks : public GilHooks {
  public:
   template <class T>
@@ -97,11 +97,11 @@ class ClosableHooks : public GilHooks {
   platform::Deadline deadline_;
 };
 
-// A value on its way to many readers (endpoint/published.h): an object as a frame, or a Frame, of which only its bytes
-// go.
+// A value that is being published to many readers (endpoint/published.h): an object that is encoded, or a Frame, whose
+// bytes are copied.
 class Published {
  public:
-  // `pickled` counts those that need a pickle.
+  // `pickled` is incremented if the value needs a pickle.
   Published(memory::Arena& arena, PyObject* object, bool allow_pickle, bool move, const char* what,
             std::atomic<std::uint64_t>& pickled);
 
@@ -109,7 +109,7 @@ class Published {
   std::span<const memory::BlockRef> blocks() const noexcept { return loans_.blocks(); }
   void write(std::byte* out);
   bool is_ours() const noexcept { return loans_.are_ours(); }
-  // The message was published: its transfers go on.
+  // Call it after the message was published: its loans and transfers become final.
   void settle() noexcept {
     loans_.settle();
     transfers_.keep();
@@ -123,22 +123,22 @@ class Published {
   std::uint64_t bytes_ = 0;
 };
 
-// The policy that an argument `copy` names. Throws ValueError.
+// Converts the argument `copy` to a policy. Throws ValueError.
 inline CopyPolicy copy_policy_of(pybind11::handle copy) {
   CopyPolicy policy = CopyPolicy::kAuto;
   if (!parse_copy_policy(copy.ptr(), &policy)) throw pybind11::error_already_set();
   return policy;
 }
 
-// Whether another attempt to build an object may succeed.
+// Says if another attempt to build an object may succeed.
 enum class Retry {
   kNever,
-  kCounted,     // there was no memory, or the exception is no Exception, such as SystemExit
+  kCounted,     // memory ran out, or the exception is not an Exception, such as SystemExit
   kInterrupted  // a signal handler raised, or the exception is KeyboardInterrupt
 };
 
-// Makes the object of a published frame. `block` (if valid) holds the frame and what it refers to. Views are read-only.
-// `copy` is the result of endpoint::copy_policy_of_published(). Sets `*retry` before it throws.
+// Builds the object of a published frame. `block`, if valid, keeps the frame and the blocks that it refers to. Views
+// are read-only. `copy` is the result of endpoint::copy_policy_of_published(). Sets `*retry` before it throws.
 pybind11::object decode_published(memory::Arena& arena, std::span<const std::byte> frame, const memory::Lease& block,
                                   CopyPolicy copy, bool allow_pickle, Retry* retry = nullptr);
 

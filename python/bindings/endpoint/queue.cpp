@@ -1,4 +1,5 @@
-// _core.QueueBase: both ends of a channel that has no end, in one object, with what multiprocessing's queues have.
+// _core.QueueBase: one object with both ends of a channel whose stream never ends, and the methods of multiprocessing's
+// queues.
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
@@ -51,7 +52,8 @@ PyObject* join_tasks(PyObject* self, PyObject* timeout) {
   return with_any(self, [&](Channel& channel) -> PyObject* {
     Deadline deadline;
     if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
-    EndHooks hooks(as_endpoint(self), End::kReceiving, EndHooks::Until::kAlone);  // others may deal with them
+    // other processes may complete the tasks
+    EndHooks hooks(as_endpoint(self), End::kReceiving, EndHooks::Until::kAlone);
     return none_or_raise(as_endpoint(self), hooks, channel.tasks().join({deadline, &hooks}));
   });
 }

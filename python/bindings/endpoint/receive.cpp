@@ -1,7 +1,7 @@
-// _core.ReceiverBase: getting.
+// _core.ReceiverBase: the receiving end.
 //
-// Signal handlers run during waits, and while a large object is made. If one raises then, the message returns to the
-// channel. None runs after the object is made and before the call returns it.
+// Signal handlers run during waits, and while a large object is built. If one of them raises, the message returns to
+// the channel. No handler runs after the object is built and before the call returns it.
 #include "endpoint/receive.h"
 
 #include <algorithm>
@@ -34,7 +34,7 @@ using platform::Deadline;
 
 Pool<channel::Received> spares;
 
-// What the messages of a call are given back in.
+// Storage that a call reuses for its messages. It is reserved beforehand, so that returning a message needs no memory.
 struct Spare {
   std::unique_ptr<channel::Received> place{spares.take()};
   Spare() = default;
@@ -56,7 +56,7 @@ PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
   return endpoint::receive(objects, *channel, spare.place, {deadline, &hooks}).release();
 }
 
-// For get_many().
+// Collects the objects of get_many().
 class ManyObjects final : public Objects {
  public:
   ManyObjects(Endpoint* self, CopyPolicy copy, EndHooks* hooks, PyObject* items, Py_ssize_t most)
@@ -71,7 +71,8 @@ class ManyObjects final : public Objects {
   }
   bool wants_more() const noexcept { return PyList_GET_SIZE(items_) < most_ && !self_->port.closed(End::kReceiving); }
   void add(const Ref&) noexcept {}
-  // Somebody else may have been faster; what is worse is met again, unless it is told once.
+  // Keeps only PeerDied for the next call, because it is reported once. The next call meets other errors again. An
+  // empty channel is no error, since another receiver may have taken the message.
   void defer(const Error& error) {
     if (error.code == Code::kPeerDied) raise(error), defer_exception(self_);
   }
@@ -88,7 +89,7 @@ class ManyObjects final : public Objects {
   Py_ssize_t most_;
 };
 
-// The arguments of get() and take(). False with a Python error set.
+// Parses the arguments of get() and take(). Returns false with a Python error set.
 bool parse_get(const char* function, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords, Deadline* deadline,
                CopyPolicy* copy) {
   const Signature<3> signature{function, {"block", "timeout", "copy"}, 2, 0};
@@ -118,7 +119,8 @@ PyObject* take(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObje
   return take_as(new_delivery, as_endpoint(object), deadline, copy);
 }
 
-// take() that loads nothing until `item` is read. So errors of the message are told from errors of the call.
+// Works like take(), but decodes nothing until `item` is read, to separate errors of the message from errors of the
+// call.
 PyObject* take_unloaded(PyObject* object, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
   Deadline deadline;
   CopyPolicy copy = CopyPolicy::kAuto;
@@ -142,7 +144,8 @@ PyObject* rejected(PyObject* object, PyObject*) {
   });
 }
 
-// What was given to somebody who died is there again: who polls for it must not be told for ever that there is nothing.
+// Checks for deaths if the channel is empty, because messages of a dead receiver return to it. Without the check, a
+// process that only polls would never see them.
 std::uint64_t size_of(Channel& channel) {
   const std::uint64_t size = channel.size();
   return size == 0 && notice_deaths(*channel.arena(), kLookedLatelyNs) ? channel.size() : size;
@@ -156,7 +159,7 @@ PyObject* empty(PyObject* self, PyObject*) {
   return with_open(self, End::kReceiving, [](Channel& channel) { return PyBool_FromLong(size_of(channel) == 0); });
 }
 
-// A queue is full when it has `maxsize` objects, whatever else a put would wait for.
+// A queue is full when it has `maxsize` objects, even if a put would have to wait for another reason before that.
 PyObject* full(PyObject* self, PyObject*) {
   return with_readable(self, [self](Channel& channel) {
     if (!as_endpoint(self)->is_queue) return PyBool_FromLong(!channel.sending().has_room());
@@ -209,7 +212,7 @@ PyObject* get_many(PyObject* object, PyObject* const* args, Py_ssize_t nargs, Py
 PyObject* is_ready(PyObject* object, PyObject*) {
   Endpoint* self = as_endpoint(object);
   const endpoint::Call call(self->port);
-  // Whatever a call would raise at once is worth waking up for, too.
+  // An end is also ready if a call would raise at once.
   if (self->port.closed(End::kReceiving) || self->deferred) Py_RETURN_TRUE;
   if (!attach_if_passive(self, End::kReceiving)) return nullptr;
   Channel& channel = self->port.channel();
@@ -228,8 +231,8 @@ PyObject* await_to_get(PyObject* self, PyObject* hub) {
   return await_wake(self, End::kReceiving, hub);
 }
 
-// Backs off a thread that polls the same message repeatedly, so that the receiving thread gets the GIL before the
-// switch interval has passed.
+// Slows down a thread that polls the same message repeatedly. The receiving thread then gets the GIL before the switch
+// interval has passed.
 void let_receive(Endpoint* self, Channel& channel) {
   using namespace platform::wait_policy;
   const unsigned long getter = self->getter.load(std::memory_order_relaxed);
@@ -356,7 +359,7 @@ PyObject* next_object(PyObject* self) {
   PyObject* item = get_object(as_endpoint(self), Deadline::never(), CopyPolicy::kAuto);
   const auto& types = error_types();
   const bool ended = !item && (PyErr_ExceptionMatches(types.channel_closed) || PyErr_ExceptionMatches(types.shut_down));
-  if (ended) PyErr_Clear();  // the end of the iteration
+  if (ended) PyErr_Clear();  // ends the iteration
   return item;
 }
 

@@ -1,7 +1,7 @@
-// _core.SenderBase: putting.
+// _core.SenderBase: the sending end.
 //
-// A message is walked first, so that what cannot be sent, or never fits, raises at once. Its bytes are copied only when
-// the channel has room: straight into the block that will travel, or, for the small ones, through the stack.
+// A put first walks the message, so that it raises at once if the message cannot be sent or can never fit. It copies
+// the bytes when the channel has space: straight into the block that is sent, or through the stack for small messages.
 #include <cstring>
 #include <optional>
 
@@ -32,7 +32,7 @@ using channel::End;
 using platform::Deadline;
 using platform::WaitContext;
 
-// One message on its way.
+// One message that is being put.
 class Message {
  public:
   Message(Endpoint* self, bool move) : self_(self), loans_(*self->port.channel().arena(), lending(*self, move)) {}
@@ -58,14 +58,14 @@ class Message {
   bool is_ours() const noexcept { return loans_.are_ours(); }
   bool gives_ends() const noexcept { return !transfers_.empty(); }
 
-  // It was put.
+  // Call it after the message was put.
   void settle() noexcept {
     loans_.settle();
     transfers_.keep();
   }
 
  private:
-  // A queue copies whatever it is not told to move.
+  // A queue copies all arrays that are neither moved nor made as gifts.
   static Lending lending(const Endpoint& self, bool move) noexcept {
     if (move) return Lending::kMove;
     return self.is_queue ? Lending::kGifts : Lending::kOwn;
@@ -77,7 +77,7 @@ class Message {
   endpoint::Transfers transfers_;
 };
 
-// A value that was walked already. Apart, so that others do not pay for the room that it needs.
+// Puts a Frame, which is already encoded. Not inlined, so that other puts do not pay for its stack space.
 [[gnu::noinline]] PyObject* put_frame(Endpoint* self, Channel& channel, PyObject* frame, EndHooks& hooks,
                                       const WaitContext& wait) {
   if (!may_go(self, frame)) return nullptr;
@@ -95,7 +95,8 @@ PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool m
     return put_frame(self, *channel, object, hooks, wait);
   Message message(self, move);
   if (!message.encode(object)) return nullptr;
-  if (self->port.closed(End::kSending)) return set_closed_here(self), nullptr;  // by the object's own code
+  // user code that ran during the encoding closed it
+  if (self->port.closed(End::kSending)) return set_closed_here(self), nullptr;
   return told_ticket(self, hooks, endpoint::put(*channel, message, wait));
 }
 
@@ -117,8 +118,8 @@ PyObject* put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
   return move < 0 ? nullptr : put_object(as_endpoint(self), given[0], Deadline::immediate(), move == 1);
 }
 
-// put_many(). Made within a Call of the sending end if the items are at hand. Otherwise the end stays in the channel
-// for one item at a time, which is put at once: the next may take its time, and the end of the stream does not wait for
+// Puts the items of put_many(). If all items are at hand, it is used within one Call of the sending end. Otherwise each
+// item has its own Call and is put at once: the next item may take long, and the end of the stream does not wait for
 // it.
 class Batch {
  public:
@@ -128,7 +129,7 @@ class Batch {
         at_hand_(at_hand),
         batch_(self->port.channel(), {deadline, &hooks_}) {}
 
-  // False with a Python error set.
+  // Returns false with a Python error set.
   bool add(PyObject* object) {
     if (at_hand_) return add_to_batch(object);
     const endpoint::Call call(self_->port, End::kSending);
@@ -155,7 +156,7 @@ class Batch {
   endpoint::Batch batch_;
 };
 
-// Whether going on to the next item takes no time and runs no code of the user's.
+// True if the iterator returns its next item at once and runs no user code.
 bool is_at_hand(PyObject* iterator) {
   const PyTypeObject* type = Py_TYPE(iterator);
   return type == &PyListIter_Type || type == &PyTupleIter_Type || type == &PyRangeIter_Type;
@@ -170,7 +171,7 @@ PyObject* put_all(Endpoint* self, PyObject* iterator, Deadline deadline, bool at
     going = batch.add(item.get());
   }
   if (PyErr_Occurred()) {
-    // What came before the one that failed was put in order, and goes.
+    // Sends the items that were added, in order, before the one that failed.
     Ref exception = take_exception();
     batch.flush();
     set_exception_again(std::move(exception));
@@ -190,7 +191,7 @@ PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
   }
   const endpoint::Call call(as_endpoint(self)->port);
   if (!begin_sending(as_endpoint(self))) return nullptr;
-  if (given[1] && PyBool_Check(given[1])) {  // what other queues have in this place
+  if (given[1] && PyBool_Check(given[1])) {  // put() of other queues has `block` as its second argument
     return PyErr_Format(PyExc_TypeError, "timeout is %R; it must be a number of seconds, or None", given[1]);
   }
   const Span span("shmtree.put_many");
@@ -200,7 +201,7 @@ PyObject* put_many(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyOb
     const endpoint::Call whole_call(as_endpoint(self)->port, End::kSending);
     return put_all(as_endpoint(self), iterator.get(), deadline, true);
   }
-  // A generator may take its time, put something itself, or wait until what it gave was received.
+  // A generator may take long, call put itself, or wait until its earlier items were received.
   return put_all(as_endpoint(self), iterator.get(), deadline, false);
 }
 
@@ -246,7 +247,7 @@ PyObject* has_space(PyObject* self, PyObject*) {
   });
 }
 
-// Acks may be waited for after close(), as long as this process has an end of the channel by another object.
+// Acks can be awaited after close(), as long as this process has another object of the channel.
 PyObject* wait_for(PyObject* self, std::optional<std::uint64_t> ticket, PyObject* timeout) {
   Deadline deadline;
   if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
@@ -281,7 +282,7 @@ PyObject* get_pending_acks(PyObject* self, void*) {
   return with_any(self, [](Channel& channel) { return PyLong_FromUnsignedLongLong(channel.acks().pending()); });
 }
 
-// What only torch knows how to make: Sender._new_tensor() does.
+// True for a dtype that only torch can allocate; Sender._new_tensor() does it.
 bool is_torch_dtype(PyObject* dtype) {
   return std::strcmp(Py_TYPE(dtype)->tp_name, "torch.dtype") == 0;
 }

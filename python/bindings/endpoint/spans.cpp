@@ -6,7 +6,7 @@
 namespace shmtree::python {
 namespace {
 
-// Written before spans_wanted, and never again.
+// Written once, before spans_wanted is set.
 PyObject* running_flags = nullptr;
 PyObject* running_key = nullptr;
 PyObject* begin_span = nullptr;
@@ -17,14 +17,14 @@ int raise_now(void* exception) {
   return -1;
 }
 
-// A profiler that fails does not keep a message from going. What a signal handler raised in it, such as
-// KeyboardInterrupt, is the program's, and comes a moment later.
+// An error in the profiler does not prevent a message from being sent. An exception that a signal handler raised in it,
+// such as KeyboardInterrupt, belongs to the program and is raised a moment later.
 void settle_exception() noexcept {
   if (PyErr_ExceptionMatches(PyExc_Exception)) return PyErr_WriteUnraisable(begin_span);
   Ref exception = take_exception();
-  PyException_SetTraceback(exception.get(), Py_None);  // of the profiler's code
+  PyException_SetTraceback(exception.get(), Py_None);  // drops the frames of the profiler
   if (Py_AddPendingCall(raise_now, exception.get()) != 0) return PyErr_SetInterrupt();
-  exception.release();  // raise_now() has it
+  exception.release();  // raise_now() owns it now
 }
 
 }  // namespace
@@ -38,7 +38,8 @@ void set_spans(PyObject* flags, PyObject* key, PyObject* begin) {
 }
 
 void Span::begin(const char* name) {
-  if (PyDict_GetItemWithError(running_flags, running_key) != Py_True) return;  // a str and a module's names: no errors
+  // a str key in a module's dict: no errors
+  if (PyDict_GetItemWithError(running_flags, running_key) != Py_True) return;
   span_ = staying([name] { return PyObject_CallFunction(begin_span, "s", name); });
   if (!span_) settle_exception();
 }

@@ -1,4 +1,4 @@
-// Spans: a profiler that runs is told when a put or a get begins and ends.
+// Spans: notify a running profiler when a put or a get begins and ends.
 #pragma once
 
 #include <atomic>
@@ -7,17 +7,18 @@
 
 namespace shmtree::python {
 
-// From now on, while flags[key] is True, begin(name) is called at the beginning of each span, and at its end the
-// __exit__ of what it returned. The first call counts.
+// Sets the profiler. While flags[key] is True, each span calls begin(name) at its beginning, and at its end the
+// __exit__ of the object that begin returned. Only the first call of set_spans() has an effect.
 void set_spans(PyObject* flags, PyObject* key, PyObject* begin);
 
 inline std::atomic<bool> spans_wanted{false};
 
-// A span from here to the end of the scope; needs the GIL at both. What goes wrong in it stays in it.
+// A span that lasts until the end of the scope. Needs the GIL at its beginning and end. Its errors do not reach the
+// caller.
 class Span {
  public:
   explicit Span(const char* name) {
-    if (spans_wanted.load(std::memory_order_acquire)) [[unlikely]]  // what set_spans() wrote before
+    if (spans_wanted.load(std::memory_order_acquire)) [[unlikely]]  // makes visible what set_spans() wrote before
       begin(name);
   }
   ~Span() {

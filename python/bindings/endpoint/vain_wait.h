@@ -1,8 +1,9 @@
-// Waits in vain: who waits for more than 10 s for an end that those who have it never used is told, once for each
-// object.
+// Warns a process that waits in vain: for more than 10 s for an end that no attached process has ever used. Each object
+// warns once.
 //
-// What counts is the time that calls of the object wait, whatever their timeouts, while nobody at the other end has
-// used it and no message comes; several at once count once. In queues nobody waits for an end.
+// The time counts while calls of the object wait, whatever their timeouts, as long as no process has used the other end
+// and no message comes. Calls that wait at the same time count once. Waits in queues do not count, because the stream
+// of a queue never ends.
 //
 // Thread safety: any thread.
 #pragma once
@@ -11,15 +12,15 @@
 
 namespace shmtree::python {
 
-// Counts a wait since then for who has passed so many messages, and is of no use. How long such waits were in all, once
-// it is to be told; else 0.
+// Adds a wait that began at `since_ns`. `passed` is the number of messages that have passed the other end; a change
+// resets the count. Returns the total time once, when it is long enough for a warning; otherwise returns 0.
 std::int64_t count_vain_wait(VainWait& vain, std::uint64_t passed, std::int64_t since_ns);
-// For a call that waits at `waiting` since then, a time of platform::monotonic_ns(); it may say so again and again.
-// False when the warning became an exception, which is set.
+// Call it repeatedly while a call waits at `waiting`. `since_ns` is when the wait began (platform::monotonic_ns()).
+// Returns false if the warning became an exception, which is set.
 bool warn_of_vain_wait(Endpoint* self, channel::End waiting, std::int64_t since_ns);
-// The same for one that has just waited for so many seconds. None, or null with that exception set.
+// Does the same after a wait of so many seconds. Returns None, or null with that exception set.
 PyObject* note_wait(PyObject* self, channel::End waiting, PyObject* seconds);
 
-void set_unused_after(double seconds);  // instead of 10, for tests
+void set_unused_after(double seconds);  // replaces the 10 s in tests
 
 }  // namespace shmtree::python
