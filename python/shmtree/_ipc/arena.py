@@ -1,4 +1,4 @@
-"""Arenas: shared memory that several channels have in common."""
+"""Arenas: regions of shared memory that several channels and arrays use together."""
 
 from __future__ import annotations
 
@@ -18,27 +18,37 @@ from .shared_array import SharedArray
 
 
 class Holder(NamedTuple):
-    """Who keeps a block from being used again."""
+    """One block of an arena and one process that keeps it allocated."""
 
-    block: int  #: number of the block, unique while it is held
-    nbytes: int  #: of memory
-    pid: int  #: of the process that holds it
-    age: float  #: seconds since it was last taken hold of
+    block: int  #: block number, unique while the block is pinned
+    nbytes: int  #: size in bytes
+    pid: int  #: process that has pinned the block
+    age: float  #: seconds since that process last pinned it
 
 
 class Arena:
-    """Shared memory that several channels have in common, so that data passes from one to the next without a copy.
+    """A region of shared memory for several channels, so that data passes from one to the next without a copy.
+
+    An arena lives as long as any process has it, a channel in it, or a view of what was in it. Pickling an arena passes
+    a reference to it.
 
     Args:
-        max_bytes: budget for everything in it, 1 MiB to 2 TiB; None takes half of what the machine and its control
-            groups have left. Memory is taken only as messages need it; RuntimeWarning for more than the machine has.
-        name: makes it known to the user's other processes, for `Arena.open`; FileExistsError when the name is in use.
-        prefault: bytes to take from the machine at once, so that the first messages find warm memory.
-        huge_pages: asks for huge pages, where the machine has them enabled for shared memory.
-        exist_ok: with a name that an arena has already, opens that one; ValueError, with both numbers, when it has
-            another budget than a `max_bytes` that is given. `prefault` and `huge_pages` are for a new one.
+        max_bytes: Budget in bytes for everything in the arena, 1 MiB to 2 TiB. None takes half of the memory that the
+            machine and its control groups have left. The arena takes memory from the machine only when messages need
+            it.
+        name: Name under which the user's other processes find the arena with `Arena.open`.
+        prefault: Bytes to take from the machine at once, so that the first messages find warm memory.
+        huge_pages: Asks for huge pages, if the machine has them enabled for shared memory.
+        exist_ok: If an arena has this name already, opens that arena instead. `prefault` and `huge_pages` apply to a
+            new arena only.
 
-    An arena lives as long as any process has it, a channel in it, or a view of what was in it.
+    Raises:
+        FileExistsError: The name is in use and `exist_ok` is False.
+        ValueError: The arena of that name has another budget than the given `max_bytes` (the error has both numbers),
+            or an argument is out of range.
+
+    Warns:
+        RuntimeWarning: `max_bytes` is more than the memory of the machine.
     """
 
     _pins = False
@@ -88,12 +98,18 @@ class Arena:
 
     @classmethod
     def open(cls, name: str, timeout: float | None = 0.0) -> Arena:
-        """The arena that another process of this user made with this name, or made a named channel or array in.
+        """Opens the arena of this name, or the arena that a named channel, queue or array of this user is in.
 
-        A named channel, queue or array that was made without an arena has one of its own: by its name that can be
-        looked at (`stats`, `holders`), trimmed, and used for more channels and arrays. FileNotFoundError when there is
-        none; TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None waits
-        indefinitely).
+        A named channel, queue or array that was made without an arena has an arena of its own. Open that arena by the
+        same name to inspect it (`stats`, `holders`), to trim it, or to put more channels and arrays into it.
+
+        Args:
+            name: Name of an arena, channel, queue or array.
+            timeout: Seconds to wait for the name; 0 does not wait, None waits indefinitely.
+
+        Raises:
+            FileNotFoundError: There is no such name and `timeout` is 0.
+            TimeoutError: There is still no such name after `timeout` seconds.
         """
         known = names.open_name(name, timeout)
         return cls._of(known.arena, known)
@@ -119,7 +135,7 @@ class Arena:
         portable: bool = False,
         exist_ok: bool = False,
     ) -> tuple[Sender, Receiver]:
-        """A channel in this arena; see `shmtree.create_pair`."""
+        """Makes a channel in this arena; see `shmtree.create_pair`."""
         terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open, portable)
         return make_pair(self._open(), terms, name, allow_pickle, exist_ok)
 
@@ -133,7 +149,7 @@ class Arena:
         portable: bool = False,
         exist_ok: bool = False,
     ) -> Queue[Any]:
-        """A queue in this arena; see `shmtree.Queue`."""
+        """Makes a queue in this arena; see `shmtree.Queue`."""
         how: dict[str, Any] = {"allow_pickle": allow_pickle, "portable": portable, "exist_ok": exist_ok}
         return Queue(maxsize, max_bytes=max_bytes, name=name, arena=self, **how)
 
@@ -147,7 +163,7 @@ class Arena:
         portable: bool = False,
         exist_ok: bool = False,
     ) -> JoinableQueue[Any]:
-        """A joinable queue in this arena; see `shmtree.JoinableQueue`."""
+        """Makes a joinable queue in this arena; see `shmtree.JoinableQueue`."""
         how: dict[str, Any] = {"allow_pickle": allow_pickle, "portable": portable, "exist_ok": exist_ok}
         return JoinableQueue(maxsize, max_bytes=max_bytes, name=name, arena=self, **how)
 
@@ -159,62 +175,74 @@ class Arena:
         allow_pickle: bool | None = None,
         exist_ok: bool = False,
     ) -> SimpleQueue[Any]:
-        """A simple queue in this arena; see `shmtree.SimpleQueue`."""
+        """Makes a simple queue in this arena; see `shmtree.SimpleQueue`."""
         return SimpleQueue(max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle, exist_ok=exist_ok)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """An uninitialised ndarray in this arena; see Sender.new_empty. Any channel of the arena sends it uncopied."""
+        """Returns an uninitialised array that any channel of this arena sends uncopied; see `Sender.new_empty`."""
         return arrays.new_array(self._open(), shape, dtype, order, False)
 
     def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """`new_empty` filled with zeros."""
+        """Returns an array like `new_empty`, filled with zeros."""
         return arrays.new_array(self._open(), shape, dtype, order, True)
 
     def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
-        """`new_empty` with the shape, dtype and order of another array or tensor."""
+        """Returns an array like `new_empty`, with the shape, dtype and order of another array or tensor."""
         return arrays.new_like(self._open(), prototype, dtype, order)
 
     def array(self, shape: Any, dtype: Any = float, name: str | None = None, *, exist_ok: bool = False) -> SharedArray:
-        """An array of zeros that every process given it reads and writes at the same time; see `SharedArray`.
+        """Makes an array of zeros that several processes read and write at the same time; see `SharedArray`.
 
-        `dtype` may be one of torch: `SharedArray.tensor` is then what it is, as with `new_empty`.
-        With a name, `SharedArray.open` finds it from any process of this user; FileExistsError when that is in use.
-        With `exist_ok` too, an array of this arena that has the name already is opened, with what is in it; ValueError,
-        with the values of both, when it has another shape or dtype.
+        Args:
+            shape: Shape of the array. It must have at least one item.
+            dtype: A dtype of NumPy or of torch. For a dtype of torch, `SharedArray.tensor` is the value, as with
+                `new_empty`.
+            name: Name under which any process of this user finds the array with `SharedArray.open`.
+            exist_ok: If an array of this arena has this name already, opens that array with its contents.
+
+        Raises:
+            FileExistsError: The name is in use and `exist_ok` is False.
+            ValueError: The array of that name has another shape or dtype (the error has both), or the shape has no
+                items.
         """
         return SharedArray._make(self._open(), shape, dtype, name, exist_ok)
 
     @property
     def max_bytes(self) -> int:
-        """The budget."""
+        """Budget of the arena in bytes."""
         return self._open().max_bytes
 
     def stats(self) -> dict[str, Any]:
-        """Counts and bytes.
+        """Returns counts and byte totals of the arena.
 
-        max_bytes: the budget. committed_bytes: taken from the machine; of them used_bytes are in use, and of those
-        held_bytes held by processes, or by channels for themselves. blocks: in use. participants: processes.
-        reconciles: how often something was tidied up after a death.
+        Returns:
+            A dict. `max_bytes` is the budget. `committed_bytes` were taken from the machine; of these, `used_bytes` are
+            in use, and of these, `held_bytes` are pinned by processes or reserved by channels. `blocks` is the number
+            of blocks in use, `participants` the number of attached processes, and `reconciles` the number of recoveries
+            after deaths.
         """
         return self._open().stats()
 
     def holders(self) -> list[Holder]:
-        """Each block that views or arrays keep, once for each process that holds it."""
+        """Returns one entry per pinned block and process, for all blocks that views or arrays keep allocated."""
         return [Holder(*each) for each in self._open().holders()]
 
     def trim(self) -> int:
-        """Gives the memory of what is not in use back to the machine; returns how many bytes."""
+        """Returns unused memory to the machine, and returns the number of bytes."""
         return self._open().trim()
 
     def pin(self) -> None:
-        """Registers memory of the arena with CUDA, in this process: copies from it to a device are then one DMA.
+        """Registers memory of the arena with CUDA in this process, so that each copy from it to a device is one DMA.
 
-        That is each block which this process receives a view of, or makes an array in, from now on; it is registered
-        once, however often it is used again. `Receiver.get_to` then copies without waiting. Other processes need no
-        CUDA for it. Until `unpin`, `close` or the end of this process nobody gives memory of the arena back to the
-        machine, and memory that was used for messages of one size is not there for those of another.
+        From now on, each block that this process receives a view of, or makes an array in, is registered. That happens
+        once per block, however often the block is used again. `Receiver.get_to` then copies without waiting. Other
+        processes do not need CUDA. The driver copies memory that it cannot register in the ordinary way.
 
-        DeviceError where there is no CUDA. What the driver cannot register, it copies as ever.
+        Until `unpin`, `close` or the exit of this process, no process returns memory of the arena to the machine.
+        Memory that was used for messages of one size then cannot be reused for messages of another size.
+
+        Raises:
+            DeviceError: CUDA is not available.
         """
         from ..cuda import _pinned
 
@@ -222,7 +250,7 @@ class Arena:
         self._pins = True
 
     def unpin(self) -> None:
-        """Ends `pin`, after the copies that `Receiver.get_to` has begun."""
+        """Undoes `pin`, after the copies that `Receiver.get_to` has started are done."""
         from ..cuda import _pinned
 
         self._pins = False
@@ -230,7 +258,7 @@ class Arena:
 
     @property
     def pinned_bytes(self) -> int:
-        """Of the memory that is registered."""
+        """Number of bytes that `pin` has registered with CUDA."""
         from ..cuda import _pinned
 
         return _pinned.pinned_bytes(self._open())
@@ -240,9 +268,10 @@ class Arena:
         return self._core is None
 
     def close(self) -> None:
-        """Ends the use of this object, its part in the arena's name, and `pin`. Channels and views of it go on.
+        """Closes this object, releases its share of the arena's name, and undoes `pin`. Idempotent.
 
-        With the last of them the memory and the descriptor go from this process. May be called again.
+        Channels in the arena and views of its data stay usable. When the last of them is gone, this process unmaps the
+        memory and closes the descriptor.
         """
         if self._pins:
             self.unpin()
@@ -265,16 +294,17 @@ class Arena:
 
 
 def default_arena() -> Arena:
-    """The arena of channels and queues that this process makes without one, to look at it or to trim it.
+    """Returns the arena in which this process makes channels and queues if none is given, to inspect or trim it.
 
-    One per process: a forked child makes its own.
+    Each process has its own default arena. A forked child makes a new one.
     """
     return Arena._of(arenas.default_arena(), None)
 
 
 def home_for(arena: Arena | None, name: str | None) -> _core.Arena:
-    """Where something new lives: in the arena it was given; else in one of its own if it has a name, and with the
-    process's channels if it has none.
+    """Returns the arena for a new object.
+
+    That is `arena` if given, a new arena for a named object, and the process's default arena otherwise.
     """
     if arena is not None:
         return arena._open()

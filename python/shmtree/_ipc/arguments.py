@@ -1,4 +1,4 @@
-"""Arguments as users give them."""
+"""Checks of arguments that users pass."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def whole(what: str, value: Any) -> int:
-    """An int that the core can take."""
+    """Returns `value` as an int that fits in the core's signed 64 bits. Raises TypeError or OverflowError."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -19,7 +19,7 @@ def whole(what: str, value: Any) -> int:
 
 
 def natural(what: str, value: Any) -> int:
-    """One that is not negative."""
+    """Returns `value` as an int that is not negative. Raises ValueError for a negative one."""
     number = whole(what, value)
     if number < 0:
         raise ValueError(f"{what} is {value}; it must not be negative")
@@ -27,14 +27,14 @@ def natural(what: str, value: Any) -> int:
 
 
 def seconds(what: str, value: Any) -> float:
-    """A time as a float."""
+    """Returns `value`, a time in seconds, as a float. Raises TypeError if it is not a number."""
     if not isinstance(value, Real):
         raise TypeError(f"{what} is {value!r}; it must be a number of seconds, or None")
     return float(value)
 
 
 def limit(what: str, value: int | None) -> int:
-    """A limit as the core takes it, where 0 is none."""
+    """Returns a limit in the core's form, in which 0 means no limit."""
     number = 0 if value is None else whole(what, value)
     if number < 0:
         raise ValueError(f"{what} is {value}; it must be positive, or None or 0 for no limit")
@@ -42,7 +42,7 @@ def limit(what: str, value: int | None) -> int:
 
 
 def one_of(what: str, value: Any, *words: str) -> str:
-    """One of these words."""
+    """Returns `value` if it is one of `words`; else raises ValueError."""
     if value not in words:
         raise ValueError(f"{what} is {value!r}; it must be {', '.join(map(repr, words[:-1]))} or {words[-1]!r}")
     return str(value)

@@ -1,4 +1,4 @@
-"""New arrays inside an arena."""
+"""Creation of arrays inside an arena."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .._codec import tensors
 
 
 def new_array(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: bool, gift: bool = False) -> Any:
-    """An ndarray; or, for a dtype of torch, a tensor. A `gift` is given away by whichever channel it is put into."""
+    """Returns a new ndarray, or a tensor for a dtype of torch.
+
+    The first channel that a `gift` is put into takes it over.
+    """
     if tensors.library.is_dtype(dtype):
         return tensors.library.new_tensor(arena, shape, dtype, order, zeroed, gift)
     return arena.new_array(shape, dtype, order, zeroed, gift)
@@ -27,8 +30,8 @@ def new_like(arena: _core.Arena, prototype: Any, dtype: Any, order: str) -> Any:
 
 
 def plain_dtype(dtype: Any) -> tuple[Any, str | None]:
-    """What NumPy takes for it, and the name that torch has for it if it is torch's.
+    """Returns the NumPy dtype for a dtype, and torch's name for it if it is a dtype of torch.
 
-    For those that NumPy has not, it is the unsigned integer of that size.
+    A dtype that NumPy lacks is represented by the unsigned integer of the same size.
     """
     return tensors.library.plain_dtype(dtype) if tensors.library.is_dtype(dtype) else (dtype, None)

@@ -1,4 +1,4 @@
-"""Messages that every reader sees."""
+"""Broadcast: a ring of messages that each subscriber receives in full."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ FallBehind = Literal["block", "skip", "latest", "raise"]
 
 
 class Broadcast(Published, _core.BroadcastBase):
-    """One ring of messages, of which every subscriber sees each: frames to several consumers, events to everybody.
+    """A ring of messages, each of which every subscriber receives: frames for several consumers, or events for all.
 
-    A message is copied once, however many read it. `subscribe` gives a reader with its own place, from any process that
-    has the Broadcast, at any time. `put` waits for no reader but those that subscribed to miss nothing
-    (``behind="block"``), and for those only while they live. Arrays arrive read-only, since all readers have the same
-    memory.
+    `put` copies a message once, however many subscribers read it. Any process that has the Broadcast can subscribe at
+    any time; each subscriber has its own position. `put` blocks only for subscribers with ``behind="block"``, and only
+    while they live. Arrays arrive read-only, because all subscribers share the same memory.
 
-    It can be used from several threads and processes, any number of them putting and reading. It pickles, as
-    subscriptions do: as an argument of Process, through a pipe or queue, and in messages.
+    Several threads and processes may put and subscribe at the same time. A Broadcast and its subscriptions can be
+    pickled as an argument of Process, through a pipe or queue, and in messages.
 
-    A process puts from its first `put` until it closes its last object of the Broadcast, drops it, or ends. When nobody
-    is left who puts, subscribers get what is there, and then ChannelClosed (iteration stops); PeerDied if one of those
-    who did was killed, until somebody puts again.
+    A process is a publisher from its first `put` until it closes or drops its last object of the Broadcast, or exits.
+    If no publisher is left, subscribers receive the remaining messages and then ChannelClosed (iteration stops), or
+    PeerDied if a publisher was killed. They continue when another process puts.
 
     Args:
-        capacity: messages that the slowest blocking reader may be behind; and as many are there for those that fall
-            behind.
-        max_bytes: of the messages that the slowest blocking reader has not read; a larger one goes when it has all.
-        history: how many messages are kept for those who subscribe later, though all have read them.
-        name, arena, allow_pickle, exist_ok: as of `Latest`.
-        on_peer_death: "wait": subscribers wait for whoever puts next, there is no end.
+        capacity: Number of messages by which the slowest blocking subscriber may lag. A subscriber that falls behind
+            finds as many messages.
+        max_bytes: Limit for the bytes of the messages that the slowest blocking subscriber has not read. A larger
+            message passes when that subscriber has read everything.
+        history: Number of messages that are kept for later subscribers even if every subscriber has read them.
+        name, arena, allow_pickle, exist_ok: See `Latest`.
+        on_peer_death: What subscribers do if no publisher is left. "raise" (default): the stream ends. "wait": wait for
+            the next publisher; the stream has no end.
     """
 
     _WHAT, _KIND, _THING, _BASE = "Broadcast", BROADCAST, _core.Ring, _core.BroadcastBase
@@ -79,40 +80,60 @@ class Broadcast(Published, _core.BroadcastBase):
         behind: FallBehind = "block",
         timeout: float | None = None,
     ) -> Subscriber:
-        """A reader of what is put from now on, or from the oldest message that is there.
-
-        `behind` says what happens when it is slower than those who put. "block": they wait for it. "skip": it misses
-        what was overwritten, and finds the last `capacity` messages. "latest": it finds the last one. "raise": as
-        "skip", and it is told by an `Overrun`.
+        """Subscribes to the messages that are put from now on, or from the oldest one in the ring.
 
         The subscription may be handed to other processes. Until its first `get`, every process that has it is attached,
         and it ends when the last of them has closed it or exited. From then on, only the process that called `get` is
-        attached.
+        attached. The call blocks only if a process was stopped while it held the lock of this Broadcast or of its
+        arena.
 
-        Waits only if a process was stopped while it had the lock of this Broadcast or of its arena: TimeoutError after
-        `timeout` seconds (None: never) names that process. ValueError if there are 256 subscriptions already,
-        OutOfSharedMemory if the arena has no memory for one now.
+        Args:
+            start: "next" begins with the next message, "oldest" with the oldest message in the ring.
+            behind: What happens if the subscriber is slower than the publishers. "block": publishers wait for it.
+                "skip": it misses the messages that were overwritten, and continues with the last `capacity` messages.
+                "latest": it continues with the newest message. "raise": like "skip", and `get` raises `Overrun`.
+            timeout: Seconds to wait for the lock; None waits indefinitely.
+
+        Raises:
+            TimeoutError: A stopped process held the lock for `timeout` seconds; the error names the process.
+            ValueError: There are 256 subscriptions already.
+            OutOfSharedMemory: The arena has no memory for a subscription now.
         """
         from_oldest = one_of("start", start, "next", "oldest") == "oldest"
         one_of("behind", behind, "block", "skip", "latest", "raise")
         return Subscriber._of(self._subscribe(behind, from_oldest, timeout), self._name)
 
     def put(self, obj: object, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
-        """Puts a message for all subscribers, and returns its ticket. It succeeds without any.
+        """Puts a message for all subscribers and returns its ticket. It succeeds without subscribers, too.
 
-        Waits while a live blocking reader is `capacity` messages behind, for at most `timeout` seconds (None: forever;
-        block=False: not at all). Then raises queue.Full, which names the reader's process; or TimeoutError, which names
-        a stopped process that has the lock of this Broadcast or of its arena. You may change the object afterwards, but
-        not arrays of `new_empty`. Other errors are those of `Sender.put`, without PeerDied.
+        Blocks while a live blocking subscriber is `capacity` messages behind. You may change the object afterwards,
+        except arrays of `new_empty`.
+
+        Args:
+            obj: The message.
+            block: If False, does not wait.
+            timeout: Seconds to wait at most; None waits indefinitely.
+            move: See `Sender.put`.
+
+        Raises:
+            queue.Full: There was no space in time; the error names the subscriber's process.
+            TimeoutError: A stopped process held the lock of this Broadcast or of its arena; the error names the
+                process.
+
+        Other errors are those of `Sender.put`, without PeerDied.
         """
         return self._put(obj, block, timeout, move)
 
     def put_nowait(self, obj: object, *, move: bool = False) -> int:
-        """`put` that does not wait: queue.Full when there is no room now."""
+        """Calls `put` without waiting; raises queue.Full if there is no space now."""
         return self._put(obj, False, None, move)
 
     def put_many(self, iterable: Iterable[object], timeout: float | None = None) -> int:
-        """Puts every item, in order, and returns how many; `timeout` is for all. Errors have the number as `sent`."""
+        """Puts every item in order and returns their number.
+
+        `timeout` applies to the whole call. If it raises, the error's attribute `sent` is the number of items that were
+        put.
+        """
         deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         sent = 0
         try:
@@ -125,50 +146,59 @@ class Broadcast(Published, _core.BroadcastBase):
         return sent
 
     async def put_async(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
-        """`put` for coroutines. When it is cancelled, the object was not put."""
+        """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""
         return await poll(
             lambda: self._put(obj, False, None, move),
             lambda: not self.has_space(),
             timeout,
-            not_yet=(queue.Full, TimeoutError),  # who was stopped with the arena's lock may go on
+            not_yet=(queue.Full, TimeoutError),  # a process that was stopped with the arena's lock may continue
         )
 
     def wait_for_all_ack(self, timeout: float | None = None) -> None:
-        """Waits until all blocking readers have read what this object has put. TimeoutError."""
+        """Blocks until all blocking subscribers have read what this object has put. Raises TimeoutError."""
         self._wait_until_passed(None, timeout)
 
     def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
-        """Waits until all blocking readers have read that message, and those before it. TimeoutError."""
+        """Blocks until all blocking subscribers have read the message of this ticket. Raises TimeoutError.
+
+        They have then read all earlier messages, too.
+        """
         self._wait_until_passed(natural("ticket", ticket), timeout)
 
     def stats(self) -> dict[str, Any]:
-        """Counts: put, capacity, history, kept (messages that one who may fall behind finds), subscribers, publishers
-        (pids of those who put), pickled (what this object has put that needed a pickle)."""
+        """Returns counts of the Broadcast.
+
+        Returns:
+            A dict with `put`, `capacity`, `history`, `kept` (messages that a non-blocking subscriber finds),
+            `subscribers`, `publishers` (their pids), and `pickled` (messages that this object has put and that needed a
+            pickle).
+        """
         return self._stats()
 
     @property
     def capacity(self) -> int:
-        """Messages that the slowest blocking reader may be behind before `put` waits."""
+        """Number of messages by which the slowest blocking subscriber may lag before `put` blocks."""
         return self._ring.capacity
 
 
 class Subscriber:
-    """A reader of a Broadcast, with its own place; made by `Broadcast.subscribe`.
+    """The reading end of a Broadcast, with its own position; made by `Broadcast.subscribe`.
 
-    `shmtree.wait` takes it as it does a receiver. Several threads may read by it, each message going to one of them.
+    `shmtree.wait` accepts it like a receiver. Several threads may read from it; each message goes to one of them.
 
     One process may make a subscription and another may use it. Until its first `get`, every process that made it,
-    inherited it over fork, was started with it, or loaded it is attached. The subscription ends when the last attached
-    process has closed or dropped it, or has exited. From the first `get` on, only the process that called `get` is
-    attached, and it cannot hand the subscription on. A subscription in transit through a pipe or queue lasts until it
-    arrives, or until its sender closes it or exits, so do not close it before it has arrived. After that, it ends with
-    the process that received it.
+    inherited it over fork, was started with it, or unpickled it is attached. The subscription ends when the last
+    attached process has closed or dropped it, or has exited. From the first `get` on, only the process that called
+    `get` is attached, and it cannot hand the subscription on.
+
+    A subscription in transit through a pipe or queue lasts until it arrives, or until its sender closes it or exits, so
+    do not close it before it has arrived. After that, it ends with the process that received it.
     """
 
     __slots__ = ("__weakref__", "_end", "_failed", "_name")
     _end: _core.SubscriberBase
     _name: _core.Name | None
-    _failed: BaseException | None  # of a message that get_many() came to behind others
+    _failed: BaseException | None  # raised for a message behind the first one of get_many(); the next call raises it
 
     def __init__(self) -> None:
         raise TypeError("subscribers are made by Broadcast.subscribe()")
@@ -182,29 +212,37 @@ class Subscriber:
         return self
 
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
-        """The next message; queue.Empty when none came within `timeout` seconds (None: for ever; block=False: at once).
+        """Returns the next message.
 
-        Arrays are read-only views, tensors copies; past half of the budget all are copies, as with `Latest.get`.
-        Overrun, with `.missed`, when messages were
-        overwritten and the subscription is to be told of it. ChannelClosed when nobody is left who puts, PeerDied when
-        one of those who did was killed.
+        Arrays are read-only views, and tensors are copies. Once pinned blocks exceed half of the arena's budget,
+        everything is copied, as with `Latest.get`.
 
-        MemoryError if this process has no memory for the message. The message is kept: the next call returns it, or a
-        newer one with `behind="latest"`. After eight failures in a row it is given up, and counts as missed.
-        SystemExit and GeneratorExit of code that unpickles count as failures too. KeyboardInterrupt and exceptions of
-        signal handlers do not, but the message is kept.
+        Args:
+            block: If False, does not wait.
+            timeout: Seconds to wait at most; None waits indefinitely.
+            copy: See `Latest.get`.
+
+        Raises:
+            queue.Empty: No message came in time.
+            Overrun: Messages were overwritten, and the subscription has `behind="raise"`; `.missed` has their number.
+            ChannelClosed: No publisher is left.
+            PeerDied: No publisher is left, and one was killed.
+            MemoryError: This process has no memory for the message. The message is kept: the next call returns it, or a
+                newer one with `behind="latest"`. After eight failures in a row the message is skipped, and counts as
+                missed. SystemExit and GeneratorExit of code that unpickles count as failures, too. KeyboardInterrupt
+                and exceptions of signal handlers do not count, and the message is kept.
         """
         self._raise_failed()
         return self._end._get(block, timeout, copy)
 
     def get_nowait(self, *, copy: bool | None = None) -> Any:
-        """`get` that does not wait: queue.Empty when there is nothing now."""
+        """Calls `get` without waiting; raises queue.Empty if there is no message now."""
         return self.get(False, copy=copy)
 
     def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[Any]:
-        """A list of 1 to n messages: waits for the first as `get` does, and takes what else is there.
+        """Returns a list of 1 to `n` messages: waits for the first one as `get` does, and takes what else is there.
 
-        An error that is another message's than the first is the next call's.
+        If a message other than the first one fails, the next call raises its error.
         """
         self._raise_failed()
         items, self._failed = self._end._get_many(n, timeout, copy)
@@ -216,13 +254,14 @@ class Subscriber:
             raise failed.with_traceback(None)
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
-        """`get` for coroutines. It can be cancelled at any time without losing a message."""
+        """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
         return await poll(lambda: self.get(False, copy=copy), lambda: self.qsize() == 0, timeout)
 
     def get_to(self, device: Any, block: bool = True, timeout: float | None = None) -> Any:
-        """`get` with the message's tensors, and its numeric arrays as tensors, copied to a device of torch.
+        """Returns the next message with its tensors, and its numeric arrays as tensors, copied to a torch device.
 
-        As `Receiver.get_to`, but a message that cannot be copied is passed all the same, as others have it, too.
+        It works like `Receiver.get_to`, except that a message that cannot be copied is skipped: other subscribers have
+        it, too.
         """
         tensors.library.check_device(device)
         arena = self._end._arena
@@ -247,13 +286,16 @@ class Subscriber:
             raise StopAsyncIteration from None
 
     def fileno(self) -> int:
-        """A descriptor that can be read while there is a message, or nobody is left who puts: for poll loops.
+        """Returns a descriptor that is readable while there is a message or no publisher is left, for poll loops.
 
-        It belongs to this object. To ask for it is to use the subscription: it is this process's from then on. In a
-        program with several threads that read, a message may be gone again when it is looked for. The death of who puts
-        is seen by `shmtree.wait`, and by calls that wait. Each subscriber has a pipe of its own: the limit of 4,096
-        watched ends is one of channels. Raises ChannelClosed if another process uses the subscription, and OSError if
-        there is no descriptor left.
+        The descriptor belongs to this object. Calling `fileno` counts as use: from then on, only this process is
+        attached to the subscription. If several threads read, another one may have taken the message that made the
+        descriptor readable. The descriptor does not report the death of a publisher; `shmtree.wait` and blocking calls
+        do. Each subscriber has its own pipe, so the limit of 4,096 watched ends of channels does not apply.
+
+        Raises:
+            ChannelClosed: Another process uses the subscription.
+            OSError: No descriptor is left.
         """
         return self._end.fileno()
 
@@ -267,26 +309,32 @@ class Subscriber:
         return self._failed is not None or self._end._ready()
 
     def qsize(self) -> int:
-        """Number of messages that it can read now."""
+        """Returns the number of messages that the subscriber can read now."""
         return self._end.qsize()
 
     def empty(self) -> bool:
-        """Whether there is none."""
+        """Returns True if there is no message to read."""
         return self.qsize() == 0
 
     @property
     def missed(self) -> int:
-        """Number of messages missed so far: overwritten, given up, or replaced by a newer one (`behind="latest"`)."""
+        """Number of messages missed so far.
+
+        A message is missed if it was overwritten, skipped after failures, or replaced by a newer one
+        (`behind="latest"`).
+        """
         return self._end.missed
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called on this object."""
+        """True if close() was called on this object."""
         return self._end.closed
 
     def close(self) -> None:
-        """Ends this process's part; nobody waits for it any more, but for one that other processes have as well, and
-        none of them has used. Views stay valid. May be called again."""
+        """Closes this object. Publishers no longer wait for it, and received views stay valid. Idempotent.
+
+        The subscription continues if other processes have it as well and no process has used it yet.
+        """
         self._end.close()
         self._name = None
 

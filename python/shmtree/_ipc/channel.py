@@ -1,4 +1,4 @@
-"""Channels, and their two ends."""
+"""Channels and their two ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Behind = Literal["block", "drop_oldest"]
 if TYPE_CHECKING:
     from typing_extensions import Self, TypeVar
 
-    _T = TypeVar("_T", default=Any)  # a plain Sender, or Receiver, is one of anything
+    _T = TypeVar("_T", default=Any)  # a plain Sender or Receiver carries any type
 else:
     from typing import TypeVar
 
@@ -28,7 +28,7 @@ _E = TypeVar("_E", bound="End")
 
 
 class Terms(NamedTuple):
-    """What a channel is made with, as users say it; limits of 0 are none."""
+    """Options of a channel in the user's terms; a limit of 0 means no limit."""
 
     capacity: int
     max_bytes: int
@@ -49,9 +49,10 @@ def new_channel(
     kind: int = names.CHANNEL,
     exist_ok: bool = False,
 ) -> tuple[_core.Channel, bool, _core.Name | None]:
-    """A channel, whether its ends may pickle, and its name.
+    """Makes a channel. Returns it, whether its ends may pickle, and its name.
 
-    `arena` None: one of its own for a named channel, else the process's. With `exist_ok` the one that has the name.
+    If `arena` is None, a named channel gets its own arena, and an unnamed one uses the process's arena. With
+    `exist_ok`, returns the channel that has the name already.
     """
     if name is not None:
         names.check_name(name)
@@ -65,7 +66,7 @@ def new_channel(
 
 
 class Rates:
-    """Messages per second since the last time somebody asked."""
+    """Messages per second since the previous call."""
 
     def __init__(self) -> None:
         self._last: tuple[float, int, int] | None = None
@@ -80,16 +81,16 @@ class Rates:
 
 
 class End:
-    """What all ends have: looks at their channel, and ``with``."""
+    """Base of all ends: statistics of the channel, and use as a context manager."""
 
     __slots__ = ()
     _rates: Rates
     _counts_tasks = False
 
-    if TYPE_CHECKING:  # from the base of the core, which comes first
+    if TYPE_CHECKING:  # provided by the base class of the core, which comes first
 
         @property
-        def _channel(self) -> _core.Channel: ...  # ChannelClosed when this process has it no more
+        def _channel(self) -> _core.Channel: ...  # ChannelClosed once this process has closed the channel
         @property
         def _pickled(self) -> int: ...
         @property
@@ -99,21 +100,29 @@ class End:
 
     @property
     def capacity(self) -> int | None:
-        """Messages that the channel takes before `put` waits; None when there is no limit."""
+        """Number of messages that the channel holds before `put` blocks; None if there is no limit."""
         return self._channel.capacity or None
 
     def stats(self) -> dict[str, Any]:
-        """Counts of the channel.
+        """Returns counts of the channel.
 
-        put, received, queued (with the returned ones) and taken (not settled) messages, returned, rejected and dropped
-        ones, queued_bytes; capacity, max_bytes, max_unsettled and max_attempts (0: no limit); processes that have the
-        ends (senders, receivers), how many of them take part in it, so that the stream does not end (senders_counting,
-        receivers_counting: not those that use the other one only), the process ids of those that do and have never used
-        it (senders_unused, receivers_unused), and ends that were given away and not yet loaded (senders_on_their_way,
-        receivers_on_their_way); put_per_s and received_per_s since the last call on this object. Of what can put also
-        pickled: the messages given to put() of this very object that needed a pickle (`shmtree.describe` says why). Of
-        a JoinableQueue also unfinished: those that no task_done() was called for, without the rejected ones.
-        ChannelClosed after close(), unless this process has another object of the channel.
+        Returns:
+            A dict with these keys.
+
+            - put, received, queued (including returned messages), taken (in flight), returned, rejected, dropped:
+              numbers of messages. queued_bytes: bytes of the queued ones.
+            - capacity, max_bytes, max_unsettled, max_attempts: limits; 0 means no limit.
+            - senders, receivers: processes that have the ends. senders_counting, receivers_counting: those that are
+              attached, so that the stream does not end; a process that uses only the other end is not attached.
+              senders_unused, receivers_unused: pids of attached processes that have never used the end.
+            - senders_on_their_way, receivers_on_their_way: ends in transit.
+            - put_per_s, received_per_s: messages per second since the last call on this object.
+            - pickled (ends that can put): messages given to `put` of this object that needed a pickle;
+              `shmtree.describe` says why.
+            - unfinished (JoinableQueue): messages without a `task_done()`, except the rejected ones.
+
+        Raises:
+            ChannelClosed: This object is closed, and this process has no other object of the channel.
         """
         stats = self._channel.stats()
         if hasattr(self, "put"):
@@ -136,13 +145,15 @@ class End:
 
 
 class Sender(_core.SenderBase[_T], End):
-    """The end of a channel that messages are put into.
+    """The sending end of a channel, made by `create_pair` and `open_sender`.
 
-    Made by `create_pair` and `open_sender`. It may be used by several threads, inherited over fork, given to processes
-    as an argument with any start method, and sent through pipes and queues: each process then has an end of its own. A
-    process takes part in sending from the moment it has the end until it closes or drops its last one, exits, or uses
-    only the receiving end; when nobody takes part any more, receivers find the end of the stream. A process
-    that multiprocessing forks is attached only to ends that it was given or uses; see `keep_only` for other forks.
+    Several threads may use it. It can be inherited over fork, passed to processes as an argument with any start method,
+    and sent through pipes and queues. Each process then has an end of its own.
+
+    A process is attached as a sender from the moment it has the end. It detaches when it closes or drops its last one,
+    exits, or uses only the receiving end. When no sender is attached any more, receivers reach the end of the stream. A
+    process that multiprocessing forks is attached only to ends that it was given or uses; see `keep_only` for other
+    forks.
     """
 
     __slots__ = ("__weakref__", "_rates")
@@ -158,15 +169,15 @@ class Sender(_core.SenderBase[_T], End):
 
     @property
     def dropped(self) -> int:
-        """Messages that puts have dropped for newer ones, those of all senders of the channel."""
+        """Number of messages that `put` has dropped for newer ones, by all senders of the channel."""
         return self._channel.dropped
 
     def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
-        """`new_empty` with the shape, dtype and order of another array or tensor."""
+        """Returns an array like `new_empty`, with the shape, dtype and order of another array or tensor."""
         return arrays.new_like(self._channel.arena, prototype, dtype, order)
 
     async def put_async(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> int:
-        """`put` for coroutines. When it is cancelled, the object was not put."""
+        """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""
         ticket: int = await waiting.put_async(self, obj, timeout, move)
         return ticket
 
@@ -175,13 +186,13 @@ class Sender(_core.SenderBase[_T], End):
 
 
 class Receiver(_core.ReceiverBase[_T], End):
-    """The end of a channel that messages are received from; ``for`` and ``async for`` go on to the end of the stream.
+    """The receiving end of a channel, made by `create_pair` and `open_receiver`; it iterates to the end of the stream.
 
-    Made by `create_pair` and `open_receiver`. What is said of Sender about threads, processes and taking part goes for
-    it as well; each message goes to one receiver. It has no length, so it is always true: ask `qsize` or `empty`.
+    The rules of `Sender` for threads, processes and attachment apply to it, too. Each message goes to one receiver. A
+    receiver supports ``for`` and ``async for``. It has no length, so it is always true: use `qsize` or `empty`.
 
-    The stream ends when what was sent is received and nobody is left who sends. The end is PeerDied, once, if one of
-    the senders was killed, else ChannelClosed. A process that an uncaught exception ends was not killed.
+    The stream ends when every message is received and no sender is attached. Then `get` raises PeerDied once if a
+    sender was killed, and ChannelClosed otherwise. A process that ends by an uncaught exception was not killed.
     """
 
     __slots__ = ("__weakref__", "_rates")
@@ -193,19 +204,23 @@ class Receiver(_core.ReceiverBase[_T], End):
         return self
 
     def get_to(self, device: Any, block: bool = True, timeout: float | None = None) -> Any:
-        """`get` with the message's tensors, and its numeric arrays as tensors, copied to a device of torch.
+        """Receives a message and copies its tensors, and its numeric arrays as tensors, to a torch device.
 
-        In dicts, lists, tuples, deques and dataclasses, that is; nothing of what was copied is held after it. Out of an
-        arena that is pinned here (`Arena.pin`) the copies are in the device's current stream, and what they read is
-        held until a later call finds them done. DeviceError for a device that is not there, and nothing is received. A
-        message that cannot be copied, as when the device has no memory for it, goes back to the channel.
+        It finds them in dicts, lists, tuples, deques and dataclasses. The message pins nothing of what was copied. If
+        the arena is pinned in this process (`Arena.pin`), the copies run in the device's current stream, and their
+        source stays allocated until a later call finds that they are done.
+
+        A message that cannot be copied, for example because the device has no memory for it, returns to the channel.
+
+        Raises:
+            DeviceError: The device does not exist; no message is received.
         """
         tensors.library.check_device(device)
         with self.take(block, timeout, copy=False) as delivery:
             return tensors.library.receive_to(self._channel.arena, delivery.item, device)
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> _T:
-        """`get` for coroutines. It can be cancelled at any time without losing a message."""
+        """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
         got: _T = await waiting.get_async(self, timeout, copy)
         return got
 
@@ -248,7 +263,7 @@ def pair_terms(
 def make_pair(
     arena: _core.Arena | None, terms: Terms, name: str | None, allow_pickle: bool | None, exist_ok: bool
 ) -> tuple[Sender, Receiver]:
-    """`arena` None: one of its own for a named pair, else the process's."""
+    """Makes a pair. If `arena` is None, a named pair gets its own arena, an unnamed one uses the process's arena."""
     if exist_ok and name is None:
         raise ValueError("exist_ok requires a name")
     channel, allow, known = new_channel(arena, terms, allow_pickle, name, names.CHANNEL, bool(exist_ok))

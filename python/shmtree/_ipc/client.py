@@ -19,18 +19,18 @@ from .channel import Sender
 from .pairs import open_sender
 from .service import Header, deadline_after, left, loaded, refusals_of_the_value
 
-_TICK_S = 0.2  # between looks whether there is still somebody who serves
+_TICK_S = 0.2  # interval between checks for live servers
 _BATCH = 256
 
 
 class _Line:
-    """A channel of replies, and what is waited for by it; to the first death.
+    """A channel for replies and the requests that wait for them. It ends at the first death of a server.
 
-    With it goes what was asked by it: nobody who serves later opens it, and so nothing is done that a client was told
-    nobody will do.
+    The channel ends together with its requests. A server that starts later cannot open it, so no server processes a
+    request that has already failed with PeerDied.
 
-    Whoever has the turn receives, for all. That is a thread, once anybody needs one, since replies are to come to
-    futures and coroutines or to several callers; until then it is the caller that waits, which is woken only once so.
+    The thread that has the turn receives the replies of all threads. At first that is the calling thread, which avoids
+    a second wake-up. A separate thread takes over as soon as futures, coroutines or several callers wait.
     """
 
     def __init__(self, requests: Sender, arena: Arena) -> None:
@@ -41,11 +41,11 @@ class _Line:
         self.ended = False
         self._requests = requests
         self._pending: dict[int, futures.Future[Any]] = {}
-        self._next = time.monotonic_ns()  # so that no other line of this process has the same numbers
+        self._next = time.monotonic_ns()  # start at the clock: no other line of this process uses the same numbers
         self._looked = time.monotonic()
         self._alone = False
         self._thread: threading.Thread | None = None
-        self._receiving: int | None = None  # the thread that has the turn
+        self._receiving: int | None = None  # ident of the thread that has the turn
         self._make_locks()
 
     def _make_locks(self) -> None:
@@ -53,7 +53,7 @@ class _Line:
         self._turn = threading.Lock()
 
     def add(self, future: futures.Future[Any]) -> int | None:
-        """The number of a new request; None when this has ended."""
+        """Registers a request and returns its number, or None if the line has ended."""
         with self._lock:
             if self.ended:
                 return None
@@ -65,7 +65,7 @@ class _Line:
         self._pending.pop(number, None)
 
     def end(self, why: Callable[[], Exception]) -> None:
-        """Fails all that is waited for with what `why` gives."""
+        """Fails every pending request with the exception that `why` returns."""
         with self._lock:
             self.ended = True
             pending, self._pending = self._pending, {}
@@ -75,21 +75,21 @@ class _Line:
                 future.set_exception(why())
 
     def drop_in_child(self) -> None:
-        """In a forked child, which has no thread of it: its parent's requests are its parent's."""
+        """Drops the line in a forked child, which does not have its thread. The requests belong to the parent."""
         self._make_locks()
         for future in self._pending.values():
-            futures.Future.__init__(future)  # another thread may have had its lock
+            futures.Future.__init__(future)  # another thread may have held its lock
         self.end(lambda: ChannelClosed("the parent of this process asked, and has the reply"))
 
     def start(self) -> None:
-        """Has a thread receive."""
+        """Starts the receiving thread, unless it runs already."""
         with self._lock:
             if self._thread is None and not self.ended:
                 self._thread = threading.Thread(target=self._receive_all, name="shmtree-replies", daemon=True)
                 self._thread.start()
 
     def check_may_wait(self) -> None:
-        """RuntimeError where it is this thread that receives, now in a callback: what it waits for would never come."""
+        """Raises RuntimeError in the thread that receives, when it is in a callback: the reply could never arrive."""
         if self._receiving == threading.get_ident() and not self.ended:
             raise RuntimeError(
                 "this thread receives the replies of this client, and is in a callback: to wait there for a reply "
@@ -97,14 +97,14 @@ class _Line:
             )
 
     def wait(self, future: futures.Future[Any], deadline: float | None) -> None:
-        """Until it is done, the deadline has passed, or a thread receives."""
+        """Blocks until the future is done, the deadline has passed, or a separate thread receives."""
         turn = self._turn
         if self._thread is None and turn.acquire(blocking=False):
             try:
                 self._receiving = threading.get_ident()
                 while not (future.done() or self.ended or self._thread is not None or left(deadline) == 0):
                     self._receive(deadline)
-            except BaseException:  # Ctrl-C, it may be after something was received for others
+            except BaseException:  # Ctrl-C, possibly after replies for other threads were received
                 self.end(lambda: ChannelClosed("a call that received the replies of all was interrupted"))
                 raise
             finally:
@@ -119,11 +119,11 @@ class _Line:
                 self._receiving = threading.get_ident()
                 while not self.ended:
                     self._receive(None)
-        finally:  # also what a callback of a future may raise
+        finally:  # also after an exception from a future's callback
             self.end(lambda: ChannelClosed("the thread that received the replies has ended"))
 
     def _receive(self, deadline: float | None) -> None:
-        """What comes within a tick."""
+        """Receives the replies that arrive within a tick."""
         rest = left(deadline)
         try:
             self._settle_all(self._replies.get_many(_BATCH, _TICK_S if rest is None else min(rest, _TICK_S)))
@@ -131,7 +131,7 @@ class _Line:
             pass
         except PeerDied as death:
             self.end(functools.partial(_lost, death.pids))
-        except Exception as error:  # a reply that cannot be loaded, or it was closed
+        except Exception as error:  # a reply that cannot be loaded, or the channel was closed
             self._settle(loaded.parts, error)
         if self._pending and time.monotonic() - self._looked >= _TICK_S:
             self._looked = time.monotonic()
@@ -144,7 +144,8 @@ class _Line:
         except (ChannelClosed, PeerDied) as gone:
             self.end(functools.partial(_lost, getattr(gone, "pids", ())))
             return
-        # Whoever made the name may have been killed before it took part. Twice: it may be about to.
+        # The process that made the name may have died before it attached. Check twice, because it may be about to
+        # attach.
         alone = not stats["receivers"] and not stats["receivers_on_their_way"]
         if alone and self._alone:
             self.end(functools.partial(_lost, ()))
@@ -170,7 +171,7 @@ class _Line:
 
 
 class _Reply(futures.Future[Any]):
-    """A reply that is waited for."""
+    """The future of one reply."""
 
     line: _Line | None = None
 
@@ -195,21 +196,24 @@ def _lost(pids: tuple[int, ...]) -> PeerDied:
 
 
 class Client:
-    """Asks a `Service`; for any number of threads and coroutines, with any number of requests on the way.
+    """Sends requests to a `Service`, from any number of threads and coroutines, with any number of requests in flight.
+
+    If a server is killed, or if none is left, every request in flight fails with PeerDied within half a second. The
+    server may have processed it; if not, no server will. Later requests are new requests.
+
+    A forked child gets a client of its own. A call in a single thread receives its reply itself. In all other cases, a
+    thread receives the replies; it starts when it is first needed and runs until close().
 
     Args:
-        service: its name, or its `sender`.
-        timeout: seconds to wait for somebody to make the name (None waits indefinitely): TimeoutError, or
-            FileNotFoundError
-            where that is 0.
-        arena: where replies lie; None is an arena of its own.
-        allow_pickle: as of `open_sender`.
+        service: Name of the service, or its `sender`.
+        timeout: Seconds to wait for a process to create the name; None waits indefinitely.
+        arena: Arena for the replies; None makes a new arena.
+        allow_pickle: See `open_sender`.
 
-    When a process that serves is killed, and when none is left, all that is on the way fails with PeerDied within half
-    a second: it may have been done, and if not, nobody will. What is asked after that is asked anew.
-
-    A forked child has a client of its own in it. Calls of one thread receive their replies themselves; for all else a
-    thread does, from when it is first needed to close().
+    Raises:
+        FileNotFoundError: The name does not exist and `timeout` is 0.
+        TimeoutError: The name does not exist after `timeout` seconds.
+        TypeError: `service` is neither a name nor a Sender.
     """
 
     def __init__(
@@ -235,11 +239,22 @@ class Client:
         _clients.add(self)
 
     def call(self, obj: object, timeout: float | None = None) -> Any:
-        """Asks, and waits for the answer; TimeoutError after `timeout` seconds.
+        """Sends a request, waits for the reply, and returns it.
 
-        RemoteError when the service failed the request, PeerDied when it has gone. Else what `Sender.put` raises.
-        RuntimeError in a callback of a future of this client, which runs where replies are received: `submit` there.
-        So is waiting there for the result of a future.
+        Do not call it in a callback of a future of this client, and do not wait there for the result of a future: that
+        code runs in the thread that receives the replies. Use `submit` there.
+
+        Args:
+            obj: The request, any object that `Sender.put` takes.
+            timeout: Seconds to wait for space and for the reply; None waits indefinitely.
+
+        Raises:
+            TimeoutError: There was no reply within `timeout` seconds.
+            RemoteError: The service failed the request.
+            PeerDied: The service is gone.
+            RuntimeError: The call was made in a callback of a future of this client.
+
+        Other errors are those of `Sender.put`.
         """
         self._check_thread()
         deadline = deadline_after(timeout)
@@ -252,24 +267,29 @@ class Client:
             return future.result(left(deadline))
         except (TimeoutError, futures.TimeoutError):
             if not future.cancel():
-                return future.result()  # it came just now
+                return future.result()  # the reply has just arrived
             raise TimeoutError(f"there was no reply within {timeout} s") from None
         except BaseException:
             future.cancel()  # Ctrl-C
             raise
 
     def submit(self, obj: object, timeout: float | None = None) -> futures.Future[Any]:
-        """Asks. The answer is the future's result, and what `call` raises its exception.
+        """Sends a request and returns a future for its reply. The future fails with the errors of `call`.
 
-        Waits up to `timeout` seconds where the service has no room: queue.Full.
+        Args:
+            obj: The request.
+            timeout: Seconds to wait for space in the service; None waits indefinitely.
+
+        Raises:
+            queue.Full: The service had no space for `timeout` seconds.
         """
         line, future = self._submit(obj, deadline_after(timeout), None)
         line.start()
         return future
 
     async def call_async(self, obj: object, timeout: float | None = None) -> Any:
-        """`call` for coroutines. A cancelled one takes no reply."""
-        import asyncio  # slow to load, and not needed without coroutines
+        """Does the same as `call` in a coroutine. If it is cancelled, the reply is discarded."""
+        import asyncio  # slow to import, and only coroutines need it
 
         self._check_thread()
         deadline = deadline_after(timeout)
@@ -290,11 +310,11 @@ class Client:
             future.cancel()
 
     def stats(self) -> dict[str, Any]:
-        """Counts of the service's requests, as of `Sender.stats`; `receivers` are the processes that have it."""
+        """Returns counts of the service's requests, as `Sender.stats`; `receivers` is the number of servers."""
         return self._requests.stats()
 
     def close(self) -> None:
-        """Fails what is on the way with ChannelClosed, and ends the thread. May be called again."""
+        """Fails the requests in flight with ChannelClosed, and ends the thread. Idempotent."""
         with self._lock:
             self._closed = True
             line, self._line = self._line, None
@@ -331,7 +351,7 @@ class Client:
     def _register(
         self, obj: object, reply_by: float | None
     ) -> tuple[_Line, futures.Future[Any], tuple[Header, object]]:
-        """The future of a request, and the message that asks. After `reply_by` nobody waits, and nobody serves it."""
+        """Registers a request and returns its future and its message. Servers drop the request after `reply_by`."""
         future = _Reply()
         number = None
         while number is None:
@@ -346,7 +366,7 @@ class Client:
             self._line.check_may_wait()
 
     def _done(self, line: _Line, number: int, _: object) -> None:
-        line.forget(number)  # and the client is there as long as something is waited for
+        line.forget(number)  # the bound method keeps the client alive while a request is pending
 
     def _open_line(self) -> _Line:
         with self._lock:
@@ -358,7 +378,7 @@ class Client:
             return self._line
 
     def _gone(self, error: ChannelClosed) -> Exception:
-        """Of a request that found no room."""
+        """Returns the error of a request that was not sent because the channel is closed."""
         return error if self._closed or self._requests.closed else _lost(())
 
     def _after_fork(self) -> None:

@@ -1,11 +1,11 @@
-"""Ends, shared arrays and arenas inside messages: as handles, without pickle, also where that is refused.
+"""Ends, shared arrays and arenas inside messages, passed as handles without pickle, also where pickle is refused.
 
-Whoever is sent one by a channel has it, or finds it closed: one that nobody has any more, and one that comes so late
-that its stream is over, arrives closed and raises ChannelClosed when it is used, a shared array FileNotFoundError. The
-message and those after it are received all the same. Subclasses are pickled.
+The receiver of such a message is attached to the end, or finds it closed. An end that no process has any more, or that
+arrives after its stream is over, arrives closed and raises ChannelClosed when it is used; a shared array raises
+FileNotFoundError. The message and those after it are received all the same. Subclasses are pickled.
 
-What comes may be anything: its types are checked here, what it leads to where it is opened. What that refuses is a
-CorruptMessage. An end that came by a channel which refuses pickles refuses them too.
+A message may contain anything. This module checks the types of its parts; the code that opens a handle checks the
+handle. Invalid data raises CorruptMessage. An end that came through a channel which refuses pickles refuses them too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _flatten(end: Any) -> object:
 
 
 def _closed(become: Callable[[_core.Channel], Any]) -> Any:
-    """What `become` makes of a channel that is there for nothing else, closed."""
+    """Returns a closed end: makes a channel only for it, converts it with `become`, and closes it."""
     terms = _core.ChannelOptions(1, 0, "raise", 0, 0, keep_open=False, drop_oldest=False, allow_pickle=False)
     made = become(_core.Channel.create(arenas.default_arena(), terms))
     made.close()
@@ -131,7 +131,7 @@ def _open_connection(flat: object, _: bool) -> Connection:
 
 
 def opened(handle: bytes, opens: Callable[[_core.Arena, int, _core.Name | None], _T], gone: Callable[[], _T]) -> _T:
-    """What a handle of memory leads to, or what `gone` makes where nobody has it any more."""
+    """Opens what a memory handle refers to. Returns `gone()` if no process has it any more."""
     try:
         with _checked():
             return handles.open_memory(handle, None, opens)

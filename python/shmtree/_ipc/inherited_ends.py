@@ -1,10 +1,11 @@
 """Which inherited ends a forked process is attached to: those that it was given, and those that it uses.
 
-A process that multiprocessing forks was given what can be reached from its target, arguments and attributes. A search
+A process that multiprocessing forks was given everything that its target, arguments and attributes can reach. A search
 finds that before the target runs, and makes the other ends passive: they keep neither a stream nor a name alive, and
-peers get no PeerDied if this process dies. The first use of a passive end attaches it again. A process stays attached
-to everything where shmtree cannot know what it was given: after a bare `os.fork`, in workers of a pool, whose tasks
-arrive later, and when the search would take too long.
+peers get no PeerDied if this process dies. The first use of a passive end attaches it again.
+
+If shmtree cannot know what a process was given, the process stays attached to everything. This is so after a bare
+`os.fork`, in workers of a pool (their tasks arrive later), and when the search would take too long.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .channel import Receiver, Sender
 from .pipe import Connection
 from .queue import BaseQueue
 
-#: What in a function's code names a global, and by how many bits its number is shifted.
+#: Bytecodes of a function that name a global, with the number of bits by which the name's number is shifted.
 _GLOBAL_OPS = {
     opcode.opmap[name]: shift
     for name, shift in (
@@ -39,7 +40,7 @@ _LIBRARY_FOLDERS = [
     os.sep + "site-packages" + os.sep,
     os.sep + "dist-packages" + os.sep,
 ]
-#: The functions of workers that are given their tasks later.
+#: Functions of workers that receive their tasks later.
 _WORKERS = (("multiprocessing.pool", "worker"), ("concurrent.futures.process", "_process_worker"))
 
 
@@ -79,7 +80,7 @@ def _keep_given(_: object) -> None:
     if not _core.has_inherited():
         return
     process = multiprocessing.process.current_process()
-    # What cannot be found out changes nothing: the process takes part in all that it has.
+    # If the search fails, nothing changes: the process stays attached to everything that it has.
     with contextlib.suppress(MemoryError):
         _core.keep_given(
             process,
@@ -93,7 +94,7 @@ def _keep_given(_: object) -> None:
 
 
 def _own_packages(process: Any) -> list[str]:
-    """The packages that are the program's own, though they may be installed: that of the target, and of the process."""
+    """Returns the packages of the target and of the process. They are the program's own even if they are installed."""
     target = vars(process).get("_target")
     while type(target) is functools.partial:
         target = target.func

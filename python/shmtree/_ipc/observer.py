@@ -1,4 +1,4 @@
-"""Looking into this user's arenas from outside, without taking part in them."""
+"""Inspection of this user's arenas from outside, without attaching to them."""
 
 from __future__ import annotations
 
@@ -8,43 +8,52 @@ from .. import _core
 from .._core import Observer as Observer
 from ..errors import Error
 
-MOST_FRAME = 64 << 20  # bytes of a queued message that is looked into
-NO_UUID = "0" * 32  # of an arena that could not be read
+MOST_FRAME = 64 << 20  # largest queued message, in bytes, that is described
+NO_UUID = "0" * 32  # uuid of an arena that could not be read
 
 
 def users(channel: dict[str, Any], side: str) -> list[int]:
-    """Who takes part in that end ("sender", "receiver") and has used it."""
+    """Returns the pids that are attached to an end ("sender" or "receiver") and have used it."""
     pids: list[int] = channel[f"{side}_pids"]
     unused = channel[f"{side}s_unused"]
     return [pid for pid in pids if pid not in unused] if unused else pids
 
 
 def observe() -> dict[str, Any]:
-    """What there is in the arenas that this user's processes have, named or not: `{"arenas": [...]}`, as JSON has it.
+    """Returns a snapshot of the arenas that this user's processes have, named or not: `{"arenas": [...]}`, as for JSON.
 
-    Nobody is asked for it or held up: it takes no part and no lock, and has the arenas open for reading alone. So it
-    works while those who use them are stopped, or have been killed, and changes nothing.
+    The observer takes no lock, attaches to nothing, and maps the arenas read-only. It works while the attached
+    processes are stopped or dead, does not delay them, and changes nothing. A snapshot needs two free descriptors.
 
-    An arena has its uuid (hexadecimal), `name` and `names`, `openers` (pid and fd of those that have it open;
-    `read_only` ones, which only look, where there are no others), bytes (`max_bytes`, `committed_bytes`, `used_bytes`,
-    `held_bytes`), `participants` (pid, alive, stopped, seconds since it came, and `waits`: what its threads sleep for,
-    at which channel and for how many seconds), `holders` (pid, bytes, blocks, seconds of the one held for longest),
-    `locked_by`, and what lies in it: `channels`, `latests`, `broadcasts`, `replays`. A channel has the keys of
-    `Sender.stats`, and the pids of those that take part (`sender_pids`, `receiver_pids`), who is putting or receiving
-    at this moment (`sender_locked_by`, `receiver_locked_by`), for how many seconds somebody slept for room or for
-    messages (`full_seconds`, `empty_seconds`), and `limiting`: None, or the `end` that the other one waits for and its
-    `pids`.
+    Returns:
+        A dict with the list `arenas`. Each arena is a dict with these keys.
 
-    `refused` says why something could not be read, as an arena of another version or one beyond a PID namespace; else
-    it is None. A look needs two free descriptors: with fewer, all that it has is an arena that was refused for it,
-    whose uuid is zeros. A pid of 0 is out of sight: its process has a number of its own that is not known here
-    (`said_pid`). What is not `consistent` was being changed at each look: its numbers need not be of one moment.
+        - `uuid` (hexadecimal), `name`, `names`.
+        - `openers`: pid and fd of the processes that have the arena open. Openers with `read_only`, which only observe,
+          are listed if there are no others.
+        - `max_bytes`, `committed_bytes`, `used_bytes`, `held_bytes`.
+        - `participants`: pid, alive, stopped, seconds since it attached, and `waits`: what its threads sleep for, at
+          which channel, and for how many seconds.
+        - `holders`: pid, bytes, blocks, and the age in seconds of the block that is pinned for longest.
+        - `locked_by`: pid of the process that holds the arena's lock.
+        - `channels`, `latests`, `broadcasts`, `replays`: the objects in the arena. A channel has the keys of
+          `Sender.stats`, the pids of attached processes (`sender_pids`, `receiver_pids`), the process that is putting
+          or receiving now (`sender_locked_by`, `receiver_locked_by`), the seconds that processes slept for space or for
+          messages (`full_seconds`, `empty_seconds`), and `limiting`: None, or the `end` that the other one waits for
+          and its `pids`.
+        - `refused`: None, or the reason why it could not be read, such as another layout version or a PID namespace.
+          With fewer than two free descriptors, the snapshot has a single refused arena whose uuid is zeros.
+        - `consistent`: False if the arena changed during every attempt to read it, so that its numbers may be from
+          different moments.
+
+        A pid of 0 belongs to a process that is not visible from here; `said_pid` is the pid that it has in its own
+        namespace.
     """
     return Observer().look()
 
 
 def seen(look: dict[str, Any]) -> dict[str, Any]:
-    """The look. OSError where nothing could be seen, since this process has no descriptors left to look with."""
+    """Returns `look`. Raises OSError if it is empty because this process has no free descriptors."""
     arenas = look["arenas"]
     if len(arenas) == 1 and arenas[0]["uuid"] == NO_UUID and not arenas[0]["openers"]:
         raise OSError(f"nothing can be seen: {arenas[0]['refused']}")
@@ -56,7 +65,7 @@ def _things(arena: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_of(arena: dict[str, Any], text: str) -> bool:
-    """Whether a pid, a name or the beginning of a uuid means that arena."""
+    """Returns True if a pid, a name or the first digits of a uuid identify this arena."""
     if text.isdecimal() and any(opener["pid"] == int(text) for opener in arena["openers"]):
         return True
     if text in arena["names"] or any(text in thing["names"] for thing in _things(arena)):
@@ -65,7 +74,7 @@ def is_of(arena: dict[str, Any], text: str) -> bool:
 
 
 def messages(arena: dict[str, Any], channel: dict[str, Any], most: int) -> list[dict[str, Any]]:
-    """The first messages that are queued in a channel, described and not taken."""
+    """Returns descriptions of the first messages that are queued in a channel, without taking them."""
     found = _core.look_at_queue(bytes.fromhex(arena["uuid"]), channel["block"], most, MOST_FRAME)
     return [
         {"ticket": ticket, "bytes": size, "sender": sender, "description": _describe(frame)}

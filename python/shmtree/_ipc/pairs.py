@@ -1,4 +1,4 @@
-"""The making and opening of channels, and the names that this user's processes have."""
+"""Functions that make and open channels, and the names of this user's processes."""
 
 from __future__ import annotations
 
@@ -25,32 +25,49 @@ def create_pair(
     portable: bool = False,
     exist_ok: bool = False,
 ) -> tuple[Sender, Receiver]:
-    """A new channel: the end to put into, and the end to get from.
+    """Makes a channel and returns its two ends: the sender and the receiver.
 
     Args:
-        capacity: messages put and not yet received before `put` waits; None or 0 is unlimited. One that was taken and
-            given back counts again, which may exceed it: `put` waits until there is less.
-        max_bytes: bytes queued before `put` waits; a larger message is refused with MessageTooLarge. What a message
-            passes by reference counts with the whole of the memory that it lies in, in each message that refers to it.
-        name: makes the channel known to the user's other processes, for `open_sender` and `open_receiver`. It gets an
-            arena of its own unless one is given. FileExistsError when the name is in use.
-        arena: where messages lie; None is the arena that this process makes for all such channels.
-        allow_pickle: whether objects without a native kind may be pickled; None is yes for unnamed and no for named
-            channels, where both sides have to say yes.
-        on_peer_death: "raise" reports killed senders to receivers, and killed receivers to senders, as PeerDied when
-            nobody else is left; "each" reports each of them when it is found, also while others are left; "wait" waits
-            for others to come.
-        max_unsettled: messages taken and not settled, by all takers together, before `take` waits; None or 0 is
-            unlimited.
-        max_attempts: how often a message is taken before it is given up, when nobody acknowledges it. It comes to
-            nobody then and is among `Receiver.rejected`. None or 0 is no limit.
-        behind: "block" lets a `put` that finds no room wait; "drop_oldest" lets it drop the oldest messages that nobody
-            has received, which `Sender.dropped` counts and which count as received for those who wait for it.
-        keep_open: whether receivers wait for other senders when none is left, so that the stream has no end.
-        portable: whether `put` refuses what means something on this machine only (ends, shared arrays, arenas, memory
-            of devices), with NotPortable, so that what is taken as frames can be put on any other one.
-        exist_ok: with a name that a channel has already, gives the ends of that one, as to a server that starts again
-            while its clients live; ValueError, with the values of both, when it was made with other arguments.
+        capacity: Number of messages that were put and not received before `put` blocks; None or 0 means no limit. A
+            returned message counts again, so the number may exceed the capacity; `put` then blocks until there are
+            fewer.
+        max_bytes: Number of queued bytes before `put` blocks. A message that passes memory by reference counts with the
+            whole block of that memory, and so does each other message that refers to it.
+        name: Name under which the user's other processes find the channel with `open_sender` and `open_receiver`. A
+            named channel gets an arena of its own unless you pass one.
+        arena: Arena for the messages; None takes the arena that this process makes for all such channels.
+        allow_pickle: True if objects without a native kind may be pickled. None (default) allows it for unnamed
+            channels and refuses it for named ones, where both sides have to allow it.
+        on_peer_death: What a blocked call does when peers are killed. "raise" (default): raise PeerDied once no peer is
+            left. "each": raise PeerDied for every death, even if other peers remain. "wait": keep waiting for new
+            peers.
+        max_unsettled: Number of messages in flight, over all receivers, before `take` blocks; None or 0 means no limit.
+        max_attempts: Number of deliveries of a message that no receiver acks. After that, the message is not delivered
+            again; `Receiver.rejected` returns it. None or 0 means no limit.
+        behind: What `put` does if the channel is full. "block" (default): wait. "drop_oldest": drop the oldest messages
+            that no receiver has taken. `Sender.dropped` counts them, and calls that wait for acks count them as
+            received.
+        keep_open: If True, receivers wait for new senders when none is left, so that the stream has no end.
+        portable: If True, `put` refuses objects that are valid on this machine only (ends, shared arrays, arenas,
+            device memory), so that messages taken as frames can be put on any other machine.
+        exist_ok: If a channel has this name already, returns its ends, as a restarted server needs while its clients
+            live.
+
+    Returns:
+        The Sender and the Receiver.
+
+    Raises:
+        FileExistsError: The name is in use and `exist_ok` is False.
+        ValueError: The channel of that name was made with other arguments (the error has both values).
+        TypeError: `arena` is not an Arena.
+
+    Later, `put` raises MessageTooLarge for a message over `max_bytes`, and NotPortable for what `portable` refuses.
+
+    Example::
+
+        sender, receiver = shmtree.create_pair(capacity=4)
+        sender.put({"obs": np.zeros((64, 8), np.float32)})
+        message = receiver.get()
     """
     if arena is not None and not isinstance(arena, Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
@@ -59,7 +76,7 @@ def create_pair(
 
 
 def create_shared_memory_pair(capacity: int | None = 0) -> tuple[Sender, Receiver]:
-    """`create_pair`, for those who come from py-sharedmemory."""
+    """Calls `create_pair`, under the name that py-sharedmemory uses."""
     return create_pair(capacity)
 
 
@@ -73,35 +90,47 @@ def _open_end(cls: type[_E], known: _core.Name, allow_pickle: bool | None) -> _E
 
 
 def open_sender(name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> Sender:
-    """The sending end of a named channel.
+    """Opens the sending end of a named channel.
 
-    Waits up to `timeout` seconds (None waits indefinitely) for somebody to make it: TimeoutError, or FileNotFoundError
-    where
-    that is 0. ValueError when it is the name of something else. Pickles are sent only if both this call and the maker
-    of the channel say allow_pickle=True.
+    Args:
+        name: Name of the channel.
+        allow_pickle: True allows pickles. They are sent only if the process that made the channel allowed them as well.
+        timeout: Seconds to wait for a process to make the channel; None waits indefinitely.
+
+    Raises:
+        FileNotFoundError: There is no such name and `timeout` is 0.
+        TimeoutError: There is still no such name after `timeout` seconds.
+        ValueError: The name belongs to something other than a channel.
     """
     return _open_end(Sender, open_known(name, CHANNEL, timeout), allow_pickle)
 
 
 def open_receiver(name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> Receiver:
-    """The receiving end of a named channel. Errors as of `open_sender`; pickles are loaded on the same condition."""
+    """Opens the receiving end of a named channel. Arguments, conditions and errors are those of `open_sender`."""
     return _open_end(Receiver, open_known(name, CHANNEL, timeout), allow_pickle)
 
 
 class Known(NamedTuple):
-    """A name, and who has it."""
+    """A name and the processes that have it."""
 
-    name: str  #: as it was given
-    kind: str  #: what it is the name of
-    #: Of the processes that have it; 0 for those out of sight (in another PID namespace), none for what a kill left.
+    name: str  #: the name as it was given
+    kind: str  #: kind of the object: "arena", "channel" and so on
+    #: Pids of the processes that have it; 0 for a process in another PID namespace; empty if a killed process left the
+    #: name.
     pids: tuple[int, ...]
 
 
 def list_names() -> list[Known]:
-    """The names of this user's arenas, channels and arrays. Those that a kill left over are shown once, and removed."""
+    """Returns the names of this user's arenas, channels and arrays.
+
+    Names that a killed process left are listed once, and removed.
+    """
     return [Known(name, KINDS.get(kind, "something"), tuple(pids)) for name, _, kind, pids in _core.list_names()]
 
 
 def clean_names() -> list[str]:
-    """Removes the names that nobody alive has; returns them. Never needed: `list_names` or using any name does it."""
+    """Removes names that no live process has, and returns them.
+
+    You never need it: `list_names`, or the use of any name, does the same.
+    """
     return _core.clean_names()

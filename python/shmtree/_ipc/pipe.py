@@ -1,4 +1,4 @@
-"""Connections with the interface and behaviour of multiprocessing's, each on ends of one channel or of two."""
+"""Connections with the interface and behaviour of multiprocessing's, on the ends of one or two channels."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _TERMS = Terms(0, 0, "raise", is_pipe=True)
 
 
 class _Bytes(NamedTuple):
-    """What `send_bytes` sends: bytes, to be told from the objects that `send` sends."""
+    """A message of `send_bytes`: its type distinguishes it from the objects that `send` sends."""
 
     view: memoryview
 
 
 class Connection:
-    """One end of a `Pipe`: what a `multiprocessing.connection.Connection` is, in shared memory.
+    """One end of a `Pipe`: the counterpart of `multiprocessing.connection.Connection` in shared memory.
 
-    Any object can be sent that a `Sender` takes, and large arrays are received as views. A connection may be used by
-    several threads, inherited over fork, given to processes as an argument with any start method, and sent through
-    pipes and queues to processes that run already.
+    It sends any object that a `Sender` takes, and large arrays are received as views. Several threads may use a
+    connection. It can be inherited over fork, passed to processes as an argument with any start method, and sent
+    through pipes and queues to running processes.
 
     The other side is gone when every process that has it has closed it, exited or died. Once it is gone, `recv` raises
     EOFError after the last message, and `send` raises BrokenPipeError. Both are ConnectionLost and list the pids if a
@@ -48,12 +48,12 @@ class Connection:
 
     @property
     def readable(self) -> bool:
-        """Whether this end may `recv`."""
+        """True if this end can `recv`."""
         return self._receiver is not None
 
     @property
     def writable(self) -> bool:
-        """Whether this end may `send`."""
+        """True if this end can `send`."""
         return self._sender is not None
 
     @property
@@ -61,7 +61,7 @@ class Connection:
         return (self._receiver is None or self._receiver.closed) and (self._sender is None or self._sender.closed)
 
     def close(self) -> None:
-        """Ends the use of this connection in this process. Views of what was received stay."""
+        """Closes this connection in this process. Received views stay valid."""
         for end in (self._receiver, self._sender):
             if end is not None:
                 end.close()
@@ -77,7 +77,11 @@ class Connection:
         return f"<shmtree Connection, {'closed' if self.closed else ways}>"
 
     def send(self, obj: object) -> None:
-        """Sends an object; waits only while this machine's memory, or the arena's budget, has no room for it."""
+        """Sends an object. Blocks only while the machine's memory, or the arena's budget, has no space for it.
+
+        Raises:
+            BrokenPipeError: The other side is gone (ConnectionLost, with the pids, if a process was killed).
+        """
         sender = self._writing()
         try:
             sender._check_receivers()
@@ -86,23 +90,26 @@ class Connection:
             raise ConnectionLost(*error.args, pids=error.pids) from None
 
     def recv(self) -> Any:
-        """The next object, which is waited for. EOFError when the other side is gone."""
+        """Returns the next object, and waits for it. Raises EOFError when the other side is gone."""
         obj = self._next()
         return ForkingPickler.loads(obj.view) if type(obj) is _Bytes else obj
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Whether there is something to receive, or the end, within so many seconds (None: waits for it)."""
+        """Returns True if there is a message, or the end of the stream, within `timeout` seconds; None waits for it."""
         receiver = self._reading()
         return receiver._wait_until_ready(None if timeout is None else max(timeout, 0.0))
 
     def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
-        """Sends the bytes of a buffer, or `size` of them from `offset` on, for `recv_bytes`."""
+        """Sends the bytes of a buffer, or `size` of them from byte `offset` on, for `recv_bytes`."""
         self.send(_Bytes(_part(buf, offset, size)))
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
-        """The next message as bytes; an object that was sent comes pickled.
+        """Returns the next message as bytes; an object that was sent arrives pickled.
 
-        One longer than `maxlength` is lost, as is what this end could receive after it: OSError.
+        Raises:
+            OSError: The message is longer than `maxlength` bytes. It is lost, and so is everything that this end could
+                have received after it.
+            EOFError: The other side is gone.
         """
         if maxlength is not None and maxlength < 0:
             raise ValueError(f"maxlength is {maxlength}; it must not be negative")
@@ -113,10 +120,13 @@ class Connection:
         return bytes(view)
 
     def recv_bytes_into(self, buf: Any, offset: int = 0) -> int:
-        """Writes the next message to a buffer, from byte `offset` on, and returns its length.
+        """Writes the next message to a buffer, from byte `offset` on, and returns its length in bytes.
 
-        `multiprocessing.BufferTooShort`, with the whole message, when the buffer has no room for it. TypeError, and
-        nothing is received, for one that cannot be written or whose items have gaps between them.
+        Raises:
+            multiprocessing.BufferTooShort: The buffer has no space for the message; the error contains the whole
+                message.
+            TypeError: The buffer is read-only or its items have gaps between them; no message is received.
+            EOFError: The other side is gone.
         """
         room = _part(buf, offset, None)
         if room.readonly:
@@ -128,10 +138,13 @@ class Connection:
         return len(view)
 
     def fileno(self) -> int:
-        """A descriptor that can be read while there is something to receive, or the end; for `wait` and poll loops.
+        """Returns a descriptor for `wait` and poll loops: readable while there is a message or the end of the stream.
 
-        Of a connection that only sends: while there is room. It belongs to the connection; do not read or write
-        it. Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
+        For a connection that only sends, it is readable while there is space. The descriptor belongs to the connection;
+        do not read or write it.
+
+        Raises:
+            shmtree.Error: This process already watches 4,096 ends of channels of the arena.
         """
         return self._writing()._fileno_to_put() if self._receiver is None else self._reading().fileno()
 
@@ -170,7 +183,7 @@ class Connection:
 
 
 def _part(buf: Any, offset: int, size: int | None) -> memoryview:
-    """The bytes of a buffer from `offset` on, `size` of them or all."""
+    """Returns the bytes of a buffer from `offset` on: `size` of them, or all."""
     view = memoryview(buf)
     if view.format != "B" or view.ndim != 1:
         if not view.c_contiguous:
@@ -190,10 +203,12 @@ def _part(buf: Any, offset: int, size: int | None) -> memoryview:
 
 
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
-    """Two connected `Connection` objects; with `duplex` False the first only receives, and the second only sends.
+    """Returns two connected `Connection` objects.
 
-    What is sent waits in shared memory, as much as the arena's budget allows, so that two processes that send before
-    they receive do not wait for each other.
+    If `duplex` is False, the first only receives and the second only sends.
+
+    Messages wait in shared memory, as many as the arena's budget allows. Two processes that both send before they
+    receive do not block each other.
     """
     there, here = make_pair(None, _TERMS, None, None, False)
     if not duplex:

@@ -1,4 +1,4 @@
-"""Waiting in coroutines for what has no descriptor."""
+"""Polling in coroutines, for objects that have no descriptor."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .arguments import seconds
 
 _T = TypeVar("_T")
 
-# Between two looks of a coroutine that waits: at first, and at most.
+# First and longest interval between two checks of a waiting coroutine.
 _FIRST_LOOK_S, _MOST_LOOK_S = 0.0005, 0.025
-# What costs system calls is only done now and then: whether anybody is left who could be waited for.
+# Interval of the checks that need system calls: is a peer left to wait for?
 _ASK_AGAIN_S = 0.25
 
 
@@ -23,9 +23,11 @@ async def poll(
     timeout: float | None,
     not_yet: type[Exception] | tuple[type[Exception], ...] = queue.Empty,
 ) -> _T:
-    """What `get` returns, as soon as it does not raise `not_yet`; that after `timeout` seconds (None: never).
+    """Calls `get` until it does not raise `not_yet`, and returns its result.
 
-    `is_empty` is looked at often, and costs little.
+    Raises it after `timeout` seconds (None: never).
+
+    `is_empty` is called often and has to be cheap.
     """
     import asyncio
 

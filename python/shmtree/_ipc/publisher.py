@@ -1,4 +1,4 @@
-"""What a Latest and a Broadcast have in common: how they are found, handed on, closed, and given arrays."""
+"""Common base of Latest and Broadcast: names, pickling, closing, and new arrays."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 
 class Published:
-    """A thing of many processes in an arena; a class of the core comes after this one, and has the thing."""
+    """Base class of a shared object that processes publish to.
 
-    _WHAT: ClassVar[str]  # for errors
-    _KIND: ClassVar[int]  # of its names
-    _THING: ClassVar[Any]  # the class of the thing
-    _BASE: ClassVar[Any]  # that of the core
+    Subclasses derive from a class of the core after this one; that class owns the shared object.
+    """
+
+    _WHAT: ClassVar[str]  # name of the class, for errors
+    _KIND: ClassVar[int]  # kind of its names
+    _THING: ClassVar[Any]  # core class of the shared object
+    _BASE: ClassVar[Any]  # core class that is the other base
     _name: _core.Name | None = None
 
     if TYPE_CHECKING:
@@ -51,15 +54,23 @@ class Published:
 
     @classmethod
     def open(cls, name: str, timeout: float | None = 0.0, *, allow_pickle: bool = False) -> Self:
-        """The one of that name; FileNotFoundError when there is none.
+        """Opens the object of this name.
 
-        TimeoutError when there is still none after `timeout` seconds, if that is more than 0 (None waits indefinitely).
+        Args:
+            name: Name that another process of this user gave it.
+            timeout: Seconds to wait for the name; None waits indefinitely.
+            allow_pickle: True allows pickles, if the process that made the object allowed them as well.
+
+        Raises:
+            FileNotFoundError: There is no such name and `timeout` is 0.
+            TimeoutError: There is still no such name after `timeout` seconds.
+            ValueError: The name belongs to something else.
         """
         known = open_known(name, cls._KIND, timeout)
         return cls._opened(known.arena, known.block, known, allow_pickle)
 
     def _create(self, name: str | None, arena: Arena | None, exist_ok: bool, allow: bool, *terms: Any) -> None:
-        """Becomes a new thing, made with `terms`, or the one of that name where `exist_ok` says so."""
+        """Makes a shared object with `terms`, or opens the one of that name if `exist_ok` allows it."""
         given = arena._open() if arena is not None else None
 
         def make() -> tuple[Any, _core.Name | None]:
@@ -80,27 +91,29 @@ class Published:
         self._become(thing, allow, made)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """An uninitialised ndarray (a tensor for a dtype of torch) that goes without a copy; see Sender.new_empty."""
+        """Returns an uninitialised array (torch dtype: tensor) that is published uncopied; see `Sender.new_empty`."""
         return arrays.new_array(self._thing.arena, shape, dtype, order, False)
 
     def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """`new_empty` filled with zeros."""
+        """Returns an array like `new_empty`, filled with zeros."""
         return arrays.new_array(self._thing.arena, shape, dtype, order, True)
 
     def new_empty_like(self, prototype: Any, dtype: Any = None, order: str = "K") -> Any:
-        """`new_empty` with the shape, dtype and order of another array or tensor."""
+        """Returns an array like `new_empty`, with the shape, dtype and order of another array or tensor."""
         return arrays.new_like(self._thing.arena, prototype, dtype, order)
 
     @property
     def arena(self) -> Arena:
-        """The arena that it is in."""
+        """The arena that contains the object."""
         return Arena._of(self._thing.arena, None)
 
     def close(self) -> None:
-        """Ends this object's part, and with the last one of a process its part in publishing.
+        """Closes this object.
 
-        Who reads is told of the end when nobody else publishes. What was published stays for the others, and views
-        stay valid. May be called again.
+        If it is the last one of this process, the process stops being a publisher. Idempotent.
+
+        If no other publisher is left, readers reach the end of the stream. Published data stays for other processes,
+        and views stay valid.
         """
         self._BASE.close(self)
         self._name = None
@@ -117,7 +130,7 @@ class Published:
             raise ChannelClosed(f"a {self._WHAT} that was closed cannot be handed to another process")
 
     def _flatten(self) -> tuple[bytes, bool]:
-        """For a message."""
+        """Returns the parts by which a message passes this object."""
         self._check_open()
         thing = self._thing
         return handles.memory_handle(thing.arena, thing.block, self._name), self.allow_pickle

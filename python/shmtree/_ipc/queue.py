@@ -18,7 +18,7 @@ _Q = TypeVar("_Q", bound="BaseQueue[Any]")
 
 
 class HasArena(Protocol):
-    """`shmtree.Arena`, which is built on top of this."""
+    """The part of `shmtree.Arena` that this module needs; `Arena` is built on top of it."""
 
     def _open(self) -> _core.Arena: ...
 
@@ -32,20 +32,22 @@ def _get_nowait(self: BaseQueue[_T], **options: Any) -> _T:
 
 
 class BaseQueue(_core.QueueBase[_T], End):
-    """What the queues have in common.
+    """Base of all queues.
 
-    A queue may be used by several threads, inherited over fork, given to processes as an argument with any start
-    method, and sent through pipes, queues and managers to processes that run already. Its messages live in shared
-    memory from the moment `put` returns, whatever becomes of the process that put them, and go when nobody has the
-    queue any more. Iteration goes on until the queue is shut down, and empty. A message that eight receivers in a row
-    have no memory for moves to `rejected()`.
+    Several threads may use a queue. It can be inherited over fork, passed to processes as an argument with any start
+    method, and sent through pipes, queues and managers to running processes. A message is in shared memory from the
+    moment `put` returns, whatever happens to the process that put it. Messages are freed when no process has the queue
+    any more.
+
+    Iteration ends when the queue is shut down and empty. A message for which eight receivers in a row have no memory
+    moves to `rejected()`.
     """
 
     _maxsize = 0
     _rates: Rates
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """As with the standard classes, who replaces `put` or `get` has replaced `put_nowait` or `get_nowait` too."""
+        """Replaces `put_nowait` (`get_nowait`) in a subclass that replaces `put` (`get`), as with standard queues."""
         super().__init_subclass__(**options)
         for name, replacement in (("put", _put_nowait), ("get", _get_nowait)):
             own = getattr(cls, name) is not getattr(_core.QueueBase, name)
@@ -79,12 +81,18 @@ class BaseQueue(_core.QueueBase[_T], End):
 
     @classmethod
     def open(cls: type[_Q], name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> _Q:
-        """The queue that another process of this user made with this name.
+        """Opens the queue that another process of this user made with this name.
 
-        Waits up to `timeout` seconds (None waits indefinitely) for somebody to make it: TimeoutError, or
-        FileNotFoundError where
-        that is 0. ValueError when it is the name of something else. Pickles are sent and loaded only if both this call
-        and the maker of the queue say allow_pickle=True.
+        Args:
+            name: Name of the queue.
+            allow_pickle: True allows pickles. They are sent and loaded only if the process that made the queue allowed
+                them as well.
+            timeout: Seconds to wait for a process to make the queue; None waits indefinitely.
+
+        Raises:
+            FileNotFoundError: There is no such name and `timeout` is 0.
+            TimeoutError: There is still no such name after `timeout` seconds.
+            ValueError: The name belongs to something other than a queue.
         """
         known = open_known(name, QUEUE, timeout)
         self = cls.__new__(cls)
@@ -92,9 +100,10 @@ class BaseQueue(_core.QueueBase[_T], End):
         return self
 
     def handle(self) -> str:
-        """A text by which another process of this user opens the queue: `open_handle` there, `Queue::open` in C++.
+        """Returns a text with which another process of this user opens the queue.
 
-        The queue counts as on its way until it is opened, for as long as this process lives and 60 s longer.
+        That process calls `open_handle`, or `Queue::open` in C++. The queue is in transit until it is opened, as long
+        as this process lives and for 60 s longer.
         """
         handles.check_giveable(self, "a queue")
         self._channel.note_named()
@@ -102,10 +111,16 @@ class BaseQueue(_core.QueueBase[_T], End):
 
     @classmethod
     def open_handle(cls: type[_Q], text: str, *, allow_pickle: bool | None = None) -> _Q:
-        """The queue that `handle()` gave this text for, in Python or C++.
+        """Opens the queue for which `handle()` returned this text, in Python or C++.
 
-        FileNotFoundError when nobody has it any more, ValueError for a text that is no queue's handle. Pickles are sent
-        and loaded as `allow_pickle` says; None is yes for a queue without a name. The maker has to allow them, too.
+        Args:
+            text: Result of `handle()`.
+            allow_pickle: True if pickles may be sent and loaded. None allows it for a queue without a name. The process
+                that made the queue has to allow them, too.
+
+        Raises:
+            FileNotFoundError: No process has the queue any more.
+            ValueError: `text` is not the handle of a queue.
         """
         with handles.open_channel(bytes.fromhex(text), None, True) as (channel, name):
             if not channel.is_queue:
@@ -116,7 +131,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         return self
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> _T:
-        """`get` for coroutines. It can be cancelled at any time without losing a message."""
+        """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
         got: _T = await waiting.get_async(self, timeout, copy)
         return got
 
@@ -130,7 +145,7 @@ class BaseQueue(_core.QueueBase[_T], End):
             raise StopAsyncIteration from None
 
     async def put_async(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> None:
-        """`put` for coroutines. When it is cancelled, the object was not put."""
+        """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""
         await waiting.put_async(self, obj, timeout, move)
 
     def __getstate__(self) -> tuple[Any, ...]:
@@ -143,7 +158,7 @@ class BaseQueue(_core.QueueBase[_T], End):
             self._become(channel, allow_pickle, name)
             arenas.note_given(self)
 
-    # What multiprocessing's own classes, and some programs, reach for.
+    # Attributes that multiprocessing's own classes, and some programs, use.
 
     @property
     def _closed(self) -> bool:
@@ -170,23 +185,26 @@ class BaseQueue(_core.QueueBase[_T], End):
 
 
 class Queue(BaseQueue[_T]):
-    """`multiprocessing.Queue` in shared memory, to any number of processes from any number of them.
+    """A `multiprocessing.Queue` in shared memory, from any number of processes to any number of processes.
+
+    No thread works in the background. `put` raises the error of an object that cannot be sent. When it returns,
+    `empty`, `qsize` and `full` take the object into account in every process.
 
     Args:
-        maxsize: objects in it before `put` waits; 0 or less is no limit.
-        max_bytes: bytes in it before `put` waits; an object larger than that is refused with MessageTooLarge.
-        name: makes it known to the user's other processes, for `Queue.open`. It gets an arena of its own unless one is
-            given. FileExistsError when the name is in use.
-        arena: where objects lie; None is the arena that this process makes for all channels.
-        allow_pickle: whether objects without a native kind may be pickled; None is yes for unnamed and no for named
-            queues, where both sides have to say yes.
-        portable: whether `put` refuses what means something on this machine only, as `create_pair` has it.
-        exist_ok: with a name that a queue has already, opens that one; ValueError, with the values of both, when it was
-            made with other arguments.
-        ctx: taken for the sake of multiprocessing's signature. A queue works with every start method.
+        maxsize: Number of objects in the queue before `put` blocks; 0 or less means no limit.
+        max_bytes: Number of bytes in the queue before `put` blocks. `put` refuses a larger object with MessageTooLarge.
+        name: Name under which the user's other processes find the queue with `Queue.open`. A named queue gets an arena
+            of its own unless you pass one.
+        arena: Arena for the objects; None takes the arena that this process makes for all channels.
+        allow_pickle: True if objects without a native kind may be pickled. None (default) allows it for unnamed queues
+            and refuses it for named ones, where both sides have to allow it.
+        portable: If True, `put` refuses objects that are valid on this machine only; see `create_pair`.
+        exist_ok: If a queue has this name already, opens that queue instead.
+        ctx: Ignored; it exists for multiprocessing's signature. A queue works with every start method.
 
-    There is no thread behind it: `put` raises what is wrong with an object, and when it returns `empty`, `qsize` and
-    `full` say so in every process.
+    Raises:
+        FileExistsError: The name is in use and `exist_ok` is False.
+        ValueError: The queue of that name was made with other arguments (the error has both values).
     """
 
     def __init__(
@@ -204,39 +222,53 @@ class Queue(BaseQueue[_T]):
         self._create(maxsize, max_bytes, name, arena, allow_pickle, portable, exist_ok)
 
     def join_thread(self) -> None:
-        """Nothing: there is no thread, and what was put is in the queue already."""
+        """Does nothing, because there is no thread: every object that was put is in the queue already.
+
+        Raises:
+            AssertionError: The queue is not closed.
+        """
         if not self.closed:
             raise AssertionError(f"Queue {self!r} not closed")
 
     def cancel_join_thread(self) -> None:
-        """Nothing: there is no thread that a process would wait for at its exit."""
+        """Does nothing, because there is no thread that a process would join at its exit."""
 
 
 class JoinableQueue(Queue[_T]):
-    """A Queue that counts what was put and what was dealt with."""
+    """A Queue that counts the objects that were put and not yet processed."""
 
     _counts_tasks = True
 
     def task_done(self) -> None:
-        """One more of the objects got was dealt with; ValueError when there were not that many.
+        """Reports that one object of `get` has been processed.
 
-        Objects among `rejected()` need no call: they count as done, and stay so when their Delivery is acknowledged.
+        Objects in `rejected()` need no call: they count as processed, and stay so when their Delivery is acked.
+
+        Raises:
+            ValueError: It was called more often than objects were put.
         """
         self._task_done()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits until every object put was dealt with; TimeoutError after `timeout` seconds (None: never).
+        """Blocks until every object that was put has been processed.
 
-        An object that was given up, and is among `rejected()`, counts as dealt with until it is requeued. A process
-        that is killed between `get` and `task_done` leaves its object undone, as with the standard queue.
-        After `close` it goes on waiting while other processes have the queue; ChannelClosed when none has, and when it
-        begins after the last `close` of this process.
+        An object that reached its maximum number of attempts, and is in `rejected()`, counts as processed until it is
+        requeued. A process that is killed between `get` and `task_done` leaves its object unprocessed, as with the
+        standard queue. After `close`, a call continues to wait while other processes have the queue.
+
+        Args:
+            timeout: Seconds to wait at most; None waits indefinitely.
+
+        Raises:
+            TimeoutError: Objects were left after `timeout` seconds.
+            ChannelClosed: The queue was closed here and no other process has it, or the call started after the last
+                `close` of this process.
         """
         self._join_tasks(timeout)
 
 
 class SimpleQueue(BaseQueue[_T]):
-    """`multiprocessing.SimpleQueue` in shared memory: `put` and `get` without a limit, and what Queue has besides."""
+    """A `multiprocessing.SimpleQueue` in shared memory: a Queue without a limit for its number of objects."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""The parts that multiprocessing's queues are made of, as views of one of ours.
-
-`multiprocessing.Pool`, `concurrent.futures` and programs that watch several queues at once use these directly.
-"""
+"""The connections and locks inside multiprocessing's queues, as views of a shmtree queue."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class _Half:
     def __init__(self, queue: BaseQueue[Any]) -> None:
         self._queue = queue
 
-    def __eq__(self, other: object) -> bool:  # so that `q._reader in wait(...)` holds, though each use makes a new one
+    def __eq__(self, other: object) -> bool:  # for `q._reader in wait(...)`: each access makes a new object
         return isinstance(other, _Half) and (other._queue, other._receiving) == (self._queue, self._receiving)
 
     def __hash__(self) -> int:
@@ -41,7 +38,7 @@ class _Half:
         return not self._receiving
 
     def close(self) -> None:
-        """Ends the use of this half of the queue in this process."""
+        """Closes this half of the queue in this process."""
         self._queue._close_end(self._receiving)
 
     def __enter__(self) -> Any:
@@ -52,15 +49,12 @@ class _Half:
 
 
 class QueueReader(_Half):
-    """The end that is received from."""
+    """The receiving end."""
 
     _receiving = True
 
     def fileno(self) -> int:
-        """A descriptor that can be read while there is something to receive.
-
-        Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
-        """
+        """Returns a descriptor that is readable while there is a message."""
         return self._queue.fileno()
 
     def _open_to_wait(self) -> tuple[int, bool]:
@@ -73,14 +67,14 @@ class QueueReader(_Half):
         return self._queue._ready()
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Whether there is something to receive, within so many seconds."""
+        """Returns True if there is a message within `timeout` seconds."""
         return not self._queue.empty() if timeout == 0 else bool(waiting.wait([self._queue], timeout))
 
     def recv(self) -> Any:
         return self._queue.get()
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
-        """The next object, pickled."""
+        """Returns the next object, pickled."""
         data = bytes(ForkingPickler.dumps(self._queue.get()))
         if maxlength is not None and len(data) > maxlength:
             raise OSError(f"the message is {len(data)} bytes long, over the maxlength of {maxlength}")
@@ -88,30 +82,27 @@ class QueueReader(_Half):
 
 
 class QueueWriter(_Half):
-    """The end that is sent to."""
+    """The sending end."""
 
     _receiving = False
 
     def fileno(self) -> int:
-        """A descriptor that can be read while there is room to send.
-
-        Raises shmtree.Error if this process already watches 4,096 ends of channels of the arena.
-        """
+        """Returns a descriptor that is readable while there is space to send."""
         return self._queue._fileno_to_put()
 
     def send(self, obj: object) -> None:
         self._queue.put(obj)
 
     def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
-        """Sends the object that these bytes are the pickle of."""
+        """Unpickles an object from these bytes and sends it."""
         view = memoryview(buf)[offset:]
         self._queue.put(ForkingPickler.loads(view if size is None else view[:size]))
 
 
 class QueueLock:
-    """Keeps the other processes from using one end of a queue. Whoever dies with it lets go of it.
+    """Reserves one end of a queue for this process. The reservation ends if the process dies.
 
-    Not recursive; within the process that has it, the end stays usable to all threads.
+    It is not recursive. Within the process that holds it, all threads can use the end.
     """
 
     def __init__(self, queue: BaseQueue[Any], receiving: bool) -> None:

@@ -1,8 +1,8 @@
 """Requests, and the `Service` by which any number of processes answer them.
 
-A request is a header and an object. The header says which channel of the client's the reply goes to, and under which
-number; a service opens that channel when it first hears of it. So a reply finds its client, also when another process
-serves than the one before, and nothing of a client's has to be kept by whoever serves.
+A request is a header and an object. The header names the client's reply channel and the number of the request there. A
+server opens that channel when it first sees it. So a reply finds its client even if another server answered the
+previous request, and servers keep no state of their clients.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from .waiting import receive_async
 
 _T = TypeVar("_T")
 
-_REPLY_S = 10.0  # to wait for a client that has no room for its replies
-_MOST_DEATHS = 16  # to be told of in a row
-# Seconds that a reply has waited in vain for a client's room: those after it do not, or a client that is stopped would
-# have the service wait for each of its requests, and all others for that.
+_REPLY_S = 10.0  # time to wait for a client that has no space for its replies
+_MOST_DEATHS = 16  # deaths in a row of processes that shared a client's channel
+# Seconds that a reply has waited in vain for space at a client. Later replies do not wait as long again: otherwise one
+# stopped client would delay the server for each of its requests, and with it all other clients.
 _in_vain: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
-_VALUE = "[1]"  # where the value lies in a message
-_FEW = 64  # clients to have open before those that have gone are looked for
+_VALUE = "[1]"  # path of the value in a message
+_FEW = 64  # number of open clients from which on the server forgets those that are gone
 
 
 class Header:
-    """Comes before what is asked, or replied, and is known also where that cannot be loaded."""
+    """The first part of a request or reply. It is known even if the second part cannot be loaded."""
 
     __slots__ = ("parts",)
-    __module__ = "shmtree._service"  # the name in frames, which stays wherever this class is
+    __module__ = "shmtree._service"  # the name in frames, which stays the same wherever this class is
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
 
 
 class _Loaded(threading.local):
-    """The header of what this thread has loaded, or tried to load, last."""
+    """The header that this thread has loaded last, even if the rest of that message failed to load."""
 
     parts: Any = None
 
@@ -68,7 +68,7 @@ register(Header, operator.attrgetter("parts"), _load_header)
 
 @contextlib.contextmanager
 def refusals_of_the_value() -> Iterator[None]:
-    """Makes errors say where in the value an object is: the message also has a header, which users do not see."""
+    """Makes errors give the path within the value: the message also has a header, which users do not see."""
     try:
         yield
     except (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError) as error:
@@ -97,18 +97,18 @@ def left(deadline: float | None) -> float | None:
 
 
 def _open_replies(handle: bytes, allow_pickle: bool) -> Sender | None:
-    """None for what is no pair."""
+    """Opens a client's reply channel. Returns None if the handle is not one of a pair."""
     with handles.open_channel(handle, None, False) as (channel, _):
         return None if channel.is_queue else Sender(channel, allow_pickle)
 
 
 def _is_there(replies: Sender) -> bool:
-    """Whether the client of this channel is."""
+    """Returns True if the client of this reply channel is still attached."""
     return _unless_gone(replies._check_receivers)
 
 
 def _send(replies: Sender, message: object, timeout: float | None, move: bool) -> bool:
-    """Whether it was sent."""
+    """Returns True if the message was sent."""
     waited = _in_vain.get(replies, 0.0)
     wait = 0.0 if timeout is not None and timeout <= waited else timeout
     try:
@@ -122,12 +122,12 @@ def _send(replies: Sender, message: object, timeout: float | None, move: bool) -
 
 
 def _unless_gone(call: Callable[[], object]) -> bool:
-    """Whether a call at a client's channel found it there."""
+    """Calls `call` on a client's channel. Returns True unless the client is gone."""
     for _ in range(_MOST_DEATHS):
         try:
             call()
             return True
-        except PeerDied:  # the client, or a child that had inherited its channel: the next call tells
+        except PeerDied:  # the client, or a child that had inherited its channel: the next call finds out
             continue
         except ChannelClosed:
             break
@@ -135,33 +135,46 @@ def _unless_gone(call: Callable[[], object]) -> bool:
 
 
 class Request(Generic[_T]):
-    """One request, as a `Service` gives it. It is answered once, by `reply` or `fail`, from any thread.
+    """One request of a `Service`. Any thread answers it, once, by `reply` or `fail`.
 
-    One that is dropped without an answer, or not answered when its process exits, fails at the client. A request has
-    one result: once the client has been told of a failure, `reply` and `fail` return without sending anything.
+    A request fails at the client if it is dropped without an answer, or not answered when its process exits. A request
+    has one result: once the client has been told of a failure, `reply` and `fail` return without sending anything.
     """
 
     __slots__ = ("__weakref__", "_cause", "_failed", "_handle", "_number", "_pid", "_replies", "value")
 
-    value: _T  #: what was asked
+    value: _T  #: the object that the client sent
 
     def __init__(self, handle: bytes, replies: Sender, number: int, value: _T) -> None:
         self.value = value
         self._handle = handle
-        self._replies: Sender | None = replies  # None: a call answers, or has answered
+        self._replies: Sender | None = replies  # None: a call is answering, or has answered
         self._number = number
         self._pid = os.getpid()
-        self._cause: tuple[str, str] | None = None  # of a failure that could not be sent yet
-        self._failed: bool | None = None  # True: the client was told of a failure; False: the reply was not sent
+        self._cause: tuple[str, str] | None = None  # name and text of a failure that could not be sent yet
+        self._failed: bool | None = None  # True: the client got a failure; False: the reply was not sent
         _unanswered.add(self)
 
     def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
-        """Sends the answer. False when the client is gone, or has had no memory for it for `timeout` seconds.
+        """Sends the reply.
 
-        After one that has waited in vain for a client, those that would wait no longer for it are tried without, until
-        one goes through. What cannot be sent raises, as `Sender.put` does, and fails the request: the client's call
-        raises RemoteError with the name and text of that error. False when the request has failed before. ValueError
-        when it was answered.
+        After a reply has waited in vain for a client, replies that would wait no longer than that do not wait, until
+        one of them is sent.
+
+        Args:
+            value: The reply, any object that `Sender.put` takes.
+            timeout: Seconds to wait for space at the client; None waits indefinitely.
+            move: See `Sender.put`.
+
+        Returns:
+            True if it was sent. False if the client is gone, had no memory for the reply for `timeout` seconds, or has
+            got a failure before.
+
+        Raises:
+            ValueError: The request was answered before.
+
+        A value that cannot be sent raises as in `Sender.put`, and fails the request: the client's call raises
+        RemoteError with the name and text of that error.
         """
         _check_timeout(timeout)
         replies = self._take_replies()
@@ -180,17 +193,19 @@ class Request(Generic[_T]):
     def fail(self, error: BaseException | str, timeout: float | None = _REPLY_S) -> bool:
         """Answers the request with a failure: the client's call raises RemoteError with the name and text of `error`.
 
-        If an earlier `reply` raised, the client gets the error of that `reply` and not `error`, so a server can pass
-        to `fail` whatever its handler or `reply` raised. If there is no memory for the text, the client gets it
-        shortened.
+        If an earlier `reply` raised, the client gets the error of that `reply` and not `error`, so a server can pass to
+        `fail` whatever its handler or `reply` raised. If there is no memory for the text, the client gets it shortened.
+
+        Args:
+            error: The error, or its text.
+            timeout: Seconds to wait for space at the client; None waits indefinitely.
 
         Returns:
-            True if the client has been told of a failure, by this call or an earlier one. False if it is gone, or had
-            no room for the message for `timeout` seconds: then the next `fail`, or the end of this object, tries
-            again.
+            True if the client has got a failure, by this call or an earlier one. False if the client is gone, or had no
+            space for the message for `timeout` seconds: then the next `fail`, or the end of this object, tries again.
 
         Raises:
-            ValueError: if a reply was sent.
+            ValueError: A reply was sent.
         """
         _check_timeout(timeout)
         cause = self._cause or _name_of(error)
@@ -200,7 +215,7 @@ class Request(Generic[_T]):
         return self._tell(replies, cause, timeout)
 
     def _take_replies(self) -> Sender | None:
-        """Takes the right to answer. Returns None if the request has failed; ValueError if it was answered."""
+        """Takes the right to answer. Returns None if the request has failed. Raises ValueError if it was answered."""
         replies, self._replies = self._replies, None
         if replies is None:
             if self._failed is None:
@@ -213,7 +228,7 @@ class Request(Generic[_T]):
         return replies
 
     def _tell(self, replies: Sender, error: tuple[str, str], timeout: float | None) -> bool:
-        """Sends the failure, and returns whether the client got it. If not, keeps it for the next call of `fail`.
+        """Sends the failure, and returns True if the client got it. If not, keeps it for the next call of `fail`.
 
         Raises no Exception, because that would end the server.
         """
@@ -251,13 +266,13 @@ lifetime.before_leaving(_fail_unanswered)
 
 
 def _check_timeout(timeout: object) -> None:
-    """Raises TypeError for a timeout that is no number, before anything is sent."""
+    """Raises TypeError for a timeout that is not a number, before anything is sent."""
     if timeout is not None:
         seconds("timeout", timeout)
 
 
 def _name_of(error: BaseException | str) -> tuple[str, str]:
-    """The name of the class of an error, and its text."""
+    """Returns the class name and the text of an error."""
     if isinstance(error, str):
         return "", str.__str__(error)
     try:
@@ -274,20 +289,27 @@ def _shortened(text: str) -> str:
 
 
 class Service(Generic[_T]):
-    """What clients ask: ``for request in service: request.reply(answer(request.value))``.
+    """A channel of requests that any number of threads and processes answer.
 
-    Any number of threads and processes may serve: each request goes to one of them. A process has it by its name, by
-    fork, or as an argument. Requests wait in it when nobody serves, as long as any process has it.
+    Each request goes to one server. A process gets the service by its name, by fork, or as an argument. Requests wait
+    in the service while no server runs, as long as any process has it.
 
     Args:
-        name: makes it known to the user's other processes, for `Client`. One that has the name already is joined, as by
-            a server that starts again while its clients live.
-        capacity: requests that wait in it before a client has to; None is unlimited.
-        max_bytes: bytes of them, likewise.
-        arena: where requests lie; None is an arena of its own with a name, else the process's.
-        allow_pickle: as of `create_pair`, of requests and replies.
-        exist_ok: joins a service that has the name already, as a restarted server does. ValueError names the
-            differences if it was made with other arguments. If False, a used name raises FileExistsError.
+        name: Name under which the user's other processes find it with `Client`.
+        capacity: Number of waiting requests before a client blocks; None means no limit.
+        max_bytes: Number of bytes of waiting requests before a client blocks; None means no limit.
+        arena: Arena for the requests. None makes an arena for a named service, and takes the process's arena otherwise.
+        allow_pickle: See `create_pair`; it applies to requests and replies.
+        exist_ok: If True (default), joins a service that has the name already, as a restarted server does.
+
+    Raises:
+        FileExistsError: The name is in use and `exist_ok` is False.
+        ValueError: The service of that name was made with other arguments; the error lists the differences.
+
+    Example::
+
+        for request in service:
+            request.reply(answer(request.value))
     """
 
     def __init__(
@@ -309,17 +331,17 @@ class Service(Generic[_T]):
             keep_open=True,
             exist_ok=bool(exist_ok) and name is not None,
         )
-        self._clients: dict[bytes, Sender | None] = {}  # by handle; None: gone
+        self._clients: dict[bytes, Sender | None] = {}  # by handle; None: the client is gone
         self._few = _FEW
         _services.add(self)
 
     @property
     def sender(self) -> Sender:
-        """By which a `Client` asks a service without a name: given to processes as any end."""
+        """The sending end. Pass it to processes that ask a service without a name, as the argument of `Client`."""
         return self._sender
 
     def get(self, timeout: float | None = None) -> Request[_T]:
-        """The next request; queue.Empty after `timeout` seconds, ChannelClosed after close()."""
+        """Returns the next request. Raises queue.Empty after `timeout` seconds, and ChannelClosed after close()."""
         deadline = deadline_after(timeout)
         while True:
             request = self._request(self._receiver._take_unloaded(timeout=left(deadline)))
@@ -327,7 +349,7 @@ class Service(Generic[_T]):
                 return request
 
     async def get_async(self, timeout: float | None = None) -> Request[_T]:
-        """`get` for coroutines."""
+        """Does the same as `get` in a coroutine."""
         deadline = deadline_after(timeout)
         while True:
             request = self._request(await receive_async(self._receiver, self._take_now, left(deadline)))
@@ -345,11 +367,11 @@ class Service(Generic[_T]):
                 yield await self.get_async()
 
     def stats(self) -> dict[str, Any]:
-        """Counts of its requests, as of `Receiver.stats`; `receivers` are the processes that have the service."""
+        """Returns counts of its requests, as `Receiver.stats`; `receivers` is the number of server processes."""
         return self._receiver.stats()
 
     def close(self) -> None:
-        """Ends the serving of this process. Requests that it has may still be answered. May be called again."""
+        """Stops serving in this process. It can still answer the requests that it has. Idempotent."""
         self._receiver.close()
         self._sender.close()
         self._clients = {}
@@ -366,8 +388,8 @@ class Service(Generic[_T]):
     def _request(self, delivery: _core.Delivery) -> Request[_T] | None:
         """Returns the request, or None if the message is not a request or its client waits no longer.
 
-        The request is acknowledged once its client would learn of the death of this process. Until then, another
-        server gets it if this one dies. If loading raises, that is the client's fault, and does not end the server: the
+        The request is acked only once its client would detect the death of this process. Until then, another server
+        gets it if this one dies. If loading raises, that is the client's fault, and does not end the server: the
         message is dropped, and the request fails at the client that its header names.
 
         Some errors of loading are not the client's fault. If a signal handler raises, the call raises its exception and
@@ -414,14 +436,14 @@ class Service(Generic[_T]):
                 request.fail(error, timeout=0)
 
     def _client(self, handle: bytes) -> Sender | None:
-        """The channel of a client's replies; None when it is gone, or this process cannot open the channel."""
+        """Returns the reply channel of a client; None if the client is gone or the channel cannot be opened here."""
         made = self._clients.get(handle)
         try:
             if made is None and handle not in self._clients:
                 made = self._open_replies(handle)
             if made is not None and not _is_there(made):
                 made = None
-        except (OSError, ValueError, MemoryError, Error):  # the server goes on with the other clients
+        except (OSError, ValueError, MemoryError, Error):  # the server continues with the other clients
             return None
         self._clients[handle] = made
         return made
@@ -432,7 +454,7 @@ class Service(Generic[_T]):
         try:
             return _open_replies(handle, self._receiver.allow_pickle)
         except (FileNotFoundError, ChannelClosed):
-            return None  # the rest of its requests need not look for it again
+            return None  # remembered, so that later requests of this client do not try again
 
     def _forget_gone(self) -> None:
         for handle, sender in list(self._clients.items()):
@@ -441,14 +463,14 @@ class Service(Generic[_T]):
         self._few = max(_FEW, 2 * len(self._clients))
 
 
-#: Types in the header of a request: the client's handle, the number there, and the time until which it waits.
+#: Types in the header of a request: the client's handle, the request's number, and the client's deadline.
 _REQUESTS = {(bytes, int, float), (bytes, int, type(None))}
 
 _services: weakref.WeakSet[Service[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A child that is killed is no server: clients are not to be told of it."""
+    """Closes the reply channels in a forked child. Clients must not take the death of a child for that of a server."""
     for service in list(_services):
         for replies in service._clients.values():
             if replies is not None:

@@ -16,20 +16,20 @@ from . import arrays
 
 
 class SharedArray:
-    """One array in several processes: what one writes the others see. Made by `Arena.array`.
+    """One array that several processes read and write in place; made by `Arena.array`.
 
-    It pickles as a reference, and its memory lives as long as any process has it, or a view of it, and until a process
-    that it was sent to has received it, if the one that sent it lives as long. In a message of a channel it comes all
-    the same otherwise, and whatever is done with it raises FileNotFoundError.
+    It pickles as a reference. Its memory lives as long as any process has it or a view of it. An array in transit also
+    keeps it, as long as its sender lives. In a message of a channel, an array whose memory is gone still arrives, and
+    each use of it raises FileNotFoundError.
 
-    `array` and `tensor` are that memory, without any locking. `write` and `read` are for programs in which nobody may
-    see a half-written array: one writer at a time, and copies that are whole. Both kinds of use may be mixed, but only
-    what was written in a `write` is whole for a `read`.
+    `array` and `tensor` are the memory itself, without any locking. `write` and `read` prevent readers from seeing a
+    half-written array: they allow one writer at a time, and a copy is consistent. A program may mix both, but `read` is
+    consistent only with data that was written inside `write`.
     """
 
     _home: _core.Arena
     _name: _core.Name | None
-    _memory: np.ndarray[Any, Any] | None  # None: it was gone before this process had it
+    _memory: np.ndarray[Any, Any] | None  # None: it was freed before this process got it
     _torch_dtype: str | None
     _versions: _core.Versions | None
 
@@ -48,7 +48,7 @@ class SharedArray:
 
     @classmethod
     def _gone(cls) -> SharedArray:
-        """One that no process has any more."""
+        """Returns an array that represents memory which no process has any more."""
         self = cls.__new__(cls)
         self._name = self._memory = self._torch_dtype = self._versions = None
         return self
@@ -94,45 +94,65 @@ class SharedArray:
 
     @property
     def array(self) -> np.ndarray[Any, Any]:
-        """The memory as a writable ndarray, the same one each time.
+        """The memory as a writable ndarray; each access returns the same object.
 
-        Of a dtype of torch that NumPy has not (bfloat16, the float8s) it has the bits, as unsigned integers.
+        For a torch dtype that NumPy lacks (bfloat16, the float8 types), it has the bits as unsigned integers.
         """
         return self._array
 
     @array.setter
     def array(self, array: np.ndarray[Any, Any]) -> None:
-        # ``shared.array += 1`` ends by assigning what is there already.
+        # ``shared.array += 1`` ends by assigning the same array.
         if array is not self._array:
             raise AttributeError("the memory of a shared array stays; write into it with array[...] = values")
 
     @property
     def tensor(self) -> Any:
-        """The memory as a torch tensor. TypeError for dtypes that torch has not."""
+        """The memory as a torch tensor. Raises TypeError for a dtype that torch lacks."""
         return tensors.library.as_tensor(self._array, self._torch_dtype)
 
     @property
     def _value(self) -> Any:
-        """What it was made as: an array, or a tensor for a dtype of torch."""
+        """The array, or the tensor if it was made with a torch dtype."""
         return self._array if self._torch_dtype is None else self.tensor
 
     def write(self, timeout: float | None = None) -> _core.Write[Any]:
-        """For a ``with`` statement, in which this thread alone writes: `array`, or `tensor` for a dtype of torch.
+        """Returns a context manager in which this thread alone writes: `array`, or `tensor` for a torch dtype.
 
-        The end of the block makes the next version. Other writers, of any process, wait meanwhile: TimeoutError after
-        `timeout` seconds, with the pid of the one at work; never nested in one thread. When the block is left by an
-        exception, or dropped, or this process dies in it, what is there is `torn`, and readers are told so, until the
-        next write, which goes on at once and has to write all of it. A child that is forked in the block has no part in
-        it.
+        The end of the ``with`` block makes the next version. Meanwhile, other writers of any process wait. A thread
+        must not nest it.
+
+        If an exception leaves the block, the object is dropped, or the process dies in the block, the array is `torn`,
+        and readers raise PeerDied until the next write. The next write starts at once, and has to write the whole
+        array. A child that is forked in the block does not take over the write.
+
+        Args:
+            timeout: Seconds to wait for the current writer; None waits indefinitely.
+
+        Raises:
+            TimeoutError: Another write was still in progress; the error has the writer's pid.
+
+        Example::
+
+            with shared.write() as array:
+                array[...] = values
         """
         return _Write(self._counted, self._value, timeout)
 
     def read(self, out: Any = None, timeout: float | None = None) -> Any:
-        """A copy that is whole: no write was under way while it was made. In `out`, or in a new array, or tensor.
+        """Returns a consistent copy: no write was in progress while it was made.
 
-        Waits while somebody writes, and copies once more when a write began meanwhile; readers that are overtaken again
-        and again are let go first. TimeoutError after `timeout` seconds, with the pid of the writer and whether it is
-        stopped. PeerDied at once when the array is `torn`.
+        Waits while a write is in progress, and copies again if one began meanwhile. Writers let a reader that was
+        overtaken repeatedly go first.
+
+        Args:
+            out: Array or tensor to copy into; None makes a new one.
+            timeout: Seconds to wait at most; None waits indefinitely.
+
+        Raises:
+            TimeoutError: No consistent copy was possible in time; the error has the writer's pid, and says if it is
+                stopped.
+            PeerDied: The array is `torn`; raised at once.
         """
         if out is None:
             out = np.empty_like(self._array)
@@ -147,17 +167,20 @@ class SharedArray:
         return out
 
     def wait(self, newer_than: int, timeout: float | None = None) -> int:
-        """Waits until `version` is more than `newer_than`, and returns it. TimeoutError after `timeout` seconds."""
+        """Blocks until `version` is more than `newer_than`, and returns it.
+
+        Raises TimeoutError after `timeout` seconds.
+        """
         return self._counted.wait(newer_than, timeout)
 
     @property
     def version(self) -> int:
-        """How many writes were ended: 0 for what nobody has written."""
+        """Number of writes that have ended; 0 if there was none."""
         return self._counted.version
 
     @property
     def torn(self) -> bool:
-        """Whether a write began that will not be ended: its process died in it, or left it by an exception."""
+        """True if a write was abandoned: its process died in it, or an exception left it."""
         return self._counted.is_torn
 
     @property
@@ -174,8 +197,15 @@ class SharedArray:
 
     @classmethod
     def open(cls, name: str, timeout: float | None = 0.0) -> SharedArray:
-        """The array of that name; FileNotFoundError when there is none. TimeoutError when there is still none after
-        `timeout` seconds, if that is more than 0 (None waits indefinitely).
+        """Opens the array of this name.
+
+        Args:
+            name: Name of the array.
+            timeout: Seconds to wait for the name; None waits indefinitely.
+
+        Raises:
+            FileNotFoundError: There is no such name and `timeout` is 0.
+            TimeoutError: There is still no such name after `timeout` seconds.
         """
         known = open_known(name, ARRAY, timeout)
         note = json.loads(known.note)
@@ -195,7 +225,7 @@ class SharedArray:
 
 
 class _Write(_core.Write):
-    """One that was begun and is dropped ends as by an exception, so that the array is not locked for good."""
+    """A write that was begun and is dropped ends as if by an exception, so that the array does not stay locked."""
 
     __slots__ = ("_pid",)
 
@@ -204,16 +234,16 @@ class _Write(_core.Write):
         self._pid = os.getpid()
 
     def __del__(self) -> None:
-        # A forked child has no part in what its parent began, and may be in a write of its own.
+        # The parent's write is not this child's; the child may be in a write of its own.
         try:
             if self._pid == os.getpid():
                 self.__exit__(RuntimeError)
-        except Exception:  # begun by nobody, or the process is leaving: it is torn by that
+        except Exception:  # not begun, or the interpreter is exiting: the array is torn by that
             pass
 
 
 def _plain_memory(out: Any) -> np.ndarray[Any, Any] | None:
-    """The memory of an array, or of a tensor as an array of its bits; None where there is no such thing."""
+    """Returns the memory of an array, or of a tensor as an array of its bits; None for anything else."""
     if isinstance(out, np.ndarray):
         return out
     place: np.ndarray[Any, Any] | None = tensors.library.as_array(out) if tensors.library.is_tensor(out) else None

@@ -1,4 +1,4 @@
-"""Iteration over what another process makes."""
+"""Iteration over the items that another process produces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .pairs import create_pair
 
 T = TypeVar("T")
 
-# Given to a worker that has made its last item, and to one that was told to end, before it is made to.
+# Time for a worker to exit after its last item, and after SIGTERM before SIGKILL.
 _LAST_STEPS_S = 5.0
 
 
@@ -36,21 +36,30 @@ def iterate_in_subprocess(
     context: str | BaseContext = "spawn",
     arena: Arena | None = None,
 ) -> SubprocessIterator[T]:
-    """Iterates over ``fn(*args)``, which is called, and iterated over, in a new process.
+    """Calls ``fn(*args)`` in a new process, iterates over it there, and returns an iterator over the items here.
+
+    Items arrive as from `Receiver.get`: large arrays are views. The iterator raises the exceptions of the process, with
+    its traceback as the cause. The process ends when all items are made, when the iterator is closed or dropped (for
+    example because you leave the loop), and when this process dies.
+
+    Args:
+        fn: Function that returns an iterable. With spawn and forkserver it has to be picklable, as for
+            `multiprocessing.Process`.
+        args: Arguments of `fn`.
+        capacity: Number of items that were made and not received before the process blocks; None or 0 means no limit.
+        context: Start method, or a context of multiprocessing.
+        arena: Arena for the items; see `create_pair`.
+
+    Returns:
+        An iterator that is also a context manager. It raises PeerDied if the process was killed.
+
+    Raises:
+        TypeError: `fn` is not callable.
+
+    Example::
 
         for batch in shmtree.iterate_in_subprocess(load_batches, "train", capacity=4):
             ...
-
-    Items come as from `Receiver.get`: large arrays are views. What the process raises is raised here, with its
-    traceback as the cause; PeerDied when it was killed. The process ends with the loop: when all was made, and when
-    the iterator is closed or dropped, as a loop does that is left. It ends when this process dies, too.
-
-    Args:
-        fn: for spawn and forkserver something that can be pickled, as for `multiprocessing.Process`.
-        args: what it is called with.
-        capacity: items made and not yet received before the process waits; None or 0 is unlimited.
-        context: start method or context of multiprocessing.
-        arena: where the items lie, as for `create_pair`.
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}; it must be a function that makes an iterable, such as a generator function")
@@ -60,7 +69,7 @@ def iterate_in_subprocess(
 
 
 class SubprocessIterator(Generic[T]):
-    """What `iterate_in_subprocess` returns: an iterator, and a context manager that closes it."""
+    """The result of `iterate_in_subprocess`: an iterator, and a context manager that closes it."""
 
     def __init__(
         self,
@@ -74,12 +83,12 @@ class SubprocessIterator(Generic[T]):
         self._process: Any = context.Process(target=_produce, args=(sender, _Call(fn, args)))  # type: ignore[attr-defined]
         self._process.start()
         sender.close()
-        # Also before multiprocessing waits for its children at this process's exit.
+        # With this priority, it runs before multiprocessing joins its children at exit.
         self._end = util.Finalize(self, _end_process, (self._receiver, self._process), exitpriority=10)
 
     @property
     def pid(self) -> int:
-        """Of the process; it may have ended."""
+        """Process id of the worker, which may have exited."""
         pid: int = self._process.pid
         return pid
 
@@ -92,7 +101,7 @@ class SubprocessIterator(Generic[T]):
         try:
             item = self._receiver.get()
         except (ChannelClosed, PeerDied) as error:
-            if self._receiver.closed:  # by another thread
+            if self._receiver.closed:  # closed by another thread
                 raise StopIteration from None
             self._raise_if_it_never_began(error)
             self.close()
@@ -106,7 +115,7 @@ class SubprocessIterator(Generic[T]):
         raise StopIteration
 
     def _raise_if_it_never_began(self, error: Exception) -> None:
-        """An exception that ended the process in code that is not ours, such as the import of the main module."""
+        """Raises RuntimeError if code other than shmtree's ended the process, such as the import of the main module."""
         if self._receiver.stats()["put"] > 0:
             return
         self._process.join(_LAST_STEPS_S)
@@ -139,7 +148,7 @@ def _end_process(receiver: Receiver, process: Any) -> None:
 
 
 class _Call:
-    """What is iterated over. What goes wrong as it is loaded in the process is reported like what goes wrong in it."""
+    """The call to iterate over. Errors while it is unpickled in the worker are reported like errors of `fn`."""
 
     def __init__(self, fn: Callable[..., Iterable[Any]], args: tuple[Any, ...]) -> None:
         self._fn = fn
@@ -174,18 +183,18 @@ class _Over:
     def because_of(cls, error: BaseException) -> _Over:
         trace = "".join(traceback.format_exception(error))
         name = _describe(error)
-        if not isinstance(error, Exception) or isinstance(error, StopIteration):  # those would end the loop or program
+        if not isinstance(error, Exception) or isinstance(error, StopIteration):  # they would end the loop or program
             error = RuntimeError(f"the subprocess ended with {name}")
         try:
             return cls(pickle.dumps(error), name, trace)
-        except Exception:  # whatever a class of the user's raises
+        except Exception:  # pickling may run code of the user's class
             return cls(pickle.dumps(RuntimeError(name)), name, trace)
 
     def raise_error(self) -> None:
         if self.error is None:
             return
         error: Any = None
-        with contextlib.suppress(Exception, SystemExit):  # the same
+        with contextlib.suppress(Exception, SystemExit):  # unpickling may, too
             error = pickle.loads(self.error)
         if not isinstance(error, Exception):
             error = RuntimeError(f"the subprocess raised something that does not load here, {self.name}")
@@ -195,7 +204,7 @@ class _Over:
 def _describe(error: BaseException) -> str:
     try:
         return f"{type(error).__qualname__}: {error}"
-    except Exception:  # the same
+    except Exception:  # `__str__` may raise, too
         return type(error).__qualname__
 
 
@@ -207,25 +216,25 @@ class RemoteTraceback(Exception):
 
 
 class _Terminated(BaseException):
-    """SIGTERM, so that ``finally`` clauses run."""
+    """Raised on SIGTERM, so that ``finally`` clauses run."""
 
 
 def _produce(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
-    """All that the subprocess does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the loop, with which this process ends
+    """Main function of the subprocess."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the loop; its end stops this process
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)
         threading.Thread(target=_end_with_parent, daemon=True).start()
         with contextlib.suppress(_Nobody):
             _put_all(sender, call)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # all that may be left is a thread that does not end
-    except _Terminated:  # without a goodbye: for whoever receives, this process was killed
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at most a thread that does not end is left
+    except _Terminated:  # no last message, so that receivers see a killed process
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 class _Nobody(Exception):
-    """Nobody is left who receives."""
+    """No receiver is left."""
 
 
 def _put_all(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
@@ -249,7 +258,7 @@ def _put(sender: Sender, item: Any) -> None:
 
 
 def _raise_terminated(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # what is cleaning up now is not to be interrupted
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # do not interrupt the cleanup that now runs
     raise _Terminated
 
 
