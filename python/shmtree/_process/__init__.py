@@ -1,1 +1,1 @@
-"""What belongs to a process: its default arena, names, the handles that it gives to others, forks, and its exit."""
+"""State of this process: its default arena, names, handles for other processes, forks, and its exit."""

@@ -1,4 +1,4 @@
-"""The arenas that this process makes things in where it is given none."""
+"""The default arenas of this process, for objects that are made without an arena."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import ChannelClosed
 
 
 class HasChannel(Protocol):
-    """A queue, which is built on top of this."""
+    """The part of a queue that this module needs; queues are built on top of it."""
 
     @property
     def _channel(self) -> _core.Channel: ...
@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 
 def default_arena() -> _core.Arena:
-    """The arena of channels made without one: one per process, a forked child makes its own."""
+    """Returns the arena of channels that are made without one. Each process, also a forked child, makes its own."""
     global _default
     with _lock:
         if _default is None or _default[0] != os.getpid():
@@ -34,15 +34,16 @@ def default_arena() -> _core.Arena:
 
 
 def note_given(queue: HasChannel) -> None:
-    """Another process gave this one a queue."""
+    """Records a queue that another process passed to this one."""
     global _given
     _given = weakref.ref(queue)
 
 
 def home_arena() -> _core.Arena | None:
-    """Where a worker should make what it is going to send: the arena of the queue it was given last.
+    """Returns the arena in which a worker should make the data that it will send.
 
-    In a forked child, which is given nothing, the arena that its parent makes channels in. None if there is neither.
+    That is the arena of the queue that it was given last. A forked child is given none; it uses the arena in which its
+    parent makes channels. Returns None if there is neither.
     """
     if _given is not None and (queue := _given()) is not None:
         with contextlib.suppress(ChannelClosed):

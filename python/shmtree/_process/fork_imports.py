@@ -1,4 +1,4 @@
-"""Imports that were under way in other threads when this process was forked.
+"""Recovery of imports that were in progress in other threads when this process was forked.
 
 While a thread imports a module, it holds the module's lock, and the module is in `sys.modules` with the part of its
 contents that exists so far. A forked child has copies of the lock and of the unfinished module, but not of the thread.
@@ -27,7 +27,7 @@ def _after_fork() -> None:
         lock = reference()
         if lock is None:
             continue
-        if lock.owner == me:  # the thread that forked is importing this module, and goes on in the child
+        if lock.owner == me:  # the forking thread imports this module, and continues to do so in the child
             lock.lock = threading.RLock()  # another thread, which the child lacks, may have held it
             continue
         if lock.owner is not None:

@@ -1,8 +1,9 @@
-"""How ends, arenas and shared arrays are pickled: as handles, by which another process finds the real thing.
+"""Pickling of ends, arenas and shared arrays as handles, with which another process opens the object.
 
-A process being started is given what it needs with its arguments. One that runs already opens the arena through
-``/proc`` of the process that made the handle, or of any other that has the arena when that one has ended. Until it has,
-the process that made the handle keeps what is in transit, and the name that goes with it, whatever it closes meanwhile.
+A process that is being started inherits what it needs with its arguments. A running process opens the arena through
+``/proc`` of the process that made the handle, or of any other process that has the arena if that one has exited. Until
+then, the process that made the handle keeps the object and its name alive as in transit, even if it closes them
+meanwhile.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ def _path_of(name: _core.Name | None) -> str:
 
 
 def handle_of(channel: _core.Channel, name: _core.Name | None, receiving: bool) -> bytes:
-    """For a process that runs already; the end is in transit from now on."""
+    """Returns a handle for a running process. The end is in transit from now on."""
     return _core.make_handle(channel.arena, channel.block, channel.begin_transfer(receiving, name), _path_of(name))
 
 
 def describe_end(
     channel: _core.Channel, name: _core.Name | None, ends: tuple[bool, ...]
 ) -> tuple[bytes, spawn.Inheritance | None]:
-    """The handle of a channel for a process that takes part in these ends of it (True: receiving)."""
+    """Returns a channel's handle for a process that gets these ends of it (True: receiving)."""
     popen = context.get_spawning_popen()
     if popen is None:
         return handle_of(channel, name, ends[-1]), None
@@ -45,9 +46,12 @@ def describe_end(
 def open_channel(
     handle: bytes, inheritance: spawn.Inheritance | None, receiving: bool
 ) -> Iterator[tuple[_core.Channel, _core.Name | None]]:
-    """The channel of a handle. The end in it counts as in transit until it has been made, in this context.
+    """Opens the channel of a handle.
 
-    ChannelClosed when it comes so late that the others take the stream to be over.
+    The end stays in transit until the context exits, in which the caller makes the end.
+
+    Raises:
+        ChannelClosed: The handle is so late that the other processes consider the stream ended.
     """
     arena, block, transfer, giver_pid, name = spawn.adopt(handle, inheritance)
     channel = _core.Channel.open(arena, block)
@@ -85,7 +89,7 @@ def memory_handle(arena: _core.Arena, block: int, name: _core.Name | None) -> by
 
 
 def reduce_memory(arena: _core.Arena, block: int, name: _core.Name | None) -> tuple[bytes, spawn.Inheritance | None]:
-    """The same for whatever process it is pickled for."""
+    """Does the same as `memory_handle`, or lets the process inherit the memory if it is being started."""
     popen = context.get_spawning_popen()
     if popen is None:
         return memory_handle(arena, block, name), None
@@ -100,7 +104,7 @@ def open_memory(
     inheritance: spawn.Inheritance | None,
     opens: Callable[[_core.Arena, int, _core.Name | None], _T],
 ) -> _T:
-    """What `opens` makes of the arena, the block and the name that a handle leads to: then it has arrived."""
+    """Opens a memory handle: passes its arena, block and name to `opens`, and then ends the transfer."""
     arena, block, transfer, _, name = spawn.adopt(handle, inheritance)
     made = opens(arena, block, name)
     _core.end_transfer(arena, transfer, name)

@@ -1,4 +1,4 @@
-"""The exit of this process, which ends its part in everything, and its forks."""
+"""Exit of this process, which detaches it from everything, and its forks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,20 @@ _waits: list[Callable[[], None]] = []
 
 
 def before_leaving(function: Callable[[], None]) -> None:
-    """Calls it when this process ends, while it takes part in its channels."""
+    """Registers a function to call when this process exits, while it is still attached to its channels."""
     _leavings.append(function)
 
 
 def before_end(function: Callable[[], None]) -> None:
-    """Calls it when this process ends: it takes part in no channel any more, and what it holds it still holds."""
+    """Registers a function to call at exit, after this process leaves its channels and before it releases its pins."""
     _endings.append(function)
 
 
 def wait_at_end(function: Callable[[], None]) -> None:
-    """Calls it after all that, and when the children of multiprocessing are gone: it may wait for what they hold."""
+    """Registers a function to call last, after multiprocessing's children have exited.
+
+    It may wait for blocks that they had pinned.
+    """
     _waits.append(function)
 
 
@@ -52,7 +55,7 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Ends this process's part in all channels and names. What it has put stays, and so do views."""
+    """Detaches this process from all channels and names. Messages that it has put stay, and so do views."""
     for function in _leavings:
         function()
     _core.leave_all()
@@ -67,13 +70,13 @@ def _at_very_end() -> None:
 
 
 def _expect_end() -> None:
-    # multiprocessing ends daemons and joins the others at the exit of their parent, which comes after the functions of
-    # atexit that were registered later. What has a priority below 0 is run after that.
+    # At the parent's exit, multiprocessing terminates daemons and joins its other children. It does so in an atexit
+    # function, which runs after those that were registered later. Finalizers with a priority below 0 run after that.
     multiprocessing.util.Finalize(None, _at_very_end, exitpriority=-100)
 
 
 def _at_exit_of_child() -> None:
-    # multiprocessing joins the other threads of a child only after this, and they may still have something to put.
+    # multiprocessing joins the other threads of a child only after this, and they may still put messages.
     for thread in threading.enumerate():
         if not thread.daemon and thread not in (threading.current_thread(), threading.main_thread()):
             thread.join()
@@ -82,12 +85,12 @@ def _at_exit_of_child() -> None:
 
 
 def _expect_exit(_: object = None) -> None:
-    # Children of multiprocessing leave through os._exit, which runs these and no atexit functions.
+    # Children of multiprocessing exit through os._exit, which runs these finalizers and no atexit functions.
     multiprocessing.util.Finalize(None, _at_exit_of_child, exitpriority=-100)
 
 
 class _Anchor:
-    """multiprocessing runs what is to run in forked children for as long as an object lives."""
+    """Keeps the after-fork hook registered: multiprocessing drops a hook when its object is collected."""
 
 
 _anchor = _Anchor()

@@ -11,7 +11,7 @@ from . import spawn
 
 _T = TypeVar("_T")
 
-# What a name can be that of.
+# Kinds of objects that can have a name.
 ARENA, CHANNEL, ARRAY, QUEUE, REPLAY, LATEST, BROADCAST = 1, 2, 3, 4, 5, 6, 7
 KINDS = {
     ARENA: "an arena",
@@ -43,14 +43,17 @@ def check_name(name: Any) -> None:
 
 
 def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
-    """What has that name. FileNotFoundError when nothing has, or TimeoutError after so many seconds (None: never)."""
+    """Opens a name.
+
+    Raises FileNotFoundError if there is none, or TimeoutError after `timeout` seconds (None: never).
+    """
     check_name(name)
     spawn.sweep()
     return _core.Name.open(name, timeout)
 
 
 def open_known(name: str, kind: int, timeout: float | None = 0.0) -> _core.Name:
-    """The name of something of that kind; ValueError when it is that of something else. See `open_name`."""
+    """Opens a name of that kind, like `open_name`. Raises ValueError if the name belongs to another kind of object."""
     known = open_name(name, timeout)
     if known.kind != kind:
         raise ValueError(f'the name "{name}" is that of {KINDS.get(known.kind, "something else")}')
@@ -78,7 +81,7 @@ def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], m
 
 
 def check_known(name: str, arena: _core.Arena, asked: _core.Arena | None, check: Callable[[], None]) -> None:
-    """Raises ValueError, which names the difference, unless the object with that name has the options asked for."""
+    """Raises ValueError, with the difference, unless the object of that name has the given arena and options."""
     if asked is not None and asked.uuid != arena.uuid:
         raise ValueError(f'the name "{name}": it belongs to something in another arena than the one given')
     try:

@@ -1,8 +1,9 @@
-"""What a process that is being started with spawn or forkserver inherits: descriptors of arenas, slots, parts in names.
+"""Inheritance of a process that is being started with spawn or forkserver: descriptors, slots, shares of names.
 
-The slot makes the child take part from the moment its arguments are pickled. It lives as long as its lock is open
-anywhere, so the copy of the lock that stays here is closed as soon as the child has been started, lest the death of a
-child that never got as far as taking it over goes unseen. A part in the name of what it is given is kept likewise.
+The slot makes the child a participant from the moment its arguments are pickled. The slot lives as long as its lock
+file is open in any process. Therefore this process closes its copy of the lock as soon as the child has started.
+Otherwise, no process would notice the death of a child that has not yet taken its slot over. A share of a name is kept
+in the same way.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from typing import Any, NamedTuple
 
 from .. import _core
 
-# Stands in a pickle: the arena's descriptor, the lock's descriptor, the slot; a part's descriptor, or None.
+# In a pickle: the arena's descriptor, the lock's descriptor, the slot, and the descriptor of a name's share or None.
 Inheritance = tuple[Any, Any, int, Any]
 
 
 class Passenger:
-    """A slot reserved in one arena for one process being started, and its parts in names there."""
+    """A slot reserved in one arena for one process that is being started, and its shares of names there."""
 
     def __init__(self, arena: _core.Arena) -> None:
         self.arena = arena
         self.identity, self._lock_fd = arena.reserve_slot()
         self._slot = (reduction.DupFd(arena.fd), reduction.DupFd(self._lock_fd), self.identity)
-        self._parts: dict[str, tuple[int, Any]] = {}  # by path: the descriptor, and what stands for it in a pickle
+        self._parts: dict[str, tuple[int, Any]] = {}  # by path: the descriptor, and its stand-in for a pickle
 
     def inheritance(self, name: _core.Name | None) -> Inheritance:
-        """For something that is known by that name."""
+        """Returns the inheritance of an object with this name."""
         if name is not None and name.path not in self._parts:
-            with _no_fork, contextlib.suppress(OSError):  # it goes without its name where there is no part to be had
+            with _no_fork, contextlib.suppress(OSError):  # without a share, the object is passed without its name
                 part = name.part_for_child()
                 self._parts[name.path] = part, reduction.DupFd(part)
         _, part_fd = self._parts.get(name.path, (-1, None)) if name is not None else (-1, None)
@@ -54,14 +55,18 @@ class Passenger:
             os.close(part)
 
 
-# No fork comes between the making of a lock and its entry here. A signal handler may fork within, so it is recursive.
+# Prevents a fork between the creation of a lock and its registration here. Recursive, because a signal handler may fork
+# meanwhile.
 _no_fork = threading.RLock()
 _launches: dict[int, tuple[weakref.ref[Any], int, dict[bytes, Passenger]]] = {}  # with the thread that starts it
 _adopted: set[tuple[int, ...]] = set()
 
 
 def passenger(popen: Any, arena: _core.Arena) -> Passenger:
-    """The slot in `arena` of the process that is being started; one for each, however many ends it is given."""
+    """Returns the slot in `arena` of the process that is being started.
+
+    It has one per arena, however many ends it gets.
+    """
     sweep()
     key = id(popen)
     if key not in _launches:
@@ -75,11 +80,11 @@ def passenger(popen: Any, arena: _core.Arena) -> Passenger:
 
 
 def sweep() -> None:
-    """Closes what was kept for processes that have been started by now, and takes it back from starts that failed."""
+    """Closes descriptors that were kept for processes that have started by now; frees the slots of failed starts."""
     for key, (reference, thread, passengers) in list(_launches.items()):
         popen = reference()
         if popen is None:
-            continue  # _forget() is about to be called
+            continue  # _forget() is about to run
         pid = getattr(popen, "pid", None)
         if pid is None and _is_at_work(thread, popen):
             continue
@@ -92,7 +97,10 @@ def sweep() -> None:
 
 
 def _is_at_work(thread: int, popen: Any) -> bool:
-    """Whether that thread is in the start of a process. If not, this one failed, though an exception may keep it."""
+    """Returns True if that thread is starting a process.
+
+    If not, this start failed, although an exception may still refer to its Popen.
+    """
     functions = [getattr(cls, name, None) for cls in type(popen).__mro__ for name in ("__init__", "_launch")]
     starting = {getattr(each, "__code__", None) for each in functions}
     frame = sys._current_frames().get(thread)
@@ -104,13 +112,13 @@ def _is_at_work(thread: int, popen: Any) -> bool:
 
 
 def _forget(key: int) -> None:
-    """The process was never started, or has been forgotten by its parent."""
+    """Abandons the slots of a process that was never started, or that its parent has dropped."""
     for each in _launches.pop(key, (None, 0, {}))[2].values():
         each.abandon()
 
 
 def after_fork() -> None:
-    """In a forked child: the locks of its siblings are not its business."""
+    """Closes, in a forked child, the locks that belong to its siblings."""
     for _, _, passengers in _launches.values():
         for each in passengers.values():
             each.drop()
@@ -119,7 +127,7 @@ def after_fork() -> None:
 
 
 class Adopted(NamedTuple):
-    """What a handle leads to, in the process that it was made for."""
+    """The opened handle, in the process that it was made for."""
 
     arena: _core.Arena
     block: int
@@ -146,7 +154,7 @@ def adopt(handle: bytes, inheritance: Inheritance | None) -> Adopted:
 
 
 def _first(descriptor: int) -> int:
-    """-1 where it was adopted before: what is inherited once may be unpickled several times."""
+    """Returns `descriptor`, or -1 if it was adopted before: an inheritance may be unpickled several times."""
     if (descriptor,) in _adopted:
         return -1
     _adopted.add((descriptor,))
