@@ -1,4 +1,4 @@
-"""Messages of Cap'n Proto as values. Nothing here imports a library of Cap'n Proto."""
+"""Cap'n Proto messages as values. This module imports no library of Cap'n Proto."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .. import _core
 
 _WORD = 8
 _MAX_SEGMENTS = 512
-_MAX_WORDS = 8 << 20  # Cap'n Proto's own limit for what is read of one message
+_MAX_WORDS = 8 << 20  # Cap'n Proto's own traversal limit for one message
 
 
 class CapnpMessage:
@@ -81,7 +81,7 @@ class CapnpMessage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all segments."""
+        """Number of bytes in all segments."""
         return sum(segment.nbytes for segment in self._segments)
 
     def reader(self, cls: Any, **options: Any) -> Any:
@@ -142,7 +142,7 @@ def _words(segment: Any) -> np.ndarray[Any, Any]:
     return array
 
 
-# How a CapnpMessage is made of an object of pycapnp, by the name of its class in the module `capnp.lib.capnp`.
+# Expressions that convert an object of pycapnp, by the name of its class in the module `capnp.lib.capnp`.
 _FROM_PYCAPNP = {
     "_DynamicStructBuilder": "shmtree.CapnpMessage.from_builder(builder)",
     "_DynamicStructReader": "shmtree.CapnpMessage.from_builder(reader.as_builder())",

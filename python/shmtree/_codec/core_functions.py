@@ -1,4 +1,4 @@
-"""Hands the core what it needs of this package, of which it imports nothing: its errors, and what it does in Python."""
+"""Passes to the core what it needs of this package, since it imports none of it: errors and Python functions."""
 
 import queue
 

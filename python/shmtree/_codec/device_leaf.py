@@ -1,4 +1,4 @@
-"""What is sent in place of memory of a device."""
+"""The value that a message contains in place of device memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class DeviceLeaf:
-    """Stands in a message for memory of a device, see `shmtree.cuda._sent` and `shmtree.cuda._received`."""
+    """Stands for device memory in a message; see `shmtree.cuda._sent` and `shmtree.cuda._received`."""
 
     __slots__ = ("flat",)
-    __module__ = "shmtree._leaves"  # the name in frames, which stays wherever this class is
+    __module__ = "shmtree._leaves"  # the name in frames, which stays the same wherever this class is
 
     def __init__(self, flat: tuple[Any, ...]) -> None:
         self.flat = flat

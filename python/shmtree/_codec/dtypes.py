@@ -1,8 +1,8 @@
 """Texts for the dtypes that have no number in a frame.
 
-A dtype without fields is written as NumPy's ``dtype.str``: ``>f8``, ``<M8[25s]``, ``|S5``. A structured one is a Python
-literal: the dict that ``np.dtype`` takes, with ``names``, ``formats``, ``offsets``, ``itemsize`` and, where there are
-any, ``titles`` and ``aligned``; formats are texts, such dicts, or pairs (format, shape).
+A dtype without fields is written as NumPy's ``dtype.str``: ``>f8``, ``<M8[25s]``, ``|S5``. A structured dtype is a
+Python literal: the dict that ``np.dtype`` takes, with ``names``, ``formats``, ``offsets``, ``itemsize`` and, if
+present, ``titles`` and ``aligned``. Formats are texts, such dicts, or pairs (format, shape).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-# NumPy 2 has kinds of dtypes that are more than their bytes; those, and objects, only pickle can send.
+# NumPy 2 has kinds of dtypes with values that are more than their bytes. Only pickle can send those, and objects.
 _PLAIN_KINDS = frozenset("biufcSUVmM?")
 _ESCAPES_OF_REPR = re.compile(r"(?:[^\\]|\\[\\'nrtxuU])*", re.DOTALL)
 
 
 def describe(dtype: np.dtype[Any], with_objects: bool) -> str | None:
-    """The text of a dtype, or None when a text cannot say it: metadata, objects, classes of its own."""
+    """Returns the text of a dtype, or None if a text cannot express it (metadata, objects, other packages' classes)."""
     parts = _parts(dtype, with_objects)
     return parts if parts is None or isinstance(parts, str) else repr(parts)
 
@@ -41,7 +41,7 @@ def _literal(text: str) -> Any:
     if not _ESCAPES_OF_REPR.fullmatch(text):  # for other escapes, Python prints a warning with the unescaped text
         raise ValueError("an escape that repr does not write")
     for _ in range(1000):
-        # Before 3.12, threads that parse at the same time count into one depth, and are told that it is wrong.
+        # Before 3.12, threads that parse at the same time share one depth counter, and get a false SystemError.
         with contextlib.suppress(SystemError):
             return ast.literal_eval(text)
     return ast.literal_eval(text)
@@ -59,7 +59,7 @@ def _build(parts: Any) -> np.dtype[Any]:
 
 
 def _is_said_by_its_text(dtype: np.dtype[Any]) -> bool:
-    """False for dtypes that other packages add, whose text means something else to NumPy or nothing."""
+    """Returns False for dtypes of other packages: their text means something else to NumPy, or nothing."""
     try:
         return np.dtype(dtype.str).type is dtype.type
     except TypeError:

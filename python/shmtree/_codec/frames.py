@@ -26,15 +26,25 @@ _MAGIC = b"SHMT"
 def dump(obj: object, path: str | os.PathLike[str], allow_pickle: bool = True) -> None:
     """Writes an object to a file as one frame, for `load`.
 
-    The file appears whole or not at all: it is written under another name next to `path`, which then replaces it.
-    Readers that have the old one mapped keep it. Raises as `pack` does, and OSError.
+    The file appears complete or not at all: `dump` writes a temporary file next to `path`, which then replaces it.
+    Processes that have the old file mapped keep it.
+
+    Args:
+        obj: Any object that `pack` takes.
+        path: File to write.
+        allow_pickle: True if objects without a native kind may be pickled.
+
+    Raises:
+        OSError: The file cannot be written.
+
+    Other errors are those of `pack`.
     """
     frame = pack(obj, allow_pickle)
     path = os.fspath(path)
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=os.path.basename(path) + ".", dir=os.path.dirname(path) or ".")
     except OSError as error:
-        raise OSError(error.errno, error.strerror, path) from None  # its own names the temporary file
+        raise OSError(error.errno, error.strerror, path) from None  # the original error names the temporary file
     try:
         with open(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o666 & ~_umask())
@@ -47,11 +57,19 @@ def dump(obj: object, path: str | os.PathLike[str], allow_pickle: bool = True) -
 
 
 def load(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
-    """The object in a file that `dump` wrote.
+    """Returns the object in a file that `dump` wrote.
 
-    The file is mapped: arrays of 4 KiB and more are views that read it when they are used. They are writable, and what
-    is written to them stays in this process. Raises CorruptMessage for a file that is truncated or something else, and
-    PickleRefused as `unpack` does. The file must not be shortened while views are in use; replacing it is fine.
+    The file is mapped: arrays of 4 KiB and more are views that read the file when you use them. They are writable, and
+    changes stay in this process. While views are in use, the file must not be shortened; it may be replaced.
+
+    Args:
+        path: File to read.
+        allow_pickle: True if pickles may be loaded.
+
+    Raises:
+        CorruptMessage: The file is truncated or is not a frame.
+        PickleRefused: As in `unpack`.
+        OSError: The file cannot be read.
     """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
@@ -61,12 +79,19 @@ def load(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
 
 
 def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
-    """Prints the tree of a frame, or of an object as a message of it would be: kinds, shapes, bytes.
+    """Prints the tree of a frame, or of an object as its message would be: kinds, shapes, bytes.
 
-    Goes to standard output, or to `file`. Of an object that needs a pickle, it also tells why: which parts have no
-    native kind, and what each takes, and which tuples, or other things made of their items, are in themselves. Nothing
-    of a frame is unpickled or otherwise made, so frames of any origin may be looked at. Raises CorruptMessage for a
-    frame that is damaged; a buffer that does not begin like a frame is described as an object.
+    For an object that needs a pickle, it also prints the reasons: the parts without a native kind, the bytes that each
+    takes, and tuples (or other values that are made of their items) that contain themselves. Nothing in a frame is
+    unpickled or built, so frames of any origin are safe to describe. A buffer that does not begin like a frame is
+    described as an object.
+
+    Args:
+        buffer_or_obj: A frame, or any object that can be sent.
+        file: Text file to print to; None is standard output.
+
+    Raises:
+        CorruptMessage: The frame is damaged.
     """
     if _is_frame(buffer_or_obj):
         print(_core._describe(buffer_or_obj), end="", file=file)
@@ -78,14 +103,21 @@ def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
 
 
 def register(cls: type[T], flatten: Callable[[T], object], unflatten: Callable[[Any], T]) -> None:
-    """Makes instances of exactly `cls` native: they travel as what `flatten` returns, without pickle.
+    """Makes instances of exactly `cls` native: a message contains what `flatten` returns, without pickle.
 
-    `flatten(instance)` returns any object that can be sent; `unflatten` gets its equal and returns the instance. Both
-    sides register the class, under the same module and name. Registering it again replaces the functions. Raises
-    TypeError when `cls` is no class or a function cannot be called, ValueError when it has a native kind already.
+    Both sides register the class, under the same module and name. Registering it again replaces the functions.
+
+    Args:
+        cls: The class. Its subclasses are not included.
+        flatten: Takes an instance and returns any object that can be sent.
+        unflatten: Takes an equal of that object and returns the instance.
+
+    Raises:
+        TypeError: `cls` is not a class, or a function is not callable.
+        ValueError: The class has a native kind already.
     """
     _core._register(cls, flatten, unflatten)
-    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__  # in a child of spawn they are one
+    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__  # its name in a child of spawn
     reducers.add_registered(cls, flatten, f"{module}:{cls.__qualname__}")
 
 
@@ -98,7 +130,7 @@ def _is_frame(value: object) -> bool:
 
 
 def _umask() -> int:
-    """The process's umask, which can only be read by setting it; so from /proc where that is there."""
+    """Returns the process's umask, from /proc if possible: the system call can only read it by setting it."""
     with contextlib.suppress(OSError), open("/proc/self/status") as status:
         for line in status:
             if line.startswith("Umask:"):

@@ -12,7 +12,7 @@ from . import checks
 
 
 def masked_parts(array: Any) -> tuple[Any, Any, Any, bool] | None:
-    """Data, mask, fill value (None for the default one) and hardmask; None for what only pickle can send."""
+    """Returns data, mask, fill value (None: default) and hardmask; or None if only pickle can send the array."""
     attributes = array.__dict__
     if array._baseclass is not np.ndarray or array.dtype.hasobject or array._optinfo:
         return None
@@ -31,7 +31,7 @@ def masked_build(data: Any, mask: Any, fill_value: Any, hardmask: int, _trusted:
         made._mask = mask
         made._sharedmask = False
     if fill_value is not None:
-        made._fill_value = fill_value  # as it was: the default one need not be of the array's dtype
+        made._fill_value = fill_value  # unchanged: the default fill value need not have the array's dtype
     made._hardmask = bool(hardmask)
     return made
 

@@ -1,6 +1,6 @@
-"""Classes of other packages whose instances travel like dataclasses: those of attrs, and models of pydantic.
+"""Classes of attrs and models of pydantic. Their instances are sent like dataclasses.
 
-Neither package is imported here: who sends or receives such an instance has its class.
+This module imports neither package: a process that sends or receives such an instance has imported its class.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from ..errors import CorruptMessage, IncompatibleMessage
 
 _STATE = ("__dict__", "__pydantic_extra__", "__pydantic_fields_set__", "__pydantic_private__")
-_MAX_SHOWN = 20  # names of fields in an error
-_MAX_SHOWN_CHARACTERS = 64  # of each name
+_MAX_SHOWN = 20  # number of field names in an error
+_MAX_SHOWN_CHARACTERS = 64  # length of each name
 
 
 def attrs_fields(cls: type) -> tuple[Any, ...] | None:
-    """The fields of a class of attrs; None when pickle would send more than them, or something else."""
+    """Returns the fields of an attrs class, or None if a pickle would contain anything but these fields."""
     fields: tuple[Any, ...] | None = cls.__dict__.get("__attrs_attrs__")
     methods = [cls.__dict__.get(name) for name in ("__getstate__", "__setstate__")]
     made_by_attrs = all(
@@ -26,14 +26,14 @@ def attrs_fields(cls: type) -> tuple[Any, ...] | None:
         and getattr(method, "__qualname__", "").startswith("_ClassBuilder._make_getstate_setstate.")
         for method in methods
     )
-    if made_by_attrs:  # of a class with slots
+    if made_by_attrs:  # a class with slots
         return fields
     plain = all(getattr(cls, name, None) is getattr(object, name, None) for name in ("__getstate__", "__setstate__"))
     return fields if plain else None
 
 
 def is_model(cls: type) -> bool:
-    """Whether it is a model of pydantic that pickles as these do, with nothing of its own."""
+    """Returns True if `cls` is a pydantic model without its own pickling methods."""
     base = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
     if not isinstance(base, type) or not issubclass(cls, base):
         return False
@@ -42,7 +42,7 @@ def is_model(cls: type) -> bool:
 
 
 def model_state(model: Any) -> tuple[Any, ...] | None:
-    """What a model is made of; None for what only pickle can send."""
+    """Returns the parts of a model's state, or None if only pickle can send it."""
     state = model.__getstate__()
     if state.keys() != set(_STATE):
         return None

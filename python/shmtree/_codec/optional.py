@@ -1,6 +1,6 @@
-"""Optional packages that a message may need. The core imports them here alone, and only for a message that needs one.
+"""Optional packages that a message may need. The core imports them only here, and only for a message that needs one.
 
-A receiver that refuses pickles imports none.
+A receiver that refuses pickles imports none of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def has_torch(name: str, may_import: bool) -> bool:
 
 
 def _package(name: str, may_import: bool) -> Any:
-    """Returns an optional package, or None if it is not there. Waits if another thread is importing it."""
+    """Returns an optional package, or None if it is not installed. Waits if another thread is importing it."""
     if not may_import:
         return _core._imported_module(name)
     try:

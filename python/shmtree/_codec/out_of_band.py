@@ -1,7 +1,7 @@
-"""How classes of other packages that pickle copies in band are reduced, so that their memory stays out of the pickle.
+"""Reducers for classes of other packages that would copy their memory into the pickle.
 
-Those are images of Pillow, and frames and series of polars. Nothing is imported for it, and nothing is done for a
-package that the program has not imported.
+These are images of Pillow, and frames and series of polars. The reducers keep that memory out of the pickle. This
+module imports no package, and ignores packages that the program has not imported.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 
 from .pickle_names import known_as
 
-_MODULE = "shmtree._out_of_band"  # in pickles
+_MODULE = "shmtree._out_of_band"  # module name in pickles
 
 Reducer = Callable[[Any], Any]
 
-_KEPT_IN_BAND = 1024  # bytes: a buffer of its own costs more than copying so few
+_KEPT_IN_BAND = 1024  # bytes: copying so few costs less than a buffer of their own
 
-# The classes of images that there were when they were last looked for, by their number: plugins are loaded late.
+# Number and list of image classes at the last search. Plugins are loaded late.
 _image_classes: tuple[int, list[type]] = (0, [])
 
 
 def reducers() -> dict[type, Reducer]:
-    """By exact class, of what is imported; but not where the program has a reducer of its own."""
+    """Returns the reducers of imported packages by exact class, unless the program has its own reducer for a class."""
     made = _all()
     if made:
         forking = getattr(sys.modules.get("multiprocessing.reduction"), "ForkingPickler", None)
@@ -64,7 +64,7 @@ def _buffer(data: bytes) -> Any:
 
 
 def _reduce_image(image: Any) -> Any:
-    """As pickle does, but for the pixels: `__setstate__` takes them from any buffer."""
+    """Reduces an image like pickle, but with the pixels out of band: `__setstate__` takes them from any buffer."""
     cls: Any = type(image)
     if cls.__reduce_ex__ is not object.__reduce_ex__ or cls.__reduce__ is not object.__reduce__:
         return image.__reduce_ex__(pickle.HIGHEST_PROTOCOL)

@@ -1,7 +1,7 @@
-"""Where something lies inside an object: for errors and descriptions, which look again at what was walked before.
+"""Paths to parts of an object, for errors and descriptions, which walk the object a second time.
 
-The walk is that of the encoder: the same containers, by exact class, in the same order. Nothing is flattened or
-pickled for it.
+The walk visits the same containers as the encoder, by exact class and in the same order. It flattens and pickles
+nothing.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _SEQUENCES = {list, tuple, collections.deque, set, frozenset}
 _PLAIN = {type(None), bool, int, float, complex, str, bytes}
 _LONGEST_KEY = 60
 
-# Whose instances always have a native kind, whatever is in them.
+# Classes with instances that always have a native kind, independent of their contents.
 BUILTIN = _PLAIN | {dict, list, tuple, set, frozenset, collections.deque}
 
 
 class Place(NamedTuple):
-    """A part of an object: how to get there, in Python's own words, and what is there."""
+    """A part of an object: its path as a Python expression, and its value."""
 
     path: str
     value: Any
-    again: str | None = None  # where this same one was met first, of one that is in itself and may not be
+    again: str | None = None  # path of the first occurrence, for a value that contains itself and may not
 
 
 def _key_text(key: Any) -> str:
     if type(key) not in _PLAIN and not isinstance(key, enum.Enum):
-        return f"<{type(key).__name__}>"  # whose own repr is not asked
+        return f"<{type(key).__name__}>"  # does not call a repr of the user
     text = repr(key)
     if type(key) is str and '"' not in text:
         text = f'"{text[1:-1]}"'
@@ -46,7 +46,7 @@ def _fields(cls: Any) -> list[str]:
 
 
 def children(value: Any) -> Iterator[tuple[str, Any]]:
-    """The parts of a container, each with the step that leads to it; of anything else none."""
+    """Yields the parts of a container, each with the step that leads to it; nothing for any other value."""
     cls = type(value)
     if cls in _MAPPINGS:
         for number, (key, item) in enumerate(value.items()):
@@ -79,25 +79,27 @@ def children(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_plain(value: Any) -> bool:
-    """What is no container to the encoder, or a tuple that may be met any number of times."""
+    """Returns True for values that the encoder does not treat as containers, and for tuples that it does not track."""
     return type(value) in _PLAIN or (type(value) is tuple and all(type(item) in _PLAIN for item in value))
 
 
 def _is_made_of_items(value: Any) -> bool:
-    """Whether its items have to be there before it is: then it cannot be among them, without a pickle."""
+    """Returns True if `value` cannot exist before its items. It cannot contain itself, except in a pickle."""
     return isinstance(value, tuple | frozenset | slice | enum.Enum) or hasattr(type(value), "__pydantic_core_schema__")
 
 
 def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> Iterator[Place]:
-    """All parts of an object, itself first. Containers that were met before, and leaves, are not looked into.
+    """Yields all parts of an object, beginning with itself.
 
-    `is_leaf` says of what has parts that it is to be taken whole.
+    Does not enter containers that it has met before, or leaves.
+
+    `is_leaf` returns True for a value with parts that counts as a leaf.
     """
     met: dict[int, str] = {}
-    kept = []  # what properties made, so that no address is met twice
+    kept = []  # keeps values that properties made, so that no address is used twice
     waiting = [iter([("", value)])]
     prefixes = [""]
-    around: list[int] = []  # what is being looked into
+    around: list[int] = []  # ids of the containers that are being walked
     while waiting:
         for step, item in waiting[-1]:
             path = prefixes[-1] + step
@@ -124,9 +126,10 @@ def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> It
 
 
 def path_of_refused(value: Any, refused: Any) -> str | None:
-    """Where the object lies that pickle would be needed for; `refused` None: one made of its items that is in itself.
+    """Returns the path of the object that needs a pickle; `refused` None: of a value that contains itself and may not.
 
-    The place of that one in itself. None when it is not found, as when the object has changed since.
+    In that case, it is the path of the inner occurrence. Returns None if it is not found, for example because the
+    object has changed.
     """
     for place in walk(value):
         if place.value is refused if refused is not None else place.again is not None:

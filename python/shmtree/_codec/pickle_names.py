@@ -1,4 +1,4 @@
-"""The names by which pickles in frames call functions of this package. They stay, wherever the functions are moved.
+"""Permanent names by which pickles in frames call functions of this package, wherever the functions are moved.
 
 Frames outlive processes and releases: `dump` and recordings write them to files.
 """
@@ -14,7 +14,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def known_as(module: str, name: str) -> Callable[[_F], _F]:
-    """Lets pickles name the decorated function as `name` of `module`, which need not have a file."""
+    """Lets pickles refer to the decorated function as `name` of `module`, which need not have a file."""
 
     def publish(function: _F) -> _F:
         function.__module__, function.__qualname__ = module, name

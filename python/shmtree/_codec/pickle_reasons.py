@@ -1,4 +1,4 @@
-"""Why an object needs a pickle, for `describe`: the parts of it that have no native kind, and what they become."""
+"""Reasons why an object needs a pickle, for `describe`: its parts without a native kind, and their sizes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _MOST_LINES = 100
 
 
 def needs_pickle(value: Any) -> bool:
-    """Whether it is this object, and not only something inside, that has no native kind."""
+    """Returns True if this object itself has no native kind, and not only a part of it."""
     if type(value) in BUILTIN:
         return False
     try:
         _core._pack_aside(value, False)
     except PickleRefused as refusal:
         return refusal.path == ""
-    except Exception:  # what its own code raises, sending it will raise again
+    except Exception:  # sending the object raises the same error
         return False
     return False
 
@@ -43,7 +43,7 @@ def _line(place: Place) -> str:
 
 
 def lines(value: Any) -> Iterator[str]:
-    """A line for each part of `value` that makes a pickle of it; none if it needs none."""
+    """Yields a line for each part of `value` that causes a pickle; none if it needs none."""
     places = (place for place in walk(value, needs_pickle) if place.again is not None or needs_pickle(place.value))
     for number, place in enumerate(places):
         if number == _MOST_LINES:

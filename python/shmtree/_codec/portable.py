@@ -1,4 +1,4 @@
-"""What means something on one machine only, and is refused in what is to be portable."""
+"""Objects that are valid on one machine only, which portable channels refuse."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..errors import NotPortable
 from . import tensors
 from .paths import walk
 
-# Ends, shared arrays, arenas: whatever is known by a handle. Filled by those who know how.
+# Classes that are sent as handles: ends, shared arrays, arenas. The modules that define them add to the list.
 handles: list[type] = []
 
-# What multiprocessing reduces for processes of one machine is refused, but for what plain pickle can do as well: bound
-# methods and functions, and torch's own, whose memory goes by value then.
+# Classes for which multiprocessing has reducers are refused, because those work on one machine only. Plain pickle
+# handles the ones in these modules: bound methods, functions, and torch's classes, which it sends by value.
 _PLAIN_MODULES = {"builtins", "functools", "torch", "torch.storage", "torch.nn.parameter"}
 
-# Classes of arrays on devices, in modules that are looked into if they are there.
+# Classes of device arrays, by modules that are used only if they are imported.
 DEVICE_ARRAYS = (("cupy", "ndarray"), ("numba.cuda.cudadrv.devicearray", "DeviceNDArray"))
 
 
@@ -29,7 +29,7 @@ def refuse(thing: Any) -> NoReturn:
 
 
 def is_on_device(thing: Any) -> bool:
-    """Whether a tensor, or an array of one of the classes above, lies in the memory of a device."""
+    """Returns True if a tensor, or an array of one of the classes above, is in device memory."""
     if tensors.library.is_on_device(thing):
         return True
     return any(type(thing) is getattr(sys.modules.get(module), name, None) for module, name in DEVICE_ARRAYS)
@@ -42,7 +42,7 @@ def is_local(thing: Any) -> bool:
 
 
 def refused() -> dict[type, Callable[[Any], Any]]:
-    """Reducers that refuse, by exact class, of what else processes of one machine can send each other."""
+    """Returns reducers that refuse, by exact class, other objects that only processes of one machine can exchange."""
     forking = getattr(sys.modules.get("multiprocessing.reduction"), "ForkingPickler", None)
     extra = getattr(forking, "_extra_reducers", {})
     made: dict[type, Callable[[Any], Any]] = {cls: refuse for cls in extra if cls.__module__ not in _PLAIN_MODULES}
@@ -55,5 +55,5 @@ def _reduce_frame(frame: _core.Frame) -> Any:
 
 
 def path_of_local(thing: Any) -> str | None:
-    """Where the first of what is refused lies in an object; None when it is not found, as inside of what is pickled."""
+    """Returns the path of the first object that is refused, or None if it is not found, as inside a pickled object."""
     return next((place.path for place in walk(thing, is_local) if is_local(place.value)), None)

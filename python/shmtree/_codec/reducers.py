@@ -1,4 +1,4 @@
-"""How native kinds that pickle refuses, or would copy, are reduced inside a message that goes through pickle."""
+"""Reducers for native kinds inside a message that goes through pickle, which would refuse or copy them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from . import dtypes, masked, optional, out_of_band, tensors
 from . import portable as _portable
 from .pickle_names import known_as
 
-_MODULE = "shmtree._reducers"  # in pickles
+_MODULE = "shmtree._reducers"  # module name in pickles
 
 Reducer = Callable[[Any], Any]
 
@@ -24,10 +24,12 @@ _REGISTERED: dict[str, type] = {}
 
 
 def table(independent: bool, home: bytes | None, portable: bool) -> dict[type, Reducer]:
-    """The reducers by exact class.
+    """Returns the reducers by exact class.
 
-    `independent`: arrays are to arrive writable, as from a standard queue. `home`: the uuid of the arena of the
-    message, if it is for a channel. `portable`: what means something on this machine only is refused.
+    Args:
+        independent: True if arrays are to arrive writable, as from a standard queue.
+        home: The uuid of the message's arena, or None if it is not for a channel.
+        portable: True to refuse objects that are valid on this machine only.
     """
     made = dict(_TABLE)
     if portable:
@@ -77,7 +79,10 @@ def _has_native_kind(dtype: np.dtype[Any]) -> bool:
 
 
 def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
-    """NumPy's own reduction copies strided arrays, dates and other packages' dtypes into the pickle."""
+    """Reduces an array.
+
+    NumPy's own reduction copies strided arrays, dates and other packages' dtypes into the pickle.
+    """
     dtype = array.dtype
     if _has_native_kind(dtype):
         return beside(array)
@@ -112,9 +117,9 @@ def _build_array(memory: Any, dtype: Any, shape: tuple[int, ...], order: Any) ->
 
 
 def _reduce_jax(array: Any) -> Any:
-    """JAX's own reduction copies the memory into the pickle."""
+    """Reduces a JAX array. JAX's own reduction copies the memory into the pickle."""
     if array.weak_type or not array.is_fully_addressable or array.dtype.kind not in "biufcV":
-        return array.__reduce__()  # what it alone can do; kind V: ml_dtypes
+        return array.__reduce__()  # only JAX can do these; kind V: ml_dtypes
     return _build_jax, _parts_of(np.asarray(array))
 
 
@@ -124,7 +129,7 @@ def _build_jax(*parts: Any) -> Any:
 
 
 def _reduce_as_own(array: np.ndarray[Any, Any]) -> Any:
-    # A node beside the pickle arrives writable in any case; pickle would keep the array read-only.
+    # A node beside the pickle arrives writable anyway; pickle would keep the array read-only.
     own = array if array.flags.writeable or _has_native_kind(array.dtype) else array.copy(order="K")
     return _reduce_array(own)
 
@@ -138,7 +143,7 @@ def _reduce_memoryview(view: memoryview) -> tuple[Any, ...]:
 
 def reduce_device_array(array: Any, home: bytes | None, portable: bool) -> Any:
     leaf = tensors.library.device_leaf(array, home, portable)
-    reduce = _TABLE.get(type(leaf))  # None too for a leaf that has a native kind
+    reduce = _TABLE.get(type(leaf))  # also None for a leaf with a native kind
     return array.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if reduce is None else reduce(leaf)
 
 

@@ -1,4 +1,4 @@
-"""Classes of the standard library: Fraction, and as if they were registered arrays of `array` and SimpleNamespace."""
+"""Classes of the standard library: Fraction, arrays of `array`, and SimpleNamespace (the latter two as registered)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _flatten_array(values: Any) -> tuple[str, Any]:
 
 
 def _build_array(flat: Any) -> Any:
-    """A copy: an array of `array` has its own memory."""
+    """Returns a copy, because an array of `array` owns its memory."""
     sound = type(flat) is tuple and len(flat) == 2 and type(flat[1]) is np.ndarray and flat[1].dtype == np.uint8
     if not sound or type(flat[0]) is not str or flat[0] not in tuple(array.typecodes):
         raise CorruptMessage("The frame is corrupt: that is no array of the standard library")
@@ -38,7 +38,7 @@ def _build_namespace(attributes: Any) -> Any:
     return made
 
 
-# Fractions of larger parts are not reduced: the time to find a common divisor grows with the square of their size.
+# Larger fractions are not reduced: the time to find a common divisor grows with the square of their size.
 _REDUCED_BITS = 8192
 
 
@@ -58,7 +58,7 @@ def _build_fraction(numerator: int, denominator: int, _trusted: bool) -> Fractio
 
 
 def add() -> None:
-    """Registers them. In a pickle a namespace is reduced as ever, since it may be in itself."""
+    """Registers these classes. A namespace in a pickle is pickled as usual, because it may contain itself."""
     _core._add_kind("fraction", Fraction, _fraction_parts, _build_fraction)
     _core._register(array.array, _flatten_array, _build_array)
     reducers.add_registered(array.array, _flatten_array, "array:array")

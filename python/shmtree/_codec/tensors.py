@@ -1,4 +1,4 @@
-"""What the core asks of a library of tensors. `shmtree._torch` answers for torch; the core itself knows no library."""
+"""Functions that the core needs of a tensor library. `shmtree._torch` has them for torch; the core knows no library."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ if TYPE_CHECKING:
 
 
 class TensorLibrary(Protocol):
-    """Nothing here imports the library to find out that a value is none of its own."""
+    """Interface of a tensor library.
+
+    No function imports the library only to find out that a value is not one of its own.
+    """
 
     # Called by the encoder and the decoder.
 
     def tensor_parts(self, tensor: Any) -> tuple[Any, ...] | None:
-        """Returns what a dense tensor is made of, or None if only pickle, or another leaf, can send it."""
+        """Returns the parts of a dense tensor, or None if only pickle, or another leaf, can send it."""
 
     def tensor_build(
         self,
@@ -31,7 +34,7 @@ class TensorLibrary(Protocol):
         """Returns a tensor on memory of a message."""
 
     def device_leaf(self, thing: Any, home: bytes | None, portable: bool) -> Any:
-        """Returns the object to send in place of a sparse tensor, or of memory of a device."""
+        """Returns the object to send in place of a sparse tensor, or of device memory."""
 
     def has_torch(self, name: str, may_import: bool) -> bool:
         """Returns True if torch has a dtype of that name."""
@@ -39,10 +42,10 @@ class TensorLibrary(Protocol):
     # Called by the rest of the package.
 
     def is_on_device(self, thing: Any) -> bool:
-        """Returns True for a tensor in memory of a device."""
+        """Returns True for a tensor in device memory."""
 
     def reducers(self, home: bytes | None, portable: bool) -> dict[type, Callable[[Any], Any]]:
-        """Returns the reducers of the classes of tensors, inside a message that goes through pickle."""
+        """Returns the reducers of tensor classes for a message that goes through pickle."""
 
     def is_tensor(self, thing: Any) -> bool:
         """Returns True for a tensor."""
@@ -51,7 +54,7 @@ class TensorLibrary(Protocol):
         """Returns True for a dtype of the library."""
 
     def plain_dtype(self, dtype: Any) -> tuple[Any, str]:
-        """Returns the dtype of NumPy for a dtype of the library, and the library's name of it."""
+        """Returns the NumPy dtype for a dtype of the library, and the library's name for it."""
 
     def new_tensor(self, arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: bool, gift: bool) -> Any:
         """Returns a new tensor in an arena."""
@@ -66,7 +69,7 @@ class TensorLibrary(Protocol):
         """Raises DeviceError if there is no such device."""
 
     def receive_to(self, arena: _core.Arena, item: Any, device: Any) -> Any:
-        """Returns an item that was received in an arena with its tensors and numeric arrays copied to a device."""
+        """Returns an item received in an arena, with its tensors and numeric arrays copied to a device."""
 
 
 #: Set when the package is imported.

@@ -1,4 +1,4 @@
-"""Finds the object in a message that pickle cannot send, so that the error can name its place."""
+"""Finds the object in a message that pickle cannot send, so that the error can contain its path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from . import portable, reducers
 from .paths import children
 
-# Errors that consist of their text alone, so that it can be replaced.
+# Errors with a text as their only argument, so that it can be replaced.
 _PLAIN_ERRORS = (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError)
 _MOST_LEVELS = 1000
 
@@ -25,7 +25,7 @@ class _Nowhere:
 
 
 class _Trial(pickle.Pickler):
-    """Pickles as a channel does, but writes nothing and hands nothing to another process."""
+    """Pickles as a channel does, but writes nothing and transfers nothing to another process."""
 
     def __init__(self) -> None:
         super().__init__(_Nowhere(), 5, buffer_callback=lambda buffer: None)
@@ -104,7 +104,7 @@ def path_of_unsendable(value: Any, error: Exception) -> str:
 
 
 def explain(error: Exception, value: Any) -> None:
-    """Adds the place of the object that cannot be sent to an error of `put` or of another call that sends a value."""
+    """Adds the path of the object that cannot be sent to an error of a call that sends a value, such as `put`."""
     path = path_of_unsendable(value, error)
     if not path:
         return
