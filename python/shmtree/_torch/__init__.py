@@ -1,6 +1,6 @@
-"""What the package knows of torch. Importing this does not import torch, and fills in what the core asks of it.
+"""The package's knowledge of torch. Importing it does not import torch, and registers the functions for the core.
 
-Nothing here imports torch to find out that a value is no tensor: then the program has not imported it either.
+No function imports torch only to find out that a value is not a tensor: if torch is not imported, it cannot be one.
 """
 
 from .._codec import core_functions as _core_functions

@@ -22,9 +22,9 @@ def is_dtype(dtype: Any) -> bool:
 
 
 def plain_dtype(dtype: Any) -> tuple[Any, str]:
-    """What NumPy takes for a dtype of torch, and the name that torch has for it.
+    """Returns the NumPy dtype for a torch dtype, and torch's name for it.
 
-    For those that NumPy has not, it is the unsigned integer of that size.
+    A dtype that NumPy lacks is represented by the unsigned integer of the same size.
     """
     check_tensor_dtype(dtype)
     name = str(dtype).removeprefix("torch.")
@@ -50,17 +50,17 @@ def new_tensor(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: b
 
 
 def as_tensor(array: np.ndarray[Any, Any], dtype: str | None) -> Any:
-    """A tensor on the memory of an array; of a dtype of torch that NumPy has not, if its name is given."""
+    """Returns a tensor on the memory of an array; `dtype` is the name of a torch dtype that NumPy lacks."""
     import torch
 
     if dtype is None:
         return torch.from_numpy(array)
-    bits = torch.from_numpy(array.reshape(-1).view(np.uint8))  # not all of torch's releases take all unsigned integers
+    bits = torch.from_numpy(array.reshape(-1).view(np.uint8))  # older releases of torch lack most unsigned integers
     return bits.view(getattr(torch, dtype)).reshape(array.shape)
 
 
 def as_array(tensor: Any) -> np.ndarray[Any, Any] | None:
-    """The memory of a tensor as an array of its bits; None where there is no such thing."""
+    """Returns the memory of a tensor as an array of its bits; None unless it is contiguous and on the CPU."""
     torch: Any = sys.modules["torch"]
     if not tensor.is_contiguous() or tensor.device.type != "cpu":
         return None

@@ -1,4 +1,4 @@
-"""Items that are moved to a device. Imported by what needs torch itself: `get_to`, and `shmtree.torch`."""
+"""Copies of items on a device. Imported only by code that needs torch itself: `get_to`, and `shmtree.torch`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import DeviceError
 
 
 def check_device(device: Any) -> None:
-    """DeviceError when there is no such device here; what torch raises for what names none."""
+    """Raises DeviceError if there is no such device here, and torch's own error if the text is not a device."""
     torch.device(device)
     try:
         torch.empty(0, device=device)
@@ -25,7 +25,7 @@ def check_device(device: Any) -> None:
 
 
 def receive_to(arena: _core.Arena, item: Any, device: Any) -> Any:
-    """`move_to` of an item that was received in `arena`: without waiting, where that is pinned here."""
+    """Calls `move_to` for an item received in `arena`; without waiting, if the arena is pinned in this process."""
     _pinned.settle()
     if not (arena.is_pinned_here and _has_streams(device)):
         return move_to(item, device)
@@ -39,7 +39,7 @@ def _has_streams(device: Any) -> bool:
 
 
 def _mark(device: Any) -> Any:
-    """An event that passes after what is in the device's current stream now."""
+    """Returns an event that completes after the work that is in the device's current stream now."""
     with torch.cuda.device(device):
         event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
@@ -47,11 +47,19 @@ def _mark(device: Any) -> Any:
 
 
 def move_to(item: Any, device: Any, without_waiting: bool = False) -> Any:
-    """The same nest with its tensors, and numeric arrays, as tensors on `device`.
+    """Returns the same pytree with its tensors, and its numeric arrays as tensors, on `device`.
 
-    Looked into are dicts, lists, tuples, deques and dataclasses. All tensors are copies, also on the CPU, so that
-    nothing of a received item is held any more; but see `without_waiting`: then they are complete when the device's
-    current stream gets there.
+    It copies inside dicts, lists, tuples, deques and dataclasses. All tensors are copies, also on the CPU, so that the
+    result pins nothing of a received item.
+
+    Args:
+        item: The pytree.
+        device: A device, as torch takes it.
+        without_waiting: If True, the copies are complete only when the device's current stream reaches this point;
+            until then, keep `item` alive.
+
+    Raises:
+        RuntimeError: Torch cannot copy to the device, for example because it has no memory.
     """
     if isinstance(item, torch.Tensor):
         return item.to(device, copy=True, non_blocking=without_waiting)
@@ -62,7 +70,7 @@ def move_to(item: Any, device: Any, without_waiting: bool = False) -> Any:
     if type(item) in (list, tuple):
         return type(item)(move_to(value, device, without_waiting) for value in item)
     if isinstance(item, (dict, deque)):
-        made: Any = copy.copy(item)  # with its factory, or its greatest length
+        made: Any = copy.copy(item)  # keeps the default factory or the maximum length
         for key, value in item.items() if isinstance(item, dict) else enumerate(item):
             made[key] = move_to(value, device, without_waiting)
         return made
@@ -75,7 +83,10 @@ def move_to(item: Any, device: Any, without_waiting: bool = False) -> Any:
 
 
 def _move_array(array: np.ndarray[Any, Any], device: Any, without_waiting: bool) -> Any:
-    """The array itself where torch has nothing like it: texts, dates, structures, masks, long doubles."""
+    """Moves an array.
+
+    Returns the array itself if torch has no such dtype: text, dates, structures, masks, long doubles.
+    """
     if array.dtype.kind not in "biufc" or array.dtype.char in "gG" or isinstance(array, np.ma.MaskedArray):
         return array
     native = array.dtype.newbyteorder("=")

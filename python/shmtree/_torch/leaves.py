@@ -1,6 +1,6 @@
-"""Sparse tensors, and tensors and arrays in memory of devices: what is sent in their place.
+"""Values that are sent in place of sparse tensors, and of tensors and arrays in device memory.
 
-What CUDA needs is imported with the first that comes or goes.
+The modules for CUDA are imported when the first such value is sent or received.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def receive_device(flat: Any, may_import: bool) -> Any:
 def device_leaf(thing: Any, home: bytes | None, portable: bool) -> Any:
     """Returns the object to send in place of a sparse tensor, or of a tensor or array on a device.
 
-    `home`: the uuid of the channel's arena, or None without a channel. Returns None if only pickle can send `thing`,
-    such as memory of a device without a channel whose arena keeps it. Raises NotPortable for memory of a device if
-    `portable` is true.
+    `home` is the uuid of the channel's arena, or None without a channel. Returns None if only pickle can send `thing`.
+    An example is device memory without a channel, because no arena would keep it. Raises NotPortable for device memory
+    if `portable` is true.
     """
     if portable and _portable.is_on_device(thing):
         _portable.refuse(thing)

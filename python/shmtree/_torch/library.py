@@ -1,4 +1,4 @@
-"""The answers for torch, see `shmtree._codec.tensors`. What needs torch itself imports it when it is called."""
+"""Torch's implementation of `shmtree._codec.tensors`. Functions that need torch import it when they are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors inside a message that goes through pickle."""
+"""Reducers for tensors inside a message that goes through pickle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sparse tensors of torch. A node has the layout, flags, shape, and the dense tensors that hold indices and values."""
+"""Sparse tensors of torch. A node has the layout, flags, shape, and the dense tensors of the indices and values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class SparseTensor:
 
 
 def leaf_of(tensor: Any) -> SparseTensor | None:
-    """Wraps a sparse tensor. None for a dense one, or if only pickle can send it (device, hooks, attributes)."""
+    """Wraps a sparse tensor.
+
+    Returns None for a dense one, or if only pickle can send it (device, hooks, attributes).
+    """
     name = str(tensor.layout).removeprefix("torch.")
     is_plain = type(tensor) is sys.modules["torch"].Tensor and tensor.device.type == "cpu"
     if not is_plain or all(name != layout for layout, _ in _LAYOUTS) or tensor.__dict__ or tensor._backward_hooks:

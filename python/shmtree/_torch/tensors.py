@@ -1,7 +1,7 @@
-"""Dense tensors of torch in the memory of this machine.
+"""Dense tensors of torch in CPU memory.
 
-Torch is never imported to send. A receiver that refuses pickles must import it before it gets a tensor; any other
-receiver imports it when a tensor comes.
+Sending never imports torch. A receiver that refuses pickles must import torch before it gets a tensor; any other
+receiver imports it when a tensor arrives.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .._codec import optional
 
 Bytes = npt.NDArray[np.uint8]
 
-# The numbers of the frame's dtypes, which torch has under the same names.
+# Dtype numbers in a frame; torch has the dtypes under the same names.
 _TENSOR_DTYPES = {name: number for number, name in enumerate(_core.DTYPES) if number}
 
 REQUIRES_GRAD = 1
@@ -25,7 +25,7 @@ IS_PARAMETER = 2
 
 
 def check_tensor_dtype(dtype: Any) -> None:
-    """TypeError for those whose tensors are more than their elements, or that torch makes nothing of when they come."""
+    """Raises TypeError for quantized dtypes, and for dtypes that torch cannot build on arrival."""
     name = str(dtype).removeprefix("torch.")
     if name in ("qint8", "quint8", "qint32", "quint4x2", "quint2x4"):
         raise TypeError(
@@ -37,10 +37,10 @@ def check_tensor_dtype(dtype: Any) -> None:
 
 
 def tensor_parts(tensor: Any) -> tuple[Any, int, bool, int, tuple[int, ...], tuple[int, ...] | None] | None:
-    """Owner of the memory, dtype number, requires_grad, address, shape, and strides in bytes unless it is contiguous.
+    """Returns the owner of the memory, dtype number, requires_grad, address, shape, and strides of a tensor.
 
-    None for what only pickle can send: other layouts and devices, hooks, attributes. TypeError for quantized tensors,
-    which torch itself is giving up.
+    Strides are in bytes, or None for a contiguous tensor. Returns None for a tensor that only pickle can send: other
+    layouts and devices, hooks, attributes. Raises TypeError for quantized tensors, which torch itself is removing.
     """
     torch = sys.modules["torch"]
     check_tensor_dtype(tensor.dtype)
@@ -64,7 +64,7 @@ def tensor_build(
     first: int,
     may_import: bool = True,
 ) -> Any:
-    """A tensor on the bytes `memory`, with its first element at byte `first`; `strides` count bytes.
+    """Returns a tensor on the bytes `memory`, with its first element at byte `first`; `strides` are in bytes.
 
     Copies read-only memory, since torch has no read-only tensors. Raises PickleRefused if torch is not imported and
     `may_import` is false.

@@ -1,16 +1,18 @@
 """For programs that train with PyTorch: batches that are written once, shared tensors and modules.
 
+::
+
     loader = DataLoader(data, batch_size=64, num_workers=4, collate_fn=shmtree.torch.collate,
                         multiprocessing_context=shmtree.multiprocessing.get_context("spawn"))
-    model = shmtree.torch.share_(model)      # its parameters are the same memory in every process it is given to
+    model = shmtree.torch.share_(model)      # each process that gets it uses the same memory for its parameters
     weights = shmtree.torch.share(model)     # a copy of them that each put() sends as a reference
-    shmtree.torch.publish(latest, model)     # the newest weights for everybody, in a shmtree.Latest
-    shmtree.torch.load_into(model, value)    # and what an actor got of it, without allocating
+    shmtree.torch.publish(latest, model)     # the newest weights for all readers, in a shmtree.Latest
+    shmtree.torch.load_into(model, value)    # a received version, without allocating
 
-Tensors themselves need nothing of this: channels and queues carry them like arrays.
+Tensors as such do not need this module: channels and queues carry them like arrays.
 
-With this module imported, a torch.profiler that runs shows the spans ``shmtree.put``, ``put_many``, ``get``,
-``get_many`` and ``take``, the time they wait included.
+If this module is imported, a running torch.profiler shows the spans ``shmtree.put``, ``put_many``, ``get``,
+``get_many`` and ``take``, including the time that they wait.
 """
 
 from __future__ import annotations
@@ -35,4 +37,4 @@ def _begin_span(name: str) -> Any:
     return span
 
 
-_core.set_spans(vars(torch.autograd.profiler), "_is_profiler_enabled", _begin_span)  # since torch 2.2
+_core.set_spans(vars(torch.autograd.profiler), "_is_profiler_enabled", _begin_span)  # exists since torch 2.2

@@ -1,4 +1,4 @@
-"""Batches of a DataLoader, stacked where the training process reads them."""
+"""Batches of a DataLoader, stacked in the memory from which the training process reads them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate, get_worker_info
 
-# The traversal of torch's own collate function, with another way to stack; there since 1.13.
+# The traversal of torch's own collate function, with another way to stack; exists since 1.13.
 from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .._ipc import arrays
 from .._process import arenas
 
-#: Smaller batches than this cost less as a part of the message than as memory of their own.
+#: A batch smaller than this costs less as a part of the message than as a block of its own.
 _LEAST_BYTES = 16 << 10
 
 
 def collate(samples: list[Any]) -> Any:
-    """`torch.utils.data.default_collate`, which stacks into the arena of the loader's queue when a worker calls it.
+    """Collates like `torch.utils.data.default_collate`; in a worker, stacks into the arena of the loader's queue.
 
-    A batch is then written once, where the training process reads it: no copy into a queue, no file descriptor, no
-    segment in ``/dev/shm``. That takes a DataLoader whose ``multiprocessing_context`` is one of
-    `shmtree.multiprocessing`; anywhere else it is an ordinary batch. What it makes, and raises, is as with torch's.
+    A batch is then written once, in the memory from which the training process reads it: no copy into a queue, no file
+    descriptor, no segment in ``/dev/shm``. This requires a DataLoader with a ``multiprocessing_context`` of
+    `shmtree.multiprocessing`; otherwise the result is an ordinary batch.
 
-    The batch belongs to whom the worker sends it to: a worker that keeps it finds it changing.
+    The batch belongs to the process to which the worker sends it. A worker that keeps a reference sees the batch
+    change.
+
+    Args:
+        samples: The samples of the batch.
+
+    Returns:
+        The same batch as torch's function. Errors are the same, too.
     """
     if get_worker_info() is None:
         return default_collate(samples)
@@ -42,7 +49,7 @@ def _stack(tensors: list[torch.Tensor], *, collate_fn_map: dict[Any, Callable[..
         return stacked
     arena = arenas.home_arena()
     if arena is None or nbytes < _LEAST_BYTES:
-        return torch.stack(tensors, 0)  # and not, as torch does, in a segment of its own
+        return torch.stack(tensors, 0)  # not in a segment of its own, as torch does
     shape = (len(tensors), *first.shape)
     out: torch.Tensor = arrays.new_array(arena, shape, first.dtype, "C", False, gift=True)
     return torch.stack(tensors, 0, out=out)

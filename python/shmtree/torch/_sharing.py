@@ -1,4 +1,4 @@
-"""Tensors and modules in shared memory: as one version that is sent by reference, and in place."""
+"""Tensors and modules in shared memory: as a fixed version that is sent by reference, or in place."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ def _reduce_ordinary(tensor: Any, protocol: Any) -> Any:
 
 
 def _copy_ordinary(tensor: Any, memo: dict[int, Any]) -> Any:
-    """A tensor of its own."""
+    """Returns a deep copy with its own memory."""
     return copy.deepcopy(_ordinary(tensor), memo)
 
 
 class SharedTensor(torch.Tensor):
-    """A tensor on memory that processes share; see `share_`. What is computed from it is an ordinary tensor."""
+    """A tensor on memory that processes share; see `share_`. Operations on it return ordinary tensors."""
 
-    __torch_function__: Any = torch._C._disabled_torch_function_impl  # as torch's own Parameter
+    __torch_function__: Any = torch._C._disabled_torch_function_impl  # as in torch's own Parameter
     __reduce_ex__ = _reduce_ordinary
     __deepcopy__ = _copy_ordinary
 
     def detach(self) -> Any:
-        """The same memory without gradients; of this class, which torch wants for a Parameter made of it."""
+        """Returns a tensor on the same memory without gradients.
+
+        It is of this class, which torch requires to make a Parameter of it.
+        """
         return _become_shared(super().detach(), getattr(self, "_shmtree", None))
 
 
@@ -50,7 +53,7 @@ class SharedParameter(torch.nn.Parameter):
 
 
 def _ordinary(tensor: torch.Tensor) -> Any:
-    """A tensor of torch's own class on the same memory: what is written to a file, or copied."""
+    """Returns a tensor of torch's own class on the same memory, for copies and files."""
     plain = torch.Tensor.detach(tensor).requires_grad_(tensor.requires_grad)
     made = torch.nn.Parameter(plain, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else plain
     made.grad = tensor.grad if tensor.is_leaf else None
@@ -58,16 +61,24 @@ def _ordinary(tensor: torch.Tensor) -> Any:
 
 
 def share(thing: Any, arena: Arena | None = None) -> Any:
-    """A copy that lies in `arena`, and that any number of channels of the arena then send as a reference.
+    """Returns a copy in `arena` that any number of channels of that arena then send by reference.
 
-    Of a module that is its state dict, a plain dict; of a tensor a tensor; of dicts, lists and tuples, nested, the same
-    with their tensors copied (from any device, without gradients, contiguous) and all else as it is. A tensor that is
-    in it twice is copied once. Without `arena` it is the one that this process's channels without an arena are in;
-    channels of another copy it.
+    The copy is one version that never changes its place: every receiver has the same memory, so a write of one process
+    is visible to the others, possibly half-done. Make the next version with another call, and drop this one: its memory
+    is reused as soon as no process has a tensor of it.
 
-    It is one version, for all time: whoever receives it has the same memory, so what anybody writes to it the others
-    see, half-written. Make the next version with another call, and drop this one: its memory is used again as soon as
-    nobody has a tensor of it. TypeError for tensors that are not strided, or quantized.
+    Args:
+        thing: A tensor, a module, or nested dicts, lists and tuples with tensors.
+        arena: Arena for the copy. None takes the arena of this process's channels without an arena. Channels of another
+            arena copy the tensors.
+
+    Returns:
+        For a module, its state dict as a plain dict; for a tensor, a tensor; for a pytree, the same with its tensors
+        copied (from any device, without gradients, contiguous) and everything else unchanged. A tensor that occurs
+        twice is copied once.
+
+    Raises:
+        TypeError: A tensor is not strided, or is quantized or nested.
     """
     nest = thing.state_dict() if isinstance(thing, torch.nn.Module) else thing
     places = _Places()
@@ -80,11 +91,11 @@ def share(thing: Any, arena: Arena | None = None) -> Any:
 
 
 def _map_tensors(nest: Any, made_of: Callable[[torch.Tensor], Any]) -> Any:
-    """The same nest with what `made_of` makes of its tensors."""
+    """Returns the same pytree, with `made_of(tensor)` in place of each tensor."""
     if isinstance(nest, torch.Tensor):
         return made_of(nest)
     if isinstance(nest, dict):
-        made = OrderedDict() if type(nest) is OrderedDict else copy.copy(nest)  # without what torch attaches to it
+        made = OrderedDict() if type(nest) is OrderedDict else copy.copy(nest)  # without the attributes that torch adds
         made.update((key, _map_tensors(value, made_of)) for key, value in nest.items())
         return made
     if isinstance(nest, tuple) and hasattr(nest, "_make"):
@@ -95,13 +106,13 @@ def _map_tensors(nest: Any, made_of: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _identity(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for tensors that are the same elements in the same order."""
+    """Returns a key that is equal for tensors with the same elements in the same order."""
     bits = tensor.is_conj(), tensor.is_neg()
     return tensor.device, tensor.dtype, tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), bits
 
 
 class _Places:
-    """Where in one piece of memory each tensor goes."""
+    """Positions of tensors in one block of memory."""
 
     _ALIGNMENT = 64
 
@@ -126,7 +137,7 @@ class _Places:
 
     @staticmethod
     def _copy(tensor: torch.Tensor, first: int, memory: np.ndarray[Any, Any]) -> torch.Tensor:
-        # On a piece of its own, so that torch.save() of one tensor does not write all of them.
+        # Each tensor gets its own slice, so that torch.save() of one tensor does not write all of them.
         piece = memory[first : first + tensor.numel() * tensor.element_size()]
         made = torch.from_numpy(piece).view(tensor.dtype).reshape(tensor.shape)
         with torch.no_grad():
@@ -136,13 +147,19 @@ class _Places:
 def share_(thing: _T) -> _T:
     """Moves a tensor, or the parameters and buffers of a module, into shared memory, in place; returns it.
 
-    Given to another process (as an argument of its Process, through a queue or pipe, over fork), it is the same memory
-    there: what one writes the others see, until the last of them lets go. There is no locking: sums of gradients and
-    Hogwild-like training live with that, other uses need a lock. Optimizers made before keep their parameters. Copies,
-    and files of ``torch.save``, have the values.
+    If you pass it to another process (as an argument of its Process, through a queue or pipe, over fork), that process
+    uses the same memory, and sees all writes. The memory lives until the last process drops it. There is no locking:
+    summing gradients and Hogwild-like training tolerate that; for other uses take a lock. Optimizers that were made
+    before keep their parameters. Copies, and files of ``torch.save``, contain the values.
 
-    A shared tensor's gradient is not shared: `share_` it as well where it should be. TypeError for tensors that are not
-    plain ones on the CPU, and for results of a computation with gradients; then nothing was shared.
+    The gradient of a shared tensor is not shared; call `share_` for it as well if you need that.
+
+    Args:
+        thing: A tensor or a module.
+
+    Raises:
+        TypeError: A tensor is not a plain one on the CPU, or is a result of a computation with gradients. Nothing is
+            shared then.
     """
     tensors = [*thing.parameters(), *thing.buffers()] if isinstance(thing, torch.nn.Module) else [thing]
     wanted = [each for each in tensors if not isinstance(each, (SharedTensor, SharedParameter))]
@@ -167,11 +184,11 @@ def _check_sharable(tensor: Any) -> None:
 
 
 class _Storages:
-    """Where each storage went, so that tensors on one storage stay so."""
+    """The shared memory of each storage, so that tensors on one storage stay on one storage."""
 
     def __init__(self) -> None:
         self._arena = Arena._of(arenas.default_arena(), None)
-        self._moved: dict[int, tuple[Any, SharedArray]] = {}  # with the old one, which keeps its address
+        self._moved: dict[int, tuple[Any, SharedArray]] = {}  # with the old storage, so that its address is not reused
 
     def share(self, tensor: torch.Tensor) -> None:
         if tensor.numel() == 0:
@@ -191,7 +208,7 @@ class _Storages:
 
 
 def _on(memory: SharedArray, dtype: torch.dtype, first: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
-    """A tensor on it; `first` and `strides` count elements."""
+    """Returns a tensor on `memory`; `first` and `strides` count elements."""
     storage = torch.from_numpy(memory.array).untyped_storage()
     return torch.empty(0, dtype=dtype).set_(storage, first, shape, strides)  # type: ignore[call-overload]
 
@@ -203,7 +220,10 @@ def _become_shared(tensor: Any, memory: SharedArray | None) -> Any:
 
 
 def _reduce(tensor: Any) -> Any:
-    """What is sent to another process: the place. Whoever replaced `data` since has replaced the memory."""
+    """Reduces a tensor to its position in shared memory.
+
+    If the program has replaced `data`, the memory is another one.
+    """
     memory = getattr(tensor, "_shmtree", None)
     if memory is None or tensor.untyped_storage().data_ptr() != memory.array.ctypes.data:
         return torch.multiprocessing.reductions.reduce_tensor(_ordinary(tensor))  # type: ignore[no-untyped-call]
@@ -218,6 +238,6 @@ def _open_shared(is_parameter: bool, requires_grad: bool, memory: SharedArray, *
     return _become_shared(tensor.requires_grad_(requires_grad), memory)
 
 
-# As torch does for its own: only what goes to another process is a reference.
+# Only other processes get a reference, as with torch's own tensors; files and copies get the values.
 ForkingPickler.register(SharedTensor, _reduce)
 ForkingPickler.register(SharedParameter, _reduce)

@@ -1,4 +1,4 @@
-"""The weights of a module as versions of a Latest, and back into a module."""
+"""Module weights as versions of a Latest, and back into a module."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from .._ipc.latest import Latest
 def publish(latest: Latest, module: Any, timeout: float | None = None) -> int:
     """Publishes the state dict of a module, or a dict like one, as arrays; returns the version.
 
-    What readers get is a dict of NumPy arrays, read-only views of the one copy, for `load_into`. A dtype that NumPy has
-    not (bfloat16, the float8s) is an unsigned integer of its size there, with the same bits. Tensors of devices are
-    copied straight into shared memory. Entries that are no tensors are published as they are.
+    Readers get a dict of NumPy arrays, read-only views of the one copy, for `load_into`. A dtype that NumPy lacks
+    (bfloat16, the float8 types) becomes an unsigned integer of its size with the same bits. Tensors on devices are
+    copied directly into shared memory. Entries that are not tensors are published unchanged.
+
+    Args:
+        latest: Where to publish.
+        module: A module, or a dict of tensors.
+        timeout: Seconds to wait for memory; see `Latest.publish`, also for the errors.
     """
     state = module.state_dict() if isinstance(module, torch.nn.Module) else module
     values = {name: _array_of(latest, each) if isinstance(each, torch.Tensor) else each for name, each in state.items()}
@@ -27,9 +32,16 @@ def publish(latest: Latest, module: Any, timeout: float | None = None) -> int:
 def load_into(module: Any, value: Any) -> None:
     """Copies a version that `publish` made, or any state dict, into a module of the same shapes, in place.
 
-    Nothing is allocated: parameters and buffers keep their memory, on whatever device, and optimizers what they know of
-    them. `module` may be a dict of tensors as well. Parameters that are views of one another are written once each.
-    KeyError for names that are missing on either side, and ValueError for another shape; nothing was copied then.
+    Nothing is allocated: parameters and buffers keep their memory, on any device, and optimizers keep their state.
+    Parameters that are views of one another are each written once.
+
+    Args:
+        module: A module, or a dict of tensors.
+        value: A version of `publish`, or a state dict.
+
+    Raises:
+        KeyError: A name is missing on either side; nothing was copied.
+        ValueError: A shape differs; nothing was copied.
     """
     state = module.state_dict() if isinstance(module, torch.nn.Module) else module
     places = {name: each for name, each in state.items() if isinstance(each, torch.Tensor)}
@@ -61,9 +73,11 @@ def _array_of(latest: Latest, tensor: torch.Tensor) -> Any:
 
 
 def _tensor_on(array: Any, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor on the array's memory, for as long as that is kept; `dtype` is what its bits may be of.
+    """Returns a tensor on the array's memory, which it keeps alive.
 
-    Torch warns of memory that it must not write, which it is not asked to.
+    If the array holds the bits of `dtype`, it has this dtype.
+
+    Using ctypes avoids torch's warning about read-only memory; the tensor is not written.
     """
     if array.size == 0:
         return torch.empty(array.shape, dtype=dtype)
@@ -72,6 +86,6 @@ def _tensor_on(array: Any, dtype: torch.dtype) -> torch.Tensor:
     plain, name = arrays.plain_dtype(dtype)
     is_bits = name is not None and str(np.dtype(plain)) != name and array.dtype == plain
     memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
-    memory.keeps = array  # a copy that was made above is nobody else's
+    memory.keeps = array  # also keeps a copy that was made above
     flat = torch.frombuffer(memory, dtype=dtype) if is_bits else torch.from_numpy(np.frombuffer(memory, array.dtype))
     return flat.reshape(array.shape)
