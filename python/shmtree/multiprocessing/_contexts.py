@@ -1,4 +1,4 @@
-"""Contexts with shmtree's queues and pipes. Their start methods, and which is the default, are the standard ones."""
+"""Contexts with shmtree's queues and pipes. Start methods, and the default one, are the standard ones."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from .._ipc import pipe, queue
 
 
 class QueueContext(context.BaseContext):
-    """What these contexts have in common; the rest comes from the standard context that each stands for."""
+    """Base of these contexts; the rest comes from the standard context that each one replaces."""
 
     def Queue(self, maxsize: int = 0) -> queue.Queue[Any]:  # type: ignore[override]
-        """A `shmtree.Queue`."""
+        """Returns a `shmtree.Queue`."""
         return queue.Queue(maxsize, ctx=self.get_context())
 
     def JoinableQueue(self, maxsize: int = 0) -> queue.JoinableQueue[Any]:  # type: ignore[override]
-        """A `shmtree.JoinableQueue`."""
+        """Returns a `shmtree.JoinableQueue`."""
         return queue.JoinableQueue(maxsize, ctx=self.get_context())
 
     def SimpleQueue(self) -> queue.SimpleQueue[Any]:  # type: ignore[override]
-        """A `shmtree.SimpleQueue`."""
+        """Returns a `shmtree.SimpleQueue`."""
         return queue.SimpleQueue(ctx=self.get_context())
 
     def Pipe(self, duplex: bool = True) -> tuple[pipe.Connection, pipe.Connection]:  # type: ignore[override]
-        """Two connected `Connection` objects."""
+        """Returns two connected `Connection` objects."""
         return pipe.Pipe(duplex)
 
     @overload  # type: ignore[override]
@@ -39,9 +39,9 @@ class QueueContext(context.BaseContext):
     @overload
     def get_context(self, method: str) -> QueueContext: ...
     def get_context(self, method: str | None = None) -> context.BaseContext:
-        """The context of this start method, or of another."""
+        """Returns the context of a start method; None: the one of this context."""
         standard = multiprocessing.get_context(self.get_start_method() if method is None else method)
-        return _contexts.get(standard.get_start_method(), standard)  # what other libraries have added stays as it is
+        return _contexts.get(standard.get_start_method(), standard)  # another library's context is returned unchanged
 
 
 class ForkContext(QueueContext, context.ForkContext):
@@ -57,10 +57,10 @@ class ForkServerContext(QueueContext, context.ForkServerContext):
 
 
 class DefaultContext(QueueContext, context.DefaultContext):
-    """The context of whatever start method the standard module has; its methods are the functions of the package."""
+    """The context of the standard module's start method; its methods are the functions of the package."""
 
     def __init__(self) -> None:
-        """Leaves the state that the standard class would have to the standard module."""
+        """Does not call the standard class: the standard module has the state."""
 
     def get_start_method(self, allow_none: bool = False) -> Any:
         return multiprocessing.get_start_method(allow_none)

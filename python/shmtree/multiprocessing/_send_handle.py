@@ -1,7 +1,8 @@
-"""`multiprocessing.reduction.send_handle` and `recv_handle` for connections of shmtree.
+"""`multiprocessing.reduction.send_handle` and `recv_handle` for shmtree's connections.
 
-The standard functions send a descriptor over the socket that a standard connection is. A connection in shared memory is
-none, so `install` puts functions in their place that send it as a message. Other connections go to the standard ones.
+The standard functions send a descriptor over the socket of a standard connection. A connection in shared memory has no
+socket, so `install` replaces them by functions that send the descriptor as a message. Other connections are passed to
+the standard functions.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from .._ipc.pipe import Connection
 
 
 class _Handle(NamedTuple):
-    """The message."""
+    """The message with a descriptor."""
 
-    duplicate: Any  # of `reduction.DupFd`
+    duplicate: Any  # a `reduction.DupFd`
 
 
 def install() -> None:
@@ -24,7 +25,7 @@ def install() -> None:
 
     @functools.wraps(standard_send)
     def send_handle(conn: Any, handle: int, destination_pid: int | None) -> None:
-        """Sends a descriptor. This process has to live until the receiver has taken it, which fetches it from here."""
+        """Sends a descriptor. This process has to live until the receiver has fetched it from here."""
         if isinstance(conn, Connection):
             conn.send(_Handle(reduction.DupFd(handle)))
         else:
@@ -32,7 +33,7 @@ def install() -> None:
 
     @functools.wraps(standard_recv)
     def recv_handle(conn: Any) -> int:
-        """The next message, which must be a descriptor: RuntimeError otherwise."""
+        """Receives a descriptor. Raises RuntimeError if the next message is something else."""
         if not isinstance(conn, Connection):
             return standard_recv(conn)
         message = conn.recv()
