@@ -1,4 +1,4 @@
-// The classes that were checked for one message, so that a class with many instances is checked once.
+// Classes that were checked for one message, so that a class with many instances is checked once.
 #pragma once
 
 #include <cstddef>

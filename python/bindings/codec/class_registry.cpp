@@ -18,7 +18,7 @@
 namespace shmtree::python {
 namespace {
 
-// Guards both tables.
+// Protects both tables.
 Mutex tables_mutex;
 
 std::unordered_map<PyTypeObject*, ClassInfo*>& table() {
@@ -29,7 +29,7 @@ std::map<std::string, const ClassInfo*, std::less<>>& registered_by_name() {
   return platform::never_destroyed<std::map<std::string, const ClassInfo*, std::less<>>>();
 }
 
-// The entries looked at last, by address.
+// Cache of the last used entries, by address.
 constexpr std::size_t kRecentSlots = 64;
 std::atomic<ClassInfo*> recent[kRecentSlots];
 
@@ -37,7 +37,7 @@ std::atomic<ClassInfo*>& recent_slot(PyTypeObject* type) noexcept {
   return recent[platform::place_of_address<kRecentSlots>(type)];
 }
 
-// A dead class's address may be that of a new one.
+// A new class may have the address of a freed one, so the address alone does not identify the class.
 bool is_current(const ClassInfo* info) {
   if (!info->guard) return true;
 #if PY_VERSION_HEX >= 0x030d0000
@@ -86,16 +86,16 @@ void drop(ClassInfo* info) {
   delete info;
 }
 
-// What is replaced stays allocated: a walk of another thread may be using it. Whatever a thread sends as registered,
-// all threads can build again.
+// Stores `info`. Never frees the replaced entry, because a walk of another thread may be using it. Stores a
+// registration by name first: every thread can build the instances that another thread sends as registered.
 void store(ClassInfo* info) {
   const std::lock_guard guard(tables_mutex);
   if (info->shape == ClassShape::kRegistered) registered_by_name()[info->name] = info;
   table()[info->type] = info;
-  recent_slot(info->type).store(info, std::memory_order_release);  // with all that is in it
+  recent_slot(info->type).store(info, std::memory_order_release);  // publishes the contents of *info
 }
 
-// `made`, or what has been stored for its class meanwhile: another thread met the class, or registered it.
+// Stores `made` and returns it. If another thread has stored or registered the class meanwhile, returns that entry.
 ClassInfo* store_first(ClassInfo* made) {
   const std::lock_guard guard(tables_mutex);
   ClassInfo*& stored = table()[made->type];
@@ -119,7 +119,8 @@ ClassInfo* find(PyTypeObject* type) {
   return found == table().end() ? nullptr : found->second;
 }
 
-// One step of a qualified name, without running Python code. Null without an error when there is none.
+// Resolves one part of a qualified name without running Python code. Returns null, without an error, if it does not
+// exist.
 Ref member_of(PyObject* scope, PyObject* name) {
   if (PyModule_Check(scope)) return item_of(PyModule_GetDict(scope), name);
   if (PyType_Check(scope)) return class_member(reinterpret_cast<PyTypeObject*>(scope), name);
@@ -140,7 +141,7 @@ PyObject* interned_reduce = nullptr;
 PyObject* interned_spec = nullptr;
 PyObject* interned_initializing = nullptr;
 
-// False with a Python error set.
+// Returns false with a Python error set.
 bool split_name(ClassInfo& info) {
   const std::string_view name = info.name;
   const std::size_t colon = name.find(':');
@@ -156,7 +157,7 @@ void refuse(const char* why, std::string_view name) {
                why);
 }
 
-// From `module` along the dots of `qualname`.
+// Follows the dots of `qualname`, starting at `module`.
 Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole, bool may_import) {
   Ref scope = std::move(module);
   while (scope && !qualname.empty()) {
@@ -174,7 +175,7 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
   return scope;
 }
 
-// What to do if another thread is importing the module.
+// Says if a lookup waits while another thread imports the module.
 enum class Importing : bool { kWait, kTakeAsItIs };
 
 // True while a thread executes the code of the module. False also if a Python error is set that is not ordinary.
@@ -333,7 +334,7 @@ std::string global_name(PyObject* object) {
     return std::string();
   }
   std::string name(module_text, static_cast<std::size_t>(module_bytes));
-  // What spawn and forkserver call the main module of a child, where `__main__` is the same one.
+  // spawn and forkserver name the main module of a child `__mp_main__`, and `__main__` is the same module there.
   if (name == "__mp_main__") name = "__main__";
   name += ':';
   return name.append(qualname_text, static_cast<std::size_t>(qualname_bytes));
@@ -343,7 +344,7 @@ namespace {
 
 bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObject* flatten, PyObject* unflatten,
                  bool in_channels = false) {
-  if (PyErr_Occurred()) return false;  // of the search for the name
+  if (PyErr_Occurred()) return false;  // an error of the search for the name
   if (!PyType_Check(cls)) {
     PyErr_Format(PyExc_TypeError, "register() needs a class, not a %.200s", Py_TYPE(cls)->tp_name);
     return false;
@@ -372,7 +373,7 @@ bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObjec
       PyErr_SetString(PyExc_ValueError, "register() needs a class with a name of at most 4096 bytes");
     return false;
   }
-  Py_INCREF(cls);  // registered for good
+  Py_INCREF(cls);  // a registration is permanent
   store(info);
   return true;
 }

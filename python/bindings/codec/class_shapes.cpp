@@ -20,11 +20,12 @@ PyTypeObject* flag_type = nullptr;
 PyObject* dataclass_fields = nullptr;   // dataclasses.fields
 PyObject* dataclass_missing = nullptr;  // dataclasses.MISSING
 
-// What frozen dataclasses with slots get from the decorator, and is no state of their own; null where there is none.
+// The methods that the decorator adds to frozen dataclasses with slots. They do not count as custom state. Null if this
+// Python version has none.
 PyObject* dataclass_getstate = nullptr;
 PyObject* dataclass_setstate = nullptr;
 
-// Null when no base has it.
+// Returns null if neither the class nor a base has it.
 Ref lookup(PyTypeObject* type, const char* name) {
   Ref key(PyUnicode_InternFromString(name));
   return key ? class_member(type, key.get()) : Ref();
@@ -34,7 +35,7 @@ bool is_inherited_from_object(PyTypeObject* type, const char* name) {
   return lookup(type, name).get() == lookup(&PyBaseObject_Type, name).get();
 }
 
-// Whether pickle would do nothing but __new__ and the plain state, so that we may do the same without it.
+// True if pickle would only call __new__ and set the plain state. Then we do the same without pickle.
 bool has_default_reduction(PyTypeObject* type) {
   return is_inherited_from_object(type, "__reduce_ex__") && is_inherited_from_object(type, "__reduce__") &&
          !lookup(type, "__getnewargs_ex__");
@@ -61,7 +62,7 @@ int no_such_class() {
   return clear_ordinary_exception() ? 0 : -1;
 }
 
-// 1, 0, or -1 with an error.
+// Returns 1, 0, or -1 with an error.
 int classify_namedtuple(ClassInfo& info) {
   PyTypeObject* type = info.type;
   if (type->tp_basicsize != PyTuple_Type.tp_basicsize || type->tp_dictoffset != 0 || type->tp_weaklistoffset != 0 ||
@@ -70,7 +71,7 @@ int classify_namedtuple(ClassInfo& info) {
   }
   const Ref fields = lookup(type, "_fields");
   if (!fields || !PyTuple_CheckExact(fields.get())) return 0;
-  // The class that collections.namedtuple made defines both.
+  // Requires both attributes to come from the same class: the one that collections.namedtuple made.
   const Ref arguments = lookup(type, "__getnewargs__");
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     Ref members(PyObject_GetAttrString(PyTuple_GET_ITEM(type->tp_mro, i), "__dict__"));
@@ -89,7 +90,7 @@ int classify_namedtuple(ClassInfo& info) {
   return 1;
 }
 
-// All bases but object are classes written in Python, whose instances are a dict and slots.
+// True if all bases except object are written in Python, so that an instance consists of a dict and slots.
 bool is_plain_python(PyTypeObject* type) {
   for (Py_ssize_t i = 0; i + 1 < PyTuple_GET_SIZE(type->tp_mro); ++i) {
     PyObject* base = PyTuple_GET_ITEM(type->tp_mro, i);
@@ -121,8 +122,8 @@ int collect_slots(PyObject* cls, ClassInfo& info) {
   return 1;
 }
 
-// The fields of a dataclass, or of a class of attrs, whose state pickle would send as it is. Null, without an error for
-// any other class.
+// Returns the fields of a dataclass or attrs class whose state pickle would send unchanged. Returns null, without an
+// error, for any other class.
 Ref fields_of(PyTypeObject* type) {
   if (lookup(type, "__dataclass_fields__")) {
     return has_default_state(type) ? Ref(call_python(dataclass_fields, type_object(type))) : Ref();
@@ -132,7 +133,7 @@ Ref fields_of(PyTypeObject* type) {
   return fields.get() != Py_None ? std::move(fields) : Ref();
 }
 
-// Whether `__init__` always sets the field: 1, 0, or -1 with an error. `field`: a field of dataclasses or attrs.
+// Returns 1 if `__init__` always sets the field, else 0, or -1 with an error. `field`: a field of dataclasses or attrs.
 int is_always_set(PyObject* field) {
   const Ref init(PyObject_GetAttrString(field, "init"));
   if (init.get() == Py_True) return 1;
@@ -142,7 +143,7 @@ int is_always_set(PyObject* field) {
   return factory.get() != dataclass_missing;
 }
 
-// 1, 0, or -1 with an error. The attributes that mark a dataclass or an attrs class may be any objects.
+// Returns 1, 0, or -1 with an error. The attributes that mark a dataclass or an attrs class may be any objects.
 int classify_dataclass(ClassInfo& info) {
   PyTypeObject* type = info.type;
   if (!is_plain_python(type) || !has_default_reduction(type) || lookup(type, "__getnewargs__")) return 0;
@@ -174,7 +175,7 @@ int classify_dataclass(ClassInfo& info) {
   return 1;
 }
 
-// Whether it is a model of pydantic: 1, 0, or -1 with an error.
+// Returns 1 if the class is a pydantic model, else 0, or -1 with an error.
 int classify_model(const ClassInfo& info) {
   if (!lookup(info.type, "__pydantic_core_schema__") || !has_default_reduction(info.type)) return 0;
   const Ref is_model(call_python(package().is_model, type_object(info.type)));

@@ -1,17 +1,18 @@
-// Decides from a class itself how its instances are sent. Used by the class registry only.
+// Decides how to send the instances of a class, from the class itself. Only the class registry uses it.
 #pragma once
 
 #include "bindings/codec/class_registry.h"
 
 namespace shmtree::python {
 
-// Looks up what the decisions compare with. False with a Python error set.
+// Looks up the objects that classes are compared with. Returns false with a Python error set.
 bool init_class_shapes();
 
-// Fills in all but type, guard and name, which are given. False with a Python error set.
+// Fills in all members of `info` except type, guard and name, which the caller has set. Returns false with a Python
+// error set.
 bool classify(ClassInfo& info);
 
-// Whether the class is one of those that are sent natively, and so cannot be registered.
+// True if instances of the class are sent natively, so that the class cannot be registered.
 bool has_native_kind(PyTypeObject* type);
 
 }  // namespace shmtree::python

@@ -1,4 +1,4 @@
-// Sets and the containers of `collections`.
+// Codecs for sets and the containers of `collections`.
 #include <limits>
 #include <optional>
 
@@ -17,7 +17,7 @@ StandardClass default_dict_class("collections", "defaultdict"), counter_class("c
 
 constexpr Py_hash_t kRemoved = -1;  // hash of a removed item's entry; no object has this hash
 
-// Encodes the items of a container by its iterator. Their number has been written.
+// Encodes the items that the container's iterator returns. The caller has written their number.
 bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
   Ref iterator(PyObject_GetIter(container));
   if (!iterator) return false;
@@ -32,8 +32,8 @@ bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
   }
 }
 
-// Reads the table of the set, because an iterator takes longer than the items. Loads the table anew each time: encoding
-// an item may run Python code that changes the set.
+// Reads the hash table of the set directly, because an iterator would take longer than the items. Loads the table
+// pointer again for each item: encoding an item may run Python code that changes the set.
 template <Kind kind>
 bool set_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (!encoder.deeper()) return false;
@@ -53,7 +53,7 @@ bool set_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return encoder.leave();
 }
 
-// 1: it has none; 0: it has attributes, which only pickle keeps; -1: error.
+// Returns 1 if the object has no attributes, 0 if it has some, which only pickle preserves, or -1 with an error.
 int has_no_attributes(PyObject* object) {
   Ref attributes(PyObject_GenericGetDict(object, nullptr));
   if (!attributes) {
@@ -82,7 +82,7 @@ bool ordered_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (!encoder.deeper()) return false;
   const Py_ssize_t count = PyDict_GET_SIZE(value);
   encoder.out.begin_node(Kind::kOrderedDict, count);
-  // Iterates over the OrderedDict: the dict inside has another order after move_to_end().
+  // Iterates over the OrderedDict itself, because the underlying dict has another order after move_to_end().
   Ref iterator(PyObject_GetIter(value));
   if (!iterator) return false;
   Py_ssize_t sent = 0;
@@ -124,7 +124,7 @@ bool counter_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   return encoder.pairs(value) && encoder.leave();
 }
 
-// Signals are checked more often than for other items: adding a large key, or one of many with equal hashes, may take
+// Checks for signals more often than for other items: adding a large key, or one of many with equal hashes, may take
 // long.
 constexpr std::uint64_t kKeysPerLook = 256;
 
@@ -132,8 +132,8 @@ bool may_go_on(Decoder& decoder, std::uint64_t added) {
   return added % kKeysPerLook != kKeysPerLook - 1 || decoder.see_signals();
 }
 
-// Counts the hash of a key. A key without a hash passes: adding it raises. False on failure, also if a signal handler
-// raised while the key's __hash__ ran.
+// Counts the hash of a key. Accepts a key without a hash, since adding it raises. Returns false on failure, also if a
+// signal handler raised while the key's __hash__ ran.
 bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
   if (!collisions.is_counting()) return true;
   const Py_hash_t hash = PyObject_Hash(key);
@@ -152,7 +152,7 @@ bool pairs(Decoder& decoder, PyObject* dict) {
     const Expansion::Before before = str_keys ? Expansion::Before{} : decoder.begin_walked();
     Ref other_key(str_keys ? nullptr : decoder.node());
     if (!str_keys && !decoder.may_be_walked(before)) return false;
-    PyObject* key = str_keys ? decoder.next_key() : other_key.get();  // the decoder's own, so it stays
+    PyObject* key = str_keys ? decoder.next_key() : other_key.get();  // a str key is borrowed from the decoder
     Ref value(key ? decoder.node() : nullptr);
     if (!value || (!str_keys && !may_be_added(decoder, *collisions, key))) return false;
     if (set(dict, key, value.get()) != 0) return decoder.corrupt_unless(nullptr, "a key cannot be hashed"), false;
@@ -218,7 +218,7 @@ PyObject* decode_set(Decoder& decoder) {
 
 PyObject* decode_deque(Decoder& decoder) {
   const std::uint64_t count = decoder.in.next_count();
-  const std::uint64_t bound = decoder.in.next_length();  // maxlen + 1, 0 for none
+  const std::uint64_t bound = decoder.in.next_length();  // maxlen + 1; 0: unbounded
   Ref empty(PyTuple_New(0));
   Ref maxlen(bound == 0 ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(bound - 1));
   if (!empty || !maxlen) return nullptr;

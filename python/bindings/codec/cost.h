@@ -14,8 +14,8 @@
 
 namespace shmtree::python {
 
-// Counts the bytes that are copied out of a message. Writers give each text its own buffer, so in a genuine message
-// hardly any buffer is copied more than once.
+// Counts the bytes that are copied out of a message. Encoders give each text its own buffer, so a genuine message
+// hardly ever copies a buffer more than once.
 class CopiedBytes {
  public:
   bool allows(std::uint64_t bytes, std::uint64_t message_bytes) noexcept {
@@ -28,8 +28,8 @@ class CopiedBytes {
   std::uint64_t bytes_ = 0;
 };
 
-// Counts key comparisons while one dict or set is filled. n keys with equal hashes are compared n * n / 2 times, and a
-// sender that chooses ints as keys chooses their hashes. Small containers are not checked.
+// Counts key comparisons while one dict or set is filled. Adding n keys with equal hashes takes n * n / 2 comparisons.
+// A sender can choose such keys, since the hash of an int is its value. Small containers are not checked.
 class Collisions {
  public:
   explicit Collisions(std::uint64_t count) {
@@ -39,7 +39,7 @@ class Collisions {
     counts_.resize(slots);
     most_ = kFreely + kPerKey * count;
   }
-  // True if one more key of that hash may be added. -1 means that the key has no hash: adding it will raise.
+  // Returns true if another key with that hash may be added. -1 means that the key has no hash; adding it will raise.
   bool allows(Py_hash_t hash) noexcept {
     compared_ += counts_[mixed(static_cast<std::uint64_t>(hash)) & (counts_.size() - 1)]++;
     return compared_ <= most_;
@@ -55,10 +55,10 @@ class Collisions {
   }
 
   static constexpr std::uint64_t kFewest = 128, kPerSlot = 16;
-  // Allowed comparisons: as many as a small container may need, and a few for each key.
+  // Allowed comparisons: the number that a small container may need, plus a few for each key.
   static constexpr std::uint64_t kFreely = 65'536, kPerKey = 64;
 
-  std::vector<std::uint32_t> counts_;  // keys by mixed hash; the size is a power of two
+  std::vector<std::uint32_t> counts_;  // number of keys by mixed hash; the size is a power of two
   std::uint64_t compared_ = 0, most_ = 0;
 };
 

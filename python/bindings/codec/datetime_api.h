@@ -1,13 +1,13 @@
-// The C API of datetime, which is one pointer per file.
+// The C API of datetime. Each file that includes this header has its own pointer to it.
 #pragma once
 
 #include "bindings/cpython/python_api.h"
-// After python_api.h, which sets Python.h up.
+// After python_api.h, which configures Python.h.
 #include <datetime.h>
 
 namespace shmtree::python {
 
-// Fills in the pointer of this file on first use. False with a Python error set.
+// Sets this file's pointer on first use. Returns false with a Python error set.
 [[maybe_unused]] static bool have_datetime() {
   if (!PyDateTimeAPI) PyDateTime_IMPORT;
   return PyDateTimeAPI != nullptr;

@@ -1,4 +1,4 @@
-// Classes of `datetime` and `zoneinfo`.
+// Codecs for the classes of `datetime` and `zoneinfo`.
 #include <climits>
 
 #include "bindings/codec/datetime_api.h"
@@ -83,8 +83,8 @@ bool has_form_of_zone_key(PyObject* key) {
       {static_cast<const char*>(PyUnicode_DATA(key)), static_cast<std::size_t>(PyUnicode_GET_LENGTH(key))});
 }
 
-// Returns the key of the zone, from its reduction (function, (key, is_cached)). Null, without an error, for a zone that
-// was read from a file or made without the cache, and for a key that receivers refuse: such a zone is left to pickle.
+// Returns the key of the zone, from its reduction (function, (key, is_cached)). Returns null, without an error, if the
+// zone must be pickled: it was read from a file or made without the cache, or receivers would refuse its key.
 Ref key_of_zone(PyObject* zone) {
   const Ref reduced(staying([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
   if (!reduced) return clear_ordinary_exception(), Ref();
@@ -117,7 +117,7 @@ struct TimeOfDay {
   int hour, minute, second, microsecond;
 };
 
-// Does not check that the day exists: datetime does.
+// Does not check that the day exists; datetime does.
 Day next_day(Decoder& decoder) {
   const std::int64_t packed = decoder.in.next_int();
   if (packed < 0 || packed >> 9 > 9999) return decoder.in.fail("a date is out of range"), Day{};
@@ -136,7 +136,7 @@ TimeOfDay next_time(Decoder& decoder) {
   return time;
 }
 
-// Reads the fold and the time zone after a time, None if it has no zone. Null on failure.
+// Reads the fold and the time zone that follow a time. Returns None if there is no zone, and null on failure.
 Ref next_zone(Decoder& decoder, int* fold) {
   const std::uint64_t flags = decoder.in.next_length();
   if (flags > 3) decoder.in.fail("a time has unknown flags");
@@ -223,7 +223,7 @@ PyObject* decode_zoneinfo(Decoder& decoder) {
                                                        argument.get())));
 }
 
-// The types are known once datetime is loaded.
+// The types are looked up late, after datetime is loaded.
 const KindCodec date_codec({{Kind::kDate, decode_date}}, {{[] { return PyDateTimeAPI->DateType; }, encode_date}});
 const KindCodec time_codec({{Kind::kTime, decode_time}}, {{[] { return PyDateTimeAPI->TimeType; }, encode_time}});
 const KindCodec datetime_codec({{Kind::kDateTime, decode_datetime}},

@@ -14,7 +14,7 @@ namespace shmtree::python {
 namespace {
 
 void drop(std::vector<PyObject*>& objects) noexcept {
-  // Taken out first: a destructor may run anything.
+  // Removes each object before dropping it, because its destructor may run any code.
   while (!objects.empty()) {
     PyObject* object = objects.back();
     objects.pop_back();
@@ -22,7 +22,7 @@ void drop(std::vector<PyObject*>& objects) noexcept {
   }
 }
 
-// Grows to the size needed by an index that the reader has checked. Numbers come in order, so mostly by one.
+// Grows `objects` as needed for an index that the reader has checked. Indices come in order, so mostly by one.
 template <class Object>
 Object& at(std::vector<Object>& objects, std::size_t index) {
   if (index == objects.size()) return objects.emplace_back();
@@ -43,7 +43,7 @@ std::uint64_t message_bytes(const format::FrameReader& reader, std::span<const E
 }  // namespace
 
 void DecoderTables::drop_keys() noexcept {
-  for (const Key& key : keys) Py_XDECREF(key.str);  // of exact strs, which run nothing
+  for (const Key& key : keys) Py_XDECREF(key.str);  // exact strs: their destructors run no Python code
   keys.clear();
   large_keys = false;
 }
@@ -111,7 +111,7 @@ PyObject* Decoder::global_or_error(const format::Name& name) {
     if (PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) corrupt_unless(nullptr, "a name is not UTF-8");
     return nullptr;
   }
-  // Only now: what was imported may have decoded something itself, but not with this decoder.
+  // Looks up the slot after the import, which may have run another decoder, but not this one.
   PyObject*& kept = at(tables_.globals, name.index);
   return kept = found.release();
 }
@@ -177,7 +177,8 @@ PyObject* Decoder::corrupt_unless(PyObject* made, const char* what) {
   return nullptr;
 }
 
-// --- the walk --------------------------------------------------------------------------------------------------------
+// --- Walk
+// ----------------------------------------------------------------------------------------------------------------
 
 PyObject* Decoder::node() {
   const Kind kind = in.next_kind();
@@ -240,7 +241,8 @@ PyObject* Decoder::other(Kind kind) {
   return format::is_marked(kind) ? marked(format::unmarked(kind)) : (in.fail_kind(kind), nullptr);
 }
 
-// --- objects met more than once --------------------------------------------------------------------------------------
+// --- Objects that the message refers to again
+// ---------------------------------------------------------------------------
 
 PyObject* Decoder::reference() {
   const std::uint64_t position = in.next_length();
@@ -296,7 +298,8 @@ PyObject* Decoder::whole(Kind kind) {
   }
 }
 
-// Lists grow item by item, since others see them meanwhile. What is not here says is_there() itself.
+// Lists grow item by item, because their items may refer to them. Kinds that are not handled here call is_there()
+// themselves.
 PyObject* Decoder::marked_container(Kind kind) {
   if (kind == Kind::kList) {
     Ref list(PyList_New(0));

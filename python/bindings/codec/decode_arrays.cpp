@@ -1,4 +1,4 @@
-// Arrays, and the segments of messages of Cap'n Proto.
+// Decodes arrays and the segments of Cap'n Proto messages.
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/dtypes.h"
 #include "bindings/cpython/gil.h"
@@ -15,7 +15,7 @@ const npy_intp* as_intp(const std::int64_t* values) noexcept {
   return reinterpret_cast<const npy_intp*>(values);
 }
 
-// The alignment that no element type exceeds; buffers have it unless the frame itself lies badly.
+// No element type needs a larger alignment. Buffers have it unless the caller's memory for the frame is unaligned.
 constexpr std::uintptr_t kEnoughAlignment = 16;
 
 }  // namespace
@@ -55,7 +55,7 @@ PyObject* Decoder::array() {
   if (!parsed) return nullptr;
   auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
   if (!is_plain(descr, info.item_bytes)) return in.fail("a dtype has another size than its elements"), nullptr;
-  // NumPy would make elements of one character, and leave their memory as it was.
+  // NumPy would make elements of one character, and leave their memory uninitialised.
   if (is_text_without_width(descr)) return in.fail("an array of texts has elements without width"), nullptr;
   return make(info, descr);
 }
@@ -90,7 +90,7 @@ bool Decoder::is_copied(const format::ArrayInfo& info, const std::byte* buffer) 
     case CopyPolicy::kNone: return false;
     case CopyPolicy::kAuto: break;
   }
-  // By buffer, not by array: all arrays on one buffer share memory, or none does.
+  // Decides per buffer, not per array: either all arrays on one buffer share memory, or none does.
   if (info.buffer_bytes < kSmallArrayBytes) return true;
   if (endpoint::is_copied(context_.copy, in.total_bytes(), info.external())) return true;
   return reinterpret_cast<std::uintptr_t>(buffer) % kEnoughAlignment != 0;
@@ -109,12 +109,12 @@ PyObject* Decoder::empty(const format::ArrayInfo& info, PyArray_Descr* descr) {
 PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, const Place& place) {
   const int flags = place.writable && !info.read_only() ? NPY_ARRAY_WRITEABLE : 0;
   Py_INCREF(reinterpret_cast<PyObject*>(descr));
-  // NumPy needs no look at strides that it makes.
+  // NumPy skips the check of strides that it computes itself.
   const bool plain = info.contiguous() && (info.flags & format::kFortran) == 0;
   Ref made(PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape),
                                 plain ? nullptr : as_intp(info.strides), place.buffer + info.offset, flags, nullptr));
   if (!made) return corrupt_unless(nullptr, "an array cannot have such a shape");
-  // Others read the block of such an array, too, so nobody may make it writable again.
+  // Other processes read the block of such an array too, so this process must not make it writable again.
   if (info.external() && info.read_only() && is_lease(place.base)) as_lease(place.base)->writable = false;
   Py_INCREF(place.base);
   if (PyArray_SetBaseObject(as_array(made.get()), place.base) != 0) return nullptr;
@@ -185,7 +185,7 @@ PyObject* Decoder::segment() {
   if (!in.next_segment(info)) return nullptr;
   Ref made(make(info, descr_of(DType::kUInt8)));
   if (!made) return nullptr;
-  // A frame in memory of the caller may be unaligned.
+  // A frame in the caller's memory may be unaligned.
   if (reinterpret_cast<std::uintptr_t>(PyArray_DATA(as_array(made.get()))) % format::kWordBytes != 0) {
     made = Ref(may_copy(info.nbytes) ? PyArray_NewCopy(as_array(made.get()), NPY_CORDER) : nullptr);
   }

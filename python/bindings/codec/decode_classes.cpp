@@ -1,4 +1,4 @@
-// Instances of classes that travel by name. What a name leads to is checked before it is used.
+// Decodes instances of classes that are sent by name. Each class found by name is checked before it is used.
 #include <optional>
 #include <set>
 #include <string>
@@ -23,7 +23,7 @@ const ClassInfo* Decoder::described_again(const ClassInfo* known) {
 
 namespace {
 
-// The class of that name, if it is one of that shape. Null on failure.
+// Returns the class of the next name if it has that shape. Returns null on failure.
 const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) {
   const format::Name name = decoder.in.next_name();
   PyObject* cls = decoder.global(name);
@@ -39,7 +39,7 @@ const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) 
   return nullptr;
 }
 
-// Joins names with commas. Null with a Python error set that is not ordinary.
+// Joins names with commas. Returns nothing if a Python error is set that is not ordinary.
 std::optional<std::string> joined(PyObject* names) {
   std::string text;
   const Ref list(PySequence_List(names));
@@ -90,8 +90,8 @@ class SeenFields {
   std::set<std::size_t> others_{};
 };
 
-// Returns the first required field that `made` lacks. Null if it lacks none, or if a Python error is set, which is not
-// ordinary.
+// Returns the first required field that `made` lacks. Returns null if it lacks none, or with a Python error set that is
+// not ordinary.
 PyObject* missing_field(const ClassInfo& info, PyObject* made) {
   for (const Ref& name : info.required) {
     const Ref value(PyObject_GenericGetAttr(made, name.get()));
@@ -101,8 +101,8 @@ PyObject* missing_field(const ClassInfo& info, PyObject* made) {
   return nullptr;
 }
 
-// Reports that the Enum here lacks the member at node `position`. `what`: its name or value. `cause`: what its lookup
-// raised. No Python error is set.
+// Reports that the Enum in this process lacks the member at node `position`. `what`: the member's name or value.
+// `cause`: the exception of its lookup. Call it with no Python error set.
 PyObject* no_member(Decoder& decoder, const ClassInfo& info, std::size_t position, const char* format, PyObject* what,
                     Ref cause = Ref()) {
   const Ref members(PyObject_GetAttrString(type_object(info.type), "_member_map_"));
@@ -121,7 +121,8 @@ PyObject* refuse(const char* what) {
   return nullptr;
 }
 
-// The class of that name, which its module may register when it is imported, or which is a model. Null on failure.
+// Returns the class of that name if it is a model, or if its module registers it during the import. Returns null on
+// failure.
 const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name) {
   PyObject* cls = decoder.global_or_error(name);
   if (!cls) {
@@ -146,12 +147,12 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   return nullptr;
 }
 
-// Maximum bits of a value that becomes a member of a Flag, since the class may check each bit.
+// Maximum bits in the value of a new Flag member, since the class may check each bit.
 constexpr std::uint64_t kMostFlagBits = 512;
-// Maximum unnamed members of a Flag that messages may add. The class keeps every member that was ever made.
+// Maximum unnamed members that messages may add to a Flag. The class keeps every member that was ever made.
 constexpr Py_ssize_t kMostFlags = 4096;
 
-// Returns a new reference to the map from values to members of an Enum. Null if it has none, or if a Python error is
+// Returns a new reference to an Enum's map from values to members. Returns null if it has none, or with a Python error
 // set that is not ordinary.
 Ref members_by_value(PyTypeObject* type) {
   Ref members(PyObject_GetAttrString(type_object(type), "_value2member_map_"));
@@ -159,7 +160,7 @@ Ref members_by_value(PyTypeObject* type) {
   return members && PyDict_Check(members.get()) ? std::move(members) : Ref();
 }
 
-// False also if a Python error is set that is not ordinary.
+// Also returns false with a Python error set that is not ordinary.
 bool is_flag_value(PyObject* value) {
   if (!PyLong_CheckExact(value)) return false;
   Ref bits(PyObject_CallMethod(value, "bit_length", nullptr));
@@ -167,7 +168,7 @@ bool is_flag_value(PyObject* value) {
   return clear_ordinary_exception() && fits;
 }
 
-// True if the member is one of the named members of the class. False also if a Python error is set, which is not
+// True if the member is one of the named members of the class. Also returns false with a Python error set that is not
 // ordinary.
 bool is_named(PyTypeObject* type, PyObject* member) {
   const Ref name(PyObject_GetAttrString(member, "_name_"));
@@ -176,7 +177,7 @@ bool is_named(PyTypeObject* type, PyObject* member) {
   return clear_ordinary_exception() && found.get() == member;
 }
 
-// Removes the entry of `value` if it leads to `member`, and returns true if it did. False also if a Python error is
+// Removes the entry of `value` if it leads to `member`, and then returns true. Also returns false with a Python error
 // set that is not ordinary.
 bool forget(PyObject* members, PyObject* value, PyObject* member) {
   const bool is_removed = item_of(members, value).get() == member && PyDict_DelItem(members, value) == 0;
@@ -184,8 +185,8 @@ bool forget(PyObject* members, PyObject* value, PyObject* member) {
 }
 
 // Removes a new member of an IntFlag from the class. The call that made it added `added` entries: one for `value`, and
-// one for the member's own value if the member is new and its value is another. False with a Python error set that is
-// not ordinary.
+// another for the member's own value if the member is new and the two values differ. Returns false with a Python error
+// set that is not ordinary.
 bool take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject* value, PyObject* member) {
   if (added > 0 && forget(members, value, member)) --added;
   if (added <= 0 || PyErr_Occurred() || is_named(type, member) || PyErr_Occurred()) return !PyErr_Occurred();
@@ -194,8 +195,8 @@ bool take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject
   return clear_ordinary_exception();
 }
 
-// Makes the member of a Flag for a new value. The class keeps such a member forever. For an IntFlag, whose members are
-// compared as ints, this removes the member from the class again.
+// Makes the member of a Flag for a new value. The class would keep the member forever. Members of an IntFlag are
+// compared as ints, so this removes them from the class again.
 PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyObject* value) {
   if (!is_flag_value(value)) {
     if (!PyErr_Occurred()) decoder.in.fail("a Flag has an impossible value");
@@ -210,19 +211,19 @@ PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyOb
   return made.release();
 }
 
-// True if a Flag dropped bits of `value` when it made the member, as a Flag with the boundary CONFORM does. That is the
-// default of Python 3.11.0 to 3.11.3. False also if a Python error is set that is not ordinary.
+// True if the Flag dropped bits of `value` when it made the member, as with the boundary CONFORM, the default of Python
+// 3.11.0 to 3.11.3. Also returns false with a Python error set that is not ordinary.
 bool has_dropped_bits(PyTypeObject* type, PyObject* value, PyObject* member) {
   if (!is_flag(type) || !PyLong_CheckExact(value) || maps_unknown_bits(type)) return false;
   int overflow = 0;
   const bool is_negative = PyLong_AsLongLongAndOverflow(value, &overflow) < 0 && overflow == 0;
-  if (is_negative || overflow < 0) return false;  // it stands for all bits but some: the class says which there are
+  if (is_negative || overflow < 0) return false;  // stands for all bits but some; the class decides which bits exist
   const Ref kept(PyObject_GetAttrString(member, "_value_"));
   const bool is_other = kept && PyObject_RichCompareBool(kept.get(), value, Py_EQ) == 0;
   return clear_ordinary_exception() && is_other;
 }
 
-// Formats a value for an error text. Values of a message may be of any size, so only short ones are shown.
+// Formats a value for an error message. Values in a message may be of any size, so only short ones are shown.
 Ref shown(PyObject* value) {
   int overflow = 0;
   if (PyLong_CheckExact(value)) PyLong_AsLongLongAndOverflow(value, &overflow);
@@ -232,25 +233,25 @@ Ref shown(PyObject* value) {
                   : Ref(PyUnicode_FromFormat("that value, of type %.100s,", Py_TYPE(value)->tp_name));
 }
 
-// Returns the member with that value. `position`: its node, for errors.
+// Returns the member with that value. `position`: node that error messages name.
 PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t position, PyObject* value) {
   PyTypeObject* type = info.type;
   const Ref members = decoder.allow_pickle() ? Ref() : members_by_value(type);
   if (members) {
     Ref known = item_of(members.get(), value);
     if (known) return known.release();
-    if (!clear_ordinary_exception()) return nullptr;  // the value has no hash: the class searches its members
+    if (!clear_ordinary_exception()) return nullptr;  // the value has no hash: let the class search its members
   }
   if (PyErr_Occurred()) return nullptr;
   const bool is_new_flag = members && is_flag(type);
   Ref member(is_new_flag ? new_flag(decoder, type, members.get(), value) : call_python(type_object(type), value));
   if (member && !has_dropped_bits(type, value, member.get())) return PyErr_Occurred() ? nullptr : member.release();
-  // A class says in several ways that it lacks the value: ValueError, TypeError if it has no members at all, and
-  // whatever its _missing_ raises, for example for a value that has no hash.
+  // A class without the value raises ValueError, TypeError if it has no members at all, or whatever its _missing_
+  // raises, for example for a value that has no hash.
   Ref cause;
   if (!member) {
     if (!PyErr_Occurred() || !is_ordinary_exception()) return nullptr;
-    const bool says_no_more = PyErr_ExceptionMatches(PyExc_ValueError);  // and may show a large value
+    const bool says_no_more = PyErr_ExceptionMatches(PyExc_ValueError);  // it adds nothing, and may show a large value
     cause = take_exception();
     if (says_no_more) cause = Ref();
   }
@@ -259,7 +260,7 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
   return no_member(decoder, info, position, "'%.500s' has no member of %U here", text.get(), std::move(cause));
 }
 
-// True if a message from this source may have instances of the class. False with an error set.
+// True if a message from this source may contain instances of the class. Returns false with an error set.
 bool may_come(Decoder& decoder, const ClassInfo& info) {
   if (!info.in_channels || decoder.context().for_channel || decoder.allow_pickle()) return true;
   PyErr_Format(error_types().pickle_refused,
@@ -282,10 +283,10 @@ PyObject* decode_namedtuple(Decoder& decoder) {
                                  info->name.c_str(), info->field_count, static_cast<unsigned long long>(count),
                                  here->c_str())));
   }
-  // What namedtuple's _make() comes to: the class's own __new__ need not take the fields in order.
+  // Does the same as namedtuple's _make(). The class's own __new__ may take other arguments than the fields in order.
   Ref made(info->type->tp_alloc(info->type, info->field_count));
 #if PY_VERSION_HEX >= 0x030E0000
-  if (made) reinterpret_cast<PyTupleObject*>(made.get())->ob_hash = -1;  // not known yet
+  if (made) reinterpret_cast<PyTupleObject*>(made.get())->ob_hash = -1;  // not computed yet
 #endif
   for (Py_ssize_t i = 0; made && i < info->field_count; ++i) {
     PyObject* item = decoder.node();
@@ -314,10 +315,10 @@ PyObject* decode_dataclass(Decoder& decoder) {
     if (!number) {
       return PyErr_Occurred() ? nullptr : other_fields(decoder, *info, position, field.get(), false);
     }
-    // A repeated field would hide a missing one from the count below.
+    // If a field came twice, `count` could not reveal a missing one below.
     if (!seen.note(PyLong_AsSize_t(number.get()))) return decoder.in.fail("an instance has a field twice"), nullptr;
     Ref value(decoder.node());
-    // Past any __setattr__ of the class: frozen ones have one that refuses.
+    // Bypasses the class's __setattr__, since that of a frozen class raises.
     if (!value || PyObject_GenericSetAttr(made.get(), field.get(), value.get()) != 0) return nullptr;
   }
   if (static_cast<Py_ssize_t>(count) < PyDict_GET_SIZE(info->fields.get())) [[unlikely]] {
@@ -370,7 +371,7 @@ PyObject* decode_registered(Decoder& decoder) {
   }
   if (info->encode == once<encode_end>) return decode_end(decoder, *info);
   if (!may_come(decoder, *info)) return nullptr;
-  // Held: a registration may be replaced meanwhile.
+  // Takes a reference, because the program may replace the registration meanwhile.
   Ref unflatten = Ref::borrow(info->unflatten.get());
   Ref flat(decoder.node());
   if (!flat) return nullptr;
@@ -381,9 +382,9 @@ PyObject* decode_registered(Decoder& decoder) {
   return made;
 }
 
-// Makes an IncompatibleMessage of the current exception if it says that something which the pickle names is not here:
-// an ImportError, or an AttributeError of the unpickler itself. An AttributeError with a traceback comes from code of
-// the object.
+// Converts the current exception to IncompatibleMessage if it says that this process lacks something that the pickle
+// names: an ImportError, or an AttributeError of the unpickler itself. An AttributeError with a traceback comes from
+// code of the object and stays.
 PyObject* explain_lacking(Decoder& decoder, std::size_t position) {
   if (!is_failed_lookup()) return nullptr;
   const bool has_no_module = PyErr_ExceptionMatches(PyExc_ImportError);

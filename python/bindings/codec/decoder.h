@@ -1,4 +1,4 @@
-// The walk over one frame. Internal to the decode_*.cpp files.
+// The walk that decodes one frame. Internal to the decode_*.cpp files.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@
 
 namespace shmtree::python {
 
-// What a walk remembers by number; reused, since most messages need as much of it as the one before.
+// Tables of one walk, indexed by numbers in the frame. They are reused, since most messages need the same sizes.
 struct DecoderTables {
-  // The str of a name, kept over messages, since the next one mostly has the same keys in the same order.
+  // The str of a name. Kept across messages, since the next one mostly has the same keys in the same order.
   struct Key {
-    PyObject* str = nullptr;    // null for what was not used as a key
-    std::uint64_t message = 0;  // the last one in which it was that name
+    PyObject* str = nullptr;    // null if the name was not used as a key
+    std::uint64_t message = 0;  // the last message in which the number had this name
   };
   DecoderTables() = default;
   DecoderTables(const DecoderTables&) = delete;
@@ -36,13 +36,13 @@ struct DecoderTables {
   GlobalCache known_globals;
   CheckedClasses classes;
   std::uint64_t message = 0;
-  bool large_keys = false;         // not to be kept
+  bool large_keys = false;         // too large to keep
   std::vector<Key> keys;           // by number of the name
-  std::vector<PyObject*> globals;  // likewise
-  std::vector<PyObject*> dtypes;   // likewise
-  std::vector<PyObject*> copied;   // by number of the buffer: an array on its copy
+  std::vector<PyObject*> globals;  // by number of the name
+  std::vector<PyObject*> dtypes;   // by number of the name
+  std::vector<PyObject*> copied;   // by number of the buffer: an array on the buffer's copy
   std::vector<PyObject*> copied_externals;
-  std::vector<PyObject*> owners;  // by external block
+  std::vector<PyObject*> owners;  // by number of the external block
   struct Earlier {
     PyObject* object = nullptr;
     Expansion::Extent extent{};
@@ -50,8 +50,8 @@ struct DecoderTables {
   format::EarlierNodes<Earlier> earlier;
 };
 
-// Functions that return a new reference, or null. Then either a Python error is set, or the reader has failed and its
-// error becomes the exception at the end of the walk.
+// Decodes one frame. Functions return a new reference, or null if a Python error is set or the reader has failed. The
+// reader's error becomes an exception at the end of the walk.
 class Decoder {
  public:
   Decoder(format::FrameReader& reader, DecodeContext& context, std::span<const std::byte> frame);
@@ -60,31 +60,32 @@ class Decoder {
   ~Decoder();
 
   PyObject* node();
-  // A container that its items may refer to, before they are read.
+  // Call it with a container before its items are read, because the items may refer to the container.
   void is_there(PyObject* container) {
     if (marked_ != kNotMarked) [[unlikely]]
       tables_.earlier[std::exchange(marked_, kNotMarked)].object = Py_NewRef(container);
   }
-  // Around a part that code of Python, or a hash, walks through; false when that would take too long, or is too deep.
+  // Enclose a part that Python code or a hash will walk. may_be_walked() returns false if the part is too deep, or if
+  // that walk would take too long.
   Expansion::Before begin_walked() noexcept { return expansion_.begin(in.depth()); }
   bool may_be_walked(const Expansion::Before& before);
-  // Around a part that is let go of recursively.
+  // Ends a part whose objects are freed recursively. Returns false if it is too deep.
   bool may_be_dropped(const Expansion::Before& before);
-  // Runs the handlers of pending signals. False with a Python error set if one of them raised.
+  // Runs the handlers of pending signals. Returns false with a Python error set if one of them raised.
   bool see_signals();
-  // True if `bytes` more may be copied out of the message. Fails if nodes copy shared buffers too often.
+  // True if `bytes` more may be copied out of the message. Otherwise fails: nodes copy shared buffers too often.
   bool may_copy(std::uint64_t bytes);
   // Returns the bytes of a blob that the caller will copy.
   std::span<const std::byte> blob();
-  // Returns the dtype with this description. Looks each name up once. Each call copies a dtype with fields.
+  // Returns the dtype with this description. Parses each description once. Each call copies a dtype that has fields.
   Ref dtype(const format::Name& description);
-  // Returns the dtype with this number, or the one with that description if it is kOther. Null on failure.
+  // Returns the dtype with this number, or the one with that description if it is kOther. Returns null on failure.
   Ref dtype(DType code, const format::Name& description);
-  // Turns a Python error that a damaged message causes into CorruptMessage: unhashable keys, dates out of range.
+  // Converts a Python error that a damaged message causes to CorruptMessage: unhashable keys, dates out of range.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
-  // Sets IncompatibleMessage with `text`, about the node at `position`. Does nothing if `text` is null. Returns null.
-  // `cause`: the exception that becomes its __cause__; null for none.
+  // Sets IncompatibleMessage with `text`, about the node at `position`, and returns null. Does nothing if `text` is
+  // null. `cause` is the exception that becomes its __cause__, or null.
   PyObject* incompatible(std::size_t position, const Ref& text, Ref cause = Ref());
   // Records `position` if an IncompatibleMessage is already set.
   void note_incompatible(std::size_t position) noexcept;
@@ -92,7 +93,7 @@ class Decoder {
   std::size_t incompatible_node() const noexcept { return incompatible_node_; }
   std::span<const std::byte> frame() const noexcept { return frame_; }
 
-  // The str of the next name, kept so that its repeats cost nothing. Owned by the decoder; null on failure.
+  // Returns the str of the next name, borrowed from the decoder, or null on failure. Repeated names share one str.
   PyObject* next_key() {
     if (std::uint32_t index = 0; in.next_name_again(&index)) {
       const bool is_key = index < tables_.keys.size() && tables_.keys[index].message == tables_.message;
@@ -108,11 +109,13 @@ class Decoder {
     }
     return other_key(in.next_name());
   }
-  // The class or function of a name, likewise. IncompatibleMessage if pickles are allowed and this process lacks it.
+  // Returns the class or function with that name, borrowed from the decoder. Raises IncompatibleMessage if pickles are
+  // allowed and this process lacks it.
   PyObject* global(const format::Name& name);
   // Does the same, but leaves the ImportError or AttributeError.
   PyObject* global_or_error(const format::Name& name);
-  // Returns the current description of the class, which is checked once per message. Null with a Python error set.
+  // Returns the current description of the class, which is checked once per message. Returns null with a Python error
+  // set.
   const ClassInfo* described(PyTypeObject* type) {
     const ClassInfo* known = class_info(type);
     if (!known || tables_.classes.knows(known)) [[likely]]
@@ -120,29 +123,29 @@ class Decoder {
     return described_again(known);
   }
 
-  // What stands in the frame as one array.
+  // Decodes an array node.
   PyObject* array();
   // Returns a segment of a kCapnp as a read-only array that is aligned to 8 bytes.
   PyObject* segment();
-  // Returns an array of elements that NumPy lacks, with a dtype of ml_dtypes, or else a tensor.
+  // Returns an array whose elements NumPy lacks, with a dtype of ml_dtypes, or a tensor if ml_dtypes is missing.
   [[gnu::cold]] PyObject* array_of_other_package(const format::ArrayInfo& info);
   // Returns the bytes of a described array as a one-dimensional array of uint8, viewed or copied like any array. If
-  // `writable`, bytes that cannot be written are copied.
+  // `writable`, bytes that this process may not write are copied.
   PyObject* memory(const format::ArrayInfo& info, std::int64_t from, std::int64_t bytes, bool writable);
 
   DecodeContext& context() noexcept { return context_; }
   bool allow_pickle() const noexcept { return context_.allow_pickle; }
-  // Where extent of the elements starts and ends, from the start of their buffer.
+  // Returns the range that the elements occupy, in bytes from the start of their buffer.
   static std::pair<std::int64_t, std::int64_t> extent_of(const format::ArrayInfo& info) noexcept;
 
   format::FrameReader& in;
 
  private:
-  // When an array is copied: kAny as the policy says, kWritten if a view could not be written, kOwn always.
+  // Says when an array is copied: kAny by the copy policy, kWritten if a view would not be writable, kOwn always.
   enum class Access : std::uint8_t { kAny, kWritten, kOwn };
-  // What a view is made on.
+  // Memory for a view.
   struct Place {
-    std::byte* buffer = nullptr;  // where its buffer, or external range, begins
+    std::byte* buffer = nullptr;  // start of the array's buffer or external range
     PyObject* base = nullptr;     // borrowed
     bool writable = false;
   };
@@ -180,9 +183,9 @@ class Decoder {
   PyObject* frame_owner_ = nullptr;
   Expansion expansion_;
   CopiedBytes copied_;
-  const std::uint64_t message_bytes_;      // of the frame and its external blocks
-  std::size_t next_look_ = kNodesPerLook;  // node at which the next check for signals is due
-  std::size_t marked_ = kNotMarked;        // the earlier node of a container that is not there yet
+  const std::uint64_t message_bytes_;      // size of the frame and its external blocks
+  std::size_t next_look_ = kNodesPerLook;  // number of the node at which signals are checked next
+  std::size_t marked_ = kNotMarked;        // number in `earlier` of the container that is being built
 };
 
 // Number of items of a long container that are decoded between two checks for signals.
@@ -194,6 +197,6 @@ DecodeHandler decode_long_bytes, decode_numpy_scalar;
 bool decode_pairs(Decoder& decoder, PyObject* dict, bool str_keys);
 // Returns a tensor with that description. `flags`: see Kind::kTensor.
 PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64_t flags);
-PyObject* decode_end(Decoder& decoder, const ClassInfo& info);  // the rest of the node, after its class
+PyObject* decode_end(Decoder& decoder, const ClassInfo& info);  // decodes the rest of the node, after its class
 
 }  // namespace shmtree::python

@@ -14,10 +14,10 @@ namespace {
 constexpr std::uint64_t kShownItems = 100;
 constexpr std::size_t kShownText = 60;
 constexpr std::size_t kIndent = 2;
-constexpr std::size_t kLongestPath = 200;  // in a description
+constexpr std::size_t kLongestPath = 200;  // limit in a description
 constexpr std::size_t kNoNode = static_cast<std::size_t>(-1);
 
-// Not operator+: gcc 12 sees overlapping copies in `"..." + std::string()` (its bug 105651).
+// Avoids operator+, because gcc 12 warns of overlapping copies in `"..." + std::string()` (GCC bug 105651).
 template <class... Parts>
 std::string join(const Parts&... parts) {
   std::string out;
@@ -45,11 +45,11 @@ std::string bytes_text(std::uint64_t bytes) {
 class Describer {
  public:
   explicit Describer(format::FrameReader& reader) : in_(reader) {}
-  // Writes nothing, and ends at the node that is the `wanted`-th.
+  // Writes nothing, and stops at the node with the number `wanted`.
   Describer(format::FrameReader& reader, std::size_t wanted) : in_(reader), muted_(1), wanted_(wanted) {}
 
   std::string text() { return std::move(out_); }
-  // Of the wanted node, once it was met.
+  // Returns the path of the wanted node if node() has found it.
   std::optional<std::string> path() const { return found_ ? std::optional(platform::printable(path_)) : std::nullopt; }
 
   // Returns the field names of the wanted node, at which node() has stopped.
@@ -66,7 +66,8 @@ class Describer {
     return names;
   }
 
-  // Writes the lines of the next node, the first one after `label`. False after a failure, or at the wanted node.
+  // Writes the lines of the next node, with `label` before the first one. Returns false after a failure and at the
+  // wanted node.
   bool node(std::size_t indent, const std::string& label) {
     if (in_.nodes() - in_.left().kinds.left() == wanted_) return found_ = true, false;
     if (!in_.enter()) return false;
@@ -108,7 +109,7 @@ class Describer {
     return earlier->path.empty() ? join(" to node ", std::to_string(position)) : join(" to ", earlier->path);
   }
 
-  // The next node as what is got from its parent by `step`.
+  // Describes the next node, which its parent reaches by `step`.
   bool step_to(const std::string& step, std::size_t indent, const std::string& label) {
     const std::size_t before = path_.size();
     if (wanted_ != kNoNode || before < kLongestPath) path_ += step;
@@ -134,7 +135,7 @@ class Describer {
     if (muted_ == 0) out_.append(indent, ' ').append(platform::printable(text)).append("\n");
   }
 
-  // What one letter of the grammar takes, as text. V and * are not among them.
+  // Reads the item for one letter of the grammar and returns it as text. Not for V and *.
   std::string detail(char letter, Line& line, std::size_t indent) {
     switch (letter) {
       case 'I': return join(" ", last_ = std::to_string(in_.next_int()));
@@ -180,7 +181,7 @@ class Describer {
     return join(" ", name);
   }
 
-  // In the format of the `capnp` tool.
+  // Formats the id like the `capnp` tool.
   std::string schema_id() {
     char digits[24];
     std::snprintf(digits, sizeof digits, " @0x%016llx", static_cast<unsigned long long>(in_.next_int()));
@@ -256,7 +257,7 @@ class Describer {
     return !in_.failed();
   }
 
-  // What an entry of a container has of its own: the step to it, and what stands before it.
+  // The part of a container's entry that precedes its value: the step to it, and its label.
   struct Own {
     std::string step, label;
   };
@@ -267,7 +268,7 @@ class Describer {
             join(quoted(name), ": ")};
   }
 
-  // A key, in one line.
+  // Writes a key on one line.
   bool key(std::uint64_t i, Own& own) {
     const Kind kind = format::unmarked(in_.peek_kind());
     std::string lines;
@@ -289,7 +290,7 @@ class Describer {
   std::size_t wanted_ = kNoNode;
   bool found_ = false;
   std::string path_;
-  std::string last_;  // integer or text that was read, as a step
+  std::string last_;  // the last integer or text that was read, in the form of a step
   format::EarlierNodes<Earlier> earlier_{};
 };
 

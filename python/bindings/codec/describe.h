@@ -1,4 +1,4 @@
-// The tree of a frame as text, without making any object of it: safe for frames from anybody.
+// Describes the tree of a frame as text without building any object of it. Safe for untrusted frames.
 #pragma once
 
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace shmtree::python {
 
-// One line per node: kind, class, value or shape, bytes. Long containers and texts are cut short.
+// Returns one line per node: kind, class, value or shape, bytes. Shortens long containers and texts.
 Result<std::string> describe_frame(std::span<const std::byte> frame);
 
-// The steps from the root to the node that is the `number`-th of the frame, from 0: `["obs"][0].field`. Empty for the
-// root; none when the frame has no such node, as when its memory was changed meanwhile. For errors: it reads the frame
-// once more.
+// Returns the path from the root to node `number`, counted from 0: `["obs"][0].field`, and an empty one for the root.
+// Returns nothing if the frame has no such node, for example because its memory was changed meanwhile. Meant for
+// errors, since it reads the frame again.
 std::optional<std::string> path_of_node(std::span<const std::byte> frame, std::size_t number);
 
-// Returns the field names of that node, if it is a dataclass. Also for errors only.
+// Returns the field names of that node if it is a dataclass. Also meant for errors.
 std::vector<std::string> fields_of_node(std::span<const std::byte> frame, std::size_t number);
 
 }  // namespace shmtree::python

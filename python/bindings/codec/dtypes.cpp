@@ -36,7 +36,7 @@ void enter(int number, DType code) {
   const auto index = static_cast<std::size_t>(number);
   descr_by_number[index] = descr;
   code_by_number[index] = code;
-  // The first of several C types of one size is the one that NumPy prefers.
+  // If several C types have the same size, the first one is the one that NumPy prefers.
   PyArray_Descr*& preferred = descr_by_code[static_cast<std::size_t>(code)];
   if (!preferred) preferred = descr;
 }
@@ -54,9 +54,9 @@ class FieldNames {
 
  private:
   struct Known {
-    Ref descr, names;  // references, so that no other tuple gets the address
+    Ref descr, names;  // references, so that the address of the tuple is not reused
   };
-  // The recursion ends: a dtype cannot contain itself.
+  // The recursion ends because a dtype cannot contain itself.
   void add(PyArray_Descr* descr) {
     if (PyDataType_HASSUBARRAY(descr)) return add(PyDataType_SUBARRAY(descr)->base);
     PyObject* names = PyDataType_NAMES(descr);
@@ -71,7 +71,7 @@ class FieldNames {
   std::vector<Known> known_;
 };
 
-// The text of the dtypes described last, by address; holds both, so that an address means one dtype.
+// Cache entry: the text of a dtype that was described recently. It keeps the dtype, so that the address is not reused.
 struct Described {
   PyArray_Descr* descr = nullptr;
   PyObject* text = nullptr;
@@ -103,7 +103,7 @@ Ref described_before(PyArray_Descr* descr, bool with_objects) {
 }
 
 void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
-  Ref old_descr, old_text;  // dropped after the lock
+  Ref old_descr, old_text;  // dropped after the lock is released
   FieldNames names(descr);
   const std::lock_guard guard(described_mutex);
   Described& slot = described_slot(descr);
@@ -114,7 +114,8 @@ void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
   std::swap(slot.names, names);
 }
 
-// Returns the cached dtype for a text, as separate_dtype() does. Null if it is not cached, or if an error is set.
+// Returns the cached dtype for a text, as separate_dtype() does. Returns null if it is not cached or if an error is
+// set.
 Ref parsed_before(const std::string& text) {
   const std::lock_guard guard(parsed_mutex);
   const auto found = parsed().find(text);
@@ -142,7 +143,7 @@ std::string_view view_of(PyObject* text) {
 
 void init_dtypes() {
   enter(NPY_BOOL, DType::kBool);
-  // long before long long, int before long: the names np.int64 and np.int32 stand for.
+  // Enters long before long long: if both have 64 bits, np.int64 is a name of long.
   enter(NPY_LONG, integer_code(sizeof(long), true));
   enter(NPY_ULONG, integer_code(sizeof(long), false));
   enter(NPY_BYTE, DType::kInt8);
@@ -164,7 +165,7 @@ DType dtype_code(PyArray_Descr* descr) noexcept {
   const int number = descr->type_num;
   if (number < 0 || number >= kPlainTypes) return DType::kOther;
   const auto index = static_cast<std::size_t>(number);
-  // NumPy keeps one object for each; others of the same number have another byte order or metadata.
+  // NumPy has one object per plain type. Other objects with the same number have another byte order or metadata.
   if (descr_by_number[index] == descr) [[likely]]
     return code_by_number[index];
   return DType::kOther;

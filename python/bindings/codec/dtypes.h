@@ -1,4 +1,5 @@
-// NumPy's dtypes as the frame's: a number for the plain ones, a text for all others (docs/frame.md).
+// Converts NumPy's dtypes to and from their form in a frame: a number for plain types, a text for all others
+// (docs/frame.md).
 //
 // All calls need the GIL.
 #pragma once
@@ -10,32 +11,34 @@
 
 namespace shmtree::python {
 
-// Once, before the rest.
+// Fills the tables. Call it once, before all other functions.
 void init_dtypes();
 
-// kOther for everything that is not a plain little-endian number.
+// Returns kOther for every dtype that is not a plain little-endian number.
 DType dtype_code(PyArray_Descr* descr) noexcept;
 
-// Borrowed; null for kOther and for what NumPy does not have.
+// Returns a borrowed reference; null for kOther and for number types that NumPy lacks.
 PyArray_Descr* descr_of(DType code) noexcept;
-// Returns the dtype that ml_dtypes has for a number type that NumPy lacks. Imports ml_dtypes if `may_import`. Null,
-// without an error, if ml_dtypes is not there or has no such dtype.
+// Returns the dtype of ml_dtypes for a number type that NumPy lacks. Imports ml_dtypes if `may_import`. Returns null,
+// without an error, if ml_dtypes is missing or has no such dtype.
 Ref descr_of_other_package(DType code, bool may_import);
 
-// The text of a dtype with code kOther, valid for as long as `owner` is kept. False with a Python error set; an empty
-// text for what only pickle can send: objects inside (unless `with_objects`), metadata, classes of their own.
+// Gets the text of a dtype with code kOther; `owner` keeps it valid. The text is empty if only pickle can send the
+// dtype: objects inside (unless `with_objects`), metadata, or a class of its own. Returns false with a Python error
+// set.
 bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text);
 
-// The dtype of such a text, from anywhere: checked. Null with CorruptMessage set.
+// Returns the dtype of a text, which may come from an untrusted sender and is checked. Returns null with CorruptMessage
+// set.
 Ref parse_dtype(std::string_view text);
 
-// True for the dtype of texts of zero characters, from which NumPy makes arrays of texts of one character.
+// True for the dtype of zero-character texts. NumPy would make arrays of one-character texts from it.
 inline bool is_text_without_width(const PyArray_Descr* descr) noexcept {
   return PyDataType_ISSTRING(descr) && PyDataType_ELSIZE(descr) == 0;
 }
 
 // Returns a copy if the dtype has fields, so that renaming the fields of one array changes no other array. Otherwise
-// returns the dtype itself. Null with a Python error set.
+// returns the dtype itself. Returns null with a Python error set.
 Ref separate_dtype(PyObject* dtype);
 
 // True if elements of this dtype are nothing but `bytes` bytes.

@@ -1,4 +1,4 @@
-// What must hold here is in encoder.h and encode.h: what runs code of the user's, and who holds what meanwhile.
+// encoder.h and encode.h list the invariants: which calls run user code, and which references are kept meanwhile.
 #include "bindings/codec/encode.h"
 
 #include "bindings/codec/encoder.h"
@@ -30,7 +30,7 @@ void EncodeSession::clear() {
   met_.clear();
   names_.clear();
   classes_.clear();
-  // Destructors may run anything, also something that makes this vector grow again.
+  // A destructor may run any code, even code that makes this vector grow again.
   while (!kept_.empty()) {
     PyObject* object = kept_.back();
     kept_.pop_back();
@@ -57,12 +57,12 @@ void EncodeSession::start_over(const EncodeOptions& options) {
 
 namespace {
 
-// Lets Python code add the place of the object that could not be sent to the current exception.
+// Calls Python code that adds to the current exception where in `object` the value is that cannot be sent.
 [[gnu::cold]] void explain_unsendable(PyObject* object) {
   if (!PyErr_Occurred() || !is_ordinary_exception() || PyErr_ExceptionMatches(error_types().error)) return;
   Ref exception = take_exception();
   const Ref added(call_python(package().explain_unsendable, exception.get(), object));
-  // An ordinary error in here must not hide the original exception.
+  // An ordinary error in that code must not hide the original exception.
   if (clear_ordinary_exception()) set_exception(std::move(exception));
 }
 
@@ -85,7 +85,8 @@ Encoded EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
   return kNotEncoded;
 }
 
-// --- the walk --------------------------------------------------------------------------------------------------------
+// --- Walk
+// ----------------------------------------------------------------------------------------------------------------
 
 bool Encoder::node(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
@@ -110,7 +111,7 @@ bool Encoder::node(PyObject* object) {
 bool Encoder::by_class(PyObject* value) {
   const ClassInfo* info = class_info(Py_TYPE(value));
   if (!info) return false;
-  // A class without a guard is one of CPython's own, which cannot be replaced.
+  // A class without a guard is one of CPython's own, which programs cannot replace.
   if (info->guard && !session_.classes().knows(info)) return by_unchecked_class(value, info);
   return info->encode(*this, value, *info);
 }
@@ -177,7 +178,7 @@ bool Encoder::bytearray_node(PyObject* value) {
   const CriticalSection alone(value);
   const auto size = static_cast<std::size_t>(PyByteArray_GET_SIZE(value));
   if (out.is_long(size)) {
-    Ref pinned(PyMemoryView_FromObject(value));  // keeps it from being resized
+    Ref pinned(PyMemoryView_FromObject(value));  // prevents a resize
     if (!pinned) return false;
     keep(std::move(pinned));
   }
@@ -194,7 +195,7 @@ bool Encoder::try_name(PyObject* str) {
 }
 
 bool Encoder::new_name(PyObject* str) {
-  // Four bytes a character at most.
+  // A character has at most four bytes.
   constexpr Py_ssize_t kSurelyShort = kMaxNameBytes / 4;
   if (Py_TYPE(str) != &PyUnicode_Type || !make_ready(str) || PyUnicode_GET_LENGTH(str) > kSurelyShort) {
     return false;
@@ -212,7 +213,8 @@ bool Encoder::new_name(PyObject* str) {
   return true;
 }
 
-// --- containers ------------------------------------------------------------------------------------------------------
+// --- Containers
+// ----------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -241,7 +243,7 @@ bool Encoder::dict_node(PyObject* value) {
   PyObject *key = nullptr, *item = nullptr;
   Py_ssize_t position = 0, sent = 0;
   int more = PyDict_Next(value, &position, &key, &item);
-  // Nearly always all keys are like the first.
+  // Nearly always, all keys are of the same type as the first.
   if (more != 0 && !(careful_ ? has_only_names(value) : may_be_name(key))) {
     out.add_kind(Kind::kDict);
     return pairs(value) && leave();
@@ -328,7 +330,7 @@ bool Encoder::number_list(PyObject* value) {
 }
 
 bool Encoder::tuple(PyObject* value) {
-  if (PyTuple_GET_SIZE(value) == 0) return out.begin_node(Kind::kTuple, 0), true;  // there is only one
+  if (PyTuple_GET_SIZE(value) == 0) return out.begin_node(Kind::kTuple, 0), true;  // the empty tuple is a singleton
   return once(value, [this, value] { return tuple_node(value); });
 }
 
@@ -342,14 +344,16 @@ bool Encoder::tuple_node(PyObject* value) {
   return leave();
 }
 
-// --- met again -------------------------------------------------------------------------------------------------------
+// --- Objects that occur again
+// ---------------------------------------------------------------------------------------------
 
-// Readers have no object yet of a tuple, nor of anything else that is made from its items, while these are read.
+// While a reader reads the items of a tuple, it has no tuple yet. The same holds for every kind that is built from its
+// items.
 bool Encoder::refer_to(PyObject* object, std::size_t number) {
   const MetObjects::Met& met = session_.met()[number];
   const Kind kind = out.kind_at(met.position);
-  if (kind == Kind::kInvalid) return true;                       // memory ran out, as finish() will say
-  if (!format::has_identity(kind)) return needs_pickle(object);  // another one was sent in its place
+  if (kind == Kind::kInvalid) return true;                       // memory ran out; finish() reports it
+  if (!format::has_identity(kind)) return needs_pickle(object);  // another object was sent in its place
   if (met.is_open && (number < sealed_ || !format::has_trait(kind, format::kMadeBeforeItems))) {
     if (options_.allow_pickle) {
       wants_pickle_ = true;
@@ -366,10 +370,11 @@ bool Encoder::refer_to(PyObject* object, std::size_t number) {
   return true;
 }
 
-// --- giving up -------------------------------------------------------------------------------------------------------
+// --- Giving up
+// ------------------------------------------------------------------------------------------------------------
 
 bool Encoder::too_deep() {
-  // Objects that refer to each other are as deep as the way through them is long: pickle goes further.
+  // Objects that refer to each other are as deep as the longest path through them. pickle supports deeper ones.
   if (has_references_ && options_.allow_pickle && !out.has_no_stack()) {
     wants_pickle_ = true;
     return false;

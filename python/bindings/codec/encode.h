@@ -1,13 +1,13 @@
-// Python objects as frames.
+// Encodes Python objects to frames.
 //
 //   BorrowedSession session;
 //   if (!session->encode(object, options)) return nullptr;              // a Python error is set, nothing was written
 //   format::FrameBuilder& builder = session->builder();                 // builder.total_bytes() is known now
 //   builder.write(out);                                                 // may run without the GIL
 //
-// All calls need the GIL, except write() and its parts, write_metadata() and copy_buffers(). The session keeps alive,
-// unchanged in place, all memory that the builder refers to, until it is given back; so the copy may run without the
-// GIL while other threads empty the containers that were sent.
+// All calls need the GIL, except write() and its parts, write_metadata() and copy_buffers(). Until the session is
+// returned to its pool, it keeps all memory that the builder refers to, alive and in place. So the copy may run without
+// the GIL while other threads empty the containers that were sent.
 #pragma once
 
 #include <cstddef>
@@ -30,18 +30,19 @@ class LoanBook;
 
 struct EncodeOptions {
   bool allow_pickle = true;
-  bool for_channel = false;  // reduce as multiprocessing's queues do: descriptors, connections, locks
-  // Every array arrives as the receiver's own: writable, on memory that no other has, and as one object if it was one.
-  // (Tensors of one storage stay so, as torch has it.)
+  bool for_channel = false;  // reduce like multiprocessing's queues: descriptors, connections, locks
+  // If true, each array arrives as the receiver's own: writable, on separate memory, and as one object if it was one.
+  // Tensors that share a storage still share it, as torch requires.
   bool independent = false;
-  bool portable = false;      // NotPortable for what means something on this machine only
-  LoanBook* loans = nullptr;  // decides for each array on a lease whether it goes by reference
-  // Is told of ends in the message, which go as handles then; without it they are pickled.
+  bool portable = false;      // raise NotPortable for values that depend on this machine
+  LoanBook* loans = nullptr;  // decides for each array on a lease if it goes by reference
+  // Records the ends in the message, which are then sent as handles. If null, ends are pickled.
   endpoint::Transfers* transfers = nullptr;
 };
 
-// The number that a str has as a name of this message, by the address of the str: dicts of one shape share their keys.
-// An entry keeps its str, so that an address means one, and does so over messages, which mostly have the same keys.
+// Maps a str to its number as a name of this message, by address, because dicts of one shape share their keys. An entry
+// keeps its str alive, so that the address is not reused. Entries survive across messages, which mostly have the same
+// keys.
 class NameCache {
  public:
   NameCache() = default;
@@ -54,7 +55,7 @@ class NameCache {
     const Entry& entry = entries_[slot_of(str)];
     return entry.str == str && entry.message == message_ ? &entry.number : nullptr;
   }
-  // `str` is of no subclass. Those that are long are not entered, since they would be kept.
+  // `str` is an exact str. Long ones are not entered, since the cache would keep them alive.
   void enter(PyObject* str, std::uint32_t number) noexcept {
     Entry& entry = entries_[slot_of(str)];
     if (entry.str != str) [[unlikely]] {
@@ -81,7 +82,7 @@ class NameCache {
   Entry entries_[kEntries];
 };
 
-// How an object became a frame: whether the message as a whole had to go through pickle.
+// Result of encode(). kPickled: the message as a whole had to be pickled.
 enum Encoded : std::uint8_t { kNotEncoded = 0, kEncoded, kPickled };
 
 class EncodeSession {
@@ -91,14 +92,15 @@ class EncodeSession {
   EncodeSession& operator=(const EncodeSession&) = delete;
   ~EncodeSession() { clear(); }
 
-  // Once, unless clear() was called since. kNotEncoded with a Python error set: ValueError for a tree deeper than
-  // 1,000, PickleRefused, or what the object's own code raised. May run Python code, which may encode again with
-  // another session.
+  // Encodes one object. Call it once, or again after clear(). Returns kNotEncoded with a Python error set: ValueError
+  // for a tree deeper than 1,000, PickleRefused, or an exception of the object's own code. May run Python code, which
+  // may encode with another session.
   Encoded encode(PyObject* object, const EncodeOptions& options);
 
   format::FrameBuilder& builder() noexcept { return builder_; }
 
-  // --- for the walk -----------------------------------------------------------------------------------------------
+  // --- For the walk
+  // --------------------------------------------------------------------------------------------------------
   void keep(PyObject* object) {
     kept_.push_back(object);
     Py_INCREF(object);
@@ -110,14 +112,14 @@ class EncodeSession {
   MetObjects& met() noexcept { return met_; }
   NameCache& names() noexcept { return names_; }
   CheckedClasses& classes() noexcept { return classes_; }
-  // Remembers what has no native kind where pickle is refused, until it is asked for (refusal.h).
+  // Remembers the object that has no native kind, if pickle is refused, for a later explanation (refusal.h).
   void set_refused(PyObject* object) { refused_ = Ref::borrow(object); }
   void move_refused(PyObject* object) {
     if (refused_) set_refused(object);
   }
   Ref take_refused() noexcept { return std::move(refused_); }
 
-  // Returns the key of `zone` if it is the zone that was sent last; else null. The key of a zone never changes.
+  // Returns the key of `zone` if it is the zone that was sent last, else null. The key of a zone never changes.
   PyObject* known_zone_key(const PyObject* zone) const noexcept {
     return zone == zone_.get() ? zone_key_.get() : nullptr;
   }
@@ -126,7 +128,7 @@ class EncodeSession {
     zone_key_ = Ref::borrow(key);
   }
 
-  // Drops everything of the last message. May run destructors, and so Python code.
+  // Drops all state of the last message. May run destructors, and so Python code.
   void clear();
 
  private:
@@ -142,7 +144,7 @@ class EncodeSession {
   Ref zone_{}, zone_key_{};
 };
 
-// A session out of a small pool, given back at the end of the scope. To be made and destroyed with the GIL held.
+// Borrows a session from a small pool until the end of the scope. Construct and destroy it with the GIL held.
 class BorrowedSession {
  public:
   BorrowedSession();

@@ -1,4 +1,4 @@
-// Arrays, and the segments of messages of Cap'n Proto.
+// Encodes arrays and the segments of Cap'n Proto messages.
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/objects/lease.h"
@@ -55,7 +55,7 @@ bool Encoder::dtype_text(PyObject* value, PyArray_Descr* descr, bool with_object
 
 bool Encoder::array(PyArrayObject* array) {
   auto* object = reinterpret_cast<PyObject*>(array);
-  if (Py_REFCNT(object) > 2) {  // as in once(), but arrays are kept in any case
+  if (Py_REFCNT(object) > 2) {  // as in once(), but arrays are always kept
     const auto [number, fresh] = session_.met().note(object, out.kinds());
     if (!fresh) return refer_to(object, number);
     session_.met().close(number);
@@ -78,7 +78,7 @@ bool Encoder::array_node(PyArrayObject* array) {
   source.ndim = static_cast<std::uint8_t>(PyArray_NDIM(array));
   source.order = order_of(array);
   source.strides = as_int64(PyArray_STRIDES(array));
-  // One reference is the container's and one the encoder's.
+  // One reference belongs to the container and one to the encoder.
   const bool is_lone = Py_REFCNT(object) <= 2;
   const bool independent = options_.independent;
   source.may_share = !independent && (PyArray_BASE(array) != nullptr || !is_lone);

@@ -1,4 +1,4 @@
-// Instances of classes that travel by name: namedtuples, dataclasses, Enum members, registered classes.
+// Encodes instances of classes that are sent by name: namedtuples, dataclasses, Enum members, registered classes.
 #include <algorithm>
 
 #include "bindings/codec/encoder.h"
@@ -14,14 +14,15 @@ struct Field {
   Ref value;
 };
 
-// True if the field is in a slot: an entry of the same name in the instance's dict is then not the field.
+// True if the field is in a slot. An entry of the same name in the instance's dict is then not the field.
 bool is_slot(const ClassInfo& info, PyObject* name) {
   return std::any_of(info.slots.begin(), info.slots.end(), [name](const Ref& slot) {
     return slot.get() == name || PyUnicode_Compare(slot.get(), name) == 0;
   });
 }
 
-// The fields that are set. False: an error, or (`foreign`) something that is no field.
+// Collects the fields that are set. Returns false on an error, or with `foreign` set if the object has another
+// attribute.
 bool collect_fields(PyObject* object, const ClassInfo& info, std::vector<Field>& out, bool& foreign) {
   for (const Ref& slot : info.slots) {
     Ref value(PyObject_GenericGetAttr(object, slot.get()));
@@ -95,8 +96,8 @@ bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) 
 
 namespace {
 
-// What stands for a value in its message. Kept, so that no later object of the message can come to lie where something
-// of it was.
+// Encodes the flattened form of a value. Keeps it, so that no later object of the message gets the address of one of
+// its parts.
 bool add_flat(Encoder& encoder, const ClassInfo& info, Ref flat) {
   encoder.out.add_kind(Kind::kRegistered);
   encoder.out.add_name(info.name);
@@ -104,7 +105,7 @@ bool add_flat(Encoder& encoder, const ClassInfo& info, Ref flat) {
   return encoder.sealed([&] { return encoder.node(flat.get()); }) && encoder.leave();
 }
 
-// The parts of some are found in them again, as attributes.
+// True if the flattened parts can be found in the object again, as attributes.
 bool has_its_parts(const ClassInfo& info) {
   return info.name == "types:SimpleNamespace";
 }
@@ -133,9 +134,9 @@ bool is_int_flag(PyTypeObject* type) {
   return is_flag(type) && PyType_IsSubtype(type, &PyLong_Type);
 }
 
-// Returns 1 if the value leads to this member, 0 if not, -1 with an error. The class maps the value to exactly this
-// object, as it does for combined flags, or it is an IntFlag. An IntFlag makes a member for any value, and its members
-// are compared as ints, so the class may have forgotten a received member.
+// Returns 1 if the value leads to this member, 0 if not, -1 with an error. For most classes, the class must map the
+// value to exactly this object, as it does for combined flags. An IntFlag always qualifies: it makes a member for any
+// value, and its members are compared as ints, so the class may have forgotten a received member.
 int is_member_of_value(const ClassInfo& info, PyObject* value, PyObject* member) {
   if (is_int_flag(info.type) && PyLong_CheckExact(value)) return 1;
   Ref members(PyObject_GetAttrString(type_object(info.type), "_value2member_map_"));

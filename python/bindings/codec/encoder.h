@@ -1,8 +1,8 @@
-// The walk over one Python object. Internal to the encode_*.cpp files.
+// The walk that encodes one Python object. Internal to the encode_*.cpp files.
 //
-// All of it needs the GIL. What the builder is given the memory of is kept by EncodeSession::keep() until the buffers
-// were copied. Calls that may run Python code go through call_python() (gil.h). std::bad_alloc may leave, no other
-// exception.
+// All of it needs the GIL. EncodeSession::keep() keeps the memory that the builder refers to until the buffers have
+// been copied. Calls that may run Python code go through call_python() (gil.h). No exception but std::bad_alloc may
+// escape.
 #pragma once
 
 #include <span>
@@ -15,35 +15,36 @@
 
 namespace shmtree::python {
 
-// Functions that return bool: false stops the walk. Then either a Python error is set, or wants_pickle() says that the
-// message as a whole has to go through pickle, or wants_care() that it is to be walked again.
+// Encodes one object. A function that returns false stops the walk. Then either a Python error is set, or
+// wants_pickle() says that the message as a whole must be pickled, or wants_care() that it must be walked again.
 //
-// Why as a whole: only one pickler that sees everything keeps identity as the standard queue does, also between an
-// object that needs pickle and the containers around it; and reducers run once.
+// A message is pickled as a whole because only one pickler that sees everything preserves identity like the standard
+// queue, even between an object that needs pickle and its containers. It also runs each reducer once.
 class Encoder {
  public:
   Encoder(EncodeSession& session, const EncodeOptions& options, bool careful) noexcept
       : out(session.builder()), session_(session), options_(options), careful_(careful) {}
 
-  // An object whose owner may drop it while Python code runs. Holds it meanwhile.
+  // Encodes an object that its container may drop while Python code runs. Holds a reference meanwhile.
   [[gnu::always_inline]] bool child(PyObject* object) {
     const Ref held = Ref::borrow(object);
     return node(object);
   }
 
-  // The caller has a reference of its own, besides those of the containers that `object` is in.
+  // The caller has a reference of its own, besides those of the containers of `object`.
   bool node(PyObject* object);
 
-  // For whatever has an identity, containers above all: `body` appends its node and all below it, and is not called for
-  // an object that was met before, which becomes a reference.
+  // Encodes an object that has an identity, such as a container. `body` appends its node with all children. If the
+  // object was met before, appends a reference instead and does not call `body`.
   template <class Body>
   [[gnu::always_inline]] bool once(PyObject* object, Body body) {
-    // One reference is ours and one the parent's: it cannot be met again.
+    // One reference is ours and one the container's, so the object cannot occur again.
     if (Py_REFCNT(object) <= 2) [[likely]]
       return body();
     return noted(object, body);
   }
-  // While `body` appends what a class makes an object from: that cannot be done with a part of what the object is in.
+  // Calls `body`, which appends the values from which a class will build an object. These must not refer to a container
+  // of the object, which is incomplete when the class gets them.
   template <class Body>
   bool sealed(Body body) {
     const std::size_t outer = std::exchange(sealed_, session_.met().size());
@@ -51,7 +52,7 @@ class Encoder {
     sealed_ = outer;
     return done;
   }
-  // Before a node's children. Pair with leave().
+  // Call it before the children of a node, and leave() after them.
   bool deeper() { return out.enter() || too_deep(); }
   bool leave() noexcept {
     out.leave();
@@ -60,26 +61,27 @@ class Encoder {
 
   bool array(PyArrayObject* array);
   bool array_node(PyArrayObject* array);
-  // One segment of a kCapnp. False with a Python error set if the array cannot be one.
+  // Encodes one segment of a kCapnp. Returns false with a Python error set if the array cannot be a segment.
   bool segment(PyArrayObject* array);
   bool text(PyObject* str);
   // Encodes a str as letter S of a rule (format/grammar.h).
   bool string(PyObject* str);
-  // Lends the memory `extent`, if the options say so; `first` is the address of the first element.
+  // Lends the memory `extent` if the options allow it; `first` is the address of the first element.
   void lend(PyArrayObject* array, std::span<const std::byte> extent, const void* first, format::ArraySource& source);
-  // Returns in `text` the description of a dtype without a number, valid for the session. False on an error, or if only
-  // pickle can send `value`.
+  // Sets `text` to the description of a dtype without a number, valid for the session. Returns false on an error, or if
+  // only pickle can send `value`.
   bool dtype_text(PyObject* value, PyArray_Descr* descr, bool with_objects, std::string_view* text);
-  // The str as a name; false without an error when it is too long for one or not a plain str.
+  // Appends the str as a name. Returns false, without an error, if it is too long or not an exact str.
   bool try_name(PyObject* str);
   bool pairs(PyObject* dict);
 
-  // Gives up on native kinds: `object` has none.
+  // Gives up because `object` has no native kind: requests pickle, or fails if it is refused.
   bool needs_pickle(PyObject* object);
-  // What needs pickle is not found again in `object`, which was sent as something else: that is what is refused.
+  // Reports `object` as refused, in place of a part of its flattened form: a search in `object` would not find that
+  // part.
   void refused_inside(PyObject* object) { session_.move_refused(object); }
   bool wants_pickle() const noexcept { return wants_pickle_; }
-  // Some dict turned out in its middle to have other keys than names: walk again, looking at all keys first.
+  // True if a dict turned out to have a key that is not a name. The next walk checks all keys of a dict first.
   bool wants_care() const noexcept { return wants_care_; }
 
   void keep(PyObject* object) { session_.keep(object); }
@@ -94,7 +96,7 @@ class Encoder {
   [[gnu::noinline]] bool noted(PyObject* object, Body body) {
     const auto [number, fresh] = session_.met().note(object, out.kinds());
     if (!fresh) return refer_to(object, number);
-    keep(object);  // so that its address means it
+    keep(object);  // so that its address is not reused
     if (!body()) return false;
     session_.met().close(number);
     return true;
@@ -122,20 +124,20 @@ class Encoder {
   bool wants_pickle_ = false;
   bool wants_care_ = false;
   bool has_references_ = false;
-  std::size_t sealed_ = 0;  // of the objects met, those before the innermost sealed() began
+  std::size_t sealed_ = 0;  // number of objects met before the innermost sealed() began
 };
 
-// A handler that is once(`body`).
+// A handler that calls once(`body`).
 template <EncodeHandler& body>
 bool once(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   return encoder.once(value, [&encoder, value, &info] { return body(encoder, value, info); });
 }
 
-// Sets RuntimeError("... changed while it was being sent"). Returns false.
+// Sets RuntimeError("... changed while it was being sent") and returns false.
 bool changed_while_sent(PyObject* container);
 
-// Handlers that are chosen by the shape of a class (class_shapes.cpp), not registered for a class (kind_codec.h). Most
-// are used in once().
+// Handlers that the shape of a class selects (class_shapes.cpp). They are not registered for a class (kind_codec.h).
+// Most are wrapped in once().
 bool encode_big_int(Encoder& encoder, PyObject* value);
 EncodeHandler encode_namedtuple, encode_dataclass, encode_enum, encode_registered, encode_model, encode_end,
     encode_device_array, encode_unknown;

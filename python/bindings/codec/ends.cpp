@@ -1,7 +1,8 @@
-// Ends of channels, and what else is known by a handle, in messages: kind `registered`, under names of their own.
+// Ends of channels, and other objects with a handle, in messages. Their kind is `registered`, with fixed names.
 //
-// What holds: a message that was put has each of its ends on its way; what was encoded and not put has taken them back.
-// No end comes out of bytes that no channel gave, and none may do more than the channel that it came by.
+// Invariants: Each end in a message that was put is in transit. If a message was encoded and not put, its transfers are
+// undone. Only a message from a channel yields ends, and an end gets no more permissions than the channel that it came
+// from.
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/codec/portable.h"

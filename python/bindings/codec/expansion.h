@@ -1,5 +1,6 @@
-// How large and how deep objects would be if their references were copies. That is what they cost whoever walks through
-// all of them: a hash, a comparison, a repr. A frame of a few hundred bytes may stand for more than there is time for.
+// Computes how large and how deep objects would be if their references were copies. A walk over all of them, such as a
+// hash, a comparison or a repr, costs that much. A frame of a few hundred bytes may stand for an unlimited amount of
+// work.
 #pragma once
 
 #include <algorithm>
@@ -9,32 +10,34 @@
 
 namespace shmtree::python {
 
-// Of one message. Only references are counted: what has none is as large as its frame, and as deep as readers allow.
+// Expansion of one message. Counts references only: other nodes are bounded by the size of the frame and the depth
+// limit of readers.
 class Expansion {
  public:
   struct Extent {
     std::uint64_t nodes = 0;
-    std::size_t height = 0;  // levels below it
+    std::size_t height = 0;  // levels below the object
   };
-  // What was there before a part began.
+  // State before a part of the message began.
   struct Before {
     std::uint64_t nodes;
     std::size_t reach;
   };
 
   Before begin(std::size_t depth) noexcept { return {nodes_, std::exchange(reach_, depth)}; }
-  // Of the part that began so, by references alone.
+  // Returns the extent of the part that began with `before`. Counts references only.
   Extent end(const Before& before, std::size_t depth) noexcept {
     const Extent extent{nodes_ - before.nodes, std::max(reach_, depth) - depth};
     reach_ = std::max(reach_, before.reach);
     return extent;
   }
-  // A reference, at that depth, to an object of that extent.
+  // Counts a reference, at that depth, to an object of the extent `to`.
   void refer(std::size_t depth, const Extent& to) noexcept {
     nodes_ = std::min(nodes_ + to.nodes, kMost);
     reach_ = std::max(reach_, depth + to.height);
   }
-  // Whether a part may be walked through, in a message of so many nodes: all such parts together count.
+  // Returns true if code may walk the part, in a message with that many nodes. The limit applies to all such parts
+  // together.
   bool allows(const Extent& part, std::uint64_t message_nodes) noexcept {
     walked_ = std::min(walked_ + part.nodes, kMost);
     return part.height <= kMostWalkedDepth && walked_ <= kFreelyWalked + kWalkedPerNode * message_nodes;

@@ -1,5 +1,5 @@
-// The classes and functions that messages named lately, so that one that is named in every message is looked up by two
-// lookups in dicts and no more.
+// Cache of the classes and functions that recent messages named. A name that is in every message costs two dict
+// lookups.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 
 namespace shmtree::python {
 
-// Direct-mapped by a hash of the name. It keeps names alone, of what stands in a module itself: what is found is what
-// stands there now, while the module of that name is the one that it was when resolve_global() had seen to its import.
-// Belongs to one walk at a time.
+// Direct-mapped by a hash of the name. Only names directly in a module are cached, and never objects: find() returns
+// the module's current attribute. An entry is valid while sys.modules has the same module as when resolve_global()
+// imported it. Used by one walk at a time.
 class GlobalCache {
  public:
-  // Returns a new reference; null if that is not known, or if a Python error is set that is not ordinary.
+  // Returns a new reference. Returns null if the name is not cached, or with a Python error set that is not ordinary.
   Ref find(std::string_view name) {
     const Entry& entry = entry_of(name);
     if (!entry.module_name || entry.name != name) return Ref();
@@ -28,7 +28,7 @@ class GlobalCache {
     return object;
   }
 
-  // Keeps what resolve_global() found. False if a Python error is set that is not ordinary.
+  // Remembers a name that resolve_global() found. Returns false with a Python error set that is not ordinary.
   bool keep(std::string_view name, PyObject* object) {
     const std::size_t colon = name.find(':');
     if (colon == std::string_view::npos || name.find('.', colon) != std::string_view::npos) return true;
@@ -49,7 +49,7 @@ class GlobalCache {
   struct Entry {
     std::string name{};
     Ref module_name{}, attribute{};
-    const PyObject* module = nullptr;  // its address alone: it is not kept alive
+    const PyObject* module = nullptr;  // compared only; not kept alive
   };
 
   static Ref in_module(PyObject* module, const Entry& entry) {

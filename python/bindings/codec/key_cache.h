@@ -1,4 +1,4 @@
-// The strings that were dict keys lately, so that a key met in every message is made once.
+// Cache of recent dict keys, so that a key that is in every message is made once.
 #pragma once
 
 #include <atomic>
@@ -12,10 +12,10 @@
 
 namespace shmtree::python {
 
-// Direct-mapped by a hash of the bytes. A key is interned when it comes for the second time: then it is most likely one
-// that the program also spells out, and a lookup with that literal compares one pointer. Keys that come once (ids) are
-// not interned. At most kMostInterned keys are, since some versions of Python keep interned strings forever. Belongs to
-// one walk at a time.
+// Direct-mapped by a hash of the bytes. A key is interned when it comes for the second time, since the program then
+// probably has it as a literal, and a lookup with that literal compares one pointer. Keys that come once (ids) are not
+// interned. At most kMostInterned keys are, since some versions of Python keep interned strings forever. Used by one
+// walk at a time.
 class KeyCache {
  public:
   KeyCache() = default;
@@ -25,7 +25,7 @@ class KeyCache {
     for (PyObject* slot : slots_) Py_XDECREF(slot);
   }
 
-  // The str of UTF-8 bytes: a new reference, null with a Python error set.
+  // Returns the str of UTF-8 bytes as a new reference, or null with a Python error set.
   PyObject* get(std::string_view text) {
     if (text.size() > kLongest) return decode(text);
     PyObject*& slot = slots_[hash(text) % kSlots];
@@ -42,8 +42,8 @@ class KeyCache {
     return made;
   }
 
-  // Whether a str that get() gave may stand for the same bytes again, those of text_of(), though another one has its
-  // slot now; came_again() says that it does.
+  // True if a str from get() may be reused for the bytes of text_of(), even if another str has its slot by now. Call
+  // came_again() at each reuse.
   static bool may_stay(PyObject* str) noexcept {
     return PyUnicode_IS_ASCII(str) && static_cast<std::size_t>(PyUnicode_GET_LENGTH(str)) <= kLongest;
   }
@@ -72,7 +72,7 @@ class KeyCache {
     return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "surrogatepass");
   }
 
-  // Of all bytes, by loads of fixed size that may overlap.
+  // Hashes all bytes with loads of fixed size, which may overlap.
   static std::uint64_t hash(std::string_view text) noexcept {
     const char* p = text.data();
     const std::size_t size = text.size();

@@ -1,4 +1,4 @@
-// The objects of one message that may be met again, and where they were met first.
+// Objects of one message that may occur again, and where each occurred first.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,18 @@
 
 namespace shmtree::python {
 
-// By address, so whoever notes an object keeps it. Empty until the first one and cheap to clear, since most messages
-// note nothing or little.
+// Keyed by address, so the caller must keep each noted object alive. Allocates nothing before the first object and is
+// cheap to clear, since most messages note few objects or none.
 class MetObjects {
  public:
   struct Met {
     const void* object;
-    std::size_t position;  // of its kind in the frame
-    bool is_open;          // its items are being encoded
+    std::size_t position;  // position of its kind in the frame
+    bool is_open;          // true while its items are being encoded
   };
 
-  // Returns the number of the object, and true if it is new, and so open. Objects are numbered as they are noted.
-  // Throws std::bad_alloc.
+  // Returns the object's number, and true if it is new, which opens it. Numbers are given in order. Throws
+  // std::bad_alloc.
   [[gnu::noinline]] std::pair<std::size_t, bool> note(const void* object, std::size_t position) {
     const auto hash_of = [this](std::uint32_t number) { return hash(met_[number - 1].object); };
     if (!numbers_.make_space(hash_of)) throw std::bad_alloc();
@@ -52,7 +52,7 @@ class MetObjects {
   }
 
   std::vector<Met> met_;
-  platform::FlatTable<std::uint32_t> numbers_;  // of the object in met_, counted from 1
+  platform::FlatTable<std::uint32_t> numbers_;  // the index in met_, plus one
 };
 
 }  // namespace shmtree::python

@@ -1,4 +1,4 @@
-// NumPy scalars and dtypes.
+// Codecs for NumPy scalars and dtypes.
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/encoder.h"

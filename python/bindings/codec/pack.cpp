@@ -1,6 +1,6 @@
 // pack, unpack, describe, register: frames without a channel.
 //
-// pack and unpack are called per message, so their arguments are taken by CPython's own fast convention.
+// Programs call pack and unpack once per message, so both use CPython's vectorcall convention.
 #include <string_view>
 
 #include "bindings/bind.h"
@@ -42,7 +42,7 @@ PyObject* packed(PyObject* object, const EncodeOptions& options) {
   return reinterpret_cast<PyObject*>(frame);
 }
 
-// What pack() and pack_aside() are given.
+// Parses the arguments of pack() and pack_aside().
 bool take_object(const Signature<3>& signature, PyObject* const* args, Py_ssize_t nargs, PyObject* names,
                  PyObject** object, EncodeOptions& options) {
   PyObject* given[3];
@@ -63,14 +63,14 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
 
 PyObject* pack_aside(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   static constexpr Signature<3> kSignature{"_pack_aside", {"obj", "allow_pickle", "portable"}, 2, 1};
-  endpoint::Transfers transfers;  // taken back in the end
+  endpoint::Transfers transfers;  // undone at the end of the scope
   PyObject* object = nullptr;
   EncodeOptions options;
   options.transfers = &transfers;
   return take_object(kSignature, args, nargs, names, &object, options) ? packed(object, options) : nullptr;
 }
 
-// The buffer given to unpack, until the first view needs it for longer.
+// The buffer passed to unpack(). The first view takes it over, to keep it for longer than the call.
 struct Input final : ViewOwners {
   Py_buffer buffer{};
   Input() = default;
@@ -138,7 +138,7 @@ PyObject* register_end_kind(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-// For instances of registered classes inside a pickle.
+// Builds instances of registered classes inside a pickle.
 PyObject* unflatten(PyObject*, PyObject* args) {
   const char* name = nullptr;
   Py_ssize_t size = 0;

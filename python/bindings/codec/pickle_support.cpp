@@ -16,9 +16,9 @@ PyObject* pickler_type = nullptr;
 PyObject* loads_function = nullptr;
 PyObject* bytes_io_type = nullptr;
 PyObject* standard_reducers = nullptr;  // copyreg.dispatch_table
-PyObject* channel_reducers = nullptr;   // those of multiprocessing's queues: connections, sockets, bound methods
+PyObject* channel_reducers = nullptr;   // reducers of multiprocessing's queues: connections, sockets, bound methods
 
-// Receives the pickler's buffers.
+// Callback of the pickler for each out-of-band buffer.
 PyObject* take_buffer(PyObject* list, PyObject* buffer) {
   if (PyList_Append(list, buffer) != 0) return nullptr;
   Py_RETURN_NONE;
@@ -26,8 +26,8 @@ PyObject* take_buffer(PyObject* list, PyObject* buffer) {
 
 PyMethodDef take_buffer_method = {"take_buffer", as_method<take_buffer>(), METH_O, nullptr};
 
-// A plain dict, which the pickler asks without running Python code. Ours come last: they are for native kinds that
-// pickle refuses, or would send in band or by descriptor.
+// Returns a plain dict, which the pickler reads without running Python code. Our own reducers take precedence: they are
+// for native kinds that pickle refuses, or would send in band or by descriptor.
 Ref reducers(const EncodeOptions& options) {
   Ref home(options.loans ? options.loans->home() : Ref::borrow(Py_None));
   if (!home) return Ref();
@@ -51,13 +51,14 @@ Ref dump(PyObject* object, const EncodeOptions& options, PyObject* buffers) {
   return Ref(done ? PyObject_CallMethod(file.get(), "getvalue", nullptr) : nullptr);
 }
 
-// Returns the value that a StandIn (_codec/reducers.py) replaces. Null, without an error, if the exporter is none.
+// Returns the value that a StandIn (_codec/reducers.py) replaces. Returns null, without an error, if `exporter` is not
+// one.
 Ref stood_for(PyObject* exporter) {
   if (!exporter || type_object(Py_TYPE(exporter)) != package().stand_in) return Ref();
   return Ref(PyObject_GetAttrString(exporter, "value"));
 }
 
-// Adds an array, tensor or masked array of the pickled object as the node that it would be outside of a pickle.
+// Adds an array, tensor or masked array of the pickled object as the node that it would be outside a pickle.
 bool add_beside(EncodeSession& session, const Ref& value, const EncodeOptions& options) {
   Encoder encoder(session, options, true);
   const bool is_array = Py_TYPE(value.get()) == &PyArray_Type;
@@ -68,13 +69,13 @@ bool add_beside(EncodeSession& session, const Ref& value, const EncodeOptions& o
   return false;
 }
 
-// Adds the bytes of one buffer as an array node, or the value that it stands for.
+// Adds the bytes of one buffer as an array node, or the value that the buffer stands for.
 bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOptions& options) {
   const Py_buffer* whole = PyPickleBuffer_GetBuffer(pickle_buffer);
   if (!whole) return false;
   if (const Ref value = stood_for(whole->obj)) return add_beside(session, value, options);
   if (PyErr_Occurred()) return false;
-  // raw() is contiguous in C or Fortran order, as one run of bytes, and keeps the memory in place.
+  // raw() returns one run of bytes, in C or Fortran order, and keeps the memory in place.
   Ref raw(PyObject_CallMethod(pickle_buffer, "raw", nullptr));
   if (!raw) return false;
   const Py_buffer* view = PyMemoryView_GET_BUFFER(raw.get());

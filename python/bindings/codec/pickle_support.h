@@ -1,4 +1,4 @@
-// Pickle, for messages that hold something without a native kind. All calls need the GIL.
+// Pickles messages that contain an object without a native kind. All calls need the GIL.
 #pragma once
 
 #include "bindings/codec/encode.h"
@@ -6,18 +6,18 @@
 
 namespace shmtree::python {
 
-// False with a Python error set.
+// Returns false with a Python error set.
 bool init_pickle();
 
-// The whole object as one node: protocol 5, with its buffers as raw buffers of the frame. False with a Python error
-// set: what the object's own code raised, or what pickle says of an object that it cannot send.
+// Encodes the whole object as one node: pickle protocol 5, with its out-of-band buffers as raw buffers of the frame.
+// Returns false with a Python error set, which comes from the object's own code or from pickle.
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options);
 
-// 1 if a table of pickle has a reducer for the class: copyreg's, or for a channel also that of multiprocessing. 0 if
-// not; -1 with a Python error set.
+// Returns 1 if a reducer for the class is registered: with copyreg or, for a channel, with multiprocessing. Returns 0
+// if not, and -1 with a Python error set.
 int has_reducer(PyTypeObject* type, bool for_channel);
 
-// What pickle.loads(data, buffers=buffers) gives, and raises.
+// Returns the result of pickle.loads(data, buffers=buffers), or null with the Python error that it raised.
 Ref load_pickle(PyObject* data, PyObject* buffers);
 
 }  // namespace shmtree::python

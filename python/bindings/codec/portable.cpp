@@ -6,7 +6,7 @@
 namespace shmtree::python {
 namespace {
 
-// "path: text". `path` is a str.
+// Changes the message to "path: text". `path` is a str.
 bool put_path_before(PyObject* exception, PyObject* path) {
   Ref text(PyUnicode_GET_LENGTH(path) == 0 ? PyUnicode_FromFormat("the message itself: %S", exception)
                                            : PyUnicode_FromFormat("%U: %S", path, exception));

@@ -1,4 +1,4 @@
-// What is to be portable: nothing in it may mean something on this machine only.
+// Portable messages: no value in them depends on this machine.
 #pragma once
 
 #include <utility>
@@ -7,8 +7,8 @@
 
 namespace shmtree::python {
 
-// While it is there this thread encodes a message that is, or is not, to be portable: who makes a handle asks, since
-// code of the user's may be in between.
+// Marks that this thread encodes a message that must be portable, or need not be. Code that makes a handle checks the
+// mark; it cannot get it as an argument, because user code may be in between.
 class PortableScope {
  public:
   explicit PortableScope(bool portable) noexcept : before_(std::exchange(is_portable_, portable)) {}
@@ -22,9 +22,9 @@ class PortableScope {
   const bool before_;
 };
 
-// Sets NotPortable: `what` is a kind of thing. Returns null.
+// Sets NotPortable for an object of the type `what`. Returns null.
 [[gnu::cold]] PyObject* refuse_local(const char* what);
-// If that is set, adds where in `object` it lies.
+// If NotPortable is set, adds the path of the value in `object`.
 [[gnu::cold]] void explain_not_portable(PyObject* object);
 
 }  // namespace shmtree::python

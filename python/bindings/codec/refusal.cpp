@@ -12,7 +12,7 @@
 namespace shmtree::python {
 namespace {
 
-// Takes the current exception if it is of that class; else returns null.
+// Takes the current exception if it is of that class. Otherwise returns null.
 Ref take_if(PyObject* cls) {
   return PyErr_Occurred() && PyErr_ExceptionMatches(cls) ? take_exception() : Ref();
 }
@@ -21,7 +21,7 @@ Ref take_refusal() {
   return take_if(error_types().pickle_refused);
 }
 
-// An ordinary error in here must not hide the refusal itself.
+// An ordinary error during the explanation must not hide the refusal itself.
 void give_back(Ref refusal) {
   if (clear_ordinary_exception()) set_exception(std::move(refusal));
 }
@@ -44,7 +44,7 @@ bool add_path(PyObject* refusal, PyObject* path) {
   return text && add_text(refusal, text.get()) && PyObject_SetAttrString(refusal, "path", path) == 0;
 }
 
-// To a text that says what `refuser` could allow.
+// Appends the refuser to a text that mentions allow_pickle.
 bool add_refuser(PyObject* refusal, const char* refuser) {
   const Ref said(PyObject_Str(refusal));
   const char* characters = said ? PyUnicode_AsUTF8(said.get()) : nullptr;
@@ -53,7 +53,7 @@ bool add_refuser(PyObject* refusal, const char* refuser) {
   return text && add_text(refusal, text.get());
 }
 
-// Appends how to send `refused` without pickle, if the package knows a way.
+// Appends a way to send `refused` without pickle, if the package knows one.
 void add_remedy(PyObject* refusal, PyObject* refused) {
   Ref text(call_python(package().remedy_for, refused));
   if (text && PyUnicode_Check(text.get()) && PyUnicode_GET_LENGTH(text.get()) != 0) add_text(refusal, text.get());
@@ -67,7 +67,7 @@ void explain_refused_object(EncodeSession& session, PyObject* object, const char
   if (!refusal) return;
   if (has_no_path(refusal.get())) {
     Ref path(call_python(package().path_of_refused, object, refused ? refused.get() : Py_None));
-    // If there is no path, the object's own code raised.
+    // Without a path, the object's own code raised the exception.
     const bool has_place = path && PyUnicode_Check(path.get()) && add_path(refusal.get(), path.get());
     if (has_place || (refused && clear_ordinary_exception())) add_refuser(refusal.get(), refuser);
     if (refused && clear_ordinary_exception()) add_remedy(refusal.get(), refused.get());

@@ -1,7 +1,7 @@
-// What a PickleRefused says beyond its cause: where the object lies, and who refuses. Found after the refusal, so that
-// what is sent and received pays nothing for it.
+// Adds details to a PickleRefused: the path of the refused object, and the refuser. They are computed after the
+// refusal, so that successful messages pay nothing.
 //
-// Each adds to the current exception, if that is a PickleRefused without a path, and leaves any other as it is.
+// Each function changes the current exception only if it is a PickleRefused without a path.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +11,11 @@
 
 namespace shmtree::python {
 
-// An object was to be sent, in that session, and `refuser` takes no pickles: "... allow_pickle=False of <refuser>".
+// For an object that `session` could not send because `refuser` takes no pickles: "... allow_pickle=False of
+// <refuser>".
 [[gnu::cold]] void explain_refused_object(EncodeSession& session, PyObject* object, const char* refuser);
 
-// The node that a walk over the frame had read as the `number`-th; who refuses is added by who knows it.
+// For the node with that number in a walk over the frame. The caller adds the refuser with name_refuser().
 [[gnu::cold]] void explain_refused_node(std::span<const std::byte> frame, std::size_t number);
 // Does the same for an IncompatibleMessage.
 [[gnu::cold]] void explain_incompatible_node(std::span<const std::byte> frame, std::size_t number);

@@ -1,4 +1,4 @@
-// Kinds whose objects Python code splits and rebuilds. Nodes are written and read by the rules of format/grammar.h.
+// Codecs for kinds whose objects Python code splits and rebuilds. Their nodes follow the rules of format/grammar.h.
 #include <algorithm>
 #include <iterator>
 
@@ -25,7 +25,7 @@ const Functions& functions_of(Kind kind) noexcept {
   return functions_of_kind[static_cast<std::uint8_t>(kind)];
 }
 
-// The letters of a rule: those that occur once, then the repeated letter, or 0.
+// The letters of a rule: those that occur once, and the repeated letter, or 0.
 struct Rule {
   std::string_view once;
   char repeated;
@@ -51,7 +51,8 @@ bool follows(const format::KindRow& row) {
   return is_known && !has_array && is_repeated_once && rule_of(row).parts() <= kMaxParts;
 }
 
-// --- writing ---------------------------------------------------------------------------------------------------------
+// --- Encoding
+// ------------------------------------------------------------------------------------------------------------
 
 bool add_part(Encoder& encoder, char letter, PyObject* part) {
   format::FrameBuilder& out = encoder.out;
@@ -115,7 +116,8 @@ bool node_by_rule(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   return !has_children || encoder.leave();
 }
 
-// --- reading ---------------------------------------------------------------------------------------------------------
+// --- Decoding
+// ------------------------------------------------------------------------------------------------------------
 
 PyObject* next_flags(Decoder& decoder, char limit) {
   const std::uint64_t flags = decoder.in.next_length();
@@ -157,7 +159,7 @@ PyObject* next_repeated(Decoder& decoder, char letter) {
   return items.release();
 }
 
-// Charges what `build` will copy of the memory of its parts. `parts`: as for PyObject_Vectorcall.
+// Counts the bytes that `build` will copy from the memory of its parts. `parts`: as for PyObject_Vectorcall.
 bool may_copy_parts(Decoder& decoder, PyObject* copied_bytes, PyObject* const* parts, std::size_t count) {
   const Ref bytes(decoder.corrupt_unless(staying([&] {
                                            return PyObject_Vectorcall(copied_bytes, parts,
@@ -182,7 +184,7 @@ PyObject* decode_by_rule(Decoder& decoder) {
     if (!parts[i] || decoder.in.failed()) return nullptr;
   }
   if (!decoder.may_be_walked(before)) return nullptr;
-  PyObject* arguments[kMaxParts + 2] = {};  // the first is for the callee
+  PyObject* arguments[kMaxParts + 2] = {};  // PyObject_Vectorcall() may use the first element
   for (std::size_t i = 0; i < count; ++i) arguments[i + 1] = parts[i].get();
   arguments[count + 1] = decoder.allow_pickle() ? Py_True : Py_False;
   const Functions& functions = functions_of(kind);

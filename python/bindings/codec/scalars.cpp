@@ -1,4 +1,4 @@
-// Scalars of Python itself that are not in the hot path.
+// Codecs for Python's own scalars that are not on the hot path.
 #include <cstdlib>
 #include <memory>
 #include <vector>

@@ -1,4 +1,4 @@
-// Classes of the standard library that decode functions call.
+// Classes of the standard library that decoding calls.
 #pragma once
 
 #include "bindings/cpython/python_api.h"
@@ -27,9 +27,9 @@ class StandardClass {
   StandardClass* next_;
 };
 
-// Imports the modules of the classes. Called when the extension is loaded: an import during a decode would hold the
-// lock of a module, and a child that is forked meanwhile would wait for it forever. Returns false with a Python error
-// set.
+// Imports the modules of the classes. Called when the extension is loaded. An import during a decode would hold the
+// lock of a module, and a child that is forked meanwhile would block on that lock forever. Returns false with a Python
+// error set.
 bool init_standard_classes();
 
 }  // namespace shmtree::python

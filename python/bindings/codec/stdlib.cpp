@@ -1,4 +1,4 @@
-// decimal, uuid, pathlib.
+// Codecs for decimal, uuid and pathlib.
 #include "bindings/codec/decoder.h"
 #include "bindings/codec/encoder.h"
 #include "bindings/codec/kind_codec.h"
@@ -31,7 +31,7 @@ bool encode_uuid(Encoder& encoder, PyObject* value, const ClassInfo&) {
   Ref safety(PyObject_GetAttrString(value, "is_safe"));
   Ref safety_value(safety ? PyObject_GetAttrString(safety.get(), "value") : nullptr);
   if (!safety_value) return false;
-  // SafeUUID.unknown, the value of every UUID except a freshly generated uuid1.
+  // None stands for SafeUUID.unknown, the value of every UUID except a freshly generated uuid1.
   if (safety_value.get() != Py_None) return encoder.needs_pickle(value);
   Ref bytes(staying([=] { return PyObject_GetAttrString(value, "bytes"); }));
   if (!bytes) return false;

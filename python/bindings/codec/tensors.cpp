@@ -1,4 +1,4 @@
-// Tensors of torch, and memory of devices.
+// Codecs for tensors of torch and device memory.
 #include <algorithm>
 
 #include "bindings/codec/decoder.h"
@@ -12,7 +12,7 @@
 namespace shmtree::python {
 namespace {
 
-// Lends the tensor's memory, if the options say so. Torch has no negative strides.
+// Lends the tensor's memory if the options allow it. Torch has no negative strides.
 void lend_tensor(Encoder& encoder, format::ArraySource& source) {
   std::size_t elements = 1, reach = 0;
   for (std::size_t i = 0; i < source.ndim; ++i) {
@@ -23,11 +23,11 @@ void lend_tensor(Encoder& encoder, format::ArraySource& source) {
   }
   const std::size_t item = item_bytes(source.dtype);
   const std::size_t bytes = source.order == format::Order::kStrided ? reach + item : elements * item;
-  if (elements * item > bytes) return;  // elements overlap: a reader refuses an array that is larger than its memory
+  if (elements * item > bytes) return;  // elements overlap, and readers refuse arrays larger than their memory
   encoder.lend(nullptr, {static_cast<const std::byte*>(source.data), bytes}, source.data, source);
 }
 
-// Encodes the object that _torch.leaves.device_leaf() returns in place of a sparse tensor or of memory of a device.
+// Encodes the object that _torch.leaves.device_leaf() returns for a sparse tensor or for device memory.
 bool device_leaf(Encoder& encoder, PyObject* value) {
   Ref home(encoder.options().loans ? encoder.options().loans->home() : Ref::borrow(Py_None));
   PyObject* const portable = encoder.options().portable ? Py_True : Py_False;
@@ -87,7 +87,7 @@ PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64
     return decoder.in.fail("a tensor has an impossible memory layout"), nullptr;
   }
   const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
-  // Torch has no read-only tensors, but memory that several readers share is not copied for that.
+  // Memory that several readers share stays shared, although torch cannot make a tensor read-only.
   const TensorViews views = decoder.context().tensor_views;
   const bool shown = views == TensorViews::kAll || (views == TensorViews::kExternal && info.external());
   // All tensors on a buffer share one copy.

@@ -1,4 +1,4 @@
-// The form of the keys of time zones in messages. Encoder and decoder apply the same rule.
+// Form of time zone keys in messages. Encoder and decoder apply the same rule.
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace shmtree::python {
 
-// True for a key in the form of zone names: up to four words, separated by slashes. Other keys are not searched for in
-// any folder or package.
+// True for a key in the form of zone names: up to four words, separated by slashes. Decoders search no folder or
+// package for other keys.
 inline bool is_zone_key(std::string_view key) noexcept {
   constexpr std::size_t kLongest = 64, kMostWords = 4;
   if (key.empty() || key.size() > kLongest || key.front() == '/' || key.back() == '/') return false;
