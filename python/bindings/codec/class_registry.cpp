@@ -73,7 +73,7 @@ bool is_same(const std::vector<Ref>& one, const std::vector<Ref>& other) {
                     [](const Ref& a, const Ref& b) { return is_same(a.get(), b.get()); });
 }
 
-// True if instances of both are sent and built in the same way. False also if a Python error is set.
+// True if instances of both are sent and built in the same way. Also returns false if a Python error is set.
 bool is_same(const ClassInfo& one, const ClassInfo& other) {
   return one.encode == other.encode && one.shape == other.shape && one.name == other.name &&
          one.field_count == other.field_count && one.has_dict == other.has_dict &&
@@ -192,7 +192,7 @@ bool may_wait_for(PyObject* module, bool may_import) {
   return may_import || Py_TYPE(module)->tp_getattro == PyModule_Type.tp_getattro;
 }
 
-// Returns the module as it is in sys.modules. Null, without an error, if it is not there.
+// Returns the module as it is in sys.modules, or null, without an error, if it is not there.
 Ref known_module(PyObject* name, bool may_import, Importing importing) {
   PyObject* modules = PyImport_GetModuleDict();
   Ref module = item_of(modules, name);
@@ -205,7 +205,7 @@ Ref known_module(PyObject* name, bool may_import, Importing importing) {
   return PyErr_Occurred() ? Ref() : std::move(module);
 }
 
-// Returns the module. Imports it if `may_import`. Null with an error set; a refusal names `whole`.
+// Returns the module. Imports it if `may_import`. Returns null with an error set; a refusal names `whole`.
 Ref module_named(PyObject* name, std::string_view whole, bool may_import, Importing importing) {
   Ref module = known_module(name, may_import, importing);
   if (module || PyErr_Occurred()) return module;
@@ -236,7 +236,7 @@ bool init_class_registry() {
 
 namespace {
 
-// Describes the class as it is now. Null with a Python error set.
+// Describes the class as it is now. Returns null with a Python error set.
 ClassInfo* made_info(PyTypeObject* type) {
   auto* made = new ClassInfo();
   made->type = type;

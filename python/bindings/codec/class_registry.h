@@ -60,19 +60,21 @@ struct ClassInfo {
 // Looks up the standard classes. Returns false with a Python error set.
 bool init_class_registry();
 
-// Returns the last known description of the class, possibly outdated: see current_class_info(). Null with an error set.
+// Returns the last known description of the class, which may be outdated: see current_class_info(). Returns null with
+// an error set.
 const ClassInfo* class_info(PyTypeObject* type);
 
-// Returns the description of the class as it is now: classifies it again if it has changed. Null with an error set.
+// Returns the description of the class as it is now. Classifies the class again if it has changed. Returns null with an
+// error set.
 const ClassInfo* current_class_info(const ClassInfo* known);
 
 // Result of how_by_name(): says if instances of a class that is sent by name can be sent now, and if not, why.
 enum class ByName : std::int8_t {
   kError = -1,    // a Python error is set
-  kYes,           // the name leads to the class, or to its registration
-  kOtherClass,    // the name leads to another class or to its registration
-  kNotFound,      // the name leads nowhere
-  kOwnReduction,  // the program has registered a reducer for pickle
+  kYes,           // the name leads to the class or its registration
+  kOtherClass,    // it leads to another class
+  kNotFound,      // it leads nowhere
+  kOwnReduction,  // a reducer for pickle is registered
 };
 // Makes the checks that pickle makes for each object. `for_channel`: reducers of multiprocessing count too.
 ByName how_by_name(const ClassInfo& info, bool for_channel);

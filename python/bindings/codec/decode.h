@@ -47,9 +47,10 @@ class ViewOwners {
 struct DecodeContext {
   CopyPolicy copy = CopyPolicy::kAuto;
   bool allow_pickle = false;  // also allows imports of modules that define classes
-  bool for_channel = false;   // the frame comes from a channel: ends in it are opened
-  bool interrupted = false;   // set by decode() if a signal handler raised: the message is not at fault
-  bool writable = true;       // views of the frame are writable, unless the array was read-only
+  // True if the frame comes from a channel. Ends in it are then opened.
+  bool for_channel = false;
+  bool interrupted = false;  // set by decode() if a signal handler raised: the message is not at fault
+  bool writable = true;      // views of the frame are writable, unless the array was read-only
   TensorViews tensor_views = TensorViews::kExternal;
 
   ViewOwners* owners = nullptr;  // not used with CopyPolicy::kAll

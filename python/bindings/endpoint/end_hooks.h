@@ -38,9 +38,9 @@ class EndHooks final : public GilHooks {
   std::int64_t waiting_since_ns_ = 0;  // 0: the call has not blocked yet
 };
 
-// Sets the exception for a call of `self` that waited with these hooks: the one that a signal handler raised,
-// ChannelClosed if the end was closed during the wait, else the one for `error`. Returns null. `self` may be null if
-// the hooks watch no end.
+// Sets the exception for a call of `self` that waited with these hooks, and returns null. The exception is the one that
+// a signal handler raised. If the end was closed during the wait, it is ChannelClosed. Otherwise it is the one for
+// `error`. `self` may be null if the hooks watch no end.
 PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error);
 // Does the same for an error. Returns None on success.
 inline PyObject* none_or_raise(const Endpoint* self, const EndHooks& hooks, const Status& status) {

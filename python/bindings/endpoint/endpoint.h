@@ -31,9 +31,10 @@ struct Endpoint {
   bool is_queue;
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
   VainWait vain;
-  std::atomic<unsigned long> getter;        // the thread that last blocked for a message; 0: none
-  std::atomic<std::int64_t> getter_ns;      // when it began to wait
-  std::atomic<std::uint64_t> polled;        // receive count, plus one, at the last fileno() that found a message
+  std::atomic<unsigned long> getter;    // the thread that last blocked for a message; 0: none
+  std::atomic<std::int64_t> getter_ns;  // when it began to wait
+  // Receive count, plus one, at the last fileno() that found a message.
+  std::atomic<std::uint64_t> polled;
   std::atomic<std::uint32_t> polled_again;  // calls of fileno() since then that found the same message
   std::atomic<std::uint64_t> pickled;       // messages passed to put() that needed a pickle
   Endpoint *previous, *next;                // links of the list of all objects of this process

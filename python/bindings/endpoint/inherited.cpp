@@ -91,8 +91,8 @@ class Libraries {
   std::unordered_map<PyObject*, bool> known_{};
 };
 
-// Opcodes of the bytecode: those that name a global, with the shift of their argument; the one that names a module to
-// import; and the one that carries the upper bits of the next argument.
+// Opcodes of the bytecode. `global_shifts` maps those that name a global to the shift of their argument. `import_name`
+// names a module to import. `extended_arg` carries the upper bits of the next argument.
 struct NamingOps {
   std::unordered_map<int, int> global_shifts{};
   int import_name = 0, extended_arg = 0;

@@ -19,13 +19,14 @@ struct Frame {
   // did.
   bool trusted;
   bool known_portable;  // no value in it depends on this machine; covers its pickles too
-  bool from_channel;    // a message, whose handles may be opened
-  PyObject* owner;      // keeps the memory; null if the frame frees it with std::free
-  PyObject* delivery;   // the delivery of a message that was taken; otherwise null
+  // True for a message, whose handles may be opened.
+  bool from_channel;
+  PyObject* owner;     // keeps the memory; null if the frame frees it with std::free
+  PyObject* delivery;  // the delivery of a message that was taken; otherwise null
   PyObject* weakrefs;
 };
 
-// Creates the type and adds it to the module. False with a Python error set.
+// Creates the type and adds it to the module. Returns false with a Python error set.
 bool init_frame(PyObject* module);
 
 // Makes a trusted frame of `size_bytes` for the caller to fill. Returns null with MemoryError set.

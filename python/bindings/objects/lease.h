@@ -24,7 +24,7 @@ struct Lease {
 
 extern PyTypeObject* lease_type;
 
-// Creates the type and adds it to the module. False with a Python error set.
+// Creates the type and adds it to the module. Returns false with a Python error set.
 bool init_lease(PyObject* module);
 
 inline bool is_lease(PyObject* object) noexcept {

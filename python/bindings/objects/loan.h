@@ -35,8 +35,9 @@ struct HeldBlock {
   bool received = false;        // came from a channel
   bool shared = false;          // several processes write it, so put() copies it like ordinary memory
   std::size_t array_bytes = 0;  // bytes of the one array in the block, if new_empty() made it
-  bool gift = false;            // made to be put: even a queue, which copies arrays that are not moved, gives it away
-  bool shown = false;           // see show()
+  // True if it was made to be put. Even a queue, which copies arrays that are not moved, gives it away.
+  bool gift = false;
+  bool shown = false;  // see show()
   endpoint::Claims claims{};
   MayGoBack may_go_back{};              // if true, this process may not give the memory away
   const std::byte* known_at = nullptr;  // key of the block in the table of find_lease()

@@ -19,7 +19,7 @@ using platform::WaitContext;
 
 namespace {
 
-// Memory for a batch. Throws pybind11::value_error, with the numbers, where there is none.
+// Allocates a batch. Throws pybind11::value_error, with the numbers, if the machine has too little memory.
 replay::Batch planned(const std::shared_ptr<Replay>& replay, const replay::SampleTerms& terms, bool has_data) try {
   return replay::Batch(replay->buffer, *replay->pool, terms, has_data);
 } catch (const std::bad_alloc&) {
@@ -48,7 +48,7 @@ ReplayBatch::ReplayBatch(const std::shared_ptr<Replay>& replay, const replay::Sa
   lease_ = own(new_lease(batch_.memory(), batch_.memory().get(), batch_.bytes(), true));
 }
 
-// A view of the batch's memory.
+// Makes an array that is a view of the batch's memory.
 Ref ReplayBatch::array_at(void* data, PyArray_Descr* descr, std::span<const npy_intp> shape) const {
   npy_intp dims[NPY_MAXDIMS] = {static_cast<npy_intp>(batch_.terms().rows),
                                 static_cast<npy_intp>(batch_.terms().length)};
@@ -76,7 +76,7 @@ py::object ReplayBatch::data() const {
   return own(replay_->nests.data->build(arrays).release());
 }
 
-// An array of its own, of that type and filled with a number.
+// Makes an array with its own memory, of that type, filled with `value`.
 py::object ReplayBatch::filled(int type, double value) const {
   npy_intp dims[] = {static_cast<npy_intp>(batch_.terms().rows), static_cast<npy_intp>(batch_.terms().length)};
   py::object array = own(PyArray_SimpleNew(batch_.terms().length == 0 ? 1 : 2, dims, type));

@@ -1,4 +1,4 @@
-// A batch as an object of Python's has it: that of the core, and arrays on its memory.
+// The Python object of a sampled batch: the core's Batch, and arrays that are views of its memory.
 //
 // All calls need the GIL.
 #pragma once
@@ -13,20 +13,20 @@
 
 namespace shmtree::python {
 
-class __attribute__((visibility("hidden"))) ReplayBatch {  // as pybind11's types are
+class __attribute__((visibility("hidden"))) ReplayBatch {  // like the types of pybind11
  public:
-  // `out`: arrays for the data, or none. Throws pybind11::error_already_set.
+  // `out`: arrays that receive the data, or none. Throws pybind11::error_already_set.
   ReplayBatch(const std::shared_ptr<Replay>& replay, const replay::SampleTerms& terms,
               const platform::Deadline& deadline, std::span<std::byte* const> out);
 
-  // What is in it, as new arrays on its memory. Throw pybind11::error_already_set.
-  pybind11::object data() const;  // not where it was drawn into arrays of others
+  // Return the parts of the batch as new arrays on its memory. Throw pybind11::error_already_set.
+  pybind11::object data() const;  // not if the data was written to arrays of the caller
   pybind11::object index() const { return number_array(batch_.indices().data(), NPY_INT64); }
   pybind11::object weight() const;
   pybind11::object probability() const;
   pybind11::object priority() const;
-  pybind11::object mask() const { return number_array(batch_.mask().data(), NPY_BOOL); }  // of sequences
-  // The outputs behind those of the data.
+  pybind11::object mask() const { return number_array(batch_.mask().data(), NPY_BOOL); }  // for sequences
+  // Returns an output that follows those of the data.
   pybind11::object extra(std::size_t number, int type) const;
   std::int64_t newest() const noexcept { return batch_.newest(); }
 

@@ -1,4 +1,4 @@
-// _core.Replay, ReplayNest and ReplayBatch: the rows of replay buffers, and draws of them.
+// _core.Replay, ReplayNest and ReplayBatch: the rows of replay buffers, and samples of them.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -59,7 +59,7 @@ std::shared_ptr<Replay> create(const std::shared_ptr<Arena>& arena, const replay
                    nests);
 }
 
-// `nests_of` makes its nests of its ReplaySpec.
+// `nests_of` makes the nests from the buffer's ReplaySpec.
 std::shared_ptr<Replay> open(const std::shared_ptr<Arena>& arena, std::uint64_t block, const py::object& nests_of) {
   GilHooks hooks;
   auto buffer = unwrap(replay::Buffer::open(arena, memory::unpack(block), WaitContext{{}, &hooks}));
@@ -67,7 +67,7 @@ std::shared_ptr<Replay> open(const std::shared_ptr<Arena>& arena, std::uint64_t 
   return replay_of(std::move(buffer), nests);
 }
 
-// Memory of others that a batch is drawn into.
+// Arrays of the caller that receive a batch.
 class Outputs {
  public:
   explicit Outputs(const py::object& arrays) {
@@ -86,7 +86,7 @@ class Outputs {
   Outputs(const Outputs&) = delete;
   Outputs& operator=(const Outputs&) = delete;
 
-  // ValueError unless each has what n rows need, or n times `length`.
+  // Returns the addresses. Throws ValueError unless each array has the size of n rows, or of n * `length` rows.
   std::span<std::byte* const> of(const Replay& replay, std::size_t n, std::size_t length = 1) const {
     bool fits = views_.empty() || views_.size() == replay.nests.data->leaves().size();
     for (std::size_t i = 0; fits && i < views_.size(); ++i) {
@@ -122,7 +122,7 @@ std::unique_ptr<ReplayBatch> sample(const std::shared_ptr<Replay>& self, std::si
   return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n));
 }
 
-// `table` -1: sequences begin with any row.
+// `table` -1: a sequence may begin with any row.
 std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& self, std::size_t n, std::size_t length,
                                               std::size_t stride, bool may_be_partial, std::int64_t table,
                                               bool distinct, unsigned threads, py::handle timeout, py::handle beta,
@@ -141,7 +141,7 @@ std::unique_ptr<ReplayBatch> sample_sequences(const std::shared_ptr<Replay>& sel
   return std::make_unique<ReplayBatch>(self, terms, deadline, outputs.of(*self, n, length));
 }
 
-// Ends the waits of those who draw from this object.
+// Ends the waits of all threads that sample from this object.
 void close(Replay& self) {
   self.closed = true;
   self.buffer->sampling().end();
@@ -157,7 +157,7 @@ void clear(const Replay& self) {
   }
 }
 
-// Of rows that were drawn since the last call.
+// Adds statistics of the rows that were sampled since the last call.
 void add_drawn(replay::Buffer& buffer, py::dict& out) {
   const replay::SampleStatistics::Totals drawn = buffer.statistics().take();
   const double rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
@@ -187,7 +187,7 @@ py::dict stats(const Replay& self) {
   return out;
 }
 
-// A contiguous one-dimensional array of such numbers.
+// Returns the numbers of a contiguous one-dimensional array of that type.
 template <class Number>
 std::span<const Number> numbers_of(py::handle array, int type) {
   if (!PyArray_CheckExact(array.ptr()) || PyArray_TYPE(as_array(array.ptr())) != type ||
@@ -198,7 +198,8 @@ std::span<const Number> numbers_of(py::handle array, int type) {
           static_cast<std::size_t>(PyArray_SIZE(as_array(array.ptr())))};
 }
 
-// Which rows were there. `table` -1: every sampler that has priorities.
+// Updates priorities. Returns a mask that is true for the rows that exist. `table` -1: every sampler that has
+// priorities.
 py::object update(Replay& self, std::int64_t table, py::handle indices, py::handle priorities) {
   const auto index = numbers_of<std::uint64_t>(indices, NPY_UINT64);
   const auto priority = numbers_of<double>(priorities, NPY_DOUBLE);
@@ -228,7 +229,7 @@ Ref array_of_leaf(const Nest::Leaf& leaf, std::size_t rows) {
 }
 
 // Copies the rows with these indices. Returns them, nested like the rows of the buffer, and a mask that is true for the
-// rows that are there. The values of other rows are undefined.
+// rows that exist. The values of other rows are undefined.
 py::tuple rows_at(const Replay& self, py::handle indices) {
   const auto index = numbers_of<std::uint64_t>(indices, NPY_UINT64);
   replay::GatherOptions options;
@@ -253,7 +254,7 @@ py::tuple rows_at(const Replay& self, py::handle indices) {
   return py::make_tuple(own(self.nests.rows->build(arrays).release()), there);
 }
 
-// The weights of all rows together, and the least one where it is asked for: of samplers that draw by weight.
+// Returns the total weight of all rows and, if `with_least`, the smallest one. For samplers that sample by weight.
 std::tuple<double, double> weigh(Replay& self, std::size_t table, bool with_least) {
   auto sampler = replay::BorrowedSampler::take(*self.buffer, checked_table(self, table));
   Status done = sampler ? success() : Status(sampler.error());

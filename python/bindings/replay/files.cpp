@@ -1,4 +1,4 @@
-// _core.ReplayFiles and save_replay: replay buffers in files.
+// _core.ReplayFiles and save_replay: saves replay buffers to files and loads them.
 #include <pybind11/pybind11.h>
 
 #include <utility>
@@ -19,14 +19,14 @@ using replay::Loader;
 
 namespace {
 
-// What is wrong with a file is a ValueError, and a folder in use an OSError.
+// Raises ValueError for a damaged or incompatible file, and BlockingIOError for a folder that is in use.
 template <class T>
 T unwrap_files(Result<T> result) {
   if (result.ok()) return std::move(*result);
   const Error& error = result.error();
   if (error.code == Code::kCorrupt || error.code == Code::kIncompatible) {
     const auto size = static_cast<Py_ssize_t>(error.message.size());
-    const Ref text(PyUnicode_DecodeUTF8(error.message.data(), size, "replace"));  // a path may be any bytes
+    const Ref text(PyUnicode_DecodeUTF8(error.message.data(), size, "replace"));  // a path may contain any bytes
     if (text) PyErr_SetObject(PyExc_ValueError, text.get());
     throw py::error_already_set();
   }
@@ -37,7 +37,7 @@ T unwrap_files(Result<T> result) {
   return unwrap(std::move(result));
 }
 
-// (number of the save, rows, bytes written, bytes of all files)
+// Returns (number of the save, rows, bytes written, bytes of all files).
 py::tuple save(const Replay& self, const std::string& path) {
   const auto report = unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
     return replay::save(*self.buffer->store(), self.buffer->tables().get(), path, WaitContext{{}, &hooks});
@@ -80,7 +80,8 @@ void bind_replay_files(py::module_& module) {
       .def_property_readonly("chunk", &Files::chunk)
       .def("check_overhead", &Files::check_overhead, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a)
       .def("load_into", &Files::load_into, "replay"_a);
-  // With chunks of one row: how many were ever begun, those of a buffer that it was loaded from included.
+  // Number of rows ever begun in a buffer with chunks of one row. It includes those of the buffer that this one was
+  // loaded from.
   module.def(
       "replay_tickets", [](const Replay& self) { return self.buffer->store()->window().tail - 1; }, "replay"_a);
   module.def("save_replay", &save, "replay"_a, "path"_a);

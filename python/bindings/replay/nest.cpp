@@ -20,7 +20,7 @@ bool is_like(const Nest::Leaf& leaf, PyArrayObject* array) {
          (leaf.is_plain || PyArray_EquivTypes(PyArray_DESCR(array), leaf.descr()));
 }
 
-// The same of an array of such leaves, each of which is contiguous.
+// Does the same for an array of such leaves, each of which is contiguous.
 bool is_column_of(const Nest::Leaf& leaf, PyArrayObject* array) {
   if (PyArray_TYPE(array) != leaf.type_number || !PyArray_ISNOTSWAPPED(array)) return false;
   const std::span dims(PyArray_DIMS(array), static_cast<std::size_t>(PyArray_NDIM(array)));
@@ -63,7 +63,7 @@ Ref path_of(PyObject* path, PyObject* key) {
 
 Nest::~Nest() = default;
 
-// --- Made once
+// --- Construction
 
 std::shared_ptr<Nest> Nest::make(PyObject* skeleton, PyObject* leaves, PyObject* root, PyObject* convert,
                                  PyObject* refuse) {
@@ -138,16 +138,16 @@ bool Nest::add_part(PyObject* skeleton, PyObject* key, PyObject* path, Part& out
   return done;
 }
 
-// --- The parts of each row
+// --- Walk over the parts of a row
 
 template <class Take>
 bool Nest::walk(const Part& part, PyObject* value, const Take& take) const {
   if (part.form == Form::kLeaf) return take(part.leaf, value);
-  const Ref kept = Ref::borrow(value);  // a conversion may run anything
+  const Ref kept = Ref::borrow(value);  // a conversion may run any code, which may drop it
   return part.form == Form::kDict ? walk_dict(part, value, take) : walk_sequence(part, value, take);
 }
 
-// In the order of the keys as they were at first; from where that is not so, by key.
+// Expects the keys in the order of the skeleton, and looks up the rest by key once the order differs.
 template <class Take>
 bool Nest::walk_dict(const Part& part, PyObject* dict, const Take& take) const {
   if (!PyDict_Check(dict)) return refuse(part, dict);
@@ -184,7 +184,7 @@ bool Nest::refuse(const Part& part, PyObject* value) const {
   return false;
 }
 
-// What is no such array as one.
+// Converts a value that is not an array of the leaf's dtype and shape.
 Ref Nest::convert(std::size_t number, PyObject* value) const {
   const Ref kept = Ref::borrow(value);
   const Ref place(PyLong_FromSize_t(number));
@@ -218,7 +218,7 @@ bool Nest::read_leaf(std::size_t number, PyObject* value, LeafAddresses& out) co
   return true;
 }
 
-// The common numbers, without Python code. False for all others.
+// Stores a common number without running Python code. Returns false for all other values.
 bool Nest::stage(std::size_t number, PyObject* value, LeafAddresses& out) const {
   const Leaf& leaf = leaves_[number];
   if (PyFloat_Check(value) || PyLong_Check(value)) {
@@ -280,7 +280,7 @@ bool Nest::read_column(std::size_t number, PyObject* value, LeafColumns& out) co
   return true;
 }
 
-// --- The other way
+// --- Building a nest
 
 Ref Nest::build(const Part& part, std::span<const Ref> leaves) {
   const auto count = static_cast<Py_ssize_t>(part.parts.size());

@@ -1,5 +1,5 @@
-// What rows are made of, as Python has them: a nest of dicts, lists and tuples, with leaves of a fixed dtype and shape.
-// Made once; then a row is taken apart without a look at anything but itself.
+// The structure of a row in Python: a pytree of dicts, lists and tuples, whose leaves have a fixed dtype and shape. It
+// is compiled once, so that splitting a row into its leaves reads only the row itself.
 //
 // All calls need the GIL.
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace shmtree::python {
 
-// Of each leaf of one row: where its bytes are, for as long as this is kept and not cleared.
+// The address of each leaf's bytes in one row. The addresses are valid until clear() or the destructor.
 class LeafAddresses {
  public:
   void prepare(std::size_t leaves) {
@@ -38,14 +38,14 @@ class LeafAddresses {
 
  private:
   struct alignas(16) Staged {
-    std::byte bytes[32];  // the largest number that NumPy has
+    std::byte bytes[32];  // size of NumPy's largest number
   };
   std::vector<const void*> at_;
   std::vector<Staged> staged_;
   std::vector<Ref> kept_;
 };
 
-// Of each leaf of several rows: where that of the first is, and how far it is to the next one's.
+// For each leaf of several rows: the address in the first row, and the distance in bytes to the next row.
 class LeafColumns {
  public:
   struct Column {
@@ -62,7 +62,7 @@ class LeafColumns {
   std::vector<Column> at_;
   std::vector<Ref> kept_;
   std::size_t rows_ = 0;
-  bool has_rows_ = false;  // some leaf said how many:
+  bool has_rows_ = false;  // rows_ is known, from leaf first_
   std::size_t first_ = 0;
 };
 
@@ -73,25 +73,26 @@ class Nest {
     std::vector<npy_intp> shape;
     std::size_t bytes = 0;
     int type_number = 0;
-    bool is_plain = false;  // its type number says all of it
-    Ref path;               // as texts name it
+    bool is_plain = false;  // the type number describes the dtype completely
+    Ref path;               // the leaf's name in error messages
 
     PyArray_Descr* descr() const noexcept { return reinterpret_cast<PyArray_Descr*>(dtype.get()); }
   };
 
-  // `skeleton`: the nest with the number of each leaf in its place. `leaves`: a (dtype, shape) each. `root`: what texts
-  // call the whole. `convert(value, leaf)` gives what is no such array as one, or raises; `refuse(path, expected,
-  // value)` raises. Null with a Python error set.
+  // `skeleton`: the pytree, with each leaf replaced by its number. `leaves`: a (dtype, shape) for each leaf. `root`:
+  // name of the whole row in error messages. `convert(value, leaf)` returns the value as an array of the leaf's dtype
+  // and shape, or raises. `refuse(path, expected, value)` raises. Returns null with a Python error set.
   static std::shared_ptr<Nest> make(PyObject* skeleton, PyObject* leaves, PyObject* root, PyObject* convert,
                                     PyObject* refuse);
 
   std::span<const Leaf> leaves() const noexcept { return leaves_; }
-  // False with a Python error set, ValueError or TypeError for what is no such row.
+  // Gets the leaves of a row. Returns false with a Python error set: ValueError or TypeError if it has another
+  // structure.
   bool read(PyObject* row, LeafAddresses& out) const;
-  // The same of a nest of arrays, each with one dimension more than its leaf, in front; all of one length. `convert`
-  // gives such arrays then.
+  // Does the same for a pytree of arrays, one per leaf, with an additional first dimension. All have the same length.
+  // `convert` is called for arrays of this form too.
   bool read_columns(PyObject* rows, LeafColumns& out) const;
-  // A nest of these, one for each leaf. Null with a Python error set.
+  // Builds a pytree with these leaves. Returns null with a Python error set.
   Ref build(std::span<const Ref> leaves) const { return build(root_, leaves); }
 
   ~Nest();
@@ -101,7 +102,7 @@ class Nest {
   struct Part {
     Form form = Form::kLeaf;
     std::size_t leaf = 0;
-    std::vector<Ref> keys{};  // of a dict
+    std::vector<Ref> keys{};  // for a dict
     std::vector<Part> parts{};
     Ref skeleton{};
     Ref path{};
@@ -111,7 +112,7 @@ class Nest {
   bool add_leaf(PyObject* leaf);
   bool compile(PyObject* skeleton, Ref path, Part& out);
   bool add_part(PyObject* skeleton, PyObject* key, PyObject* path, Part& out);
-  // Calls take(leaf, value) for each of them; false when that is, or for another nest.
+  // Calls take(leaf, value) for each leaf. Returns false if take() does, or if the value has another structure.
   template <class Take>
   bool walk(const Part& part, PyObject* value, const Take& take) const;
   template <class Take>

@@ -1,4 +1,4 @@
-// A replay buffer as an object of Python's has it: that of the core, and what its rows are made of for Python.
+// The Python object of a replay buffer: the core's Buffer, and the structures of its rows in Python.
 //
 // All calls need the GIL.
 #pragma once
@@ -13,8 +13,8 @@
 namespace shmtree::python {
 
 struct ReplayNests {
-  std::shared_ptr<Nest> rows, columns, data;   // of one row, of many, of a batch
-  std::shared_ptr<Nest> final, final_columns;  // of last observations; null where there are none
+  std::shared_ptr<Nest> rows, columns, data;   // structure of one row, of several rows, and of a batch
+  std::shared_ptr<Nest> final, final_columns;  // structure of last observations; null if the buffer keeps none
 };
 
 struct Replay {
@@ -22,11 +22,11 @@ struct Replay {
 
   const std::shared_ptr<replay::Buffer> buffer;
   const ReplayNests nests;
-  std::atomic<bool> closed{false};  // nobody draws from this object any more
+  std::atomic<bool> closed{false};  // true: this object does not sample any more
   const std::shared_ptr<replay::BatchPool> pool = std::make_shared<replay::BatchPool>();
 };
 
-// Creates the type and adds it to the module. False with a Python error set.
+// Creates the type and adds it to the module. Returns false with a Python error set.
 bool init_replay_writer(PyObject* module);
 
 }  // namespace shmtree::python

@@ -23,7 +23,7 @@ using NamedSampler = std::pair<std::string, SamplerTerms>;
 using Stack = std::vector<std::pair<std::size_t, std::uint32_t>>;
 using LimitTerms = std::tuple<double, std::uint64_t, std::optional<double>>;
 
-// A nest with the numbers of its leaves. Keys of dicts are str; or bytes, which are a frame of another key.
+// Converts a pytree whose leaves are their numbers. A dict key is a str, or bytes: the frame of a key of another type.
 SpecPart part_of(py::handle nest, std::size_t depth) {
   if (depth > Spec::kMostDepth) throw py::value_error("the nest of a row is too deep");
   SpecPart part;
@@ -91,7 +91,7 @@ Spec make(py::handle rows, const std::vector<LeafTerms>& leaves, const std::vect
   return spec;
 }
 
-// What make() takes, in its order.
+// Returns the arguments of make(), in its order.
 py::tuple parts(const Spec& spec) {
   std::vector<LeafTerms> leaves;
   for (const replay::SpecLeaf& leaf : spec.leaves) leaves.emplace_back(leaf.dtype, leaf.item_bytes, leaf.shape);
@@ -116,12 +116,12 @@ Spec unpacked(const py::bytes& note) {
   return unwrap(replay::unpack(std::as_bytes(std::span(bytes))));
 }
 
-// Bytes that a buffer takes of its arena when it is full.
+// Number of bytes that a full buffer takes of its arena.
 std::uint64_t total_bytes(const Spec& spec, std::uint64_t capacity, std::uint64_t chunk, std::uint64_t streams) {
   return unwrap(replay::Buffer::total_bytes(spec, {capacity, chunk, streams}));
 }
 
-// The most rows of a buffer that takes so many.
+// Maximum number of rows in a buffer that takes at most `max_bytes`.
 std::uint64_t capacity_within(const Spec& spec, std::uint64_t max_bytes, std::uint64_t chunk, std::uint64_t streams) {
   return unwrap(replay::Buffer::capacity_within(spec, max_bytes, {0, chunk, streams}));
 }

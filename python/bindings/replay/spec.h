@@ -1,4 +1,4 @@
-// What a replay buffer is, as Python says it.
+// ReplaySpec: the structure and the options of a replay buffer.
 #pragma once
 
 #include <pybind11/pybind11.h>

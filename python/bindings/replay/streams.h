@@ -1,4 +1,4 @@
-// What is behind the writers of Python: their streams, and the addresses of what is added.
+// State behind the writer objects of Python: their streams, and the addresses of the rows that they add.
 //
 // All calls need the GIL.
 #pragma once
@@ -35,10 +35,10 @@ struct WriterObject {
 inline WriterState& state_of(PyObject* writer) noexcept {
   return reinterpret_cast<WriterObject*>(writer)->state;
 }
-// TypeError is set unless it is one.
+// Returns false with TypeError set if the object is not a writer.
 bool is_writer(PyObject* object);
 
-// Addresses for one call.
+// Borrows a LeafAddresses from a pool for one call.
 class BorrowedAddresses {
  public:
   BorrowedAddresses();
@@ -52,10 +52,10 @@ class BorrowedAddresses {
   LeafAddresses* taken_;
 };
 
-// The stream of this process. Null with a Python error set.
+// Returns the writer's stream in this process. Returns null with a Python error set.
 std::shared_ptr<replay::Stream> stream_of(WriterState& state);
 
-// act(writer, wait), in which the writer's close() ends all waits.
+// Calls act(writer, wait) while no other thread uses the stream. The writer's close() ends all waits.
 template <class Act>
 auto alone(const WriterState& state, replay::Stream& stream, platform::WaitHooks& hooks,
            const platform::Deadline& deadline, Act act) -> decltype(act(stream.writer, platform::WaitContext{})) {
@@ -68,9 +68,9 @@ inline PyObject* raise_waited(const Error& error, const WriterState& state) {
   return raise_waited(error, state.closed, "this writer was closed");
 }
 
-// Methods of writers that add many rows: extend().
+// Returns the methods of writers that add many rows: extend().
 std::span<const PyMethodDef> methods_for_many();
-// Adds to the module what adds to several writers at once. False with a Python error set.
+// Adds the function that adds to several writers at once to the module. Returns false with a Python error set.
 bool init_vector_add(PyObject* module);
 
 }  // namespace shmtree::python

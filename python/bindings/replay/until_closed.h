@@ -1,4 +1,4 @@
-// How calls of a replay buffer's wait: as everywhere, and until another thread closes what they wait at.
+// Hooks for the waits of a replay buffer's calls. They also end the wait when another thread closes the object.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@ namespace shmtree::python {
 
 class UntilClosed final : public platform::WaitHooks {
  public:
-  // Both are there for as long as this is.
+  // Both arguments must outlive this object.
   UntilClosed(platform::WaitHooks& hooks, const std::atomic<bool>& closed) noexcept : hooks_(hooks), closed_(closed) {}
 
   void before_block() noexcept override { hooks_.before_block(); }
@@ -23,7 +23,7 @@ class UntilClosed final : public platform::WaitHooks {
   const std::atomic<bool>& closed_;
 };
 
-// Sets the exception for a call that such hooks may have ended. Returns null.
+// Sets the exception for a call that these hooks may have ended. Returns null.
 inline PyObject* raise_waited(const Error& error, const std::atomic<bool>& closed, const char* what_is_closed) {
   const bool was_ended = error.code == Code::kInterrupted && closed.load(std::memory_order_acquire);
   if (!was_ended || PyErr_Occurred()) return raise(error);

@@ -1,4 +1,4 @@
-// _core.ReplayWriter: one stream of rows.
+// _core.ReplayWriter: adds one stream of rows.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ PyTypeObject* writer_type = nullptr;
 using platform::Deadline;
 using platform::WaitContext;
 
-// False with a Python error set.
+// Returns false with a Python error set.
 bool take_priority(const Replay& replay, PyObject* given, float* out) {
   if (!given || given == Py_None) return true;
   const double priority = PyFloat_AsDouble(given);
@@ -42,10 +42,10 @@ bool take_priority(const Replay& replay, PyObject* given, float* out) {
   return true;
 }
 
-// Holds the leaves of a last observation for one call.
+// Keeps the leaves of a last observation for one call.
 class Final {
  public:
-  // Takes None as no observation. False with a Python error set.
+  // None stands for no observation. Returns false with a Python error set.
   bool take(const Replay& replay, PyObject* given) {
     if (!given || given == Py_None) return true;
     if (!replay.nests.final) {
@@ -129,7 +129,7 @@ PyObject* close_writer(PyObject* self, PyObject*) {
   std::shared_ptr<replay::Stream> stream = std::move(state.stream);
   if (!stream || !stream->belongs_to_this_process()) {
     replay::let_go(std::move(stream));
-  } else if (!stream->is_used_by_caller()) {  // a signal handler's call leaves it to the one below
+  } else if (!stream->is_used_by_caller()) {  // if a signal handler calls this, the interrupted call closes the stream
     GilHooks hooks;
     const WaitContext wait{Deadline::never(), &hooks};
     if (!replay::lock(*stream, wait)) return nullptr;
@@ -139,7 +139,8 @@ PyObject* close_writer(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// The process ends: what is left of its place goes to others. A thread that is at work in it goes on.
+// Closes the stream when the process exits, so that other writers can use the rest of its chunk. Does not wait for a
+// thread that is using the stream.
 PyObject* leave(PyObject* self, PyObject*) {
   const std::shared_ptr<replay::Stream> stream = state_of(self).stream;
   if (stream && stream->belongs_to_this_process() && stream->mutex.try_lock()) {
@@ -187,7 +188,7 @@ int set_version(PyObject* self, PyObject* value, void*) {
   return 0;
 }
 
-// A number that is asked for before the first row is not the row's to choose any more.
+// Reading the number before the first row fixes it: that row does not determine it any more.
 PyObject* get_stream(PyObject* self, void*) {
   WriterState& state = state_of(self);
   const std::shared_ptr<replay::Stream> stream = stream_of(state);
@@ -265,7 +266,7 @@ PyGetSetDef attributes[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
-PyMethodDef methods[16] = {};  // those, and others for many rows
+PyMethodDef methods[16] = {};  // kOwnMethods, and those for many rows
 
 PyType_Slot writer_slots[] = {
     {Py_tp_new, reinterpret_cast<void*>(guarded<make_writer>)},

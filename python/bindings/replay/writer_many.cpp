@@ -1,4 +1,4 @@
-// What adds many rows at once: to one writer, and one to each of several.
+// Adds many rows at once: several to one writer, or one to each of several writers.
 #include <vector>
 
 #include "bindings/cpython/arguments.h"
@@ -16,7 +16,7 @@ namespace {
 using platform::Deadline;
 using platform::WaitContext;
 
-// One number for each row, as float64; nothing for None. False with a Python error set.
+// Converts `given` to one float64 per row; leaves `out` null for None. Returns false with a Python error set.
 bool take_numbers(PyObject* given, const char* name, std::size_t rows, Ref* out) {
   if (!given || given == Py_None) return true;
   if (PyArray_Check(given) && !PyArray_CheckExact(given) && PyObject_HasAttrString(given, "mask")) {
@@ -50,7 +50,8 @@ std::span<const double> numbers_in(const Ref& array) noexcept {
           static_cast<std::size_t>(PyArray_SIZE(as_array(array.get())))};
 }
 
-// True or false for each row, also as 1 and 0; empty for None. False with a Python error set.
+// Converts `given` to true or false per row, also from 1 and 0; leaves `out` empty for None. Returns false with a
+// Python error set.
 bool take_mask(PyObject* given, const char* name, std::size_t rows, std::vector<char>* out) {
   Ref array;
   if (!take_numbers(given, name, rows, &array)) return false;
@@ -72,7 +73,7 @@ std::vector<replay::Writer::Column> places_of(const LeafColumns& columns) {
   return places;
 }
 
-// `name`: the name of the argument `ends`, for errors. Skipped rows end nothing. False with a Python error set.
+// `name`: name of the argument `ends` in errors. Skipped rows end no episode. Returns false with a Python error set.
 bool take_marks(const Replay& replay, const char* name, PyObject* ends, PyObject* priority,
                 std::span<const char> left_out, replay::GivenRows& rows) {
   std::vector<char> given_ends;
@@ -88,7 +89,8 @@ bool take_marks(const Replay& replay, const char* name, PyObject* ends, PyObject
   return marks.ok();
 }
 
-// False with a Python error set: also where there is none for an episode that was cut off and needs one.
+// Takes the last observations. Returns false with a Python error set, also if an episode that was cut off needs one and
+// has none.
 bool take_finals(const Replay& replay, PyObject* given, LeafColumns& kept, replay::GivenRows& rows) {
   const replay::Spec& spec = replay.buffer->spec();
   if (!given || given == Py_None) {
@@ -103,7 +105,7 @@ bool take_finals(const Replay& replay, PyObject* given, LeafColumns& kept, repla
   return finals.ok();
 }
 
-// Whatever it is, it says how many rows were added before.
+// Raises the error with the number of rows that were added before it.
 PyObject* raise_in_the_middle(const Error& error, std::uint64_t sent, const WriterState& state) {
   raise_waited(error, state);
   add_to_exception("sent", sent);
@@ -143,9 +145,9 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   return added ? indices.release() : raise_in_the_middle(added.error(), added.error().completed, state);
 }
 
-// --- One row to each of several writers
+// --- One row for each of several writers
 
-// The writers of a call: a stream and a version each. False with a Python error set.
+// Gets the stream and the version of each writer of a call. Returns false with a Python error set.
 bool take_writers(PyObject* writers, std::vector<std::shared_ptr<replay::Stream>>& streams,
                   std::vector<std::int64_t>& versions) {
   if (!PyTuple_CheckExact(writers) || PyTuple_GET_SIZE(writers) == 0) {
@@ -165,7 +167,7 @@ bool take_writers(PyObject* writers, std::vector<std::shared_ptr<replay::Stream>
 using Streams = std::vector<std::shared_ptr<replay::Stream>>;
 
 // Marks the rows that are not steps: those that the caller names and, if environments reset in the next step, those
-// after a row that ended an episode. False with a Python error set.
+// after a row that ended an episode. Returns false with a Python error set.
 bool take_left_out(PyObject* given, bool resets_in_next_step, const Streams& streams, std::vector<char>& out) {
   if (!take_mask(given, "reset", streams.size(), &out)) return false;
   if (!resets_in_next_step) return true;
@@ -176,7 +178,7 @@ bool take_left_out(PyObject* given, bool resets_in_next_step, const Streams& str
   return true;
 }
 
-// replay_add_to_each(writers, rows, end, final, priority, reset, timeout, resets_in_next_step)
+// Implements replay_add_to_each(writers, rows, end, final, priority, reset, timeout, resets_in_next_step).
 PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   if (nargs != 8) return PyErr_Format(PyExc_TypeError, "eight arguments are needed");
   Deadline deadline;
@@ -202,7 +204,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   Ref indices(PyArray_SimpleNew(1, &count, NPY_INT64));
   if (!indices) return nullptr;
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
-  const WriterState* state = nullptr;  // of the writer that it has come to
+  const WriterState* state = nullptr;  // of the writer whose turn it is
   std::uint64_t sent = 0;              // streams that have stored or skipped their row; 0 until a row is stored
   const auto skips = [&](std::size_t i) { return !left_out.empty() && left_out[i] != 0; };
   const auto begin_skipped = [&] {
@@ -220,7 +222,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         return replay::add_row(writer, replay->buffer->spec(), rows, i, ends, versions[i], wait);
       });
       const std::uint64_t stored = one ? 1 : one.error().completed;
-      // Not before a row is stored: if the call fails without one, the program may repeat it.
+      // Waits for the first stored row: if the call fails before it, the program may repeat the call.
       if (stored != 0 && sent == 0) begin_skipped();
       if (stored != 0 || sent != 0) sent = i + stored;
       if (!one) return Status(std::move(one).error());
