@@ -1,5 +1,9 @@
 #include "broadcast/doorbell.h"
 
+#include <cstring>
+
+#include "memory/arena.h"
+
 namespace shmtree::broadcast {
 
 using namespace platform;
@@ -29,6 +33,35 @@ void Doorbell::ring(const Cursors& cursors) noexcept {
     cursors.arena().wake_table().wake_at(slot, load_acquire(cursor.wake_address),
                                          [&]() noexcept { return exchange_seq_cst(cursor.asks, 0u) != 0; });
   }
+}
+
+platform::WakeText Hubs::name() const noexcept {
+  WakeText name{};
+  const std::uint64_t block = memory::pack(ring_);
+  std::memcpy(name.data(), arena_.uuid(), 16);
+  std::memcpy(name.data() + 16, &block, sizeof block);
+  return name;
+}
+
+Status Hubs::await(WakeAddress hub) {
+  auto me = arena_.identity();
+  if (!me) return std::move(me).error();
+  arena_.wake_table().set_hub(*me, hub);
+  awaiting_.add(memory::slot_of(*me));
+  return success();
+}
+
+bool Hubs::wake(std::uint32_t slot) noexcept {
+  return arena_.wake_table().wake_hub(slot, name(), [&]() noexcept { return awaiting_.take(slot); });
+}
+
+// A process that takes a free slot may set the bit just before it is removed here. Then it gets its text here.
+void Hubs::wake() noexcept {
+  awaiting_.for_each([&](std::uint32_t slot) noexcept {
+    if (wake(slot) || !is_free(slot) || !awaiting_.take(slot) || is_free(slot)) return;
+    awaiting_.add(slot);
+    wake(slot);
+  });
 }
 
 }  // namespace shmtree::broadcast

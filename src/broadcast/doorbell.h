@@ -5,7 +5,10 @@
 // message, or at the end. The request is a Dekker handshake: the reader sets the cursor's `asks` and checks the tail; a
 // process that puts moves the tail and takes `asks`. A byte may come late, for a message that was read meanwhile.
 //
-// Thread safety: ring() any thread; the rest one thread at a time.
+// Coroutines have no descriptor of their own: their process asks for one text at its hub, with a bit of `awaiting` as
+// the request, in the same handshake (Hubs).
+//
+// Thread safety: ring() and Hubs any thread; the rest one thread at a time.
 #pragma once
 
 #include "broadcast/cursors.h"
@@ -37,6 +40,29 @@ class Doorbell {
   void ask(Cursor& cursor) noexcept;
 
   platform::WakePipe pipe_;
+};
+
+// The hubs of the processes that await the next message of a ring. A text has the ring's name.
+class Hubs {
+ public:
+  Hubs(memory::Arena& arena, memory::BlockRef ring, memory::ParticipantSet& awaiting) noexcept
+      : arena_(arena), ring_(ring), awaiting_(awaiting) {}
+
+  platform::WakeText name() const noexcept;
+  // Asks for one text at that address. Check for a message after it.
+  Status await(platform::WakeAddress hub);
+  // Wakes the hubs that this process can reach. A bit of a dead process is removed once its slot is free.
+  void wake() noexcept;
+
+ private:
+  bool wake(std::uint32_t slot) noexcept;
+  bool is_free(std::uint32_t slot) const noexcept {
+    return arena_.participants().is_status(slot, memory::ParticipantStatus::kFree);
+  }
+
+  memory::Arena& arena_;
+  const memory::BlockRef ring_;
+  memory::ParticipantSet& awaiting_;
 };
 
 }  // namespace shmtree::broadcast

@@ -13,7 +13,7 @@ namespace shmtree::broadcast {
 using memory::Event;
 using memory::Identity;
 
-constexpr std::uint32_t kRingVersion = 4;
+constexpr std::uint32_t kRingVersion = 5;
 constexpr std::uint64_t kMostEntries = 1 << 20;
 constexpr std::uint32_t kMostCursors = 256;
 
@@ -114,7 +114,7 @@ struct alignas(64) RingHeader {
   std::atomic<std::uint64_t> slowest;
   std::atomic<std::uint64_t> put_bytes;
   std::atomic<std::uint32_t> cursors_high;  // cursors from here on were never used
-  std::atomic<std::uint32_t> has_bells;     // some reader has asked for bytes, once
+  std::atomic<std::uint32_t> has_bells;     // some reader has asked for a wake-up, once
   std::atomic<std::uint64_t> blocks_end;    // after the last message that is in a block
   std::atomic<std::uint32_t> lock;
 
@@ -122,9 +122,11 @@ struct alignas(64) RingHeader {
   Event space;  // a cursor has moved, or was freed
 
   memory::PublisherWords publishers;
+  memory::ParticipantSet awaiting;  // want one text at their hub; taken by the process that puts (doorbell.h)
 };
 static_assert(offsetof(RingHeader, tail) == 64 && offsetof(RingHeader, items) == 128 &&
-              offsetof(RingHeader, publishers) == 256 && sizeof(RingHeader) == 8448);
+              offsetof(RingHeader, publishers) == 256 && offsetof(RingHeader, awaiting) == 8448 &&
+              sizeof(RingHeader) == 8576);
 
 // The cursors of a Broadcast.
 inline Cursor* cursors_of(RingHeader& header) noexcept {

@@ -447,7 +447,18 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
 // Every reader has something to read, or is to be told that nobody puts any more.
 void Ring::announce() noexcept {
   notify_all(header().items);
-  if (load_relaxed(header().has_bells) != 0) Doorbell::ring(cursors());
+  if (load_relaxed(header().has_bells) == 0) [[likely]]
+    return;
+  Doorbell::ring(cursors());  // its fence comes before the hubs' bits, too
+  hubs().wake();
+}
+
+Status Ring::await(WakeAddress hub) {
+  Status asked = hubs().await(hub);
+  if (!asked) return asked;
+  tell_bells();
+  fence_seq_cst();  // a process that puts sees the bit, or this one sees the message
+  return success();
 }
 
 void Ring::leave() noexcept {

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "broadcast/cursors.h"
+#include "broadcast/doorbell.h"
 #include "memory/deaths.h"
 #include "memory/reference_places.h"
 #include "memory/wait_until.h"
@@ -136,6 +136,10 @@ class Ring : public std::enable_shared_from_this<Ring> {
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
   // From now on, processes that put notify those readers that ask (doorbell.h).
   void tell_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
+  // Has the next put, or the end of the last publisher, send name() to that hub of this process, once. Check for a
+  // message after it.
+  Status await(platform::WakeAddress hub);
+  platform::WakeText name() const noexcept { return hubs().name(); }
   Cursors cursors() const noexcept { return {*arena_, header(), use_.cursors}; }
 
   // Number of cursors, those of dead processes included.
@@ -155,6 +159,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Entry& entry(std::uint64_t ticket) const noexcept { return entry_at(ticket % entries_); }
   std::uint64_t inline_bytes() const noexcept { return entry_bytes_ - sizeof(Entry); }
   memory::Publishers publishing() const noexcept { return {arena_->participants(), header().publishers}; }
+  Hubs hubs() const noexcept { return {*arena_, block(), header().awaiting}; }
   memory::ReferencePlaces references() const noexcept { return {*arena_, list_}; }
   Result<memory::Lease> hold(const Entry& from, std::uint64_t ticket, BlockRef block, std::uint64_t bytes) const;
   std::uint64_t referred_bytes(BlockRef block) const noexcept;

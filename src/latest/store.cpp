@@ -96,6 +96,12 @@ Status Store::wait_for_newer(std::uint64_t known, const WaitContext& wait) const
                .message = "no version newer than " + std::to_string(known) + " was published in time"};
 }
 
+Result<bool> Store::await_newer(std::uint64_t known, WakeAddress hub) {
+  Status asked = ring_->await(hub);
+  if (!asked) return std::move(asked).error();
+  return is_newer(known);
+}
+
 Store::Kept Store::kept() const noexcept {
   const std::uint64_t end = ring_->tail();
   Kept kept;

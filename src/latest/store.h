@@ -65,6 +65,11 @@ class Store {
   // of those that did was killed.
   Status wait_for_newer(std::uint64_t known, const WaitContext& wait) const;
 
+  // Has the next publication, or the end of the last publisher, send name() to that hub of this process, once. True if
+  // there is a version above `known`, or no process publishes any more.
+  Result<bool> await_newer(std::uint64_t known, platform::WakeAddress hub);
+  bool is_newer(std::uint64_t known) const { return version() > known || !ring_->check_publishers(); }
+
   // The processes that publish, and the versions that can be read, with the bytes of their frames.
   std::vector<int> publishers() const { return ring_->publishers(); }
   struct Kept {

@@ -43,7 +43,7 @@ TEST_CASE("A giver killed in a transfer of a subscription blocks no put") {
   });
 }
 
-TEST_CASE("A receiver killed in a transfer of a subscription loses no message") {
+TEST_CASE("A receiver killed in taking a subscription loses no message") {
   try_every_change([](std::int64_t change) {
     const auto arena = new_arena();
     const auto ring = new_ring({.capacity = 1}, arena);

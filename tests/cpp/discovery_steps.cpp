@@ -42,7 +42,7 @@ Stepped kill_in(Act act, int instructions) {
 
 }  // namespace
 
-TEST_CASE("A giver killed while it hands over a name leaves the name free") {
+TEST_CASE("A giver killed in handing over a name leaves it free") {
   if (!can_step()) return;
   const OwnDirectory directory;
   kill_along([&](int instructions) {
@@ -63,7 +63,7 @@ TEST_CASE("A giver killed while it hands over a name leaves the name free") {
   });
 }
 
-TEST_CASE("A receiver killed while it takes over a name leaves it to its giver") {
+TEST_CASE("A receiver killed in taking a name leaves it to its giver") {
   if (!can_step()) return;
   const OwnDirectory directory;
   kill_along([&](int instructions) {

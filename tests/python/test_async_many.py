@@ -7,7 +7,9 @@ import gc
 import multiprocessing as mp
 import os
 import resource
+import selectors
 import threading
+import time
 
 import pytest
 
@@ -221,3 +223,81 @@ def test_a_warning_that_is_an_error_ends_the_wait_of_a_coroutine(soon, monkeypat
     launcher()
     with pytest.raises(shmtree.UnusedEndWarning):
         asyncio.run(asyncio.wait_for(receiver.get_async(), 100))
+
+
+def publish_each(latests, values):
+    for latest, value in zip(latests, values, strict=True):
+        latest.publish(value)
+
+
+class CountedSelector(selectors.DefaultSelector):
+    """Counts how often its loop has waited."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits = 0
+
+    def select(self, timeout=None):
+        self.waits += 1
+        return super().select(timeout)
+
+
+def test_readers_of_many_latests_sleep_until_one_is_published(no_looks, few_descriptors, start):
+    latests = [shmtree.Latest() for _ in range(300)]
+    selector = CountedSelector()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        getting = [asyncio.ensure_future(latest.get_async()) for latest in latests for _ in range(3)]
+        await until_all_wait(len(getting))
+        before = selector.waits
+        await loop.run_in_executor(None, time.sleep, 1)
+        assert selector.waits - before < 10  # a loop that polls waits 40 times or more
+        child = start(publish_each, latests, range(300))
+        got = await asyncio.wait_for(asyncio.gather(*getting), 250)
+        await loop.run_in_executor(None, child.join)
+        assert got == [(1, number) for number in range(300) for _ in range(3)]
+
+    loop = asyncio.SelectorEventLoop(selector)
+    try:
+        loop.run_until_complete(main())
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def test_subscribers_in_coroutines_are_woken_by_each_message(no_looks, start):
+    broadcast = shmtree.Broadcast(4)
+    subscribers = [broadcast.subscribe() for _ in range(5)]
+
+    async def read(subscriber):
+        return [await subscriber.get_async(timeout=250) for _ in range(20)]
+
+    async def main():
+        reading = [asyncio.ensure_future(read(subscriber)) for subscriber in subscribers]
+        await until_all_wait(len(reading))
+        child = start(put_all, broadcast, 20)
+        assert await asyncio.gather(*reading) == 5 * [list(range(20))]
+        await asyncio.get_running_loop().run_in_executor(None, child.join)
+
+    asyncio.run(main())
+
+
+def put_all(broadcast, count):
+    for number in range(count):
+        broadcast.put(number, timeout=250)
+
+
+@pytest.mark.parametrize("make", [lambda: (shmtree.Latest(),) * 2, lambda: (None, shmtree.Broadcast(4).subscribe())])
+def test_close_ends_a_wait_for_a_version_or_message(make, no_looks):
+    _, end = make()
+
+    async def main():
+        getting = [asyncio.ensure_future(end.get_async()) for _ in range(3)]
+        await until_all_wait(1)
+        end.close()
+        for each in getting:
+            with pytest.raises(shmtree.ChannelClosed):
+                await each
+
+    asyncio.run(main())

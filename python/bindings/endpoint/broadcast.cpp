@@ -12,6 +12,7 @@
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
 #include "broadcast/subscriber.h"
+#include "channel/wake_hub.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/published.h"
 #include "platform/clock.h"
@@ -279,6 +280,22 @@ void bind_broadcast(py::module_& module) {
            [](const SubscriberEnd& self) {
              if (!self.is_closed()) self.open()->close_fd();
            })
+      .def(
+          "_name_to_get",
+          [](const SubscriberEnd& self) {
+            const platform::WakeText name = self.open()->ring()->name();
+            return py::bytes(name.data(), name.size());
+          },
+          "As what a WakeHub tells of it.")
+      .def(
+          "_await_to_get",
+          [](const SubscriberEnd& self, const channel::WakeHub& hub) {
+            if (self.is_closed()) return true;
+            const auto subscriber = self.open();
+            unwrap(subscriber->ring()->await(hub.address()));
+            return subscriber->ready();
+          },
+          "hub"_a, "Has a WakeHub tell once that _get() would return or raise; whether it would already.")
       .def("_ready", [](const SubscriberEnd& self) { return self.is_closed() || self.open()->ready(); })
       .def_property_readonly("_arena", [](const SubscriberEnd& self) { return self.open()->ring()->arena(); })
       .def_property_readonly(

@@ -7,6 +7,7 @@
 #include "bindings/bind.h"
 #include "bindings/cpython/fast_method.h"
 #include "bindings/endpoint/published.h"
+#include "channel/wake_hub.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/published.h"
 
@@ -51,6 +52,11 @@ py::tuple get_latest(const LatestEnd& self, PyObject* const* arguments, Py_ssize
   ClosableHooks hooks(self, py::handle(), arguments[1]);
   hooks.done(store->wait_for_newer(newer_than, hooks.wait()));
   return decoded(hooks.done(store->newest(newer_than)), *store, arguments[2], self.allow_pickle);
+}
+
+py::bytes name_of_wakes(const LatestEnd& self) {
+  const platform::WakeText name = self.open()->ring()->name();
+  return {name.data(), name.size()};
 }
 
 py::int_ version(const LatestEnd& self, void*) {
@@ -113,6 +119,17 @@ void bind_latest(py::module_& module) {
       .def("_publish", &publish, "obj"_a, "timeout"_a, "move"_a)
       .def("_at", &at, "version"_a, "copy"_a)
       .def("_stats", &latest_stats)
+      .def("_name_to_get", &name_of_wakes, "As what a WakeHub tells of it.")
+      .def(
+          "_await_newer",
+          [](const LatestEnd& self, std::uint64_t known, const channel::WakeHub& hub) {
+            return self.is_closed() || unwrap(self.open()->await_newer(known, hub.address()));
+          },
+          "known"_a, "hub"_a, "Has a WakeHub tell once that _get() would return or raise; whether it would already.")
+      .def(
+          "_is_newer",
+          [](const LatestEnd& self, std::uint64_t known) { return self.is_closed() || self.open()->is_newer(known); },
+          "known"_a)
       .def(
           "close",
           [](LatestEnd& self) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import time
 from collections.abc import Iterable
@@ -16,6 +17,8 @@ from .arena import Arena
 from .arguments import limit, natural, one_of, seconds, whole
 from .polling import poll
 from .publisher import Published
+from .waiting import receive_async
+from .wake_hub import wake_waiting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -255,7 +258,8 @@ class Subscriber:
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
         """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
-        return await poll(lambda: self.get(False, copy=copy), lambda: self.qsize() == 0, timeout)
+        most = None if timeout is None else seconds("timeout", timeout)
+        return await receive_async(self, functools.partial(self.get_nowait, copy=copy), most)
 
     def get_to(self, device: Any, block: bool = True, timeout: float | None = None) -> Any:
         """Returns the next message with its tensors, and its numeric arrays as tensors, copied to a torch device.
@@ -299,6 +303,15 @@ class Subscriber:
         """
         return self._end.fileno()
 
+    def _name_to_get(self) -> bytes:
+        return self._end._name_to_get()
+
+    def _await_to_get(self, hub: _core.WakeHub) -> bool:
+        return self._failed is not None or self._end._await_to_get(hub)
+
+    def _note_wait_to_get(self, seconds: float) -> None:
+        """A subscriber warns of no wait."""
+
     def _open_to_wait(self) -> tuple[int, bool]:
         return self._end._open_to_wait()
 
@@ -337,6 +350,7 @@ class Subscriber:
         """
         self._end.close()
         self._name = None
+        wake_waiting(self)
 
     def __enter__(self) -> Self:
         return self

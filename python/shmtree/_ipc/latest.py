@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from .. import _core
 from .._process.names import LATEST
 from .arena import Arena
-from .arguments import natural
-from .polling import poll
+from .arguments import natural, seconds
 from .publisher import Published
+from .waiting import until
+from .wake_hub import Awaited
 
 
 class Latest(Published, _core.LatestBase):
@@ -98,7 +100,15 @@ class Latest(Published, _core.LatestBase):
     ) -> tuple[int, Any]:
         """`get` for coroutines."""
         known = natural("newer_than", newer_than)
-        return await poll(lambda: self._get(known, 0, copy), lambda: self.version <= known, timeout)
+        return await until(
+            lambda: self._get(known, 0, copy),
+            lambda: Awaited(
+                (self._name_to_get(), id(self)),
+                functools.partial(self._await_newer, known),
+                functools.partial(self._is_newer, known),
+            ),
+            None if timeout is None else seconds("timeout", timeout),
+        )
 
     def stats(self) -> dict[str, Any]:
         """Counts and bytes.

@@ -10,6 +10,7 @@ from .._process.names import open_known
 from ..errors import ChannelClosed
 from . import arrays
 from .arena import Arena, home_for
+from .wake_hub import wake_waiting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -117,6 +118,7 @@ class Published:
         """
         self._BASE.close(self)
         self._name = None
+        wake_waiting(self)
         _core.sweep_transfers()
 
     def __enter__(self) -> Self:

@@ -149,13 +149,30 @@ async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: fl
                 left = None if deadline is None else deadline - time.monotonic()
                 if (left is not None and left <= 0) or line[0] is not place:
                     raise
-            await until_usable(Awaited(receiver, receiving=True), left)
+            await until_usable(Awaited.to_get(receiver), left)
     finally:
         line.remove(place)
         if not line:
             del _lines[key]
         elif not loop.is_closed() and (first := line[0]()) is not None:
             wake(first)
+
+
+async def until(
+    get: Callable[[], T],
+    awaited: Callable[[], Awaited],
+    timeout: float | None,
+) -> T:
+    """What `get` returns, once it does not raise queue.Empty; that after `timeout` seconds."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    while True:
+        try:
+            return get()
+        except queue.Empty:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                raise
+        await until_usable(awaited(), left)
 
 
 async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
@@ -177,4 +194,4 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
             await asyncio.sleep(look if left is None else min(left, look))
             look = min(2 * look, _MOST_LOOK_S)
         else:
-            await until_usable(Awaited(end, receiving=False), left)
+            await until_usable(Awaited.to_put(end), left)

@@ -34,14 +34,24 @@ class Awaited:
     is_ready: Callable[[], bool]
     note: Callable[[float], None]
 
-    def __init__(self, end: Any, receiving: bool) -> None:
+    def __init__(
+        self,
+        keys: tuple[bytes, int],
+        ask: Callable[[_core.WakeHub], bool],
+        is_ready: Callable[[], bool],
+        note: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        """`keys`: the name that the hub tells, and the id of the object that may be closed."""
         self.began = time.monotonic()
-        if receiving:
-            self.keys = (end._name_to_get(), id(end))
-            self.ask, self.is_ready, self.note = end._await_to_get, end._ready, end._note_wait_to_get
-        else:
-            self.keys = (end._name_to_put(), id(end))
-            self.ask, self.is_ready, self.note = end._await_to_put, end._ready_to_put, end._note_wait_to_put
+        self.keys, self.ask, self.is_ready, self.note = keys, ask, is_ready, note
+
+    @classmethod
+    def to_get(cls, end: Any) -> Awaited:
+        return cls((end._name_to_get(), id(end)), end._await_to_get, end._ready, end._note_wait_to_get)
+
+    @classmethod
+    def to_put(cls, end: Any) -> Awaited:
+        return cls((end._name_to_put(), id(end)), end._await_to_put, end._ready_to_put, end._note_wait_to_put)
 
     def note_wait(self) -> None:
         """May raise a warning of a wait in vain."""
@@ -175,11 +185,11 @@ def wake(woken: asyncio.Future[None]) -> None:
         woken.set_result(None)
 
 
-def _wake_waiting(end: object) -> None:
-    """Called by whoever closes an end, in any thread."""
+def wake_waiting(end: object) -> None:
+    """Wakes the coroutines that await an end which this process closes. By any thread."""
     for waits in _everywhere():
         waits.tell((id(end),))
 
 
-_core.set_close_callback(_wake_waiting)
+_core.set_close_callback(wake_waiting)
 os.register_at_fork(after_in_child=_places.clear)  # their loops are the parent's

@@ -77,7 +77,7 @@ class Arrivals:
         if sender.closed or sender._ready_to_put():
             await asyncio.sleep(look)
         else:
-            await until_usable(Awaited(sender, receiving=False), _SLICE_S)
+            await until_usable(Awaited.to_put(sender), _SLICE_S)
         return min(2 * look, MOST_LOOK_S)
 
     async def land(self, origin: int, first: int, batch: _frames.Batch) -> Room:

@@ -238,7 +238,7 @@ class Pump:
         elif isinstance(error, ChannelClosed):
             await self._close(bool(taken))
         elif error is None and not taken:
-            await until_usable(Awaited(self._source.receiver, receiving=True), _SLICE_S)
+            await until_usable(Awaited.to_get(self._source.receiver), _SLICE_S)
 
     def _without_gaps(self, taken: list[_frames.Taken], also_after: bool) -> list[_frames.Taken]:
         """With something in place of each message that was consumed, and could not be read."""
