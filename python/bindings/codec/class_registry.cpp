@@ -60,7 +60,7 @@ unsigned version_of(const PyTypeObject* type) noexcept {
   return __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED);
 }
 
-// False also if a Python error is set that is not ordinary.
+// Also returns false if a Python error is set that is not ordinary.
 bool is_same(PyObject* one, PyObject* other) {
   if (one == other) return true;
   const int same = one && other ? PyObject_RichCompareBool(one, other, Py_EQ) : 0;
@@ -178,8 +178,8 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
 // Says if a lookup waits while another thread imports the module.
 enum class Importing : bool { kWait, kTakeAsItIs };
 
-// True while a thread executes the code of the module. False also if a Python error is set that is not ordinary.
-// Reads no attribute of the module, since that makes a LazyLoader execute it.
+// True while a thread executes the code of the module. Also returns false if a Python error is set that is not
+// ordinary. Reads no attribute of the module, since that makes a LazyLoader execute it.
 bool is_being_imported(PyObject* module) {
   const Ref spec = PyModule_Check(module) ? item_of(PyModule_GetDict(module), interned_spec) : Ref();
   const Ref initializing(spec ? PyObject_GetAttr(spec.get(), interned_initializing) : nullptr);

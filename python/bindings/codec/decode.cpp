@@ -177,8 +177,7 @@ PyObject* Decoder::corrupt_unless(PyObject* made, const char* what) {
   return nullptr;
 }
 
-// --- Walk
-// ----------------------------------------------------------------------------------------------------------------
+// --- Walk ------------------------------------------------------------------------------------------------------------
 
 PyObject* Decoder::node() {
   const Kind kind = in.next_kind();
@@ -241,8 +240,7 @@ PyObject* Decoder::other(Kind kind) {
   return format::is_marked(kind) ? marked(format::unmarked(kind)) : (in.fail_kind(kind), nullptr);
 }
 
-// --- Objects that the message refers to again
-// ---------------------------------------------------------------------------
+// --- Objects that the message refers to again ------------------------------------------------------------------------
 
 PyObject* Decoder::reference() {
   const std::uint64_t position = in.next_length();

@@ -39,7 +39,7 @@ const ClassInfo* class_of(Decoder& decoder, ClassShape shape, const char* what) 
   return nullptr;
 }
 
-// Joins names with commas. Returns nothing if a Python error is set that is not ordinary.
+// Joins names with commas. Returns std::nullopt if a Python error is set that is not ordinary.
 std::optional<std::string> joined(PyObject* names) {
   std::string text;
   const Ref list(PySequence_List(names));

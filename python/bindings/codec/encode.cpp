@@ -57,7 +57,7 @@ void EncodeSession::start_over(const EncodeOptions& options) {
 
 namespace {
 
-// Calls Python code that adds to the current exception where in `object` the value is that cannot be sent.
+// Calls Python code that adds the path of the value that cannot be sent to the current exception.
 [[gnu::cold]] void explain_unsendable(PyObject* object) {
   if (!PyErr_Occurred() || !is_ordinary_exception() || PyErr_ExceptionMatches(error_types().error)) return;
   Ref exception = take_exception();
@@ -85,8 +85,7 @@ Encoded EncodeSession::encode(PyObject* object, const EncodeOptions& options) {
   return kNotEncoded;
 }
 
-// --- Walk
-// ----------------------------------------------------------------------------------------------------------------
+// --- Walk ------------------------------------------------------------------------------------------------------------
 
 bool Encoder::node(PyObject* object) {
   PyTypeObject* type = Py_TYPE(object);
@@ -213,8 +212,7 @@ bool Encoder::new_name(PyObject* str) {
   return true;
 }
 
-// --- Containers
-// ----------------------------------------------------------------------------------------------------------
+// --- Containers ------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -344,8 +342,7 @@ bool Encoder::tuple_node(PyObject* value) {
   return leave();
 }
 
-// --- Objects that occur again
-// ---------------------------------------------------------------------------------------------
+// --- Objects that occur again ----------------------------------------------------------------------------------------
 
 // While a reader reads the items of a tuple, it has no tuple yet. The same holds for every kind that is built from its
 // items.
@@ -370,8 +367,7 @@ bool Encoder::refer_to(PyObject* object, std::size_t number) {
   return true;
 }
 
-// --- Giving up
-// ------------------------------------------------------------------------------------------------------------
+// --- Giving up -------------------------------------------------------------------------------------------------------
 
 bool Encoder::too_deep() {
   // Objects that refer to each other are as deep as the longest path through them. pickle supports deeper ones.

@@ -99,8 +99,7 @@ class EncodeSession {
 
   format::FrameBuilder& builder() noexcept { return builder_; }
 
-  // --- For the walk
-  // --------------------------------------------------------------------------------------------------------
+  // --- For the walk --------------------------------------------------------------------------------------------------
   void keep(PyObject* object) {
     kept_.push_back(object);
     Py_INCREF(object);

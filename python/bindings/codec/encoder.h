@@ -31,7 +31,7 @@ class Encoder {
     return node(object);
   }
 
-  // The caller has a reference of its own, besides those of the containers of `object`.
+  // Requires that the caller has a reference of its own, besides those of the containers of `object`.
   bool node(PyObject* object);
 
   // Encodes an object that has an identity, such as a container. `body` appends its node with all children. If the

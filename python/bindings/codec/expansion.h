@@ -1,6 +1,6 @@
 // Computes how large and how deep objects would be if their references were copies. A walk over all of them, such as a
-// hash, a comparison or a repr, costs that much. A frame of a few hundred bytes may stand for an unlimited amount of
-// work.
+// hash, a comparison or a repr, costs that much. A frame of a few hundred bytes may stand for a practically endless
+// walk.
 #pragma once
 
 #include <algorithm>

@@ -22,7 +22,7 @@ class MetObjects {
     bool is_open;          // true while its items are being encoded
   };
 
-  // Returns the object's number, and true if it is new, which opens it. Numbers are given in order. Throws
+  // Returns the object's number, and true if it is new. A new object is open. Numbers are given in order. Throws
   // std::bad_alloc.
   [[gnu::noinline]] std::pair<std::size_t, bool> note(const void* object, std::size_t position) {
     const auto hash_of = [this](std::uint32_t number) { return hash(met_[number - 1].object); };

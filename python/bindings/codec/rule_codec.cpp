@@ -51,8 +51,7 @@ bool follows(const format::KindRow& row) {
   return is_known && !has_array && is_repeated_once && rule_of(row).parts() <= kMaxParts;
 }
 
-// --- Encoding
-// ------------------------------------------------------------------------------------------------------------
+// --- Encoding --------------------------------------------------------------------------------------------------------
 
 bool add_part(Encoder& encoder, char letter, PyObject* part) {
   format::FrameBuilder& out = encoder.out;
@@ -116,8 +115,7 @@ bool node_by_rule(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   return !has_children || encoder.leave();
 }
 
-// --- Decoding
-// ------------------------------------------------------------------------------------------------------------
+// --- Decoding --------------------------------------------------------------------------------------------------------
 
 PyObject* next_flags(Decoder& decoder, char limit) {
   const std::uint64_t flags = decoder.in.next_length();

@@ -38,8 +38,8 @@ class EndHooks final : public GilHooks {
   std::int64_t waiting_since_ns_ = 0;  // 0: the call has not blocked yet
 };
 
-// Sets the exception for a call of `self` that waited with these hooks, and returns null. The exception is the one that
-// a signal handler raised. If the end was closed during the wait, it is ChannelClosed. Otherwise it is the one for
+// Sets the exception for a call of `self` that waited with these hooks, and returns null. An exception that a signal
+// handler raised stays set. If the end was closed during the wait, sets ChannelClosed. Otherwise sets the exception for
 // `error`. `self` may be null if the hooks watch no end.
 PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error);
 // Does the same for an error. Returns None on success.

@@ -23,8 +23,7 @@ using channel::Channel;
 using channel::End;
 using platform::Deadline;
 
-// --- Putting
-// -------------------------------------------------------------------------------------------------------------
+// --- Putting ---------------------------------------------------------------------------------------------------------
 
 // The argument of one call: a Frame, or any buffer that contains a frame.
 struct Given {
@@ -110,8 +109,7 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   return told_ticket(self, hooks, endpoint::put(*channel, endpoint::WholeFrame(frame.bytes), {deadline, &hooks}));
 }
 
-// --- Taking
-// --------------------------------------------------------------------------------------------------------------
+// --- Taking ----------------------------------------------------------------------------------------------------------
 
 // Collects the frames of take_frames().
 class Frames {

@@ -159,7 +159,7 @@ class Walk {
   void look_into_reference(PyObject* reference) {
 #if PY_VERSION_HEX >= 0x030d0000
     PyObject* target = nullptr;
-    // safe to drop: another reference keeps the target
+    // Safe to drop before the walk goes on: another reference keeps the target.
     if (PyWeakref_GetRef(reference, &target) == 1) see(Ref(target).get());
 #else
     see(PyWeakref_GetObject(reference));

@@ -27,7 +27,7 @@
 
 namespace shmtree::python {
 
-// A null `what` says that the object was never initialised.
+// A null `what` means that the object was never initialised.
 [[noreturn]] void throw_closed(const char* what);
 
 // Holds the C++ part of a Python object. Another thread may close or drop the object during a call, which keeps the

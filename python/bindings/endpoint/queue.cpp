@@ -52,7 +52,7 @@ PyObject* join_tasks(PyObject* self, PyObject* timeout) {
   return with_any(self, [&](Channel& channel) -> PyObject* {
     Deadline deadline;
     if (!parse_deadline(nullptr, timeout, &deadline)) return nullptr;
-    // other processes may complete the tasks
+    // Other processes may complete the tasks.
     EndHooks hooks(as_endpoint(self), End::kReceiving, EndHooks::Until::kAlone);
     return none_or_raise(as_endpoint(self), hooks, channel.tasks().join({deadline, &hooks}));
   });

@@ -95,7 +95,7 @@ PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool m
     return put_frame(self, *channel, object, hooks, wait);
   Message message(self, move);
   if (!message.encode(object)) return nullptr;
-  // user code that ran during the encoding closed it
+  // User code that ran during the encoding has closed the end.
   if (self->port.closed(End::kSending)) return set_closed_here(self), nullptr;
   return told_ticket(self, hooks, endpoint::put(*channel, message, wait));
 }

@@ -38,7 +38,7 @@ void set_spans(PyObject* flags, PyObject* key, PyObject* begin) {
 }
 
 void Span::begin(const char* name) {
-  // a str key in a module's dict: no errors
+  // The key is a str and the dict belongs to a module, so the lookup sets no error.
   if (PyDict_GetItemWithError(running_flags, running_key) != Py_True) return;
   span_ = staying([name] { return PyObject_CallFunction(begin_span, "s", name); });
   if (!span_) settle_exception();

@@ -47,8 +47,7 @@ PyObject* get_portable(PyObject* self, void*) {
   return PyBool_FromLong(endpoint::is_portable(as_frame(self)->contents, as_frame(self)->known_portable));
 }
 
-// --- The delivery of a frame that was taken
-// ------------------------------------------------------------------------------
+// --- The delivery of a frame that was taken --------------------------------------------------------------------------
 
 PyObject* from_delivery(PyObject* self, void* name) {
   PyObject* delivery = as_frame(self)->delivery;
@@ -80,8 +79,7 @@ PyObject* leave(PyObject* self, PyObject* args) {
   return exit ? PyObject_CallObject(exit.get(), args) : nullptr;
 }
 
-// --- Pickling
-// -------------------------------------------------------------------------------------------------------------
+// --- Pickling --------------------------------------------------------------------------------------------------------
 
 // From protocol 5 on, the bytes are a separate buffer, which the caller may send out of band.
 PyObject* reduce(PyObject* self, PyObject* protocol) {
@@ -227,7 +225,7 @@ Frame* new_frame(std::size_t size_bytes) {
 }
 
 Frame* new_frame(endpoint::RawFrame&& raw) {
-  // The const_cast is safe because the bytes of a frame are never written.
+  // The const_cast is safe: this process never writes to the bytes of a received frame.
   auto* const data = const_cast<std::byte*>(raw.bytes.data());
   Ref owner;
   if (raw.block.valid()) {

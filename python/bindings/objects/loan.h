@@ -73,8 +73,8 @@ struct ArrayRequest {
 PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, const ArrayRequest& request,
                     platform::WaitHooks& hooks);
 
-// Marks the block of an array that was made here, with all its views, as shared: put() sends a reference and never
-// gives it away. Receivers see later writes. Returns false if the array is in no such block.
+// Marks the block of an array that was made here, with all its views, as shown: put() sends a reference and never gives
+// it away. Receivers see later writes. Returns false if the array is in no such block.
 bool show(PyArrayObject* array);
 
 // Makes a zeroed array that several processes share, with versions. Returns null with a Python error set.
@@ -91,7 +91,7 @@ using endpoint::Lending;
 struct Loan {
   std::uint32_t reference = 0;  // index of the block among those that the message refers to
   std::uint64_t offset = 0;     // of the array's first byte in that block
-  bool shown = false;           // shared, not given away: other processes have it too
+  bool shown = false;           // not given away: other processes have it too
 };
 
 // The loans of one message.

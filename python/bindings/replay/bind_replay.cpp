@@ -32,7 +32,7 @@ std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::hand
   return nest;
 }
 
-// rows, columns, data, final, final_columns
+// The nests for rows, columns, data, final and final_columns, in this order.
 using SharedNest = std::shared_ptr<Nest>;
 using NestTerms = std::tuple<SharedNest, SharedNest, SharedNest, SharedNest, SharedNest>;
 

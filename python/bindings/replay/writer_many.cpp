@@ -222,7 +222,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
         return replay::add_row(writer, replay->buffer->spec(), rows, i, ends, versions[i], wait);
       });
       const std::uint64_t stored = one ? 1 : one.error().completed;
-      // Waits for the first stored row: if the call fails before it, the program may repeat the call.
+      // Deferred until the first row is stored: if the call fails before that, the program may repeat it.
       if (stored != 0 && sent == 0) begin_skipped();
       if (stored != 0 || sent != 0) sent = i + stored;
       if (!one) return Status(std::move(one).error());
