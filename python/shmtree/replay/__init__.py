@@ -1,8 +1,10 @@
-"""Replay buffers: rows that many processes add and many draw, in shared memory, without a server.
+"""Replay buffers: rows in shared memory that many processes add and sample, without a server.
 
-buffer = ReplayBuffer(1_000_000, example={"obs": obs, "action": 0, "reward": 0.0, "done": False})
-buffer.add({"obs": obs, "action": a, "reward": r, "done": d})      # in any process
-batch = buffer.sample(256)                                         # in any other
+Example::
+
+    buffer = ReplayBuffer(1_000_000, example={"obs": obs, "action": 0, "reward": 0.0, "done": False})
+    buffer.add({"obs": obs, "action": a, "reward": r, "done": d})      # in any process
+    batch = buffer.sample(256)                                         # in any other
 """
 
 from .. import _core as _core

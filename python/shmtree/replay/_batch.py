@@ -1,4 +1,4 @@
-"""What a draw gives."""
+"""Batches of sampled rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ Array = np.ndarray[Any, Any]
 
 
 class Batch:
-    """n rows that were drawn from a `ReplayBuffer`: the caller's own, in memory that is used again when no array of it
-    is left.
+    """n rows that were sampled from a `ReplayBuffer`.
+
+    The batch belongs to the caller. Its memory is reused once no array of it is left.
 
     Attributes:
-        data: a nest like that of a row, with an array of shape (n, ...) in the place of each leaf, and ``next`` with
-            those that the buffer has successors of. What `ReplayBuffer.sample` was given as `out`, if it was.
-        index: int64 (n,), by which `ReplayBuffer.update_priorities` knows the rows. None is ever given again.
+        data: A pytree like that of a row, with an array of shape (n, ...) at each leaf, and ``next`` with the columns
+            that have successors. If `out` was passed to `ReplayBuffer.sample`, it is that.
+        index: int64 (n,), the indices of the rows for `ReplayBuffer.update_priorities`. An index is never used again.
     """
 
     __slots__ = ("_drawn", "_has_discount", "data", "index")
@@ -32,53 +33,58 @@ class Batch:
 
     @property
     def weight(self) -> Array:
-        """float32 (n,): how much each row counts for who learns, at most 1. Ones where all rows are as likely."""
+        """float32 (n,): importance weights of the rows, at most 1. Ones if all rows are equally likely."""
         weight: Array = self._drawn.weight()
         return weight
 
     @property
     def probability(self) -> Array:
-        """float64 (n,): how likely each draw was that row."""
+        """float64 (n,): probability of each draw."""
         probability: Array = self._drawn.probability()
         return probability
 
     @property
     def priority(self) -> Array:
-        """float32 (n,): the priority that each row had. Ones where the sampler has none."""
+        """float32 (n,): priority that each row had. Ones if the sampler has no priorities."""
         priority: Array = self._drawn.priority()
         return priority
 
     @property
     def age(self) -> Array:
-        """int64 (n,): how many rows were added since, when the batch was drawn.
+        """int64 (n,): number of rows that were added after each row, at the time of sampling.
 
-        Exact while one writer adds; with several, to within the rows that their open chunks have not got yet.
+        It is exact while one process writes. With several, it may be off by the rows that their open chunks do not have
+        yet.
         """
         age: Array = np.maximum(self._drawn.newest - self.index, 0)
         return age
 
     @property
     def version(self) -> Array:
-        """int64 (n,): the `Writer.version` when the row was added."""
+        """int64 (n,): value of `Writer.version` when the row was added."""
         version: Array = self._drawn.version()
         return version
 
     @property
     def step(self) -> Array:
-        """int64 (n,): how many rows its stream had before it."""
+        """int64 (n,): number of rows that were in the stream before it."""
         step: Array = self._drawn.step()
         return step
 
     @property
     def writer(self) -> Array:
-        """int64 (n,): the number of its stream, as `Writer.stream`."""
+        """int64 (n,): number of the row's stream, as `Writer.stream`."""
         writer: Array = self._drawn.writer()
         return writer
 
     @property
     def discount(self) -> Array:
-        """float32 (n,): what the value of the successor counts: gamma to the number of rewards summed, 0 where the
-        episode terminated. AttributeError where the buffer has neither ``next=`` nor ``n_step=``.
+        """float32 (n,): factor for the value of the successor.
+
+        It is gamma to the power of the number of summed rewards, and 0 if the episode terminated.
+
+        Raises:
+            AttributeError: The buffer has neither ``next=`` nor ``n_step=``.
         """
         if not self._has_discount:
             raise AttributeError("batches have a discount where the buffer was made with next= or n_step=")
@@ -86,11 +92,11 @@ class Batch:
         return discount
 
     def to(self, device: Any, non_blocking: bool = True) -> TensorBatch:
-        """The same as tensors of torch on that device."""
+        """Returns the same batch as torch tensors on `device`."""
         return TensorBatch(self, device, non_blocking)
 
     def __len__(self) -> int:
-        """n."""
+        """Number of rows, n."""
         return len(self.index)
 
     def __repr__(self) -> str:
@@ -98,10 +104,10 @@ class Batch:
 
 
 class TensorBatch:
-    """A batch on a device: has what the `Batch` (or `SequenceBatch`) has, as tensors of torch.
+    """A batch on a device: it has the attributes of the `Batch` (or `SequenceBatch`), as torch tensors.
 
     Attributes:
-        data: all leaves. The other attributes are moved when they are first asked for.
+        data: All columns. The other attributes are moved when they are first used.
     """
 
     def __init__(self, batch: Batch, device: Any, non_blocking: bool) -> None:
@@ -123,7 +129,7 @@ class TensorBatch:
         return tensor
 
     def __len__(self) -> int:
-        """n."""
+        """Number of rows, n."""
         return len(self._batch)
 
     def __repr__(self) -> str:
@@ -131,12 +137,12 @@ class TensorBatch:
 
 
 class SequenceBatch(Batch):
-    """n sequences that were drawn: every array has the shape (n, length, ...), with zeros where `mask` is false."""
+    """n sampled sequences: every array has the shape (n, length, ...), with zeros where `mask` is false."""
 
     __slots__ = ()
 
     @property
     def mask(self) -> Array:
-        """bool (n, length): where there is a row. Of each sequence at least the first."""
+        """bool (n, length): True where there is a row. Each sequence has at least the first one."""
         mask: Array = self._drawn.mask()
         return mask

@@ -1,4 +1,4 @@
-"""The buffer itself."""
+"""The class ReplayBuffer."""
 
 from __future__ import annotations
 
@@ -20,53 +20,60 @@ from ._numbers import positive, seed_of
 from ._stats import Stats
 from ._writers import OwnWriter, VectorWriter, Writer
 
-_MOST_STREAMS = 1 << 20  # of a vector
+_MOST_STREAMS = 1 << 20  # streams of a vector
 
 
 class ReplayBuffer:
-    """Rows that many processes add and many draw, in shared memory; the oldest go first.
+    """Rows in shared memory that many processes add and sample. When it is full, the oldest rows are dropped.
+
+    You can pass it to other processes as an argument, in messages of channels, and by its name. It lives as long as any
+    process has it. A row can be sampled once it is added. If the buffer has `next` or `n_step`, a row can be sampled
+    once the later rows that it needs are added, or its episode has ended.
 
     Args:
-        capacity: rows. Or, in place of it, `max_bytes`: what all of it may take.
-        example: a row, or one like it: a nest of dicts, lists and tuples, whose leaves are arrays (NumPy, torch) and
-            numbers. Python's floats are float32, ints int64. Or, in place of it, `columns`: such a nest with a
-            ``(shape, dtype)`` in the place of each leaf, or a dtype alone for numbers.
-        next: keys of a row whose leaves are wanted of the following row, too. They are stored once, and a batch has
-            them in ``data["next"]``: of the row `n_step` on; at an episode's end of the `final` that `Writer.end` was
-            given, or of the last row itself where there was none (`Batch.discount` is 0 then).
-        n_step: how many rewards are summed in a batch, those further on times `gamma`, `gamma` squared, and so on, up
-            to the episode's end.
-        stack: how many frames, by the key of a row, a batch has of a leaf: the row's own last, before it those of the
-            rows before it in its episode. `stack_padding` is what stands before an episode's first frame: "zeros", or
-            the "first" frame.
-        reward: key of a row, whose values `n_step` sums.
-        done: key of a row that ends episodes, in addition to Gymnasium's ``"terminated"`` and ``"truncated"``. A true
+        capacity: Number of rows. Give either this or `max_bytes`.
+        example: A row, or one with the same structure: a pytree of dicts, lists and tuples with arrays (NumPy, torch)
+            and numbers at the leaves. Python floats become float32, ints int64. Give either this or `columns`.
+        columns: A pytree like a row with a ``(shape, dtype)`` at each leaf, or only a dtype for numbers.
+        max_bytes: Size limit of the whole buffer in bytes.
+        next: Keys of a row that a batch also has for the successor row. They are stored once. ``data["next"]``
+            of a batch has their values `n_step` rows later. At the end of an episode, it has the `final` that was
+            passed to `Writer.end`, or the values of the last row if there is none (`Batch.discount` is then 0).
+        n_step: Number of rewards that are summed in a batch; later ones are multiplied by `gamma`, `gamma` squared, and
+            so on. The sum stops at the end of the episode.
+        gamma: Discount factor.
+        stack: Number of stacked frames per key of a row. The last frame is the row's own; the frames before it come
+            from earlier rows of the episode.
+        stack_padding: Frames before the first one of an episode: "zeros", or the "first" frame.
+        reward: Key of the rewards that `n_step` sums.
+        done: Key of a row that ends episodes, in addition to Gymnasium's ``"terminated"`` and ``"truncated"``. A true
             ``terminated`` ends the episode, and its `Batch.discount` is 0. A true ``truncated`` ends it as well; with
-            `next`, the row needs the observation after it (`final`), whose value counts. `done` is the union; if
-            it is not, `add` raises a ValueError with the row and the values. If rows lack one of the two, `done` stands
-            for it; if they lack both, for ``terminated``. None: no key ends an episode, only calls do, such as
-            `Writer.end`. Rows with none of the three keys are a ValueError if there is `next`, `n_step` or `stack`, and
-            in `sample_sequences`.
-        sampler: `Uniform`, `Prioritized`, `Fifo`, `Lifo` or `MaxPriority`; None is the first. Or, in place of it,
-            `samplers`: several by their names.
-        limit: a `RateLimit`, by which those who add wait for those who draw, and these for rows.
-        chunk: rows that are let go of at once, a power of two up to 64; None takes what suits the capacity. With 1
-            there are exactly `capacity` rows once it was full.
-        streams: how many writers there are, about; more work.
-        on_peer_death: "wait": who waits for rows, or for room under a `limit`, waits for those who come when all others
-            were killed. "raise": it gets PeerDied then, with their `pids`, until somebody comes.
-        arena: where it lies; None is an arena of its own.
-        name: makes it known to the user's other processes, for `ReplayBuffer.open`; FileExistsError when it is in use.
-        seed: of this object's draws; None for other ones each time.
-        exist_ok: with a name that a buffer has already, opens that one, with its rows; ValueError, with what differs,
-            when it was made with other arguments (`seed` and `streams` apart).
+            `next`, the row needs the observation after it (`final`), and its value counts. `done` is the union; if it
+            is not, `add` raises a ValueError with the row and the values. If rows lack one of the two, `done` replaces
+            it; if they lack both, it replaces ``terminated``. None: no key ends an episode, only calls such as
+            `Writer.end` do.
+        sampler: `Uniform` (default), `Prioritized`, `Fifo`, `Lifo` or `MaxPriority`. Give either this or `samplers`.
+        samplers: Several samplers by name. The first one is the default.
+        limit: A `RateLimit`: writers wait for samplers, and samplers for rows.
+        chunk: Number of rows that are dropped together, a power of two up to 64. None chooses it from the capacity.
+            With 1, a full buffer has exactly `capacity` rows.
+        streams: Approximate number of writers. More writers work, too.
+        on_peer_death: What a call that waits for rows, or for space under a `limit`, does when all other processes were
+            killed. "wait" (default): wait for new ones. "raise": raise PeerDied with their `pids`, until another
+            process comes.
+        arena: Arena for the buffer; None makes a new arena.
+        name: Name under which the user's other processes find it with `ReplayBuffer.open`.
+        seed: Seed for the sampling of this object; None chooses a random one.
+        exist_ok: If a buffer has this name already, opens that one with its rows.
 
-    It goes to other processes as an argument of theirs, in messages of channels and by its name, and lives as long as
-    any of them has it. A row can be drawn when it was added; where the buffer has `next` or `n_step`, when the rows
-    that it needs were added, or its episode has ended.
+    Raises:
+        FileExistsError: The name is in use and `exist_ok` is False.
+        ValueError: The buffer of that name was made with other arguments (`seed` and `streams` do not count); the error
+            has the differences. Also if rows have none of the keys ``done``, ``terminated`` and ``truncated``, unless
+            ``done=None``, and the buffer has `next`, `n_step` or `stack`.
     """
 
-    _owner: _lone.Owner | None = None  # of one that this object has made
+    _owner: _lone.Owner | None = None  # None unless this object has made the buffer
 
     def __init__(
         self,
@@ -151,8 +158,15 @@ class ReplayBuffer:
 
     @classmethod
     def open(cls, name: str, timeout: float | None = 0.0) -> ReplayBuffer:
-        """The buffer of that name; FileNotFoundError when there is none. TimeoutError when there is still none after
-        `timeout` seconds, if that is more than 0 (None waits indefinitely).
+        """Opens the buffer of this name.
+
+        Args:
+            name: Name of the buffer.
+            timeout: Seconds to wait for the name; None waits indefinitely.
+
+        Raises:
+            FileNotFoundError: There is no such name and `timeout` is 0.
+            TimeoutError: There is still no such name after `timeout` seconds.
         """
         known = open_known(name, REPLAY, timeout)
         return cls._opened(known.arena, known.block, known)
@@ -166,7 +180,7 @@ class ReplayBuffer:
 
     @classmethod
     def _gone(cls) -> ReplayBuffer:
-        """One that no process has any more: closed."""
+        """Returns a closed buffer, for one that no process has any more."""
         self = cls.__new__(cls)
         self._open_core = self._name = None
         self._local = OwnWriter()
@@ -174,18 +188,18 @@ class ReplayBuffer:
 
     @property
     def capacity(self) -> int:
-        """Rows that there may be."""
+        """Maximum number of rows."""
         return self._replay.capacity
 
     @property
     def chunk(self) -> int:
-        """Rows that are let go of at once."""
+        """Number of rows that are dropped together."""
         return self._replay.chunk
 
     def __len__(self) -> int:
-        """Rows that can be drawn.
+        """Returns the number of rows that can be sampled.
 
-        With `stack`, a row stops counting once the buffer has dropped earlier frames of its stack.
+        With `stack`, a row no longer counts once the buffer has dropped earlier frames of its stack.
         """
         return self._replay.size()
 
@@ -195,17 +209,18 @@ class ReplayBuffer:
     # --- Adding
 
     def writer(self) -> Writer:
-        """A new stream of rows."""
+        """Makes a new stream of rows."""
         writer = Writer(self._replay)
-        if self.closed:  # meanwhile, by another thread
+        if self.closed:  # closed meanwhile by another thread
             writer.close()
         return writer
 
     def vector_writer(self, n: int, *, autoreset: _writers.Autoreset | Any = None) -> VectorWriter:
-        """Returns n new streams, to which one call adds n rows, such as those of n environments.
+        """Makes n new streams, to which one call adds n rows, such as those of n environments.
 
         Args:
-            autoreset: when the environments begin a new episode: "next_step", "same_step", or the value that Gymnasium
+            n: Number of streams.
+            autoreset: When the environments begin a new episode: "next_step", "same_step", or the value that Gymnasium
                 has in ``environments.metadata["autoreset_mode"]``. With "next_step", the step after the end of an
                 episode is not a real step, and the writer skips its row. None: `reset` of `VectorWriter.add` names the
                 rows that are not steps.
@@ -215,7 +230,7 @@ class ReplayBuffer:
 
     @property
     def _own_writer(self) -> Writer:
-        """The calling thread's."""
+        """The writer of the calling thread."""
         try:
             return self._local.writer
         except AttributeError:
@@ -223,7 +238,7 @@ class ReplayBuffer:
             return writer
 
     def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
-        """Adds a row, in a stream of this process's and thread's own, and returns its index. As `Writer.add`."""
+        """Adds a row to the stream of this process and thread, and returns its index. See `Writer.add`."""
         try:
             writer = self._local.writer
         except AttributeError:
@@ -231,13 +246,13 @@ class ReplayBuffer:
         return writer.add(row, final=final, priority=priority, timeout=timeout)
 
     def end(self, *, final: Any = None, truncated: bool = False, timeout: float | None = None) -> None:
-        """Ends the episode in that stream. As `Writer.end`."""
+        """Ends the episode in that stream. See `Writer.end`."""
         self._own_writer.end(final=final, truncated=truncated, timeout=timeout)
 
     def extend(
         self, rows: Any, *, ends: Any = None, final: Any = None, priority: Any = None, timeout: float | None = None
     ) -> np.ndarray[Any, Any]:
-        """Adds many rows, in that stream, and returns their indices. As `Writer.extend`."""
+        """Adds many rows to that stream and returns their indices. See `Writer.extend`."""
         terms = {"ends": ends, "final": final, "priority": priority, "timeout": timeout}
         added: np.ndarray[Any, Any] = self._own_writer.extend(rows, **terms)
         return added
@@ -256,26 +271,32 @@ class ReplayBuffer:
         weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
     ) -> Batch:
-        """Draws n rows. Waits until there is a row: ``queue.Empty`` after `timeout` seconds (None: never), and PeerDied
-        (``on_peer_death="raise"``) if some of those who added were killed, and none is left. A wait without a timeout
-        raises RuntimeError at once if only the calling thread could add rows: this process made the buffer, without a
-        name, has neither sent it nor forked since, and has no other thread.
+        """Samples n rows. Blocks until there is a row.
 
         Args:
-            sampler: which one, by its name; None is the first.
-            replace: whether a row may be drawn several times; where it may not, ValueError for more than there are.
-            out: arrays (or tensors) to draw into: a nest as `Batch.data` is, each of shape (n, ...), contiguous. Or
-                "arena": new ones in the buffer's arena, which a channel of that arena sends without a copy.
-            threads: how many may copy.
-            beta: in place of that of the sampler.
-            weights: whether the largest `Batch.weight` possible, 1, is that of the least likely row of the batch, or of
-                the whole buffer.
+            n: Number of rows.
+            sampler: Name of the sampler; None is the first one.
+            replace: True if a row may be sampled several times.
+            out: Contiguous arrays (or tensors) to copy into: a pytree like `Batch.data`, with shape (n, ...) at each
+                leaf. Or "arena": new arrays in the buffer's arena, which a channel of that arena sends without a copy.
+            threads: Maximum number of threads that copy.
+            beta: Exponent of the weights, in place of the sampler's.
+            weights: Scope in which the largest possible `Batch.weight` is 1: that of the least likely row of the
+                "batch", or of the whole "buffer".
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            queue.Empty: There was no row for `timeout` seconds.
+            PeerDied: With ``on_peer_death="raise"``: no writer is left, and some were killed.
+            ValueError: With ``replace=False``: `n` is more than the number of rows.
+            RuntimeError: A wait without a timeout could never end, because only the calling thread could add rows: this
+                process made the buffer, without a name, has neither sent it nor forked since, and has no other thread.
         """
         given = (n, sampler, replace, out, threads, beta, weights, timeout, self._owner)
         return _drawing.sample(self._replay, self._spec, self._data, *given)
 
     def batches(self, n: int, **options: Any) -> Iterator[Batch]:
-        """Draws again and again; as `sample`."""
+        """Yields batches without end; see `sample` for the arguments."""
         while True:
             yield self.sample(n, **options)
 
@@ -294,50 +315,66 @@ class ReplayBuffer:
         weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
     ) -> SequenceBatch:
-        """Draws n sequences: a row, and those after it in its episode, `length` in all.
+        """Samples n sequences: a row and those after it in its episode, `length` in all.
 
-        Waits like `sample`. Arrays of the batch have the shape (n, length, ...). Raises ValueError if the buffer does
-        not know where episodes end: its rows have no key ``terminated``, ``truncated`` or ``done``, and it was not made
-        with ``done=None``.
+        Blocks like `sample`, and raises the same errors. Arrays of the batch have the shape (n, length, ...).
 
         Args:
-            stride: from one row of a sequence to the next: 2 is every other one.
-            partial: "pad" gives shorter ones, with zeros behind, where the episode ends or its rows are not there yet;
-                "refuse" draws those only that are as long.
-            sampler: which one draws the first rows, by its name; None takes any row, each as likely.
-            replace: whether several sequences may begin with the same row.
-            out: as in `sample`, of the shape (n, length, ...).
-            threads, beta, weights: as in `sample`; all rows of a sequence have the weight of the first one.
+            n: Number of sequences.
+            length: Number of rows in a sequence.
+            stride: Distance between two rows of a sequence: 2 takes every other row.
+            partial: "pad": sequences are shorter, and padded with zeros, where the episode ends or its rows are not
+                there yet. "refuse": samples only complete sequences.
+            sampler: Name of the sampler of the first rows; None samples all rows with equal probability.
+            replace: True if several sequences may begin with the same row.
+            out: See `sample`; the shape is (n, length, ...).
+            threads, beta, weights: See `sample`; all rows of a sequence have the weight of the first one.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            ValueError: The buffer does not know where episodes end: its rows have no key ``terminated``, ``truncated``
+                or ``done``, and it was not made with ``done=None``.
         """
         given = (n, length, stride, partial, sampler, replace, out, threads, beta, weights, timeout, self._owner)
         return _drawing.sample_sequences(self._replay, self._spec, self._data, *given)
 
     def stats(self) -> dict[str, Any]:
-        """Numbers of the buffer, by all processes together where nothing else is said.
+        """Returns numbers of the buffer, over all processes unless stated otherwise.
 
-        Sizes: rows (that can be drawn, as `len`), capacity, chunk (rows), row_bytes, max_bytes (of all rows, when the
-        buffer is full); chunks (that exist now) and chunks_opened (so far).
-        Counts since the buffer was made, or the one that it was loaded from: added (rows and last observations; a chunk
-        that its writer left part-full counts as full once it is dropped), samples (by the sampler's name: rows, or
-        sequences), samples_per_insert (all samples / added). With a limit, inserted and sampled are the counts of the
-        limit since the last `clear`. waiting: process ids that are blocked now, by "add" (until others draw, as
-        the limit requires) and "sample" (until others add).
+        Returns:
+            A dict with these keys.
 
-        Since the last call on this object: added_per_s and sampled_per_s; and of the rows that this object drew, whose
-        number is drawn: age_mean and age_max (rows added since, as `Batch.age`), version_lag_mean and version_lag_max
-        (how far their `Writer.version` was behind the largest that this object had met). All 0.0 when there was none.
+            - Sizes: rows (that can be sampled, as `len`), capacity, chunk (rows), row_bytes, max_bytes (of all rows of
+              a full buffer), chunks (that exist now), chunks_opened (so far).
+            - Counts since the buffer was made, or the one that it was loaded from: added (rows and last observations; a
+              chunk that its writer left incomplete counts as full once it is dropped), samples (rows or sequences, by
+              the sampler's name), samples_per_insert (all samples / added).
+            - With a limit: inserted and sampled, the counts of the limit since the last `clear`.
+            - waiting: process ids that are blocked now, by "add" (until others sample, as the limit requires) and
+              "sample" (until others add).
+            - Since the last call on this object: added_per_s, sampled_per_s. For the rows that this object sampled
+              (their number is drawn): age_mean and age_max (rows added since, as `Batch.age`), version_lag_mean and
+              version_lag_max (distance of their `Writer.version` from the largest one that this object has seen). All
+              are 0.0 if there were none.
         """
         return self._stats.of(self._replay, self._spec)
 
     # --- Priorities
 
     def update_priorities(self, index: Any, priority: Any, *, sampler: str | None = None) -> np.ndarray[Any, Any]:
-        """Gives rows new priorities by their indices, for all samplers that have any, or for that one.
+        """Sets new priorities of rows, in all samplers with priorities, or in one.
 
-        Both are arrays or tensors, also of a device, of one shape; the last of a repeated index counts. Returns such a
-        mask of bool: False where the row was overwritten meanwhile, and for -1, which is no row. ValueError, and
-        nothing is changed, for a priority that is negative, not finite or too large, and for an index that was never
-        given.
+        Args:
+            index: Indices of rows, as an array or tensor, also on a device; -1 stands for no row. If an index is
+                repeated, the last one counts.
+            priority: Priorities of the same shape.
+            sampler: Name of the sampler; None means all of them.
+
+        Returns:
+            A bool array of that shape: False for rows that were overwritten meanwhile, and for -1.
+
+        Raises:
+            ValueError: A priority is negative, not finite or too large, or an index was never used. Nothing is changed.
         """
         indices, priorities = _places.updates(index, priority)
         table = -1 if sampler is None else self._spec.table(sampler)
@@ -347,7 +384,7 @@ class ReplayBuffer:
 
     @property
     def max_priority(self) -> float:
-        """The largest priority that was given, 1.0 at first: that of rows which are added without one."""
+        """Largest priority so far, 1.0 at first. Rows that are added without a priority get it."""
         samplers = self._spec.samplers.values()
         kinds = (_samplers.Prioritized, _samplers.MaxPriority)
         return self._replay.max_priority(next((i for i, each in enumerate(samplers) if isinstance(each, kinds)), 0))
@@ -355,12 +392,18 @@ class ReplayBuffer:
     # --- Files
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
-        """Brings the folder up to date, and makes it where there is none: what it has already is not written again.
+        """Writes the rows to a folder, which it makes if necessary.
 
-        Others go on meanwhile, and rows that they add during the save may be in it or not. When the call returns, the
-        rows are on the disk; when it raises, or the process is killed, the folder has what the last save left. OSError
-        where the disk refuses, BlockingIOError while somebody else saves or loads there, or when all rows were
-        overwritten meanwhile, again and again; FileExistsError for a folder of other files.
+        Rows that the folder has already are not written again.
+
+        Other processes continue meanwhile; the folder may or may not contain the rows that they add during the save.
+        When the call returns, the rows are on the disk. If it raises or the process is killed, the folder has the state
+        of the previous save.
+
+        Raises:
+            OSError: The disk has an error or is full.
+            BlockingIOError: Another process saves or loads there, or all rows were overwritten meanwhile, repeatedly.
+            FileExistsError: The folder has other files.
         """
         return _files.save(self._replay, path)
 
@@ -382,14 +425,26 @@ class ReplayBuffer:
         seed: int | None = None,
         **fixed: Any,
     ) -> ReplayBuffer:
-        """A new buffer with the rows that were saved, their indices and their priorities.
+        """Makes a buffer with the saved rows, their indices and their priorities.
 
-        The newest where it is smaller. What is not given is as it was, but for the name: it has none. A `chunk` cannot
-        be larger than it was; what rows are, `next`, `n_step` and `stack` stay: ValueError where they are given and
-        differ. A `limit` goes on with its counts; for another one the rows count as added, and as drawn as often as
-        they should; None is none. FileNotFoundError where nothing was saved; ValueError, with the file and the numbers,
-        where any byte of a file is not as it was written. ValueError, too, if an empty buffer of the saved capacity
-        takes more than 256 MiB plus 16 times the size of the files: pass `capacity` if you expect one so large.
+        A smaller buffer gets the newest rows. An argument that is not given keeps its saved value, except the name: the
+        new buffer has none.
+
+        Args:
+            path: Folder of `save`.
+            capacity: Number of rows. Pass it if you expect a large buffer with few rows, see ValueError.
+            sampler, samplers, gamma, on_peer_death: Replace the saved values; see the class.
+            limit: "saved" continues with the saved counts. With another limit, the rows count as added, and as sampled
+                as often as they should be. None means no limit.
+            chunk: At most the saved one.
+            streams, arena, name, seed: See the class.
+            **fixed: `example`, `columns`, `next`, `n_step`, `stack` and so on, which have to equal the saved ones.
+
+        Raises:
+            FileNotFoundError: The folder has no saved buffer.
+            ValueError: A byte of a file is not as it was written (the error has the file and the numbers), or an
+                argument in `fixed` differs. Also if an empty buffer of the saved capacity takes more than 256 MiB plus
+                16 times the size of the files.
         """
         if name is not None:
             names.check_name(name)
@@ -412,11 +467,14 @@ class ReplayBuffer:
     # --- Ends
 
     def clear(self) -> None:
-        """All rows go. Their indices are never given again; writers go on, and what they add from then on is there."""
+        """Drops all rows.
+
+        Their indices are never used again. Writers stay open, and rows that they add later are stored.
+        """
         self._replay.clear()
 
     def close(self) -> None:
-        """Ends this object's part, its writers, and waits of other threads: ChannelClosed. May be called again."""
+        """Closes this object and its writers; waits of other threads raise ChannelClosed. Idempotent."""
         core, self._open_core = self._open_core, None
         self._name, self._local = None, OwnWriter()
         if core is not None:
@@ -426,7 +484,7 @@ class ReplayBuffer:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called on this object."""
+        """True if `close` was called on this object."""
         return self._open_core is None
 
     def __enter__(self) -> ReplayBuffer:

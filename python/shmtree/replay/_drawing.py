@@ -1,4 +1,4 @@
-"""Draws of a buffer, and their arguments."""
+"""Sampling from a buffer, and its arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._batch import Batch, SequenceBatch
 from ._numbers import not_negative, positive
 from ._spec import Spec
 
-# At once. Of a batch, the core asks the machine's memory as well.
+# Limits of one call. For a batch, the core checks the machine's memory as well.
 _MOST_DRAWN, _MOST_THREADS, _MOST_STRIDE = 1 << 31, 1024, 1 << 32
 
 
@@ -29,7 +29,7 @@ def sample(
     timeout: float | None,
     owner: _lone.Owner | None,
 ) -> Batch:
-    """As `ReplayBuffer.sample`."""
+    """Implements `ReplayBuffer.sample`."""
     count = n if type(n) is int and 0 < n <= _MOST_DRAWN else positive("n", n, _MOST_DRAWN)
     arrays = None if out is None else _places.arrays_for(data, (count,), out, core.arena)
     of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
@@ -60,7 +60,7 @@ def sample_sequences(
     timeout: float | None,
     owner: _lone.Owner | None,
 ) -> SequenceBatch:
-    """As `ReplayBuffer.sample_sequences`."""
+    """Implements `ReplayBuffer.sample_sequences`."""
     count, rows = positive("n", n, _MOST_DRAWN), positive("length", length, _MOST_DRAWN)
     step = positive("stride", stride, _MOST_STRIDE)
     may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"

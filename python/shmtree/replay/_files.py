@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 
 class Saved(NamedTuple):
-    """What a save did."""
+    """The result of a save."""
 
-    save: int  #: its number, from 1 on
-    rows: int  #: that are in the files and can be drawn
-    written: int  #: bytes
-    nbytes: int  #: of all files
+    save: int  #: number of the save, from 1
+    rows: int  #: rows in the files that can be sampled
+    written: int  #: bytes written by this save
+    nbytes: int  #: bytes of all files
 
 
 def save(core: _core.Replay, path: str | os.PathLike[str]) -> Saved:
@@ -38,7 +38,7 @@ def open_files(path: str | os.PathLike[str]) -> _core.ReplayFiles:
 
 
 def spec_of(files: _core.ReplayFiles, path: str | os.PathLike[str]) -> Spec:
-    """Returns what the saved buffer is. ValueError, which names the manifest, if it cannot be read."""
+    """Returns the spec of the saved buffer. Raises ValueError with the path of the manifest if it cannot be read."""
     with naming(os.path.join(path, "manifest")):
         return Spec.of(files.spec)
 
@@ -50,7 +50,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except (ValueError, IncompatibleArena) as error:
-        is_of_caller = isinstance(error, Error) and not isinstance(error, IncompatibleArena)  # as MessageTooLarge
+        is_of_caller = isinstance(error, Error) and not isinstance(error, IncompatibleArena)  # such as MessageTooLarge
         if is_of_caller or (type(error) is ValueError and text in str(error)):
             raise
         raise ValueError(f"{text}: {error}") from error
@@ -64,7 +64,7 @@ def _text_of(path: Any) -> Any:
 
 
 def to_bytes(buffer: ReplayBuffer) -> dict[str, bytes]:
-    """What `save` writes, by the names of the files."""
+    """Returns the files of `save`, by name."""
     with tempfile.TemporaryDirectory() as folder:
         buffer.save(folder)
         return {path.name: path.read_bytes() for path in pathlib.Path(folder).iterdir()}
@@ -86,7 +86,7 @@ def changed(
     on_peer_death: str,
     fixed: Mapping[str, Any] | None = None,
 ) -> Spec:
-    """What a saved buffer is with these in the place of its own, where they are given."""
+    """Returns the spec of a saved buffer, with the given arguments in place of the saved ones."""
     if sampler is not None or samplers is not None:
         spec = spec._replace(samplers=_samplers.named(sampler, samplers))
     if limit != "saved":
@@ -99,10 +99,10 @@ def changed(
 
 
 def room_for(files: _core.ReplayFiles, capacity: int | None, chunk: int | None, streams: int) -> Room:
-    """Of a buffer for what is in the files: its chunks are no larger than they were."""
+    """Returns the size of a buffer for the saved rows; its chunks are at most as large as the saved ones."""
     rows = files.capacity if capacity is None else positive("capacity", capacity)
     if chunk is None:
-        most = rows if capacity is None else max(rows // (16 * streams), 1)  # what the core takes where none is given
+        most = rows if capacity is None else max(rows // (16 * streams), 1)  # the core's choice if none is given
         chunk = min(files.chunk, 1 << (most.bit_length() - 1))
     return Room(rows, None, chunk, streams)
 

@@ -1,4 +1,4 @@
-"""What a buffer is made with, and stays as it was when it is loaded."""
+"""Arguments of a buffer that cannot be changed when it is loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from . import _rows, _spec
 
 _ROWS = {"example": _rows.from_example, "columns": _rows.from_columns}
-#: What a buffer has that is made without them.
+#: Default values of these arguments.
 _TERMS: dict[str, Any] = {
     "next": (),
     "n_step": 1,
@@ -20,7 +20,7 @@ _TERMS: dict[str, Any] = {
 
 
 def check(saved: _spec.Spec, given: Mapping[str, Any]) -> None:
-    """ValueError for the first that is not as it was saved, with both."""
+    """Raises ValueError for the first argument that differs from the saved one; the error has both."""
     for name in given:
         if name not in _ROWS and name not in _TERMS:
             raise TypeError(f"ReplayBuffer.load() got an unexpected keyword argument {name!r}")
@@ -48,12 +48,12 @@ def _shown(there: Any) -> str:
 
 
 def _as_made(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """By the names of `_spec.make`."""
+    """Renames arguments to those of `_spec.make`."""
     return {"padding" if name == "stack_padding" else name: value for name, value in terms.items()}
 
 
 def _terms(spec: _spec.Spec) -> dict[str, Any]:
-    """As a program gives them, but for leaves, which are named by their ways."""
+    """Returns the terms as a program passes them, but with paths in place of leaves."""
     ways = _rows.paths_of(spec.rows.skeleton, "row")
 
     def way(leaf: int | None) -> str | None:

@@ -1,4 +1,4 @@
-"""Arguments that are numbers, as users give them: a text that names the argument, what it is and what it may be."""
+"""Checks of numeric arguments; each error has the argument's name, its value and its limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ MOST = (1 << 63) - 1
 
 
 def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
-    """An int from `least` to `most`, of Python's or NumPy's. TypeError for no int, ValueError for another one."""
+    """Returns an int of Python or NumPy in [least, most].
+
+    Raises TypeError for other types, ValueError for other ints.
+    """
     try:
         number = operator.index(value)
     except TypeError:
@@ -23,12 +26,12 @@ def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
 
 
 def positive(what: str, value: Any, most: int = MOST) -> int:
-    """An int of 1 or more."""
+    """Returns an int of at least 1."""
     return whole(what, value, 1, most)
 
 
 def not_negative(what: str, value: Any) -> float:
-    """A finite number that is not negative."""
+    """Returns a finite number that is not negative."""
     try:
         found = float(value)
     except (TypeError, ValueError):
@@ -41,7 +44,7 @@ def not_negative(what: str, value: Any) -> float:
 
 
 def seed_of(value: Any) -> int:
-    """64 bits of any int."""
+    """Returns the low 64 bits of an int."""
     try:
         return operator.index(value) & (1 << 64) - 1
     except TypeError:

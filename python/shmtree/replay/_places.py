@@ -1,4 +1,4 @@
-"""Where a buffer, and what is drawn of it, has room; and arguments that are arrays."""
+"""Memory for buffers and batches, and arguments that are arrays."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from . import _rows
 from ._numbers import positive
 from ._spec import Spec
 
-# What an arena of a buffer's own has besides the buffer: batches of sample(out="arena").
+# Free bytes in an arena that a buffer makes for itself, for batches of sample(out="arena").
 _LEAST_SPARE = 16 << 20
 
 Array = np.ndarray[Any, Any]
 
 
 def _room(arena: Arena | None) -> tuple[int, str]:
-    """Bytes that a buffer may have there, and whose they are."""
+    """Returns the bytes available for a buffer, and words for their owner."""
     if arena is None:
         return _core.available_memory(), "the machine has"
     if not isinstance(arena, Arena):
@@ -29,7 +29,7 @@ def _room(arena: Arena | None) -> tuple[int, str]:
 
 
 class Room(NamedTuple):
-    """How much there may be of a buffer: rows, or bytes."""
+    """Size of a buffer, in rows or bytes."""
 
     capacity: int | None
     max_bytes: int | None
@@ -38,7 +38,7 @@ class Room(NamedTuple):
 
 
 def _terms(core: _core.ReplaySpec, room: Room, arena: Arena | None) -> tuple[int, int, int]:
-    """Rows, those let go of at once (0: what suits), and streams."""
+    """Returns the number of rows, the chunk (0: chosen by the core), and the number of streams."""
     terms = (positive("chunk", room.chunk) if room.chunk is not None else 0, positive("streams", room.streams))
     capacity = room.capacity
     if capacity is None:
@@ -47,13 +47,13 @@ def _terms(core: _core.ReplaySpec, room: Room, arena: Arena | None) -> tuple[int
 
 
 def check(made: _core.Replay, spec: Spec, room: Room, arena: Arena | None) -> None:
-    """ValueError, with what differs, unless a buffer was made so."""
+    """Raises ValueError, with the differences, unless a buffer was made with these arguments."""
     core = spec.core()
     made.check_options(core, *_terms(core, room, arena))
 
 
 def make(spec: Spec, room: Room, arena: Arena | None) -> _core.Replay:
-    """A new buffer."""
+    """Makes a new buffer."""
     core = spec.core()
     rows, chunk, streams = _terms(core, room, arena)
     home = _home_for(core.total_bytes(rows, chunk, streams), rows, arena)
@@ -61,7 +61,7 @@ def make(spec: Spec, room: Room, arena: Arena | None) -> _core.Replay:
 
 
 def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
-    """An arena that a full buffer of so many bytes fits in."""
+    """Returns an arena in which a full buffer of `needed` bytes fits."""
     left, whose = _room(arena)
     if needed > left:
         raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, and {whose} {left}")
@@ -69,7 +69,7 @@ def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
 
 
 def _capacity_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
-    """Rows of a buffer that takes so many bytes."""
+    """Returns the number of rows of a buffer of at most `max_bytes`."""
     capacity = spec.capacity_within(max_bytes, chunk, streams)
     left, whose = _room(arena)
     if max_bytes > left:
@@ -78,7 +78,7 @@ def _capacity_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None
 
 
 def arrays_for(data: _rows.Rows, front: tuple[int, ...], out: Any, home: _core.Arena) -> list[Array]:
-    """Where a batch goes that has so many rows: the arrays of `out`, or new ones of the arena."""
+    """Returns the arrays for a batch of shape `front`: those of `out`, or new ones in the arena."""
     if isinstance(out, str):
         if out != "arena":
             raise ValueError(f"out is {out!r}; it must be 'arena', or a nest of arrays")
@@ -91,7 +91,7 @@ def arrays_for(data: _rows.Rows, front: tuple[int, ...], out: Any, home: _core.A
 
 
 def _checked(path: str, place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """An array, or a tensor of the host, that a batch can be drawn into."""
+    """Returns the array, or the host tensor as an array, if a batch can be copied into it."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(place, torch.Tensor):
         place = place.detach().numpy()
@@ -106,12 +106,12 @@ def _checked(path: str, place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]
 
 
 def numbers(what: str, given: Any) -> Array:
-    """An array of what may be a tensor of any device, or of torch's or others' kind."""
+    """Returns an array of numbers; accepts tensors of any device, and arrays of other libraries."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(given, torch.Tensor):
         given = given.detach().cpu().numpy()
     elif hasattr(given, "__cuda_array_interface__") and hasattr(given, "get"):
-        given = given.get()  # CuPy's
+        given = given.get()  # an array of CuPy
     if isinstance(given, np.ma.MaskedArray):
         raise TypeError(f"{what} is a masked array, but its mask cannot be used: leave out the masked elements")
     try:
@@ -125,7 +125,7 @@ def numbers(what: str, given: Any) -> Array:
 
 
 def updates(index: Any, priority: Any) -> tuple[Array, Array]:
-    """Indices (uint64) and priorities (float64) of one shape."""
+    """Returns indices (uint64) and priorities (float64) of the same shape."""
     indices, priorities = numbers("index", index), numbers("priority", priority)
     if indices.dtype.kind not in "iu" and indices.size:
         raise TypeError(f"index is of {indices.dtype}; indices are integers")

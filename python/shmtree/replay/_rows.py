@@ -1,4 +1,4 @@
-"""What the rows of a buffer are made of: taken from an example or from columns."""
+"""Structure of the rows of a buffer, taken from an example or from columns."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy as np
 from .. import _core
 from .._codec.dtypes import describe, parse
 
-#: A nest of dicts, lists and tuples; of one leaf the number stands in its place.
+#: A pytree of dicts, lists and tuples with the number of a leaf at each leaf.
 Skeleton = Any
 Leaf = tuple[np.dtype[Any], tuple[int, ...]]
 
-# What no other process could read, or what has no fixed size.
+# Kinds that other processes could not read, or that have no fixed size.
 _REFUSED = {"O": "Python objects", "U": "str", "S": "bytes", "T": "str"}
 _MOST_LEAF_BYTES = 1 << 40
 _PYTHON = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
 
 
 class Rows(NamedTuple):
-    """A nest, and what its leaves are."""
+    """The structure of rows, and the dtype and shape of each leaf."""
 
     skeleton: Skeleton
     leaves: tuple[Leaf, ...]
 
     def nest(self, root: str) -> _core.ReplayNest:
-        """What takes such rows apart; in texts of errors they are called that."""
+        """Returns the object that takes such rows apart; `root` is their name in errors."""
         paths = paths_of(self.skeleton, root)
 
         def convert(value: Any, leaf: int) -> np.ndarray[Any, Any]:
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
         return _core.ReplayNest(self.skeleton, self.leaves, root, convert, refuse)
 
     def nest_of_columns(self, root: str) -> _core.ReplayNest:
-        """The same of many rows: arrays with one dimension more in front."""
+        """Returns the same for many rows: arrays with one more dimension in front."""
         paths = paths_of(self.skeleton, root)
 
         def convert(value: Any, leaf: int) -> np.ndarray[Any, Any]:
@@ -53,7 +53,7 @@ class Rows(NamedTuple):
 
 
 def from_example(example: Any) -> Rows:
-    """Rows like this one."""
+    """Returns the structure of rows like this one."""
 
     def leaf_of(path: str, value: Any) -> Leaf:
         dtype = _PYTHON.get(type(value))
@@ -66,7 +66,7 @@ def from_example(example: Any) -> Rows:
 
 
 def from_columns(columns: Any) -> Rows:
-    """Rows with a (shape, dtype) in the place of each leaf, or a dtype alone for numbers."""
+    """Returns the structure of rows from a pytree with a (shape, dtype) at each leaf, or only a dtype for numbers."""
 
     def leaf_of(path: str, value: Any) -> Leaf:
         shape, dtype = value if type(value) is tuple and len(value) == 2 else ((), value)
@@ -83,14 +83,14 @@ def from_columns(columns: Any) -> Rows:
 
 
 def paths_of(skeleton: Skeleton, root: str) -> list[str]:
-    """The way to each leaf, as a program would write it."""
+    """Returns the path to each leaf, as a Python expression."""
     paths: list[str] = []
     map_nest(root, skeleton, lambda path, _: paths.append(path))
     return paths
 
 
 def as_leaf(path: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """What is no such array as one of the leaf's dtype and shape, by casts of 'same_kind'."""
+    """Converts a value to an array of the leaf's dtype and shape, by casts of 'same_kind'."""
     array = _array_or_refuse(path, value)
     if array.shape != shape:
         raise ValueError(f"{path} has the shape {array.shape}, and the rows of the buffer have {shape}")
@@ -99,9 +99,9 @@ def as_leaf(path: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...])
 
 
 def cast(path: str, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """The array in the dtype of a column; integers have to fit."""
+    """Casts an array to the dtype of a column. Raises ValueError unless integers fit."""
     if array.dtype == dtype:
-        return array.astype(dtype, copy=False)  # NumPy has two of some, which are equal
+        return array.astype(dtype, copy=False)  # NumPy has two equal dtypes of some kinds
     both_whole = array.dtype.kind in "iu" and dtype.kind in "iu"
     if not both_whole and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ValueError(
@@ -115,7 +115,7 @@ def cast(path: str, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.nda
 
 
 def refuse(path: str, skeleton: Skeleton, value: Any) -> NoReturn:
-    """A part of a row that is no such dict, list or tuple."""
+    """Raises ValueError for a part of a row that is not the expected dict, list or tuple."""
     if not isinstance(skeleton, dict):
         has = f"{len(value)} parts" if isinstance(value, type(skeleton)) else f"{type(value).__name__!r} here"
         raise ValueError(f"{path} has {has}, and the rows of the buffer have a {_shown(skeleton)}")
@@ -128,12 +128,12 @@ def refuse(path: str, skeleton: Skeleton, value: Any) -> NoReturn:
 
 
 def map_leaves(skeleton: Skeleton, leaves: list[Any]) -> Any:
-    """The nest with these in the places of its leaves."""
+    """Returns the pytree with these values at its leaves."""
     return map_nest("", skeleton, lambda _, number: leaves[number])
 
 
 def flatten(path: str, skeleton: Skeleton, value: Any) -> list[Any]:
-    """The leaves of a nest of the same form. ValueError for another form."""
+    """Returns the leaves of a pytree of the same structure. Raises ValueError for another structure."""
     if isinstance(skeleton, dict):
         if not isinstance(value, dict) or value.keys() != skeleton.keys():
             refuse(path, skeleton, value)
@@ -153,7 +153,7 @@ def _shown(skeleton: Skeleton) -> str:
 
 
 def map_nest(path: str, nest: Any, of_leaf: Any, tuples_are_leaves: bool = False) -> Any:
-    """A nest with what `of_leaf(path, leaf)` gives in the places of its leaves, depth first."""
+    """Returns the pytree with `of_leaf(path, leaf)` at each leaf. Visits the leaves depth first."""
     if isinstance(nest, dict):
         return {key: map_nest(f"{path}[{key!r}]", part, of_leaf, tuples_are_leaves) for key, part in nest.items()}
     if isinstance(nest, list) or (isinstance(nest, tuple) and not tuples_are_leaves):
@@ -190,7 +190,7 @@ def _checked(path: str, leaf: Leaf) -> Leaf:
 
 
 def checked_leaf(text: str, item_bytes: int, shape: Sequence[int]) -> Leaf:
-    """As the core has it, which checked the shape."""
+    """Returns the leaf with this text of a dtype. The core has checked the shape."""
     dtype = _checked_dtype("row", parse(text))
     if dtype.itemsize != item_bytes:
         raise ValueError(f"a leaf of {dtype} has elements of {item_bytes} bytes")

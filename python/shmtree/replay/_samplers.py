@@ -1,4 +1,4 @@
-"""How rows are chosen: the samplers that a buffer is made with."""
+"""The samplers of a buffer, and the rate limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from .._ipc.arguments import limit
 from ._numbers import not_negative, positive
 
-# As the core has them: src/replay/sampling/layout.h.
+# The core's numbers: src/replay/sampling/layout.h.
 _UNIFORM, _PRIORITIZED, _FIFO, _LIFO, _MAX_PRIORITY = 1, 2, 3, 4, 5
 _MOST_TIMES = (1 << 32) - 1
 
@@ -19,10 +19,10 @@ Terms = tuple[int, float, float, float, int]
 
 @dataclass(frozen=True)
 class Sampler:
-    """What all of them have.
+    """Base of all samplers.
 
     Attributes:
-        max_times: how often a row is drawn by it, by all processes together; None is no limit.
+        max_times: Number of times that this sampler returns a row, over all processes; None means no limit.
     """
 
     max_times: int | None = field(default=None, kw_only=True)
@@ -34,32 +34,33 @@ class Sampler:
 
 @dataclass(frozen=True)
 class Uniform(Sampler):
-    """Each row is as likely."""
+    """Samples all rows with equal probability."""
 
 
 @dataclass(frozen=True)
 class Fifo(Sampler):
-    """The oldest rows, in their order; with `max_times` it moves on."""
+    """Samples the oldest rows in order. With `max_times`, it moves on to newer ones."""
 
 
 @dataclass(frozen=True)
 class Lifo(Sampler):
-    """The newest rows, the newest first."""
+    """Samples the newest rows, the newest first."""
 
 
 @dataclass(frozen=True)
 class MaxPriority(Sampler):
-    """The rows of the largest priorities, the largest first."""
+    """Samples the rows with the largest priorities, the largest first."""
 
 
 @dataclass(frozen=True)
 class Prioritized(Sampler):
-    """A row is as likely as (priority + eps)^alpha.
+    """Samples a row with a probability proportional to (priority + eps)^alpha.
 
     Attributes:
-        alpha: 0 makes all rows as likely.
-        beta: how far `Batch.weight` makes up for that; 1 does so fully. Each draw may have another one.
-        eps: keeps rows of priority 0 possible; with 0 they are drawn only where there are no others.
+        alpha: 0 makes all rows equally likely.
+        beta: Exponent of `Batch.weight`, which corrects the bias; 1 corrects it fully. Each call of `sample` may pass
+            another one.
+        eps: Added to priorities. With 0, rows of priority 0 are sampled only if there are no others.
     """
 
     alpha: float = 0.6
@@ -74,13 +75,13 @@ class Prioritized(Sampler):
 
 @dataclass(frozen=True)
 class RateLimit:
-    """How far those who add and those who draw may get from each other, as Reverb's SampleToInsertRatio.
+    """Limits the distance between inserts and samples, like Reverb's SampleToInsertRatio.
 
     Attributes:
-        samples_per_insert: how often a row is drawn, on average.
-        min_size: rows before anybody draws.
-        error_buffer: inserts x samples_per_insert - samples stays within samples_per_insert x min_size +- error_buffer;
-            None takes what suits the others.
+        samples_per_insert: Average number of times that a row is sampled.
+        min_size: Number of rows before the first sample.
+        error_buffer: Tolerance: inserts x samples_per_insert - samples stays within samples_per_insert x min_size +-
+            error_buffer. None derives it from the other values.
     """
 
     samples_per_insert: float
@@ -106,7 +107,7 @@ LimitTerms = tuple[float, int, float | None]
 
 
 def limit_terms(limit: RateLimit | None) -> LimitTerms | None:
-    """As the core takes it."""
+    """Returns the limit in the core's form."""
     if limit is None:
         return None
     buffer = None if limit.error_buffer is None else float(limit.error_buffer)
@@ -124,14 +125,17 @@ _CLASSES = {kind: cls for cls, kind in _KINDS.items()}
 
 
 def terms_of(sampler: Sampler) -> Terms:
-    """As the core takes it."""
+    """Returns the sampler in the core's form."""
     shape = (sampler.alpha, sampler.beta, sampler.eps) if isinstance(sampler, Prioritized) else (0.0, 0.0, 1.0)
     alpha, beta, eps = map(float, shape)
     return _KINDS[type(sampler)], alpha, beta, eps, sampler.max_times or 0
 
 
 def sampler_of(terms: Any) -> Sampler:
-    """Of what anybody may have written: ValueError or TypeError for no such terms."""
+    """Returns the sampler for terms of the core.
+
+    Another process may have written them; raises ValueError or TypeError.
+    """
     kind, alpha, beta, eps, max_times = terms
     cls = _CLASSES.get(kind)
     if cls is None or not all(type(each) is float for each in (alpha, beta, eps)) or type(max_times) is not int:
@@ -141,7 +145,7 @@ def sampler_of(terms: Any) -> Sampler:
 
 
 def named(sampler: Sampler | None, samplers: Mapping[str, Sampler] | None) -> dict[str, Sampler]:
-    """The samplers of a buffer by their names, from what it is made with."""
+    """Returns the samplers of a buffer by name, from the arguments of the buffer."""
     if sampler is not None and samplers is not None:
         raise TypeError("a replay buffer is made with either sampler= or samplers=")
     if samplers is not None and not isinstance(samplers, Mapping):

@@ -1,4 +1,4 @@
-"""What a buffer is: its rows, what is drawn of them and by which samplers. The core keeps it in the buffer."""
+"""The spec of a buffer: its rows, the form of batches, and the samplers. The core stores it in the buffer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_FRAMES = _MOST_STEPS = 1024
 
 
 class Spec(NamedTuple):
-    """What a buffer needs to be opened. Leaves are numbers: those of `rows`."""
+    """All data that is needed to open a buffer. Leaves are numbers of leaves in `rows`."""
 
     rows: Rows
     samplers: dict[str, _samplers.Sampler]
@@ -45,17 +45,17 @@ class Spec(NamedTuple):
         return bool(self.next) or self.n_step > 1
 
     def table(self, name: str | None) -> int:
-        """The number of a sampler by its name; None is the first."""
+        """Returns the number of a sampler by its name; None is the first one."""
         if name is None:
             return 0
         if name not in self.samplers:
             raise ValueError(f"sampler is {name!r}; the buffer has {', '.join(map(repr, self.samplers))}")
         return list(self.samplers).index(name)
 
-    # --- What a batch is
+    # --- Form of a batch
 
     def data(self) -> Rows:
-        """The nest of a batch, and what one row of each of its arrays is."""
+        """Returns the structure of a batch, and the dtype and shape per row of each of its arrays."""
         skeleton, leaves = self.rows.skeleton, [self._drawn(leaf) for leaf in range(len(self.rows.leaves))]
         if self.next:
             first = len(leaves)
@@ -65,7 +65,7 @@ class Spec(NamedTuple):
         return Rows(skeleton, tuple(leaves))
 
     def finals(self) -> Rows | None:
-        """The nest of an episode's last observation, and what its leaves are."""
+        """Returns the structure of an episode's last observation, or None."""
         if not self.next:
             return None
         skeleton = _only(self.rows.skeleton, {leaf: number for number, leaf in enumerate(self.next)})
@@ -76,10 +76,10 @@ class Spec(NamedTuple):
         frames = dict(self.stack).get(leaf)
         return (dtype, shape) if frames is None else (dtype, (frames, *shape))
 
-    # --- As the core takes it
+    # --- The core's form
 
     def core(self) -> _core.ReplaySpec:
-        """ValueError for what no buffer can be."""
+        """Returns the spec in the core's form. Raises ValueError if no buffer can have it."""
         return _core.ReplaySpec(
             _to_core(self.rows.skeleton),
             [(str(describe(dtype, False)), dtype.itemsize, shape) for dtype, shape in self.rows.leaves],
@@ -99,19 +99,19 @@ class Spec(NamedTuple):
         )
 
     def nests(self) -> _core._ReplayNests:
-        """Of one row, of many, of a batch, of an episode's last observation, and of many of these."""
+        """Returns the nests of one row, many rows, a batch, a last observation, and many last observations."""
         rows, finals = self.rows, self.finals()
         some = (rows.nest("row"), rows.nest_of_columns("rows"), self.data().nest("out"))
         return (*some, None, None) if finals is None else (*some, finals.nest("final"), finals.nest_of_columns("final"))
 
     @classmethod
     def unpack(cls, note: bytes) -> Spec:
-        """Of bytes that anybody may have written."""
+        """Returns the spec in these bytes, which another process may have written."""
         return cls.of(_core.ReplaySpec.unpack(note))
 
     @classmethod
     def of(cls, core: _core.ReplaySpec) -> Spec:
-        """As the core has it."""
+        """Returns the spec for the core's form."""
         try:
             parts = core.parts()
             rows, leaves, samplers, next, n_step, gamma, stack, repeats_first, reward, done, limit, raises = parts[:12]
@@ -134,7 +134,7 @@ class Spec(NamedTuple):
 
 
 def _to_core(skeleton: Skeleton) -> Skeleton:
-    """The nest with keys as the core has them: str, and frames of all others."""
+    """Returns the structure with keys in the core's form: str, and frames for all other keys."""
     if isinstance(skeleton, dict):
         return {_key_to_core(key): _to_core(part) for key, part in skeleton.items()}
     if isinstance(skeleton, list | tuple):
@@ -175,7 +175,7 @@ def make(
     limit: _samplers.RateLimit | None,
     on_peer_death: str,
 ) -> Spec:
-    """From what a buffer is made with: leaves by the keys of a row, a name for all that lie below it."""
+    """Returns the spec for the arguments of a buffer. A key of a row stands for all leaves below it."""
     if not isinstance(next, Iterable):
         raise TypeError(f"next is {next!r}; it must be a key of a row, or several")
     if stack is not None and not isinstance(stack, Mapping):
@@ -206,7 +206,7 @@ def make(
 
 
 def _ends(rows: Rows, done: str | None) -> tuple[int | None, int | None, int | None]:
-    """Returns the leaves that end episodes: `done`, ``terminated``, ``truncated``. With done=None there are none."""
+    """Returns the leaves that end episodes: `done`, ``terminated``, ``truncated``. All are None if `done` is None."""
     if done is None:
         return None, None, None
     keys = {"done": done, "terminated": "terminated", "truncated": "truncated"}
@@ -227,7 +227,7 @@ def _frames(what: str, value: Any) -> int:
 
 
 def _below(rows: Rows, what: str, key: str) -> list[int]:
-    """The leaves under a key of a row."""
+    """Returns the leaves under a key of a row."""
     keys = list(rows.skeleton) if isinstance(rows.skeleton, dict) else []
     if key not in keys:
         has = ", ".join(map(repr, keys)) or "no keys"
@@ -247,7 +247,7 @@ def _one_leaf(rows: Rows, what: str, key: str | None, default: str) -> int | Non
 
 
 def _only(skeleton: Skeleton, numbers: dict[int, int]) -> Skeleton:
-    """The parts of a row that have leaves of these, with other numbers."""
+    """Returns the parts of a row with only these leaves, renumbered."""
     parts: dict[Any, Skeleton] = {}
     for key, part in skeleton.items():
         found: list[int] = []

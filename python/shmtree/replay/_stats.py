@@ -1,4 +1,4 @@
-"""What a buffer says of itself."""
+"""Statistics of a buffer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ._spec import Spec
 
 
 class Stats:
-    """The counts of a buffer, and what became of them since this object was asked last."""
+    """Counts of a buffer, and their rates since the previous call on this object."""
 
     def __init__(self) -> None:
         self._last: tuple[float, int, int] | None = None
 
     def of(self, core: _core.Replay, spec: Spec) -> dict[str, Any]:
-        """As `ReplayBuffer.stats`."""
+        """Implements `ReplayBuffer.stats`."""
         found = core.stats()
         found["samples"] = dict(zip(spec.samplers, found["samples"], strict=True))
         found["row_bytes"], found["chunk"] = core.row_bytes, core.chunk

@@ -1,4 +1,4 @@
-"""A sampler of TorchRL with the priorities beside the rows of a `ReplayBuffer`."""
+"""A sampler of TorchRL with the priorities in the `ReplayBuffer` of the rows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,21 @@ from ._torch_storage import DEFAULT_PRIORITIES, SharedStorage
 
 
 class PrioritizedSampler(_Standard):
-    """TorchRL's `PrioritizedSampler`, with the priorities in shared memory, beside the rows.
+    """TorchRL's `PrioritizedSampler` with the priorities in shared memory, in the buffer of the rows.
 
     Buffers of several processes share the priorities. A buffer that is made on a storage with rows keeps the priorities
     of the rows.
 
     Args:
-        max_capacity: accepted as in TorchRL, but not used: the size of the storage counts.
-        alpha, eps: exponent of the priorities, and what is added to them. None takes those of the storage.
-        beta: exponent of the weights, which may be changed at any time. None takes that of the storage.
-        reduction: how several values of a row become one priority.
-        dtype, max_priority_within_buffer, device: torch.float, False and None. Other values are refused.
+        max_capacity: Accepted as in TorchRL, and ignored: the size of the storage counts.
+        alpha, eps: Exponent of the priorities, and the value that is added to them. None takes those of the storage.
+        beta: Exponent of the weights, which may be changed at any time. None takes that of the storage.
+        reduction: How several values of a row become one priority.
+        dtype, max_priority_within_buffer, device: torch.float, False and None.
+
+    Raises:
+        ValueError: `alpha` or `beta` is negative.
+        NotImplementedError: `dtype`, `max_priority_within_buffer` or `device` has another value.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class PrioritizedSampler(_Standard):
         self._given_alpha, self._given_eps, self._beta = alpha, eps, beta
         self._max_priority_within_buffer, self._device = False, None
         self._storage: SharedStorage | None = None
-        self._keeps = 0  # number of rows whose priorities survive the reset by a new buffer
+        self._keeps = 0  # number of rows with priorities that survive the reset by a new buffer
 
     def terms(self) -> tuple[float, float, float]:
         """Returns alpha, beta and eps for a storage that is made for this sampler."""

@@ -42,19 +42,22 @@ class _Cursor:
 
 
 class SharedStorage(LazyTensorStorage):
-    """A `LazyTensorStorage` with its rows in shared memory: the newest `max_size` rows, in places that TorchRL fills in
-    order.
+    """A `LazyTensorStorage` that has the newest `max_size` rows in shared memory.
 
-    Rows do not change once they are added: `buffer[index] = row` raises NotImplementedError. Writers other than the two
-    round-robin ones raise TypeError. So do rows that are trees with values other than tensors; in a tensordict such a
-    value is accepted if it is the same in all rows.
+    TorchRL fills its places in order. Rows do not change once they are added.
 
     Args:
-        max_size: the number of rows.
+        max_size: Number of rows.
         prioritized: alpha, beta and eps of the priorities of rows, or None for no priorities. By default they are those
             of the `PrioritizedSampler` of the buffer that adds the first rows, or (0.6, 0.4, 1e-8).
         device: "cpu", the device of sampled rows.
         ndim: 1.
+
+    Raises:
+        NotImplementedError: Another `device` or `ndim`, or an option of TorchRL that it lacks. Later, `buffer[index] =
+            row` raises it, too.
+        TypeError: An unknown option. Later: a writer other than the two round-robin ones, or rows that are trees with
+            values other than tensors. In a tensordict such a value is accepted if it is the same in all rows.
     """
 
     def __init__(
@@ -95,7 +98,7 @@ class SharedStorage(LazyTensorStorage):
     @checkpointer.setter
     def checkpointer(self, checkpointer: Any) -> None:
         self._checkpointer = checkpointer or self._default_checkpointer()
-        self._join_buffers(is_new=True)  # TorchRL sets this when a buffer has its writer and its sampler
+        self._join_buffers(is_new=True)  # TorchRL sets this when a buffer has got its writer and its sampler
 
     def _join_buffers(self, is_new: bool = False) -> None:
         """Gives writers the shared cursor, and samplers the storage."""

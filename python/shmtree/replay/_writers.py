@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Autoreset = Literal["next_step", "same_step"]
 
-_writers: dict[int, weakref.ref[Writer]] = {}  # those of this process
+_writers: dict[int, weakref.ref[Writer]] = {}  # the writers of this process
 
 
 def _all_writers() -> Iterator[Writer]:
@@ -33,7 +33,7 @@ def _leave() -> None:
 
 
 def close_all_of(replay: _core.Replay) -> None:
-    """The writers that were made for that object of a buffer."""
+    """Closes the writers that were made for this object of a buffer."""
     for writer in _all_writers():
         if writer._replay is replay:
             writer.close()
@@ -43,16 +43,16 @@ lifetime.before_leaving(_leave)
 
 
 class Writer(_core.ReplayWriter):
-    """One stream of rows, such as one environment's: made by `ReplayBuffer.writer`.
+    """One stream of rows, such as those of one environment; made by `ReplayBuffer.writer`.
 
-    It belongs to one process: a forked child that uses it begins a stream of its own. Threads may share it.
+    It belongs to one process: a forked child that uses it begins a new stream. Threads may share it.
     """
 
     def __init__(self, replay: _core.Replay) -> None:
         self._replay = replay
         key = id(self)
 
-        # By a name of its own: those of the module may be gone when the interpreter ends.
+        # Binds the dict as a default argument: globals of the module may be gone when the interpreter exits.
         def forget(_: weakref.ref[Writer], known: dict[int, weakref.ref[Writer]] = _writers) -> None:
             known.pop(key, None)
 
@@ -63,7 +63,7 @@ class Writer(_core.ReplayWriter):
 
 
 class VectorWriter:
-    """Several streams that are added to at once, such as a vector of environments: `ReplayBuffer.vector_writer`."""
+    """Several streams to which one call adds, such as a vector of environments; see `ReplayBuffer.vector_writer`."""
 
     def __init__(self, writers: tuple[Writer, ...], autoreset: Autoreset | None = None) -> None:
         if not isinstance(writers, tuple) or not all(isinstance(each, Writer) for each in writers):
@@ -76,12 +76,12 @@ class VectorWriter:
 
     @property
     def writers(self) -> tuple[Writer, ...]:
-        """Those of the single streams."""
+        """The writers of the single streams."""
         return self._writers
 
     @property
     def version(self) -> int:
-        """As `Writer.version`, of all of them."""
+        """`Writer.version` of all streams."""
         return self._version
 
     @version.setter
@@ -102,32 +102,37 @@ class VectorWriter:
     ) -> np.ndarray[Any, Any]:
         """Adds a row to each stream, and returns their indices.
 
-        ValueError comes before anything is added. Another error, such as ``queue.Full``, may come in the middle: its
-        `sent` says how many streams, from the first on, have stored or skipped their row. If it is 0, nothing has
-        changed, and you can repeat the call. Otherwise, add the rows of the other streams with their `writers`, except
-        rows that are to be skipped.
-
         Args:
-            rows: a nest like that of a row, of arrays whose first dimension is that of the streams.
-            end: a mask of the streams whose episode was cut off after this row, in addition to those whose leaf
-                ``terminated``, ``truncated`` or ``done`` is true. If no leaf ends episodes, these episodes terminated.
-            final: last observations, a nest of arrays for all streams, or for those that end.
-            priority: one for each.
-            reset: a mask of the streams whose row is not a step; `add` skips it, and its index is -1. With
+            rows: A pytree like that of a row, of arrays with the number of streams as first dimension.
+            end: A mask of the streams in which the episode was cut off after this row, in addition to those with a true
+                leaf ``terminated``, ``truncated`` or ``done``. If no leaf ends episodes, these episodes terminated.
+            final: Last observations, a pytree of arrays for all streams, or for those that end.
+            priority: One for each stream.
+            reset: A mask of the streams in which this row is not a step; `add` skips it, and its index is -1. With
                 ``autoreset="next_step"`` the writer also skips the row after each row that ended an episode.
+            timeout: Seconds to wait for space; None waits indefinitely.
+
+        Raises:
+            ValueError: The rows do not fit; nothing was added.
+            queue.Full: There was no space for `timeout` seconds.
+
+        An error other than ValueError, such as ``queue.Full``, may come in the middle. Its `sent` is the number of
+        streams, from the first on, that have stored or skipped their row. If it is 0, nothing has changed, and you can
+        repeat the call. Otherwise, add the rows of the other streams with their `writers`, except rows that are to be
+        skipped.
         """
         given = (rows, end, final, priority, reset, timeout, self._resets_in_next_step)
         indices: np.ndarray[Any, Any] = _core.replay_add_to_each(self._writers, *given)
         return indices
 
     def close(self) -> None:
-        """Ends the streams. What was added stays. May be called again."""
+        """Closes the streams. Rows that were added stay. Idempotent."""
         for writer in self._writers:
             writer.close()
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """True if `close` was called."""
         return all(writer.closed for writer in self._writers)
 
     def __len__(self) -> int:

@@ -1,6 +1,8 @@
-"""cpprb's replay buffers on shared memory: one changed import.
+"""cpprb's replay buffers in shared memory; to use them, change one import.
 
-from shmtree.replay.cpprb import MPPrioritizedReplayBuffer
+::
+
+    from shmtree.replay.cpprb import MPPrioritizedReplayBuffer
 
 Calls and results are those of cpprb 11. For a given seed of NumPy, the uniform buffers also draw the same rows. Any
 number of processes may add to, sample and update each of the four classes. `buffer.shared` is the

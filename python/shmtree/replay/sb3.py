@@ -1,7 +1,9 @@
-"""Replay buffers of Stable-Baselines3 on shared memory: one changed import.
+"""Replay buffers of Stable-Baselines3 in shared memory; to use them, change one import.
 
-from shmtree.replay.sb3 import ReplayBuffer
-model = DQN("MlpPolicy", environment, replay_buffer_class=ReplayBuffer)
+::
+
+    from shmtree.replay.sb3 import ReplayBuffer
+    model = DQN("MlpPolicy", environment, replay_buffer_class=ReplayBuffer)
 
 Calls, results, attributes and the random draws for a given seed of NumPy are those of Stable-Baselines3.
 `buffer.shared` is the `shmtree.replay.ReplayBuffer` with the rows: other processes may sample it, and add to it.
