@@ -1,7 +1,9 @@
-"""Recordings of channels: MCAP files, which ``python -m shmtree record`` makes, mapped and read.
+"""Recordings of channels: MCAP files that ``python -m shmtree record`` writes, mapped into memory.
 
-for message in Recording("run.mcap"):
-    print(message.channel, message.time_ns, message.load()["obs"])
+Example::
+
+    for message in Recording("run.mcap"):
+        print(message.channel, message.time_ns, message.load()["obs"])
 """
 
 from __future__ import annotations
@@ -16,33 +18,35 @@ __all__ = ["RecordedMessage", "Recording"]
 
 
 class RecordedMessage(NamedTuple):
-    """A message of a recording."""
+    """One message of a recording."""
 
-    channel: str  #: the name of the channel that it was put into
-    time_ns: int  #: when it was put: nanoseconds since the epoch
+    channel: str  #: name of the channel that it was put into
+    time_ns: int  #: time of the put, in nanoseconds since the epoch
     sequence: int  #: the low 32 bits of its ticket, which counts the puts of its channel
-    frame: memoryview  #: the message as `unpack` takes it, where it lies in the mapped file
+    frame: memoryview  #: the message in the mapped file, in the form that `unpack` takes
 
     def load(self, *, copy: bool | None = None, allow_pickle: bool = False) -> Any:
-        """The object, as of `unpack`: large arrays are read-only views of the file, which stays mapped for them."""
+        """Returns the object, as `unpack` does. Large arrays are read-only views of the file, and keep it mapped."""
         return unpack(self.frame, copy=copy, allow_pickle=allow_pickle)
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """As of a named pipe that nobody writes to."""
+    """Opens a file without blocking, for example on a named pipe that has no writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 class Recording:
-    """A recording, whose messages come in the order in which they were written. Any number of threads may read.
+    """A recording; it iterates over its messages in the order in which they were written.
+
+    Any number of threads may read it.
 
     Args:
-        path: of the file. It may be one that is still written, or that was cut off: there is what was whole when this
-            object was made.
+        path: Path of the file. It may be a file that is still being written, or that was cut off. The recording has the
+            messages that were complete when this object was made.
 
     Raises:
-        CorruptMessage: it is no recording of ours, or was altered.
-        OSError: it cannot be read, or is no regular file.
+        CorruptMessage: The file is not a recording of shmtree, or was altered.
+        OSError: The file cannot be read, or is not a regular file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -56,17 +60,20 @@ class Recording:
 
     @property
     def channels(self) -> dict[str, int]:
-        """How many messages there are of each channel, by its name."""
+        """Number of messages of each channel, by its name."""
         return self._file.channels
 
     @property
     def missed(self) -> dict[str, int]:
-        """How many were put and are not here, by the channel; known of a recording that was ended in order."""
+        """Number of messages of each channel that were put but are not in the recording.
+
+        It is known only for a recording that ended in order.
+        """
         return self._file.missed
 
     @property
     def whole(self) -> bool:
-        """Whether it was ended in order, and has not been cut off since."""
+        """True if the recording ended in order, and has not been cut off since."""
         return self._file.whole
 
     def __len__(self) -> int:

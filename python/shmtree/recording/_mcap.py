@@ -1,9 +1,9 @@
-"""Recordings, written as files: MCAP (https://mcap.dev/spec), without chunks, so that frames lie there as they are.
+"""Writer of recordings: MCAP files (https://mcap.dev/spec) without chunks, so that frames are stored unchanged.
 
-Every frame begins at a multiple of 64, so that its arrays can be used where they lie in the mapped file: a record of a
-private opcode, which readers skip, fills what is missing before each message. A file that was cut off anywhere has
-whole records up to the cut, and is read up to there; the summary at its end is for other tools. The extension reads
-them (src/recording).
+Every frame begins at a multiple of 64, so that its arrays can be used in the mapped file. Before a message, a record of
+a private opcode, which readers skip, fills the gap. A file that was cut off at any byte has complete records up to the
+cut, and can be read up to there; the summary at the end is for other tools. The extension reads the files
+(src/recording).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from .._core import VERSION, CheckedFd
 MAGIC = b"\x89MCAP0\r\n"
 HEADER, FOOTER, CHANNEL, MESSAGE = 0x01, 0x02, 0x04, 0x05
 STATISTICS, METADATA, METADATA_INDEX, DATA_END = 0x0B, 0x0C, 0x0D, 0x0F
-PADDING = 0x80  # the first of those that the format leaves to its users
+PADDING = 0x80  # first opcode that the format reserves for private use
 PROFILE = ENCODING = "shmtree"
-MISSED = "shmtree.missed"  # the name of the metadata that says how many messages of a channel were not seen
+MISSED = "shmtree.missed"  # name of the metadata with the number of messages of each channel that were missed
 
 ALIGNMENT = 64
-_PREFIX = struct.Struct("<BQ")  # of every record: opcode, bytes that follow
+_PREFIX = struct.Struct("<BQ")  # of every record: opcode, number of following bytes
 _MESSAGE = struct.Struct("<BQHIQQ")  # prefix, channel, sequence, log time, publish time; the frame follows
-_STATISTICS = struct.Struct("<QHIIIIQQI")  # then, for each channel, how many messages it has
+_STATISTICS = struct.Struct("<QHIIIIQQI")  # followed by the number of messages for each channel
 _FOOTER = struct.Struct("<BQQQI")
-_MOST_PARTS = 1000  # of one writev; the system takes 1,024
+_MOST_PARTS = 1000  # of one writev; the system's limit is 1,024
 _MOST_CHANNELS = 0xFFFF
 
 
@@ -50,7 +50,7 @@ def _record(opcode: int, content: bytes) -> bytes:
 
 
 def _padding(offset: int) -> bytes:
-    """What comes between a record that ends at `offset` and a message, for its frame to begin at a multiple of 64."""
+    """Returns the record between `offset` and the next message that makes its frame begin at a multiple of 64."""
     missing = -(offset + _MESSAGE.size) % ALIGNMENT
     if missing == 0:
         return b""
@@ -60,11 +60,13 @@ def _padding(offset: int) -> bytes:
 
 
 class Writer:
-    """A new recording. Only its user may read it. A file of that name is replaced, and stays as it is for its readers.
+    """Writes a new recording, which only its user may read.
 
-    The file is made by `begin`, with the channels that there are by then, or else by the first message: who fails
-    before has replaced nothing. An error of the system, as of a disk that is full, is an OSError: what was written
-    before it stays, and can be read. Any number of threads may write, one at a time.
+    It replaces a file of that name; readers of the old file keep it.
+
+    `begin` makes the file, with the channels added so far; else the first message does. A caller that fails before that
+    has replaced nothing. A system error, such as a full disk, is an OSError: what was written before it stays, and can
+    be read. Any number of threads may write, one at a time.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -72,7 +74,7 @@ class Writer:
         self.messages = 0
         self._channels: dict[str, int] = {}  # by name, from 0
         self._counts: list[int] = []
-        self._records: list[bytes] = []  # of the channels
+        self._records: list[bytes] = []  # records of the channels
         self._missed: dict[str, int] = {}
         self._first_ns = self._last_ns = 0
         self._offset = 0
@@ -80,7 +82,7 @@ class Writer:
         self._is_closed = False
 
     def begin(self) -> None:
-        """Makes the file, beside the one that is there, and puts it in its place when it can be read."""
+        """Makes a temporary file beside the old one, and replaces the old one once the header is written."""
         if self._is_closed:
             raise ValueError("the recording was closed")
         with contextlib.suppress(FileNotFoundError):
@@ -103,7 +105,7 @@ class Writer:
         return self._offset
 
     def add_channel(self, name: str) -> int:
-        """The number of a channel, for `write`. ValueError for one more than 65,535."""
+        """Returns the number of a channel for `write`. Raises ValueError for more than 65,535 channels."""
         if name in self._channels:
             return self._channels[name]
         number = len(self._channels)
@@ -122,7 +124,7 @@ class Writer:
     def write(self, channel: int, messages: Sequence[tuple[int, int, Any]]) -> None:
         """Appends messages of one channel: (nanoseconds since the epoch, ticket, buffer of the frame) of each.
 
-        After an error those are there that there was room for.
+        After an error, the file has the messages for which there was space.
         """
         for first in range(0, len(messages), _MOST_PARTS // 2):
             some = messages[first : first + _MOST_PARTS // 2]
@@ -152,11 +154,11 @@ class Writer:
         self._counts[channel] += len(messages)
 
     def note_missed(self, name: str, count: int) -> None:
-        """So many messages of that channel are not in the recording."""
+        """Records that `count` messages of that channel are not in the recording."""
         self._missed[name] = count
 
     def close(self, *, in_order: bool = True) -> None:
-        """Writes the summary, if all is in order: whoever reads the file is told that nothing is missing behind it."""
+        """Closes the file. If `in_order`, writes the summary, which tells readers that the file is complete."""
         self._is_closed = True
         if self._file is None:
             return
@@ -193,7 +195,7 @@ class Writer:
         self._append([summary, footer, MAGIC])
 
     def _append(self, parts: list[Any]) -> None:
-        """All of it; what an error leaves of it is cut off again."""
+        """Writes all parts. If that fails, cuts off what was written of them."""
         left = [memoryview(part).cast("B") for part in parts if len(part)]
         written = 0
         try:

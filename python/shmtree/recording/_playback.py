@@ -1,4 +1,4 @@
-"""What is done with recordings: their messages put into a channel again, or written down for other tools."""
+"""Playback of recordings into a channel, and export for other tools."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .._ipc.pairs import create_pair, open_sender
 from ..errors import Error
 from ..recording import RecordedMessage, Recording
 
-_SLICE_S = 0.1  # of waits, between looks whether to stop
+_SLICE_S = 0.1  # interval of checks for a stop during waits
 _CAPACITY = 8
 _LEVELS = 200  # nesting limit of an exported value
-_GROUP = 1024  # rows of a Parquet file that are made at once
+_GROUP = 1024  # rows of a Parquet file that are converted at once
 
 Stop = Callable[[], bool]
 
 
 def messages_of(recording: Recording, channel: str | None) -> list[RecordedMessage]:
-    """Those of one channel, or of all, in the order in which they were put. ValueError for one that is not there."""
+    """Returns the messages of one channel, or of all, in the order of their puts. ValueError: no such channel."""
     if channel is not None and channel not in recording.channels:
         known = ", ".join(map(repr, recording.channels)) or "none"
         raise ValueError(f"{recording.path!r} has no channel {channel!r}; it has {known}")
@@ -35,14 +35,14 @@ def messages_of(recording: Recording, channel: str | None) -> list[RecordedMessa
 
 
 class Player:
-    """Puts recorded messages into a named channel, which is made if it is not there.
+    """Puts recorded messages into a named channel, which it makes if there is none.
 
-    A channel that is made has this process at its receiving end, too, until the last message was received: a receiver
-    may come at any time.
+    If it makes the channel, this process stays attached as a receiver until the last message was received, so a
+    receiver may come at any time.
     """
 
     def __init__(self, name: str) -> None:
-        self.put = 0  # messages so far
+        self.put = 0  # number of messages put so far
         self._receiver: Any = None
         try:
             self.sender: Sender = open_sender(name, allow_pickle=True)
@@ -50,7 +50,7 @@ class Player:
             self.sender, self._receiver = create_pair(_CAPACITY, name=name, allow_pickle=True)
 
     def play(self, messages: Iterable[RecordedMessage], rate: float, should_stop: Stop) -> None:
-        """Puts them with the pauses that were between them, divided by `rate`; 0: without any."""
+        """Puts the messages with the recorded pauses divided by `rate`; 0: without pauses."""
         begin, first = time.monotonic(), 0
         for message in messages:
             first = first or message.time_ns
@@ -69,7 +69,7 @@ class Player:
         return False
 
     def close(self, should_stop: Stop) -> None:
-        """Ends the part in the stream, of a channel that was made when all of it was received."""
+        """Closes the sender. If this object made the channel, first waits until all messages are received."""
         while self._receiver is not None and self._receiver.qsize() and not should_stop():
             time.sleep(_SLICE_S / 10)
         self.sender.close()
@@ -113,7 +113,10 @@ def _for_json(value: Any) -> Any:
 
 
 def to_jsonl(messages: Iterable[RecordedMessage], out: TextIO, allow_pickle: bool) -> None:
-    """An object a line: channel, time_ns, sequence, value. Bytes are base64, numbers that JSON has not are null."""
+    """Writes one JSON object per line: channel, time_ns, sequence, value.
+
+    Bytes are base64; NaN and infinity are null.
+    """
     for message in messages:
         with _naming(message):
             value = _for_json(plain(message.load(copy=False, allow_pickle=allow_pickle)))
@@ -149,7 +152,7 @@ def _row(message: RecordedMessage, allow_pickle: bool) -> dict[str, Any]:
 
 
 def to_parquet(messages: list[RecordedMessage], out: BinaryIO, allow_pickle: bool) -> None:
-    """A row for each message, a column for each leaf of a dict, by its path. What a message has not is null.
+    """Writes one row per message, and one column per leaf of a dict, by its path. A missing value is null.
 
     Raises ValueError if the leaves of a path have no common type, or a type that Parquet lacks. Needs pyarrow.
     """

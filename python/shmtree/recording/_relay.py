@@ -1,4 +1,4 @@
-"""Recording without a loss: what is received from one channel is written down, and put into another one."""
+"""Recording without loss: receives from one channel, writes to the file, and puts into another channel."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from ._mcap import Writer
 from ._playback import Player
 from ._tap import Recorded
 
-_SLICE_S = 0.1  # of waits, between looks whether to stop
+_SLICE_S = 0.1  # interval of checks for a stop during waits
 _MOST_TAKEN = 64  # frames that are held at once
 
 
 class Relay:
-    """Passes on all messages of a named channel. The other one is made if it is not there, and is ended with the first.
+    """Passes all messages of a named channel to another one. It makes that channel if there is none.
 
-    A message is acknowledged once it is in the file and in the other channel. What this process had when it was killed
-    goes back to the first channel, and so is written again; one message may be in the other channel twice.
+    A message is acked once it is in the file and in the other channel. If this process is killed, its unacked messages
+    return to the first channel, and are written again; one message may be in the other channel twice. The stream of the
+    other channel ends with that of the first one.
 
-    A channel that was made stays until all was received, or `should_leave`.
+    If it made the other channel, `close` waits until all messages are received, or `should_leave` returns True.
     """
 
     def __init__(self, writer: Writer, name: str, *, to: str, should_leave: Callable[[], bool]) -> None:
@@ -34,12 +35,12 @@ class Relay:
         self._writer = writer
         self._name = name
         self._number = writer.add_channel(name)
-        self._taken: list[Frame] = []  # written, and not passed on
+        self._taken: list[Frame] = []  # written to the file, and not passed on yet
         self._messages = self._damaged = 0
         self.is_over = False
 
     def look(self) -> bool:
-        """Passes on what there is, as far as there is room for it within a moment; False when there was nothing."""
+        """Passes on messages while there is space; waits only briefly. Returns False if there was nothing to do."""
         if not self._taken:
             self._take()
         while self._taken:

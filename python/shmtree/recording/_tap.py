@@ -1,4 +1,4 @@
-"""Who records: taps, which look on at channels and write down what is put."""
+"""Taps, which observe channels and write down the messages that are put."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from .. import _core
 from .._process.names import CHANNEL, KINDS, QUEUE, open_name
 from ._mcap import Writer
 
-_PAUSE_S = 0.001  # between looks of a tap that finds nothing
+_PAUSE_S = 0.001  # interval of checks of a tap that finds nothing
 _MOST_TAKEN = 64  # frames that are held at once
 
 
 class Recorded(NamedTuple):
-    """What was recorded of one channel."""
+    """Result of the recording of one channel."""
 
     name: str
     messages: int
-    missed: int  #: put while it was recorded, and not in the recording
+    missed: int  #: messages that were put meanwhile and are not in the recording
 
 
 class Source(Protocol):
-    """What writes down the messages of one channel."""
+    """An object that writes down the messages of one channel."""
 
     @property
     def is_over(self) -> bool: ...
     def look(self) -> bool:
-        """Writes down what was put; False when there was nothing. `is_over` is set when nothing more comes."""
+        """Writes down messages. Returns False if there were none. Sets `is_over` at the end of the stream."""
 
     def stop(self) -> None:
-        """Nothing that is put from now on is seen; what was is still to be written down."""
+        """Ignores messages that are put from now on. Earlier ones will still be written down."""
 
     def close(self) -> Recorded: ...
 
 
 class Tap:
-    """Looks on at a named channel, or queue: nothing is taken from who receives, and nobody waits for it.
+    """Observes a named channel or queue. It takes no messages, and no process waits for it.
 
-    Each put leaves a note of its message for the tap while there is room for one; what finds none is missed.
+    Each put leaves a note of its message for the tap while there is space for notes; without space, the message is
+    missed.
     """
 
     def __init__(self, writer: Writer, name: str) -> None:
-        self._known = open_name(name)  # takes part in the name, and in no end
+        self._known = open_name(name)  # holds the name, and is attached to no end
         if self._known.kind not in (CHANNEL, QUEUE):
             raise ValueError(f'"{name}" is the name of {KINDS.get(self._known.kind, "something else")}, and no channel')
         self._tap = _core.Tap(_core.Channel.open(self._known.arena, self._known.block))
@@ -84,9 +85,11 @@ def record(
     should_stop: Callable[[], bool],
     source: Callable[[Writer, str], Source] = Tap,
 ) -> list[Recorded]:
-    """Until each channel has ended, or `should_stop`: then what was put until then is still written down.
+    """Records until each channel has ended, or `should_stop` returns True.
 
-    `ready` is called when all of them are looked at.
+    Messages put before that are still written.
+
+    Calls `ready` once all channels are observed.
     """
     taps: list[Source] = []
     try:
