@@ -1,18 +1,21 @@
 """Nested Python data from process to process through shared memory, copied once or not at all.
 
+Example::
+
     sender, receiver = shmtree.create_pair(capacity=8)
     sender.put({"obs": obs, "reward": 1.0})        # in one process
     sample = receiver.get(timeout=3)               # in another; large arrays are views
 
-`create_pair` makes a channel, `Queue` one with the interface of multiprocessing's, `Latest` a value of which everybody
-reads the newest version, `Arena` memory that several share,
-`pack` and `unpack` frames without a channel.
-Time running out is ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; everything else is a `shmtree.Error`.
+`create_pair` makes a channel, and `Queue` a channel with the interface of multiprocessing's queues. `Latest` is a value
+of which every reader gets the newest version. `Arena` is memory for several of these. `pack` and `unpack` convert
+objects to frames without a channel.
+
+A timeout raises ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; all other errors are a `shmtree.Error`.
 """
 
 import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads it would become an ImportError
 
-from . import _torch as _torch  # gives the core what it cannot do without
+from . import _torch as _torch  # registers functions that the core needs
 from . import replay as replay  # so that messages may carry replay buffers
 from ._codec.capnp import CapnpMessage
 from ._codec.frames import Frame, describe, dump, load, pack, register, unpack
@@ -62,7 +65,7 @@ from .errors import (
 
 __version__ = VERSION
 
-#: The names of those who come from py-sharedmemory.
+#: The names of py-sharedmemory.
 SharedMemorySender = Sender
 SharedMemoryReceiver = Receiver
 

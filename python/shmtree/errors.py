@@ -1,6 +1,7 @@
-"""What shmtree raises besides ``queue.Full``, ``queue.Empty`` and ``TimeoutError``.
+"""Errors of shmtree, in addition to ``queue.Full``, ``queue.Empty`` and ``TimeoutError``.
 
-Every message names the numbers it is about: bytes asked for, the budget, what is in use and who holds it.
+Every message contains the numbers concerned: bytes requested, the budget, the bytes in use and the processes that pin
+them.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ if hasattr(queue, "ShutDown"):
 else:
 
     class _ShutDown(Exception):
-        """The queue was shut down; it is `queue.ShutDown` where Python has that (since 3.13)."""
+        """The queue was shut down. It is `queue.ShutDown` if Python has that (since 3.13)."""
 
     _ShutDown.__name__ = _ShutDown.__qualname__ = "ShutDown"
     ShutDown = _ShutDown
 
 
-#: What those meet who start processes from an interactive Python.
+#: Hint for processes that are started from an interactive Python.
 AT_A_PROMPT = (
     "What was typed at a prompt, or run by `python -i`, is not known to a process that spawn or forkserver starts, "
     "which then ends at once: put the function into a module and import it, or start the process by fork"
@@ -55,20 +56,20 @@ class Error(Exception):
 
 
 class ChannelClosed(Error, EOFError, ValueError, BrokenPipeError):
-    """This end was closed here, or the stream has ended and everything in it was delivered.
+    """This end was closed in this process, or the stream has ended and every message of it was delivered.
 
-    It is an ``EOFError``, a ``ValueError`` and a ``BrokenPipeError`` as well, because that is what the standard
-    library's pipes and queues raise for it.
+    It is also an ``EOFError``, a ``ValueError`` and a ``BrokenPipeError``, because the standard library's pipes and
+    queues raise those in these cases.
     """
 
 
 class Overrun(Error):
-    """A subscriber that wants to be told of it has missed messages.
+    """A subscriber with `behind="raise"` has missed messages.
 
-    They were overwritten before it read them, or given up after eight failed builds in a row.
+    They were overwritten before it read them, or skipped after eight failed builds in a row.
 
     Attributes:
-        missed: how many. The next call reads on with the oldest that is there.
+        missed: Number of missed messages. The next call continues with the oldest message in the ring.
     """
 
     def __init__(self, message: str = "", missed: int = 0) -> None:
@@ -80,10 +81,10 @@ class Overrun(Error):
 
 
 class PeerDied(Error, ConnectionError):
-    """Nobody is left who could serve the call, and one of them was killed.
+    """No peer is left that could serve the call, and at least one was killed.
 
     Attributes:
-        pids: the process ids of the killed peers.
+        pids: Process ids of the killed peers.
     """
 
     pids: tuple[int, ...] = ()
@@ -94,9 +95,9 @@ class PeerDied(Error, ConnectionError):
 
 
 class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
-    """The other side of a `Pipe` is gone, and somebody there was killed.
+    """The other side of a `Pipe` is gone, and a process of it was killed.
 
-    It is the ``EOFError`` of `recv` and the ``BrokenPipeError`` of `send` as well.
+    It is also the ``EOFError`` of `recv` and the ``BrokenPipeError`` of `send`.
     """
 
     def __init__(self, *args: object, pids: tuple[int, ...] = ()) -> None:
@@ -105,11 +106,11 @@ class ConnectionLost(PeerDied, EOFError, BrokenPipeError):
 
 
 class MessageTooLarge(Error, ValueError):
-    """The message is over the budget. Raised at once, since waiting would not help."""
+    """The message exceeds the budget. Raised at once, since waiting would not help."""
 
 
 class OutOfSharedMemory(Error, MemoryError):
-    """Views that are held, the machine, or this process's addresses leave no memory for the message.
+    """There is no memory for the message: pinned views, the machine, or this process's address space leave none.
 
     Also raised if this process has no descriptors left to open an end in a message. A message that was to be received
     stays in the channel.
@@ -120,7 +121,7 @@ class RemoteError(Error):
     """A `Service` failed a request.
 
     Attributes:
-        kind: the name of the class of what was raised there; "" for none.
+        kind: Class name of the exception in the server; "" if there was none.
     """
 
     def __init__(self, kind: str = "", text: str = "") -> None:
@@ -133,10 +134,10 @@ class RemoteError(Error):
 
 
 class CorruptMessage(Error, ValueError):
-    """Bytes that no sender of this version writes. The message is consumed, the channel stays usable.
+    """The message has bytes that no sender of this version writes. It is consumed, and the channel stays usable.
 
     Attributes:
-        ticket: the number ``put`` gave the message, or ``None`` outside of a channel.
+        ticket: Number that ``put`` gave the message, or ``None`` outside of a channel.
     """
 
     ticket: int | None = None
@@ -153,9 +154,9 @@ class IncompatibleMessage(CorruptMessage):
     `frame` has its bytes.
 
     Attributes:
-        path: where that object is in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``
-            if it is not known.
-        frame: the message as a `Frame`, for `describe`, `dump` or `put_frame`; ``None`` outside of a channel, for a
+        path: Path of that object in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None`` if
+            it is not known.
+        frame: The message as a `Frame`, for `describe`, `dump` or `put_frame`; ``None`` outside of a channel, for a
             frame of another version, and if there was no memory for it.
     """
 
@@ -166,34 +167,34 @@ class IncompatibleMessage(CorruptMessage):
 class PickleRefused(Error, TypeError):
     """The message needs pickle, or a class that is neither imported nor registered, and that is not allowed.
 
-    The text names the object, where it lies, and who refuses: the end, whoever made the channel, or the call.
+    The text names the object, its path, and the origin of the refusal: this end, the maker of the channel, or the call.
 
     Attributes:
-        path: where that object lies in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``
-            when it is not known.
+        path: Path of that object in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None`` if
+            it is not known.
     """
 
     path: str | None = None
 
 
 class NotPortable(Error, ValueError):
-    """The message has something in it that means nothing on another machine, and is to be portable.
+    """A portable message contains an object that is valid on this machine only.
 
-    The text names the object and where it lies.
+    The text names the object and its path.
 
     Attributes:
-        path: where that object lies in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None``
-            when it is not known.
+        path: Path of that object in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None`` if
+            it is not known.
     """
 
     path: str | None = None
 
 
 class DeviceError(Error, RuntimeError):
-    """The CUDA driver, or a device, is not there or cannot do what the call needs.
+    """The CUDA driver or a device is missing, or cannot do what the call needs.
 
     Attributes:
-        code: the driver's number for it, or 0 when the driver was not the one to say so.
+        code: The driver's error number, or 0 if the driver did not report the error.
     """
 
     def __init__(self, message: str = "", *, code: int = 0) -> None:
@@ -202,11 +203,11 @@ class DeviceError(Error, RuntimeError):
 
 
 class UnusedEndWarning(RuntimeWarning):
-    """Whoever waits at a channel has waited for 10 s for an end that those who have it never used.
+    """A call has waited for 10 s for an end that the processes with that end have never used.
 
-    Such as a process that only started the others and did not close the ends it gave away, or an end that was sent and
-    never loaded: the stream does not end as long as that process lives. The text names it. No warning is issued
-    while a process that was given the end is attached to it.
+    An example is a process that only starts the others and does not close the ends that it gave away. Another one is an
+    end that was sent and never loaded. The stream does not end as long as that process lives. The text names it. No
+    warning is issued while a process that was given the end is attached to it.
     """
 
 

@@ -1,1 +1,1 @@
-"""Other packages' modules, made of shmtree."""
+"""Interfaces of other packages, implemented with shmtree."""

@@ -2,7 +2,7 @@
 
 It replaces ``from memory import create_shared_memory_pair, SharedMemorySender, SharedMemoryReceiver``: ``get_nowait``
 returns None when there is no message, and senders have ``has_space``. Version 3 also has the module name ``memory``,
-and version 4 is called ``py_sharedmemory``. For both, import `shmtree.compat.py_sharedmemory`, whose ``get_nowait``
+and version 4 is called ``py_sharedmemory``. For both, import `shmtree.compat.py_sharedmemory`: its ``get_nowait``
 raises ``queue.Empty`` as theirs does. Apart from these two calls, both modules are the same.
 """
 
@@ -29,7 +29,7 @@ class SharedMemorySender(py_sharedmemory.SharedMemorySender):
 
 
 class SharedMemoryReceiver(py_sharedmemory.SharedMemoryReceiver):
-    """The receiving end, whose `get_nowait` returns None when there is no message."""
+    """The receiving end; `get_nowait` returns None when there is no message."""
 
     __slots__ = ()
 
@@ -44,7 +44,7 @@ class SharedMemoryReceiver(py_sharedmemory.SharedMemoryReceiver):
 def create_shared_memory_pair(
     capacity: int | None = 0, *, ctx: BaseContext | None = None
 ) -> tuple[SharedMemorySender, SharedMemoryReceiver]:
-    """A channel of `capacity` messages, None or 0 being unlimited.
+    """Makes a channel for `capacity` messages; None or 0 means no limit.
 
     `ctx` is not needed and has no effect: the ends go to processes of any context.
     """

@@ -57,7 +57,7 @@ class SharedMemorySender(_End, Sender):
         super().put(data, block, seconds(timeout))
 
     def put_nowait(self, data: Any) -> None:  # type: ignore[override]
-        """`put` without waiting."""
+        """Calls `put` without waiting."""
         self.put(data, block=False)
 
     def wait_for_all_ack(self, timeout: float | None = None) -> Any:
@@ -82,7 +82,7 @@ class SharedMemoryReceiver(_End, Receiver):
         return super().get(block, seconds(timeout), copy=copy)
 
     def get_nowait(self, *, copy: bool | None = True) -> Any:
-        """`get` without waiting."""
+        """Calls `get` without waiting."""
         return self.get(block=False, copy=copy)
 
 
@@ -101,7 +101,7 @@ def make_pair(capacity: Any, sender: type[_S], receiver: type[_R]) -> tuple[_S, 
 def create_shared_memory_pair(
     capacity: int | None = 0, *, ctx: BaseContext | None = None
 ) -> tuple[SharedMemorySender, SharedMemoryReceiver]:
-    """A channel of `capacity` messages, None or 0 being unlimited.
+    """Makes a channel for `capacity` messages; None or 0 means no limit.
 
     `ctx` is not needed and has no effect: the ends go to processes of any context.
     """
