@@ -1,7 +1,7 @@
-"""The few calls of the CUDA driver that handing device memory over, and registering host memory, takes.
+"""The calls of the CUDA driver that transfer device memory and register host memory.
 
-Nothing here is loaded before the first call, and nothing is linked: a machine without a driver has one clear error.
-Every call pushes the device's primary context, the one that torch, CuPy and Numba use, and pops it again.
+Nothing is loaded before the first call, and nothing is linked: on a machine without a driver, that call raises one
+clear error. Every call pushes the device's primary context, which torch, CuPy and Numba use as well, and pops it again.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _HANDLE_BYTES = 64
 
 
 class _Handle(ctypes.Structure):
-    """What the driver names memory, or an event, by in another process. It is passed by value."""
+    """The driver's handle of memory, or of an event, for another process. It is passed by value."""
 
     _fields_ = [("bytes", c_ubyte * _HANDLE_BYTES)]
 
 
-#: Names as the library exports them, with their arguments; all return a code.
+#: Names of the library's functions, with their arguments; all return a code.
 _SIGNATURES: dict[str, list[Any]] = {
     "cuInit": [c_uint],
     "cuGetErrorName": [c_int, ctypes.POINTER(c_char_p)],
@@ -62,7 +62,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 
 class Driver:
-    """The driver as this process has it; see `driver`."""
+    """The driver as loaded in this process; see `driver`."""
 
     def __init__(self) -> None:
         try:
@@ -102,7 +102,7 @@ class Driver:
     # --- devices ------------------------------------------------------------------------------------------------------
 
     def uuid(self, device: int) -> bytes:
-        """Which device that number is in this process; the numbers of two processes need not agree."""
+        """Returns the uuid of a device. Two processes may number the devices differently."""
         return self._uuids[device]
 
     def device_with(self, uuid: bytes) -> int:
@@ -115,7 +115,7 @@ class Driver:
 
     @contextlib.contextmanager
     def on(self, device: int) -> Iterator[None]:
-        """The device's primary context is this thread's current one."""
+        """Makes the device's primary context current in this thread."""
         if device not in self._contexts:
             found, context = c_int(), c_void_p()
             self._call("cuDeviceGet", byref(found), device)
@@ -135,7 +135,7 @@ class Driver:
         return device.value
 
     def allocation_of(self, pointer: int) -> tuple[int, int]:
-        """Where the allocation that has this address begins, and its size."""
+        """Returns the start and the size of the allocation that contains this address."""
         base, size = c_uint64(), c_size_t()
         self._call("cuMemGetAddressRange_v2", byref(base), byref(size), pointer)
         return base.value, size.value
@@ -153,10 +153,10 @@ class Driver:
     def close_memory(self, base: int) -> None:
         self._call("cuIpcCloseMemHandle", base)
 
-    # --- events and streams; a stream is the driver's, 0 the default one ----------------------------------------------
+    # --- events and streams; a stream is a handle of the driver, 0 is the default stream ------------------------------
 
     def record(self, stream: int, shared: bool = False) -> int:
-        """A new event, which passes when what is in the stream now is done."""
+        """Returns a new event, which completes when the work that is in the stream now is done."""
         event = c_void_p()
         flags = _EVENT_DISABLE_TIMING | (_EVENT_INTERPROCESS if shared else 0)
         self._call("cuEventCreate", byref(event), flags)
@@ -179,7 +179,7 @@ class Driver:
         return event.value or 0
 
     def wait_in_stream(self, stream: int, event: int) -> None:
-        """What comes into the stream from now on waits for the event; the caller does not."""
+        """Makes later work in the stream wait for the event. Does not block the caller."""
         self._call("cuStreamWaitEvent", stream, event, 0)
 
     def has_passed(self, event: int) -> bool:
@@ -199,7 +199,7 @@ class Driver:
     # --- host memory --------------------------------------------------------------------------------------------------
 
     def register_host(self, address: int, nbytes: int) -> None:
-        """Pins these pages, for all contexts of the process."""
+        """Pins these pages for all contexts of the process."""
         self._call("cuMemHostRegister_v2", address, nbytes, _REGISTER_PORTABLE)
 
     def unregister_host(self, address: int) -> None:
@@ -211,7 +211,10 @@ _lock = threading.Lock()
 
 
 def driver() -> Driver:
-    """The driver, loaded by the first call. DeviceError where there is none, and in a process forked from one with."""
+    """Returns the driver, which the first call loads.
+
+    Raises DeviceError if there is none, or if this process was forked from one that uses CUDA.
+    """
     global _driver
     with _lock:
         if _driver is None:
@@ -223,7 +226,7 @@ def driver() -> Driver:
 
 
 def is_in_use() -> bool:
-    """Whether this very process has loaded the driver here."""
+    """Returns True if this process itself, not its parent, has loaded the driver."""
     return _driver is not None and _driver[0] == os.getpid()
 
 

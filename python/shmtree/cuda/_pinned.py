@@ -1,8 +1,8 @@
-"""Arenas whose pages this process registered with CUDA, so that a copy from a view to a device is one DMA.
+"""Arenas with pages that this process has registered with CUDA, so that a copy from a view to a device is one DMA.
 
-Registered is each block that this process takes hold of, whole, when it first does so; it stays registered when it is
-let go of, since blocks are used again. Before the first, the arena is told: from then on no process gives the pages of
-free blocks back to the system. That ends with `unpin`, or with this process.
+When this process pins a block for the first time, the whole block is registered. It stays registered when it is
+released, since blocks are reused. Before the first registration, the arena is marked: from then on, no process returns
+the pages of free blocks to the system. This ends with `unpin`, or with this process.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from . import _driver
 
 
 def _any_device() -> int:
-    """What is registered with one is registered for all: one that is in use, if there is."""
+    """Returns a device, one in use if possible. Memory registered for one device is registered for all."""
     torch = sys.modules.get("torch")
     return int(torch.cuda.current_device()) if torch is not None and torch.cuda.is_initialized() else 0
 
 
 class _Pinned:
     def __init__(self, arena: _core.Arena, driver: _driver.Driver) -> None:
-        self.arena = arena  # kept: what is registered must stay mapped
+        self.arena = arena  # keeps the arena mapped while its memory is registered
         self.driver = driver
         self.device = _any_device()
         self.blocks: dict[int, int] = {}  # bytes registered by address
 
     def register(self, address: int, nbytes: int) -> None:
-        """From what the driver refuses, copies are made as from any other memory."""
+        """Registers a block. If the driver refuses, copies from it work as from any other memory."""
         known = self.blocks.get(address, 0)
         if known >= nbytes:
             return
         with contextlib.suppress(DeviceError), self.driver.on(self.device):
-            if known:  # the block has grown; copies over the end of what is registered are errors
+            if known:  # the block has grown; a copy across the end of the registered part would fail
                 del self.blocks[address]
                 self.driver.unregister_host(address)
             self.driver.register_host(address, nbytes)
@@ -62,12 +62,13 @@ _lock = threading.RLock()
 def pin(arena: _core.Arena) -> None:
     driver = _driver.driver()
     with driver.on(_any_device()):
-        pass  # is there one?
+        pass  # raises DeviceError if there is no device
     with _lock:
         if arena.uuid not in _pinned:
             _core.set_pin_callback(_note)
             made = _Pinned(arena, driver)
-            arena.set_pinned(True)  # may be interrupted, and is then asked for again; until it is noted, _note waits
+            # may be interrupted, and is then called again; _note waits until the arena is in _pinned
+            arena.set_pinned(True)
             _pinned[arena.uuid] = made
 
 
@@ -86,18 +87,18 @@ def pinned_bytes(arena: _core.Arena) -> int:
 
 
 def _note(uuid: bytes, address: int, nbytes: int) -> None:
-    """This process has taken hold of a block in an arena that it pinned."""
+    """Registers a block that this process has just pinned, if its arena is pinned."""
     with _lock:
         known = _pinned.get(uuid)
         if known is not None:
             known.register(address, nbytes)
 
 
-# --- copies that are under way ----------------------------------------------------------------------------------------
+# --- copies in progress -----------------------------------------------------------------------------------------------
 
 
 class Copy:
-    """What a device is reading, kept until it has. `event` is one of torch."""
+    """Keeps an item alive while a device reads it. `event` is an event of torch."""
 
     def __init__(self, event: Any, item: Any) -> None:
         self.event = event
@@ -112,9 +113,9 @@ def keep(event: Any, item: Any) -> None:
 
 
 def settle() -> int:
-    """Lets go of what has been read; how many copies are still under way."""
+    """Drops the items that the device has read. Returns the number of copies in progress."""
     for one in list(_copies):
-        if one.event.query():  # until then it stays, for an unpin in another thread to wait for
+        if one.event.query():  # until then it stays, so that an unpin in another thread waits for it
             _copies.discard(one)
     return len(_copies)
 

@@ -1,8 +1,8 @@
 """Device memory of other processes, from its receipt until the last tensor or array on it is gone.
 
-An allocation is opened once, however many messages have a part of it, and closed with its last user. Whoever drops the
-last view may have kernels reading it still, so an event is recorded then, and the memory is let go of when that has
-passed: looked at by the next that comes or goes, since a destructor must not wait.
+An allocation is opened once, however many messages contain parts of it, and closed with its last user. When the last
+view is dropped, kernels may still be reading it. Therefore an event is recorded at that moment, and the memory is
+released once the event has completed. The next receive or release checks this, because a destructor must not block.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from . import _driver
 
 
 class _Who(NamedTuple):
-    """The process that sent it, and the token that says who uses it."""
+    """The sending process, and the token that shows which processes use the memory."""
 
     uuid: bytes
     block: int
@@ -34,7 +34,7 @@ class _Who(NamedTuple):
 
 
 class _Where(NamedTuple):
-    """Bytes [first, first + nbytes) of an allocation; the event has passed when they are written."""
+    """Bytes [first, first + nbytes) of an allocation; the event completes when they are written."""
 
     device: bytes
     handle: bytes
@@ -44,7 +44,7 @@ class _Where(NamedTuple):
 
 
 class _Allocation:
-    """One that another process made, opened here."""
+    """An allocation of another process, opened in this one."""
 
     def __init__(self, driver: _driver.Driver, device: int, handle: bytes) -> None:
         with driver.on(device):
@@ -57,11 +57,11 @@ class _Allocation:
 _opened: dict[tuple[int, bytes], _Allocation] = {}
 _departed: deque[_Departure] = deque()
 _alive: weakref.WeakSet[Memory] = weakref.WeakSet()
-_lock = threading.Lock()  # a destructor may run while it is held, and only tries to take it
+_lock = threading.Lock()  # a destructor may run while it is held, so settle() only tries to lock
 
 
 def find_own(uuid: bytes, block: int) -> Any:
-    """What this process has lent with that token; `_sent` puts its own function here."""
+    """Returns what this process has lent with that token. `_sent` replaces this function by its own."""
 
 
 def has_opened(device: int, base: int) -> bool:
@@ -70,7 +70,7 @@ def has_opened(device: int, base: int) -> bool:
 
 
 class Memory:
-    """Bytes on a device, kept for this process while the object lives. Torch takes it for an array of bytes."""
+    """Bytes on a device, which this process keeps while the object lives. Torch sees it as an array of bytes."""
 
     def __init__(self, driver: _driver.Driver, device: int, where: _Where, lease: Any) -> None:
         self.device = device
@@ -102,12 +102,12 @@ class Memory:
         settle()
 
     def forget(self) -> None:
-        """In a forked child, which cannot use the memory, and does not keep it."""
+        """Drops the lease in a forked child, which can neither use nor keep the memory."""
         self._lease = None
 
 
 class _Departure:
-    """What is let go of as soon as the device has done what it was told before."""
+    """Memory to be released once the device has finished the work that was submitted before."""
 
     def __init__(self, driver: _driver.Driver, key: tuple[int, bytes], allocation: _Allocation, lease: Any) -> None:
         self._driver = driver
@@ -115,7 +115,7 @@ class _Departure:
         self._allocation = allocation
         self._lease = lease
         self._event = 0
-        with contextlib.suppress(DeviceError):  # a stream that is being captured takes none: a later look tries again
+        with contextlib.suppress(DeviceError):  # a stream under capture takes no event: a later check tries again
             self._record()
 
     def _record(self) -> None:
@@ -136,7 +136,7 @@ class _Departure:
             self._driver.wait_for(self._event)
 
     def end(self) -> None:
-        """Under the lock."""
+        """Releases the memory. The caller holds the lock."""
         self._allocation.users -= 1
         is_last = self._allocation.users == 0
         if is_last:
@@ -150,11 +150,11 @@ class _Departure:
 
 
 def settle() -> int:
-    """Lets go of what the device is done with; how many it is not done with. Never waits."""
+    """Releases memory that the device no longer uses. Returns the number of remaining departures. Never blocks."""
     if _lock.acquire(blocking=False):
         try:
             for _ in range(len(_departed)):
-                one = _departed[0]  # and stays there if the question fails
+                one = _departed[0]  # stays in the queue if has_passed() raises
                 if one.has_passed():
                     _departed.popleft()
                     one.end()
@@ -181,7 +181,7 @@ def _after_fork() -> None:
 
 
 def current_stream(device: int) -> int:
-    """Torch's current one, the default one without it."""
+    """Returns torch's current stream, or the default stream without torch."""
     torch = _torch_with_cuda()
     return 0 if torch is None else int(torch.cuda.current_stream(device).cuda_stream)
 
@@ -197,7 +197,7 @@ def _torch_with_cuda() -> Any:
 def receive(about: tuple[Any, ...], sent_by: tuple[Any, ...] | None, place: tuple[Any, ...] | None) -> Any:
     """Returns the tensor or array of a `DeviceLeaf`; `checks.device` has checked its parts.
 
-    PeerDied when the process that has the memory is gone, DeviceError when it cannot be used here.
+    Raises PeerDied if the process that owns the memory is gone, and DeviceError if it cannot be used here.
     """
     settle()
     if sent_by is None or place is None:
@@ -221,7 +221,7 @@ def _token(arena: _core.Arena, block: int) -> Any:
 
 def _open(arena: _core.Arena, who: _Who, where: _Where, is_array: bool) -> Memory:
     _check_alive(arena, who)
-    # The message refers to the token, so it is there; from here on this process keeps it as well.
+    # The message refers to the token, so the token exists. From here on, this process holds it as well.
     lease = _token(arena, who.block)
     driver = _driver.driver()
     device = driver.device_with(where.device)
@@ -230,15 +230,15 @@ def _open(arena: _core.Arena, who: _Who, where: _Where, is_array: bool) -> Memor
         with driver.on(device):
             event = driver.open_event(where.event)
             try:
-                # An array says that it is ready in the default stream, see _interface.
+                # An array reports that it is ready in the default stream, see _interface.
                 for stream in {current_stream(device), 0} if is_array else {current_stream(device)}:
                     driver.wait_in_stream(stream, event)
             finally:
-                driver.destroy_event(event)  # what waits for it goes on waiting
+                driver.destroy_event(event)  # work that waits for it keeps waiting
     except DeviceError:
         _check_alive(arena, who)
         raise
-    _check_alive(arena, who)  # it may have gone between the first look and the opening
+    _check_alive(arena, who)  # it may have died between the first check and the opening
     return memory
 
 
@@ -267,9 +267,9 @@ def _receive_own(about: Any, who: _Who) -> Any:
 
 
 class DeviceArray:
-    """An array on a device, for whatever takes ``__cuda_array_interface__``: CuPy, Numba, torch.as_tensor.
+    """An array on a device, for libraries that accept ``__cuda_array_interface__``: CuPy, Numba, torch.as_tensor.
 
-    The memory is another process's, which keeps it while this object, or what was made from it, lives.
+    The memory belongs to another process, which keeps it while this object, or one that was made from it, lives.
     """
 
     def __init__(
@@ -292,13 +292,13 @@ class DeviceArray:
 
 
 def _interface(typestr: str, shape: Any, strides: Any, pointer: int, read_only: bool) -> dict[str, Any]:
-    # Stream 1 is the default one, in which the sender's event is waited for.
+    # Stream 1 is the default one, which waits for the sender's event.
     data = (pointer, read_only)
     return {"typestr": typestr, "shape": shape, "strides": strides, "data": data, "stream": 1, "version": 3}
 
 
 def build(about: Any, memory: Memory | None) -> Any:
-    """What was sent, on this memory; None where it has no bytes. CorruptMessage when it does not fit."""
+    """Returns the tensor or array on this memory (None: it has no bytes). Raises CorruptMessage if it does not fit."""
     checks.check_about(about)
     check_fits(about, None if memory is None else memory.nbytes)
     try:
@@ -342,7 +342,7 @@ def contiguous_steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def extent(shape: Any, steps: Any, itemsize: int) -> tuple[int, int]:
-    """Where the bytes of an array that is not empty begin and end, from its first element."""
+    """Returns the first and the end byte of a non-empty array, relative to its first element."""
     reaches = [(count - 1) * step for count, step in zip(shape, steps, strict=True)]
     return sum(min(0, reach) for reach in reaches), sum(max(0, reach) for reach in reaches) + itemsize
 
@@ -361,12 +361,12 @@ def _build_tensor(
 
 
 def as_bytes(torch: Any, memory: Memory) -> Any:
-    """A tensor of the memory's bytes; the memory lives as long as the storage of that."""
+    """Returns a tensor of the memory's bytes. Its storage keeps the memory alive."""
     return torch.as_tensor(memory, device=f"cuda:{memory.device}")
 
 
 def on_storage(memory: Any, dtype: Any, first: int, shape: Any, strides: Any) -> Any:
-    """A tensor on the storage of another; `first` and `strides` count elements."""
+    """Returns a tensor on the storage of another one; `first` and `strides` count elements."""
     return memory.new_empty(0, dtype=dtype).set_(memory.untyped_storage(), first, tuple(shape), tuple(strides))
 
 

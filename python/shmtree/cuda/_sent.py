@@ -1,9 +1,9 @@
-"""Device memory on its way to other processes, and what they have not let go of yet.
+"""Device memory that is in transit to other processes, or that they have not released yet.
 
-Nothing of it is copied. A message says where the memory is, and refers to a *token*: a small block of the channel's
-arena. Whoever receives the message holds the token for as long as it uses the memory, so the arena knows who does, also
-when they are killed. This process keeps the memory, with an event that receivers wait for on the device, until nobody
-else keeps the token: it looks at every later put, and at its exit.
+None of it is copied. A message says where the memory is, and refers to a *token*: a small block of the channel's arena.
+A receiver pins the token while it uses the memory, so the arena knows the users, even if they are killed. This process
+keeps the memory, with an event that receivers wait for on the device, until no other process pins the token. It checks
+tokens at every later put, and at its exit.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from .._process import lifetime
 from ..errors import DeviceError
 from . import _driver, _received
 
-#: Seconds that a process which exits waits for others to let go of its memory.
+#: Seconds for which an exiting process waits for receivers to release its memory.
 exit_timeout = 30.0
 
 _TOKEN_BYTES = 64
 _INVALID_VALUE = 1
-_LOOKS = 4  # at tokens sent before, for every one sent
+_LOOKS = 4  # tokens to check for every one that is sent
 _STEP_S = 0.005
 
 
 class Source(NamedTuple):
     """Memory to be sent."""
 
-    owner: Any  #: keeps it
+    owner: Any  #: keeps the memory alive
     pointer: int
     nbytes: int
-    stream: int  #: in which it is being written
-    about: tuple[Any, ...]  #: what the receiver makes of it, see _received.build
+    stream: int  #: stream in which it is being written
+    about: tuple[Any, ...]  #: description from which the receiver builds the value, see _received.build
 
 
 class Lent:
-    """Memory that others may be using."""
+    """Memory that other processes may be using."""
 
     def __init__(self, source: Source, arena: _core.Arena, token: Any, device: int, event: int) -> None:
         self.owner = source.owner
         self.device = device
         self.event = event
         self._arena = arena
-        self._token = weakref.ref(token)  # alive while a put that has not ended refers to it
+        self._token = weakref.ref(token)  # alive while an unfinished put refers to it
         self._block = _core.block_of(token)
         self._lease = token.base  # keeps the block
 
@@ -61,7 +61,7 @@ class Lent:
         return self._token() is not None or self._arena.is_shared(self._block)
 
     def has_others(self) -> bool:
-        """Whether there is anybody who could let go of it."""
+        """Returns True if another process is attached, which could release the memory."""
         return self._arena.stats()["participants"] > 1
 
     def forget(self) -> None:
@@ -70,15 +70,16 @@ class Lent:
             driver.destroy_event(self.event)
 
 
-_lent: OrderedDict[tuple[bytes, int], Lent] = OrderedDict()  # by arena and token, those looked at last at the end
+# by arena and token; the most recently checked ones are at the end
+_lent: OrderedDict[tuple[bytes, int], Lent] = OrderedDict()
 _of_parent: list[Any] = []
-_lock = threading.RLock()  # of `_lent`, never while something is waited for; what is freed under it may come here again
+_lock = threading.RLock()  # protects _lent; never held while waiting; recursive, because a destructor may run under it
 
 
 def leaf_of(thing: Any, arena: _core.Arena) -> DeviceLeaf | None:
-    """What to send in place of a CUDA tensor or an array with ``__cuda_array_interface__``; None for other things.
+    """Returns the value to send in place of a CUDA tensor or an array with ``__cuda_array_interface__``; else None.
 
-    DeviceError when its memory cannot be handed to another process.
+    Raises DeviceError if its memory cannot be transferred to another process.
     """
     torch = sys.modules.get("torch")
     source = None
@@ -101,7 +102,7 @@ def _source_of_tensor(torch: Any, tensor: Any) -> Source | None:
 
 
 def source_of_storage(owner: Any, stream: int, requires_grad: bool, is_parameter: bool) -> Source:
-    """Of the whole storage that a tensor lies in, so that the place in it can be kept."""
+    """Returns a source for the whole storage of a tensor, so that the tensor keeps its offset in it."""
     storage = owner.untyped_storage()
     dtype = str(owner.dtype).removeprefix("torch.")
     place = (owner.storage_offset(), tuple(owner.shape), tuple(owner.stride()))
@@ -111,7 +112,7 @@ def source_of_storage(owner: Any, stream: int, requires_grad: bool, is_parameter
 
 def _source_of_array(array: Any) -> Source | None:
     if type(array).__module__.startswith("jax"):
-        return None  # JAX's arrays are to be JAX's again, which pickle makes them
+        return None  # JAX's arrays have to arrive as JAX's, which pickle does
     try:
         known = array.__cuda_array_interface__
     except AttributeError:
@@ -146,7 +147,7 @@ def _lend(source: Source, arena: _core.Arena) -> DeviceLeaf:
             )
         handle = _handle_of(driver, base)
         event = driver.record(source.stream, shared=True)
-        with _lock:  # from here on the event has an owner, whatever fails
+        with _lock:  # from here on the event has an owner, also if a later step fails
             _lent[arena.uuid, block] = Lent(source, arena, token, device, event)
         event_handle = driver.event_handle(event)
     who = (arena.uuid, block, arena.identity, os.getpid())
@@ -169,7 +170,7 @@ def _handle_of(driver: _driver.Driver, base: int) -> bytes:
 
 
 def own(uuid: bytes, block: int) -> Lent | None:
-    """What this process has lent with that token: it is received where it came from."""
+    """Returns what this process has lent with that token, for a message that arrives in the process that sent it."""
     with _lock:
         return _lent.get((uuid, block))
 
@@ -178,7 +179,10 @@ def own(uuid: bytes, block: int) -> Lent | None:
 
 
 def look(most: int | None = None) -> int:
-    """Forgets what everyone has let go of, of the `most` that were not looked at for longest; how many are left."""
+    """Drops the memory that all receivers have released, among the `most` least recently checked ones.
+
+    Returns the number that is left.
+    """
     with _lock:
         keys = list(itertools.islice(_lent, most))
     for key in keys:
@@ -188,7 +192,7 @@ def look(most: int | None = None) -> int:
             continue
         is_out = lent.is_out()
         with _lock:
-            if _lent.get(key) is not lent:  # another thread looked, too
+            if _lent.get(key) is not lent:  # another thread has checked it, too
                 continue
             if is_out:
                 _lent.move_to_end(key)
@@ -200,7 +204,10 @@ def look(most: int | None = None) -> int:
 
 
 def wait(timeout: float | None, only_from_others: bool = False) -> bool:
-    """Whether everything was let go of in time; `only_from_others`: as far as there is anybody who could."""
+    """Returns True if all memory was released in time.
+
+    With `only_from_others`, gives up once no other process is attached that could release the rest.
+    """
     end = None if timeout is None else time.monotonic() + timeout
     while look():
         if only_from_others:
@@ -228,7 +235,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    # The child neither frees the memory nor counts as one who uses it.
+    # The child must not free the memory, and does not count as a user of it.
     _of_parent.extend(lent.owner for lent in _lent.values())
     _lent.clear()
     _lock.release()
