@@ -1,10 +1,10 @@
-"""Arguments that several commands have."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
 import argparse
 
-MOST_SECONDS = 86400.0  # between looks
+MOST_SECONDS = 86400.0  # upper limit of the interval between snapshots
 
 
 def duration(text: str) -> float:

@@ -1,4 +1,4 @@
-"""``python -m shmtree inspect``: what is in one arena."""
+"""``python -m shmtree inspect``: the contents of one arena."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _inspect(options: argparse.Namespace) -> int:
     for arena in found:
         for channel in arena.get("channels", ()):
             if channel["refused"] is None:
-                with contextlib.suppress(FileNotFoundError):  # it went meanwhile
+                with contextlib.suppress(FileNotFoundError):  # the arena may be gone by now
                     channel["messages"] = messages(arena, channel, options.messages)
     print(json.dumps({"arenas": found}) if options.json else "\n\n".join(map(tables.inspect, found)))
     return 0

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return 130 if options.verb not in ("top", "watch", "metrics") else 0
-    except BrokenPipeError:  # whoever reads it has seen enough; nor may the end of the interpreter write on
+    except BrokenPipeError:  # the reader has closed the pipe; prevents a second error at interpreter exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

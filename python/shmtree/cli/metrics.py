@@ -1,4 +1,4 @@
-"""What an observer sees, as OpenMetrics text that a Prometheus scrapes.
+"""The observer's snapshot as OpenMetrics text, for Prometheus.
 
 https://github.com/prometheus/OpenMetrics/blob/main/specification/OpenMetrics.md
 """
@@ -19,11 +19,11 @@ from .._process import lifetime
 from . import tables
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-_STUCK_S = 10.0  # a client that sends nothing for so long is hung up on
+_STUCK_S = 10.0  # closes a connection if its client sends nothing for this long
 
 
 class _Family(NamedTuple):
-    """A metric: what of a thing it shows."""
+    """A metric, and the value that it takes from an object."""
 
     name: str
     help: str
@@ -35,7 +35,7 @@ def _counter(name: str, text: str, key: str) -> _Family:
     return _Family(name, text, key, "counter")
 
 
-#: Of each kind of thing in an arena. The keys are those of `observe`.
+#: Metrics of each kind of object in an arena. The keys are those of `observe`.
 _ARENA = [
     _Family("arena_max_bytes", "The arena's budget.", "max_bytes"),
     _Family("arena_committed_bytes", "Memory that the arena has from the system.", "committed_bytes"),
@@ -98,7 +98,7 @@ _FAMILIES += [_REFUSED, _LOOK]
 
 
 class _Page:
-    """The samples of one look, by family."""
+    """The samples of one snapshot, by family."""
 
     def __init__(self) -> None:
         self._samples: dict[str, list[str]] = defaultdict(list)
@@ -129,7 +129,7 @@ def _number(value: float) -> str:
 
 
 def page(look: dict[str, Any], seconds: float) -> str:
-    """A look of an `Observer`, which took so long, as OpenMetrics text."""
+    """Returns a snapshot of an `Observer`, which took `seconds`, as OpenMetrics text."""
     made = _Page()
     for arena in look["arenas"]:
         _add_arena(made, arena)
@@ -161,7 +161,7 @@ def _add_arena(made: _Page, arena: dict[str, Any]) -> None:
 
 
 def _add_waits(made: _Page, arena: dict[str, Any]) -> None:
-    """Those of a process for the same: several of its threads may sleep."""
+    """Adds up the waits of a process for the same object: several of its threads may sleep."""
     waits: dict[tuple[int, str, str], list[float]] = defaultdict(list)
     for one in arena["participants"]:
         for wait in one["waits"] if one["alive"] else ():
@@ -192,7 +192,7 @@ def _add_replay(made: _Page, replay: dict[str, Any], labels: dict[str, Any]) -> 
     made.add(_REPLAY, replay, **labels)
 
 
-#: Host names and addresses that always mean this machine, whatever a name server says.
+#: Host names and addresses that always mean this machine, whatever a name server answers.
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _PORT = re.compile(r":[0-9]*$")
 
@@ -211,7 +211,7 @@ class Server(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self._observer = Observer()
         self._lock = lifetime.lock_in(self, "_lock")
-        self.page()  # what needs two looks is there at the first request
+        self.page()  # metrics that need two snapshots are then available for the first request
 
     @property
     def address(self) -> str:
@@ -224,7 +224,7 @@ class Server(http.server.ThreadingHTTPServer):
             return page(look, time.perf_counter() - began)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Who asks may hang up at any moment."""
+        """Ignores errors: a client may hang up at any moment."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -251,7 +251,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         return all(_PORT.sub("", each.strip()).lower() in self.server.hosts for each in asked)
 
     def log_message(self, *_: object) -> None:
-        """Nothing of each request."""
+        """Logs no requests."""
 
 
 def _run_metrics(options: argparse.Namespace) -> int:

@@ -28,7 +28,10 @@ from .arguments import duration
 
 @contextlib.contextmanager
 def _asked_to_stop(seconds: float | None = None) -> Iterator[Callable[..., bool]]:
-    """Whether Ctrl-C or SIGTERM came, or came `times`, or that time is over. They are ends in order, and no errors."""
+    """Yields a function that returns True after Ctrl-C or SIGTERM (`times` of them), or after `seconds`.
+
+    These are regular ends, and no errors.
+    """
     signals: list[int] = []
     end = math.inf if seconds is None else time.monotonic() + seconds
     before = {each: signal.signal(each, lambda number, _: signals.append(number)) for each in _ENDS}

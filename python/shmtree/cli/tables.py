@@ -1,4 +1,4 @@
-"""What an observer has seen, as text for people."""
+"""The observer's snapshot as text for people."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _named(things: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:
 
 
 def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str) -> str:
-    """What follows the names of processes, of which some do something."""
+    """Returns the words that follow process ids when only some of the processes do something."""
     if not some:
         return ""
     does = one_does if len(some) == 1 else they_do
@@ -109,14 +109,17 @@ def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str)
 
 
 def limiting_line(look: dict[str, Any]) -> str:
-    """The stage that limits: an end that nobody has, if slept for; or the one waited for most that waits least."""
+    """Returns the limiting stage.
+
+    That is an end that no process has, if others sleep for it; else the end that is waited for most and waits least.
+    """
     channels = [
         (arena, channel, channel_label(arena, number))
         for arena in look["arenas"]
         for number, channel in enumerate(arena.get("channels", ()))
         if not channel["refused"]
     ]
-    waits: dict[int, float] = {}  # of a process, the most that it shares in
+    waits: dict[int, float] = {}  # by process: the longest wait that it takes part in
     for _, channel, _ in channels:
         for side, share in (("sender", channel["full_share"]), ("receiver", channel["empty_share"])):
             for pid in users(channel, side):
@@ -149,7 +152,7 @@ def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> s
 
 
 def top(look: dict[str, Any]) -> str:
-    """Arenas, then channels, then the line that names what limits."""
+    """Returns the arenas, the channels, and the line with the limiting stage."""
     channels = [
         channel_row(arena, number) for arena in look["arenas"] for number in range(len(arena.get("channels", ())))
     ]
@@ -174,7 +177,7 @@ def _participant(one: dict[str, Any]) -> str:
 
 
 def wait_words(wait: dict[str, Any]) -> str:
-    """What a thread sleeps for."""
+    """Describes what a thread sleeps for."""
     if wait["what"] == "lock":
         owner = "one that has gone" if wait["lock_owner"] is None else who([wait["lock_owner"]])
         return f"has waited {wait['seconds']:.1f} s for a lock of {owner}"
@@ -214,7 +217,7 @@ def inspect_channel(arena: dict[str, Any], number: int) -> list[str]:
 
 
 def inspect(arena: dict[str, Any]) -> str:
-    """One arena in words."""
+    """Returns a description of one arena."""
     names = f" ({', '.join(map(printable, arena['names']))})" if arena["names"] else ""
     lines = [f"arena {arena['uuid']}{names}"]
     if arena["refused"]:

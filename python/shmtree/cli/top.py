@@ -1,4 +1,4 @@
-"""``python -m shmtree top``: all arenas and channels, again and again."""
+"""``python -m shmtree top``: all arenas and channels, refreshed periodically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .._ipc.observer import Observer, seen
 from . import tables
 from .arguments import add_json, duration
 
-FIRST_LOOK = 0.5  # seconds that rates are measured over at least
+FIRST_LOOK = 0.5  # minimum interval in seconds over which rates are measured
 
 
 def _top(options: argparse.Namespace) -> int:

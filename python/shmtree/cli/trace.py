@@ -1,7 +1,7 @@
-"""Traces of channels: when each message was put and received, by whom, for viewers of Chrome's trace format.
+"""Traces of channels in Chrome's trace format: when each message was put and received, and by which process.
 
 The format is https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU, as torch.profiler writes
-it: the same time base, so that the events of both can stand in one file.
+it. The time base is the same, so that one file can contain the events of both.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .._ipc.observer import observe
 from ..errors import Error
 from . import tables
 
-_PAUSE_S = 0.001  # between looks that find nothing
+_PAUSE_S = 0.001  # interval of checks that find nothing
 _MOST_AT_ONCE = 4096
-_MOST_MESSAGES = 1_000_000  # of a trace: viewers do not show more
-_DURATION_NS = 1_000  # of an event; what is stored is when it took place
-_COUNTER_NS = 100_000  # between two numbers of queued messages
-_BASE_S = 7_889_238  # times count from the last multiple of it, as those of torch.profiler
+_MOST_MESSAGES = 1_000_000  # limit of a trace: viewers do not show more
+_DURATION_NS = 1_000  # displayed duration of an event; only its time is recorded
+_COUNTER_NS = 100_000  # interval between two counts of queued messages
+_BASE_S = 7_889_238  # times count from the last multiple of this, as in torch.profiler
 
 
 class Times(NamedTuple):
-    """When a message was put and received, by the monotonic clock."""
+    """Times at which a message was put and received, on the monotonic clock."""
 
     ticket: int
     put_ns: int
@@ -39,10 +39,10 @@ class Times(NamedTuple):
 
 
 class Traced(NamedTuple):
-    """A channel, and what was seen of it."""
+    """A channel and its recorded times."""
 
     name: str
-    older: list[tuple[int, int]]  #: (ns, messages): so many that were there before were still there then
+    older: list[tuple[int, int]]  #: (ns, messages): number of earlier messages that were still queued at that time
     times: list[Times]
     missed: int
 
@@ -57,19 +57,22 @@ class _Tap:
         self.times: list[Times] = []
 
     def _counts(self) -> tuple[int, int]:
-        """The messages that were received or dropped, and those that never were: what came back counts as received."""
+        """Returns the number of messages that were received or dropped, and of those that never were.
+
+        A returned message counts as received.
+        """
         stats = self._channel.stats()
         gone = stats["received"] + stats["dropped"]
         return gone, stats["put"] - gone
 
     def _count_older(self) -> None:
-        """The tap has no times of the messages that were put before it came. They go before the others."""
+        """Counts the messages that were put before the tap came, for which it has no times. They precede the others."""
         left = max(self._older[0][1] - (self._counts()[0] - self._gone), 0)
         if left < self._older[-1][1]:
             self._older.append((time.monotonic_ns(), left))
 
     def look(self, also_queued: bool = False) -> bool:
-        """Whether there was anything."""
+        """Reads new times. Returns True if there were any."""
         if self._older[-1][1]:
             self._count_older()
         seen = self._tap.take_times(_MOST_AT_ONCE, also_queued)
@@ -107,10 +110,10 @@ def trace(
     ready: Callable[[int, list[str]], None],
     should_stop: Callable[[], bool],
 ) -> list[Traced]:
-    """Looks at channels until `should_stop`, or until all of them have ended.
+    """Traces channels until `should_stop` returns True, or until all of them have ended.
 
-    `ready` is told how many are looked at, and why others are not. A channel that has a name, and cannot be looked at,
-    is an error.
+    Calls `ready` with the number of traced channels and the reasons why others are not traced. If a channel was named
+    explicitly and cannot be traced, that is an error.
     """
     taps: list[_Tap] = []
     refused: list[str] = []
@@ -146,7 +149,7 @@ def _microseconds(ns: int) -> float:
 
 
 class _Thread:
-    """What is shown of a thread: puts and receipts, one after the other, each for a moment."""
+    """The row of one thread: its puts and receipts in sequence, each with a short duration."""
 
     def __init__(self, pid: int, thread: int) -> None:
         self._where = {"pid": pid, "tid": thread}
@@ -187,7 +190,7 @@ def _threads(channels: Iterable[Traced], since_base_ns: int) -> dict[tuple[int, 
 
 
 def _counters(channel: Traced, since_base_ns: int) -> Iterator[dict[str, Any]]:
-    """How many messages were queued, as they came and went."""
+    """Yields the number of queued messages over time."""
     changes = [(one.put_ns, 1) for one in channel.times] + [(one.got_ns, -1) for one in channel.times if one.got_ns]
     changes += [(ns, left - before) for (_, before), (ns, left) in itertools.pairwise(channel.older)]
     changes.sort()
@@ -226,7 +229,7 @@ def _events(channels: list[Traced], since_base_ns: int) -> Iterator[dict[str, An
 
 
 def write(channels: list[Traced], out: TextIO) -> None:
-    """As one JSON object, whose events stand on a line each. Times are microseconds since `baseTimeNanoseconds`."""
+    """Writes one JSON object with one event per line. Times are microseconds since `baseTimeNanoseconds`."""
     now_ns = time.time_ns()
     base_ns = now_ns // (_BASE_S * 10**9) * (_BASE_S * 10**9)
     head = {

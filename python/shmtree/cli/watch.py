@@ -1,4 +1,4 @@
-"""Keeps the arenas that it watches, and writes down what lies in one when a process that takes part was killed."""
+"""Keeps the arenas that it watches, and dumps the state of an arena when an attached process was killed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .._ipc.observer import Observer, is_of, messages, seen
 from .arguments import add_json, duration
 from .tables import label, who
 
-MOST_MESSAGES = 1000  # of each channel
-SPARE = 4  # descriptors that looks and dumps need
+MOST_MESSAGES = 1000  # messages of each channel in a dump
+SPARE = 4  # descriptors that snapshots and dumps need
 
-_Dead = tuple[str, int, int]  # one that was killed: arena, slot, pid
+_Dead = tuple[str, int, int]  # a killed process: arena, slot, pid
 
 
 def _dead(arena: dict[str, Any], one: dict[str, Any]) -> _Dead:
@@ -30,13 +30,13 @@ def _dead(arena: dict[str, Any], one: dict[str, Any]) -> _Dead:
 
 
 class Watch:
-    """Looks, and has what it saw last; keeps a descriptor of each arena, and with it the memory of one that all left.
+    """Takes snapshots and keeps the previous one. Keeps a descriptor of each arena, and with it the arena's memory.
 
-    A dump is a file that its user alone can read: JSON with `time`, `killed` (what each did before: `waits`, `sending`,
-    `receiving`, `held`, `locks`), `arena` as it was found, queued messages described, and `before`, the same at the
-    look before, `seconds` earlier. Close it, or let it go, to let go of the arenas. `trouble` says what it could not
-    do at the last look: watch, for want of descriptors or since an arena is of another version, or write, as of a disk
-    that is full.
+    A dump is a file that only its user can read: JSON with `time`, `killed` (the last state of each killed process:
+    `waits`, `sending`, `receiving`, `held`, `locks`), `arena` as it was found, with descriptions of queued messages,
+    and `before`, the same from the previous snapshot, `seconds` earlier. To release the arenas, close the object or
+    drop it. `trouble` lists what failed at the last snapshot: watching an arena (no descriptors left, or another layout
+    version), or writing a dump (for example, the disk is full).
     """
 
     def __init__(self, directory: str, names: Iterable[str] = ()) -> None:
@@ -47,14 +47,14 @@ class Watch:
         self._observer = Observer()
         self._kept: dict[str, int] = {}  # descriptors, by uuid
         self._before: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._told: set[_Dead] = set()  # the dead of whom there is a dump, until somebody has cleaned up
-        self._processes: dict[int, int] = {}  # descriptors that are readable once the process has ended
+        self._told: set[_Dead] = set()  # dead processes that are in a dump, until recovery has removed them
+        self._processes: dict[int, int] = {}  # descriptors that become readable when the process exits
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def look(self) -> Iterator[tuple[str, list[int]]]:
-        """Looks once; the path of each dump that it wrote, and who was killed."""
+        """Takes one snapshot. Yields the path of each dump that it wrote, and the pids of the killed processes."""
         now = time.monotonic()
         self.trouble = ""
         try:
@@ -77,7 +77,7 @@ class Watch:
             self._follow(arenas)
 
     def _dumps(self, arenas: list[dict[str, Any]], now: float) -> Generator[tuple[str, list[int]], None, set[str]]:
-        """Returns the arenas whose dump could not be written: the next look tries again."""
+        """Returns the arenas that could not be dumped: the next snapshot tries again."""
         told: set[_Dead] = set()
         owed: set[str] = set()
         for arena in arenas:
@@ -96,7 +96,7 @@ class Watch:
         return owed
 
     def wait(self, seconds: float) -> None:
-        """Until a process that takes part has ended, or so long."""
+        """Blocks until an attached process exits, or for `seconds`."""
         poll = select.poll()
         for fd in self._processes.values():
             poll.register(fd, select.POLLIN)
@@ -120,7 +120,7 @@ class Watch:
                 uuid = bytes.fromhex(arena["uuid"])
                 self._kept[arena["uuid"]] = _core.open_arena_for_reading(uuid, opener["pid"], opener["fd"])
                 return
-            except OSError as error:  # it ended meanwhile, or else
+            except OSError as error:  # it has exited, or there is another reason
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self.trouble = f"arena {arena['uuid'][:8]} is not kept for after its last process: {error.strerror}"
 
@@ -146,7 +146,7 @@ class Watch:
         for pid in self._processes.keys() - living:
             os.close(self._processes.pop(pid))
         for pid in living - self._processes.keys():
-            with contextlib.suppress(OSError):  # it has ended, or there are no more descriptors: looks find it later
+            with contextlib.suppress(OSError):  # it has exited, or no descriptors are left: later snapshots find it
                 self._processes[pid] = os.pidfd_open(pid)
 
     def _dump(self, arena: dict[str, Any], killed: list[dict[str, Any]], now: float) -> str:
@@ -169,7 +169,7 @@ class Watch:
 
 @contextlib.contextmanager
 def _spare_descriptors() -> Iterator[None]:
-    """What is opened within leaves some for later."""
+    """Reserves some descriptors for later while the block opens others."""
     held: list[int] = []
     try:
         with contextlib.suppress(OSError):
@@ -182,7 +182,7 @@ def _spare_descriptors() -> Iterator[None]:
 
 
 def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
-    """What a process that was killed did, as far as the arena and the look before it tell."""
+    """Returns the last state of a killed process, from the arena and the previous snapshot."""
     was = next((each for each in before["participants"] if _dead(before, each) == _dead(arena, one)), one)
     pids = {was["pid"], one["said_pid"]} - {0}
     ends = {
@@ -209,7 +209,7 @@ def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any])
 
 
 def _write(path: str, text: str) -> None:
-    """All of it or nothing, for its user alone."""
+    """Writes a complete file or none, which only its user can read."""
     part = path + ".part"
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
         try:
@@ -222,7 +222,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _run_watch(options: argparse.Namespace) -> int:
-    # It keeps a descriptor of each arena and of each process, however many there are.
+    # It keeps a descriptor of each arena and of each process, without a limit.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     watch, trouble = Watch(options.dump, options.names), ""

@@ -1,4 +1,4 @@
-"""Who waits for whom: what an observer saw twice, as a graph of processes."""
+"""The graph of processes that wait for each other, from two snapshots of an observer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .._ipc.observer import Observer, is_of, seen, users
 from . import tables
 from .arguments import add_json
 
-BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both looks is not one that was about to end
-_CLOCK_S = 0.02  # by which the clocks of waits and looks may differ
+BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both snapshots is not about to end
+_CLOCK_S = 0.02  # tolerance between the clocks of waits and snapshots
 MOST_STACKS = 16
 STACK_SECONDS = 10.0
 
 
 class Wait(NamedTuple):
-    """A thread of a process, and the processes of which any could end its wait."""
+    """A waiting thread, and the processes of which any one could end its wait."""
 
     pid: int
     thread: int
@@ -32,7 +32,7 @@ class Wait(NamedTuple):
     block: int
     seconds: float
     for_pids: tuple[int, ...]
-    never_used: tuple[int, ...] = ()  #: those of them that have the end and never used it: nobody has
+    never_used: tuple[int, ...] = ()  #: those of them that have the end and never used it, if no process has used it
 
     @property
     def key(self) -> tuple[int, int, str, str, int]:
@@ -40,7 +40,7 @@ class Wait(NamedTuple):
 
 
 def _can_go_on(what: str, channel: dict[str, Any]) -> bool:
-    """Whether what is waited for is there: the sleeper has not been woken yet."""
+    """Returns True if the awaited resource is available: the sleeper has not been woken yet."""
     if what == "message":
         return bool(channel["queued"])
     has_bytes = not channel["max_bytes"] or channel["queued_bytes"] == 0
@@ -52,14 +52,17 @@ def _awaited_side(wait: dict[str, Any]) -> str:
 
 
 def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
-    """The processes of which any could end the wait. Of an end, its users; those that have it, where it has none."""
+    """Returns the processes of which any one could end the wait.
+
+    For an end, these are its users, or the processes that have it if it has no users.
+    """
     if wait["what"] == "lock":
         return [] if wait["lock_owner"] is None else [wait["lock_owner"]]
     holders = [holder["pid"] for holder in arena["holders"]] if wait["what"] == "memory" else []
     for channel in arena["channels"]:
         if channel["block"] == wait["block"] and not channel["refused"]:
             side = _awaited_side(wait)
-            arriving = [0] if channel[f"{side}s_on_their_way"] else []  # with whoever it is going to
+            arriving = [0] if channel[f"{side}s_on_their_way"] else []  # in transit to an unknown process
             return [*holders, *(users(channel, side) or channel[f"{side}_pids"]), *arriving]
     for thing in (*arena["latests"], *arena["broadcasts"]):
         if thing["block"] == wait["block"] and not thing["refused"]:
@@ -70,14 +73,14 @@ def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
 
 
 def _unused(channel: dict[str, Any], wait: dict[str, Any]) -> list[int]:
-    """Those that have the end which could end the wait, where none of them has used it."""
+    """Returns the processes that have the end which could end the wait, if none of them has used it."""
     side = _awaited_side(wait)
     unused: list[int] = channel[f"{side}s_unused"]
     return [] if wait["what"] == "lock" or users(channel, side) else unused
 
 
 def _slowest(subscribers: list[dict[str, Any]]) -> list[int]:
-    """Those that a Broadcast's put waits for."""
+    """Returns the subscribers for which a Broadcast's put waits."""
     blocking = [each for each in subscribers if each["blocks"] and each["pid"] is not None]
     most = max((each["behind"] for each in blocking), default=0)
     return [each["pid"] for each in blocking if each["behind"] == most]
@@ -109,7 +112,10 @@ def _waits(look: dict[str, Any]) -> Iterator[Wait]:
 
 
 def _stuck(waits: list[Wait]) -> dict[int, set[int]]:
-    """The processes that wait for each other alone, and for whom: nobody outside can end any of their waits."""
+    """Returns the processes that wait only for each other, with the processes that they wait for.
+
+    No process outside of this set can end any of their waits.
+    """
     edges: dict[int, set[int]] = {}
     free: set[int] = set()
     for wait in waits:
@@ -157,7 +163,7 @@ def _deadlock(cycle: set[int], waits: list[Wait]) -> dict[str, Any]:
 
 
 def _locks(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Locks that a stopped process has."""
+    """Yields the locks that stopped processes hold."""
     for arena in look["arenas"]:
         stopped = {one["pid"] for one in arena.get("participants", ()) if one["stopped"]}
         if arena.get("locked_by") in stopped:
@@ -182,7 +188,7 @@ def _check_known(look: dict[str, Any], what: str) -> None:
 
 
 def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
-    """The waits of a process, or at a channel, and those that they depend on."""
+    """Returns the waits of a process or at a channel, and those that they depend on."""
     start = {
         pid
         for arena in look["arenas"]
@@ -221,7 +227,7 @@ def _stack(pid: int, program: str) -> str:
 
 
 def stacks(pids: Iterable[int]) -> dict[str, str]:
-    """What py-spy says of these processes, which are not stopped for it; nothing where it is not installed."""
+    """Returns the stacks that py-spy prints for these processes, without stopping them; empty without py-spy."""
     program = shutil.which("py-spy")
     if program is None:
         return {}
@@ -229,13 +235,26 @@ def stacks(pids: Iterable[int]) -> dict[str, str]:
 
 
 def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str, Any]:
-    """Who waits for whom, as two looks in a row saw it. `what` is a pid or a channel's name; None: everybody.
+    """Returns which processes wait for which others, according to two successive snapshots.
 
-    `waits`: pid, thread, what, at, channel, arena, block, seconds, `for_pids` (any of these could end it), and of them
-    those that are `stopped` or `never_used` the end that nobody has used. `deadlocks`: pids, channels, places, seconds.
-    `locks` of stopped processes: pid, of. `refused`: arenas and channels that cannot be read, such as those of another
-    version (what, pids, reason); reported whatever `what` is. `stacks`: text by pid, where py-spy is installed.
-    Raises FileNotFoundError if `what` matches nothing, and OSError if this process has no file descriptors left.
+    Args:
+        what: A pid or a channel's name; None means all processes.
+        seconds: Time between the snapshots.
+
+    Returns:
+        A dict with these keys.
+
+        - `waits`: pid, thread, what, at, channel, arena, block, seconds, `for_pids` (any of these could end it), and of
+          these the pids that are `stopped`, or that have `never_used` an end that no process has used.
+        - `deadlocks`: pids, channels, places, seconds.
+        - `locks` of stopped processes: pid, of.
+        - `refused`: arenas and channels that cannot be read, such as those of another version (what, pids, reason);
+          listed independently of `what`.
+        - `stacks`: text by pid, if py-spy is installed.
+
+    Raises:
+        FileNotFoundError: `what` matches nothing.
+        OSError: This process has no file descriptors left.
     """
     observer = Observer()
     before = {wait.key for wait in _waits(seen(observer.look()))}
@@ -268,7 +287,7 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
 
 
 def words(found: dict[str, Any]) -> str:
-    """The same for people."""
+    """Returns the result of `why` as text."""
     lines = []
     for deadlock in found["deadlocks"]:
         places = ", ".join(map(tables.printable, deadlock["places"]))
