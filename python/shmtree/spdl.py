@@ -1,14 +1,17 @@
-"""Arenas for SPDL's pipelines in subprocesses, on this package's memory.
+"""Arenas in shmtree's shared memory for SPDL's pipelines in subprocesses.
+
+::
 
     arena = shmtree.spdl.SegmentPool()
     for batch in spdl.pipeline.run_pipeline_in_subprocess(config, num_threads=4, arena=arena):
-        ...                                        # large arrays, tensors, bytes and packets are views of shared memory
+        ...                                    # large arrays, tensors, bytes and packets are views of shared memory
 
-Both classes have the methods of `spdl.pipeline.ArenaProtocol`, in all versions of SPDL that have arenas. SPDL itself is
-not imported.
+Both classes have the methods of `spdl.pipeline.ArenaProtocol`, in all versions of SPDL that have arenas. This module
+does not import SPDL.
 
-A *unit* (one item of the pipeline) is one message of a channel: the copies of its large fields, made in the arena while
-the item is pickled, and the number of the first of them. What SPDL calls an offset is such a number times 64.
+A *unit* (one item of the pipeline) is one message of a channel. It contains the copies of the item's large fields,
+which are made in the arena while the item is pickled, and the number of the first of them. SPDL's offset is such a
+number times 64.
 """
 
 from __future__ import annotations
@@ -28,14 +31,14 @@ from .errors import ChannelClosed, MessageTooLarge, OutOfSharedMemory, PeerDied
 
 __all__ = ["ArenaReader", "ArenaWriter", "RingBuffer", "SegmentPool"]
 
-# SPDL's own offsets are multiples of it, so that its packets lie as its codecs want them; so do all arrays in an arena.
+# SPDL's own offsets are multiples of it, so that its packets are aligned for its codecs. Arrays in an arena are, too.
 _ALIGNMENT = 64
-# A death is noticed by looking.
+# Interval of checks for dead processes.
 _SLICE_S = 0.25
 
 
 class _Limits(NamedTuple):
-    """Of what was committed and not yet read, and of one unit; None is no limit."""
+    """Limits of committed units that are not yet read, and of one unit; None means no limit."""
 
     units: int | None = None
     nbytes: int | None = None
@@ -43,7 +46,7 @@ class _Limits(NamedTuple):
 
 
 class _UnitArena:
-    """What both arenas are: a channel of units in an arena of its own."""
+    """Base of both arenas: a channel of units in its own arena."""
 
     _zero_copy: bool
 
@@ -54,49 +57,49 @@ class _UnitArena:
         self._acquire_timeout = acquire_timeout
         self._arena = Arena(max_bytes)
         self._sender, self._receiver = self._arena.create_pair(None, allow_pickle=False)
-        # Whoever makes an arena reads from it, and takes part in receiving for that from the first look on.
+        # The process that makes an arena reads from it. This first check attaches it as a receiver.
         with contextlib.suppress(queue.Empty):
             self._receiver.get_nowait()
 
     def open_writer(self) -> ArenaWriter:
-        """The end that a worker writes units with; in the process where the pipeline runs."""
+        """Returns the end with which a worker writes units. Call it in the process that runs the pipeline."""
         return ArenaWriter(self._sender, self._limits, self._acquire_timeout)
 
     def open_reader(self) -> ArenaReader:
-        """The end that units are read with; in the process that made the arena."""
+        """Returns the end with which units are read. Call it in the process that made the arena."""
         return ArenaReader(self._receiver, self._zero_copy)
 
     def shutdown_arena(self) -> None:
-        """Ends this process's part in the arena. A writer that waits for room gets a BufferError, wherever it runs."""
+        """Detaches this process from the arena. A writer that waits for space raises BufferError in any process."""
         self._receiver.close()
         self._sender.close()
 
     def close(self) -> None:
-        """`shutdown_arena`. What was read stays valid for as long as somebody has it."""
+        """Calls `shutdown_arena`. Data that was read stays valid while it is referenced."""
         self.shutdown_arena()
         self._arena.close()
 
     def unlink(self) -> None:
-        """Nothing: the memory has no name, and goes with its last process."""
+        """Does nothing: the memory has no name, and is freed with its last process."""
 
     def stats(self) -> dict[str, Any]:
-        """Counts and bytes of the memory; see `Arena.stats`."""
+        """Returns counts and byte totals of the memory; see `Arena.stats`."""
         return self._arena.stats()
 
 
 class SegmentPool(_UnitArena):
-    """An arena whose units are read as views, without a copy.
+    """An arena with units that are read as views, without a copy.
 
-    In place of `spdl.pipeline.SharedMemorySegmentPool`, and different in this: no size has to be given; what the
-    consumer still holds takes no place in the pool, so it can keep as many items as memory allows, drop them in any
-    order, and use them after the pool was closed; a consumer that holds over half of the budget gets copies.
+    It replaces `spdl.pipeline.SharedMemorySegmentPool`, with these differences. You need not give a size. Items that
+    the consumer still holds do not count for `count`: it can keep as many as the memory allows, drop them in any order,
+    and use them after the pool was closed. A consumer that holds more than half of the budget gets copies.
 
     Args:
-        segment_size: the most bytes of one unit, None for no limit.
-        count: units committed and not yet read before `begin_unit` waits. None leaves that to the buffer of the
-            pipeline and to the budget.
-        acquire_timeout: seconds that a writer waits for room before it raises BufferError; 0 raises at once.
-        max_bytes: budget of the memory, as of `shmtree.Arena`. It is a limit, not a reservation.
+        segment_size: Maximum number of bytes of one unit; None means no limit.
+        count: Number of committed and not yet read units before `begin_unit` blocks. None leaves that to the pipeline's
+            buffer and the budget.
+        acquire_timeout: Seconds for which a writer waits for space before it raises BufferError; 0 raises at once.
+        max_bytes: Budget of the memory, as of `shmtree.Arena`. It is a limit, not a reservation.
     """
 
     _zero_copy = True
@@ -115,14 +118,14 @@ class SegmentPool(_UnitArena):
 
 
 class RingBuffer(_UnitArena):
-    """An arena whose units are copied out when they are read, so that bytes come back as bytes.
+    """An arena with units that are copied when they are read, so that bytes arrive as bytes.
 
-    In place of `spdl.pipeline.SharedMemoryRingBuffer`.
+    It replaces `spdl.pipeline.SharedMemoryRingBuffer`.
 
     Args:
-        capacity: bytes written and not yet read before `write_binary` waits. A unit that is larger is refused.
-        acquire_timeout: seconds that a writer waits for room before it raises BufferError; 0 raises at once.
-        max_bytes: budget of the memory, as of `shmtree.Arena`. It is a limit, not a reservation.
+        capacity: Number of written and not yet read bytes before `write_binary` blocks. A larger unit is refused.
+        acquire_timeout: Seconds for which a writer waits for space before it raises BufferError; 0 raises at once.
+        max_bytes: Budget of the memory, as of `shmtree.Arena`. It is a limit, not a reservation.
     """
 
     _zero_copy = False
@@ -144,24 +147,24 @@ class _Committed(NamedTuple):
 
 
 class ArenaWriter:
-    """Writes units, in the worker; one thread at a time. BufferError for want of room, or of somebody who reads."""
+    """Writes units, in the worker; one thread at a time. Raises BufferError if there is no space or no reader."""
 
     def __init__(self, sender: Sender, limits: _Limits, acquire_timeout: float) -> None:
         self._sender = sender
         self._limits = limits
         self._acquire_timeout = acquire_timeout
-        self._committed: deque[_Committed] = deque()  # and not yet read
-        self._written = 0  # binaries of all committed units
+        self._committed: deque[_Committed] = deque()  # units that are not yet read
+        self._written = 0  # number of binaries in all committed units
         self._unit: list[Any] | None = None
         self._unit_nbytes = 0
 
     def reset(self) -> None:
-        """Between two iterations. What the reader left of the last one takes no place in the next."""
+        """Starts a new iteration. Units that the reader left unread do not take space from it."""
         self._unit = None
         self._committed.clear()
 
     def begin_unit(self) -> None:
-        """Waits until there is a place for one more unit."""
+        """Blocks until there is space for one more unit."""
         units = self._limits.units
         if units is not None:
             self._wait_until(lambda: len(self._committed) < units, f"{units} units were not read")
@@ -169,7 +172,7 @@ class ArenaWriter:
         self._unit_nbytes = 0
 
     def write_binary(self, data: Any) -> tuple[int, int]:
-        """Copies contiguous bytes into the arena, and returns by which offset and size the reader finds them."""
+        """Copies contiguous bytes into the arena. Returns the offset and size by which the reader finds them."""
         if self._unit is None:
             raise RuntimeError("write_binary() needs a unit; call begin_unit() first")
         size = memoryview(data).nbytes
@@ -180,7 +183,7 @@ class ArenaWriter:
         return (self._written + len(self._unit) - 1) * _ALIGNMENT, size
 
     def commit_unit(self) -> int:
-        """Makes the unit readable as a whole, and returns its bytes."""
+        """Makes the whole unit readable, and returns its size in bytes."""
         if self._unit is None:
             raise RuntimeError("commit_unit() needs a unit; call begin_unit() first")
         unit, self._unit = self._unit, None
@@ -192,7 +195,7 @@ class ArenaWriter:
         return self._unit_nbytes
 
     def abort_unit(self) -> None:
-        """Drops the unit. Nothing of it was visible."""
+        """Drops the unit. No part of it was visible."""
         self._unit = None
 
     def _put(self, message: Any) -> int:
@@ -203,7 +206,7 @@ class ArenaWriter:
             raise BufferError(f"no memory to commit a unit with: {error}") from error
 
     def _check_limits(self, unit_nbytes: int) -> None:
-        """That the unit may have so many bytes; waits until there is room for them."""
+        """Checks that the unit may have this many bytes; blocks until there is space for them."""
         most = self._limits.unit_nbytes
         if most is not None and unit_nbytes > most:
             raise BufferError(f"a unit of {unit_nbytes} bytes is over the arena's limit of {most}")
@@ -226,7 +229,7 @@ class ArenaWriter:
             except (queue.Full, OutOfSharedMemory) as error:
                 if left <= 0:
                     raise BufferError(f"no memory for {size} bytes, {self._within()}: {error}") from error
-            # A reader that is no more makes no room.
+            # A dead reader makes no space.
             with contextlib.suppress(TimeoutError), _as_buffer_errors():
                 self._sender.wait_for_all_ack(timeout=0)
 
@@ -244,7 +247,7 @@ class ArenaWriter:
     def _forget_read(self) -> None:
         with _as_buffer_errors():
             pending = self._sender.pending_acks
-        while len(self._committed) > pending:  # they are read in order
+        while len(self._committed) > pending:  # units are read in order
             self._committed.popleft()
 
     def _within(self) -> str:
@@ -260,12 +263,14 @@ def _as_buffer_errors() -> Iterator[None]:
 
 
 class ArenaReader:
-    """Reads units, in the process that made the arena, in the order in which they were written. One thread at a time.
+    """Reads units in the order in which they were written.
 
-    PeerDied when the unit that is asked for is not there because its writer was killed.
+    Use it in the process that made the arena, in one thread at a time.
+
+    Raises PeerDied if a unit is missing because its writer was killed.
     """
 
-    zero_copy: bool  #: whether what is read are views of shared memory
+    zero_copy: bool  #: True if data is returned as views of shared memory
 
     def __init__(self, receiver: Receiver, zero_copy: bool) -> None:
         self.zero_copy = zero_copy
@@ -274,11 +279,11 @@ class ArenaReader:
         self._unit: list[Any] = []
 
     def reset(self) -> None:
-        """Between two iterations. What is left of the last one is passed over by the next read."""
+        """Starts a new iteration. The next read skips units that were left unread."""
         self._unit = []
 
     def read_binary(self, offset: int, nbytes: int) -> memoryview:
-        """The bytes that `write_binary` returned offset and size for."""
+        """Returns the bytes for which `write_binary` returned this offset and size."""
         if nbytes == 0:
             return memoryview(bytearray())
         number = offset // _ALIGNMENT
@@ -292,14 +297,14 @@ class ArenaReader:
         return view
 
     def end_unit(self, span: int, pinned: list[object]) -> None:
-        """The unit was read, or is not going to be. Views keep what they need themselves, without being `pinned`."""
+        """Ends the unit, read or not. Views keep their own memory alive, without being `pinned`."""
         if span and not self._unit:
             with contextlib.suppress(BufferError, ChannelClosed, PeerDied):
                 self._take_unit()
         self._unit = []
 
     def _take_unit(self) -> None:
-        # What was committed is there: nothing has to be waited for.
+        # Committed units are available without waiting.
         try:
             self._first, self._unit = self._receiver.get_nowait(copy=None if self.zero_copy else True)
         except queue.Empty:
