@@ -103,7 +103,7 @@ bool register_end(PyObject* cls, std::string_view name, PyObject* flatten, PyObj
 // Returns the registered class of that name, or null, without an error, if there is none.
 const ClassInfo* registered_class(std::string_view name);
 
-// True for a Flag, whose members are the named ones and all their combinations.
+// True for a Flag. It has the named members and all their combinations.
 bool is_flag(PyTypeObject* type) noexcept;
 
 // True if the Flag has its own `_missing_`, which decides what a value with unknown bits becomes.

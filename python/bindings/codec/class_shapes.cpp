@@ -122,7 +122,7 @@ int collect_slots(PyObject* cls, ClassInfo& info) {
   return 1;
 }
 
-// Returns the fields of a dataclass or attrs class whose state pickle would send unchanged. Returns null, without an
+// Returns the fields of a dataclass or attrs class if pickle would send its state unchanged. Returns null, without an
 // error, for any other class.
 Ref fields_of(PyTypeObject* type) {
   if (lookup(type, "__dataclass_fields__")) {

@@ -65,11 +65,11 @@ class Decoder {
     if (marked_ != kNotMarked) [[unlikely]]
       tables_.earlier[std::exchange(marked_, kNotMarked)].object = Py_NewRef(container);
   }
-  // Enclose a part that Python code or a hash will walk. may_be_walked() returns false if the part is too deep, or if
-  // that walk would take too long.
+  // Call these before and after a part that Python code or a hash will walk. The second one returns false if the part
+  // is too deep, or if that walk would take too long.
   Expansion::Before begin_walked() noexcept { return expansion_.begin(in.depth()); }
   bool may_be_walked(const Expansion::Before& before);
-  // Ends a part whose objects are freed recursively. Returns false if it is too deep.
+  // Ends a part with objects that are freed recursively. Returns false if it is too deep.
   bool may_be_dropped(const Expansion::Before& before);
   // Runs the handlers of pending signals. Returns false with a Python error set if one of them raised.
   bool see_signals();
@@ -127,7 +127,7 @@ class Decoder {
   PyObject* array();
   // Returns a segment of a kCapnp as a read-only array that is aligned to 8 bytes.
   PyObject* segment();
-  // Returns an array whose elements NumPy lacks, with a dtype of ml_dtypes, or a tensor if ml_dtypes is missing.
+  // Returns an array of elements that NumPy lacks, with a dtype of ml_dtypes, or a tensor if ml_dtypes is missing.
   [[gnu::cold]] PyObject* array_of_other_package(const format::ArrayInfo& info);
   // Returns the bytes of a described array as a one-dimensional array of uint8, viewed or copied like any array. If
   // `writable`, bytes that this process may not write are copied.

@@ -13,12 +13,12 @@ namespace shmtree::python {
 
 class Decoder;
 
-// Decodes a node whose kind has been read. Decoder explains what null means.
+// Decodes a node after its kind has been read. Decoder explains what null means.
 using DecodeHandler = PyObject*(Decoder& decoder);
 
 enum class Subclasses : bool { kNot, kToo };
 
-// A class whose instances are sent as a kind.
+// A class with instances that are sent as a kind.
 class SentClass {
  public:
   using TypeFunction = PyTypeObject*();
@@ -66,7 +66,7 @@ inline DecodeHandler* decoder_of(Kind kind) noexcept {
 // Returns null if no handler is registered for the class, or if a Python error is set.
 const SentClass* sent_class(PyTypeObject* type, std::string_view name);
 
-// Registers a kind whose values Python code splits and rebuilds; nodes follow the kind's rule (format/grammar.h).
+// Registers a kind with values that Python code splits and rebuilds; nodes follow the kind's rule (format/grammar.h).
 //
 // `parts(object)` returns a tuple with a value for each letter of the rule, and a tuple for the repeated part. It
 // returns None if only pickle can send the object. `build(*parts, trusted)` returns the object; `trusted` means that

@@ -1,4 +1,4 @@
-// Codecs for kinds whose objects Python code splits and rebuilds. Their nodes follow the rules of format/grammar.h.
+// Codecs for kinds with objects that Python code splits and rebuilds. Their nodes follow the rules of format/grammar.h.
 #include <algorithm>
 #include <iterator>
 

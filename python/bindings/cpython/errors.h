@@ -39,7 +39,7 @@ bool clear_ordinary_exception();
 // MemoryError are cleared. KeyboardInterrupt and others that are not an Exception stay set in its place.
 void set_exception_again(Ref exception);
 
-// Replaces the current exception with CorruptMessage(`what`), whose cause is the original. Keeps MemoryError and
+// Replaces the current exception with CorruptMessage(`what`) and makes the original its cause. Keeps MemoryError and
 // exceptions that are not an Exception, such as KeyboardInterrupt.
 void raise_corrupt_from_current(const char* what);
 

@@ -9,7 +9,7 @@
 
 namespace shmtree::python {
 
-// Returns the C++ value in an object whose class has no other pybind11 base. Throws TypeError if __init__ was not
+// Returns the C++ value in an object. Its class has no other pybind11 base. Throws TypeError if __init__ was not
 // called.
 template <class T>
 T& value_of(PyObject* object) {

@@ -66,7 +66,7 @@ bool attach_if_passive(Endpoint* self, channel::End which);
 template <class Visit>
 void for_each_inherited(Visit visit);
 
-// Calls act(channel) in a call of an object whose end is open. Returns null on the same errors as open_channel().
+// Calls act(channel) in a call of an object if the end is open. Returns null on the same errors as open_channel().
 template <class Act>
 PyObject* with_open(PyObject* object, channel::End which, Act act) {
   Endpoint* const self = as_endpoint(object);

@@ -2,8 +2,8 @@
 //
 // The walk runs no code of the program: it asks objects for their references as the garbage collector does. From a
 // function it follows the closure, the defaults, and the globals and imported modules that its code names. From a
-// module, it follows only attributes whose names appear in the same function. It does not follow the names in code of
-// libraries.
+// module, it follows only attributes that the same function names. In functions and classes of libraries, it ignores
+// the names in their code, because these lead to objects of the library.
 //
 // Thread safety: needs the GIL, and a child that has one thread.
 #include <pybind11/stl.h>

@@ -31,7 +31,7 @@ namespace shmtree::python {
 [[noreturn]] void throw_closed(const char* what);
 
 // Holds the C++ part of a Python object. Another thread may close or drop the object during a call, which keeps the
-// part alive. An object whose __init__ was not called is all zeros and counts as closed.
+// part alive. Without a call of __init__, an object is all zeros and counts as closed.
 template <class T>
 class Closable {
  public:
@@ -97,8 +97,8 @@ class ClosableHooks : public GilHooks {
   platform::Deadline deadline_;
 };
 
-// A value that is being published to many readers (endpoint/published.h): an object that is encoded, or a Frame, whose
-// bytes are copied.
+// A value that is being published to many readers (endpoint/published.h): an object that is encoded, or a Frame that is
+// copied as it is.
 class Published {
  public:
   // `pickled` is incremented if the value needs a pickle.

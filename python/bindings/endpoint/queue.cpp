@@ -1,5 +1,5 @@
-// _core.QueueBase: one object with both ends of a channel whose stream never ends, and the methods of multiprocessing's
-// queues.
+// _core.QueueBase: one object with both ends of a channel, and the methods of multiprocessing's queues. The stream of
+// the channel never ends.
 #include "bindings/cpython/arguments.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"

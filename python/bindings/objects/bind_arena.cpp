@@ -79,7 +79,7 @@ py::tuple reserve_slot(Arena& arena) {
   return py::make_tuple(slot.identity, slot.lock.release());
 }
 
-// Frees the slot of a child whose start was abandoned, unless the child has taken the slot over after all.
+// Frees the slot of a child after its start was abandoned, unless the child has taken the slot over after all.
 void abandon_slot(Arena& arena, memory::Identity identity, int lock) {
   memory::ReservedSlot slot{identity, platform::UniqueFd(lock)};
   const memory::Participant& theirs = arena.participants().slot(memory::slot_of(identity));

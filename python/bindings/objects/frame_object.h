@@ -19,7 +19,7 @@ struct Frame {
   // did.
   bool trusted;
   bool known_portable;  // no value in it depends on this machine; covers its pickles too
-  // True for a message, whose handles may be opened.
+  // True for a message. Its handles may be opened.
   bool from_channel;
   PyObject* owner;     // keeps the memory; null if the frame frees it with std::free
   PyObject* delivery;  // the delivery of a message that was taken; otherwise null

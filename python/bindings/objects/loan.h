@@ -1,12 +1,12 @@
-// Arrays whose memory is a block of an arena, and how such arrays are sent without a copy.
+// Arrays in blocks of an arena, and how such arrays are sent without a copy.
 //
 // put() gives away an array of new_empty() if it is sent whole: the array and its bases become read-only here. A part
 // of an array is copied, since the sender keeps the rest of the block. With move=, the caller gives the part away and
 // answers for it.
 //
-// An array that its owner made read-only before is shared instead, any number of times. The same holds for an array
-// that show() was called for, through any view, since torch has no read-only tensors. A received array is forwarded by
-// reference if it is moved. A received array that may still be redelivered is copied.
+// An array that its owner made read-only before is shown, not given away: it is sent by reference any number of times.
+// The same holds for an array that show() was called for, through any view, since torch has no read-only tensors. A
+// received array is forwarded by reference if it is moved. A received array that may still be redelivered is copied.
 //
 // Each byte of a block is given away once. A second put copies it, even while the first put still waits for space.
 //
@@ -57,7 +57,8 @@ void set_pin_callback(PyObject* callback);
 // Returns the owner of a lease's memory, or null if the memory is not a block of an arena.
 HeldBlock* held_block(const Lease& lease) noexcept;
 
-// Returns the lease of new_empty() whose memory contains the address, or null. For tensors, which have only an address.
+// Returns the lease of new_empty() for the memory that contains the address, or null. For tensors, which have only an
+// address.
 Lease* find_lease(const void* address) noexcept;
 
 struct ArrayRequest {

@@ -1,5 +1,5 @@
-// The structure of a row in Python: a pytree of dicts, lists and tuples, whose leaves have a fixed dtype and shape. It
-// is compiled once, so that splitting a row into its leaves reads only the row itself.
+// The structure of a row in Python: a pytree of dicts, lists and tuples. Its leaves have a fixed dtype and shape. It is
+// compiled once, so that splitting a row into its leaves reads only the row itself.
 //
 // All calls need the GIL.
 #pragma once

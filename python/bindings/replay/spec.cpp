@@ -23,7 +23,8 @@ using NamedSampler = std::pair<std::string, SamplerTerms>;
 using Stack = std::vector<std::pair<std::size_t, std::uint32_t>>;
 using LimitTerms = std::tuple<double, std::uint64_t, std::optional<double>>;
 
-// Converts a pytree whose leaves are their numbers. A dict key is a str, or bytes: the frame of a key of another type.
+// Converts a pytree in which each leaf is its number. A dict key is a str, or bytes: the frame of a key of another
+// type.
 SpecPart part_of(py::handle nest, std::size_t depth) {
   if (depth > Spec::kMostDepth) throw py::value_error("the nest of a row is too deep");
   SpecPart part;

@@ -204,7 +204,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   Ref indices(PyArray_SimpleNew(1, &count, NPY_INT64));
   if (!indices) return nullptr;
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
-  const WriterState* state = nullptr;  // of the writer whose turn it is
+  const WriterState* state = nullptr;  // of the writer that is adding its row
   std::uint64_t sent = 0;              // streams that have stored or skipped their row; 0 until a row is stored
   const auto skips = [&](std::size_t i) { return !left_out.empty() && left_out[i] != 0; };
   const auto begin_skipped = [&] {
