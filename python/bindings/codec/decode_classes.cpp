@@ -195,8 +195,8 @@ bool take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject
   return clear_ordinary_exception();
 }
 
-// Makes the member of a Flag for a new value. The class would keep the member forever. Members of an IntFlag are
-// compared as ints, so this removes them from the class again.
+// Makes the member of a Flag for a new value. The class keeps such a member forever, unless it is an IntFlag: its
+// members are compared as ints, so the new one is removed from the class again.
 PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyObject* value) {
   if (!is_flag_value(value)) {
     if (!PyErr_Occurred()) decoder.in.fail("a Flag has an impossible value");
