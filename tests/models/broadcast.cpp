@@ -1,13 +1,11 @@
 // Small messages of a Broadcast, which are stored in its entries (Ring::write, Ring::read: src/broadcast/ring.cpp). A
 // reader copies entries while publishers of two processes overwrite them. It gets the message that it asked for, or
 // none.
-#include "broadcast_ring.h"
+#include "broadcast_processes.h"
 
 namespace {
 
 using namespace model;
-
-constexpr std::uint32_t kFirst = 0, kSecond = 1, kReader = 2;
 
 void read(std::uint64_t ticket) {
   broadcast::Incoming message;
@@ -24,13 +22,8 @@ void read_both() {
 
 }  // namespace
 
-void model::on_free(BlockId) {}
-
 int main() {
-  for (const std::uint32_t slot : {kFirst, kSecond, kReader}) {
-    set_up(slot);
-    set_up_ring(slot, broadcast::kBroadcastUse);
-  }
+  set_up_broadcast();
   put_small(kFirst);
   model::in_threads<put_small_locked<kFirst>, put_small_locked<kSecond>, read_both>();
 }

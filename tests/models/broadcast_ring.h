@@ -52,7 +52,7 @@ inline void put_block(std::uint32_t slot, BlockRef block) {
 template <std::uint32_t slot>
 void put_small_locked() {
   Ring& ring = *rings[slot];
-  const auto locks = ring.lock_to_put(false, {});
+  const auto locks = ring.lock_and_repair(Ring::Locks::kRing, {});
   put_small(slot);
   ring.unlock(*locks);
 }

@@ -22,7 +22,7 @@ inline void set_up_latest() {
 
 inline void publish() {
   Ring& ring = *rings[kPublisher];
-  const auto locks = ring.lock_to_put(true, {});
+  const auto locks = ring.lock_and_repair(Ring::Locks::kArenaAndRing, {});
   put_block(kPublisher, block_ref(kNew));
   ring.unlock(*locks);
 }
