@@ -1,4 +1,4 @@
-"""Pairs, queues, values, weights and replay buffers between the nodes of a cluster of Ray; see docs/ray.md.
+"""Pairs, queues, values, weights and replay buffers between the nodes of a Ray cluster; see docs/ray.md.
 
 Needs ``shmtree[ray]``.
 """

@@ -1,4 +1,4 @@
-"""Gateways and keepers as actors of Ray, and calls to them."""
+"""Gateways and keepers as Ray actors, and calls to them."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from ._node import report as _report
 from ._pump import Ended, LinkLost
 
 _PAUSE_S = 0.2
-_SILENT_S = 5.0  # without an answer, after which whoever calls looks whether the node is there
-_JOB_S = 5.0  # between looks whether the job is over
+_SILENT_S = 5.0  # seconds without an answer, after which a caller checks that the node is alive
+_JOB_S = 5.0  # interval of checks for the end of the job
 
 
 def context() -> Any:
-    """Of a process that is connected to Ray, and not by ``ray://``."""
+    """Returns Ray's runtime context. Raises RuntimeError in a process that is connected by ``ray://``."""
     if ray.util.client.ray.is_connected():
         raise RuntimeError("shmtree.ray needs a process on a node of the cluster, and no client by ray://")
     return ray.get_runtime_context()
 
 
 def here() -> str:
-    """The node that this process is on."""
+    """Returns the id of the node that this process runs on."""
     return str(context().get_node_id())
 
 
 def machine() -> str:
-    """What is the same for all nodes whose processes see each other; two raylets may run on one machine."""
+    """Returns an id that is equal for all nodes on which processes see each other; one machine may run two raylets."""
     if os.environ.get("SHMTREE_RAY_LOCAL", "1") == "0":
         return here()
     with open("/proc/sys/kernel/random/boot_id") as file:
@@ -55,18 +55,18 @@ def gateway(node: str) -> Any:
 
 
 def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gateway) -> Any:
-    """Of a gateway, by a process that may wait. Ended when what it is about, or the node, is no more.
+    """Calls a gateway and blocks for the answer. Raises Ended if its subject, or the node, no longer exists.
 
     `of` finds another actor of a node, which is called in the same way.
     """
     if not ray.is_initialized():
-        raise Ended  # with the job; a call would begin another one
+        raise Ended  # the job is over; a call would start a new one
     while True:
         try:
             status, value = _wait_for(node, of(node).call.remote(method, *arguments))
             break
         except (RayActorError, ActorUnschedulableError) as error:
-            error.__traceback__ = None  # a cycle, in which who calls would keep the end that is being made
+            error.__traceback__ = None  # breaks a cycle in which the caller would keep the end that is being made
             if node in _gone((node,)):
                 raise Ended(((node, 0),)) from None
             time.sleep(_PAUSE_S)
@@ -76,7 +76,7 @@ def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gat
 
 
 def call_own(method: str, *arguments: Any) -> Any:
-    """Of the gateway of this node."""
+    """Calls the gateway of this node."""
     if not ray.is_initialized():
         raise Ended
     return call(here(), method, *arguments)
@@ -92,13 +92,13 @@ def _wait_for(node: str, answer: Any) -> Any:
 
 
 def tell(node: str, method: str, *arguments: Any) -> None:
-    """`call` for who can wait for nothing, and is told nothing."""
+    """Calls a gateway without waiting for an answer, and ignores errors."""
     if ray.is_initialized():
         gateway(node).call.remote(method, *arguments)
 
 
 def node_of(home: Any) -> str:
-    """The node of an actor, by its handle, which may have to start first; or of that id; None is this one."""
+    """Returns the node of an actor (by its handle; waits until it has started), the node of that id, or this node."""
     if home is None:
         return here()
     if isinstance(home, str):
@@ -115,7 +115,7 @@ def _node_of_actor(_: Any) -> str:
 
 
 def nodes() -> set[str]:
-    """Those that are alive."""
+    """Returns the ids of the live nodes."""
     return {node["NodeID"] for node in ray.nodes() if node["Alive"]}
 
 
@@ -131,7 +131,7 @@ _known: dict[tuple[str, str, str], Any] = {}
 
 
 def _actor(cls: Any, name: str, node: str) -> Any:
-    """The actor of that name, made on that node unless it is there. It ends with its job."""
+    """Returns the actor of that name, and makes it on that node if there is none. The actor ends with its job."""
     key = (context().gcs_address, _namespace(), name)
     if key not in _known:
         _known[key] = cls.options(
@@ -146,9 +146,9 @@ def _actor(cls: Any, name: str, node: str) -> Any:
 
 
 class _ByRay:
-    """The gateways of other nodes, called by one; or other actors, which `of` finds.
+    """Lets a gateway call the gateways of other nodes, or other actors, which `of` finds.
 
-    Calls of one coroutine, or of several in turn, go in that order.
+    Calls of one coroutine, or of several in turn, keep their order.
     """
 
     def __init__(self, of: Callable[[str], Any] = gateway) -> None:
@@ -164,9 +164,9 @@ class _ByRay:
             if await self.gone((node,)):
                 raise Ended(((node, 0),)) from None
             raise LinkLost from None
-        except (ObjectStoreFullError, OutOfDiskError) as error:  # what was to be sent stays until there is room
+        except (ObjectStoreFullError, OutOfDiskError) as error:  # unsent messages stay until there is space
             raise LinkLost(f"Ray's object store on node {here()} is full: {error}") from None
-        except RayError as error:  # what went with the call was lost on its way, or the other side is at fault
+        except RayError as error:  # the arguments were lost in transit, or the other side has failed
             _report(error)
             raise LinkLost from None
         if status == "ended":
@@ -174,7 +174,7 @@ class _ByRay:
         return value
 
     async def _answer(self, node: str, call: Any) -> Any:
-        """Ray keeps calls of an actor that is to start again, also where that cannot be."""
+        """Waits for an answer. Ray keeps calls of an actor that is to restart, even if it cannot restart."""
         answer = asyncio.wrap_future(call.future())
         try:
             while not (await asyncio.wait((answer,), timeout=_SILENT_S))[0]:
@@ -190,7 +190,7 @@ class _ByRay:
 
 
 class _KeeperByRay:
-    """The keeper of a node: an actor of that class and name, made on the node unless it is there."""
+    """The keeper of a node: an actor of that class and name, made on the node if there is none."""
 
     def __init__(self, cls: Any, name: str, node: str) -> None:
         self._which = cls, name, node
@@ -222,19 +222,19 @@ def _job_is_over() -> bool:
 async def _until_job_is_over() -> None:
     while not await asyncio.to_thread(_job_is_over):
         await asyncio.sleep(_JOB_S)
-    ray.kill(ray.get_runtime_context().current_actor)  # it is not restarted
+    ray.kill(ray.get_runtime_context().current_actor)  # the actor is not restarted
 
 
 def call_itself() -> None:
-    """Has the actor that this is begin its work: nobody else may have a reason to call one that has come again."""
+    """Lets this actor start its work: after a restart, no other process may have a reason to call it."""
     actor = ray.get_runtime_context().current_actor
 
     def call() -> None:
         while True:
             try:
-                actor.pid.remote().future().result()  # by ray.get Ray would warn of actors with a loop
+                actor.pid.remote().future().result()  # ray.get would warn about actors with an event loop
                 return
-            except RayError:  # nobody has heard yet that it is there
+            except RayError:  # Ray does not know yet that the actor is alive
                 time.sleep(_PAUSE_S)
 
     threading.Thread(target=call, daemon=True).start()
@@ -242,7 +242,7 @@ def call_itself() -> None:
 
 @ray.remote(num_cpus=0, max_concurrency=10_000)
 class _Gateway:
-    """One per node and job: `_node.Node`, restarted after a kill."""
+    """The gateway: `_node.Node` as an actor, one per node and job; Ray restarts it if it is killed."""
 
     def __init__(self, node: str) -> None:
         self._name = node
@@ -275,7 +275,7 @@ class _Gateway:
 
 @ray.remote(num_cpus=0, max_concurrency=100)
 class _Keeper(Keeper):
-    """`_keeper.Keeper`, one per node and job."""
+    """`_keeper.Keeper` as an actor, one per node and job."""
 
     def __init__(self, node: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What comes from other nodes into a channel, call by call: in order, as far as there is room."""
+"""Puts messages of other nodes into a channel: call by call, in order, as far as there is space."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from ._landing import Gap, Landing
 from ._pump import Room
 from ._unread import Unread
 
-LONGEST_S = 2.0  # that a call waits here for room, or for messages to be received
+LONGEST_S = 2.0  # longest time that a call waits here for space, or for messages to be received
 FIRST_LOOK_S, MOST_LOOK_S = 0.001, 0.05
 _SLICE_S = 0.25
 _UNLIMITED_MESSAGES, _UNLIMITED_BYTES = 1 << 20, 64 << 20
-_WITHOUT_REST = 256  # messages that land before others have a turn
+_WITHOUT_REST = 256  # messages that land before other coroutines run
 
 
 class Arrivals:
-    """Of one event loop.
+    """Handles the calls that bring messages for one channel. Use it from one event loop.
 
     Args:
-        landing: where they are put.
-        share: among how many origins the room is shared out; 0 when nobody asks for messages: there is no room then.
-        check: called before anything lands, and after each wait; raises what the call is to raise.
-        closed: called with what a put raised because nobody receives; may raise what the call is to raise.
-        most_bytes: that wait here before there is no room, where the channel has no bound; 0: any number. One message
-            may be larger.
+        landing: Where messages are put.
+        share: Returns the number of origins that share the space; 0 if no process asks for messages, so that there is
+            no space.
+        check: Called before messages land, and after each wait. It raises the error of the call.
+        closed: Called with the error of a put when no receiver is left. It may raise the error of the call.
+        most_bytes: Limit for the waiting bytes, if the channel has none; 0: no limit. One message may be larger.
     """
 
     def __init__(
@@ -48,7 +48,8 @@ class Arrivals:
         self._share, self._check, self._closed = share, check, closed
         self._most_bytes = most_bytes
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._early: defaultdict[int, list[asyncio.Future[None]]] = defaultdict(list)  # calls that overtook others
+        # calls that arrived before their predecessors
+        self._early: defaultdict[int, list[asyncio.Future[None]]] = defaultdict(list)
 
     def _room(self, origin: int) -> Room:
         self._check(origin)
@@ -72,7 +73,10 @@ class Arrivals:
             look = await self._until_room(look)
 
     async def _until_room(self, look: float) -> float:
-        """Or a little longer than `look`, since nobody is told of bytes. How long to look the next time."""
+        """Waits for space, or a little longer than `look`, because no wake-up reports free bytes.
+
+        Returns the next value of `look`.
+        """
         sender = self._landing.sender
         if sender.closed or sender._ready_to_put():
             await asyncio.sleep(look)
@@ -81,7 +85,10 @@ class Arrivals:
         return min(2 * look, MOST_LOOK_S)
 
     async def land(self, origin: int, first: int, batch: _frames.Batch) -> Room:
-        """Puts what has not landed yet, after what comes before it, for which it waits for some time."""
+        """Puts the messages that have not landed yet.
+
+        First waits for some time until their predecessors have landed.
+        """
         deadline = time.monotonic() + LONGEST_S
         await self._until_next(origin, first, deadline)
         async with self._locks[origin]:
@@ -100,7 +107,7 @@ class Arrivals:
             await until_woken(waiting, left)
 
     async def _land_all(self, origin: int, first: int, batch: _frames.Batch, deadline: float) -> None:
-        """Until there has been no room for some time."""
+        """Lands messages until there has been no space for some time."""
         for number, frame in enumerate(_frames.split(batch)):
             look = FIRST_LOOK_S
             while True:
@@ -118,11 +125,11 @@ class Arrivals:
                 look = await self._until_room(look)
                 self._check(origin)
             if number % _WITHOUT_REST == _WITHOUT_REST - 1:
-                await asyncio.sleep(0)  # others are to run, too
+                await asyncio.sleep(0)  # lets other coroutines run
                 self._check(origin)
 
     def _land_one(self, origin: int, ticket: int, frame: Any) -> None:
-        """Or what tells of one that can never be put here."""
+        """Lands one message. If it can never be put here, lands an Unread in its place."""
         try:
             self._landing.land(origin, ticket, frame)
         except OutOfSharedMemory as error:

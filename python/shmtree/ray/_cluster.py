@@ -1,6 +1,6 @@
-"""The shards of one buffer, as one process knows them: where they are, what they weigh, and calls to all of them.
+"""The shards of one buffer from the view of one process: their nodes, their weights, and calls to all of them.
 
-The shard of this node is used in its memory, without a call.
+The process uses the shard of its own node in shared memory, without a call.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ._pump import Ended
 from ._shard_files import Loading, Loads, Saving, assign
 from ._shards import Call
 
-_LOOK_S = 1.0  # between looks which nodes have shards
+_LOOK_S = 1.0  # interval of checks for nodes with new shards
 _SHUT_DOWN = "the replay buffer was shut down, or Ray was in this process"
-_FRESH_S = 0.2  # that a weight counts for the next draw
+_FRESH_S = 0.2  # time for which a weight is used for samples
 
 
 class Own(NamedTuple):
@@ -34,25 +34,26 @@ class Own(NamedTuple):
 
 
 class Cluster:
-    """Of one object of a buffer. Any thread."""
+    """The shards of one buffer object. Thread-safe."""
 
     def __init__(self, number: int, home: str, plan: _parts.Plan) -> None:
         from . import _actors
 
-        self.lost: set[str] = set()  # nodes with a shard that are gone
+        self.lost: set[str] = set()  # nodes with a shard that no longer exist
         self._number, self._home, self._plan = number, home, plan
         self._here = _actors.here()
         self._own: Own | None = None
         self._opening = lifetime.lock_in(self, "_opening")
-        self._nodes: dict[int, str] = {}  # of the shards elsewhere
+        self._nodes: dict[int, str] = {}  # nodes of the shards elsewhere
         self._looked = -_LOOK_S
-        self._largest: defaultdict[int, float] = defaultdict(float)  # priority of any shard, by sampler
-        self._weights: dict[tuple[int, int], tuple[float, _parts.Weights]] = {}  # by sampler and shard; when it was so
+        self._largest: defaultdict[int, float] = defaultdict(float)  # largest priority of all shards, by sampler
+        # by sampler and shard; with the time of the answer
+        self._weights: dict[tuple[int, int], tuple[float, _parts.Weights]] = {}
 
-    # --- This node's
+    # --- The shard of this node
 
     def own(self) -> Own:
-        """The shard of this node, made if there is none."""
+        """Returns the shard of this node, and makes it if there is none."""
         return self._own or self._open()
 
     def _open(self) -> Own:
@@ -61,7 +62,7 @@ class Cluster:
                 shard, handle = self._told("open", self._number, self._home, self._plan)
                 try:
                     self._own = Own(shard, pickle.loads(handle))
-                except FileNotFoundError:  # whoever had it was killed
+                except FileNotFoundError:  # all processes that had it were killed
                     time.sleep(_FRESH_S)
             return self._own
 
@@ -71,10 +72,10 @@ class Cluster:
         with told_of_end(_SHUT_DOWN):
             return _shard_actors.call(self._here, method, *arguments)
 
-    # --- All of them
+    # --- All shards
 
     def _look(self, at_once: bool) -> None:
-        """Finds shards that have come."""
+        """Finds new shards."""
         from . import _shard_actors
 
         if not at_once and time.monotonic() - self._looked < _LOOK_S:
@@ -99,10 +100,13 @@ class Cluster:
                     try:
                         self._own = Own(shard, pickle.loads(handle))
                     except FileNotFoundError:
-                        continue  # it was lost; the next one who adds makes another
+                        continue  # the shard was lost; the next writer makes another one
 
     def weights(self, table: int, with_least: bool, *, fresh: bool) -> dict[int, _parts.Weights]:
-        """By shard. With `fresh` as of now; otherwise those of other nodes may be as old as `_FRESH_S`."""
+        """Returns the weights by shard.
+
+        With `fresh`, they are current; otherwise, those of other nodes may be `_FRESH_S` old.
+        """
         self._look(fresh)
         oldest = time.monotonic() if fresh or with_least else time.monotonic() - _FRESH_S
         nodes = dict(self._nodes)
@@ -128,7 +132,7 @@ class Cluster:
         self._largest[table] = max(self._largest[table], weights.largest)
 
     def draw(self, counts: Mapping[int, int], terms: _parts.Terms, table: int) -> dict[int, _parts.Part]:
-        """So many rows of each; those that had none are missing."""
+        """Samples `counts` rows of each shard. A shard that had none is missing in the result."""
         nodes = {s: self._nodes[s] for s in counts if s in self._nodes}
         own, largest = self._own, self._largest[table]
         calls: dict[str, Call] = {
@@ -152,7 +156,7 @@ class Cluster:
         return {shard: part for shard, part in parts.items() if part is not None}
 
     def update(self, asked: Mapping[int, tuple[Any, Any]], sampler: str | None) -> dict[int, Any]:
-        """The masks of the shards that are there."""
+        """Updates priorities. Returns the masks of the shards that exist."""
         own = self._own
         if any(s not in self._nodes and not (own is not None and s == own.id) for s in asked):
             self._look(True)
@@ -170,12 +174,12 @@ class Cluster:
         return {shard: mask for shard, mask in masks.items() if mask is not None}
 
     def ask_all(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """By node; the server of this one is asked, too."""
+        """Calls the servers of all nodes, also this one. Returns the answers by node."""
         answers = self._ask(dict.fromkeys(self._all().values(), (method, arguments, {})))
         return {node: answer for node, answer in answers.items() if answer is not None}
 
     def _all(self) -> dict[int, str]:
-        """The nodes of all shards, as they are now."""
+        """Returns the current nodes of all shards."""
         self._look(True)
         return {**self._nodes, **({self._own.id: self._here} if self._own is not None else {})}
 
@@ -183,7 +187,7 @@ class Cluster:
         return self._ask_with(calls, lambda: None)[1]
 
     def _ask_with(self, calls: Mapping[str, Call], meanwhile: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-        """Nodes that turn out to be gone are lost."""
+        """Calls the servers and runs `meanwhile`. Records nodes that no longer exist as lost."""
         from . import _shard_actors
 
         whose = self._number, self._home
@@ -206,7 +210,7 @@ class Cluster:
         return [saved for saved in answers.values() if saved is not None]
 
     def load(self, nodes: Mapping[int, str], path: str, how: Loading) -> None:
-        """Each of the nodes loads the shard of that number. All or none: what one of them raises is raised."""
+        """Lets each node load the shard of that number. All of them succeed, or the error of one is raised."""
         try:
             self._ask({node: ("load", (path, shard, how), {}) for shard, node in nodes.items()})
             if self.lost:
@@ -215,7 +219,7 @@ class Cluster:
             self.shutdown()
             raise
 
-    # --- The end
+    # --- Shutdown
 
     def shutdown(self) -> None:
         from . import _shard_actors
@@ -231,7 +235,7 @@ class Cluster:
 
 
 def find(path: str, how: Loading, missing_ok: bool) -> Loads:
-    """Which nodes of the cluster load which of the shards that are saved below a path."""
+    """Returns which node loads which of the shards that are saved below `path`."""
     from . import _actors, _shard_actors
 
     seen, _ = _shard_actors.Calls({node: ("saved", (path, how), {}) for node in _actors.nodes()}).answers()

@@ -1,8 +1,8 @@
-"""What of a pair's messages goes to an inbox of another node, at the home of the pair.
+"""The part of a pair's messages that goes to the inbox of one other node; runs at the home of the pair.
 
-A message stays taken from the ring until it was received there. When this process is killed, what it had taken is left
-to the keeper, and goes to nobody else: the journal says which of it goes to which inbox, and what had landed there is
-known there. Only what was taken and not yet journalled goes back.
+A message stays taken from the ring until it is received there. If this process is killed, the keeper inherits the
+messages that it had taken, and no other receiver gets them. The journal records which of them go to which inbox, and
+the inbox knows which have landed. Only messages that were taken and not yet in the journal return to the ring.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Others(Protocol):
 
 
 class _ToInbox:
-    """The Link of one inbox."""
+    """The Link to one inbox."""
 
     def __init__(self, others: Others, node: str, number: int) -> None:
         self._others, self._node, self._number = others, node, number
         self._generation = 0
 
     async def resume(self) -> int:
-        """From here on who was heard before is not. The ticket that is expected."""
+        """Starts a new generation, so that the inbox ignores earlier calls. Returns the ticket that it expects."""
         while True:
             try:
                 self._generation, expected = await self._call("resume")
@@ -68,11 +68,11 @@ class _ToInbox:
 
 
 class Dealing:
-    """Of one inbox. The record: pair, node, number.
+    """The messages for one inbox. The record has: pair, node, number.
 
     Args:
-        ring: a handle of it.
-        inherited: what a killed process had taken from the ring, by ticket; what of it goes to this inbox is removed.
+        ring: A handle of the ring.
+        inherited: Messages that a killed process had taken from the ring, by ticket. Those for this inbox are removed.
     """
 
     def __init__(

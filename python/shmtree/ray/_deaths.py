@@ -1,4 +1,4 @@
-"""Processes that were killed on other nodes, as who waits here is told of them."""
+"""Reports of killed processes on other nodes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ._pump import Ended, Peer
 
 
 class PeerDied(errors.PeerDied):
-    """Nobody is left who could serve the call, and one of them was killed, or its node is gone.
+    """No peer is left that could serve the call, and one was killed or its node is gone.
 
     Attributes:
-        peers: the node of each that was killed, and its process id there: 0 for all of a node that is gone.
-        pids: the process ids alone.
+        peers: The node of each killed peer, and its process id there. The process id is 0 if the whole node is gone.
+        pids: The process ids alone.
     """
 
     peers: tuple[Peer, ...]
@@ -34,7 +34,7 @@ class PeerDied(errors.PeerDied):
 
 @contextlib.contextmanager
 def told_of_end(closed: str) -> Iterator[None]:
-    """Of calls to others: in place of Ended, PeerDied with who was killed, or ChannelClosed with that text."""
+    """Converts Ended of calls to other gateways: PeerDied if a process was killed, else ChannelClosed with this text."""
     try:
         yield
     except Ended as ended:
@@ -44,7 +44,7 @@ def told_of_end(closed: str) -> Iterator[None]:
 
 
 class Deaths:
-    """The last message of a stream whose senders were killed: who receives it gets PeerDied."""
+    """The last message of a stream with killed senders. Its receiver gets PeerDied."""
 
     def __init__(self, peers: Iterable[Peer]) -> None:
         self.peers = [list(peer) for peer in peers]

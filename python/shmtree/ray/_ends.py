@@ -1,4 +1,4 @@
-"""The ends of a pair, on whatever node they arrive."""
+"""The ends of a pair, on any node."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _R = TypeVar("_R")
 
 
 class Pair(NamedTuple):
-    """What every end of a pair knows of it."""
+    """Data of a pair that each of its ends has."""
 
     number: int
-    home: str  # node
-    machine: str  # of the home
+    home: str  # node id
+    machine: str  # machine of the home
     terms: Terms
-    handle: bytes  # of the ring
+    handle: bytes  # handle of the ring
 
     def settle(self, given: list[tuple[str, int]], taken: list[tuple[str, int]]) -> None:
         from . import _actors
@@ -41,7 +41,7 @@ def new_token() -> int:
 
 
 def make_pair(terms: Terms, home: Any) -> tuple[Pair, int, int]:
-    """At that home, as `create_pair` has it; with the tokens of a sender and a receiver."""
+    """Makes a pair at that home, see `create_pair`. Returns it with the tokens of a sender and a receiver."""
     from . import _actors
 
     node = _actors.node_of(home)
@@ -52,7 +52,7 @@ def make_pair(terms: Terms, home: Any) -> tuple[Pair, int, int]:
 
 
 class Sender(LocalSender[Any]):
-    """An ordinary `shmtree.Sender`, which can be given to tasks and actors on any node."""
+    """An ordinary `shmtree.Sender` that can be passed to tasks and actors on any node."""
 
     __slots__ = ("_pair",)
     _pair: Pair
@@ -62,7 +62,7 @@ class Sender(LocalSender[Any]):
 
 
 class Receiver(LocalReceiver[Any]):
-    """An ordinary `shmtree.Receiver`, which can be given to tasks and actors on any node."""
+    """An ordinary `shmtree.Receiver` that can be passed to tasks and actors on any node."""
 
     __slots__ = ("_pair",)
     _pair: Pair
@@ -72,7 +72,10 @@ class Receiver(LocalReceiver[Any]):
 
 
 class RemoteSender(Sender):
-    """A Sender away from the home of its pair: what it puts is moved there. It is told who was killed there."""
+    """A Sender on another node than the home of its pair.
+
+    A gateway moves what it puts to the home, and reports the processes that were killed there.
+    """
 
     __slots__ = ()
 
@@ -109,7 +112,7 @@ class RemoteSender(Sender):
             raise
 
     def _ask(self, method: str) -> Any:
-        """The gateway of this node; None when the job has ended in this process."""
+        """Calls the gateway of this node. Returns None if the job has ended in this process."""
         from . import _actors
 
         with contextlib.suppress(Ended):
@@ -118,7 +121,7 @@ class RemoteSender(Sender):
 
 
 class RemoteReceiver(Receiver):
-    """A Receiver away from the home of its pair. Messages come to where they are asked for, in vain, too."""
+    """A Receiver on another node than the home of its pair. Unsuccessful calls count as requests for messages, too."""
 
     __slots__ = ()
 
@@ -168,7 +171,7 @@ def _give(end: Any, letter: str) -> tuple[Any, ...]:
 
 
 def arrive(pair: Pair, letter: str, token: int) -> Any:
-    """The end, where it is unpickled."""
+    """Unpickles an end: opens it on this node."""
     from . import _actors
 
     pair = Pair(*pair)

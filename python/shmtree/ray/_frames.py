@@ -1,4 +1,4 @@
-"""Messages as bytes, taken from one channel and put into another."""
+"""Messages as bytes, which are taken from one channel and put into another."""
 
 from __future__ import annotations
 
@@ -13,29 +13,27 @@ from .._ipc.channel import Receiver
 
 Bytes = npt.NDArray[np.uint8]
 
-_SMALL = 64 << 10  # bytes: what is larger travels as a buffer of its own
-_TOGETHER = (
-    96_000  # bytes of small messages in one buffer: Ray sends arguments of less than 100 KiB with the call itself
-)
-_MOST_SMALL = 4 << 20  # bytes of small messages in one call: Ray sends 10 MiB with it, and the rest more slowly
-_AT_ONCE = 64  # small messages
+_SMALL = 64 << 10  # bytes: a larger message is sent in its own buffer
+_TOGETHER = 96_000  # bytes of small messages per buffer: Ray sends arguments below 100 KiB with the call itself
+_MOST_SMALL = 4 << 20  # bytes of small messages per buffer: Ray sends arguments below 100 KiB with the call
+_AT_ONCE = 64  # small messages taken at once
 
-#: Buffers, and the sizes of the messages that lie in each, one behind the other.
+#: Buffers, with the sizes of the messages in each. Messages are concatenated.
 Batch = list[tuple[bytes | Bytes, list[int]]]
 
 
 class Taken(NamedTuple):
-    """A message that was taken from its channel, and is there until it is acknowledged."""
+    """A message that was taken from its channel and not acked yet."""
 
     ticket: int
     frame: Any  # Frame, or _unread.Substitute
 
 
 def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
-    """Up to so many messages for one call, without waiting; of more than `nbytes` only one. And what came in place of
-    the next.
+    """Takes messages for one call, without waiting: up to `messages`, but only one if it exceeds `nbytes`.
 
-    That is what `get_nowait` raises but for Empty: it is raised once, so whoever is told of it here has to act on it.
+    Also returns the error of the next message, as `get_nowait` raises it, except Empty. A channel raises it only once,
+    so the caller has to act on it.
     """
     taken: list[Taken] = []
     size = small = 0
@@ -54,7 +52,7 @@ def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Take
 
 
 def join(frames: Iterable[Any]) -> Batch:
-    """For one call: small messages are copied behind one another, and large ones are views."""
+    """Packs frames for one call: small messages are concatenated, and large ones are views."""
     batch: Batch = []
     small: list[Any] = []
     sizes: list[int] = []
@@ -82,7 +80,7 @@ def join(frames: Iterable[Any]) -> Batch:
 
 
 def split(batch: Batch) -> Iterator[memoryview]:
-    """What `join` was given."""
+    """Yields the frames that were passed to `join`."""
     for buffer, sizes in batch:
         memory: Any = buffer
         view, at = memoryview(memory), 0

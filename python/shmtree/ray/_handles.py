@@ -1,4 +1,4 @@
-"""Channels by handles that are no ends on their way: for the gateway and the keeper of a node, which hold them."""
+"""Opens channels by handles that are not in transit, for the gateway and the keeper of a node, which hold them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def handle_of(channel: _core.Channel) -> bytes:
 
 
 def open_channel(handle: bytes) -> _core.Channel:
-    """FileNotFoundError when nobody has it any more."""
+    """Opens a channel. Raises FileNotFoundError if no process has it any more."""
     arena, block, *_ = _core.open_handle(handle)
     return _core.Channel.open(arena, block)
 
 
 def open_quietly(handle: bytes) -> _core.Channel:
-    """Of a process whose death is no news: another takes its place."""
+    """Opens a channel for a process with an expected successor: peers get no PeerDied if it dies."""
     channel = open_channel(handle)
     _quietly(channel.arena)
     return channel
@@ -43,15 +43,15 @@ def open_latest(handle: bytes, quietly: bool = False) -> Latest:
 
 
 def inherit(receiver: Receiver[Any]) -> list[Any]:
-    """Frames that a killed process had taken, and left to the one that is held here."""
+    """Returns the frames that a killed process had taken and left to this process, its successor."""
     return receiver._inherited_frames()
 
 
-Table = tuple[bytes, int]  # a handle of words in shared memory, and how many
+Table = tuple[bytes, int]  # a handle of words in shared memory, and their number
 
 
 def new_table(words: int) -> tuple[Table, Any]:
-    """Words that are zero, for a `Landing` or a `Journal`."""
+    """Returns words that are zero, for a `Landing` or a `Journal`."""
     arena = arenas.default_arena()
     table = arena.new_shared_array((words,), "q")
     _quietly(arena)
@@ -68,22 +68,22 @@ def open_table(table: Table) -> Any:
 
 
 def _quietly(arena: _core.Arena) -> None:
-    _ = arena.identity  # it has one from here on
+    _ = arena.identity  # accessing it reserves the identity
     arena.detach()
 
 
 class Held:
-    """What a process keeps of one channel, lest it ends, or its memory goes, while another process is replaced."""
+    """Keeps a channel and its memory alive while another process is replaced."""
 
     def __init__(self, handle: bytes, ends: str, tables: Iterable[Table]) -> None:
         self.channel = open_quietly(handle)
-        self.channel.become_heir()  # of what the gateway has taken, if it leaves it
+        self.channel.become_heir()  # inherits the messages that the gateway has taken, if it dies
         self.ends: dict[str, Any] = {}
         self.tables = [open_table(each) for each in tables]
         self.hold(ends)
 
     def hold(self, ends: str) -> None:
-        """Takes part in the ends that are named, "s" and "r", and in no other."""
+        """Attaches to exactly the named ends, "s" and "r"."""
         for letter, cls in (("s", Sender), ("r", Receiver)):
             if letter in ends and letter not in self.ends:
                 self.ends[letter] = cls(self.channel)

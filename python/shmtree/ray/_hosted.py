@@ -1,4 +1,4 @@
-"""The home side of a pair: its ring, what lands there, and whether somebody may yet send or receive."""
+"""The home side of a pair: its ring, messages that land there, and whether remote processes may send or receive."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _OWN_SENDERS = 2  # the gateway and the keeper
 
 
 class Hosted:
-    """One pair at its home, in the gateway there. Of one event loop.
+    """One pair at its home, in the gateway there. Use it from one event loop.
 
-    `record` is what the keeper has of it:
-        open: ends that were given away and not yet taken, by their tokens, and who made the pair, by "s" and "r"
-        taken: tokens whose end was taken before it was known to be given
-        origins: by number, those who send from elsewhere: the node, the first ticket of its outbox, and the token of
-            the sender that it was made for
-        left: by node, numbers of outboxes that are over, for the next ones there; next_origin: the next new one
-        inboxes: the nodes that receive elsewhere, by the numbers of their inboxes
-        peers: killed senders elsewhere that no receiver was told of; told: how often some were
+    The keeper has `record`:
+
+    - open: tokens of ends in transit, and of the maker's ends, by "s" and "r".
+    - taken: tokens of ends that arrived before they were reported as given.
+    - origins: by number, the remote outboxes: node, first ticket, and token of the sender for which it was made.
+    - left: by node, numbers of outboxes that have ended, for reuse. next_origin: the next new number.
+    - inboxes: the remote nodes that receive, by the numbers of their inboxes.
+    - peers: killed remote senders that no receiver knows of. told: number of such reports so far.
 
     Attributes:
-        inherited: what a killed gateway had taken for other nodes, by ticket.
+        inherited: Messages that a killed gateway had taken for other nodes, by ticket.
     """
 
     def __init__(self, node: str, kept: Kept | None, record: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class Hosted:
         channel.leave_to_heir()
         self.inherited = {frame.ticket: frame for frame in _handles.inherit(self._receiver)} if kept else {}
         self._gone: tuple[Peer, ...] = ()
-        self._heard: dict[int, float] = {}  # when each origin called last
+        self._heard: dict[int, float] = {}  # time of each origin's last call
         self.arrivals = Arrivals(
             self._landing, lambda: max(len(self.record["origins"]), 1), self._check, self._raise_ended
         )
@@ -70,27 +70,27 @@ class Hosted:
 
     @property
     def receiver(self) -> Receiver[Any]:
-        """For who has an inbox here."""
+        """The receiver of the ring, from which the inboxes are served."""
         if self._receiver is None:
             raise Ended(self._gone)
         return self._receiver
 
     def give(self, end: str, token: int) -> None:
-        """An end is on its way."""
+        """Records an end that is in transit."""
         if token in self.record["taken"]:
             self.record["taken"].remove(token)
         else:
             self.record["open"][end].add(token)
 
     def take(self, end: str, token: int) -> None:
-        """It has come, or never will."""
+        """Records that an end has arrived, or never will."""
         if token in self.record["open"][end]:
             self.record["open"][end].remove(token)
         else:
             self.record["taken"].add(token)
 
     def join(self, node: str, token: int) -> tuple[int, int]:
-        """The number of an outbox of another node, and its first ticket: the same for the same token."""
+        """Returns the number of another node's outbox, and its first ticket. The same token gets the same numbers."""
         for known, (_, first, its) in self.record["origins"].items():
             if its == token:
                 return known, first
@@ -105,7 +105,7 @@ class Hosted:
 
     def leave(self, origin: int, first: int, peers: tuple[Peer, ...]) -> None:
         node, known, _ = self.record["origins"].get(origin, ("", -1, 0))
-        if known != first:  # heard before
+        if known != first:  # reported before
             return
         del self.record["origins"][origin]
         self.record["left"].setdefault(node, []).append(origin)
@@ -114,18 +114,18 @@ class Hosted:
         self._landing.forget(origin)
 
     def of_nodes(self, nodes: set[str]) -> list[tuple[int, int, str]]:
-        """The outboxes there: number, first ticket and node."""
+        """Returns the outboxes on these nodes: number, first ticket and node."""
         return [(origin, first, node) for origin, (node, first, _) in self.record["origins"].items() if node in nodes]
 
     def attend(self, node: str, number: int) -> bool:
-        """Part of what is put goes to an inbox of that node from here on; whether it did not yet."""
+        """From now on, an inbox of that node gets a part of the messages. Returns True if it is new."""
         is_new = number not in self.record["inboxes"]
         self.record["inboxes"][number] = node
         self._landing.channel.require_portable()
         return is_new
 
     def depart(self, number: int, peers: tuple[Peer, ...]) -> None:
-        """Nobody receives there any more; those were killed."""
+        """Records that no process receives from that inbox any more, and that `peers` were killed."""
         if self.record["inboxes"].pop(number, None) is not None:
             self._gone += peers
             for _, pid in peers:
@@ -138,7 +138,10 @@ class Hosted:
         return bool(self.record["open"]["r"] or self.record["inboxes"])
 
     def settle(self) -> bool:
-        """Takes part in the ends in which somebody elsewhere, or on the way, does. Whether the record has changed."""
+        """Attaches to an end while remote processes have it or it is in transit.
+
+        Returns True if the record has changed.
+        """
         changed = False
         if self.record["peers"] and not self.record["open"]["s"] and not self.record["origins"]:
             changed = self._tell()
@@ -154,7 +157,10 @@ class Hosted:
         return changed
 
     def _tell(self) -> bool:
-        """Ends the stream with the deaths, once nobody sends here any more. Whether it is done."""
+        """Ends the stream with the deaths, once no process of this machine sends any more.
+
+        Returns True if that is done.
+        """
         if self._landing.next_ticket(0) == self.record["told"]:
             if self._landing.others_send(_OWN_SENDERS):
                 return False
@@ -163,7 +169,7 @@ class Hosted:
             except queue.Full:
                 return False
             except (ChannelClosed, PeerDied):
-                pass  # nobody is there to be told
+                pass  # no receiver is left that could get it
         self.record["told"] = self._landing.next_ticket(0)
         self.record["peers"] = []
         return True
@@ -173,21 +179,21 @@ class Hosted:
         return int(stats["queued"] + stats["taken"])
 
     def is_unused(self) -> bool:
-        """Whether nobody has the pair, or ever will."""
+        """Returns True if no process has the pair, or ever will."""
         if self._may_send() or self._may_receive():
             return False
         stats = self._landing.channel.stats()
         return bool(stats["senders"] == 0 and stats["receivers"] == 0)
 
     def _check(self, origin: int) -> None:
-        """Ended when nobody receives, or that outbox is over."""
+        """Raises Ended if no receiver is left, or that outbox has ended."""
         self._heard[origin] = time.monotonic()
         if origin not in self.record["origins"]:
             raise Ended(self._gone)
         self._check_receivers()
 
     def silent(self, seconds: float) -> list[tuple[int, int, str]]:
-        """As `of_nodes`, those that have not called for so long; the next time after as long again."""
+        """Returns outboxes, like `of_nodes`, that have not called for `seconds`. Restarts their time."""
         now = time.monotonic()
         found = []
         for origin, (node, first, _) in self.record["origins"].items():
@@ -205,7 +211,8 @@ class Hosted:
     def _raise_ended(self, error: Exception) -> None:
         pids = getattr(error, "pids", ())
         for pid in pids:
-            self._landing.channel.note_killed_receiver(pid)  # who is told takes them from the list: senders here, too
+            # a report removes them from the list, but senders of this machine need it, too
+            self._landing.channel.note_killed_receiver(pid)
         elsewhere = {pid for _, pid in self._gone}
         self._gone += tuple((self.node, pid) for pid in pids if pid not in elsewhere)
         raise Ended(self._gone) from None

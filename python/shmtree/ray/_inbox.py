@@ -1,4 +1,4 @@
-"""What is received on this node of a pair whose home is elsewhere."""
+"""The receiving side of a pair on another node than its home."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ from ._landing import WORDS, Landing, Superseded
 from ._pump import Ended, Peer, Room
 from ._tickets import Runs, each_of, runs
 
-_MOST_MESSAGES, _MOST_BYTES = 4096, 256 << 20  # that lie in one; the second where the pair has no bound
-_IDLE_S = 1.0  # after which what nobody asks for may go to others
-_ORIGIN = 1  # all that comes from the home; what ends the stream is of origin 0
+_MOST_MESSAGES, _MOST_BYTES = 4096, 256 << 20  # limits of an inbox; the second applies if the pair has no limit
+_IDLE_S = 1.0  # time after which messages that no process requests may go to other nodes
+_ORIGIN = 1  # origin of everything from the home; the end of the stream has origin 0
 
 
 class Inbox:
-    """A channel here that only the pair's home puts into: what has landed, in order, and so has the same tickets.
+    """A channel on this node that only the pair's home puts into.
 
-    `record` is what the keeper has of it:
-        pair, home, number, terms
-        generation: of the gateway at the home that sends here; older ones are not heard any more
-        over: who was killed of those who sent, once nothing more comes; None before
-        gone: who was killed of those who received, once nobody does; None before
-        reclaimed: tickets of messages that are for others again, because nobody asked for them here
+    Messages land in order, so it has the same tickets.
+
+    The keeper has `record`:
+
+    - pair, home, number, terms.
+    - generation: that of the home's gateway that sends here. Calls of older ones are refused.
+    - over: the senders that were killed, once the stream has ended; None before.
+    - gone: the receivers that were killed, once none is left; None before.
+    - reclaimed: tickets of messages that go to other nodes, because no process requested them here.
     """
 
     def __init__(self, node: str, record: dict[str, Any], kept: Kept | None) -> None:
@@ -48,9 +51,9 @@ class Inbox:
             table = _handles.open_table(self._table)
         self._landing = Landing(channel, table)
         self._reclaiming: Receiver[Any] | None = None
-        self._reclaimed: dict[int, Any] = {}  # frames, until others have them
-        self._taken_back = 0  # how many there were so far
-        self._asked = (0, time.monotonic())  # messages received, and when somebody asked last
+        self._reclaimed: dict[int, Any] = {}  # frames, until other nodes have them
+        self._taken_back = 0  # their total number
+        self._asked = (0, time.monotonic())  # number of received messages, and time of the last request
         channel.leave_to_heir()
         if kept is not None:
             self._inherit()
@@ -67,16 +70,16 @@ class Inbox:
         return Kept(self.record, self._handle, ends, (self._table,))
 
     def grant(self) -> bytes:
-        """A handle of a receiver, which counts as on its way."""
+        """Returns a handle of a receiver, which is in transit from now on."""
         return _grants.handle_of(self._landing.channel, None, True)
 
     @property
     def is_left(self) -> bool:
-        """Whether nobody receives here any more, so that who comes needs another one."""
+        """True if no receiver is left here, so that a new one needs another inbox."""
         return self.record["gone"] is not None
 
     def resume(self) -> int:
-        """Only who calls this last is heard. The ticket that is expected."""
+        """Starts a new generation: only its calls are accepted. Returns the ticket that is expected."""
         self.record["generation"] += 1
         self._arrivals = self._new_arrivals()
         return self._landing.next_ticket(_ORIGIN)
@@ -95,11 +98,14 @@ class Inbox:
 
     def _new_arrivals(self) -> Arrivals:
         generation = self.record["generation"]
-        # Who has come while nobody received is told by `received`, after all that was.
+        # `received` reports later that no receiver was left, after all that was received.
         return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None, _MOST_BYTES)
 
     def _is_asked(self) -> bool:
-        """Whether somebody waits for messages, or was given one lately. Once the stream is over they stay anyway."""
+        """Returns True if a process waits for messages, or has requested or received one lately.
+
+        After the end of the stream it always does, because the messages then stay here.
+        """
         channel, now = self._landing.channel, time.monotonic()
         received = channel.stats()["received"] - self._taken_back
         if received != self._asked[0] or channel.is_awaited or self.record["over"] is not None:
@@ -107,7 +113,10 @@ class Inbox:
         return now - max(self._asked[1], channel.asked_ns / 1e9) < _IDLE_S
 
     def reclaim(self, generation: int) -> list[int]:
-        """Takes what nobody has asked for, unless somebody does by now. Who calls this sends nothing meanwhile."""
+        """Takes back messages that no process has requested, unless one does now.
+
+        The caller must not send meanwhile.
+        """
         self._check(generation)
         if not self._is_asked():
             if self._reclaiming is None:
@@ -124,7 +133,7 @@ class Inbox:
         return list(self.record["reclaimed"])
 
     def reclaimed(self, tickets: list[int]) -> None:
-        """Others have them."""
+        """Other nodes have these messages: acks them."""
         for each in tickets:
             if (frame := self._reclaimed.pop(each, None)) is not None:
                 frame.ack()
@@ -132,14 +141,17 @@ class Inbox:
         self._close_reclaiming()
 
     def _inherit(self) -> None:
-        """What a killed gateway had reclaimed, and written down. The rest goes back."""
+        """Takes over the messages that a killed gateway had reclaimed and recorded.
+
+        The others return to the channel.
+        """
         self._reclaiming = Receiver(self._landing.channel)
         frames = _handles.inherit(self._reclaiming)
         self._reclaimed = {frame.ticket: frame for frame in frames if frame.ticket in self.record["reclaimed"]}
         self._close_reclaiming()
 
     def _close_reclaiming(self) -> None:
-        """This takes no part in receiving but for that."""
+        """Detaches as a receiver. The inbox is attached as one only while it reclaims messages."""
         if self._reclaiming is not None and not self._reclaimed:
             self._reclaiming.close()
             self._reclaiming = None
@@ -158,7 +170,7 @@ class Inbox:
             look = min(2 * look, _arrivals.MOST_LOOK_S)
 
     def look(self) -> bool:
-        """Whether nobody receives any more, and that is news."""
+        """Returns True if no receiver is left, the first time that this is found."""
         if self.is_left or self._reclaimed:
             return False
         stats = self._landing.channel.stats()
@@ -175,7 +187,7 @@ class Inbox:
         return True
 
     def finish(self) -> bool:
-        """Ends the stream if it is over: whether that is done now."""
+        """Ends the stream if it is over. Returns True if it did so now."""
         over: tuple[Peer, ...] | None = self.record["over"]
         if over is None or self._landing.sender.closed:
             return False
@@ -185,7 +197,7 @@ class Inbox:
             except queue.Full:
                 return False
             except (ChannelClosed, PeerDied):
-                pass  # nobody is there to be told
+                pass  # no receiver is left that could get it
         self._landing.close()
         return True
 
@@ -194,7 +206,7 @@ class Inbox:
 
 
 def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dict[str, Any]:
-    """With a bound of messages where the pair has none: what waits here cannot go to others."""
+    """Returns a new record. It limits the number of messages, because messages that wait here cannot go to others."""
     its = Terms(*terms)
     capacity = min(its.capacity or _MOST_MESSAGES, _MOST_MESSAGES)
     return {

@@ -1,4 +1,4 @@
-"""The inboxes of a node, by calls of others: of who receives here, and of the gateways at the homes of their pairs."""
+"""The inboxes of a node. Receivers of this node, and the gateways at the homes of their pairs, call them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from ._tickets import Runs
 
 
 class Inboxes:
-    """Of one event loop. See `_node.Node` for the arguments; `until_answered` calls another gateway."""
+    """All inboxes.
+
+    Use it from one event loop. See `_node.Node` for the arguments; `until_answered` calls another gateway.
+    """
 
     def __init__(self, node: str, others: Any, keeper: Any, until_answered: Any) -> None:
         self._node, self._others, self._keeper = node, others, keeper
         self._until_answered = until_answered
         self._all: dict[int, Inbox] = {}
-        self._newest: dict[int, Inbox] = {}  # by pair: the one that who comes is given
+        self._newest: dict[int, Inbox] = {}  # by pair: the inbox for new receivers
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def restore(self, kept: Kept) -> None:
@@ -44,13 +47,13 @@ class Inboxes:
         await self._keeper.store(inbox.key, inbox.kept)
 
     async def open(self, pair: int, home: str, terms: tuple[Any, ...], token: tuple[str, int]) -> bytes:
-        """A handle of a receiver that counts as on its way. Ended when the pair is no more."""
+        """Returns a handle of a receiver, which is in transit. Raises Ended if the pair no longer exists."""
         async with self._locks[pair]:
             inbox, is_new = self._newest.get(pair), False
             if inbox is None or inbox.is_left:
                 record = _inbox.new_record(pair, home, random.getrandbits(62), terms)
                 inbox, is_new = Inbox(self._node, record, None), True
-            handle = inbox.grant()  # at once: whoever looks finds that somebody is to receive
+            handle = inbox.grant()  # at once, so that a check finds a receiver in transit
             if is_new:
                 self._add(inbox)
                 await self._store(inbox)
@@ -61,10 +64,10 @@ class Inboxes:
                 raise
             return handle
 
-    # Of the gateway at the home, about one inbox.
+    # Calls of the home's gateway, about one inbox.
 
     async def resume(self, number: int) -> tuple[int, int]:
-        """The generation of the calls to come, and the ticket that is expected."""
+        """Returns the generation of later calls, and the ticket that is expected."""
         inbox = self._of(number)
         expected = inbox.resume()
         await self._store(inbox)
@@ -82,7 +85,7 @@ class Inboxes:
     async def reclaim(self, number: int, generation: int) -> list[int]:
         inbox = self._of(number)
         tickets = inbox.reclaim(generation)
-        await self._store(inbox)  # before anybody is told: from now on they are not this node's
+        await self._store(inbox)  # before any reply: from now on, the messages are not this node's
         return tickets
 
     async def reclaimed(self, number: int, tickets: list[int]) -> None:
@@ -94,11 +97,11 @@ class Inboxes:
         await self._end(self._of(number), peers)
 
     async def forget(self, number: int) -> None:
-        """The home has no more to do with it."""
+        """Drops an inbox: the home no longer uses it."""
         if number in self._all:
             await self._drop(self._all[number])
 
-    # What nobody tells of.
+    # Changes that no call reports.
 
     async def look(self) -> None:
         for inbox in self.all():
@@ -107,16 +110,16 @@ class Inboxes:
             await self._finish(inbox)
 
     async def look_at_homes(self) -> None:
-        """Ends the streams of homes, or pairs, that are no more."""
+        """Ends the streams of homes, or pairs, that no longer exist."""
         gone = await self._others.gone({inbox.record["home"] for inbox in self._all.values()})
         for inbox in self.all():
             home, is_known = inbox.record["home"], inbox.record["generation"] != 0
             if home in gone:
-                inbox.reclaimed(list(inbox.record["reclaimed"]))  # they were the home's again
+                inbox.reclaimed(list(inbox.record["reclaimed"]))  # they belonged to the home again
                 await self._end(inbox, ((home, 0),))
                 if inbox.is_left:
                     await self._drop(inbox)
-            elif not is_known and inbox.is_left:  # whoever was to have it was killed, and the home not told of it
+            elif not is_known and inbox.is_left:  # its receiver was killed in transit, and the home does not know it
                 await self._drop(inbox)
             elif is_known and inbox.record["over"] is None:
                 with contextlib.suppress(LinkLost, Ended):

@@ -1,4 +1,4 @@
-"""What of a node outlives its gateway: channels, and what was agreed on them."""
+"""State of a node that outlives its gateway: channels, and records about them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Key = tuple[Hashable, ...]
 
 
 class Kept(NamedTuple):
-    """What is kept of one channel: plain values, and what holds it."""
+    """State of one channel: plain values, and the object that holds the channel."""
 
     record: dict[str, Any]
     handle: bytes
@@ -22,14 +22,17 @@ class Kept(NamedTuple):
 
 
 class Keeper:
-    """Of one node, in a process that does nothing else. The gateway tells one that was replaced everything again."""
+    """The keeper of a node, in a process that does nothing else.
+
+    If it is replaced, the gateway sends it everything again.
+    """
 
     def __init__(self) -> None:
         self.number = random.getrandbits(62)
         self._kept: dict[Key, tuple[Kept, Any]] = {}
 
     def store(self, key: Key, kept: Kept | None) -> None:
-        """Keeps this under the key, or nothing more."""
+        """Keeps this state under the key; None removes it."""
         if kept is None:
             old = self._kept.pop(key, None)
             if old is not None and not old[0].is_latest:

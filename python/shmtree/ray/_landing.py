@@ -1,17 +1,19 @@
-"""Where messages of other nodes come into a channel: each once, those of an origin in order, whoever is killed when.
+"""Puts messages of other nodes into a channel: each exactly once, and those of an origin in order, despite crashes.
 
-An *origin* is a channel on another node that messages are moved from. Its tickets count from 0 without a gap, so the
-next ticket of each says what has landed. These words lie in shared memory, and so survive the process that lands:
+An *origin* is a channel on another node from which messages are moved. Its tickets count from 0 without a gap, so the
+next ticket of each origin says which messages have landed. These words are in shared memory, and survive the process
+that lands messages:
 
-    epoch      who lands: the one that opened the table last
-    applied    counted puts (`Channel.counted`) that the words below tell of
-    origin     journal: what the put under way is of,
-    then         and the origin's next ticket when it has taken place
-    next[n]    of each origin
+    epoch      the process that lands: the one that opened the table last
+    applied    number of counted puts (`Channel.counted`) that the words below include
+    origin     journal: the origin of the put in progress,
+    then         and the origin's next ticket after this put
+    next[n]    next ticket of each origin
 
 Order of stores: origin | then | the put, which counts itself with the store that publishes it | next[origin] := then |
-applied := applied + 1. Killed before the put, `counted` is `applied`, and the journal means nothing; killed after it,
-`counted` is one more, and the journal says what landed. Nobody else counts puts of the channel: that is all there is.
+applied := applied + 1. If the process dies before the put, `counted` equals `applied`, and the journal is ignored. If
+it dies after the put, `counted` is one more, and the journal says what has landed. No other process counts puts of the
+channel.
 """
 
 from __future__ import annotations
@@ -35,15 +37,15 @@ class Gap(Exception):
 
 
 class Superseded(Exception):
-    """Another process lands messages here."""
+    """Another process lands messages here now."""
 
 
 class Landing:
-    """Puts what comes from elsewhere into one channel. Of one thread.
+    """Puts messages of other nodes into one channel. Use it from one thread.
 
     Args:
-        channel: which no other process may land in.
-        table: the words, zero at first.
+        channel: The channel; no other process may land messages in it.
+        table: The words, zero at first.
     """
 
     def __init__(self, channel: _core.Channel, table: Any) -> None:
@@ -55,18 +57,18 @@ class Landing:
         self._epoch = self._table[_EPOCH] = self._table[_EPOCH] + 1
         self._apply()
         self._landed_before = channel.stats()["put"]
-        self._settled_before = False  # whether all that landed by processes before this one was received
-        self._unreceived: dict[int, dict[int, int]] = {}  # of each origin: ticket there, ticket here
+        self._settled_before = False  # True if all messages that earlier processes landed have been received
+        self._unreceived: dict[int, dict[int, int]] = {}  # by origin: ticket there, ticket here
 
     def next_ticket(self, origin: int) -> int:
         return self._table[_NEXT + origin]
 
     def land(self, origin: int, ticket: int, frame: Any) -> None:
-        """Puts a message, unless it is there already; queue.Full when there is no room now."""
+        """Puts a message unless it has landed already. Raises queue.Full if there is no space now."""
         table = self._table
         if table[_EPOCH] != self._epoch:
             raise Superseded(f"messages land here by process {self._epoch} and {table[_EPOCH]} at once")
-        if self.channel.counted != table[_APPLIED]:  # a put that ended by an exception, and took place
+        if self.channel.counted != table[_APPLIED]:  # a put that raised, but took effect
             self._apply()
         expected = table[_NEXT + origin]
         if ticket < expected:
@@ -81,12 +83,12 @@ class Landing:
         self._unreceived.setdefault(origin, {})[ticket] = here
 
     def put(self, frame: Any) -> None:
-        """Puts a message of this process's own, which origin 0 stands for."""
+        """Puts a message of this process itself, for which origin 0 stands."""
         self.land(0, self.next_ticket(0), frame)
         self._unreceived.pop(0, None)
 
     def received(self, origin: int, tickets: Iterable[int]) -> list[int]:
-        """Those of the tickets, in ascending order, that somebody has received."""
+        """Returns those of the tickets, in ascending order, that were received."""
         waiting = self._unreceived.setdefault(origin, {})
         landed = self.next_ticket(origin)
         head, unsettled = self.settled()
@@ -96,31 +98,31 @@ class Landing:
         for ticket in tickets:
             here = waiting.get(ticket)
             if here is not None and here >= head:
-                break  # what came later is further back
+                break  # later messages are further back
             if here not in unsettled if here is not None else ticket < landed and self._settled_before:
                 waiting.pop(ticket, None)
                 found.append(ticket)
         return found
 
     def settled(self) -> tuple[int, set[int]]:
-        """Tickets of the channel below the first were received, but for the others."""
-        stats = self.channel.stats()  # what was taken is counted before the head moves
+        """Returns a ticket and a set: messages below the ticket were received, except those in the set."""
+        stats = self.channel.stats()  # a taken message is counted before the head moves
         return stats["received"], set(self.channel.unsettled()) if stats["taken"] + stats["returned"] else set()
 
     def forget(self, origin: int) -> None:
         self._unreceived.pop(origin, None)
 
     def open(self) -> None:
-        """Takes part in sending, as it does from the beginning."""
+        """Attaches as a sender, which is the initial state."""
         if self.sender.closed:
             self.sender = Sender(self.channel)
 
     def close(self) -> None:
-        """Takes part no longer: the stream ends when nobody else does."""
+        """Detaches as a sender. The stream ends if no other sender is attached."""
         self.sender.close()
 
     def others_send(self, own: int) -> bool:
-        """Whether more than `own` processes take part in sending."""
+        """Returns True if more than `own` processes are attached as senders."""
         return bool(self.channel.stats()["senders_counting"] > own)
 
     def _apply(self) -> None:

@@ -18,24 +18,24 @@ _SHUT_DOWN = "this Latest is no more, or Ray was shut down in this process"
 
 
 class _Place(NamedTuple):
-    """What every Latest of one value knows of it."""
+    """Data of a value that every Latest of it has."""
 
     number: int
-    home: str  # node
-    machine: str  # of the home
-    handle: bytes  # at the home
+    home: str  # node id
+    machine: str  # machine of the home
+    handle: bytes  # handle at the home
 
 
 class Latest:
-    """`shmtree.Latest` for all nodes of a cluster: each version is fetched once by each node that has readers.
+    """A `shmtree.Latest` for all nodes of a cluster: each node with readers fetches each version once.
 
-    Readers are as local as ever: `get` takes no lock and copies nothing of large arrays, which are read-only views of
-    the memory of their node. On nodes other than the home some versions may never be seen, if others follow quickly.
-    It pickles: as an argument of tasks and actors, and in messages.
+    Reading is a local operation: `get` takes no lock and copies nothing of large arrays, which are read-only views of
+    the node's memory. Nodes other than the home may skip versions that are followed quickly by others. It can be
+    pickled as an argument of tasks and actors, and in messages.
 
     Args:
-        home: where the value is published: the handle of the actor that does, or the id of a node; None is this node.
-            Others may publish as well, by a call to the home.
+        home: Where the value is published: the handle of the publishing actor, or the id of a node; None is this node.
+            Other processes may publish as well, with a call to the home.
     """
 
     def __init__(self, *, home: Any = None) -> None:
@@ -69,7 +69,10 @@ class Latest:
         return version
 
     def get(self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None) -> tuple[int, Any]:
-        """The newest version and its number, as soon as that is more than `newer_than`. See `shmtree.Latest.get`."""
+        """Returns the number and value of the newest version, as soon as it is more than `newer_than`.
+
+        See `shmtree.Latest.get`.
+        """
         if self._is_home:
             return self._local.get(newer_than, timeout, copy=copy)
         natural("newer_than", newer_than)
@@ -90,7 +93,7 @@ class Latest:
 
     @property
     def version(self) -> int:
-        """The number of the newest version that has come here; 0 before the first."""
+        """Number of the newest version that has arrived here; 0 before the first one."""
         if self._is_home:
             return self._local.version
         try:
@@ -103,7 +106,7 @@ class Latest:
         return self._local.closed
 
     def close(self) -> None:
-        """Ends the part of this process. May be called again."""
+        """Closes this object. Idempotent."""
         self._local.close()
 
     def __enter__(self) -> Latest:

@@ -1,8 +1,8 @@
-"""Draws from several shards as if they were one buffer: whose turn it is, and the batch of all parts.
+"""Samples from several shards as if they were one buffer: chooses the shards, and merges their parts into a batch.
 
-A row is drawn with the probability (weight of its shard / weight of all shards) x (its weight / weight of its shard).
-Where the shard has changed since it was weighed, that is still how likely the draw was, and what the weights of the
-batch make up for.
+The probability of a row is (weight of its shard / weight of all shards) x (its weight / weight of its shard). If the
+shard has changed since it was weighed, that is still the probability of the draw, and the weights of the batch correct
+for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_SHARDS = (1 << 63 - _INDEX_BITS) - 1
 
 
 def global_index(shard: int, index: Any) -> Any:
-    """Of a row of a shard: the number of the shard lies above the index there."""
+    """Returns the index of a shard's row in the whole buffer: the shard's number is in the high bits."""
     return index | shard << _INDEX_BITS
 
 
@@ -39,10 +39,10 @@ def local_index(index: Array) -> Array:
 
 
 def choose(random: np.random.Generator, weights: Mapping[int, Weights], n: int, replace: bool) -> Array:
-    """The shard of each row of a batch.
+    """Returns the shard of each row of a batch.
 
-    Without repetition of rows a shard has no more than its rows; those of a sampler with priorities come by the weights
-    as they are before the first draw.
+    Without replacement, a shard yields at most its number of rows. For a sampler with priorities, the numbers follow
+    the weights before the first draw.
     """
     shards = np.fromiter(weights, np.int64)
     totals = np.array([each.total for each in weights.values()])
@@ -50,7 +50,7 @@ def choose(random: np.random.Generator, weights: Mapping[int, Weights], n: int, 
         return random.choice(shards, n, p=totals / totals.sum())
     rows = np.array([each.rows for each in weights.values()], np.int64)
     rows[totals <= 0] = 0
-    if np.array_equal(rows, totals):  # every row is as likely
+    if np.array_equal(rows, totals):  # all rows are equally likely
         parts = random.multivariate_hypergeometric(rows, n)
     else:
         parts = np.zeros(len(rows), np.int64)
@@ -61,7 +61,7 @@ def choose(random: np.random.Generator, weights: Mapping[int, Weights], n: int, 
 
 
 class Drawn:
-    """What `Batch` asks of what was drawn."""
+    """The data of sampled rows that `Batch` needs."""
 
     def __init__(self, known: dict[str, Array], newest: Array) -> None:
         self._known = known
@@ -78,7 +78,7 @@ class Drawn:
 def merge(
     spec: Spec, data: _rows.Rows, who: Array, parts: Mapping[int, Part], weights: Mapping[int, Weights], **how: Any
 ) -> Batch:
-    """The batch: row i is the next one of the part of shard who[i]. See `_importance` for `how`."""
+    """Merges the parts into a batch: row i is the next row of the part of shard `who[i]`. See `_importance` for `how`."""
     places = {shard: np.flatnonzero(who == shard) for shard in parts}
     total = sum(each.total for each in weights.values())
     for shard, part in parts.items():
@@ -111,7 +111,7 @@ def _joined(n: int, places: Mapping[int, Array], parts: Mapping[int, Array]) -> 
 def _importance(
     probability: Array, weights: Mapping[int, Weights], total: float, beta: float, of_buffer: bool
 ) -> Array:
-    """(least / probability)^beta, where the least is that of the batch, or of all rows."""
+    """Returns (least / probability)^beta, where least is the minimum over the batch or over all rows."""
     least = min(each.least for each in weights.values()) / total if of_buffer else probability.min()
     importance: Array = np.minimum(least / probability, 1.0) ** beta
     return importance.astype(np.float32)

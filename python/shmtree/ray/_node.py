@@ -1,7 +1,7 @@
-"""What the gateway of a node does: it hosts pairs, and moves what is sent here to pairs of other nodes.
+"""The work of a node's gateway: it hosts pairs, and moves messages of this node to pairs of other nodes.
 
-It knows nothing of Ray: other gateways and its keeper are given to it. Whatever it has to know after it was killed, the
-keeper has before anybody is told.
+It does not depend on Ray: other gateways and the keeper are passed to it. Before it answers a call, it stores in the
+keeper all state that it would need after being killed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ._versions import Newest, Versions
 _WATCH_S = 0.25
 _KEEPER_S = 1.0
 _PAUSE_S = 0.2
-_SILENT_S = 5.0  # without a call of an outbox, after which its node is asked whether it still has it
+_SILENT_S = 5.0  # time without a call of an outbox, after which its node is asked if it still has the outbox
 
 Token = tuple[str, int]  # "s" or "r", and a random number
 
@@ -37,14 +37,14 @@ class Others(Protocol):
     """The gateways of the other nodes."""
 
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
-        """LinkLost when it does not answer now, Ended when its node is gone."""
+        """Calls a gateway. Raises LinkLost if it does not answer now, Ended if its node is gone."""
 
     async def gone(self, nodes: Iterable[str]) -> set[str]:
-        """Those of the nodes that are no more."""
+        """Returns those of the nodes that no longer exist."""
 
 
 class KeeperHandle(Protocol):
-    """The keeper of this node. Every call waits for one that is being replaced."""
+    """The keeper of this node. Each call waits while a keeper is being replaced."""
 
     async def identify(self) -> int: ...
     async def store(self, key: Key, kept: Kept | None) -> None: ...
@@ -52,17 +52,20 @@ class KeeperHandle(Protocol):
 
 
 class Node:
-    """Of one event loop. Every method but `start` is called by other processes, any number of times with the same."""
+    """The gateway of a node. Use it from one event loop.
+
+    Other processes call each method except `start`, and may repeat a call with the same arguments.
+    """
 
     def __init__(self, name: str, machine: str, others: Others, keeper: KeeperHandle) -> None:
         self._name, self._machine = name, machine
         self._others = others
         self._keeper = keeper
         self._hosted: dict[int, Hosted] = {}
-        self._outboxes: dict[int, Outbox] = {}  # the one of a pair that new senders are given
+        self._outboxes: dict[int, Outbox] = {}  # by pair: the outbox for new senders
         self._sending: set[tuple[int, int, int]] = set()  # pair, origin and first ticket of all outboxes
-        self._dealings: dict[int, Dealing] = {}  # by the inboxes' numbers
-        self._ended: dict[int, tuple[Peer, ...]] = {}  # of pairs elsewhere: who of those that received was killed
+        self._dealings: dict[int, Dealing] = {}  # by the numbers of the inboxes
+        self._ended: dict[int, tuple[Peer, ...]] = {}  # by remote pair: its receivers that were killed
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._tasks: set[asyncio.Task[None]] = set()
         self._keeper_number = 0
@@ -84,13 +87,16 @@ class Node:
             if key[0] == "deal":
                 await self._restore_dealing(key, kept)
         for hosted in self._hosted.values():
-            hosted.inherited.clear()  # what was taken and not yet numbered goes back
+            hosted.inherited.clear()  # messages that were taken and not yet numbered return to the ring
         self._run(self._watch())
 
-    # Of pairs whose home this is.
+    # Calls about pairs with this home.
 
     async def host(self, pair: int, terms: tuple[Any, ...], tokens: dict[str, int]) -> tuple[bytes, str]:
-        """Makes a pair, whose ends its maker has by these tokens. The handle of its ring, and what machine this is."""
+        """Makes a pair with these tokens of its maker's ends.
+
+        Returns the handle of its ring, and the id of this machine.
+        """
         async with self._locks[pair]:
             if pair not in self._hosted:
                 record = {"pair": pair, **_hosted.new_record(Terms(*terms), tokens)}
@@ -100,7 +106,7 @@ class Node:
         return self._hosted[pair].handle, self._machine
 
     async def settle(self, pair: int, given: list[Token], taken: list[Token]) -> None:
-        """Ends that are on their way, and ends that have come, or never will."""
+        """Records ends in transit (`given`), and ends that have arrived or never will (`taken`)."""
         async with self._locks[pair]:
             hosted = self._hosted.get(pair)
             if hosted is None:
@@ -112,7 +118,7 @@ class Node:
             await self._settle(pair, hosted)
 
     async def join(self, pair: int, node: str, token: Token) -> tuple[int, int]:
-        """A node is about to send from elsewhere: the number of its outbox, and its first ticket."""
+        """Registers a node that is about to send. Returns the number of its outbox, and its first ticket."""
         async with self._locks[pair]:
             hosted = self._of(pair)
             joined = hosted.join(node, token[1])
@@ -137,7 +143,7 @@ class Node:
                 await self._settle(pair, hosted)
 
     async def attend(self, pair: int, node: str, number: int, token: Token) -> None:
-        """Somebody is about to receive on that node, from an inbox of that number."""
+        """Registers a node that is about to receive, with the number of its inbox."""
         async with self._locks[pair]:
             hosted = self._of(pair)
             if hosted.attend(node, number):
@@ -149,7 +155,7 @@ class Node:
             await self._settle(pair, hosted)
 
     async def size(self, pair: int) -> int:
-        """Messages that have come here, and that nobody has received."""
+        """Returns the number of messages that have arrived here and were not received."""
         return self._of(pair).size()
 
     async def attends(self, pair: int, number: int) -> bool:
@@ -192,10 +198,10 @@ class Node:
             raise Ended
         return self._hosted[pair]
 
-    # Of senders here to pairs elsewhere.
+    # Calls of senders on this node, to remote pairs.
 
     async def open_sender(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
-        """A handle of a sender that counts as on its way. Ended when the pair is no more."""
+        """Returns a handle of a sender, which is in transit. Raises Ended if the pair no longer exists."""
         async with self._locks[pair]:
             outbox = self._outboxes.get(pair)
             if outbox is not None and not outbox.pump.is_over:
@@ -210,19 +216,22 @@ class Node:
             return outbox.grant()
 
     async def trouble(self, pair: int) -> str:
-        """Why nothing of the outbox of a pair elsewhere could be sent the last time, if that is known."""
+        """Returns the reason why the outbox of a remote pair could not send the last time, if it is known."""
         outbox = self._outboxes.get(pair)
         return "" if outbox is None else outbox.pump.trouble
 
     async def left(self, pair: int, origin: int, first: int) -> tuple[Peer, ...] | None:
-        """None while it has that outbox. Else who was killed: this node where it knows nothing of the pair any more."""
+        """Returns None while this node has that outbox; else the killed senders.
+
+        If this node does not know the pair any more, the whole node counts as killed.
+        """
         async with self._locks[pair]:
             if (pair, origin, first) in self._sending:
                 return None
             return () if pair in self._ended else ((self._name, 0),)
 
     async def why(self, pair: int) -> tuple[Peer, ...]:
-        """Who of those that received from a pair elsewhere was killed."""
+        """Returns the killed receivers of a remote pair."""
         return self._ended.get(pair, ())
 
     def _begin(self, outbox: Outbox) -> None:
@@ -242,16 +251,16 @@ class Node:
         if self._outboxes.get(outbox.record["pair"]) is outbox:
             del self._outboxes[outbox.record["pair"]]
 
-    # Of receivers here of pairs elsewhere.
+    # Calls of receivers on this node, to remote pairs.
 
     async def open_receiver(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
-        """A handle of a receiver that counts as on its way. Ended when the pair is no more."""
+        """Returns a handle of a receiver, which is in transit. Raises Ended if the pair no longer exists."""
         return await self._inboxes.open(pair, home, terms, token)
 
     async def inbox(self, method: str, *arguments: Any) -> Any:
         return await getattr(self._inboxes, method)(*arguments)
 
-    # Of every Latest.
+    # Calls about a Latest.
 
     async def host_latest(self, number: int) -> tuple[bytes, str]:
         return await self._versions.host(number), self._machine
@@ -272,10 +281,10 @@ class Node:
             except LinkLost:
                 await asyncio.sleep(_PAUSE_S)
 
-    # Both.
+    # Pairs, in general.
 
     async def _settle(self, pair: int, hosted: Hosted) -> None:
-        await self._store(pair, hosted)  # before anybody may find that the stream has ended
+        await self._store(pair, hosted)  # before any process can see the end of the stream
         if hosted.settle():
             await self._store(pair, hosted)
 
@@ -283,7 +292,7 @@ class Node:
         await self._keeper.store(("home", pair), hosted.kept)
 
     async def _watch(self) -> None:
-        """Looks for what nobody tells of."""
+        """Polls for changes that no call reports."""
         rounds = 0
         while True:
             await asyncio.sleep(_WATCH_S)
@@ -296,7 +305,7 @@ class Node:
                     await self._look_at_keeper()
                     await self._look_at_nodes()
                     await self._inboxes.look_at_homes()
-            except Exception as error:  # what is wrong with one pair is no reason to leave the others
+            except Exception as error:  # an error of one pair must not affect the others
                 report(error)
 
     async def _look_at(self, pair: int) -> None:
@@ -332,7 +341,7 @@ class Node:
                 self._run(self._ask_whether_left(pair, origin, first, node))
 
     async def _ask_whether_left(self, pair: int, origin: int, first: int, node: str) -> None:
-        with contextlib.suppress(LinkLost, Ended):  # who is gone is found by others
+        with contextlib.suppress(LinkLost, Ended):  # other checks find nodes that are gone
             peers = await self._others.call(node, "left", pair, origin, first)
             if peers is not None:
                 await self.over(pair, origin, first, peers)
@@ -348,7 +357,7 @@ class Node:
             report(error)
 
     async def stop(self) -> None:
-        """Without a word to anybody, as if it had been killed. For tests."""
+        """Stops without notifying other processes, as if it had been killed. For tests."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""What is sent on this node to a pair whose home is elsewhere."""
+"""The sending side of a pair on another node than its home."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._tickets import Runs
 
 
 class _ToHome:
-    """The Link of an outbox."""
+    """The Link to the home of a pair."""
 
     def __init__(self, others: Others, home: str, pair: int, origin: int, first: int) -> None:
         self._others, self._home, self._whose, self._first = others, home, (pair, origin), first
@@ -24,7 +24,7 @@ class _ToHome:
         return Room(*await self._others.call(self._home, "room", *self._whose, wait))
 
     async def land(self, first: int, batch: _frames.Batch) -> Room:
-        buffers, sizes = zip(*batch)  # each buffer is an argument: small ones go with the call
+        buffers, sizes = zip(*batch)  # each buffer is an argument: small ones are sent with the call
         return Room(*await self._others.call(self._home, "land", *self._whose, first, sizes, *buffers))
 
     async def received(self, tickets: Runs) -> Runs:
@@ -32,7 +32,7 @@ class _ToHome:
         return found
 
     async def reclaim(self) -> tuple[int, list[int]]:
-        return (await self.room(False)).next, []  # what is at its home is with those who ask for it
+        return (await self.room(False)).next, []  # messages at the home are available to all that request them
 
     async def reclaimed(self, tickets: list[int]) -> None:
         pass
@@ -42,13 +42,13 @@ class _ToHome:
 
 
 class Outbox:
-    """The record: pair, home, origin, first (its first ticket), terms."""
+    """One outbox. The record has: pair, home, origin, first (its first ticket), terms."""
 
     def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
         if kept is None:
             terms = Terms(*record["terms"])._replace(
                 on_peer_death="raise", portable=True
-            )  # it ends if its pair does not
+            )  # the channel ends if its pair does not
             self.channel = _handles.new_channel(terms)
             self.handle = _handles.handle_of(self.channel)
         else:
@@ -59,7 +59,7 @@ class Outbox:
         self.pump = Pump(Queued(self.receiver, record["first"]), link, node)
 
     def grant(self) -> bytes:
-        """A handle of a sender, which counts as on its way."""
+        """Returns a handle of a sender, which is in transit from now on."""
         return _grants.handle_of(self.channel, None, False)
 
     @property

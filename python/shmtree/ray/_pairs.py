@@ -1,4 +1,4 @@
-"""Pairs whose ends are on any nodes of a cluster."""
+"""Pairs with ends on any nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ._ends import Pair, make_pair, new_token
 def create_pair(
     capacity: int | None = 8, *, max_bytes: int | None = None, home: Any = None
 ) -> tuple[OfferedSender, OfferedReceiver]:
-    """A channel across nodes: the end to put into, and the end to get from, to be given to tasks and actors.
+    """Makes a channel across nodes and returns its two ends, which you pass to tasks and actors.
 
-    They arrive as a Sender and a Receiver, with all that those of `shmtree.create_pair` can do. Here they are opened
-    when they are first used. The stream ends when all ends that were given away, and these two, are closed or dropped:
-    a process that gives them away, and uses neither, closes both.
+    They arrive as a Sender and a Receiver with all methods of those of `shmtree.create_pair`. In this process they are
+    opened when they are first used. The stream ends when all ends that were passed on, and these two, are closed or
+    dropped. A process that passes them on and uses neither therefore closes both.
 
     Args:
-        capacity: messages put and not yet received, at the home, and again on each other node, before `put` waits; None
-            or 0 is unlimited.
-        max_bytes: bytes of them, likewise.
-        home: where messages lie until they are received: the handle of the actor that receives them, or the id of a
-            node; None is this node. Best where most are received; ends may be on any node.
+        capacity: Number of messages that were put and not received before `put` blocks, at the home and again on each
+            other node; None or 0 means no limit.
+        max_bytes: The same limit in bytes.
+        home: Where messages are stored until they are received: the handle of the actor that receives them, or the id
+            of a node; None is this node. Choose the node that receives most of them; ends may be on any node.
     """
     terms = pair_terms(capacity, max_bytes, None, None, "raise", "block", False, False)
     pair, sending, receiving = make_pair(terms, home)
@@ -37,22 +37,22 @@ def create_pair(
 
 
 class _Offered:
-    """An end where its pair was made. It takes part from the beginning, and is opened here when it is first used."""
+    """An end in the process that made the pair. It is attached from the beginning, and opened when it is first used."""
 
     _letter = ""
 
     def __init__(self, pair: Pair, token: int) -> None:
         self._pair = pair
-        self._token: int | None = token  # while it takes part without having been opened
-        self._given: list[tuple[str, int]] = []  # what its home does not know of yet
+        self._token: int | None = token  # set while it is attached without having been opened
+        self._given: list[tuple[str, int]] = []  # ends that its home does not know of yet
         self._end: Any = None
         self._closed = False
         self._opening = lifetime.lock_in(self, "_opening")
-        # Of a pair whose maker may use one end alone. It does not keep the other: a dropped end closes.
+        # The other end of this pair, if its maker may use one end alone. A weak reference: a dropped end has to close.
         self._other: weakref.ref[_Offered] | None = None
 
     def open(self) -> Any:
-        """The end itself. A process that uses one end, and has not given the other away, takes no part in the other."""
+        """Opens the end. If this process has not passed the other end on, it detaches from that end."""
         with self._opening:
             if self._closed:
                 raise ChannelClosed("this end was closed")
@@ -66,7 +66,7 @@ class _Offered:
             return self._end
 
     def close(self) -> None:
-        """Ends the part of this process. May be called again."""
+        """Closes this end in this process. Idempotent."""
         self._closed = True
         if self._end is not None:
             self._end.close()
@@ -95,12 +95,12 @@ class _Offered:
         return _ends.arrive, (self._pair, self._letter, self.give())
 
     def give(self) -> int:
-        """A token of an end that is on its way from here on."""
+        """Returns a token of an end that is in transit from now on."""
         if self._closed:
             raise ChannelClosed("an end that was closed cannot be handed to another process")
         token = new_token()
         self._given.append((self._letter, token))
-        if self._token is None:  # nothing of it keeps the stream open
+        if self._token is None:  # this object does not keep the stream open
             self._tell()
         return token
 
@@ -116,7 +116,7 @@ class _Offered:
         self.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # Ray may be gone
+        with contextlib.suppress(Exception):  # Ray may be shut down
             taken = [] if self._token is None else [(self._letter, self._token)]
             if taken or self._given:
                 from . import _actors
@@ -125,13 +125,13 @@ class _Offered:
 
 
 class OfferedSender(_Offered):
-    """The sending end, where the pair was made."""
+    """The sending end in the process that made the pair."""
 
     _letter = "s"
 
 
 class OfferedReceiver(_Offered):
-    """The receiving end, where the pair was made."""
+    """The receiving end in the process that made the pair."""
 
     _letter = "r"
 

@@ -1,4 +1,4 @@
-"""Draws from one shard of a replay buffer, by whoever has its memory."""
+"""Samples from one shard of a replay buffer, in a process that has its memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..replay._spec import Spec
 
 Array = np.ndarray[Any, Any]
 
-#: What is known of each row besides its leaves.
+#: Data of each row besides its columns.
 KNOWN = ("index", "probability", "priority", "version", "writer", "step")
 
 
 class Plan(NamedTuple):
-    """How a shard is made."""
+    """Arguments with which a shard is made."""
 
     spec: Spec
     room: Room
@@ -33,10 +33,11 @@ class Plan(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """What a shard counts for: rows that can be drawn, what they weigh together, and the least one if asked for.
+    """Weights of a shard: number of rows that can be sampled, their total weight, and the smallest one if requested.
 
-    And the largest priority that was given there, which new rows get: in a single buffer they would get the largest of
-    all shards. So who weighs or draws says the largest that it has heard of, and the shard has it from then on.
+    Also the largest priority that was given to it, which new rows get. In a single buffer, new rows would get the
+    largest one of all shards. Therefore a caller that weighs or samples sends the largest priority that it knows, and
+    the shard adopts it.
     """
 
     rows: int
@@ -46,7 +47,7 @@ class Weights(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """Of a draw, but for how many."""
+    """Arguments of a sample, except the number of rows."""
 
     sampler: str | None
     replace: bool
@@ -55,21 +56,21 @@ class Terms(NamedTuple):
     partial: str = "pad"
 
     def table(self, spec: Spec) -> int:
-        """The number of the sampler; -1: any row, each as likely."""
+        """Returns the number of the sampler; -1: all rows are equally likely."""
         return -1 if self.length and self.sampler is None else spec.table(self.sampler)
 
 
 class Part(NamedTuple):
-    """What one shard gave."""
+    """The rows that one shard returned."""
 
-    weights: Weights  # when it was drawn
+    weights: Weights  # at the time of the sample
     known: dict[str, Array]
     leaves: list[Array]
     newest: int
 
 
 def check_samplers(samplers: Mapping[str, Sampler]) -> None:
-    """ValueError for one that needs to know all rows at once."""
+    """Raises ValueError for a sampler that needs to know all rows at once."""
     for name, each in samplers.items():
         if not isinstance(each, Uniform | Prioritized) or each.max_times is not None:
             may = "over several nodes it must be Uniform() or Prioritized(), without max_times"
@@ -86,7 +87,7 @@ def weigh(buffer: ReplayBuffer, table: int, with_least: bool, largest: float) ->
 
 
 def draw(buffer: ReplayBuffer, n: int, terms: Terms, largest: float) -> Part | None:
-    """None where there are no such rows, or too few."""
+    """Samples from the shard. Returns None if it has no such rows, or too few."""
     options: dict[str, Any] = {"sampler": terms.sampler, "replace": terms.replace, "timeout": 0.0}
     if not terms.replace and len(buffer) < n:
         return None

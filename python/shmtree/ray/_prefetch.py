@@ -1,4 +1,4 @@
-"""Values that are made ahead of who takes them, by a thread."""
+"""A thread that prepares values before they are requested."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _SLICE_S = 0.25
 
 
 def ahead(make: Callable[[threading.Event], _T], most: int) -> Iterator[_T]:
-    """What `make` returns, again and again, up to so many ahead; what it raises is raised after those before it.
+    """Yields the results of `make`, up to `most` in advance. Raises an error of `make` after the values before it.
 
-    `make` is given an event that is set when nobody takes any more: then it is to return, or raise, soon.
+    The event that is passed to `make` is set when no more values are requested: `make` should then return or raise
+    soon.
     """
     stop = threading.Event()
     made: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue(most)

@@ -1,12 +1,13 @@
-"""Moves messages from a channel here to one on another node.
+"""Moves messages from a channel on this node to one on another node.
 
-A message stays taken here, and so in shared memory, until it was received there. What this process had taken when it
-was killed goes back to the channel, and the process after it moves that again; what had landed is known there by its
-ticket (`_landing`). A ticket is sent only when all before it have been: the first ones may be on their way back yet.
+A message stays taken on this node, and so in shared memory, until it is received there. If this process is killed, the
+messages that it had taken return to the channel, and the next process moves them again. The other side recognises by
+the ticket what has landed (`_landing`). A ticket is sent only when all earlier ones have been, because those may still
+be on their way back to the channel.
 
-Several calls may be under way, each with the tickets that follow those of the one before. They may come in any order:
-the other side lands tickets as they follow one another, whatever call brings them. When one was lost, or has landed in
-part, all that is not known to have landed goes back to the channel, and is sent again from the ticket that is next.
+Several calls may be in progress, each with the tickets after those of the previous one. They may arrive in any order:
+the other side lands tickets in sequence. If a call was lost or has landed in part, all messages return to the channel,
+except those that are known to have landed. They are sent again from the next expected ticket.
 """
 
 from __future__ import annotations
@@ -23,23 +24,24 @@ from . import _frames
 from ._sources import Source
 from ._tickets import Runs, each_of, runs
 
-_MOST_MESSAGES, _MOST_BYTES = 1024, 16 << 20  # in one call, or one message; a call takes milliseconds, however small
-_MOST_CALLS, _MOST_BYTES_OF_ALL = 8, 64 << 20  # under way; what makes it more is the last
-_WORTH_MESSAGES, _WORTH_BYTES = 512, 1 << 20  # that are waiting: enough for one more call while others are under way
+# limits of one call, or one message; a call takes milliseconds, however small
+_MOST_MESSAGES, _MOST_BYTES = 1024, 16 << 20
+_MOST_CALLS, _MOST_BYTES_OF_ALL = 8, 64 << 20  # limits of all calls in progress; the last call may exceed the second
+_WORTH_MESSAGES, _WORTH_BYTES = 512, 1 << 20  # waiting messages that justify another call while others are in progress
 _SLICE_S = 0.25
-_LOOK_S = 0.005  # between looks whether that many are waiting
+_LOOK_S = 0.005  # interval of checks for that number of messages
 _FIRST_PAUSE_S, _MOST_PAUSE_S = 0.02, 1.0
 
 Peer = tuple[str, int]  # a node, and a process there
 
 
 class Room(NamedTuple):
-    """What the other side says: the ticket that it expects, and how much there is room for after that."""
+    """Answer of the other side: the ticket that it expects, and the space after that."""
 
     next: int
     messages: int
     nbytes: int
-    idle: bool = False  # nobody has asked for messages for some time: what has landed may go to others
+    idle: bool = False  # no process has requested messages for some time: those that have landed may go to others
 
 
 class LinkLost(Exception):
@@ -47,7 +49,7 @@ class LinkLost(Exception):
 
 
 class Ended(Exception):
-    """Nobody receives on the other side, or its node is gone: `peers` were killed, if any was."""
+    """No receiver is left on the other side, or its node is gone. `peers` are those that were killed."""
 
     def __init__(self, peers: Iterable[Peer] = ()) -> None:
         super().__init__("nobody receives any more")
@@ -58,27 +60,27 @@ class Link(Protocol):
     """The other side of one pump. Every call may raise LinkLost or Ended, and may be repeated."""
 
     async def room(self, wait: bool) -> Room:
-        """With `wait` after some time, or as soon as there is room."""
+        """Returns the space. With `wait`, returns once there is space, or after some time."""
 
     async def land(self, first: int, batch: _frames.Batch) -> Room: ...
     async def received(self, tickets: Runs) -> Runs:
-        """Those of the tickets that were received: after some time, or as soon as one was."""
+        """Returns those of the tickets that were received: once there is one, or after some time."""
 
     async def reclaim(self) -> tuple[int, list[int]]:
-        """Calls that were given up do not land from here on. The ticket that is expected, and those for others.
+        """Prevents cancelled calls from landing. Returns the ticket that is expected, and tickets that go to others.
 
-        These have landed. They are what was told before, and not yet `reclaimed`; if that side is idle, all others that
-        nobody has received, too.
+        The latter have landed. They are those that were reported before and are not yet `reclaimed`. If the other side
+        is idle, all other messages that were not received are added.
         """
 
     async def reclaimed(self, tickets: list[int]) -> None: ...
 
     async def over(self, peers: tuple[Peer, ...]) -> None:
-        """Nothing more comes; those were killed."""
+        """Reports the end of the stream, and the killed senders."""
 
 
 class _Call(NamedTuple):
-    """One that is under way."""
+    """A call in progress."""
 
     taken: list[_frames.Taken]
     nbytes: int
@@ -86,28 +88,30 @@ class _Call(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The ticket after its last."""
+        """The ticket after its last one."""
         return self.taken[-1].ticket + 1
 
 
 class Pump:
-    """Of one event loop. `run` returns when nothing more comes, and raises Ended when nobody receives.
+    """Moves the messages of one source. Use it from one event loop.
+
+    `run` returns at the end of the stream, and raises Ended when no receiver is left.
 
     Args:
-        source: what it moves; all that was not received there goes back to it in the end.
-        node: where this is, for those that were killed here.
+        source: The messages. Those that were not received on the other side return to it in the end.
+        node: This node, for the report of senders that were killed here.
     """
 
     def __init__(self, source: Source, link: Link, node: str) -> None:
         self._source = source
-        self.trouble = ""  # why nothing could be sent the last time, if that is known
-        self.is_over = False  # nothing more comes: who is about to send needs another channel
+        self.trouble = ""  # why the last attempt to send failed, if known
+        self.is_over = False  # the stream has ended: a new sender needs another channel
         self._link = link
         self._node = node
-        self._room = Room(0, 0, 0)  # as it was last said
+        self._room = Room(0, 0, 0)  # the last answer
         self._calls: list[_Call] = []  # in the order of their tickets
-        self._landed: dict[int, _frames.Taken] = {}  # and not yet received, by ticket
-        self._looked = 0.0  # whether the other side is idle
+        self._landed: dict[int, _frames.Taken] = {}  # not yet received, by ticket
+        self._looked = 0.0  # time of the last check for an idle other side
         self._any_landed = asyncio.Event()
         self._moved = asyncio.Event()
 
@@ -152,7 +156,7 @@ class Pump:
         self._any_landed.set()
 
     async def _move_all(self, killed: set[int]) -> None:
-        """To the end of what comes, or until a call was lost."""
+        """Moves messages until the end of the stream, or until a call is lost."""
         try:
             while not self.is_over:
                 self._take_answers()
@@ -173,14 +177,14 @@ class Pump:
             self._give_back()
 
     async def _look_whether_idle(self) -> None:
-        """Now and then: while nothing is sent no answer says so."""
+        """Asks from time to time: while nothing is sent, no answer says that the other side is idle."""
         now = time.monotonic()
         if self._source.is_shared and self._landed and not self._calls and now - self._looked > _SLICE_S:
             self._looked = now
             self._room = await self._link.room(False)
 
     async def _take_back(self) -> None:
-        """What lies where nobody asks for it, for others. Nothing is under way."""
+        """Takes back messages that no process requests there, for other nodes. No call is in progress."""
         expected, tickets = await self._link.reclaim()
         self.note_landed(self._source.landed_before(expected))
         taken = [self._landed.pop(each) for each in tickets if each in self._landed]
@@ -205,7 +209,7 @@ class Pump:
         return max([self._room.next, *(call.end for call in self._calls)])
 
     def _room_left(self) -> tuple[int, int]:
-        """Messages and bytes that there is room for, after those that are under way."""
+        """Returns the number of messages and bytes for which there is space after the calls in progress."""
         messages = self._room.messages - (self._next_to_send() - self._room.next)
         return min(messages, self._source.room()), self._room.nbytes - self._bytes_under_way()
 
@@ -220,7 +224,7 @@ class Pump:
         )
 
     def _is_worth_it(self) -> bool:
-        """Whether so much is waiting that it should not wait for those before it."""
+        """Returns True if enough messages are waiting to send them before the earlier calls have returned."""
         receiver = self._source.receiver
         waiting = receiver.qsize()
         return waiting >= _WORTH_MESSAGES or (waiting > 0 and receiver.stats()["queued_bytes"] >= _WORTH_BYTES)
@@ -241,7 +245,7 @@ class Pump:
             await until_usable(Awaited.to_get(self._source.receiver), _SLICE_S)
 
     def _without_gaps(self, taken: list[_frames.Taken], also_after: bool) -> list[_frames.Taken]:
-        """With something in place of each message that was consumed, and could not be read."""
+        """Inserts a substitute for each message that was consumed and could not be read."""
         whole: list[_frames.Taken] = []
         expected = self._next_to_send()
 
@@ -260,14 +264,17 @@ class Pump:
         return whole
 
     async def _close(self, any_taken: bool) -> None:
-        """Nothing more comes, but what goes back to the channel when a call is lost."""
+        """Ends the stream, except for messages that return to the channel when a call is lost."""
         if self._calls:
             await asyncio.wait([call.answer for call in self._calls])
         elif not any_taken:
             self.is_over = True
 
     def _send(self, taken: list[_frames.Taken]) -> bool:
-        """Sends those that are next; the others go back, and come again after what is to come before them."""
+        """Sends the messages that are next.
+
+        The others return to the channel, and come again after their predecessors.
+        """
         first = self._next_to_send()
         known = [each for each in taken if each.ticket < self._room.next]
         sent: list[_frames.Taken] = []
@@ -286,7 +293,7 @@ class Pump:
         return await self._link.land(first, _frames.join(each.frame for each in sent))
 
     def _give_back(self) -> None:
-        """What is not known to have landed; it may be landing yet."""
+        """Returns messages to the channel that are not known to have landed; they may still be landing."""
         calls, self._calls = self._calls, []
         landed = self._room.next
         for call in calls:
@@ -304,7 +311,7 @@ class Pump:
             self._any_landed.set()
 
     async def _acknowledge(self) -> None:
-        """Of what was received there, until all was that ever comes."""
+        """Acks messages that were received on the other side, until all have been."""
         pause = _FIRST_PAUSE_S
         while True:
             await self._any_landed.wait()
@@ -321,7 +328,7 @@ class Pump:
                 pause = min(2 * pause, _MOST_PAUSE_S)
 
     async def _acknowledge_received(self) -> bool:
-        """Whether there was any."""
+        """Acks received messages. Returns True if there were any."""
         found = await self._link.received(runs(sorted(self._landed)))
         for ticket in each_of(found):
             landed = self._landed.pop(ticket, None)
@@ -330,7 +337,7 @@ class Pump:
         return bool(found)
 
     async def _acknowledge_last(self) -> None:
-        """Of what was received before nobody received any more."""
+        """Acks the messages that were received before the last receiver left."""
         try:
             while self._landed:
                 try:

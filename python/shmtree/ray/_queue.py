@@ -14,17 +14,17 @@ from ._pairs import OfferedReceiver, OfferedSender
 
 
 class Queue:
-    """`shmtree.Queue` across nodes: any task or actor that is given it puts and gets, and it never ends.
+    """A `shmtree.Queue` across nodes. Any task or actor that gets it can put and get; the queue never ends.
 
     It has the methods of `multiprocessing.Queue` and of `ray.util.queue.Queue`, with their exceptions `queue.Full` and
-    `queue.Empty`. Each object is got once, in the order in which its putter put them. It is there for as long as
-    anybody has it, or is about to be given it; an object that nobody has got by then goes with it. Any thread.
+    `queue.Empty`. Each object is returned once; objects of one process keep their order. The queue exists while any
+    process has it, or it is in transit; the objects in it are dropped with it. Thread-safe.
 
     Args:
-        maxsize: objects that were put and not yet got, at the home, and again on each other node, before `put` waits; 0
-            or less is unlimited.
-        max_bytes: bytes of them, likewise; None is unlimited.
-        home: where they lie, as in `create_pair`; best where they are got. None is this node.
+        maxsize: Number of objects that were put and not returned before `put` blocks, at the home and again on each
+            other node; 0 or less means no limit.
+        max_bytes: The same limit in bytes; None means no limit.
+        home: Where objects are stored, as in `create_pair`. Choose the node that gets most of them. None is this node.
     """
 
     def __init__(self, maxsize: int = 0, *, max_bytes: int | None = None, home: Any = None) -> None:
@@ -36,29 +36,35 @@ class Queue:
         self._sender, self._receiver = OfferedSender(pair, sending), OfferedReceiver(pair, receiving)
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
-        """`queue.Full` when there is no room in time. What is put may be pickled, and leave this machine."""
+        """Puts an object.
+
+        Raises `queue.Full` if there is no space in time. The object may be pickled, and leave this machine.
+        """
         self._sender.open().put(obj, block, timeout)
 
     def put_nowait(self, obj: Any) -> None:
         self.put(obj, False)
 
     def put_many(self, iterable: Any, timeout: float | None = None) -> int:
-        """How many were put, in their order; fewer than there are when there was no room for more in time."""
+        """Puts objects in order and returns their number, which is smaller if there was no space for more in time."""
         return int(self._sender.open().put_many(iterable, timeout))
 
     async def put_async(self, obj: Any, timeout: float | None = None) -> None:
-        """`put` for coroutines. When it is cancelled, the object was not put."""
+        """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""
         await self._sender.open().put_async(obj, timeout)
 
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
-        """`queue.Empty` when nothing comes in time. Large arrays are views, as in `shmtree.Receiver.get`."""
+        """Returns the next object.
+
+        Raises `queue.Empty` if none arrives in time. Large arrays are views, as in `Receiver.get`.
+        """
         return self._receiver.open().get(block, timeout, copy=copy)
 
     def get_nowait(self) -> Any:
         return self.get(False)
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
-        """`get` for coroutines. It can be cancelled at any time without losing an object."""
+        """Does the same as `get` in a coroutine. It can be cancelled at any time without losing an object."""
         return await self._receiver.open().get_async(timeout, copy=copy)
 
     @property
@@ -66,7 +72,10 @@ class Queue:
         return self._pair.terms.capacity
 
     def qsize(self) -> int:
-        """How many have come to the home, and nobody has got: those that a node has yet to send do not count."""
+        """Returns the number of objects at the home that were not returned.
+
+        Unsent objects of other nodes do not count.
+        """
         if self.closed:
             raise ChannelClosed("this queue was closed")
         from . import _actors
@@ -81,7 +90,7 @@ class Queue:
         return 0 < self.maxsize <= self.qsize()
 
     def close(self) -> None:
-        """Ends the part of this object. May be called again."""
+        """Closes this object. Idempotent."""
         self._sender.close()
         self._receiver.close()
 

@@ -29,32 +29,36 @@ _PAUSE_S = 0.05
 
 
 class _Place(NamedTuple):
-    """What every object of one buffer knows of it."""
+    """Data of a buffer that every object of it has."""
 
     number: int
-    home: str  # node
+    home: str  # node id
     plan: _parts.Plan
     on_peer_death: OnPeerDeath
-    buffer: int  # the number of the first that it was loaded from, or its own
+    buffer: int  # number of the first buffer that it was loaded from, or its own
 
 
 class ReplayBuffer:
-    """`shmtree.replay.ReplayBuffer` for all nodes of a cluster: each node that adds has a shard in its shared memory.
+    """A `shmtree.replay.ReplayBuffer` for all nodes of a cluster.
 
-    Rows are added to the shard of the node, at the speed of a buffer there: nobody waits for the network. A draw takes
-    of each shard as many rows as its weight in all says, so that probabilities and weights are those of one buffer;
-    only the rows that were drawn travel. Rows that were added elsewhere in the last 0.2 s, or to the first shard of a
-    node in the last second, may not be weighed yet. It pickles: as an argument of tasks and actors, and in messages.
+    Each node that adds rows has a shard in its shared memory.
+
+    `add` writes to the node's shard at the speed of a local buffer, without using the network. `sample` takes rows of
+    each shard in proportion to its weight, so that probabilities and weights are those of one buffer. Only sampled rows
+    are transferred. Rows that other nodes added in the last 0.2 s may not be included yet, nor rows that were added to
+    the first shard of a node in the last second. A buffer can be pickled as an argument of tasks and actors, and in
+    messages.
 
     Args:
-        capacity: rows of each shard. Or, in place of it, `max_bytes`: of each shard.
-        home: the node that knows which nodes have shards: the handle of an actor, or the id of a node; None is this.
-        on_peer_death: "wait": rows of a node that is gone are missed by nobody. "raise": the next draw of each object
-            raises `shmtree.ray.PeerDied`, once for each such node; those after it draw from the others.
-        seed: of this object's choices, and of the shards' draws; None for other ones each time.
-        example, columns, next, n_step, gamma, stack, stack_padding, reward, done, sampler, samplers, chunk, streams: as
-            of `shmtree.replay.ReplayBuffer`; it is checked here that such a shard can be. Samplers are `Uniform` and
-            `Prioritized`, without `max_times`: nobody knows an order of the rows of all nodes. Nor is there a `limit`.
+        capacity: Number of rows of each shard. Give either this or `max_bytes`.
+        max_bytes: Size limit of each shard in bytes.
+        home: The node that keeps the list of shards: the handle of an actor, or the id of a node; None is this node.
+        on_peer_death: "wait" (default): rows of a lost node are ignored. "raise": the next sample of each object raises
+            `shmtree.ray.PeerDied`, once for each lost node; later ones use the other shards.
+        seed: Seed for this object's choices and the shards' samples; None chooses a random one.
+        example, columns, next, n_step, gamma, stack, stack_padding, reward, done, sampler, samplers, chunk, streams:
+            See `shmtree.replay.ReplayBuffer`. They are checked at once. Samplers are `Uniform` and `Prioritized`
+            without `max_times`, because the rows of all nodes have no common order. A `limit` is not available.
     """
 
     def __init__(
@@ -110,7 +114,7 @@ class ReplayBuffer:
         self._data = self._spec.data()
         self._random = np.random.default_rng(seed)
         self._choosing = lifetime.lock_in(self, "_choosing")
-        self._told: set[str] = set()  # nodes whose loss was raised
+        self._told: set[str] = set()  # lost nodes that were reported by an error
         self._open_cluster: Cluster | None = Cluster(place.number, place.home, place.plan)
 
     @property
@@ -123,30 +127,33 @@ class ReplayBuffer:
     # --- Adding
 
     def writer(self) -> Writer:
-        """A new stream of rows in this node's shard. What its methods return are indices there, not of this buffer."""
+        """Makes a new stream of rows in this node's shard.
+
+        Its methods return indices of the shard, not of this buffer.
+        """
         return self._cluster.own().buffer.writer()
 
     def vector_writer(self, n: int, *, autoreset: Any = None) -> VectorWriter:
-        """n new streams of rows in this node's shard, which are added to at once. Its indices are those there."""
+        """Makes n new streams in this node's shard, to which one call adds. It returns indices of the shard."""
         return self._cluster.own().buffer.vector_writer(n, autoreset=autoreset)
 
     def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
-        """Adds a row to this node's shard, and returns its index. As `shmtree.replay.ReplayBuffer.add`."""
+        """Adds a row to this node's shard, and returns its index. See `shmtree.replay.ReplayBuffer.add`."""
         own = self._cluster.own()
         index: int = _merged.global_index(own.id, own.buffer.add(row, final=final, priority=priority, timeout=timeout))
         return index
 
     def end(self, *, final: Any = None, truncated: bool = False, timeout: float | None = None) -> None:
-        """Ends the episode in that stream. As `shmtree.replay.Writer.end`."""
+        """Ends the episode in that stream. See `shmtree.replay.Writer.end`."""
         self._cluster.own().buffer.end(final=final, truncated=truncated, timeout=timeout)
 
     def extend(self, rows: Any, **terms: Any) -> np.ndarray[Any, Any]:
-        """Adds many rows, in that stream, and returns their indices. As `shmtree.replay.Writer.extend`."""
+        """Adds many rows to that stream and returns their indices. See `shmtree.replay.Writer.extend`."""
         own = self._cluster.own()
         index: np.ndarray[Any, Any] = _merged.global_index(own.id, own.buffer.extend(rows, **terms))
         return index
 
-    # --- Drawing
+    # --- Sampling
 
     def sample(
         self,
@@ -158,10 +165,13 @@ class ReplayBuffer:
         weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
     ) -> Batch:
-        """Draws n rows of all shards. Waits for the first one: ``queue.Empty`` after `timeout` seconds (None: never).
+        """Samples n rows of all shards. Blocks until there is a row.
 
-        The arguments are those of `shmtree.replay.ReplayBuffer.sample`. Without `replace`, a sampler with priorities
-        takes of each shard by the weights before the draw.
+        Arguments are those of `shmtree.replay.ReplayBuffer.sample`. With ``replace=False``, a sampler with priorities
+        takes rows of each shard according to the weights before the sample.
+
+        Raises:
+            queue.Empty: There was no row for `timeout` seconds (None: wait indefinitely).
         """
         return self._sample(positive("n", n), _parts.Terms(sampler, bool(replace)), beta, weights, timeout, None)
 
@@ -178,9 +188,10 @@ class ReplayBuffer:
         weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
     ) -> SequenceBatch:
-        """Draws n sequences, each of one shard. As `sample`, with the arguments of the same of
-        `shmtree.replay.ReplayBuffer`; with ``partial="refuse"`` shards count by their rows, also by those that begin
-        none that is as long.
+        """Samples n sequences, each from one shard.
+
+        Arguments are those of `shmtree.replay.ReplayBuffer.sample_sequences`. With ``partial="refuse"``, the weight of
+        a shard also counts rows at which no complete sequence begins.
         """
         stride, length = positive("stride", stride), positive("length", length)
         terms = _parts.Terms(sampler, bool(replace), length, stride, one_of("partial", partial, "pad", "refuse"))
@@ -198,8 +209,10 @@ class ReplayBuffer:
         weights: Literal["batch", "buffer"] = "batch",
         timeout: float | None = None,
     ) -> Iterator[Batch]:
-        """Draws again and again; as `sample`. With `prefetch` so many draws are made ahead, by a thread: they do not
-        have priorities that are updated meanwhile.
+        """Yields batches without end; see `sample` for the arguments.
+
+        With `prefetch`, a thread samples that many batches in advance. They do not reflect priorities that are updated
+        meanwhile.
         """
         count, terms = positive("n", n), _parts.Terms(sampler, bool(replace))
 
@@ -245,7 +258,7 @@ class ReplayBuffer:
     def _beta(self, table: int, beta: float | None) -> float:
         sampler = list(self._spec.samplers.values())[max(table, 0)]
         if table < 0 or not isinstance(sampler, Prioritized):
-            return 0.0  # every row is as likely
+            return 0.0  # all rows are equally likely
         return sampler.beta if beta is None else not_negative("beta", beta)
 
     def _wait(self, deadline: float | None, stop: threading.Event | None) -> None:
@@ -265,10 +278,13 @@ class ReplayBuffer:
     # --- Priorities
 
     def update_priorities(self, index: Any, priority: Any, *, sampler: str | None = None) -> np.ndarray[Any, Any]:
-        """Gives rows new priorities by their indices, each in its shard, by one call a shard.
+        """Sets new priorities of rows, with one call per shard.
 
-        As of `shmtree.replay.ReplayBuffer`: the mask is False where the row was overwritten meanwhile, or its node is
-        gone. ValueError, and nothing is changed, for a priority that is negative or not finite.
+        It works like `shmtree.replay.ReplayBuffer.update_priorities`. The mask is False for rows that were overwritten
+        meanwhile, and for rows of a lost node.
+
+        Raises:
+            ValueError: A priority is negative or not finite. Nothing is changed.
         """
         indices, priorities = updates(index, priority)
         if sampler is not None:
@@ -291,23 +307,31 @@ class ReplayBuffer:
     # --- All shards
 
     def __len__(self) -> int:
-        """Rows that can be drawn, of all shards."""
+        """Returns the number of rows in all shards that can be sampled."""
         return sum(each.rows for each in self._cluster.weights(-1, False, fresh=True).values())
 
     def __bool__(self) -> bool:
         return True
 
     def stats(self) -> dict[str, Any]:
-        """rows, capacity, max_bytes and added, of all shards together; shards: by node, all that
-        `shmtree.replay.ReplayBuffer.stats` says of each; lost: the nodes that are gone, as far as this object met them.
+        """Returns statistics of the buffer.
+
+        Returns:
+            A dict with rows, capacity, max_bytes and added, summed over all shards; `shards`: the result of
+            `shmtree.replay.ReplayBuffer.stats` by node; `lost`: the lost nodes that this object has detected.
         """
         shards = self._cluster.ask_all("stats")
         sums = {key: sum(each[key] for each in shards.values()) for key in ("rows", "capacity", "max_bytes", "added")}
         return {**sums, "shards": shards, "lost": sorted(self._cluster.lost)}
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
-        """Saves each shard on its node, below this folder; `load` reads them. Sums of what each says; `save` is the
-        largest number. OSError where a disk refuses.
+        """Saves each shard on its node, below this folder, for `load`.
+
+        Returns:
+            The sums over all shards; `save` is the largest number.
+
+        Raises:
+            OSError: A disk has an error or is full.
         """
         done = self._cluster.save(os.path.abspath(path), self._place.buffer)
         number = max((each.save for each in done), default=0)
@@ -330,13 +354,16 @@ class ReplayBuffer:
         missing_ok: bool = False,
         **fixed: Any,
     ) -> ReplayBuffer:
-        """A new buffer of what `save` wrote, whose shards keep their numbers, and so all rows their indices.
+        """Makes a buffer from the folder of `save`. Shards keep their numbers, and so all rows keep their indices.
 
-        Each shard is loaded by one node that sees its folder, on a disk of its own or one that nodes share; there must
-        be as many such nodes as shards. The arguments are those of `shmtree.replay.ReplayBuffer.load`, of each shard,
-        and of this class. FileNotFoundError when no node sees a shard; ValueError when there is no node for one, when
-        one of the last save is on none (unless `missing_ok`), when they are of different buffers, or when a file is not
-        as it was written: nothing is loaded then.
+        One node loads each shard; it has to see the shard's folder, on its own disk or on a shared one. There must be
+        at least as many such nodes as shards. Arguments are those of `shmtree.replay.ReplayBuffer.load`, for each
+        shard, and of this class.
+
+        Raises:
+            FileNotFoundError: No node sees a shard.
+            ValueError: There is no node for a shard, a shard of the last save is missing (unless `missing_ok`), the
+                shards belong to different buffers, or a file is not as it was written. Nothing is loaded.
         """
         from . import _actors
 
@@ -353,12 +380,12 @@ class ReplayBuffer:
         return made
 
     def clear(self) -> None:
-        """All rows go, of all shards. Writers go on."""
+        """Drops all rows of all shards. Writers stay open."""
         self._cluster.ask_all("clear")
         self._cluster.forget_weights()
 
     def shutdown(self) -> None:
-        """The end of the buffer: all shards go, and who uses it afterwards gets ChannelClosed.
+        """Ends the buffer: all shards are dropped, and later calls raise ChannelClosed.
 
         Processes that have the shard of their node open keep its memory until they close it.
         """
@@ -367,16 +394,14 @@ class ReplayBuffer:
             self.close()
 
     def close(self) -> None:
-        """Ends this object's part, and its writers. The shards stay, until `shutdown` or the job's end. May be called
-        again.
-        """
+        """Closes this object and its writers. The shards stay until `shutdown` or the end of the job. Idempotent."""
         cluster, self._open_cluster = self._open_cluster, None
         if cluster is not None:
             cluster.close()
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called on this object."""
+        """True if `close` was called on this object."""
         return self._open_cluster is None
 
     def __enter__(self) -> ReplayBuffer:

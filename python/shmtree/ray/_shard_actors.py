@@ -1,4 +1,4 @@
-"""Shard servers and their keepers as actors of Ray, and calls to several of them at once."""
+"""Shard servers and their keepers as Ray actors, and simultaneous calls to several of them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def server(node: str) -> Any:
 
 
 def call(node: str, method: str, *arguments: Any) -> Any:
-    """As `_actors.call`, of a shard server."""
+    """Calls a shard server; see `_actors.call`."""
     return _actors.call(node, method, *arguments, of=server)
 
 
 class Calls:
-    """One to each of several nodes, all under way at once."""
+    """Calls to several nodes, one per node, that are in progress at the same time."""
 
     def __init__(self, calls: Mapping[str, Call]) -> None:
         self._calls = dict(calls)
@@ -43,10 +43,13 @@ class Calls:
         }
 
     def answers(self) -> tuple[dict[str, Any], set[str]]:
-        """By node; and the nodes that are no more. Killed servers are called again. Raises what one raised."""
+        """Returns the answers by node, and the nodes that no longer exist.
+
+        Calls killed servers again. Raises a server's error.
+        """
         answers: dict[str, Any] = {}
         gone: set[str] = set()
-        errors: list[BaseException] = []  # all are asked for: Ray prints those that nobody was told of
+        errors: list[BaseException] = []  # all are collected, because Ray prints errors that were not retrieved
         while self._under_way:
             for node, reference in self._under_way.items():
                 try:
@@ -55,7 +58,7 @@ class Calls:
                     errors.append(error.cause)
                     del self._calls[node]
                     continue
-                except RayError:  # the server was killed, or what it answered was lost on its way
+                except RayError:  # the server was killed, or its answer was lost
                     continue
                 if status == "ended":
                     raise Ended(value)
@@ -73,7 +76,7 @@ class Calls:
 
 @ray.remote(num_cpus=0, max_concurrency=1000)
 class _ShardServer:
-    """One per node and job: `_shards.Shards`, restarted after a kill."""
+    """The server: `_shards.Shards` as an actor, one per node and job; Ray restarts it if it is killed."""
 
     def __init__(self, node: str) -> None:
         self._name = node
@@ -106,7 +109,7 @@ class _ShardServer:
 
 @ray.remote(num_cpus=0, max_concurrency=100)
 class _ShardKeeper(ShardKeeper):
-    """`_shards.ShardKeeper`, one per node and job."""
+    """`_shards.ShardKeeper` as an actor, one per node and job."""
 
     def __init__(self, node: str) -> None:
         super().__init__()

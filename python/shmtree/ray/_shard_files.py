@@ -1,7 +1,8 @@
-"""Shards in files: which node loads which.
+"""Saved shards, and the assignment of nodes that load them.
 
-`save` has each node write its shard into a folder of its own. That may be a file system that all nodes share, or a disk
-of each node: so every node is asked what it sees, and each folder goes to one that sees it. A node has one shard.
+`save` lets each node write its shard into a folder of its own. The folder may be on a file system that all nodes share,
+or on a disk of each node. Therefore `load` asks every node which folders it sees, and assigns each folder to a node
+that sees it. A node has one shard.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..replay._spec import Spec
 from . import _parts
 
 _FOLDER = "shard-"
-_VERSION = 1  # of the JSON file of a shard; version 1 has no "version" key
+_VERSION = 1  # version of a shard's JSON file; version 1 has no "version" key
 
 
 def folder_of(path: str, shard: int) -> str:
@@ -26,14 +27,14 @@ def folder_of(path: str, shard: int) -> str:
 
 
 class Saving(NamedTuple):
-    """One call of `save`, as each shard has it in a file beside its folder."""
+    """One call of `save`, stored in a file beside the folder of each shard."""
 
-    buffer: int  # the same for a buffer and for what was loaded from it
-    time_ns: int  # since the epoch, by the clock of who called
-    shards: list[int]  # all that there were
+    buffer: int  # the same for a buffer and for those that were loaded from it
+    time_ns: int  # since the epoch, by the caller's clock
+    shards: list[int]  # all shards at that time
 
     def write(self, path: str, shard: int) -> None:
-        """Whole, or not at all."""
+        """Writes the complete file, or none."""
         name = _note_of(path, shard)
         with open(f"{name}.new", "w") as file:
             json.dump(self._asdict(), file)
@@ -61,15 +62,15 @@ def _read_note(path: str, shard: int) -> Saving | None:
 
 
 class Found(NamedTuple):
-    """A saved shard, as a node sees it."""
+    """A saved shard that a node sees."""
 
-    note: bytes  # of its `Spec`
+    note: bytes  # its packed `Spec`
     room: Room
     saving: Saving | None
 
 
 class Loading(NamedTuple):
-    """What shards are loaded with; None is as it was saved."""
+    """Arguments with which shards are loaded; None keeps the saved value."""
 
     capacity: int | None
     sampler: Sampler | None
@@ -80,7 +81,7 @@ class Loading(NamedTuple):
     seed: int | None
 
     def find(self, path: str) -> dict[int, Found]:
-        """The shards that are below a path here, by number."""
+        """Returns the shards below a path on this node, by number."""
         try:
             names = os.listdir(path)
         except FileNotFoundError:
@@ -90,7 +91,8 @@ class Loading(NamedTuple):
             number = name.removeprefix(_FOLDER)
             if name.startswith(_FOLDER) and number.isdecimal():
                 files = _files.open_files(os.path.join(path, name))
-                _files.spec_of(files, os.path.join(path, name))  # its errors name the file, those of other nodes do not
+                # its errors name the file; errors of other nodes do not
+                _files.spec_of(files, os.path.join(path, name))
                 room = _files.room_for(files, self.capacity, self.chunk, self.streams)
                 found[int(number)] = Found(files.note, room, _read_note(path, int(number)))
         return found
@@ -104,15 +106,19 @@ class Loading(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """What every node is to load, by its shard's number, and how shards that come later are made."""
+    """What every node has to load, by shard number, and how later shards are made."""
 
     nodes: dict[int, str]
     plan: _parts.Plan
-    buffer: int | None  # as `Saving` has it
+    buffer: int | None  # see `Saving`
 
 
 def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, missing_ok: bool) -> Loads:
-    """FileNotFoundError when no node sees a shard; ValueError when they are not of one buffer, too many, or too few."""
+    """Assigns shards to nodes.
+
+    Raises FileNotFoundError if no node sees a shard, and ValueError if the shards are not of one buffer, too many, or
+    too few.
+    """
     found = {shard: each for shards in seen.values() for shard, each in shards.items()}
     if not found:
         raise FileNotFoundError(f"none of {len(seen)} nodes has shards of a replay buffer in {path!r}")

@@ -1,7 +1,7 @@
-"""What the shard server of a node does: it has the node's shards of replay buffers, and draws from them for others.
+"""The work of a node's shard server: it has the node's shards of replay buffers, and samples from them for other nodes.
 
-Of buffers whose home this is, it knows all shards. Like the gateway it knows nothing of Ray, and whatever it has to
-know after it was killed, its keeper has before anybody is told. The keeper has the memory, too.
+For buffers with this home, it knows all shards. Like the gateway, it does not depend on Ray, and stores in its keeper
+all state that it would need after being killed, before it answers a call. The keeper holds the memory, too.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 class ShardKeeper:
-    """Of one node, in a process that does nothing else. The server tells one that was replaced everything again."""
+    """The keeper of a node's shards, in a process that does nothing else.
+
+    If it is replaced, the server sends everything again.
+    """
 
     def __init__(self) -> None:
         self.number = random.getrandbits(62)
         self._kept: dict[Key, tuple[Record, Any]] = {}
 
     def store(self, key: Key, record: Record | None) -> None:
-        """Keeps this under the key, or nothing more; and the shard whose handle is in there."""
+        """Keeps this record under the key, and the shard of the handle in it; None removes it."""
         known = self._kept.pop(key, None)
         if record is None:
             return
@@ -54,7 +57,7 @@ class ShardKeeper:
 
 
 class Shard(NamedTuple):
-    """One that is here."""
+    """A shard on this node."""
 
     id: int
     home: str
@@ -63,11 +66,14 @@ class Shard(NamedTuple):
 
 
 class Shards:
-    """Of one event loop. Every method but `start` is called by other processes, any number of times with the same."""
+    """The shards of a node. Use it from one event loop.
+
+    Other processes call each method except `start`, and may repeat a call with the same arguments.
+    """
 
     def __init__(self, node: str, others: Others, keeper: Any) -> None:
         self._node, self._others, self._keeper = node, others, keeper
-        self._homes: dict[int, Record] = {}  # next: a shard's number; shards: node and handle by number
+        self._homes: dict[int, Record] = {}  # next: number of the next shard; shards: node and handle by number
         self._here: dict[int, Shard] = {}
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._keeper_number = 0
@@ -82,21 +88,21 @@ class Shards:
                 self._here[number] = Shard(**record, buffer=pickle.loads(record["handle"]))
         self._watching = asyncio.ensure_future(self._watch())
 
-    # Of buffers whose home this is.
+    # Calls about buffers with this home.
 
     async def host(self, number: int) -> None:
         if number not in self._homes:
             await self._keep_home(number, {"next": 1, "shards": {}})
 
     async def shards(self, number: int) -> dict[int, tuple[str, bytes]]:
-        """The node and the handle of each. Ended when the buffer was shut down."""
+        """Returns the node and the handle of each shard. Raises Ended if the buffer was shut down."""
         if number not in self._homes:
             raise Ended
         found: dict[int, tuple[str, bytes]] = self._homes[number]["shards"]
         return found
 
     async def join(self, number: int, node: str, handle: bytes, loaded: int | None) -> int:
-        """The number of a new shard, in the place of one that the node may have had; one that was loaded keeps its."""
+        """Returns the number of a node's new shard, which replaces an earlier one. A loaded shard keeps its number."""
         shards = await self.shards(number)
         for shard, known in shards.items():
             if known == (node, handle):
@@ -108,7 +114,7 @@ class Shards:
         return new
 
     async def end(self, number: int) -> None:
-        """The buffer is no more, on any node."""
+        """Drops the buffer on all nodes."""
         record = self._homes.pop(number, None)
         await self._keeper.store(("home", number), None)
         nodes = {node for node, _ in record["shards"].values()} if record else set()
@@ -118,25 +124,28 @@ class Shards:
         try:
             await self._until_answered(node, "drop", number)
         except Ended:
-            return  # with its node
+            return  # the shard was lost with its node
 
     async def _keep_home(self, number: int, record: Record) -> None:
         self._homes[number] = record
         await self._keeper.store(("home", number), record)
 
-    # Of shards here.
+    # Calls about shards on this node.
 
     async def open(self, number: int, home: str, plan: _parts.Plan) -> tuple[int, bytes]:
-        """The node's shard, which is made if there is none: its number and handle. Ended after a shutdown."""
+        """Returns the number and handle of the node's shard, which it makes if necessary.
+
+        Raises Ended after a shutdown.
+        """
         shard = await self._found_or_made(number, home, plan.make, None)
         return shard.id, shard.handle
 
     async def saved(self, path: str, how: Loading) -> dict[int, Found]:
-        """The shards that are saved below that path, as it is on this node."""
+        """Returns the shards that are saved below that path, as seen from this node."""
         return await asyncio.to_thread(how.find, path)
 
     async def load(self, number: int, home: str, path: str, which: int, how: Loading) -> None:
-        """The node's shard is that one. What the files say is wrong with them is raised."""
+        """Loads that shard as the node's shard. Raises errors of the files."""
         await self._found_or_made(number, home, lambda: how.load(path, which), which)
 
     async def _found_or_made(
@@ -161,7 +170,7 @@ class Shards:
     async def weigh(
         self, number: int, home: str, table: int, with_least: bool, largest: float
     ) -> tuple[int, _parts.Weights] | None:
-        """And the number of the shard."""
+        """Returns the weights and the number of the shard."""
         shard = await self._found(number, home)
         if shard is None:
             return None
@@ -176,7 +185,7 @@ class Shards:
         return await asyncio.to_thread(_parts.draw, shard.buffer, n, terms, largest)
 
     async def update(self, number: int, home: str, which: int, *given: Any, sampler: str | None) -> Any:
-        """The mask of the rows that were there, None where that shard is no more."""
+        """Returns the mask of existing rows, or None if that shard no longer exists."""
         shard = await self._found(number, home)
         if shard is None or shard.id != which:
             return None
@@ -204,7 +213,10 @@ class Shards:
             return await self._find(number, home)
 
     async def _find(self, number: int, home: str) -> Shard | None:
-        """The shard that is here; after both this process and the keeper were killed, as any process here has it."""
+        """Returns the shard on this node.
+
+        After this process and the keeper were killed, finds it in any process that has it.
+        """
         if number in self._here:
             return self._here[number]
         for shard, (node, handle) in (await self._until_answered(home, "shards", number)).items():
@@ -221,7 +233,7 @@ class Shards:
         self._here[number] = shard
         return shard
 
-    # Both.
+    # Buffers, in general.
 
     async def _until_answered(self, node: str, method: str, *arguments: Any) -> Any:
         if node == self._node:
@@ -230,12 +242,12 @@ class Shards:
             try:
                 return await self._others.call(node, method, *arguments)
             except LinkLost:
-                if await self._others.gone((node,)):  # who had never called it cannot be told otherwise
+                if await self._others.gone((node,)):  # a server that never called it gets no other notice
                     raise Ended(((node, 0),)) from None
                 await asyncio.sleep(_PAUSE_S)
 
     async def _watch(self) -> None:
-        """Tells a keeper that was replaced."""
+        """Sends everything to a keeper that was replaced."""
         while True:
             await asyncio.sleep(_KEEPER_S)
             try:

@@ -1,8 +1,9 @@
-"""Where a pump takes messages from, and the tickets that it gives them.
+"""Sources of a pump: where it takes messages from, and the tickets that it gives them.
 
-What a pump sends to one place has tickets that follow one another. Those of an outbox are the channel's own, since all
-of it goes to its pair's home (`Queued`). Of what is put into a pair, each node that receives has a part: it is numbered
-anew for each of them (`Dealt`), and a journal in shared memory says which message has which number.
+A pump sends a sequence of consecutive tickets to one destination. In an outbox, they are the channel's own tickets,
+since all its messages go to the pair's home (`Queued`). Of the messages in a pair's ring, each receiving node gets a
+part. These messages are numbered anew for each node (`Dealt`), and a journal in shared memory records which message has
+which number.
 """
 
 from __future__ import annotations
@@ -19,42 +20,48 @@ from . import _frames
 from ._frames import Taken
 from ._unread import Substitute
 
-WINDOW = 8192  # messages that go to one node, and that nobody has received there
+WINDOW = 8192  # maximum number of messages that go to one node and are not received there yet
 JOURNAL_WORDS = 2 * WINDOW
 _UNLIMITED = 1 << 20
 
 
 class Source(Protocol):
-    """Of one pump."""
+    """The source of one pump."""
 
     receiver: Receiver[Any]
-    is_shared: bool  # others may have what nobody receives
+    is_shared: bool  # True if other nodes may get messages that are not received
 
     def room(self) -> int:
-        """How many messages may be taken, besides those that are not yet acknowledged."""
+        """Returns the number of messages that may be taken, in addition to those that are not acked yet."""
 
     def take(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
-        """As `_frames.take`."""
+        """Takes messages; see `_frames.take`."""
 
     def instead_of(self, ticket: int) -> Taken | None:
-        """What to send for one that was consumed and could not be read; None if it was not, or may come yet."""
+        """Returns a substitute for a message that was consumed and could not be read; else None.
+
+        Also returns None if the message may still come.
+        """
 
     def give_back(self, taken: list[Taken]) -> None:
-        """They come again."""
+        """Returns messages to the channel, from where they come again."""
 
     def acknowledge(self, taken: Taken) -> None: ...
     def landed_before(self, expected: int) -> list[Taken]:
-        """Of those that were given back: the other side has them after all."""
+        """Returns those of the returned messages that have landed on the other side after all."""
 
     def may_get_more(self) -> bool:
         """True while other nodes may return messages to the channel. Its own end of stream does not wait for these."""
 
     def drop(self, taken: list[Taken], expected: int | None = None) -> None:
-        """Others may have them; with `expected`, the next ticket that is sent, all that was given back as well."""
+        """Releases messages for others.
+
+        With `expected`, the next ticket that is sent, also releases all returned messages.
+        """
 
 
 class Queued:
-    """All that is put into a channel of which this is the only receiver; its own tickets count from `first` on."""
+    """All messages of a channel with this source as its only receiver. Its own tickets count from `first` on."""
 
     is_shared = False
 
@@ -71,7 +78,8 @@ class Queued:
 
     def instead_of(self, ticket: int) -> Taken | None:
         channel, here = self.receiver._channel, ticket - self._first
-        is_consumed = here < channel.stats()["received"]  # first: what is taken has a record before it is counted
+        # checked first: a taken message has a record before it is counted
+        is_consumed = here < channel.stats()["received"]
         if not is_consumed or here in channel.unsettled():
             return None
         return Taken(ticket, Substitute(f"message {ticket} of its sender's node was damaged there, and is lost"))
@@ -95,12 +103,12 @@ class Queued:
 
 
 class Journal:
-    """Which of a channel's messages have which number. Words in shared memory, zero at first; a pair for each number:
+    """Numbers of a channel's messages. Words in shared memory, zero at first; one pair of words per number:
 
-        ticket of the message, and one; 0: none      the number
+        ticket of the message + 1; 0: none      the number
 
-    The first is zero while the second changes. A message that was numbered twice has the lower number: numbers change
-    only to close a gap.
+    The first word is zero while the second changes. If a message was numbered twice, the lower number is valid: numbers
+    change only to close a gap.
     """
 
     def __init__(self, table: Any) -> None:
@@ -115,7 +123,7 @@ class Journal:
             self._words[at] = ticket + 1
 
     def numbers(self) -> dict[int, int]:
-        """By ticket."""
+        """Returns the numbers by ticket."""
         found: dict[int, int] = {}
         words = self._words.tolist()
         for ticket, number in zip(words[::2], words[1::2]):
@@ -125,14 +133,14 @@ class Journal:
 
 
 class Dealt:
-    """The part of a channel's messages that goes to one node; other receivers of the channel have others.
+    """The part of a channel's messages that goes to one node; other receivers of the channel get other messages.
 
     Args:
-        receiver: of the channel.
-        assigned: what a killed process had taken for that node, by number.
-        landed: the number that is expected there: those below have landed, and stay as they are; the others are
+        receiver: The receiver of the channel.
+        assigned: Messages that a killed process had taken for that node, by number.
+        landed: The number that is expected there. Messages with lower numbers have landed and keep them; the others are
             numbered from there on.
-        may_get_more: see `Source`. The channel ends its stream without waiting for messages that this process has taken
+        may_get_more: See `Source`. The channel ends its stream without waiting for messages that this process has taken
             for other nodes.
     """
 
@@ -219,7 +227,7 @@ class Dealt:
         if expected is not None:
             again, self._again, self._next = self._again, [], expected
         for each in (*taken, *again):
-            self._journal.note(each.ticket, None)  # first: once it is back, it may be journalled elsewhere
+            self._journal.note(each.ticket, None)  # first: once the message is back, another source may journal it
             self._unsettled.pop(each.ticket, None)
             _give_back(each)
 

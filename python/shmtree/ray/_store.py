@@ -10,11 +10,16 @@ from .._codec.frames import pack, unpack
 
 
 def put(obj: object) -> Any:
-    """Stores an object, and returns Ray's reference of it, which any process of the cluster may `get`.
+    """Stores an object, and returns Ray's reference to it, which any process of the cluster may `get`.
 
-    It is one buffer there, whatever it is made of. What cannot be packed raises as `shmtree.pack` does, and what
-    means something on this machine only raises NotPortable. A store without room for it raises Ray's
-    ObjectStoreFullError, or OutOfDiskError where Ray would go on by files and the disk is full too.
+    The object becomes one buffer, independent of its structure.
+
+    Raises:
+        NotPortable: The object contains something that is valid on this machine only.
+        ObjectStoreFullError: (Ray's) The store has no space for it.
+        OutOfDiskError: (Ray's) Ray would spill objects to files, and the disk is full, too.
+
+    Other errors are those of `shmtree.pack`.
     """
     import ray
 
@@ -23,10 +28,15 @@ def put(obj: object) -> Any:
 
 
 def get(ref: Any, *, timeout: float | None = None, copy: bool | None = None) -> Any:
-    """The object that `put` stored, or a list of them for a list of references.
+    """Returns the object that `put` stored, or a list of objects for a list of references.
 
-    Large arrays are read-only views of the store, which keeps the object for as long as one is held; with copy=True
-    they are copies. Ray's errors are raised as they are: GetTimeoutError after `timeout` seconds.
+    Large arrays are read-only views of the store, which keeps the object while one of them is referenced; with
+    ``copy=True`` they are copies.
+
+    Raises:
+        GetTimeoutError: (Ray's) There was no object after `timeout` seconds.
+
+    Other errors of Ray are raised unchanged.
     """
     import ray
 

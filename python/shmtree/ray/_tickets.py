@@ -1,14 +1,14 @@
-"""Many tickets in few numbers: almost always they follow one another."""
+"""Compact lists of tickets, which are almost always consecutive."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-Runs = list[tuple[int, int]]  # the first ticket of each run, and the one after its last
+Runs = list[tuple[int, int]]  # for each run, its first ticket and the one after its last
 
 
 def runs(tickets: Iterable[int]) -> Runs:
-    """Of tickets in ascending order."""
+    """Returns the runs of tickets in ascending order."""
     found: Runs = []
     first = end = -1
     for ticket in tickets:

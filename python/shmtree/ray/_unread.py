@@ -1,4 +1,4 @@
-"""What is sent in place of a message that cannot be: whoever receives it is told, and what comes after it goes on."""
+"""Substitute for a message that cannot be sent: its receiver gets an error, and later messages are not affected."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..errors import CorruptMessage
 
 
 class Unread:
-    """Who receives it gets CorruptMessage with the reason."""
+    """The receiver of this message gets CorruptMessage with the reason."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
 
 class Substitute(bytes):
-    """The frame of an Unread, as one that was taken from a channel; there is nothing to acknowledge."""
+    """The frame of an Unread in the form of a taken message; acking it does nothing."""
 
     def __new__(cls, reason: str) -> Substitute:
         return super().__new__(cls, pack(Unread(reason)))

@@ -1,7 +1,7 @@
-"""What a gateway does for `Latest`: it holds those whose home this is, and a mirror of each that is read here.
+"""The gateway's part of `Latest`: the values with this home, and a mirror of each value that is read on this node.
 
-A mirror has pairs of a version at the home, and the value. Nothing is kept of it: readers whose gateway was killed ask
-the next one for another.
+A mirror contains pairs of a version at the home and the value. The keeper does not store mirrors: if the gateway was
+killed, readers ask the next one for a new mirror.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Newest = tuple[int, _frames.Batch]
 
 
 class Versions:
-    """Of one event loop. See `_node.Node` for the arguments; `run` has a coroutine run."""
+    """Use it from one event loop. See `_node.Node` for the arguments; `run` starts a coroutine."""
 
     def __init__(self, others: Any, keeper: Any, run: Callable[[Any], None]) -> None:
         self._others, self._keeper, self._run = others, keeper, run
@@ -55,13 +55,13 @@ class Versions:
         return await asyncio.to_thread(lambda: latest.publish(unpack(frame, copy=False, allow_pickle=True)))
 
     async def newest(self, number: int, newer_than: int) -> Newest | None:
-        """None when there is no newer one for some time. It is packed once for all nodes."""
+        """Returns the newest version, packed once for all nodes; None if there is no newer one for some time."""
         latest = self._of(number)
         try:
             version, value = await latest.get_async(newer_than, _LONGEST_S)
         except queue.Empty:
             return None
-        except (ChannelClosed, PeerDied):  # of those who published; others may come
+        except (ChannelClosed, PeerDied):  # publishers have left or died; new ones may come
             await asyncio.sleep(_PAUSE_S)
             return None
         packed = self._packed.get(number)
@@ -99,7 +99,7 @@ class Versions:
 
 
 def _publish(mirror: Latest, version: int, batch: _frames.Batch) -> bool:
-    """Whether there was memory for it."""
+    """Returns True if there was memory for the version."""
     (frame,) = _frames.split(batch)
     try:
         mirror.publish((version, unpack(frame, copy=False, allow_pickle=True)), timeout=_LONGEST_S)
