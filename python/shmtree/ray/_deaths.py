@@ -34,7 +34,7 @@ class PeerDied(errors.PeerDied):
 
 @contextlib.contextmanager
 def told_of_end(closed: str) -> Iterator[None]:
-    """Converts Ended of calls to other gateways: PeerDied if a process was killed, else ChannelClosed with this text."""
+    """Converts Ended of calls to other gateways: to PeerDied if a process was killed, else to ChannelClosed."""
     try:
         yield
     except Ended as ended:

@@ -78,7 +78,7 @@ class Drawn:
 def merge(
     spec: Spec, data: _rows.Rows, who: Array, parts: Mapping[int, Part], weights: Mapping[int, Weights], **how: Any
 ) -> Batch:
-    """Merges the parts into a batch: row i is the next row of the part of shard `who[i]`. See `_importance` for `how`."""
+    """Merges the parts into a batch: row i is the next row of shard `who[i]`'s part. For `how`, see `_importance`."""
     places = {shard: np.flatnonzero(who == shard) for shard in parts}
     total = sum(each.total for each in weights.values())
     for shard, part in parts.items():
