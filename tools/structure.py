@@ -50,6 +50,7 @@ SRC = {
     "base": "results, kinds, counts: what all layers speak",
     "platform": "the operating system",
     "memory": "the arena: participants, locks, blocks, recovery",
+    "shared_array": "arrays that several processes write, with seqlocks",
     "format": "values as frames",
     "channel": "queues of messages in an arena",
     "public": "the public headers",

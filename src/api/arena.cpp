@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "api/state.h"
-#include "memory/weak_registry.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
+#include "platform/weak_registry.h"
 
 namespace shmtree {
 
@@ -16,8 +16,8 @@ namespace api {
 
 namespace {
 
-memory::WeakRegistry<ArenaState>& states() noexcept {
-  return platform::never_destroyed<memory::WeakRegistry<ArenaState>>();
+platform::WeakRegistry<ArenaState>& states() noexcept {
+  return platform::never_destroyed<platform::WeakRegistry<ArenaState>>();
 }
 
 }  // namespace

@@ -28,8 +28,8 @@ std::shared_ptr<ChannelState> closed_end() noexcept {
   return {std::shared_ptr<void>(), &platform::never_destroyed<ClosedEnd>().state};
 }
 
-memory::WeakRegistry<ChannelState>& ChannelState::all() noexcept {
-  return platform::never_destroyed<memory::WeakRegistry<ChannelState>>();
+platform::WeakRegistry<ChannelState>& ChannelState::all() noexcept {
+  return platform::never_destroyed<platform::WeakRegistry<ChannelState>>();
 }
 
 ChannelState::~ChannelState() {

@@ -17,9 +17,9 @@
 #include "endpoint/loan.h"
 #include "endpoint/names.h"
 #include "endpoint/until.h"
-#include "memory/deaths.h"
-#include "memory/weak_registry.h"
+#include "memory/arena.h"
 #include "platform/fork.h"
+#include "platform/weak_registry.h"
 #include "shmtree/pair.h"
 
 namespace shmtree {
@@ -122,7 +122,7 @@ struct ChannelState final : endpoint::Port, Deferred {
   ChannelState(ArenaState* of, End which) noexcept : arena(of), end(which) {}
   ~ChannelState();
   // Returns all channel states of this process.
-  static memory::WeakRegistry<ChannelState>& all() noexcept;
+  static platform::WeakRegistry<ChannelState>& all() noexcept;
 
   template <class Handle>  // A Sender or a Receiver.
   static Handle handle_to(std::shared_ptr<ChannelState> state) {

@@ -7,12 +7,12 @@
 
 #include "broadcast/doorbell.h"
 #include "memory/control_block.h"
-#include "memory/weak_registry.h"
 #include "platform/clock.h"
 #include "platform/copy.h"
 #include "platform/errors.h"
 #include "platform/never_destroyed.h"
 #include "platform/other_version.h"
+#include "platform/weak_registry.h"
 
 namespace shmtree::broadcast {
 
@@ -36,8 +36,8 @@ std::byte* frame_after(Entry& entry) noexcept {
   return reinterpret_cast<std::byte*>(&entry + 1);
 }
 
-memory::WeakRegistry<Ring>& rings() noexcept {
-  return never_destroyed<memory::WeakRegistry<Ring>>();
+platform::WeakRegistry<Ring>& rings() noexcept {
+  return never_destroyed<platform::WeakRegistry<Ring>>();
 }
 
 // Drops the oldest messages of each Broadcast of the arena that this process has open.

@@ -20,9 +20,9 @@
 #include <vector>
 
 #include "broadcast/doorbell.h"
-#include "memory/deaths.h"
-#include "memory/reference_places.h"
-#include "memory/wait_until.h"
+#include "memory/arena.h"
+#include "memory/control_block.h"
+#include "memory/event.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::broadcast {

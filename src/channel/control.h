@@ -4,7 +4,7 @@
 
 #include "channel/layout.h"
 #include "memory/arena.h"
-#include "memory/chain.h"
+#include "memory/block_table.h"
 #include "memory/sleep.h"
 #include "platform/atomics.h"
 #include "platform/waiting.h"

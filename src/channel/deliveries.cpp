@@ -6,7 +6,7 @@
 #include <string>
 
 #include "channel/peer_wait.h"
-#include "memory/deaths.h"
+#include "memory/arena.h"
 
 namespace shmtree::channel {
 

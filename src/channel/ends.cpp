@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-#include "memory/deaths.h"
+#include "memory/arena.h"
 #include "platform/machine.h"
 
 namespace shmtree::channel {

@@ -7,8 +7,8 @@
 
 #include "channel/deadlock.h"
 #include "channel/ends.h"
-#include "memory/deaths.h"
-#include "memory/wait_until.h"
+#include "memory/arena.h"
+#include "memory/event.h"
 #include "platform/wait_policy.h"
 
 namespace shmtree::channel {

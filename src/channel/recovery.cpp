@@ -9,8 +9,8 @@ namespace shmtree::channel {
 using namespace platform;
 using memory::ReconcilePass;
 
-memory::WeakRegistry<Channel>& channels() noexcept {
-  return never_destroyed<memory::WeakRegistry<Channel>>();
+platform::WeakRegistry<Channel>& channels() noexcept {
+  return never_destroyed<platform::WeakRegistry<Channel>>();
 }
 
 namespace {

@@ -4,11 +4,11 @@
 
 #include "channel/channel.h"
 #include "memory/reconcile_pass.h"
-#include "memory/weak_registry.h"
+#include "platform/weak_registry.h"
 
 namespace shmtree::channel {
 
-memory::WeakRegistry<Channel>& channels() noexcept;
+platform::WeakRegistry<Channel>& channels() noexcept;
 
 // Repairs one channel, under both of its locks.
 struct Recovery {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "channel/deadlock.h"
-#include "memory/deaths.h"
-#include "memory/wait_until.h"
+#include "memory/arena.h"
+#include "memory/event.h"
 
 namespace shmtree::channel {
 

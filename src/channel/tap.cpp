@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "memory/robust_lock.h"
-#include "memory/weak_registry.h"
 #include "platform/never_destroyed.h"
 #include "platform/wait_policy.h"
+#include "platform/weak_registry.h"
 
 namespace shmtree::channel {
 
@@ -21,8 +21,8 @@ namespace {
 constexpr std::uint64_t kShareOfNotes = 16, kShareOfKept = 8;  // divisors of the arena's budget
 constexpr std::int64_t kCloseWithinNs = 2'000'000'000;
 
-memory::WeakRegistry<Tap>& taps() noexcept {
-  return never_destroyed<memory::WeakRegistry<Tap>>();
+platform::WeakRegistry<Tap>& taps() noexcept {
+  return never_destroyed<platform::WeakRegistry<Tap>>();
 }
 
 std::uint64_t number_of_notes(const Arena& arena, std::uint64_t note_bytes, bool times_only) noexcept {

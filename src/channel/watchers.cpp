@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "memory/deaths.h"
+#include "memory/arena.h"
 #include "platform/brief_wait.h"
 #include "platform/machine.h"
 

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "memory/wait_until.h"
+#include "memory/event.h"
 #include "platform/clock.h"
 #include "platform/file.h"
 #include "platform/machine.h"

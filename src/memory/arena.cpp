@@ -5,15 +5,23 @@
 #include <cstring>
 #include <utility>
 
-#include "memory/registry.h"
 #include "platform/file.h"
 #include "platform/fork.h"
 #include "platform/machine.h"
+#include "platform/never_destroyed.h"
 #include "platform/other_version.h"
+#include "platform/weak_registry.h"
 
 namespace shmtree::memory {
 
 using namespace platform;
+
+// The arenas of this process, and what is done with all of them around a fork.
+struct Registry {
+  static platform::WeakRegistry<Arena>& arenas() noexcept;
+  // Once is enough; more do nothing.
+  static void install_fork_handlers() noexcept;
+};
 
 namespace {
 
@@ -190,16 +198,6 @@ Result<Lease> Arena::make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef
   return lease;
 }
 
-bool Lease::is_inherited() const noexcept {
-  return arena_ != nullptr && arena_->holders().is_inherited(ref_, forks_);
-}
-
-void Lease::reset() noexcept {
-  const std::shared_ptr<Arena> arena = std::move(arena_);
-  arena_.reset();
-  if (arena != nullptr) arena->holders().end_lease(ref_, fork_epoch_);
-}
-
 void Arena::set_fork_hook(ForkHook hook) noexcept {
   g_fork_hook = hook;
 }
@@ -232,6 +230,31 @@ void Arena::after_fork_in_child(bool leaving) noexcept {
 void Arena::forget_parent() noexcept {
   participants_.forget();
   holders_.after_fork_in_child(false);
+}
+
+// --- Registry
+
+platform::WeakRegistry<Arena>& Registry::arenas() noexcept {
+  return platform::never_destroyed<platform::WeakRegistry<Arena>>();
+}
+
+void Registry::install_fork_handlers() noexcept {
+  static constinit platform::ForkHandlers handlers{
+      .first =
+          [] {
+            for (const auto& arena : arenas().all()) {
+              if (arena->current_identity() != kNobody) arena->make_room_for_child();
+            }
+          },
+      .prepare = [] { arenas().for_each_unlocked([](Arena& arena, bool leaving) { arena.before_fork(leaving); }); },
+      .parent =
+          [] { arenas().for_each_unlocked([](Arena& arena, bool) { arena.participants_.after_fork_in_parent(); }); },
+      .child =
+          [] { arenas().for_each_unlocked([](Arena& arena, bool leaving) { arena.after_fork_in_child(leaving); }); },
+      .orphan = [] { arenas().for_each_unlocked([](Arena& arena, bool) { arena.forget_parent(); }); },
+  };
+  arenas();  // made now, since the handlers run while every fork-safe mutex is held
+  platform::add_fork_handlers(handlers);
 }
 
 }  // namespace shmtree::memory

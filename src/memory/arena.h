@@ -7,7 +7,7 @@
 //   TransferTable  what is in transit between processes                       transfer_table.h
 //   WakeTable      addresses of the participants' wake pipes                  wake_table.h
 //   RobustLock     a lock that outlives its owners                            robust_lock.h
-//   HeldBytes      a sum that is counted without a lock                       held_bytes.h
+//   HeldBytes      a sum that is counted without a lock                       block_pool.h
 //   BlockPool      the free blocks, and the counts of all                     block_pool.h
 //   Reclaimer      when a block may be freed, and who does it                 reclaimer.h
 //   ReconcilePass  one pass of recovery                                       reconcile_pass.h
@@ -28,6 +28,7 @@
 //   release    holder bit cleared, then whoever gets the arena lock frees the block if nothing else keeps it
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -36,6 +37,7 @@
 #include "memory/lease.h"
 #include "memory/transfer_table.h"
 #include "memory/wake_table.h"
+#include "platform/wait_policy.h"
 
 namespace shmtree::memory {
 
@@ -137,5 +139,27 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Inspector inspector_;
   Allocator allocator_;
 };
+
+// --- Deaths of other processes, for calls that wait, and for those that do not.
+
+// A recovery on the way of a call that does not wait. A stopped process may stand in the way: then things are as they
+// were.
+inline Status recover_in_passing(Arena& arena, platform::WaitHooks* hooks = nullptr) {
+  return arena.reconcile({platform::Deadline::after_ns(platform::wait_policy::kRecoverInPassingNs), hooks});
+}
+
+// For a call that does not wait: looks who has died, when nobody has for `interval_ns`, and tidies up; true when there
+// was something to be tidied up.
+inline bool look_for_dead(Arena& arena, std::int64_t interval_ns, platform::WaitHooks* hooks = nullptr) {
+  return arena.participants().check(interval_ns) && recover_in_passing(arena, hooks).ok();
+}
+
+// For a call that waits: looks who has died, when nobody has for `interval_ns`, and recovers. True if it did.
+inline Result<bool> recover_from_deaths(Arena& arena, std::int64_t interval_ns, const platform::WaitContext& wait) {
+  if (!arena.participants().check(interval_ns)) return false;
+  Status repaired = arena.reconcile(wait);
+  if (!repaired) return std::move(repaired).error();
+  return true;
+}
 
 }  // namespace shmtree::memory

@@ -17,27 +17,6 @@ constexpr std::uint64_t kMostPunched = 64u << 20;  // by one call
 
 }  // namespace
 
-void OwnedBlock::publish() noexcept {
-  SHMTREE_DCHECK(valid());
-  Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
-  std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
-  // A receiver may have done it already, and even have released the block.
-  compare_swap_seq_cst(reclaimer.table_.entry(ref_.id)->word, word, live_word(ref_.generation));
-}
-
-void OwnedBlock::give_back() noexcept {
-  Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
-  BlockEntry* entry = reclaimer.table_.entry(ref_.id);
-  // In a forked child the block is still the parent's.
-  if (entry == nullptr || writer_ != reclaimer.participants_.current()) return;
-  // Nobody else knows it, so it needs no walk, whatever it was to become.
-  store_relaxed(entry->kind, static_cast<std::uint32_t>(BlockKind::kMessage));
-  std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
-  if (compare_swap_seq_cst(entry->word, word, live_word(ref_.generation))) {
-    reclaimer.collect(ref_);
-  }
-}
-
 bool Reclaimer::try_lock_as(Identity me) noexcept {
   RobustLock lock = arena_lock();
   if (!lock.try_lock_as(me)) return false;

@@ -11,7 +11,7 @@
 // `made_ns` change only while the word says kBeingMade. The refcount follows the word under the arena lock, or by a
 // recovery.
 //
-// The words that the arena's header has no place for are in a chain of blocks (chain.h).
+// The words that the arena's header has no place for are in a chain of blocks (block_table.h).
 //
 // Thread safety: any thread, without locks.
 #pragma once
@@ -19,7 +19,7 @@
 #include <algorithm>
 #include <span>
 
-#include "memory/chain.h"
+#include "memory/block_table.h"
 #include "memory/participants.h"
 #include "platform/clock.h"
 

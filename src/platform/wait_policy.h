@@ -53,7 +53,7 @@ constexpr std::int64_t kDropLockNs = 10'000'000;
 // Time to wait for a lock's owner that is not stopped: it probably waits for a core.
 constexpr std::int64_t kBusyOwnerNs = 2'000'000'000;
 
-// --- Writing a shared array (memory/versions.h)
+// --- Writing a shared array (shared_array/versions.h)
 
 // Time for which a writer lets an overtaken reader go first. Longer than a copy.
 constexpr std::int64_t kReaderGraceNs = 2'000'000'000;

@@ -2,7 +2,7 @@
 #include <string>
 #include <thread>
 
-#include "memory/wait_until.h"
+#include "memory/event.h"
 #include "support/arenas.h"
 #include "support/catch2.h"
 #include "support/waits.h"

@@ -6,6 +6,7 @@
 #include "memory/arena.h"
 #include "memory/block_table.cpp"
 #include "memory/holder_table.cpp"
+#include "memory/owned_block.cpp"
 #include "memory/reclaimer.cpp"
 #include "model.h"
 

@@ -1,8 +1,8 @@
-// The seqlock of shared arrays (Versions, src/memory/versions.cpp): a reader copies the array while writers of two
-// processes write one version each. Its copy is one whole version, and it never takes a live writer for dead.
-#include "memory/versions.cpp"
+// The seqlock of shared arrays (Versions, src/shared_array/versions.cpp): a reader copies the array while writers of
+// two processes write one version each. Its copy is one whole version, and it never takes a live writer for dead.
 #include "no_waking.h"
 #include "process.h"
+#include "shared_array/versions.cpp"
 
 namespace {
 

@@ -14,6 +14,7 @@ ALLOWED = {
     "base": {"base"},
     "platform": {"base", "platform"},
     "memory": {"base", "platform", "memory"},
+    "shared_array": {"base", "platform", "memory", "shared_array"},  # writes of plain memory, counted
     "format": {"base", "platform", "format"},  # works on plain bytes, wherever they lie
     "channel": {"base", "platform", "memory", "channel"},  # moves block numbers, knows nothing of what is in them
     "public": {"base", "public"},
@@ -32,7 +33,7 @@ ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "recording", "publi
 # objects as frames and back, replay buffers, the ends. They may include all of the core but the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]
 CORE = {"base", "platform", "memory", "format", "channel", "discovery", "endpoint", "bindings"}
-CORE |= {"replay", "latest", "broadcast", "observe", "recording"}
+CORE |= {"shared_array", "replay", "latest", "broadcast", "observe", "recording"}
 for number, wing in enumerate(WINGS):
     ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
 ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h that it shares with all
@@ -41,10 +42,9 @@ BASE_HEADERS = {"result.h", "kind.h", "observe.h", "export.h"}
 # The parts of an arena, and of a channel, each of which looks only at those before it.
 PARTS = {
     "memory": """
-        layout mapping hold_counts block_table block_snapshot participants chain transfer_table wake_table sleep
-        event wait_until dead_participants robust_lock held_bytes block_pool owned_block reclaimer reconcile_pass
-        reconciler holder_table inspector allocator lease arena control_block transfers publishers reference_places
-        versions deaths weak_registry registry
+        layout mapping block_table participants transfer_table wake_table sleep event robust_lock block_pool
+        owned_block reclaimer reconcile_pass reconciler holder_table inspector allocator lease arena control_block
+        transfers publishers
     """.split(),
     "channel": """
         layout control message tap_notes ring records ends deadlock peer_wait wake_hub watchers

@@ -5,7 +5,7 @@
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/objects/loan.h"
-#include "memory/versions.h"
+#include "shared_array/versions.h"
 
 namespace shmtree::python {
 
@@ -18,7 +18,7 @@ namespace {
 // The versions of a shared array, with the lease that keeps its block.
 struct ArrayVersions {
   py::object lease;
-  memory::Versions versions;
+  shared_array::Versions versions;
 };
 
 WaitContext until(py::handle timeout, GilHooks& hooks) {
@@ -32,7 +32,7 @@ ArrayVersions versions_of(py::handle array) {
   const HeldBlock* held = lease ? held_block(*lease) : nullptr;
   if (!held) throw py::value_error("this array is not in an arena");
   const auto bytes = static_cast<std::uint64_t>(PyArray_NBYTES(as_array(array.ptr())));
-  auto versions = unwrap(memory::Versions::of(held->block, bytes));
+  auto versions = unwrap(shared_array::Versions::of(held->block, bytes));
   return {py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(lease)), versions};
 }
 

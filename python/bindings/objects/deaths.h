@@ -1,8 +1,8 @@
-// Wraps memory/deaths.h and releases the GIL during the recovery.
+// Wraps look_for_dead() and its like (memory/arena.h) and releases the GIL during the recovery.
 #pragma once
 
 #include "bindings/cpython/gil.h"
-#include "memory/deaths.h"
+#include "memory/arena.h"
 
 namespace shmtree::python {
 

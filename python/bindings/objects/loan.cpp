@@ -12,9 +12,9 @@
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "memory/versions.h"
 #include "platform/copy.h"
 #include "platform/never_destroyed.h"
+#include "shared_array/versions.h"
 
 namespace shmtree::python {
 namespace {
@@ -190,9 +190,9 @@ PyObject* new_shared_array(const std::shared_ptr<memory::Arena>& arena, PyObject
   Plan plan;
   if (!plan_array(shape, dtype, "C", plan)) return nullptr;
   if (plan.bytes == 0) return make_array(plan, nullptr);
-  auto lease = new_lease(*arena, plan, memory::Versions::block_bytes(plan.bytes), true, hooks);
+  auto lease = new_lease(*arena, plan, shared_array::Versions::block_bytes(plan.bytes), true, hooks);
   if (!lease) return raise(lease.error());
-  memory::Versions::init(lease->data(), plan.bytes);
+  shared_array::Versions::init(lease->data(), plan.bytes);
   return array_on_lease(plan, std::move(*lease), true, false);
 }
 

@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "memory/wait_until.h"
+#include "memory/event.h"
 #include "platform/file.h"
 #include "platform/huge_pages.h"
 #include "platform/machine.h"

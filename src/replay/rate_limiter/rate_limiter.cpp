@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string>
 
-#include "memory/wait_until.h"
+#include "memory/event.h"
 #include "platform/fork.h"
 #include "platform/never_destroyed.h"
 

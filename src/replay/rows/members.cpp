@@ -5,10 +5,10 @@
 #include <iterator>
 #include <mutex>
 
-#include "memory/weak_registry.h"
 #include "platform/atomics.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
+#include "platform/weak_registry.h"
 #include "replay/rows/store.h"
 
 namespace shmtree::replay {
@@ -21,8 +21,8 @@ using platform::load_relaxed;
 
 namespace {
 
-memory::WeakRegistry<BufferMembers>& all_members() noexcept {
-  return platform::never_destroyed<memory::WeakRegistry<BufferMembers>>();
+platform::WeakRegistry<BufferMembers>& all_members() noexcept {
+  return platform::never_destroyed<platform::WeakRegistry<BufferMembers>>();
 }
 
 // The process that has left; a forked child is another one.

@@ -29,7 +29,7 @@
 
 #include "memory/arena.h"
 
-namespace shmtree::memory {
+namespace shmtree::shared_array {
 
 struct alignas(64) Versioned {
   std::uint64_t magic;
@@ -38,7 +38,7 @@ struct alignas(64) Versioned {
   std::atomic<std::uint32_t> reader;     // likewise: of one that was overtaken
   std::atomic<std::int32_t> writer_pid;  // of the last writer; for messages only
   std::uint32_t reserved[9];
-  Event changed;  // a write was ended, or given up; a reader was served
+  memory::Event changed;  // a write was ended, or given up; a reader was served
 };
 static_assert(sizeof(Versioned) == 128);
 constexpr std::uint64_t kVersionedMagic = 0x736e737265766d73;  // "smversns"
@@ -47,12 +47,12 @@ class Versions {
  public:
   // What a block has to have for data of so many bytes.
   static constexpr std::uint64_t block_bytes(std::uint64_t data_bytes) noexcept {
-    return round_up(data_bytes, alignof(Versioned)) + sizeof(Versioned);
+    return memory::round_up(data_bytes, alignof(Versioned)) + sizeof(Versioned);
   }
   // Of a block that nobody else knows yet: version 0.
   static void init(std::byte* block, std::uint64_t data_bytes) noexcept;
   // Code::kInvalid for a block that has no versions. The block must be held as long as the object is used.
-  static Result<Versions> of(const Lease& block, std::uint64_t data_bytes);
+  static Result<Versions> of(const memory::Lease& block, std::uint64_t data_bytes);
 
   // Begins a write, when no other is under way: by whatever process or thread. kTimeout names who writes; kInterrupted.
   Status begin_write(const platform::WaitContext& wait) const;
@@ -74,19 +74,19 @@ class Versions {
   bool is_torn() const noexcept;
 
  private:
-  Versions(Arena& arena, std::byte* data, std::uint64_t bytes, Versioned* shared) noexcept
+  Versions(memory::Arena& arena, std::byte* data, std::uint64_t bytes, Versioned* shared) noexcept
       : arena_(&arena), data_(data), bytes_(bytes), shared_(shared) {}
   bool is_alive(std::uint32_t word) const noexcept;
-  bool take(std::atomic<std::uint32_t>& word, Identity me) const noexcept;
+  bool take(std::atomic<std::uint32_t>& word, memory::Identity me) const noexcept;
   void let_go(std::atomic<std::uint32_t>& word) const noexcept;
   bool is_torn_at(std::uint64_t sequence) const noexcept;
   Error timed_out(const char* what) const;
   Error torn() const;
 
-  Arena* arena_;
+  memory::Arena* arena_;
   std::byte* data_;
   std::uint64_t bytes_;
   Versioned* shared_;
 };
 
-}  // namespace shmtree::memory
+}  // namespace shmtree::shared_array

@@ -1,14 +1,14 @@
 // Versions of a block's data: writers one at a time, copies never torn, and what the dead and the stopped leave.
 #include <algorithm>
 
-#include "memory/versions.h"
+#include "shared_array/versions.h"
 #include "support/arenas.h"
 #include "support/catch2.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
-using memory::Versioned;
-using memory::Versions;
+using shared_array::Versioned;
+using shared_array::Versions;
 
 namespace {
 

@@ -1,18 +1,19 @@
-#include "memory/versions.h"
+#include "shared_array/versions.h"
 
 #include <new>
 #include <string>
 #include <utility>
 
-#include "memory/wait_until.h"
+#include "memory/event.h"
 #include "platform/atomics.h"
 #include "platform/copy.h"
 #include "platform/machine.h"
 #include "platform/other_process.h"
 #include "platform/wait_policy.h"
 
-namespace shmtree::memory {
+namespace shmtree::shared_array {
 
+using namespace memory;
 using namespace platform;
 using namespace platform::wait_policy;
 
@@ -213,4 +214,4 @@ Result<std::uint64_t> Versions::wait_for_newer(std::uint64_t known, const WaitCo
   return version();
 }
 
-}  // namespace shmtree::memory
+}  // namespace shmtree::shared_array

@@ -14,7 +14,7 @@
 
 #include "platform/fork.h"
 
-namespace shmtree::memory {
+namespace shmtree::platform {
 
 template <class T>
 class WeakRegistry {
@@ -72,8 +72,8 @@ class WeakRegistry {
     return nullptr;
   }
 
-  platform::ForkSafeMutex mutex_;
+  ForkSafeMutex mutex_;
   std::vector<Entry> entries_;
 };
 
-}  // namespace shmtree::memory
+}  // namespace shmtree::platform
