@@ -1,4 +1,4 @@
-"""The newest version of a value, for any number of readers."""
+"""Latest: the newest version of a value, for any number of readers."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ from .wake_hub import Awaited
 
 
 class Latest(Published, _core.LatestBase):
-    """A value that some processes publish, and others want the newest version of: the weights of a policy.
+    """A value that some processes publish and others read in its newest version, such as the weights of a policy.
 
-    Versions are numbered 1, 2, ..., whoever publishes. Readers take no lock, wait for nobody and hold nobody up; each
-    may miss any number of versions. All of them read the same memory: `publish` copies a value once, `get` copies
-    nothing of its large arrays, which are read-only views that stay as they are for as long as they are held. What is
-    kept is the newest version, `history` older ones, and what somebody holds.
+    Versions are numbered 1, 2, ... over all publishers. Reading is wait-free: readers take no lock and delay no other
+    process. Each reader may miss any number of versions. All readers share the same memory: `publish` copies a value
+    once, and `get` copies nothing of its large arrays. These are read-only views that do not change while they are
+    referenced. The newest version, `history` older ones, and pinned versions are kept.
 
-    It can be used from several threads and processes, any number of them publishing or reading. It pickles: as an
-    argument of Process with fork, spawn and forkserver, through a pipe or queue, and in messages.
+    Several threads and processes may publish and read at the same time. A Latest can be pickled as an argument of
+    Process with fork, spawn and forkserver, through a pipe or queue, and in messages.
 
-    A process publishes from its first `publish` until it closes its last object of the Latest, drops it, or ends. Who
-    waits for a newer version when nobody is left who publishes gets ChannelClosed, or PeerDied if one of those who did
-    was killed, until somebody publishes again. Publishers that were killed half-way have published nothing.
+    A process is a publisher from its first `publish` until it closes or drops its last object of the Latest, or exits.
+    If a reader waits for a newer version and no publisher is left, it gets ChannelClosed, or PeerDied if a publisher
+    was killed, until a process publishes again. A publisher that is killed during `publish` has published nothing.
 
     Args:
-        name: by which `Latest.open` finds it from any process of this user; FileExistsError when that is in use.
-        arena: where it lives; by default the one of this process's channels, and with a name one of its own.
-        history: how many versions are kept besides the newest.
-        allow_pickle: whether what has no kind of its own may be published, and loaded, as a pickle. By default without
-            a name, but not with one.
-        exist_ok: with a name that a Latest has already, opens that one; ValueError, with the values of both, when it
-            was made with other arguments.
+        name: Name under which any process of this user finds it with `Latest.open`.
+        arena: Arena for the value. None takes the arena of this process's channels, and for a named Latest a new one.
+        history: Number of versions that are kept besides the newest.
+        allow_pickle: True if objects without a native kind may be published, and loaded, as pickles. None (default)
+            allows it without a name, and refuses it with one.
+        exist_ok: If a Latest has this name already, opens that one instead.
+
+    Raises:
+        FileExistsError: The name is in use and `exist_ok` is False.
+        ValueError: The Latest of that name was made with other arguments (the error has both values).
     """
 
     _WHAT, _KIND, _THING, _BASE = "Latest", LATEST, _core.LatestStore, _core.LatestBase
@@ -59,15 +62,26 @@ class Latest(Published, _core.LatestBase):
         return self._store
 
     def publish(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
-        """Makes an object the newest version, and returns its number: from the return on everybody reads it.
+        """Makes an object the newest version and returns its number.
 
-        The object is copied, and may be changed afterwards; but for arrays of `new_empty`, which are given away and
-        become read-only here (with `move=True` parts of them, and received arrays, too).
+        When it returns, every reader gets this version.
 
-        Waits for memory, for `timeout` seconds at most (None: for ever): queue.Full after that. OutOfSharedMemory,
-        after a second, when only views that somebody holds are in the way: it names who holds how much since when.
-        TimeoutError when a process that was stopped kept the arena's lock: it is named. An object that cannot be sent
-        raises as with `Sender.put`, and nothing is published.
+        The object is copied, so you may change it afterwards. The exception is arrays of `new_empty`: they are given
+        away and become read-only in this process. With ``move=True``, this also applies to parts of them and to
+        received arrays.
+
+        Args:
+            obj: The value.
+            timeout: Seconds to wait for memory; None waits indefinitely.
+            move: See above.
+
+        Raises:
+            queue.Full: There was no memory for `timeout` seconds.
+            OutOfSharedMemory: After one second, only pinned views occupy the memory. The error lists the processes, the
+                bytes that they pin, and since when.
+            TimeoutError: A stopped process held the arena's lock; the error names the process.
+
+        An object that cannot be sent raises as in `Sender.put`, and nothing is published.
         """
         return self._publish(obj, timeout, move)
 
@@ -79,15 +93,22 @@ class Latest(Published, _core.LatestBase):
         version: int | None = None,
         copy: bool | None = None,
     ) -> tuple[int, Any]:
-        """The newest version and its number, as soon as that is more than `newer_than`.
+        """Returns the number and value of the newest version, as soon as its number is more than `newer_than`.
 
-        queue.Empty when there was none within `timeout` seconds (None: for ever; 0: at once). With `version` just that
-        one, without waiting; KeyError when the history does not have it.
+        Args:
+            newer_than: Number of a version that you have already.
+            timeout: Seconds to wait; None waits indefinitely, 0 does not wait.
+            version: Returns exactly this version, without waiting.
+            copy: None (default): arrays of 4 KiB and more in values over 16 KiB are read-only views of shared memory,
+                and all others are copies. While more than half of the arena's budget is pinned, everything is copied.
+                Tensors are always copied, since torch has no read-only tensors. False: everything is a view, also
+                tensors; a process that writes to one changes it for all readers. True: everything is copied.
 
-        copy=None: arrays of 4 KiB and more in values over 16 KiB are read-only views of shared memory, and all others
-        copies; while over half of the arena's budget is held, everything is copied. Tensors are always copied, since
-        torch has none that are read-only. copy=False views all, tensors too: whoever
-        writes to one changes it for everybody. copy=True copies all.
+        Raises:
+            queue.Empty: There was no newer version in time.
+            KeyError: The history does not contain `version`.
+            ChannelClosed: No publisher is left.
+            PeerDied: No publisher is left, and one was killed.
         """
         if version is not None:
             return self._at(natural("version", version), copy)
@@ -98,7 +119,7 @@ class Latest(Published, _core.LatestBase):
     async def get_async(
         self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None
     ) -> tuple[int, Any]:
-        """`get` for coroutines."""
+        """Does the same as `get` in a coroutine."""
         known = natural("newer_than", newer_than)
         return await until(
             lambda: self._get(known, 0, copy),
@@ -111,10 +132,12 @@ class Latest(Published, _core.LatestBase):
         )
 
     def stats(self) -> dict[str, Any]:
-        """Counts and bytes.
+        """Returns counts and byte totals.
 
-        version: the newest. history: as it was made. versions: how many are there, and bytes: their messages'.
-        publishers: pids of the processes that publish. pickled: what this object has published that needed a pickle.
+        Returns:
+            A dict with `version` (the newest), `history` (as given), `versions` (number of versions that exist),
+            `bytes` (of their messages), `publishers` (pids), and `pickled` (values that this object has published and
+            that needed a pickle).
         """
         return self._stats()
 

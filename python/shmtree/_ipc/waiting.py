@@ -1,7 +1,7 @@
-"""Waiting for receivers in poll loops and coroutines.
+"""Waits for receivers in poll loops and coroutines.
 
-The descriptor wakes a waiter for messages and for ends that say goodbye. The death of a peer is found only by looking,
-so no wait is longer than a slice.
+A descriptor wakes a waiter for messages and for ends that are closed. The death of a peer wakes no waiter and has to be
+polled. Therefore no wait is longer than a slice.
 """
 
 from __future__ import annotations
@@ -24,10 +24,18 @@ _FIRST_LOOK_S, _MOST_LOOK_S = 0.0001, 0.005
 
 
 def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
-    """Those of `receivers` that are ready: their next `get` returns, or raises, at once.
+    """Returns those of `receivers` that are ready: their next `get` returns or raises at once.
 
-    Waits until there is at least one, for `timeout` seconds at most (None: for ever), and returns an empty list after
-    that. Anything else with a ``fileno`` (connections, sockets) may be among them, and is ready when it can be read.
+    Args:
+        receivers: Receivers, queues, subscribers, and any other objects with a ``fileno``, such as connections and
+            sockets. The latter are ready when they are readable.
+        timeout: Seconds to wait for the first one; None waits indefinitely.
+
+    Returns:
+        The ready ones; an empty list after `timeout` seconds.
+
+    Raises:
+        TypeError: `receivers` is not a list, or an object in it has no ``fileno``.
     """
     objects = _checked(receivers)
     deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
@@ -60,7 +68,10 @@ def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
 
 
 class _Descriptors:
-    """Those that a wait uses. They stay for the next one; a wait that fails closes the ones that it has opened."""
+    """The descriptors of one call of `wait`.
+
+    They stay open for the next call. If `wait` fails, it closes those that it has opened.
+    """
 
     def __init__(self) -> None:
         self._opened: list[Any] = []
@@ -86,13 +97,13 @@ def _register(selector: selectors.BaseSelector, descriptor: int, waiting: list[A
     try:
         selector.register(descriptor, selectors.EVENT_READ)
     except OSError:
-        for each in waiting:  # whose end another thread has closed says so itself
+        for each in waiting:  # raises if another thread has closed the end
             _Descriptors().of(each)
         raise
 
 
 def _checked(receivers: Any) -> list[Any]:
-    # A single receiver can be iterated as well, which would take its messages.
+    # A single receiver is iterable, too; iterating over it would take its messages.
     if hasattr(receivers, "fileno") or not isinstance(receivers, Iterable):
         raise TypeError(f"receivers is a {type(receivers).__name__}; it must be a list of receivers")
     objects = list(receivers)
@@ -107,24 +118,24 @@ def _is_ready(item: Any) -> bool:
     return ready is not None and bool(ready())
 
 
-# A future holds its task and its loop: it is held weakly here, so that coroutines whose loop was closed under them are
-# collected, and as that ends them they take their entries away.
+# A future refers to its task and its loop. Weak references let coroutines be collected after their loop was closed.
+# Being collected ends them, and removes their entries.
 _Woken = weakref.ref[Any]
 
-#: Those who wait in get_async, in the order they came, for each loop and receiver. No entry is empty.
+#: Coroutines that wait in get_async, in order of arrival, by loop and receiver. No entry is empty.
 _lines: dict[tuple[int, int], deque[_Woken]] = {}
 
 
 async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> Any:
-    options = {} if copy is None else {"copy": copy}  # a subclass of a queue need not know what is ours
+    options = {} if copy is None else {"copy": copy}  # a subclass of a queue need not support shmtree's options
     return await receive_async(receiver, functools.partial(receiver.get_nowait, **options), timeout)
 
 
 async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: float | None) -> T:
-    """What `receive_now` returns, which raises queue.Empty where nothing is there to be received."""
+    """Returns the result of `receive_now`, which raises queue.Empty if there is nothing to receive."""
     import asyncio
 
-    # Nothing is awaited between the receiving of a message and its return.
+    # There is no await between receiving a message and returning it, so cancellation loses none.
     deadline = None if timeout is None else time.monotonic() + timeout
     loop = asyncio.get_running_loop()
     key = (id(loop), id(receiver))
@@ -141,7 +152,7 @@ async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: fl
     try:
         if line[0] is not place:
             await until_woken(turn, None if deadline is None else deadline - time.monotonic())
-        # Whoever is not first after that has no time left, and looks once.
+        # A coroutine that is not first now has run out of time, and checks once.
         while True:
             try:
                 return receive_now()
@@ -163,7 +174,7 @@ async def until(
     awaited: Callable[[], Awaited],
     timeout: float | None,
 ) -> T:
-    """What `get` returns, once it does not raise queue.Empty; that after `timeout` seconds."""
+    """Returns the result of `get`, once it does not raise queue.Empty; raises that after `timeout` seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         try:
@@ -178,7 +189,7 @@ async def until(
 async def put_async(end: Any, obj: object, timeout: float | None, move: bool) -> Any:
     import asyncio
 
-    # Nothing is awaited between the putting of a message and the return.
+    # There is no await between putting a message and returning, so a cancelled call has not put it.
     deadline = None if timeout is None else time.monotonic() + timeout
     options = {"move": True} if move else {}
     look = _FIRST_LOOK_S
@@ -190,7 +201,7 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
             if left is not None and left <= 0:
                 raise
         if end._ready_to_put():
-            # Room for something, but not for this: it comes with bytes, which nobody is told of.
+            # There is space, but not for this message. No wake-up reports free bytes, so poll.
             await asyncio.sleep(look if left is None else min(left, look))
             look = min(2 * look, _MOST_LOOK_S)
         else:

@@ -1,11 +1,12 @@
-"""How coroutines wait for ends: any number of them by one descriptor of the process, its hub.
+"""Lets any number of coroutines wait for ends through one descriptor of the process, its hub.
 
-Whoever puts, receives or closes sends the name of the end to the hub, once for each time that somebody here asked.
-What comes is taken by whichever loop is the first to see it, and handed to the others whose coroutines it concerns: a
-loop that is busy, or was stopped, holds up nobody. Where the hub had no room for all, everyone who waits is looked at;
-and so it is every now and then, since the dead wake nobody.
+A process that puts, receives or closes sends the name of the end to the hub, once per request of a coroutine here. The
+first loop that sees the hub readable takes all names, and passes them to the other loops that wait for them. So a loop
+that is busy or stopped delays no other loop. If the hub had no space for all names, every waiting coroutine is checked.
+They are also checked periodically, since dead processes wake none.
 
-What is of a loop is changed by its thread only. Loops are held weakly: who closes one lets go of what waits in it.
+Only the thread of a loop changes the state of that loop. Loops are referenced weakly: closing a loop releases the
+coroutines that wait in it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Awaited:
         is_ready: Callable[[], bool],
         note: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        """`keys`: the name that the hub tells, and the id of the object that may be closed."""
+        """`keys`: the name that the hub reports, and the id of the object that may be closed."""
         self.began = time.monotonic()
         self.keys, self.ask, self.is_ready, self.note = keys, ask, is_ready, note
 
@@ -54,18 +55,18 @@ class Awaited:
         return cls((end._name_to_put(), id(end)), end._await_to_put, end._ready_to_put, end._note_wait_to_put)
 
     def note_wait(self) -> None:
-        """May raise a warning of a wait in vain."""
+        """Reports the length of the wait; may raise a warning about a wait for an unused end."""
         self.note(time.monotonic() - self.began)
 
 
 class _Waits:
-    """Those who wait in one loop. There is one while somebody does."""
+    """The coroutines that wait in one loop. The object exists while there are any."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.hub = _core.WakeHub.of_this_process()
         self._everyone: dict[Awaited, None] = {}
-        #: By the name that the hub tells, and by the end that is closed. Other threads look whether it has one.
+        #: By the name that the hub reports, and by the id of the end that is closed. Other threads test keys, too.
         self._found: dict[bytes | int, set[Awaited]] = {}
         loop.add_reader(self.hub.fileno(), self._take)
         self._timer = loop.call_later(SLICE_S, self._look)
@@ -83,12 +84,12 @@ class _Waits:
             if not found:
                 del self._found[key]
         if not self._everyone and not self.loop.is_closed():
-            self.loop.call_soon(self._rest)  # most wait again at once
+            self.loop.call_soon(self._rest)  # most coroutines wait again at once
 
     def tell(self, keys: Iterable[bytes | int] | None) -> None:
-        """Wakes those who wait for these; None: for whatever is ready. By any thread."""
+        """Wakes the coroutines that wait for these keys; None: those with a ready end. Thread-safe."""
         if keys is None or any(key in self._found for key in keys):
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._wake, keys)
 
     def _wake(self, keys: Iterable[bytes | int] | None) -> None:
@@ -125,12 +126,12 @@ class _Waits:
         del self.hub
 
 
-#: By the id of their loop.
+#: By the id of the loop.
 _places: dict[int, weakref.ref[_Waits]] = {}
 
 
 def _everywhere() -> list[_Waits]:
-    # A copy, at once, whatever is collected meanwhile.
+    # copy() is atomic, also if an entry is collected meanwhile.
     return [waits for place in _places.copy().values() if (waits := place()) is not None]
 
 
@@ -154,16 +155,16 @@ def _enter(loop: asyncio.AbstractEventLoop) -> _Waits:
 
 
 async def until_usable(awaited: Awaited, seconds: float | None) -> None:
-    """Until the end can be used or is closed, or so many seconds have passed; it may be sooner."""
+    """Blocks until the end is usable or closed, or for `seconds`. It may return earlier."""
     import asyncio
 
     loop = asyncio.get_running_loop()
     awaited.woken = loop.create_future()
     waits = _enter(loop)
-    waits.add(awaited)  # first: whoever tells of it, or closes it, finds it
+    waits.add(awaited)  # first, so that a wake-up or a close finds it
     try:
         if awaited.ask(waits.hub):
-            await asyncio.sleep(0)  # others are to run, too
+            await asyncio.sleep(0)  # lets other coroutines run
         else:
             await until_woken(awaited.woken, seconds)
     finally:
@@ -186,10 +187,10 @@ def wake(woken: asyncio.Future[None]) -> None:
 
 
 def wake_waiting(end: object) -> None:
-    """Wakes the coroutines that await an end which this process closes. By any thread."""
+    """Wakes the coroutines that await an end which this process closes. Thread-safe."""
     for waits in _everywhere():
         waits.tell((id(end),))
 
 
 _core.set_close_callback(wake_waiting)
-os.register_at_fork(after_in_child=_places.clear)  # their loops are the parent's
+os.register_at_fork(after_in_child=_places.clear)  # the loops belong to the parent
