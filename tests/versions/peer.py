@@ -24,9 +24,14 @@ import numpy as np
 
 import shmtree
 from shmtree.recording import Recording
-from shmtree.recording._mcap import Writer
-from shmtree.recording._tap import record
 from shmtree.replay import ReplayBuffer
+
+try:
+    from shmtree.recording._mcap import Writer
+    from shmtree.recording._tap import record
+except ImportError:  # where 0.2 had them at first
+    from shmtree._mcap import Writer
+    from shmtree._recorders import record
 
 TIMEOUT = 20.0
 VALUE = {"n": [1, 2], "text": "abc", "array": np.arange(5)}
