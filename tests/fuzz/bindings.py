@@ -40,7 +40,7 @@ import traceback
 import warnings
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "python"))
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "python" / "support"))
 from bindings_frames import Damage, Grow
 from bindings_targets import MIB, TARGETS
 

@@ -24,7 +24,7 @@ def find_tool() -> str | None:
 
 
 def main() -> None:
-    sys.path.insert(0, str(WATCHED.parents[1] / "python"))
+    sys.path.insert(0, str(WATCHED.parents[1] / "python" / "support"))
     from cuda_processes import gpus
 
     if gpus() == 0:

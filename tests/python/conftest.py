@@ -16,15 +16,10 @@ from typing import Any
 import pytest
 from cuda_processes import device_driver, driver_log, fake_driver, spawn  # noqa: F401  # fixtures
 from services import client, served  # noqa: F401  # fixtures
+from starts import Start
 
 import shmtree
 from shmtree import _core
-from shmtree import multiprocessing as shared_mp
-
-START_METHODS = ["fork", "spawn", "forkserver"]
-
-# What a small or loaded machine warns of: more workers than cores, and processes that take longer than 10 s to start.
-OF_THIS_MACHINE = ["-W", "ignore:This DataLoader will create", "-W", "ignore:waiting for"]
 
 # Warnings are errors here.
 UNUSED_AFTER = 300
@@ -116,9 +111,6 @@ def launcher() -> Iterator[Callable[[], int]]:
         os.waitpid(child, 0)
 
 
-Start = Callable[..., Any]
-
-
 @pytest.fixture
 def start() -> Iterator[Start]:
     """start(function, *arguments, method="fork"): a child process, killed at the end of the test if it still runs."""
@@ -137,18 +129,3 @@ def start() -> Iterator[Start]:
                 os.kill(process.pid, signal.SIGKILL)
         process.join(30)
         process.close()
-
-
-@contextlib.contextmanager
-def running(target: Any, *args: Any, method: str = "fork") -> Iterator[tuple[Any, Any]]:
-    """A process of shmtree.multiprocessing with its pipe, in place of the argument that is None."""
-    context = shared_mp.get_context(method)
-    mine, theirs = context.Pipe()
-    process = context.Process(target=target, args=[theirs if each is None else each for each in args])
-    process.start()
-    theirs.close()
-    try:
-        yield process, mine
-    finally:
-        process.kill()
-        process.join()

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from typing import Any
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent / "python"), str(HERE.parent / "fuzz")]
+sys.path[:0] = [str(HERE.parent / "python" / "support"), str(HERE.parent / "fuzz")]
 from bindings_frames import Grow  # noqa: E402
 from bindings_seeds import TENSORS, values  # noqa: E402
 

@@ -1,5 +1,5 @@
 // Does what it is told to the ends of a channel, one call a line, and says what came of each: the cases of
-// tests/python/test_end_cases.py are run with it and with the ends of Python.
+// tests/python/ipc/test_end_cases.py are run with it and with the ends of Python.
 #include <algorithm>
 #include <iostream>
 #include <map>

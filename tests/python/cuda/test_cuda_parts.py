@@ -1,0 +1,249 @@
+"""What is kept of device memory, and let go of, when a call of the driver fails, threads meet, or a process forks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections import OrderedDict, deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forks import fork, join
+
+import shmtree
+from shmtree import _core
+from shmtree.cuda import _driver, _pinned, _received, _sent
+
+WHERE = _received._Where(b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
+
+
+class Driver:
+    """One that notes its calls, and fails where it is told to."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {
+            "allocation_of": (4096, 4096),
+            "device_of": 0,
+            "device_with": 0,
+            "event_handle": WHERE.event,
+            "has_passed": True,
+            "memory_handle": WHERE.handle,
+            "open_event": 8,
+            "open_memory": 4096,
+            "record": 7,
+            "uuid": WHERE.device,
+        }
+        self.calls: list[tuple[Any, ...]] = []
+        self.failing: dict[str, type[BaseException]] = {}
+
+    @contextlib.contextmanager
+    def on(self, device: int) -> Any:
+        self._call("on", device)
+        yield
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **named: self._call(name, *arguments)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        self.calls.append((name, *arguments))
+        if name in self.failing:
+            raise self.failing[name]("said by the test")
+        return self.answers.get(name)
+
+    def of(self, name: str) -> list[tuple[Any, ...]]:
+        return [call[1:] for call in self.calls if call[0] == name]
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    made = Driver()
+    monkeypatch.setattr(_driver, "driver", lambda: made)
+    monkeypatch.setattr(_sent, "_lent", OrderedDict())
+    monkeypatch.setattr(_received, "_opened", {})
+    monkeypatch.setattr(_received, "_departed", deque())
+    monkeypatch.setattr(_received, "current_stream", lambda device: 5)
+    return made
+
+
+def receive(arena: shmtree.Arena, is_array: bool = False) -> tuple[_received.Memory, int]:
+    """Memory as if another process had sent it, and its token, which only the memory keeps."""
+    token = arena._core.new_array(64, np.uint8, "C", True, True)
+    block = _core.block_of(token)
+    who = _received._Who(arena._core.uuid, block, arena._core.identity, os.getpid())
+    return _received._open(arena._core, who, WHERE, is_array), block
+
+
+def lend(arena: shmtree.Arena) -> Any:
+    return _sent._lend(_sent.Source(object(), 4096, 64, 0, ()), arena._core)
+
+
+# --- received ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_of_a_receiver_does_not_keep_what_that_received(arena: shmtree.Arena, driver: Driver) -> None:
+    memory, block = receive(arena)
+    there, here = socket.socketpair()
+
+    def stay() -> None:
+        here.close()
+        there.send(b"x")
+        there.recv(1)  # until the other end is closed
+
+    child = fork(stay)
+    there.close()
+    with here:
+        assert here.recv(1) == b"x" and not arena._core.is_shared(block)
+    join(child)
+    assert memory.nbytes == 4096  # alive until here
+
+
+@pytest.mark.parametrize(("is_array", "streams"), [(True, {5, 0}), (False, {5})])
+def test_an_array_is_waited_for_in_the_default_stream_too(
+    arena: shmtree.Arena, driver: Driver, is_array: bool, streams: set[int]
+) -> None:
+    memory, _ = receive(arena, is_array)
+    assert memory.__cuda_array_interface__["stream"] == 1
+    assert sorted(driver.of("wait_in_stream")) == sorted((stream, 8) for stream in streams)
+    assert driver.of("destroy_event") == [(8,)]
+
+
+def test_an_allocation_is_closed_though_an_event_cannot_be_destroyed(arena: shmtree.Arena, driver: Driver) -> None:
+    memory, _ = receive(arena)
+    driver.failing["destroy_event"] = shmtree.DeviceError
+    del memory
+    assert driver.of("close_memory") == [(4096,)] and not _received.has_opened(0, 4096)
+
+
+def test_an_allocation_whose_device_fails_has_no_user_left(arena: shmtree.Arena, driver: Driver) -> None:
+    driver.answers["has_passed"] = False
+    memory, _ = receive(arena)
+    del memory
+    (departure,) = _received._departed
+    driver.failing["on"] = shmtree.DeviceError
+    departure.end()
+    assert not _received.has_opened(0, 4096)
+
+
+def test_what_was_interrupted_is_asked_about_again(arena: shmtree.Arena, driver: Driver) -> None:
+    driver.answers["has_passed"] = False
+    memory, _ = receive(arena)
+    del memory
+    driver.failing["has_passed"] = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        _received.settle()
+    driver.failing.clear()
+    assert _received.settle() == 1
+    driver.answers["has_passed"] = True
+    assert _received.settle() == 0 and driver.of("close_memory") == [(4096,)]
+
+
+# --- sent -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_event_of_what_could_not_be_sent_is_destroyed(arena: shmtree.Arena, driver: Driver) -> None:
+    driver.failing["event_handle"] = shmtree.DeviceError
+    with pytest.raises(shmtree.DeviceError, match="said by the test"):
+        lend(arena)
+    assert _sent.look() == 0 and driver.of("destroy_event") == [(7,)]
+
+
+def test_threads_lend_and_look_at_the_same_time(arena: shmtree.Arena, driver: Driver) -> None:
+    """Each also lets go of what it lent, so that all of them find things gone."""
+    count, errors = 200, []
+    start = threading.Barrier(4)
+
+    def work() -> None:
+        try:
+            start.wait()
+            for _ in range(count):
+                lend(arena)
+                _sent.look()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and _sent.look() == 0
+    assert len(driver.of("record")) == len(driver.of("destroy_event")) == 4 * count
+
+
+EXITING = """
+import multiprocessing
+import device_peers, numpy, shmtree, shmtree.cuda
+
+shmtree.cuda.set_exit_timeout(1000)
+sender, receiver = shmtree.Arena(64 << 20).create_pair()
+context = multiprocessing.get_context("spawn")
+told, theirs = context.Pipe()
+context.Process(target=device_peers.serve, args=(receiver, theirs), daemon=True).start()
+sender.put({"it": device_peers.DeviceValues(numpy.arange(10.0))})
+told.send(("get",))
+assert told.recv()[0] and shmtree.cuda.lent() == 1
+"""
+
+
+def test_a_process_that_exits_does_not_wait_for_its_daemons(driver_log: object) -> None:
+    path = f"{Path(__file__).parents[1] / 'support'}:{os.environ.get('PYTHONPATH', '')}"
+    subprocess.run([sys.executable, "-c", EXITING], env={**os.environ, "PYTHONPATH": path}, check=True, timeout=90)
+
+
+# --- pinned -----------------------------------------------------------------------------------------------------------
+
+
+class Core:
+    """An arena that is interrupted when it is pinned first."""
+
+    uuid = b"i" * 16
+
+    def __init__(self) -> None:
+        self.said: list[bool] = []
+
+    def set_pinned(self, pinned: bool) -> None:
+        self.said.append(pinned)
+        if self.said == [True]:
+            raise KeyboardInterrupt
+
+
+def test_a_pin_that_was_interrupted_is_repeated(driver: Driver) -> None:
+    core: Any = Core()
+    with pytest.raises(KeyboardInterrupt):
+        _pinned.pin(core)
+    _pinned.pin(core)
+    assert core.said == [True, True]
+    _pinned.unpin(core)
+    assert core.said == [True, True, False]
+
+
+def test_an_arena_is_not_pinned_any_more_though_the_device_fails(driver: Driver) -> None:
+    core: Any = Core()
+    core.said.append(False)
+    _pinned.pin(core)
+    driver.failing["on"] = shmtree.DeviceError
+    with pytest.raises(shmtree.DeviceError):
+        _pinned.unpin(core)
+    assert core.said == [False, True, False]
+
+
+def test_a_copy_that_is_being_asked_about_is_waited_for() -> None:
+    class Event:
+        waited = 0
+
+        def query(self) -> bool:
+            _pinned.wait_for_copies()  # as an unpin in another thread does
+            return True
+
+        def synchronize(self) -> None:
+            self.waited += 1
+
+    event = Event()
+    _pinned.keep(event, None)
+    assert _pinned.settle() == 0 and event.waited == 1

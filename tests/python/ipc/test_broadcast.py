@@ -1,0 +1,349 @@
+"""Messages that every subscriber sees, of whatever process and speed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import pickle
+import queue
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from broadcast_peers import (
+    count_whole,
+    put_run,
+    put_then_hang,
+    read_one_and_hang,
+    report_all,
+    subscribe_and_report,
+)
+from starts import running
+
+import shmtree
+from shmtree import multiprocessing as mp
+
+MIB = 1 << 20
+
+
+def drain(subscriber: shmtree.Subscriber) -> list[Any]:
+    found = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            found.append(subscriber.get(timeout=0))
+    return found
+
+
+def test_every_subscriber_sees_every_message_in_order() -> None:
+    broadcast = shmtree.Broadcast()
+    one, other = broadcast.subscribe(), broadcast.subscribe()
+    assert [broadcast.put(number) for number in range(5)] == [0, 1, 2, 3, 4]
+    assert one.qsize() == 5
+    assert drain(one) == drain(other) == [0, 1, 2, 3, 4]
+    assert one.empty()
+
+
+def test_large_arrays_are_read_only_views_of_one_copy(arena: shmtree.Arena) -> None:
+    broadcast = shmtree.Broadcast(arena=arena)
+    readers = [broadcast.subscribe() for _ in range(3)]
+    before = arena.stats()["used_bytes"]
+    broadcast.put({"frame": np.arange(MIB, dtype=np.uint8)})
+    assert arena.stats()["used_bytes"] - before < 1.1 * MIB
+    got = [reader.get() for reader in readers]
+    assert arena.stats()["used_bytes"] - before < 1.1 * MIB
+    for each in got:
+        assert not each["frame"].flags.writeable
+        assert each["frame"][1000] == 232
+    del got, each
+    gc.collect()
+    assert arena.stats()["used_bytes"] == before
+
+
+def test_a_put_waits_for_who_blocks_and_says_for_whom() -> None:
+    broadcast = shmtree.Broadcast(capacity=2)
+    reader = broadcast.subscribe()
+    broadcast.put(1)
+    broadcast.put(2)
+    with pytest.raises(queue.Full, match=f"process {os.getpid()} has not read 2 messages"):
+        broadcast.put(3, timeout=0.01)
+    with pytest.raises(queue.Full):
+        broadcast.put_nowait(3)
+    with pytest.raises(TimeoutError):
+        broadcast.wait_for_all_ack(timeout=0.01)
+    with pytest.raises(queue.Full) as full:
+        broadcast.put_many([3, 4], timeout=0.01)
+    assert full.value.sent == 0  # type: ignore[attr-defined]
+    assert reader.get_many(5) == [1, 2]
+    broadcast.wait_for_all_ack(timeout=60)
+    assert broadcast.put_many([3, 4]) == 2
+
+
+def test_without_subscribers_nobody_is_waited_for_and_the_history_is_there_for_who_comes() -> None:
+    broadcast = shmtree.Broadcast(capacity=4, history=3)
+    broadcast.put_many(range(20))
+    assert drain(broadcast.subscribe(start="oldest")) == [17, 18, 19]
+    assert drain(broadcast.subscribe()) == []
+
+
+def test_who_may_fall_behind_finds_the_last_and_knows_what_it_missed() -> None:
+    broadcast = shmtree.Broadcast(capacity=4)
+    skips, latest = broadcast.subscribe(behind="skip"), broadcast.subscribe(behind="latest")
+    told = broadcast.subscribe(behind="raise")
+    broadcast.put_many(range(10))
+    assert (drain(skips), skips.missed) == ([6, 7, 8, 9], 6)
+    assert (drain(latest), latest.missed) == ([9], 9)
+    with pytest.raises(shmtree.Overrun, match="6 messages") as overrun:
+        told.get()
+    assert (overrun.value.missed, told.missed) == (6, 6)
+    assert isinstance(overrun.value, shmtree.Error)
+    assert drain(told) == [6, 7, 8, 9]
+    broadcast.put_many(range(5))
+    with pytest.raises(shmtree.Overrun) as overrun:
+        told.get()
+    assert (overrun.value.missed, told.missed) == (1, 7)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_subscription_is_made_here_and_used_there(method: str) -> None:
+    broadcast = shmtree.Broadcast()
+    with running(report_all, broadcast.subscribe(), None, method=method) as (_, told):
+        broadcast.put("before it has begun")
+        assert [told.recv() for _ in range(2)] == ["ready", "before it has begun"]
+        broadcast.put("after")
+        assert told.recv() == "after"
+        broadcast.close()
+        assert told.recv() == "ChannelClosed"
+
+
+def test_other_processes_subscribe_and_put() -> None:
+    broadcast = shmtree.Broadcast()
+    mine = broadcast.subscribe()
+    with running(subscribe_and_report, broadcast, None) as (_, told):
+        assert told.recv() == "ready"
+        putter = mp.get_context("fork").Process(target=put_run, args=(broadcast, range(5)))
+        putter.start()
+        assert [told.recv() for _ in range(5)] == [0, 1, 2, 3, 4]
+        putter.join()
+        assert [mine.get(timeout=60) for _ in range(5)] == [0, 1, 2, 3, 4]
+
+
+def test_readers_at_any_speed_get_whole_messages() -> None:
+    broadcast = shmtree.Broadcast(capacity=4, arena=shmtree.Arena(64 * MIB))
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(running(count_whole, broadcast.subscribe(), None)) for _ in range(3)]
+        for number in range(1, 300):
+            broadcast.put({"number": number, "big": np.full(10_000, number)})
+        broadcast.put({"number": 0})
+        assert [told.recv() for _, told in readers] == [299, 299, 299]
+
+
+def test_a_killed_reader_that_blocks_holds_nobody_up() -> None:
+    broadcast = shmtree.Broadcast(capacity=2)
+    with running(read_one_and_hang, broadcast.subscribe(), None) as (process, told):
+        broadcast.put(1)
+        assert told.recv() == 1
+        broadcast.put_many([2, 3])
+        with pytest.raises(queue.Full, match=f"process {process.pid} "):
+            broadcast.put(4, timeout=0.05)
+        os.kill(process.pid, signal.SIGKILL)
+        began = time.monotonic()
+        broadcast.put(4, timeout=100)
+        assert time.monotonic() - began < 60
+        assert broadcast.stats()["subscribers"] == 0
+
+
+def test_a_stopped_reader_that_may_miss_some_and_a_killed_one_that_blocks_cost_the_others_nothing() -> None:
+    broadcast = shmtree.Broadcast(capacity=4)
+    with contextlib.ExitStack() as stack:
+        stopped, its = stack.enter_context(running(report_all, broadcast.subscribe(behind="skip"), None))
+        killed, last = stack.enter_context(running(report_all, broadcast.subscribe(), None))
+        _, told = stack.enter_context(running(report_all, broadcast.subscribe(), None))
+        broadcast.put(0)
+        for each in (its, last, told):
+            assert [each.recv() for _ in range(2)] == ["ready", 0]
+        os.kill(stopped.pid, signal.SIGSTOP)
+        os.kill(killed.pid, signal.SIGKILL)
+        began = time.monotonic()
+        for number in range(1, 200):
+            broadcast.put(number, timeout=60)
+            assert told.recv() == number
+        assert time.monotonic() - began < 20
+        os.kill(stopped.pid, signal.SIGCONT)
+        broadcast.close()
+        numbers = list(iter(its.recv, "ChannelClosed"))
+        assert numbers == sorted(set(numbers)) and numbers[-1] == 199
+
+
+def test_subscribers_are_told_of_killed_publishers_once_they_have_read_all() -> None:
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    with running(put_then_hang, broadcast, "last", None) as (process, told):
+        assert told.recv() == process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        assert reader.get(timeout=60) == "last"
+        with pytest.raises(shmtree.PeerDied, match=str(process.pid)):
+            reader.get(timeout=60)
+    broadcast.put("again")
+    assert reader.get() == "again"
+
+
+def test_iteration_ends_with_the_last_publisher() -> None:
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    other = pickle.loads(pickle.dumps(broadcast))
+    broadcast.put_many([1, 2])
+    broadcast.close()
+    other.close()
+    assert list(reader) == [1, 2]
+
+
+def test_with_wait_there_is_no_end() -> None:
+    broadcast = shmtree.Broadcast(on_peer_death="wait")
+    reader = broadcast.subscribe()
+    broadcast.put(1)
+    broadcast.close()
+    assert reader.get() == 1
+    with pytest.raises(queue.Empty):
+        reader.get(timeout=0.1)
+
+
+def test_arrays_made_in_place_go_without_a_copy(arena: shmtree.Arena) -> None:
+    broadcast = shmtree.Broadcast(arena=arena)
+    reader = broadcast.subscribe()
+    made = broadcast.new_zeros((1000, 100))
+    made[:] = 3
+    before = arena.stats()["used_bytes"]
+    broadcast.put({"made": made})
+    assert arena.stats()["used_bytes"] - before < 16 * 1024
+    assert not made.flags.writeable
+    got = reader.get()["made"]
+    assert (got == 3).all()
+    assert not got.flags.writeable
+
+
+def test_it_goes_in_messages_and_by_name(runtime_directory: Path, name: str) -> None:
+    broadcast = shmtree.Broadcast(name=name)
+    sender, receiver = shmtree.create_pair(allow_pickle=False)
+    sender.put({"reader": broadcast.subscribe(), "all": broadcast})
+    got = receiver.get()
+    shmtree.Broadcast.open(name).put("x")
+    assert got["reader"].get() == "x"
+    got["all"].put("y")
+    assert got["reader"].get() == "y"
+    with pytest.raises(shmtree.PickleRefused):
+        broadcast.put(threading.Thread)
+
+
+def test_a_close_ends_the_wait_of_another_thread() -> None:
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    raised: list[str] = []
+
+    def wait() -> None:
+        try:
+            reader.get()
+        except shmtree.ChannelClosed as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.05)
+    reader.close()
+    thread.join(60)
+    assert raised == ["this Subscriber was closed in this process"]
+
+
+def test_coroutines_read() -> None:
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+
+    async def read() -> list[Any]:
+        waiting = asyncio.create_task(reader.get_async(timeout=60))
+        await asyncio.sleep(0)
+        broadcast.put_many([1, 2])
+        broadcast.close()
+        return [await waiting, *[item async for item in reader]]
+
+    assert asyncio.run(read()) == [1, 2]
+
+
+def test_64_subscribers_in_as_many_processes() -> None:
+    broadcast = shmtree.Broadcast()
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(running(report_all, broadcast.subscribe(), None)) for _ in range(64)]
+        for number in range(10):
+            broadcast.put(number, timeout=100)
+        for _, told in readers:
+            assert [told.recv() for _ in range(11)] == ["ready", *range(10)]
+
+
+def test_what_means_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="capacity is 0"):
+        shmtree.Broadcast(0)
+    with pytest.raises(ValueError, match="behind is 'x'"):
+        shmtree.Broadcast().subscribe(behind="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="start is 'x'"):
+        shmtree.Broadcast().subscribe(start="x")  # type: ignore[arg-type]
+    broadcast = shmtree.Broadcast()
+    readers = [broadcast.subscribe() for _ in range(256)]
+    with pytest.raises(ValueError, match="256"):
+        broadcast.subscribe()
+    assert broadcast._ring.check() == ""
+    del readers
+
+
+class FailsToLoad:
+    def __reduce__(self):
+        return int, ("x",)
+
+
+def test_messages_before_one_that_cannot_be_read_are_not_lost():
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    for message in (1, 2, FailsToLoad(), 4):
+        broadcast.put(message)
+    assert reader.get_many(8, timeout=30) == [1, 2]
+    assert shmtree.wait([reader], timeout=0) == [reader]
+    with pytest.raises(ValueError, match="invalid literal"):
+        reader.get_many(8, timeout=30)
+    assert reader.get_many(8, timeout=30) == [4]
+
+
+def test_many_messages_are_told_of_what_was_missed_between_them():
+    broadcast = shmtree.Broadcast(capacity=2)
+    reader = broadcast.subscribe(behind="raise")
+    for message in range(5):
+        broadcast.put(message)
+    with pytest.raises(shmtree.Overrun) as told:
+        reader.get_many(8, timeout=30)
+    assert told.value.missed == 3
+    assert reader.get_many(8, timeout=30) == [3, 4]
+
+
+def test_threads_that_get_many_lose_none():
+    broadcast = shmtree.Broadcast(capacity=64)
+    reader = broadcast.subscribe()
+    found: list[int] = []
+
+    def read() -> None:
+        while True:
+            try:
+                found.extend(reader.get_many(16))
+            except shmtree.ChannelClosed:
+                return
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(20_000):
+        broadcast.put(number)
+    broadcast.close()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(found) == list(range(20_000))

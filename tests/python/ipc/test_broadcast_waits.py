@@ -1,0 +1,192 @@
+"""Poll loops, coroutines and devices for subscribers; what else a Broadcast has of a sender."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import select
+import signal
+import threading
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from broadcast_peers import hold_unused, put_then_hang, put_when_told
+from starts import running
+
+import shmtree
+
+
+def is_readable(subscriber: shmtree.Subscriber, timeout: float = 0) -> bool:
+    poll = select.poll()
+    poll.register(subscriber.fileno(), select.POLLIN)
+    return bool(poll.poll(1000 * timeout))
+
+
+def test_a_descriptor_is_readable_while_there_is_a_message() -> None:
+    broadcast = shmtree.Broadcast()
+    reader, other = broadcast.subscribe(), broadcast.subscribe(behind="latest")
+    assert not is_readable(reader)
+    broadcast.put_many([1, 2])
+    assert is_readable(reader, 30)
+    assert is_readable(other, 30)
+    assert reader.get() == 1
+    assert is_readable(reader, 30)
+    assert other.get() == 2
+    assert not is_readable(other)
+    assert reader.get() == 2
+    assert not is_readable(reader)
+    broadcast.put(3)
+    assert is_readable(reader, 30)
+
+
+def test_a_descriptor_is_readable_at_the_end() -> None:
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    broadcast.put(1)
+    reader.get()
+    assert not is_readable(reader)
+    broadcast.close()
+    assert is_readable(reader, 30)
+    assert shmtree.wait([reader]) == [reader]
+    with pytest.raises(shmtree.ChannelClosed):
+        reader.get()
+    reader.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        reader.fileno()
+
+
+def test_subscribers_and_receivers_are_waited_for_together() -> None:
+    broadcast = shmtree.Broadcast()
+    reader, idle = broadcast.subscribe(), broadcast.subscribe(behind="skip")
+    idle_sender, receiver = shmtree.create_pair()
+    assert shmtree.wait([reader, receiver], timeout=0.01) == []
+    with running(put_when_told, broadcast, None) as (_, told):
+        told.send("x")
+        assert shmtree.wait([receiver, reader], timeout=60) == [reader]
+        assert reader.get() == "x"
+        assert idle.get() == "x"
+        idle_sender.put(1)
+        assert shmtree.wait([reader, receiver, idle], timeout=60) == [receiver]
+
+
+def test_a_wait_ends_with_the_death_of_who_puts() -> None:
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    with running(put_then_hang, broadcast, "last", None) as (process, told):
+        told.recv()
+        assert reader.get(timeout=60) == "last"
+        os.kill(process.pid, signal.SIGKILL)
+        assert shmtree.wait([reader], timeout=60) == [reader]
+        with pytest.raises(shmtree.PeerDied):
+            reader.get_nowait()
+
+
+def test_what_a_sender_has_besides() -> None:
+    broadcast = shmtree.Broadcast(capacity=2)
+    assert broadcast.capacity == 2
+    assert broadcast.has_space()
+    assert broadcast.pending_acks == 0
+    reader = broadcast.subscribe()
+    broadcast.put_many([1, 2])
+    assert broadcast.pending_acks == 2
+    assert not broadcast.has_space()
+    assert reader.get() == 1
+    assert broadcast.pending_acks == 1
+    assert broadcast.has_space()
+
+
+def test_coroutines_put() -> None:
+    broadcast = shmtree.Broadcast(capacity=1, max_bytes=100_000)
+    reader = broadcast.subscribe()
+
+    async def put() -> None:
+        assert await broadcast.put_async(np.zeros(10_000)) == 0
+        with pytest.raises(queue.Full):
+            await broadcast.put_async(1, timeout=0.01)
+        waiting = asyncio.create_task(broadcast.put_async(1, timeout=60))
+        await asyncio.sleep(0)
+        assert (await reader.get_async(timeout=60)).shape == (10_000,)
+        assert await waiting == 1
+
+    asyncio.run(put())
+
+
+def test_max_bytes_counts_arrays_that_are_referred_to(arena: shmtree.Arena) -> None:
+    broadcast = shmtree.Broadcast(capacity=8, max_bytes=1_000_000, arena=arena)
+    reader = broadcast.subscribe()
+    broadcast.put(broadcast.new_zeros(100_000))
+    with pytest.raises(queue.Full):
+        broadcast.put_nowait(broadcast.new_zeros(100_000))
+    reader.get()
+    broadcast.put_nowait(broadcast.new_zeros(100_000))
+    assert broadcast._ring.check() == ""
+
+
+def test_messages_go_to_a_device() -> None:
+    torch = pytest.importorskip("torch")
+    broadcast = shmtree.Broadcast()
+    reader = broadcast.subscribe()
+    broadcast.put({"x": np.arange(10_000), "y": "text"})
+    got = reader.get_to("cpu")
+    assert got["y"] == "text"
+    assert torch.equal(got["x"], torch.arange(10_000))
+    with pytest.raises(shmtree.DeviceError):
+        reader.get_to("cuda:99")
+
+
+def wait_for_all_ack(broadcast: shmtree.Broadcast) -> None:
+    broadcast.wait_for_all_ack(timeout=1)
+
+
+def put(broadcast: shmtree.Broadcast) -> None:
+    broadcast.put(2, timeout=1)
+
+
+@pytest.mark.parametrize("call", [put, wait_for_all_ack])
+def test_who_waits_for_a_subscription_that_nobody_uses_is_told_whose_it_is(soon: Any, call: Any) -> None:
+    broadcast = shmtree.Broadcast(capacity=1)
+    reader = broadcast.subscribe()
+    with running(hold_unused, reader, None) as (process, told):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the pipe, while it is not known yet what the process was given
+            assert told.recv() == "ready"
+        reader.close()
+        broadcast.put(1)
+        with (
+            pytest.warns(shmtree.UnusedEndWarning, match=f"a subscriber of a Broadcast that process {process.pid} has"),
+            pytest.raises((queue.Full, TimeoutError)),
+        ):
+            call(broadcast)
+
+
+def test_who_waits_for_a_slow_reader_is_not_warned(soon: Any) -> None:
+    broadcast = shmtree.Broadcast(capacity=1)
+    reader = broadcast.subscribe()
+    broadcast.put(1)
+    reader.get()
+    broadcast.put(2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(queue.Full):
+            broadcast.put(3, timeout=1)
+
+
+def test_threads_that_wait_are_woken_each() -> None:
+    broadcast = shmtree.Broadcast()
+    readers = [broadcast.subscribe() for _ in range(4)]
+    got: list[Any] = []
+
+    def read(reader: shmtree.Subscriber) -> None:
+        assert shmtree.wait([reader], timeout=60) == [reader]
+        got.append(reader.get())
+
+    threads = [threading.Thread(target=read, args=(reader,)) for reader in readers]
+    for thread in threads:
+        thread.start()
+    broadcast.put("x")
+    for thread in threads:
+        thread.join(60)
+    assert got == ["x"] * 4

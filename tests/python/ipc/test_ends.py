@@ -1,0 +1,352 @@
+"""Who takes part in a channel, when a stream has ended, and what becomes of those who wait for the dead."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import peers
+import pytest
+from starts import START_METHODS
+
+import shmtree
+
+
+def kill(child) -> None:
+    os.kill(child.pid, signal.SIGKILL)
+
+
+def test_get_after_the_last_sender_closed_delivers_what_is_queued_and_then_says_so(pair):
+    sender, receiver = pair
+    sender.put(1)
+    sender.close()
+    assert receiver.get() == 1
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get()
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get_nowait()
+
+
+@pytest.mark.parametrize("kind", [EOFError, ValueError, BrokenPipeError, shmtree.Error])
+def test_a_closed_channel_raises_what_users_of_pipes_and_queues_expect(pair, kind):
+    sender, receiver = pair
+    sender.close()
+    with pytest.raises(kind):
+        sender.put(1)
+    with pytest.raises(kind):
+        receiver.get()
+
+
+def test_closing_twice_is_harmless(pair):
+    for end in pair:
+        assert not end.closed
+        end.close()
+        end.close()
+        assert end.closed
+
+
+def test_everything_but_the_acks_of_a_closed_end_raises(pair):
+    sender, receiver = pair
+    sender.close()
+    receiver.close()
+    for call in (
+        lambda: sender.put(1),
+        lambda: sender.put_nowait(1),
+        lambda: sender.put_many([1]),
+        lambda: sender.has_space(),
+        lambda: receiver.get(),
+        lambda: receiver.get_nowait(),
+        lambda: receiver.get_many(1),
+        lambda: receiver.take(),
+        lambda: receiver.qsize(),
+        lambda: receiver.fileno(),
+    ):
+        with pytest.raises(shmtree.ChannelClosed):
+            call()
+
+
+def test_a_with_block_closes(pair):
+    sender, receiver = pair
+    with sender as same:
+        assert same is sender
+    assert sender.closed
+    with receiver:
+        pass
+    assert receiver.closed
+
+
+def test_closing_an_end_wakes_the_thread_that_waits_at_it(pair):
+    _, receiver = pair
+    raised = []
+    started = threading.Event()
+
+    def wait() -> None:
+        started.set()
+        try:
+            receiver.get(timeout=60)
+        except shmtree.ChannelClosed as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    started.wait(30)
+    receiver.close()
+    thread.join(60)
+    assert raised
+
+
+def test_dropping_the_last_sender_ends_the_stream(arena):
+    sender, receiver = arena.create_pair()
+    del sender
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get(timeout=60)
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_the_stream_ends_when_the_child_that_sends_has_exited(arena, start, method):
+    sender, receiver = arena.create_pair()
+    start(peers.put_all, sender, [1, 2], method=method)
+    # The parent never used its sender, and it uses the receiver: so it does not count as one who sends.
+    assert list(receiver) == [1, 2]
+
+
+def test_a_child_that_an_exception_ends_was_not_killed(arena, start):
+    sender, receiver = arena.create_pair()
+    start(peers.put_all, sender, None)  # None cannot be iterated
+    sender.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get(timeout=60)
+    assert "uncaught exception" in shmtree.Receiver.__doc__
+
+
+def test_a_slow_starter_is_not_forgotten(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    start(peers.hang, sender, theirs)
+    ours.recv()
+    sender.close()
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.1)
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_a_killed_sender_is_reported_once_with_its_pid(arena, start, method):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.get_context(method).Pipe()
+    child = start(peers.put_then_hang, sender, "last words", theirs, method=method)
+    assert ours.recv() == child.pid
+    kill(child)
+    assert receiver.get(timeout=30) == "last words"
+    with pytest.raises(shmtree.PeerDied) as raised:
+        receiver.get(timeout=30)
+    assert raised.value.pids == (child.pid,)
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get(timeout=30)
+
+
+def test_get_many_leaves_the_report_of_a_killed_sender_to_the_next_call(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, "last words", theirs)
+    assert ours.recv() == child.pid
+    kill(child)
+    child.join(30)
+    arena.stats()  # looks who is alive
+    assert receiver.get_many(5, timeout=30) == ["last words"]
+    with pytest.raises(shmtree.PeerDied) as raised:
+        receiver.get_many(5, timeout=30)
+    assert raised.value.pids == (child.pid,)
+    with pytest.raises(shmtree.ChannelClosed):
+        receiver.get_many(5, timeout=30)
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_the_death_of_a_child_that_never_ran_its_function_is_seen(arena, start, method):
+    sender, receiver = arena.create_pair()
+    # The child fails while its arguments are unpickled: the function is not found there.
+    child = start(vanishing, sender, method=method)
+    child.join(30)
+    assert child.exitcode != 0
+    sender.close()
+    with pytest.raises((shmtree.PeerDied, shmtree.ChannelClosed)):
+        receiver.get(timeout=30)
+
+
+def vanishing(sender) -> None:
+    raise AssertionError("not reached")
+
+
+if mp.parent_process() is not None:
+    del vanishing
+
+
+def test_a_killed_sender_among_others_is_reported_when_the_last_is_gone(arena, start):
+    sender, receiver = arena.create_pair()
+    pipes = [mp.Pipe() for _ in range(2)]
+    children = [start(peers.put_then_hang, sender, i, theirs) for i, (_, theirs) in enumerate(pipes)]
+    for ours, _ in pipes:
+        ours.recv()
+    kill(children[0])
+    assert sorted(receiver.get(timeout=30) for _ in range(2)) == [0, 1]
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.5)
+    pipes[1][0].send("go")
+    with pytest.raises(shmtree.PeerDied) as raised:
+        receiver.get(timeout=30)
+    assert raised.value.pids == (children[0].pid,)
+
+
+def test_a_newcomer_makes_the_channel_whole_again(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, 1, theirs)
+    ours.recv()
+    assert receiver.get(timeout=30) == 1
+    kill(child)
+    with pytest.raises(shmtree.PeerDied):
+        receiver.get(timeout=30)
+    start(peers.put_all, sender, [2])
+    assert receiver.get(timeout=30) == 2
+
+
+def test_put_on_a_full_channel_without_receivers_raises(arena, start):
+    sender, receiver = arena.create_pair(capacity=1)
+    sender.put(1)
+    receiver.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        sender.put(2, timeout=30)
+
+
+def test_put_on_a_full_channel_whose_receiver_was_killed_raises(arena, start):
+    sender, receiver = arena.create_pair(capacity=1)
+    ours, theirs = mp.Pipe()
+    child = start(peers.get_and_hang, receiver, theirs)
+    sender.put(1)
+    ours.recv()
+    sender.put(2)
+    kill(child)
+    with pytest.raises(shmtree.PeerDied) as raised:
+        sender.put(3, timeout=30)
+    assert raised.value.pids == (child.pid,)
+
+
+def test_a_wait_for_acks_without_receivers_raises(pair):
+    sender, receiver = pair
+    sender.put(1)
+    receiver.close()
+    with pytest.raises(shmtree.ChannelClosed):
+        sender.wait_for_all_ack(timeout=30)
+
+
+def test_with_on_peer_death_wait_a_killed_sender_is_waited_for(arena, start):
+    sender, receiver = arena.create_pair(on_peer_death="wait")
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, 1, theirs)
+    ours.recv()
+    kill(child)
+    child.join(30)
+    assert receiver.get(timeout=30) == 1
+    with pytest.raises(queue.Empty):
+        receiver.get(timeout=0.5)
+    start(peers.put_all, sender, [2])
+    assert receiver.get(timeout=30) == 2
+
+
+def test_a_stopped_process_is_not_a_dead_one(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    child = start(peers.put_then_hang, sender, 1, theirs)
+    ours.recv()
+    assert receiver.get(timeout=30) == 1
+    os.kill(child.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(queue.Empty):
+            receiver.get(timeout=0.6)
+    finally:
+        os.kill(child.pid, signal.SIGCONT)
+
+
+def test_what_a_killed_receiver_held_is_free_again(arena, start):
+    sender, receiver = arena.create_pair()
+    ours, theirs = mp.Pipe()
+    child = start(peers.get_and_hang, receiver, theirs)
+    sender.put(np.zeros(20_000_000, np.uint8))
+    ours.recv()
+    assert {holder.pid for holder in arena.holders()} == {child.pid}
+    kill(child)
+    child.join(30)
+    for _ in range(3):  # 60 MB in an arena of 64: only if the first block is free again
+        sender.put(np.zeros(60_000_000, np.uint8), timeout=30)
+        receiver.get()
+    assert arena.holders() == []
+
+
+def test_a_plain_fork_shares_the_channel(arena):
+    sender, receiver = arena.create_pair()
+    child = os.fork()
+    if child == 0:
+        sender.put("from a plain fork")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert receiver.get(timeout=30) == "from a plain fork"
+
+
+def test_a_program_that_ends_says_goodbye(tmp_path):
+    program = """if True:
+        import multiprocessing as mp, shmtree
+        import sys
+        def child(sender):
+            sender.put(1)
+        if __name__ == "__main__":
+            sender, receiver = shmtree.create_pair()
+            process = mp.get_context("fork").Process(target=child, args=(sender,))
+            process.start()
+            print(receiver.get(timeout=30))
+            try:
+                receiver.get(timeout=30)
+            except shmtree.ChannelClosed:
+                print("closed")
+        """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert ran.stdout == "1\nclosed\n"
+    assert ran.stderr == ""
+
+
+def test_a_daemon_thread_that_waits_does_not_disturb_the_exit():
+    program = """if True:
+        import threading, shmtree
+        sender, receiver = shmtree.create_pair()
+        for _ in range(4):
+            threading.Thread(target=receiver.get, daemon=True).start()
+        def busy():
+            other, same = shmtree.create_pair()
+            while True:
+                other.put(b"x" * 100_000)
+                same.get(copy=True)
+        for _ in range(2):
+            threading.Thread(target=busy, daemon=True).start()
+        print("done")
+        """
+    for _ in range(5):
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
+
+
+def test_an_object_that_needs_the_ends_of_a_dead_arena_is_collected_quietly():
+    program = """if True:
+        import shmtree, numpy as np
+        sender, receiver = shmtree.create_pair()
+        sender.put(np.zeros(100_000))
+        kept = receiver.get()
+        delivery = None
+        sender.put(2)
+        delivery = receiver.take()
+        """
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")

@@ -1,0 +1,141 @@
+"""Publishers and readers of a Latest that are killed, stopped, or hoard: nobody sees half of a version, or waits."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import queue
+import signal
+import threading
+import time
+
+import pytest
+from latest_peers import (
+    hold_and_hang,
+    is_whole,
+    publish_for_ever,
+    publish_once,
+    publish_then_hang,
+    read_on,
+    report_end,
+    wait_idly,
+    weights,
+)
+from starts import running
+
+import shmtree
+from shmtree import multiprocessing as mp
+
+MIB = 1 << 20
+SPAWN = mp.get_context("spawn")
+
+
+def test_readers_of_killed_publishers_see_no_half_of_a_version_and_none_that_is_older() -> None:
+    latest = shmtree.Latest(arena=shmtree.Arena(64 * MIB), history=1)
+    latest.publish(weights(0))
+    done = threading.Event()
+    wrong: list[int] = []
+
+    def read() -> None:
+        last = 0
+        while not done.is_set():
+            version, value = latest.get()
+            if version < last or not is_whole(value):
+                wrong.append(version)
+            last = version
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    before = latest.version
+    for round_ in range(60):
+        with running(publish_for_ever, latest, None) as (process, told):
+            told.recv()
+            time.sleep(0.0007 * (round_ % 10))
+            os.kill(process.pid, signal.SIGKILL)
+    done.set()
+    thread.join()
+    assert wrong == []
+    assert latest.version > before
+    assert latest.publish(weights(1)) == latest.version
+    gc.collect()
+    assert latest._store.check() == ""
+    latest._store.arena.stats()  # notices the dead
+    assert latest._store.arena.check() == ""
+
+
+def test_readers_in_other_processes_read_whole_and_newer_versions() -> None:
+    latest = shmtree.Latest(arena=shmtree.Arena(64 * MIB))
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(running(read_on, latest, None, 2000)) for _ in range(4)]
+        for number in range(2000):
+            latest.publish(weights(number))
+        assert all(told.recv() for _, told in readers)
+
+
+def test_64_readers_are_woken_by_one_version() -> None:
+    latest = shmtree.Latest()
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(running(read_on, latest, None, 2)) for _ in range(64)]
+        latest.publish(weights(1))
+        latest.publish(weights(2))
+        assert all(told.recv() for _, told in readers)
+
+
+def test_who_waits_is_told_who_was_killed_and_goes_on_when_somebody_publishes_again() -> None:
+    latest = shmtree.Latest()
+    with running(publish_then_hang, latest, "first", None) as (publisher, told):
+        assert told.recv() == 1
+        with running(report_end, latest, None) as (_, mine):
+            assert mine.recv() == "ready"
+            began = time.monotonic()
+            os.kill(publisher.pid, signal.SIGKILL)
+            assert mine.recv() == ("PeerDied", (publisher.pid,))
+            assert time.monotonic() - began < 60  # and not 100, after which it would have given up
+        with pytest.raises(shmtree.PeerDied, match=str(publisher.pid)):
+            latest.get(newer_than=1)
+    assert latest.get() == (1, "first")
+    latest.publish("second")
+    with pytest.raises(queue.Empty):
+        latest.get(newer_than=2, timeout=0)
+
+
+def test_who_waits_is_told_when_the_last_publisher_has_closed() -> None:
+    latest = shmtree.Latest()
+    publisher = mp.get_context("fork").Process(target=publish_once, args=(latest, 5))
+    publisher.start()
+    publisher.join()
+    assert latest.get(timeout=60) == (1, 5)
+    with pytest.raises(shmtree.ChannelClosed, match="nobody publishes any more"):
+        latest.get(newer_than=1)
+
+
+def test_a_reader_that_is_stopped_holds_nobody_up() -> None:
+    latest = shmtree.Latest(arena=shmtree.Arena(64 * MIB))
+    latest.publish(weights(0))
+    with running(read_on, latest, None, 1 << 40) as (reader, _):
+        for number in range(200):
+            latest.publish(weights(number))
+            if number == 100:
+                os.kill(reader.pid, signal.SIGSTOP)
+        assert latest.version == 201
+
+
+def test_versions_that_somebody_hoards_are_named_and_not_waited_for() -> None:
+    latest = shmtree.Latest(arena=shmtree.Arena(16 * MIB))
+    latest.publish(weights(0, elements=MIB // 8 * 3 // 4))
+    with running(hold_and_hang, latest, None) as (reader, told):
+        assert told.recv() == reader.pid
+        latest.publish(weights(1, elements=MIB // 8 * 3 // 4), timeout=30)
+        with pytest.raises(shmtree.OutOfSharedMemory, match=f"pid {reader.pid} holds"):
+            latest.publish(weights(2, elements=MIB // 8 * 3 // 4), timeout=30)
+    gc.collect()
+    assert latest.publish(weights(9, elements=MIB // 8 * 3 // 4), timeout=30) == latest.version
+
+
+def test_readers_that_wait_take_next_to_no_time() -> None:
+    latest = shmtree.Latest()
+    latest.publish(1)
+    with running(wait_idly, latest, None, 4.0) as (_, told):
+        assert told.recv() == "ready"
+        assert told.recv() < 0.01

@@ -1,0 +1,395 @@
+"""Queues: the interface and the behaviour of multiprocessing's."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import multiprocessing as mp
+import multiprocessing.queues
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from starts import START_METHODS
+
+import shmtree
+
+STANDARD = {
+    shmtree.Queue: mp.queues.Queue,
+    shmtree.JoinableQueue: mp.queues.JoinableQueue,
+    shmtree.SimpleQueue: mp.queues.SimpleQueue,
+}
+
+
+def arguments_of(method):
+    parameters = inspect.signature(method).parameters.values()
+    return [(each.name, each.default) for each in parameters if each.name != "self"]
+
+
+@pytest.mark.parametrize("ours", STANDARD)
+def test_every_public_method_of_the_standard_queue_is_there_with_its_arguments_and_defaults(ours):
+    for name, method in inspect.getmembers(STANDARD[ours], inspect.isfunction):
+        if name.startswith("_"):
+            continue
+        wanted = [("obj", inspect.Parameter.empty)] if name in ("put", "put_nowait") else arguments_of(method)
+        given = arguments_of(getattr(ours, name))
+        assert given[: len(wanted)] == wanted, name
+
+
+@pytest.mark.parametrize("ours", STANDARD)
+def test_what_was_put_comes_out_in_order_and_put_returns_nothing(ours):
+    q = ours()
+    assert q.empty()
+    assert q.put(1) is None
+    assert not q.empty()
+    q.put({"a": [2]})
+    assert [q.get(), q.get()] == [1, {"a": [2]}]
+    assert q.empty()
+
+
+def test_a_queue_without_maxsize_never_waits():
+    q = shmtree.Queue()
+    for i in range(10_000):
+        q.put_nowait(i)
+    assert q.qsize() == 10_000
+    assert not q.full()
+    assert q.get_many(10_000) == list(range(10_000))
+
+
+@pytest.mark.parametrize("maxsize", [-1, 0])
+def test_a_maxsize_of_zero_or_less_is_none(maxsize):
+    assert shmtree.Queue(maxsize).capacity is None
+
+
+def test_a_full_queue_says_so_at_once_or_in_time():
+    q = shmtree.Queue(2)
+    q.put("x")
+    assert not q.full()
+    q.put("y")
+    assert q.full()
+    for call in (
+        lambda: q.put_nowait(3),
+        lambda: q.put(3, False),
+        lambda: q.put(3, False, 100),  # the timeout does not count
+        lambda: q.put(3, True, 0.01),
+        lambda: q.put(3, timeout=0),
+        lambda: q.put(3, timeout=-1),
+    ):
+        with pytest.raises(queue.Full):
+            call()
+    assert q.qsize() == 2
+
+
+def test_a_queue_that_is_full_for_want_of_memory_says_how_much_there_is():
+    q = shmtree.Queue(arena=shmtree.Arena(1 << 20))
+    q.put(bytes(400_000))
+    with pytest.raises(queue.Full, match=r"1 messages .* 400\d+ bytes .* left, \d+ of a budget of 1048576"):
+        q.put(bytes(400_000), timeout=0)
+    assert not q.full()
+
+
+def test_an_empty_queue_says_so_at_once_or_in_time():
+    q = shmtree.Queue()
+    for call in (q.get_nowait, lambda: q.get(False), lambda: q.get(False, 100), lambda: q.get(timeout=-1)):
+        with pytest.raises(queue.Empty):
+            call()
+    with pytest.raises(queue.Empty):
+        q.get(True, 0.01)
+
+
+def test_put_many_says_how_many_went():
+    q = shmtree.Queue(3)
+    with pytest.raises(queue.Full) as caught:
+        q.put_many(range(5), timeout=0)
+    assert caught.value.sent == 3
+    assert q.get_many(10) == [0, 1, 2]
+
+
+def test_an_object_that_cannot_be_pickled_raises_in_put_and_the_queue_goes_on():
+    q = shmtree.Queue()
+    with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
+        q.put({"bad": lambda: None})
+    with pytest.raises(TypeError):
+        q.put(threading.Lock())
+    assert q.qsize() == 0
+    q.put("good")
+    assert q.get() == "good"
+
+
+Point = namedtuple("Point", "x y")
+
+
+def test_what_comes_out_is_a_copy_of_its_own():
+    q = shmtree.Queue()
+    sent = {"array": np.arange(10_000), "list": [1, 2], "point": Point(1, np.float32(2))}
+    q.put(sent)
+    sent["array"][:] = 0
+    sent["list"].append(3)
+    got = q.get()
+    assert got["array"].tolist() == list(range(10_000))
+    assert got["list"] == [1, 2]
+    assert got["point"] == Point(1, np.float32(2)) and type(got["point"].y) is np.float32
+    got["array"][0] = 7
+
+
+def test_every_array_is_writable_and_shares_memory_with_no_other():
+    q = shmtree.Queue()
+    frozen = np.arange(20_000.0)
+    frozen.flags.writeable = False
+    whole = np.arange(20_000)
+    for message in ([frozen, whole, whole[5:]], [frozen, whole, whole[5:], Unusual()]):
+        q.put(message)
+        frozen_, whole_, part = q.get()[:3]
+        assert frozen_.flags.writeable and whole_.flags.writeable and part.flags.writeable
+        part[:] = -1
+        assert whole_[5] == 5
+
+
+class Unusual:
+    """Goes through pickle."""
+
+
+@pytest.mark.parametrize("twice", [np.arange(3), np.arange(20_000), [1], {"a": 1}, bytearray(b"x")])
+def test_what_is_one_object_stays_one_object(twice):
+    q = shmtree.Queue()
+    q.put([twice, twice])
+    first, second = q.get()
+    assert first is second
+
+
+def test_tensors_of_one_storage_stay_so_and_one_tensor_stays_one():
+    torch = pytest.importorskip("torch")
+    q = shmtree.Queue()
+    whole = torch.arange(10_000)
+    q.put([whole, whole, whole[5:]])
+    first, second, part = q.get()
+    assert first is second
+    part[0] = -1
+    assert first[5] == -1 and whole[5] == 5
+
+
+def test_cycles_come_back():
+    q = shmtree.Queue()
+    ring = [1]
+    ring.append(ring)
+    q.put(ring)
+    got = q.get()
+    assert got[1] is got
+
+
+def test_arrays_are_copied_unless_they_are_moved(arena):
+    q = arena.Queue()
+    mine = arena.new_empty(100_000, np.uint8)
+    q.put(mine)
+    mine[:] = 1  # still ours
+    assert mine.flags.writeable
+    got = q.get(copy=False)
+    q.put(got)
+    assert got.flags.writeable
+    again = q.get(copy=False)
+    assert again.ctypes.data != got.ctypes.data
+    q.put(again, move=True)
+    assert not again.flags.writeable
+    moved = q.get(copy=False)
+    assert moved.ctypes.data == again.ctypes.data
+    assert moved.flags.writeable
+
+
+def put_and_count(q, others, told):
+    q.put("from the child")
+    told.send([q.qsize(), q.empty(), q.full(), [each.qsize() for each in others]])
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_the_counts_are_exact_in_every_process_when_put_has_returned(start, method):
+    here, there = mp.Pipe()
+    q, other = shmtree.Queue(2), shmtree.SimpleQueue()
+    q.put("from the parent")
+    other.put(1)
+    start(put_and_count, q, [other], there, method=method)
+    assert here.recv() == [2, False, True, [1]]
+    assert [q.qsize(), q.empty(), q.full()] == [2, False, True]
+    assert q.get_many(2) == ["from the parent", "from the child"]
+    assert [q.qsize(), q.empty(), q.full()] == [0, True, False]
+
+
+def work(tasks):
+    for _ in iter(tasks.get, None):
+        tasks.task_done()
+    tasks.task_done()
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_join_waits_until_the_workers_are_done(start, method):
+    tasks = shmtree.JoinableQueue()
+    tasks.join()
+    tasks.put_many(range(20))
+    tasks.put(None)
+    tasks.put(None)
+    with pytest.raises(TimeoutError, match="22 tasks"):
+        tasks.join(timeout=0.01)
+    for _ in range(2):
+        start(work, tasks, method=method)
+    tasks.join(timeout=60)
+    with pytest.raises(ValueError, match="too many times"):
+        tasks.task_done()
+
+
+def test_a_closed_queue_is_closed_for_one_object_only():
+    q = shmtree.Queue()
+    q.put("kept")
+    other = pickle.loads(pickle.dumps(q))
+    q.close()
+    q.close()
+    for call in (lambda: q.put(1), q.get, q.get_nowait, q.empty, lambda: q.put_many([1]), lambda: pickle.dumps(q)):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+    assert q.closed
+    q.join_thread()
+    assert other.get() == "kept"
+    with pytest.raises(AssertionError, match="not closed"):
+        other.join_thread()
+    other.cancel_join_thread()
+
+
+def test_a_get_that_waits_ends_when_the_queue_is_closed():
+    q = shmtree.Queue()
+    ended = []
+
+    def wait():
+        try:
+            q.get()
+        except ValueError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    q.close()
+    thread.join(30)
+    assert len(ended) == 1
+
+
+def test_with_closes_and_iteration_ends_at_the_shutdown():
+    with shmtree.Queue() as q:
+        q.put_many("abc")
+        q.shutdown()
+        assert list(q) == ["a", "b", "c"]
+    assert q.closed
+
+
+def test_a_queue_that_was_shut_down_gives_out_the_rest():
+    q = shmtree.Queue()
+    q.put(1)
+    q.shutdown()
+    with pytest.raises(shmtree.ShutDown):
+        q.put(2)
+    assert q.get() == 1
+    for call in (q.get, q.get_nowait, lambda: q.get(timeout=0.01), lambda: q.get_many(2)):
+        with pytest.raises(shmtree.ShutDown):
+            call()
+
+
+def test_an_immediate_shutdown_drops_what_is_queued_and_frees_who_joins():
+    q = shmtree.JoinableQueue()
+    q.put_many([np.zeros(100_000)] * 3)
+    q.get()
+    q.shutdown(immediate=True)
+    assert q.qsize() == 0
+    with pytest.raises(shmtree.ShutDown):
+        q.get()
+    q.task_done()
+    q.join(timeout=60)
+
+
+def test_shutdown_is_the_class_of_the_standard_library_where_there_is_one():
+    assert shmtree.ShutDown is getattr(queue, "ShutDown", shmtree.ShutDown)
+    assert shmtree.ShutDown.__name__ == "ShutDown"
+
+
+def test_a_queue_can_be_told_by_its_looks():
+    q = shmtree.Queue(3)
+    q.put(1)
+    assert repr(q) == "<Queue, 1 of 3 queued>"
+    q.close()
+    assert repr(q) == "<Queue, closed>"
+    assert shmtree.Queue[int].__origin__ is shmtree.Queue
+
+
+def test_async_for_goes_on_to_the_shutdown():
+    q = shmtree.Queue()
+    q.put_many("abc")
+    q.shutdown()
+
+    async def main():
+        return [item async for item in q]
+
+    assert asyncio.run(main()) == ["a", "b", "c"]
+
+
+def test_what_other_queues_have_in_the_place_of_a_number_is_refused():
+    q = shmtree.Queue()
+    q.put_many([1, 2])
+    with pytest.raises(TypeError, match="n is True"):
+        q.get_many(True, 0.1)
+    with pytest.raises(TypeError, match="timeout is False"):
+        q.put_many([3], False)
+    assert q.get_many(5) == [1, 2]
+
+
+def test_a_limit_on_the_size_of_files_makes_the_budget_smaller():
+    program = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (50 << 30, resource.RLIM_INFINITY))
+from shmtree import multiprocessing as mp
+q = mp.Queue()
+q.put(bytes(1_000_000))
+print(len(q.get()))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("1000000\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"maxsize": "x"}, TypeError),
+        ({"maxsize": 1 << 70}, OverflowError),
+        ({"max_bytes": -1}, ValueError),
+        ({"arena": 5}, TypeError),
+        ({"name": 5}, TypeError),
+    ],
+)
+def test_bad_arguments_are_named(arguments, error):
+    with pytest.raises(error, match=str(next(iter(arguments)))):
+        shmtree.Queue(**arguments)
+
+
+def test_a_queue_is_found_by_its_name():
+    name = f"test-queue-{os.getpid()}"
+    with shmtree.JoinableQueue(4, name=name) as q, shmtree.JoinableQueue.open(name) as same:
+        q.put([1])
+        assert same.get() == [1]
+        same.task_done()
+        q.join(timeout=60)
+        assert same.capacity == 4
+        with pytest.raises(shmtree.PickleRefused):
+            q.put(Unusual())
+        with pytest.raises(ValueError, match="a queue"):
+            shmtree.open_receiver(name)
+        with pytest.raises(FileExistsError):
+            shmtree.Queue(name=name)
+
+
+def test_a_queue_that_was_closed_is_not_initialised_again():
+    queue = shmtree.Queue()
+    queue.close()
+    with pytest.raises(RuntimeError, match="had, a channel already"):
+        queue.__init__()
+    with pytest.raises(ValueError, match="closed"):
+        queue.put(1)

@@ -1,0 +1,386 @@
+"""Requests and replies: answers out of order, from threads and coroutines, and what dies on either side."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing as mp
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent import futures
+from typing import Any
+
+import numpy as np
+import pytest
+from services import double_all, end, never_answer, serve_name
+from starts import START_METHODS
+
+import shmtree
+from shmtree import Client, PickleRefused, RemoteError, Service
+
+
+def test_a_call_returns_the_answer(client):
+    assert client.call(21, timeout=60) == 42
+    assert (client.call(np.arange(10_000), timeout=60) == 2 * np.arange(10_000)).all()
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_a_service_without_a_name_is_served_by_a_process_that_is_given_it(start, method):
+    service: Service[int] = Service()
+    start(double_all, service, method=method)
+    sender = service.sender
+    with Client(sender) as client:
+        assert client.call(21, timeout=60) == 42
+    service.close()
+
+
+def test_a_client_is_given_to_a_process_as_an_argument(served, client, start):
+    told, ours = mp.Pipe()
+    start(ask, client, told, method="spawn")
+    assert ours.recv() == 14
+    assert client.call(1, timeout=60) == 2
+
+
+def ask(client: Client, told: Any) -> None:
+    told.send(client.call(7, timeout=60))
+
+
+def test_ten_thousand_requests_of_eight_threads_each_get_their_answer(client):
+    def work(thread: int) -> int:
+        asked = [(number, client.submit(number)) for number in range(thread, 10_000, 8)]
+        return sum(future.result(timeout=120) == 2 * number for number, future in asked)
+
+    with futures.ThreadPoolExecutor(8) as threads:
+        assert sum(threads.map(work, range(8))) == 10_000
+
+
+def test_ten_thousand_coroutines_each_get_their_answer(client):
+    async def all_of_them() -> list[int]:
+        return await asyncio.gather(*(client.call_async(number, timeout=240) for number in range(10_000)))
+
+    assert asyncio.run(all_of_them()) == [2 * number for number in range(10_000)]
+
+
+def test_calls_of_several_threads_each_get_their_answer(client):
+    def work(thread: int) -> bool:
+        return all(client.call(number, timeout=120) == 2 * number for number in range(thread, 4000, 4))
+
+    with futures.ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(work, range(4)))
+
+
+def answer_backwards(service: Service[int]) -> None:
+    requests = [service.get() for _ in range(100)]
+    for request in reversed(requests):
+        request.reply(request.value + 1)
+    service.get()
+
+
+def test_answers_come_in_any_order(start, runtime_directory, name):
+    start(serve_name, name, answer_backwards)
+    with Client(name, timeout=30) as client:
+        asked = [client.submit(number) for number in range(100)]
+        assert [future.result(timeout=60) for future in asked] == list(range(1, 101))
+
+
+def fail_all(service: Service[Any]) -> None:
+    for request in service:
+        if request.value == "drop":
+            del request
+        elif request.value == "text":
+            request.fail("no such thing")
+        elif request.value == "unsendable":
+            with pytest.raises(shmtree.PickleRefused):
+                request.reply(threading.Lock)
+        else:
+            request.fail(KeyError("missing"))
+
+
+def test_what_the_service_fails_fails_at_the_client(start, runtime_directory, name):
+    start(serve_name, name, fail_all)
+    with Client(name, timeout=30) as client:
+        with pytest.raises(shmtree.RemoteError, match="KeyError: 'missing'") as failed:
+            client.call("error", timeout=60)
+        assert failed.value.kind == "KeyError"
+        for what, why in (("text", "no such thing"), ("drop", "without an answer"), ("unsendable", "PickleRefused")):
+            with pytest.raises(shmtree.RemoteError, match=why):
+                client.call(what, timeout=60)
+
+
+class Unknown:
+    """Registered by the client only."""
+
+
+def test_a_request_that_cannot_be_loaded_fails_and_the_next_is_served(served, client):
+    client.call(1, timeout=60)
+    shmtree.register(Unknown, lambda unknown: 1, lambda flat: Unknown())
+    with pytest.raises(shmtree.RemoteError, match="PickleRefused.*Unknown"):
+        client.call(Unknown(), timeout=60)
+    assert client.call(2, timeout=60) == 4
+
+
+def tell_and_wait(told: Any) -> None:
+    told.send("up")
+    signal.pause()
+
+
+def answer_in_children(service: Service[int]) -> None:
+    """One for each request, and one that is killed."""
+    context = mp.get_context("fork")
+    for _ in range(10):
+        request = service.get(timeout=60)
+        child = context.Process(target=request.reply, args=(request.value + 1,))
+        child.start()
+        child.join()
+        told, ours = mp.Pipe()
+        idle = context.Process(target=tell_and_wait, args=(told,))
+        idle.start()
+        assert ours.recv() == "up"
+        idle.kill()
+        idle.join()
+        request._replies = None  # it was answered
+
+
+def test_forked_children_of_a_server_answer_for_it_and_their_death_is_nobodys_concern(start, runtime_directory, name):
+    server = start(serve_name, name, answer_in_children)
+    with Client(name, timeout=30) as client:
+        assert [client.call(number, timeout=60) for number in range(10)] == list(range(1, 11))
+    server.join(60)  # and with it its children
+    assert server.exitcode == 0
+
+
+def answer_with_unknown(service: Service[Any]) -> None:
+    shmtree.register(Unknown, lambda unknown: 1, lambda flat: Unknown())
+    for request in service:
+        request.reply(Unknown() if request.value == "unknown" else request.value)
+
+
+def test_a_reply_that_cannot_be_loaded_fails_its_request_only(start, runtime_directory, name):
+    code = f"""
+import shmtree, sys
+with shmtree.Client({name!r}, timeout=30) as client:
+    for _ in range(3):
+        asked = [client.submit(value) for value in (1, "unknown", 2)]
+        assert [asked[0].result(60), asked[2].result(60)] == [1, 2]
+        assert isinstance(asked[1].exception(60), shmtree.PickleRefused), asked[1].exception()
+"""
+    start(serve_name, name, answer_with_unknown)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_deadline_ends_the_call_and_its_reply_is_nobodys(start, runtime_directory, name):
+    start(serve_name, name, never_answer)
+    with Client(name, timeout=30) as client:
+        with pytest.raises(TimeoutError, match=r"0\.2 s"):
+            client.call(1, timeout=0.2)
+        with pytest.raises(TimeoutError, match=r"0\.2 s"):
+            asyncio.run(client.call_async(1, timeout=0.2))
+        assert client._line is not None and client._line._pending == {}
+
+
+def test_a_request_whose_deadline_has_passed_is_not_served(arena):
+    service: Service[str] = Service(arena=arena)
+    with Client(service.sender) as client:
+        with pytest.raises(TimeoutError):
+            client.call("late", timeout=0.01)
+        future = client.submit("in time")
+        assert service.get(timeout=30).value == "in time"
+        future.cancel()
+
+
+def test_there_is_no_room_and_the_call_says_so(arena):
+    service: Service[int] = Service(arena=arena, capacity=1)
+    with Client(service.sender) as client:
+        kept = client.submit(1)
+        with pytest.raises(TimeoutError, match="no room"):
+            client.call(2, timeout=0.1)
+        with pytest.raises(TimeoutError):
+            asyncio.run(client.call_async(2, timeout=0.1))
+        assert not kept.done()
+
+
+def test_a_call_in_the_callback_of_a_future_is_refused_and_submit_asks_there(arena):
+    service: Service[int] = Service(arena=arena)
+    client = Client(service.sender)
+    told: queue.Queue[Any] = queue.Queue()
+
+    def go_on(done: futures.Future[Any]) -> None:
+        try:
+            client.call(done.result())
+        except RuntimeError as error:
+            told.put(error)
+        try:
+            asyncio.run(client.call_async(done.result()))
+        except RuntimeError as error:
+            told.put(error)
+        try:
+            client.submit(done.result()).result()
+        except RuntimeError as error:
+            told.put(error)
+        client.submit(done.result()).add_done_callback(lambda second: told.put(second.result()))
+
+    future = client.submit(21)
+    future.add_done_callback(go_on)
+    service.get(timeout=60).reply(42)
+
+    for _ in range(3):
+        assert "submit()" in str(told.get(timeout=60))
+    for _ in range(2):
+        service.get(timeout=60).reply(84)
+    assert told.get(timeout=60) == 84
+    client.close()
+
+
+def test_what_is_asked_anew_in_the_callback_of_a_failure_is_answered(start, runtime_directory, name):
+    process = start(serve_name, name, never_answer)
+    told: queue.Queue[Any] = queue.Queue()
+    served_again = threading.Event()
+
+    def ask_anew(_: object) -> None:
+        served_again.wait(60)
+        told.put(client.call(21, timeout=60))
+
+    with Client(name, timeout=30) as client:
+        client.submit(2).add_done_callback(ask_anew)
+        while not client._line._replies.stats()["senders"]:  # who serves has it: else another would
+            time.sleep(0.01)
+        end(process)
+        start(serve_name, name)
+        while not client._requests.stats()["receivers"]:
+            time.sleep(0.01)
+        served_again.set()
+        assert told.get(timeout=60) == 42
+
+
+def test_a_refusal_says_where_in_the_request_or_the_reply_an_object_lies(arena):
+    service: Service[Any] = Service(arena=arena, allow_pickle=False)
+    with Client(service.sender) as client:
+        with pytest.raises(PickleRefused, match=r'It is at \["f"\] of the message') as refused:
+            client.submit({"f": open})
+        assert refused.value.path == '["f"]'
+        with pytest.raises(PickleRefused, match="It is the message itself"):
+            asyncio.run(client.call_async(open))
+
+        future = client.submit(1)
+        with pytest.raises(PickleRefused) as refused:
+            service.get(timeout=60).reply([1, open])
+        assert refused.value.path == "[1]"
+        with pytest.raises(RemoteError, match=r"\[1\] of the message"):
+            future.result(60)
+
+
+def test_what_waits_and_who_serves_is_in_the_counts_of_both_sides(arena):
+    service: Service[int] = Service(arena=arena)
+    with Client(service.sender) as client:
+        kept = [client.submit(x) for x in range(3)]
+        assert client.stats()["queued"] == service.stats()["queued"] == 3
+        assert client.stats()["receivers"] == 1
+        del kept
+
+
+# --- requests that cannot be loaded now ------------------------------------------------------------------------------
+
+
+class Alarm(Exception):
+    """Raised by a signal handler."""
+
+
+class Signals:
+    """Loading an instance sends SIGUSR1 to this process, without running Python code."""
+
+
+class Scarce:
+    """Loading an instance raises MemoryError, `failures[0]` times."""
+
+
+tries: list[int] = []
+failures: list[int] = [0]
+
+
+def load_scarce(number: int) -> str:
+    tries.append(number)
+    if len(tries) <= failures[0]:
+        raise MemoryError("none for this one")
+    return "made"
+
+
+shmtree.register(Signals, lambda _: int(signal.SIGUSR1), ctypes.CDLL(None)["raise"])
+shmtree.register(Scarce, lambda _: 1, load_scarce)
+
+
+@pytest.mark.usefixtures("no_collector_callbacks")
+def test_request_returns_to_service_if_a_signal_handler_raises(arena):
+    def raises(*_: Any) -> None:
+        raise Alarm
+
+    service: Service[Any] = Service(arena=arena)
+    before = signal.signal(signal.SIGUSR1, raises)
+    try:
+        with Client(service.sender) as client:
+            future = client.submit([Signals(), [[number] for number in range(50_000)]])
+            for _ in range(10):
+                with pytest.raises(Alarm):
+                    service.get(timeout=60)
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            request = service.get(timeout=60)
+            request.reply(len(request.value[1]))
+            del request
+            assert future.result(timeout=60) == 50_000
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("failed", [1, 7, 8])
+def test_a_request_fails_after_eight_tries_without_memory(arena, failed):
+    service: Service[Any] = Service(arena=arena)
+    tries.clear()
+    failures[0] = failed
+    with Client(service.sender) as client:
+        scarce, other = client.submit(Scarce()), client.submit("other")
+        value = None
+        while value != "other":
+            request = service.get(timeout=60)
+            value = request.value
+            request.reply(value)
+        assert other.result(timeout=60) == "other"
+        if failed < 8:
+            assert scarce.result(timeout=60) == "made"
+        else:
+            with pytest.raises(RemoteError, match="none for this one"):
+                scarce.result(timeout=60)
+    assert len(tries) == min(failed + 1, 8) and service.stats()["rejected"] == 0
+
+
+# --- what others write -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "message",
+    [None, 1, (1, 2), ((1, 2, 3), 4), ((b"", 1, None), 1), ((b"smthand1" + bytes(44), 1, None), 1), (((), 1), 1)],
+    ids=repr,
+)
+def test_what_is_no_request_is_passed_over(arena, message):
+    service: Service[int] = Service(arena=arena)
+    service.sender.put(message)
+    with Client(service.sender) as client:
+        future = client.submit(7)
+        request = service.get(timeout=30)
+        assert request.value == 7
+        request.reply(8)
+        assert future.result(timeout=30) == 8
+
+
+@pytest.mark.parametrize("message", [None, 1, (1, 2), ((1, 2, 3), 4), ((99, True), 4), (("1", True), 4)], ids=repr)
+def test_what_is_no_reply_is_passed_over(arena, message):
+    service: Service[int] = Service(arena=arena)
+    with Client(service.sender) as client:
+        future = client.submit(7)
+        request = service.get(timeout=30)
+        request._replies.put(message)
+        request.reply(8)
+        assert future.result(timeout=30) == 8

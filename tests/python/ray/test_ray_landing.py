@@ -1,0 +1,144 @@
+"""What lands from other nodes: once, and in order, wherever the process that lands it is killed."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from starts import Start
+
+import shmtree
+from shmtree import _core
+from shmtree._ipc.channel import Terms
+from shmtree.ray import _frames, _handles
+from shmtree.ray._landing import WORDS, Gap, Landing, Superseded
+
+TERMS = Terms(64, 0, "raise")
+
+
+@pytest.fixture
+def channel() -> _core.Channel:
+    return _handles.new_channel(TERMS)
+
+
+def frame(value: Any) -> shmtree.Frame:
+    return shmtree.pack(value)
+
+
+def test_what_has_landed_is_not_put_again(channel: _core.Channel) -> None:
+    _, table = _handles.new_table(WORDS)
+    receiver = shmtree.Receiver(channel)
+    landing = Landing(channel, table)
+    for ticket in (0, 1, 0, 1, 2):
+        landing.land(3, ticket, frame(("three", ticket)))
+    landing.land(4, 0, frame(("four", 0)))
+    assert receiver.get_many(9) == [("three", 0), ("three", 1), ("three", 2), ("four", 0)]
+
+
+def test_what_comes_too_early_is_refused(channel: _core.Channel) -> None:
+    _, table = _handles.new_table(WORDS)
+    receiver = shmtree.Receiver(channel)
+    landing = Landing(channel, table)
+    with pytest.raises(Gap, match="message 1 of origin 1 came before 0"):
+        landing.land(1, 1, frame("second"))
+    assert receiver.empty()
+
+
+def test_a_full_channel_is_told_and_nothing_has_landed() -> None:
+    channel = _handles.new_channel(Terms(1, 0, "raise"))
+    _, table = _handles.new_table(WORDS)
+    receiver = shmtree.Receiver(channel)
+    landing = Landing(channel, table)
+    landing.land(1, 0, frame(0))
+    with pytest.raises(queue.Full):
+        landing.land(1, 1, frame(1))
+    assert landing.next_ticket(1) == 1
+    assert receiver.get() == 0
+    landing.land(1, 1, frame(1))
+    assert receiver.get() == 1
+
+
+def test_a_message_counts_as_received_when_somebody_has_it(channel: _core.Channel) -> None:
+    _, table = _handles.new_table(WORDS)
+    receiver = shmtree.Receiver(channel)
+    landing = Landing(channel, table)
+    for ticket in range(3):
+        landing.land(1, ticket, frame(ticket))
+    assert landing.received(1, [0, 1, 2, 3]) == []
+    with receiver.take():
+        assert receiver.get() == 1
+        assert landing.received(1, [0, 1, 2, 3]) == [1]
+    assert landing.received(1, [0, 2, 3]) == [0]
+    assert receiver.get() == 2
+    assert Landing(channel, table).received(1, [2, 3]) == [2]
+
+
+def test_who_lands_after_another_keeps_that_from_landing_any_more(channel: _core.Channel) -> None:
+    _, table = _handles.new_table(WORDS)
+    receiver = shmtree.Receiver(channel)
+    first = Landing(channel, table)
+    first.land(1, 0, frame(0))
+    second = Landing(channel, table)
+    with pytest.raises(Superseded):
+        first.land(1, 1, frame(1))
+    second.land(1, 1, frame(1))
+    assert receiver.get_many(9) == [0, 1]
+
+
+def land_until_killed(handle: bytes, table: bytes, how: Callable[[Landing], None], count: int) -> None:
+    landing = Landing(_handles.open_quietly(handle), _handles.open_table(table))
+    for ticket in range(landing.next_ticket(1), count - 1):
+        landing.land(1, ticket, frame(ticket))
+    how(landing)
+    landing.land(1, count - 1, frame(count - 1))
+
+
+class _Killed:
+    """A sender that is killed as it puts."""
+
+    def __init__(self, sender: Any, puts: bool) -> None:
+        self._sender, self._puts = sender, puts
+
+    def put_frame(self, *arguments: Any, **options: Any) -> None:
+        if self._puts:
+            self._sender.put_frame(*arguments, **options)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def before_the_put(landing: Any) -> None:
+    landing.sender = _Killed(landing.sender, False)
+
+
+def after_the_put(landing: Any) -> None:
+    landing.sender = _Killed(landing.sender, True)
+
+
+@pytest.mark.parametrize("how", [before_the_put, after_the_put])
+def test_a_kill_on_either_side_of_a_put_neither_loses_nor_doubles_it(
+    channel: _core.Channel, start: Start, how: Callable[[Landing], None]
+) -> None:
+    handle = _handles.handle_of(channel)
+    table_handle, table = _handles.new_table(WORDS)
+    sender, receiver = shmtree.Sender(channel), shmtree.Receiver(channel)
+    for count in (3, 6):
+        child = start(land_until_killed, handle, table_handle, how, count)
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
+        sender.put("from here")  # which a put in doubt must not be taken for
+    landing = Landing(channel, table)
+    for ticket in range(8):  # as an origin does that was not answered
+        landing.land(1, ticket, frame(ticket))
+    received = receiver.get_many(64)
+    assert [each for each in received if each != "from here"] == list(range(8))
+    assert received.count("from here") == 2
+
+
+def test_a_batch_comes_apart_as_it_was_joined() -> None:
+    frames = [bytes([number]) * size for number, size in enumerate((1, 63, 64, 65, 100_000, 5, 70_000, 80_000))]
+    batch = _frames.join(frames)
+    assert [bytes(each) for each in _frames.split(batch)] == frames
+    assert [len(sizes) for _, sizes in batch] == [4, 1, 1, 1, 1]

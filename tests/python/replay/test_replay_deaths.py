@@ -1,0 +1,222 @@
+"""Buffers whose users are told when all whom they wait for were killed: on_peer_death="raise"."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import threading
+import time
+
+import pytest
+import replay_peers
+from starts import running
+from test_replay_waits import wait_until_asleep
+
+import shmtree
+from shmtree.replay import Fifo, RateLimit, ReplayBuffer
+
+METHODS = ["fork", "spawn"]
+WAYS_TO_ADD = [replay_peers.add_then_hang, replay_peers.extend_then_hang]
+ONE_EACH = RateLimit(samples_per_insert=1, min_size=1, error_buffer=1)
+
+
+def told_buffer(capacity: int = 100, **options) -> ReplayBuffer:
+    return ReplayBuffer(capacity, example=0, done=None, on_peer_death="raise", **options)
+
+
+def kill(process) -> int:
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(60)
+    return process.pid
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("limit", [None, ONE_EACH])
+@pytest.mark.parametrize(("call", "arguments"), [("sample", (1,)), ("sample_sequences", (1, 2))])
+def test_who_waits_for_rows_is_told_who_was_killed_and_goes_on_when_somebody_adds(method, limit, call, arguments):
+    buffer = told_buffer(limit=limit)
+    with pytest.raises(queue.Empty):
+        getattr(buffer, call)(*arguments, timeout=0)  # nobody has ever added
+    with running(replay_peers.add_then_hang, buffer, [1], None, method=method) as (adder, added):
+        assert added.recv() == adder.pid
+        buffer.clear()
+        with pytest.raises(queue.Empty):
+            getattr(buffer, call)(*arguments, timeout=0)  # the adder lives
+        with running(replay_peers.report_end, buffer, call, None, *arguments, method=method) as (_, waiting):
+            assert waiting.recv() == "ready"
+            pid = kill(adder)
+            assert waiting.recv()[:2] == ("PeerDied", (pid,))
+    with pytest.raises(shmtree.PeerDied, match=f"all who added rows were killed.*{pid}"):
+        getattr(buffer, call)(*arguments, timeout=60)
+    with pytest.raises(shmtree.PeerDied):
+        next(buffer.batches(1, timeout=0))
+    with buffer.writer() as writer:
+        writer.add(3)
+        assert len(getattr(buffer, call)(*arguments, timeout=60).data) == 1
+    buffer.clear()
+    with pytest.raises(queue.Empty):
+        getattr(buffer, call)(*arguments, timeout=0)  # the newcomer has closed, and the dead were told of
+
+
+def test_what_the_killed_had_added_is_drawn_first():
+    buffer = told_buffer(sampler=Fifo(max_times=1))
+    with running(replay_peers.add_then_hang, buffer, [1, 2], None) as (adder, added):
+        added.recv()
+        kill(adder)
+    assert [buffer.sample(1, timeout=60).data.tolist() for _ in range(2)] == [[1], [2]]
+    with pytest.raises(shmtree.PeerDied):
+        buffer.sample(1, timeout=60)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_who_waits_for_room_is_told_who_was_killed_and_goes_on_when_somebody_draws(method):
+    buffer = told_buffer(limit=ONE_EACH)
+    buffer.extend([1, 2], timeout=60)
+    with running(replay_peers.draw_then_hang, buffer, 1, None, method=method) as (drawer, drawn):
+        assert drawn.recv() == drawer.pid
+        buffer.add(3, timeout=60)
+        with running(replay_peers.report_end, buffer, "extend", None, [4, 5], method=method) as (_, waiting):
+            assert waiting.recv() == "ready"
+            pid = kill(drawer)
+            assert waiting.recv()[:2] == ("PeerDied", (pid,))
+    with pytest.raises(shmtree.PeerDied, match=f"all who drew rows were killed.*{pid}"):
+        buffer.add(4, timeout=60)
+    with pytest.raises(shmtree.PeerDied) as caught:
+        buffer.vector_writer(2).add([4, 5], timeout=60)
+    assert caught.value.sent == 0
+    with running(replay_peers.draw_then_hang, buffer, 1, None, method=method) as (_, drawn):
+        drawn.recv()
+        buffer.add(4, timeout=60)
+        with pytest.raises(queue.Full):
+            buffer.add(5, timeout=0)
+
+
+def test_an_extend_that_is_told_in_the_middle_says_how_many_rows_went_in(start):
+    buffer = told_buffer(limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    buffer.extend([0, 1, 2, 3, 4])
+    with running(replay_peers.draw_then_hang, buffer, 1, None) as (drawer, drawn):
+        drawn.recv()
+        kill(drawer)
+    with pytest.raises(shmtree.PeerDied) as caught:
+        buffer.extend(list(range(5, 20)), timeout=60)
+    assert caught.value.sent == 3
+    assert len(buffer) == 8
+
+
+@pytest.mark.parametrize("limit", [None, ONE_EACH])
+def test_by_default_nobody_is_told_and_all_wait(limit):
+    buffer = ReplayBuffer(100, example=0, limit=limit)
+    with running(replay_peers.add_then_hang, buffer, [1], None) as (adder, added):
+        added.recv()
+        kill(adder)
+    buffer.clear()
+    with pytest.raises(queue.Empty):
+        buffer.sample(1, timeout=1)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_who_closed_or_ended_in_order_is_no_death(start, method):
+    buffer = told_buffer()
+    for target in (replay_peers.add_and_close, replay_peers.add_in_a_daemon, replay_peers.add_and_draw):
+        child = start(target, buffer, 1, method=method)
+        child.join(60)
+        assert child.exitcode == 0
+        buffer.clear()
+        with pytest.raises(queue.Empty):
+            buffer.sample(1, timeout=0)
+
+
+def test_who_lives_is_waited_for_and_the_killed_are_told_of_when_it_has_closed():
+    buffer = told_buffer()
+    writer = buffer.writer()
+    writer.add(1)
+    with contextlib.ExitStack() as stack:
+        adders = [stack.enter_context(running(target, buffer, [2], None)) for target in WAYS_TO_ADD]
+        for _, added in adders:
+            added.recv()
+        pids = {kill(adder) for adder, _ in adders}
+    buffer.clear()
+    with pytest.raises(queue.Empty):
+        buffer.sample(1, timeout=0)  # this process adds
+    writer.close()
+    with pytest.raises(shmtree.PeerDied) as caught:
+        buffer.sample(1, timeout=60)
+    assert set(caught.value.pids) == pids
+
+
+def test_the_close_of_a_buffer_that_drew_is_the_end_of_who_drew():
+    buffer = told_buffer(limit=ONE_EACH)
+    with running(replay_peers.add_then_hang, buffer, [1, 2], None) as (_, added):
+        added.recv()
+        again = ReplayBuffer._opened(buffer._replay.arena, buffer._replay.block, None)
+        again.sample(1, timeout=60)
+        with running(replay_peers.draw_then_hang, buffer, 1, None) as (drawer, drawn):
+            drawn.recv()
+            pid = kill(drawer)
+        buffer.extend([3, 4], timeout=60)
+        with pytest.raises(queue.Full):
+            buffer.add(5, timeout=0)  # this process draws
+        again.close()
+        with pytest.raises(shmtree.PeerDied) as caught:
+            buffer.add(5, timeout=60)
+        assert caught.value.pids == (pid,)
+
+
+def test_a_thread_that_waits_is_told_too():
+    buffer = told_buffer()
+    told: list[tuple[int, ...]] = []
+
+    def wait() -> None:
+        try:
+            buffer.sample(1, timeout=100)
+        except shmtree.PeerDied as error:
+            told.append(error.pids)
+
+    with running(replay_peers.add_then_hang, buffer, [1], None) as (adder, added):
+        added.recv()
+        buffer.clear()
+        thread = threading.Thread(target=wait)
+        thread.start()
+        wait_until_asleep(thread)
+        pid = kill(adder)
+        thread.join(60)
+    assert told == [(pid,)]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_buffer_that_is_opened_or_loaded_is_told_as_it_was_made(runtime_directory, name, tmp_path, method):
+    buffer = told_buffer(name=name)
+    assert ReplayBuffer.open(name)._spec.on_peer_death == "raise"
+    buffer.add(1)
+    buffer.save(tmp_path / "saved")
+    loaded = ReplayBuffer.load(tmp_path / "saved")
+    with running(replay_peers.add_then_hang, loaded, [1], None, method=method) as (adder, added):
+        added.recv()
+        kill(adder)
+    loaded.clear()
+    with pytest.raises(shmtree.PeerDied):
+        loaded.sample(1, timeout=60)
+    assert ReplayBuffer.load(tmp_path / "saved", on_peer_death="wait")._spec.on_peer_death == "wait"
+
+
+def test_who_waits_and_may_be_told_takes_next_to_no_time():
+    buffer = told_buffer()
+    with running(replay_peers.extend_then_hang, buffer, [1], None) as (adder, added):
+        added.recv()
+        buffer.clear()
+        with running(replay_peers.report_end, buffer, "sample", None, 1) as (_, waiting):
+            waiting.recv()
+            time.sleep(3)  # of which it should sleep nearly all
+            kill(adder)
+            assert waiting.recv()[2] < 0.05
+
+
+@pytest.mark.parametrize("word", ["each", "", None, 1])
+def test_another_word_is_refused(word, tmp_path):
+    with pytest.raises(ValueError, match="on_peer_death is"):
+        ReplayBuffer(10, example=0, on_peer_death=word)
+    ReplayBuffer(10, example=0).save(tmp_path)
+    with pytest.raises(ValueError, match="on_peer_death is"):
+        ReplayBuffer.load(tmp_path, on_peer_death=word)

@@ -1,0 +1,155 @@
+"""Writers that live for a few rows only: what they leave of their places goes to the next ones."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+import replay_peers
+from starts import START_METHODS
+
+from shmtree.replay import Fifo, Prioritized, ReplayBuffer
+
+ROW = {"obs": np.zeros(1, np.float32), "reward": 0.0, "done": False}
+
+
+def in_threads(count: int, at_once: int, act) -> None:
+    for first in range(0, count, at_once):
+        threads = [threading.Thread(target=act, args=(i,)) for i in range(first, min(first + at_once, count))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_threads_that_add_one_row_each_fill_the_buffer():
+    buffer = ReplayBuffer(1000, example=0)
+    assert buffer.chunk > 8
+    in_threads(1000, 1, buffer.add)
+    assert len(buffer) >= 1000 - 3 * buffer.chunk
+    drawn = buffer.sample(20_000)
+    rows = set(drawn.data.tolist())
+    assert len(rows) == len(buffer) and rows <= set(range(1000))
+    assert len(set(drawn.writer.tolist())) == len(buffer)  # a stream each
+    assert set(drawn.step.tolist()) == {0}
+    assert buffer._replay.check() == ""
+
+
+def test_so_do_threads_that_run_at_once_and_lose_no_row_before():
+    buffer = ReplayBuffer(4000, example=0, sampler=Fifo(max_times=1))
+    in_threads(1600, 8, buffer.add)
+    assert len(buffer) == 1600
+    assert sorted(buffer.sample(1600).data.tolist()) == list(range(1600))
+    assert buffer.stats()["chunks"] <= 1600 // buffer.chunk + 16
+    assert buffer._replay.check() == ""
+
+
+@pytest.mark.parametrize("method", START_METHODS)
+def test_processes_hand_on_what_is_left_of_their_places(start, method):
+    buffer = ReplayBuffer(1000, example=0)
+    for number in range(6):
+        start(replay_peers.add_numbers, buffer, 5 * number, 5, method=method).join(60)
+    assert sorted(set(buffer.sample(1000).data.tolist())) == list(range(30))
+    assert buffer.stats()["chunks"] == 1
+    assert buffer._replay.check() == ""
+
+
+def test_writers_that_are_closed_hand_on_their_places_and_are_streams_of_their_own():
+    buffer = ReplayBuffer(1000, example=0)
+    for number in range(10):
+        with buffer.writer() as writer:
+            for step in range(3):
+                writer.add(10 * number + step)
+    assert buffer.stats()["chunks"] == 1
+    batch = buffer.sample(1000)
+    assert (batch.step == batch.data % 10).all()
+    streams = dict(zip((batch.data // 10).tolist(), batch.writer.tolist(), strict=True))
+    assert len(set(streams.values())) == 10
+    assert all(streams[each // 10] == stream for each, stream in zip(batch.data, batch.writer, strict=True))
+
+
+def test_a_number_that_was_asked_for_stays():
+    buffer = ReplayBuffer(1000, example=0)
+    numbers = {}
+    for row in range(6):
+        with buffer.writer() as writer:
+            if row % 2:
+                numbers[row] = writer.stream
+            writer.add(row)
+            numbers.setdefault(row, writer.stream)
+            assert writer.stream == numbers[row]
+            writer.add(row)
+    batch = buffer.sample(500)
+    assert all(numbers[row] == stream for row, stream in zip(batch.data.tolist(), batch.writer.tolist(), strict=True))
+
+
+def test_sequences_and_stacks_end_where_another_stream_begins():
+    buffer = ReplayBuffer(1000, columns={"x": np.int64}, stack={"x": 3}, done=None)
+    for number in range(6):
+        with buffer.writer() as writer:
+            for step in range(5):
+                writer.add({"x": 100 * number + step + 1})
+    assert buffer.stats()["chunks"] == 1
+    batch = buffer.sample_sequences(200, 10)
+    for rows, mask in zip(batch.data["x"][..., -1], batch.mask, strict=True):
+        there = rows[mask]
+        assert (np.diff(there) == 1).all()
+        assert there[-1] % 100 == 5
+    for frames in buffer.sample(200).data["x"]:
+        known = frames[frames != 0]
+        assert (np.diff(known) == 1).all()
+        assert known[-1] // 100 == known[0] // 100
+
+
+def test_episodes_go_on_in_places_that_were_left_at_an_end():
+    buffer = ReplayBuffer(1000, example=ROW, next=("obs",), n_step=2, gamma=0.5, sampler=Prioritized())
+    for number in range(20):
+        with buffer.writer() as writer:
+            for step in range(3):
+                obs = np.full(1, 100 * number + step, np.float32)
+                writer.add({"obs": obs, "reward": 1.0, "done": step == 2 and number % 2 == 0})
+            if number % 2:
+                writer.end(final={"obs": np.full(1, 100 * number + 3, np.float32)}, truncated=True)
+    assert len(buffer) == 60
+    assert buffer.stats()["chunks"] <= 80 // buffer.chunk + 2
+    batch = buffer.sample(1000)
+    here, after = batch.data["obs"][:, 0], batch.data["next"]["obs"][:, 0]
+    assert (here // 100 == after // 100).all()
+    steps = np.minimum(here % 100 + 2, np.where(here // 100 % 2 == 1, 3, 2))
+    assert (after % 100 == steps).all()
+    assert set(batch.step.tolist()) == {0, 1, 2}
+
+
+def test_rows_whose_successors_never_came_stay_out_and_their_place_is_not_handed_on():
+    buffer = ReplayBuffer(1000, example=ROW, n_step=3)
+    for number in range(4):
+        with buffer.writer() as writer:
+            for _ in range(5):
+                writer.add({**ROW, "obs": np.full(1, number, np.float32)})
+    assert len(buffer) == 4 * 3
+    assert buffer.stats()["chunks"] == 4
+
+
+def test_streams_in_one_place_are_the_same_after_a_load(tmp_path):
+    buffer = ReplayBuffer(1000, example=0)
+    for number in range(40):
+        with buffer.writer() as writer:
+            writer.add(2 * number)
+            writer.add(2 * number + 1)
+    buffer.save(tmp_path)
+
+    def known(of: ReplayBuffer) -> dict[int, tuple[int, int]]:
+        batch = of.sample(4000)
+        streams = zip(batch.writer.tolist(), batch.step.tolist(), strict=True)
+        return dict(zip(batch.data.tolist(), streams, strict=True))
+
+    assert known(ReplayBuffer.load(tmp_path)) == known(buffer)
+    in_parts = ReplayBuffer.load(tmp_path, chunk=4)
+    assert in_parts.chunk == 4
+    assert known(in_parts) == known(buffer)
+    with buffer.writer() as writer:
+        writer.add(99)
+    buffer.save(tmp_path)
+    assert known(ReplayBuffer.load(tmp_path)) == known(buffer)

@@ -1,0 +1,51 @@
+"""The bench measures, compares, and says why where it cannot: one small workload of each kind that is quick."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+pytestmark = pytest.mark.skipif(not (ROOT / "bench").is_dir(), reason="needs the checkout")
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_a_run_writes_what_it_measured(tmp_path):
+    names = ["shmtree", "multiprocessing.Pipe", "multiprocessing.Queue"]
+
+    done = bench(
+        "E", "many-4x1", "--competitors", *names, "--runs=2", "--seconds=0.01", "--limit=100", f"--out={tmp_path}"
+    )
+
+    assert done.returncode == 0, done.stderr
+    written = json.loads((tmp_path / "bench.json").read_text())
+    rows = {(row["workload"], row["competitor"]): row for row in written["rows"]}
+    assert set(rows) == {(workload, name) for workload in ("E", "many-4x1") for name in names}
+    for name in names:
+        row = rows["E", name]
+        assert row["problem"] == ""
+        assert len(row["all_items_per_s"]) == 2 and min(row["all_items_per_s"]) > 0
+        assert row["cpu_us_per_item"] > 0
+        assert row["put_us"]["p50"] <= row["put_us"]["max"]
+    assert rows["many-4x1", "multiprocessing.Pipe"]["problem"] == "one producer and one consumer only"
+    assert written["machine"]["versions"]["shmtree"]
+    table = (tmp_path / "bench.md").read_text()
+    assert "### Messages per second at the consumer\n\n| | E |\n" in table
+    assert "- multiprocessing.Pipe: one producer and one consumer only (many-4x1)" in table
+
+
+def test_a_name_that_nothing_has_is_an_error():
+    done = bench("no-such-workload")
+
+    assert done.returncode == 1
+    assert "nothing is called no-such-workload" in done.stderr

@@ -1,0 +1,67 @@
+"""The site: numbers are those of the source, the references have all that is public, and every page has its place."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+ROW = re.compile(r"^\| ([^|]+) \| ([\d,.]+)(?: (KiB|MiB|TiB|s|ms))? \|(?:.*\|)? `([\w/.]+)` `(k\w+)` \|$", re.MULTILINE)
+UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "TiB": 1 << 40, "s": 1, "ms": 1}
+LIMITS = ROW.findall((ROOT / "docs/limits.md").read_text())
+
+
+def constant(file: str, name: str) -> int:
+    """What a line `constexpr ... name = expression` of a source says."""
+    text = (ROOT / file).read_text()
+    found = re.search(rf"constexpr [^;]*?\b{name} = ([^,;]+)[,;]", text)
+    assert found, f"{file} has no {name}"
+    expression = re.sub(r"std::\w+\{(\d+)\}", r"\1", found[1]).replace("'", "")
+    expression = re.sub(r"\b(\d+)u\b", r"\1", expression)
+    assert re.fullmatch(r"[\d<+*() -]+", expression), expression
+    return int(eval(expression))
+
+
+def test_the_page_on_limits_names_its_constants():
+    page = (ROOT / "docs/limits.md").read_text()
+    assert len(LIMITS) == len(re.findall(r"`k[A-Z]\w+` \|$", page, re.MULTILINE)) > 20
+
+
+@pytest.mark.parametrize(("what", "number", "unit", "file", "name"), LIMITS, ids=[row[-1] for row in LIMITS])
+def test_a_limit_of_the_page_is_that_of_the_source(what, number, unit, file, name):
+    stated = int(number.replace(",", "")) * UNITS[unit]
+    if name.endswith("Ns"):
+        stated *= {"s": 1_000_000_000, "ms": 1_000_000}[unit]
+    assert stated == constant(file, name), what
+
+
+def test_the_formats_of_the_page_on_versions_are_those_of_the_source():
+    page = (ROOT / "docs/versions.md").read_text()
+    stated = re.findall(r"\| (\d+) \(`([\w/.]+)` `(k\w+)`\)", page)
+    assert len(stated) == 2
+    assert [int(number) for number, _, _ in stated] == [constant(file, name) for _, file, name in stated]
+
+
+@pytest.mark.parametrize("module", ["", ".errors", ".replay", ".cuda", ".torch", ".spdl", ".ray"])
+def test_the_reference_of_python_has_every_public_name(module):
+    file = ROOT / "python/shmtree" / (module[1:] or "__init__")
+    text = (file / "__init__.py" if file.is_dir() else file.with_suffix(".py")).read_text()
+    names = re.findall(r'"(\w+)"', re.search(r"__all__ = \[(.*?)\]", text, re.DOTALL)[1])
+    page = (ROOT / "docs/site/python.md").read_text()
+    assert len(names) > 3
+    assert [name for name in names if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_the_reference_of_cpp_has_every_public_header():
+    headers = {file.name for file in (ROOT / "include/shmtree").glob("*.h")} - {"shmtree.h"}
+    page = (ROOT / "docs/site/cpp.md").read_text()
+    assert set(re.findall(r"{doxygenfile} (\S+)", page)) == headers
+
+
+def test_every_page_has_its_place_in_the_site():
+    trees = re.findall(r"```{toctree}\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)
+    placed = re.findall(r"^(?!:)(?:.*<)?([\w/-]+)>?$", "\n".join(trees), re.MULTILINE)
+    pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]
+    assert sorted(placed) == sorted({str(page.with_suffix("")) for page in pages} - {"index"})

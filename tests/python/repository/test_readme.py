@@ -1,0 +1,111 @@
+"""The code in README.md and the pages with programs runs, and prints what stands below it."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from starts import OF_THIS_MACHINE
+
+ROOT = Path(__file__).resolve().parents[3]
+README = (ROOT / "README.md").read_text()
+MIGRATION = (ROOT / "docs/migration.md").read_text()
+PROGRAMS = ["README.md", "docs/guide.md", "docs/recipes.md", "docs/training.md", "docs/migration.md", "docs/replay.md"]
+PROGRAMS += ["docs/index.md", "docs/questions.md", "docs/observe.md"]
+PAGES = {page: (ROOT / page).read_text() for page in PROGRAMS}
+
+
+def examples(text, language="python"):
+    return re.findall(rf"^```{language}\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+
+
+def side(change, other):
+    """The program of a diff without the lines that only the other side has."""
+    return "".join(line[1:] or "\n" for line in change.splitlines(keepends=True) if line[0] != other)
+
+
+EXAMPLES = [
+    pytest.param(*example, id=f"{page}-{number}")
+    for page, text in PAGES.items()
+    for number, example in enumerate(examples(text), 1)
+]
+CHANGES = [
+    pytest.param(side(change, other), output, id=f"{which}-{number}")
+    for number, (change, output) in enumerate(examples(MIGRATION, "diff"), 1)
+    for which, other in {"old": "+", "new": "-"}.items()
+]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_python_block_of_a_page_says_what_it_prints(page):
+    assert len(examples(PAGES[page])) == PAGES[page].count("```python") > 0
+
+
+def test_every_change_of_the_migration_page_says_what_both_sides_print():
+    assert len(examples(MIGRATION, "diff")) == MIGRATION.count("```diff") == MIGRATION.count("\n## From ")
+
+
+@pytest.mark.parametrize(("code", "output"), CHANGES)
+def test_both_sides_of_a_change_print_what_stands_below_it(tmp_path, code, output):
+    test_a_python_block_prints_what_stands_below_it(tmp_path, code, output)
+
+
+@pytest.mark.parametrize(("code", "output"), EXAMPLES)
+def test_a_python_block_prints_what_stands_below_it(tmp_path, code, output):
+    for package in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    script = tmp_path / "example.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *OF_THIS_MACHINE, str(script)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert done.stdout == output
+
+
+def test_what_the_pages_on_the_tree_name_is_there():
+    made = (ROOT / "docs/architecture.md").read_text()
+    texts = README + made + "".join((ROOT / page).read_text() for page in ("CONTRIBUTING.md", "SECURITY.md"))
+    paths = re.findall(r"`((?:src|include|schema|docs|examples|bench|tests|python)/[\w./-]*)`", texts)
+    assert len(paths) > 3
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    row = re.compile(r"^\| `([\w/]+)` \|.*\| ([^|]+) \|$", re.MULTILINE)
+    missing = [
+        f"{folder}/{name}"
+        for folder, names in row.findall(made)
+        for name in re.findall(r"`([^`]+)`", names)
+        if not (ROOT / folder / name).exists() and not (ROOT / name).exists()
+    ]
+    assert missing == []
+
+
+def test_every_page_stands_in_a_table_of_contents():
+    index = PAGES["docs/index.md"]
+    listed = "\n".join(re.findall(r"^```{toctree}\n(.*?)^```", index, re.DOTALL | re.MULTILINE))
+    pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
+    assert {page for page in pages if not re.search(rf"^(?:.* <)?{page}>?$", listed, re.MULTILINE)} == set()
+
+
+def anchors(text):
+    """The headings of a page as they stand in links to it."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
+)
+def test_every_link_of_a_page_leads_somewhere(page):
+    for name, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
+        target = page.parent / name if name else page
+        assert target.exists(), name
+        assert not anchor or anchor in anchors(target.read_text()), f"{name}#{anchor}"
