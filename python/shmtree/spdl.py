@@ -91,7 +91,7 @@ class SegmentPool(_UnitArena):
     """An arena with units that are read as views, without a copy.
 
     It replaces `spdl.pipeline.SharedMemorySegmentPool`, with these differences. You need not give a size. Items that
-    the consumer still holds do not count for `count`: it can keep as many as the memory allows, drop them in any order,
+    the consumer still holds do not count for `count`. It can keep as many as the memory allows, drop them in any order,
     and use them after the pool was closed. A consumer that holds more than half of the budget gets copies.
 
     Args:

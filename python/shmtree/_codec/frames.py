@@ -81,10 +81,10 @@ def load(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
 def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
     """Prints the tree of a frame, or of an object as its message would be: kinds, shapes, bytes.
 
-    For an object that needs a pickle, it also prints the reasons: the parts without a native kind, the bytes that each
-    takes, and tuples (or other values that are made of their items) that contain themselves. Nothing in a frame is
-    unpickled or built, so frames of any origin are safe to describe. A buffer that does not begin like a frame is
-    described as an object.
+    For an object that needs a pickle, it also prints the reasons: the parts without a native kind, and the bytes that
+    each takes. Other reasons are tuples, or other values made of their items, that contain themselves. Nothing in a
+    frame is unpickled or built, so frames of any origin are safe to describe. A buffer that does not begin like a frame
+    is described as an object.
 
     Args:
         buffer_or_obj: A frame, or any object that can be sent.

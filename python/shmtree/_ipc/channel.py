@@ -112,9 +112,10 @@ class End:
             - put, received, queued (including returned messages), taken (in flight), returned, rejected, dropped:
               numbers of messages. queued_bytes: bytes of the queued ones.
             - capacity, max_bytes, max_unsettled, max_attempts: limits; 0 means no limit.
-            - senders, receivers: processes that have the ends. senders_counting, receivers_counting: those that are
-              attached, so that the stream does not end; a process that uses only the other end is not attached.
-              senders_unused, receivers_unused: pids of attached processes that have never used the end.
+            - senders, receivers: processes that have the ends.
+            - senders_counting, receivers_counting: processes that are attached, so that the stream does not end. A
+              process that uses only the other end is not attached.
+            - senders_unused, receivers_unused: pids of attached processes that have never used the end.
             - senders_on_their_way, receivers_on_their_way: ends in transit.
             - put_per_s, received_per_s: messages per second since the last call on this object.
             - pickled (ends that can put): messages given to `put` of this object that needed a pickle;
@@ -207,8 +208,8 @@ class Receiver(_core.ReceiverBase[_T], End):
         """Receives a message and copies its tensors, and its numeric arrays as tensors, to a torch device.
 
         It finds them in dicts, lists, tuples, deques and dataclasses. The message pins nothing of what was copied. If
-        the arena is pinned in this process (`Arena.pin`), the copies run in the device's current stream, and their
-        source stays allocated until a later call finds that they are done.
+        the arena is pinned in this process (`Arena.pin`), the copies run in the device's current stream. Their source
+        stays allocated until a later call finds that they are done.
 
         A message that cannot be copied, for example because the device has no memory for it, returns to the channel.
 

@@ -241,7 +241,7 @@ class Client:
     def call(self, obj: object, timeout: float | None = None) -> Any:
         """Sends a request, waits for the reply, and returns it.
 
-        Do not call it in a callback of a future of this client, and do not wait there for the result of a future: that
+        Do not call it in a callback of a future of this client, and do not wait there for the result of a future. That
         code runs in the thread that receives the replies. Use `submit` there.
 
         Args:

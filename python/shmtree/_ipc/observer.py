@@ -42,7 +42,7 @@ def observe() -> dict[str, Any]:
           messages (`full_seconds`, `empty_seconds`), and `limiting`: None, or the `end` that the other one waits for
           and its `pids`.
         - `refused`: None, or the reason why it could not be read, such as another layout version or a PID namespace.
-          With fewer than two free descriptors, the snapshot has a single refused arena whose uuid is zeros.
+          With fewer than two free descriptors, the snapshot has a single refused arena, and its uuid is zeros.
         - `consistent`: False if the arena changed during every attempt to read it, so that its numbers may be from
           different moments.
 

@@ -49,7 +49,7 @@ def create_pair(
             received.
         keep_open: If True, receivers wait for new senders when none is left, so that the stream has no end.
         portable: If True, `put` refuses objects that are valid on this machine only (ends, shared arrays, arenas,
-            device memory), so that messages taken as frames can be put on any other machine.
+            device memory). Messages taken as frames can then be put on any other machine.
         exist_ok: If a channel has this name already, returns its ends, as a restarted server needs while its clients
             live.
 
@@ -114,7 +114,7 @@ class Known(NamedTuple):
     """A name and the processes that have it."""
 
     name: str  #: the name as it was given
-    kind: str  #: kind of the object: "arena", "channel" and so on
+    kind: str  #: kind of the object: "an arena", "a channel" and so on
     #: Pids of the processes that have it; 0 for a process in another PID namespace; empty if a killed process left the
     #: name.
     pids: tuple[int, ...]

@@ -394,8 +394,8 @@ class Service(Generic[_T]):
 
         Some errors of loading are not the client's fault. If a signal handler raises, the call raises its exception and
         the request returns to the service. If this process has no memory, the request also returns, and a server tries
-        it again; after the eighth failure in a row, the request fails at the client as above. SystemExit and
-        GeneratorExit may come from a signal handler or from the message: the call raises them, and they count as
+        it again. After the eighth failure in a row, the request fails at the client as above. SystemExit and
+        GeneratorExit may come from a signal handler or from the message. The call raises them, and they count as
         failures too.
         """
         loaded.parts = None

@@ -19,8 +19,8 @@ class SharedArray:
     """One array that several processes read and write in place; made by `Arena.array`.
 
     It pickles as a reference. Its memory lives as long as any process has it or a view of it. An array in transit also
-    keeps it, as long as its sender lives. In a message of a channel, an array whose memory is gone still arrives, and
-    each use of it raises FileNotFoundError.
+    keeps it, as long as its sender lives. If the memory is freed before a message with the array is received, the array
+    still arrives, and each use of it raises FileNotFoundError.
 
     `array` and `tensor` are the memory itself, without any locking. `write` and `read` prevent readers from seeing a
     half-written array: they allow one writer at a time, and a copy is consistent. A program may mix both, but `read` is

@@ -140,7 +140,7 @@ def _replacing(path: str, mode: str) -> Iterator[Any]:
     """Opens a new file that only this user may read, and that replaces `path` when the block ends without an exception.
 
     Until then, an existing file stays unchanged. If the folder of `path` refuses new files, collects the contents in a
-    temporary file and copies them into `path` at the end; a failure of that copy leaves `path` incomplete. If `path` is
+    temporary file and copies them into `path` at the end. A failure of that copy leaves `path` incomplete. If `path` is
     a pipe or a device, opens it directly. Raises PermissionError as `_private` does.
     """
     target = os.path.realpath(path)

@@ -1,8 +1,8 @@
 """The interface of py-sharedmemory 4.3: ``from shmtree.compat.py_sharedmemory import create_shared_memory_pair``.
 
 Version 3 has the same calls in a module ``memory``; version 1 has other ones, see `shmtree.compat.memory`. As in
-py-sharedmemory, ``get`` returns copies, ``get_nowait`` raises ``queue.Empty``, and ``wait_for_all_ack`` returns False
-if a message was not received in time; if it is received later, it counts for the next call. docs/migration.md lists
+py-sharedmemory, ``get`` returns copies, and ``get_nowait`` raises ``queue.Empty``. ``wait_for_all_ack`` returns False
+if a message was not received in time. If it is received later, it counts for the next call. docs/migration.md lists
 what differs. Programs written for py-sharedmemory keep both ends in the process that starts the others, so these ends
 issue no UnusedEndWarning.
 """

@@ -45,9 +45,8 @@ class ReplayBuffer:
 
     `add` writes to the node's shard at the speed of a local buffer, without using the network. `sample` takes rows of
     each shard in proportion to its weight, so that probabilities and weights are those of one buffer. Only sampled rows
-    are transferred. Rows that other nodes added in the last 0.2 s may not be included yet, nor rows that were added to
-    the first shard of a node in the last second. A buffer can be pickled as an argument of tasks and actors, and in
-    messages.
+    are transferred. Rows that other nodes added in the last 0.2 s may not be included yet. For a node's
+    new shard, this time is one second. A buffer can be pickled as an argument of tasks and actors, and in messages.
 
     Args:
         capacity: Number of rows of each shard. Give either this or `max_bytes`.
@@ -362,8 +361,8 @@ class ReplayBuffer:
 
         Raises:
             FileNotFoundError: No node sees a shard.
-            ValueError: There is no node for a shard, a shard of the last save is missing (unless `missing_ok`), the
-                shards belong to different buffers, or a file is not as it was written. Nothing is loaded.
+            ValueError: There is no node for a shard, or a shard of the last save is missing (unless `missing_ok`). Also
+                if the shards belong to different buffers, or a file is not as it was written. Nothing is loaded.
         """
         from . import _actors
 

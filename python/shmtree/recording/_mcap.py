@@ -2,7 +2,7 @@
 
 Every frame begins at a multiple of 64, so that its arrays can be used in the mapped file. Before a message, a record of
 a private opcode, which readers skip, fills the gap. A file that was cut off at any byte has complete records up to the
-cut, and can be read up to there; the summary at the end is for other tools. The extension reads the files
+cut, and can be read up to there. The summary at the end is for other tools. The extension reads the files
 (src/recording).
 """
 

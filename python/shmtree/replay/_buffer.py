@@ -289,8 +289,9 @@ class ReplayBuffer:
             queue.Empty: There was no row for `timeout` seconds.
             PeerDied: With ``on_peer_death="raise"``: no writer is left, and some were killed.
             ValueError: With ``replace=False``: `n` is more than the number of rows.
-            RuntimeError: A wait without a timeout could never end, because only the calling thread could add rows: this
-                process made the buffer, without a name, has neither sent it nor forked since, and has no other thread.
+            RuntimeError: A wait without a timeout could never end, because only the calling thread could add rows. This
+                is so if this process made the buffer, without a name, has neither sent it nor forked since, and has no
+                other thread.
         """
         given = (n, sampler, replace, out, threads, beta, weights, timeout, self._owner)
         return _drawing.sample(self._replay, self._spec, self._data, *given)

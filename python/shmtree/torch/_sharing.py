@@ -73,9 +73,9 @@ def share(thing: Any, arena: Arena | None = None) -> Any:
             arena copy the tensors.
 
     Returns:
-        For a module, its state dict as a plain dict; for a tensor, a tensor; for a pytree, the same with its tensors
-        copied (from any device, without gradients, contiguous) and everything else unchanged. A tensor that occurs
-        twice is copied once.
+        For a module, its state dict as a plain dict. For a tensor, a tensor. For a pytree, the same pytree with its
+        tensors copied (from any device, without gradients, contiguous) and everything else unchanged. A tensor that
+        occurs twice is copied once.
 
     Raises:
         TypeError: A tensor is not strided, or is quantized or nested.
