@@ -135,9 +135,9 @@ class Latest(Published, _core.LatestBase):
         """Returns counts and byte totals.
 
         Returns:
-            A dict with `version` (the newest), `history` (as given), `versions` (number of versions that exist),
-            `bytes` (of their messages), `publishers` (pids), and `pickled` (values that this object has published and
-            that needed a pickle).
+            A dict with `version` (the newest), `history` (as given), `versions` (number of versions that exist) and
+            `bytes` (of their messages). `publishers` are pids. `pickled` counts the values that this object has
+            published and that needed a pickle.
         """
         return self._stats()
 

@@ -36,11 +36,17 @@ def observe() -> dict[str, Any]:
           which channel, and for how many seconds.
         - `holders`: pid, bytes, blocks, and the age in seconds of the block that is pinned for longest.
         - `locked_by`: pid of the process that holds the arena's lock.
-        - `channels`, `latests`, `broadcasts`, `replays`: the objects in the arena. A channel has the keys of
-          `Sender.stats`, the pids of attached processes (`sender_pids`, `receiver_pids`), the process that is putting
-          or receiving now (`sender_locked_by`, `receiver_locked_by`), the seconds that processes slept for space or for
-          messages (`full_seconds`, `empty_seconds`), and `limiting`: None, or the `end` that the other one waits for
-          and its `pids`.
+        - `channels`, `latests`, `broadcasts`, `replays`: the objects in the arena.
+
+        A channel has the keys of `Sender.stats`, and these.
+
+        - `sender_pids`, `receiver_pids`: attached processes.
+        - `sender_locked_by`, `receiver_locked_by`: the process that is putting or receiving now.
+        - `full_seconds`, `empty_seconds`: time that processes slept for space or for messages.
+        - `limiting`: None, or the `end` that the other one waits for, and its `pids`.
+
+        Arenas and all objects in them also have these.
+
         - `refused`: None, or the reason why it could not be read, such as another layout version or a PID namespace.
           With fewer than two free descriptors, the snapshot has a single refused arena, and its uuid is zeros.
         - `consistent`: False if the arena changed during every attempt to read it, so that its numbers may be from

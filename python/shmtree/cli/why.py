@@ -244,8 +244,8 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
     Returns:
         A dict with these keys.
 
-        - `waits`: pid, thread, what, at, channel, arena, block, seconds, `for_pids` (any of these could end it), and of
-          these the pids that are `stopped`, or that have `never_used` an end that no process has used.
+        - `waits`: pid, thread, what, at, channel, arena, block, seconds, `for_pids` (any of these could end it). Of
+          these pids, `stopped` lists the stopped ones, and `never_used` those with an end that no process has used.
         - `deadlocks`: pids, channels, places, seconds.
         - `locks` of stopped processes: pid, of.
         - `refused`: arenas and channels that cannot be read, such as those of another version (what, pids, reason);
