@@ -14,7 +14,7 @@ namespace shmtree::format {
 
 // When a reader creates the object of a node. With kBeforeItems it creates the object empty, so that items can refer to
 // it.
-enum class Made : bool { kWhole, kBeforeItems };
+enum class Made : bool { kAfterItems, kBeforeItems };
 
 struct KindRow {
   Kind kind;
@@ -22,7 +22,7 @@ struct KindRow {
   const char* words;        // in error messages, with the article
   const char* rule;         // values that the node takes from the columns, in this order
   const char* limits = "";  // one limit per letter of the rule; may be shorter
-  Made made = Made::kWhole;
+  Made made = Made::kAfterItems;
 };
 
 // The letters of a rule:

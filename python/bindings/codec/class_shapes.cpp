@@ -206,7 +206,7 @@ bool init_class_shapes() {
 }
 
 bool classify(ClassInfo& info) {
-  if (const SentClass* sent = sent_class(info.type, info.name)) {
+  if (const SentClass* sent = find_sent_class(info.type, info.name)) {
     info.encode = sent->encode;
     info.kind = sent->kind;
     return true;
@@ -244,7 +244,7 @@ bool has_native_kind(PyTypeObject* type) {
       Py_TYPE(Py_None), &PyList_Type,  &PyTuple_Type, &PyBytes_Type, &PyByteArray_Type,
   };
   return std::find(std::begin(hot), std::end(hot), type) != std::end(hot) ||
-         sent_class(type, global_name(type_object(type))) != nullptr;
+         find_sent_class(type, global_name(type_object(type))) != nullptr;
 }
 
 bool is_flag(PyTypeObject* type) noexcept {

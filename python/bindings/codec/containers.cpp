@@ -36,7 +36,7 @@ bool items(Encoder& encoder, PyObject* container, Py_ssize_t count) {
 // pointer again for each item: encoding an item may run Python code that changes the set.
 template <Kind kind>
 bool set_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   const CriticalSection alone(value);
   const auto* set = reinterpret_cast<PySetObject*>(value);
   const Py_ssize_t count = PySet_GET_SIZE(value);
@@ -70,7 +70,7 @@ bool deque_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const Py_ssize_t maxlen = bound.get() == Py_None ? -1 : PyLong_AsSsize_t(bound.get());
   const Py_ssize_t count = PyObject_Size(value);
   if (count < 0 || PyErr_Occurred()) return false;
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   encoder.out.begin_node(Kind::kDeque, count);
   encoder.out.add_length(static_cast<std::size_t>(maxlen) + 1);
   return items(encoder, value, count) && encoder.leave();
@@ -79,7 +79,7 @@ bool deque_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
 bool ordered_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const int plain = has_no_attributes(value);
   if (plain <= 0) return plain == 0 && encoder.needs_pickle(value);
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   const Py_ssize_t count = PyDict_GET_SIZE(value);
   encoder.out.begin_node(Kind::kOrderedDict, count);
   // Iterates over the OrderedDict itself, because the underlying dict has another order after move_to_end().
@@ -105,7 +105,7 @@ bool default_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (factory.get() != Py_None && (!is_harmless_factory(factory.get()) || !is_found_by_name(factory.get(), name))) {
     return !PyErr_Occurred() && encoder.needs_pickle(value);
   }
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   encoder.out.add_kind(Kind::kDefaultDict);
   if (factory.get() == Py_None) {
     encoder.out.add_none_node();
@@ -119,17 +119,17 @@ bool default_dict_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
 bool counter_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   const int plain = has_no_attributes(value);
   if (plain <= 0) return plain == 0 && encoder.needs_pickle(value);
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   encoder.out.add_kind(Kind::kCounter);
   return encoder.pairs(value) && encoder.leave();
 }
 
 // Checks for signals more often than for other items: adding a large key, or one of many with equal hashes, may take
 // long.
-constexpr std::uint64_t kKeysPerLook = 256;
+constexpr std::uint64_t kKeysPerSignalCheck = 256;
 
 bool may_go_on(Decoder& decoder, std::uint64_t added) {
-  return added % kKeysPerLook != kKeysPerLook - 1 || decoder.see_signals();
+  return added % kKeysPerSignalCheck != kKeysPerSignalCheck - 1 || decoder.run_signal_handlers();
 }
 
 // Counts the hash of a key. Accepts a key without a hash, since adding it raises. Returns false on failure, also if a
@@ -172,7 +172,7 @@ template <bool str_keys>
 PyObject* decode_ordered_dict(Decoder& decoder) {
   Ref dict(PyODict_New());
   if (!dict) return nullptr;
-  decoder.is_there(dict.get());
+  decoder.add_container(dict.get());
   const auto fill = str_keys ? pairs<PyODict_SetItem, true> : pairs<PyODict_SetItem, false>;
   return fill(decoder, dict.get()) ? dict.release() : nullptr;
 }
@@ -185,7 +185,7 @@ PyObject* decode_default_dict(Decoder& decoder) {
                                             "a default factory cannot be called")
                    : nullptr);
   if (!dict) return nullptr;
-  decoder.is_there(dict.get());
+  decoder.add_container(dict.get());
   const Expansion::Before before = decoder.begin_walked();
   const bool filled = decode_pairs(decoder, dict.get(), false);
   return decoder.may_be_dropped(before) && filled ? dict.release() : nullptr;
@@ -194,7 +194,7 @@ PyObject* decode_default_dict(Decoder& decoder) {
 PyObject* decode_counter(Decoder& decoder) {
   Ref dict(PyObject_CallNoArgs(counter_class.get()));
   if (!dict) return nullptr;
-  decoder.is_there(dict.get());
+  decoder.add_container(dict.get());
   return decode_pairs(decoder, dict.get(), false) ? dict.release() : nullptr;
 }
 
@@ -203,7 +203,7 @@ PyObject* decode_set(Decoder& decoder) {
   const std::uint64_t count = decoder.in.next_count();
   Ref set(frozen ? PyFrozenSet_New(nullptr) : PySet_New(nullptr));
   if (!set) return nullptr;
-  if (!frozen) decoder.is_there(set.get());
+  if (!frozen) decoder.add_container(set.get());
   Collisions collisions(count);
   for (std::uint64_t i = 0; i < count; ++i) {
     if (!may_go_on(decoder, i)) return nullptr;
@@ -225,7 +225,7 @@ PyObject* decode_deque(Decoder& decoder) {
   Ref deque(decoder.corrupt_unless(PyObject_CallFunctionObjArgs(deque_class.get(), empty.get(), maxlen.get(), nullptr),
                                    "a deque cannot be so long"));
   if (!deque) return nullptr;
-  decoder.is_there(deque.get());
+  decoder.add_container(deque.get());
   Ref append(PyObject_GetAttrString(deque.get(), "append"));
   for (std::uint64_t i = 0; append && i < count; ++i) {
     if (!may_go_on(decoder, i)) return nullptr;

@@ -27,7 +27,7 @@ std::int64_t microseconds(int hour, int minute, int second, int microsecond) {
 bool fold_and_zone(Encoder& encoder, int fold, PyObject* zone) {
   const bool has_zone = zone != Py_None;
   encoder.out.add_length(static_cast<std::uint64_t>(fold | has_zone << 1));
-  return !has_zone || (encoder.deeper() && encoder.child(zone) && encoder.leave());
+  return !has_zone || (encoder.enter() && encoder.child(zone) && encoder.leave());
 }
 
 bool encode_date(Encoder& encoder, PyObject* value, const ClassInfo&) {

@@ -123,8 +123,8 @@ Ref Decoder::dtype(const format::Name& description) {
   return kept ? separate_dtype(kept) : Ref();
 }
 
-bool Decoder::see_signals() {
-  next_look_ = in.position() + kNodesPerLook;
+bool Decoder::run_signal_handlers() {
+  next_signal_check_ = in.position() + kNodesPerSignalCheck;
   if (PyErr_CheckSignals() == 0) return true;
   context_.interrupted = true;
   return false;
@@ -213,7 +213,7 @@ PyObject* Decoder::node() {
 }
 
 PyObject* Decoder::container(Kind kind) {
-  if (in.position() >= next_look_ && !see_signals()) [[unlikely]]
+  if (in.position() >= next_signal_check_ && !run_signal_handlers()) [[unlikely]]
     return nullptr;
   switch (kind) {
     case Kind::kStrDict:
@@ -296,16 +296,16 @@ PyObject* Decoder::whole(Kind kind) {
   }
 }
 
-// Lists grow item by item, because their items may refer to them. Kinds that are not handled here call is_there()
+// Lists grow item by item, because their items may refer to them. Kinds that are not handled here call add_container()
 // themselves.
 PyObject* Decoder::marked_container(Kind kind) {
   if (kind == Kind::kList) {
     Ref list(PyList_New(0));
     if (!list) return nullptr;
-    is_there(list.get());
+    add_container(list.get());
     const std::uint64_t count = in.next_count();
     for (std::uint64_t i = 0; i < count; ++i) {
-      if (i % kItemsPerLook == kItemsPerLook - 1 && !see_signals()) return nullptr;
+      if (i % kItemsPerSignalCheck == kItemsPerSignalCheck - 1 && !run_signal_handlers()) return nullptr;
       Ref item(node());
       if (!item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
     }
@@ -314,7 +314,7 @@ PyObject* Decoder::marked_container(Kind kind) {
   if (kind != Kind::kDict && kind != Kind::kStrDict) return container(kind);
   Ref dict(PyDict_New());
   if (!dict) return nullptr;
-  is_there(dict.get());
+  add_container(dict.get());
   return decode_pairs(*this, dict.get(), kind == Kind::kStrDict) ? dict.release() : nullptr;
 }
 
@@ -327,7 +327,7 @@ PyObject* sequence(Decoder& decoder, std::uint64_t count, Make make) {
   Ref made(is_tuple ? PyTuple_New(size) : PyList_New(size));
   if (!made) return nullptr;
   for (Py_ssize_t i = 0; i < size;) {
-    const Py_ssize_t end = std::min(size, i + static_cast<Py_ssize_t>(kItemsPerLook));
+    const Py_ssize_t end = std::min(size, i + static_cast<Py_ssize_t>(kItemsPerSignalCheck));
     for (; i < end; ++i) {
       PyObject* item = make(static_cast<std::size_t>(i));
       if (!item) return nullptr;
@@ -337,7 +337,7 @@ PyObject* sequence(Decoder& decoder, std::uint64_t count, Make make) {
         PyList_SET_ITEM(made.get(), i, item);
       }
     }
-    if (i < size && !decoder.see_signals()) return nullptr;
+    if (i < size && !decoder.run_signal_handlers()) return nullptr;
   }
   return made.release();
 }

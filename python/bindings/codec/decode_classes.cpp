@@ -306,7 +306,7 @@ PyObject* decode_dataclass(Decoder& decoder) {
                                             "a dataclass cannot have instances")
                    : nullptr);
   if (!made) return nullptr;
-  decoder.is_there(made.get());
+  decoder.add_container(made.get());
   SeenFields seen;
   for (std::uint64_t i = 0; i < count; ++i) {
     Ref field = Ref::borrow(decoder.next_key());

@@ -61,7 +61,7 @@ class Decoder {
 
   PyObject* node();
   // Call it with a container before its items are read, because the items may refer to the container.
-  void is_there(PyObject* container) {
+  void add_container(PyObject* container) {
     if (marked_ != kNotMarked) [[unlikely]]
       tables_.earlier[std::exchange(marked_, kNotMarked)].object = Py_NewRef(container);
   }
@@ -72,7 +72,7 @@ class Decoder {
   // Ends a part with objects that are freed recursively. Returns false if it is too deep.
   bool may_be_dropped(const Expansion::Before& before);
   // Runs the handlers of pending signals. Returns false with a Python error set if one of them raised.
-  bool see_signals();
+  bool run_signal_handlers();
   // True if `bytes` more may be copied out of the message. Otherwise fails: nodes copy shared buffers too often.
   bool may_copy(std::uint64_t bytes);
   // Returns the bytes of a blob that the caller will copy.
@@ -151,7 +151,7 @@ class Decoder {
   };
 
   static constexpr std::size_t kNotMarked = SIZE_MAX;
-  static constexpr std::size_t kNodesPerLook = 16'384;  // between checks for signals: a few milliseconds
+  static constexpr std::size_t kNodesPerSignalCheck = 16'384;  // between checks for signals: a few milliseconds
 
   [[gnu::cold]] PyObject* marked(Kind kind);
   PyObject* marked_container(Kind kind);
@@ -183,13 +183,13 @@ class Decoder {
   PyObject* frame_owner_ = nullptr;
   Expansion expansion_;
   CopiedBytes copied_;
-  const std::uint64_t message_bytes_;      // size of the frame and its external blocks
-  std::size_t next_look_ = kNodesPerLook;  // number of the node at which signals are checked next
-  std::size_t marked_ = kNotMarked;        // number in `earlier` of the container that is being built
+  const std::uint64_t message_bytes_;                     // size of the frame and its external blocks
+  std::size_t next_signal_check_ = kNodesPerSignalCheck;  // number of the node at which signals are checked next
+  std::size_t marked_ = kNotMarked;                       // number in `earlier` of the container that is being built
 };
 
 // Number of items of a long container that are decoded between two checks for signals.
-constexpr std::uint64_t kItemsPerLook = 16'384;
+constexpr std::uint64_t kItemsPerSignalCheck = 16'384;
 
 // Functions of kinds (kind_codec.h) that more than one file calls.
 PyObject* decode_str(Decoder& decoder, std::string_view text);

@@ -75,7 +75,7 @@ class FieldNames {
 struct Described {
   PyArray_Descr* descr = nullptr;
   PyObject* text = nullptr;
-  bool with_objects = false;
+  ObjectFields objects = ObjectFields::kRefused;
   FieldNames names{};
 };
 constexpr std::size_t kDescribed = 64;
@@ -95,14 +95,14 @@ std::unordered_map<std::string, Parsed>& parsed() {
   return platform::never_destroyed<std::unordered_map<std::string, Parsed>>();
 }
 
-Ref described_before(PyArray_Descr* descr, bool with_objects) {
+Ref described_before(PyArray_Descr* descr, ObjectFields objects) {
   const std::lock_guard guard(described_mutex);
   const Described& slot = described_slot(descr);
-  const bool is_known = slot.descr == descr && slot.with_objects == with_objects && slot.names.are_as_they_were();
+  const bool is_known = slot.descr == descr && slot.objects == objects && slot.names.are_as_they_were();
   return is_known ? Ref::borrow(slot.text) : Ref();
 }
 
-void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
+void remember(PyArray_Descr* descr, ObjectFields objects, PyObject* text) {
   Ref old_descr, old_text;  // dropped after the lock is released
   FieldNames names(descr);
   const std::lock_guard guard(described_mutex);
@@ -110,7 +110,7 @@ void remember(PyArray_Descr* descr, bool with_objects, PyObject* text) {
   old_descr = Ref(reinterpret_cast<PyObject*>(std::exchange(slot.descr, descr)));
   old_text = Ref(std::exchange(slot.text, Py_NewRef(text)));
   Py_INCREF(reinterpret_cast<PyObject*>(descr));
-  slot.with_objects = with_objects;
+  slot.objects = objects;
   std::swap(slot.names, names);
 }
 
@@ -184,13 +184,13 @@ Ref descr_of_other_package(DType code, bool may_import) {
   return found && PyArray_DescrCheck(found.get()) ? std::move(found) : Ref();
 }
 
-bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text) {
-  *owner = described_before(descr, with_objects);
+bool describe_dtype(PyArray_Descr* descr, ObjectFields objects, Ref* owner, std::string_view* text) {
+  *owner = described_before(descr, objects);
   if (!*owner) {
-    *owner = Ref(
-        call_python(package().describe_dtype, reinterpret_cast<PyObject*>(descr), with_objects ? Py_True : Py_False));
+    *owner = Ref(call_python(package().describe_dtype, reinterpret_cast<PyObject*>(descr),
+                             objects == ObjectFields::kAllowed ? Py_True : Py_False));
     if (!*owner) return false;
-    remember(descr, with_objects, owner->get());
+    remember(descr, objects, owner->get());
   }
   *text = view_of(owner->get());
   return !PyErr_Occurred();

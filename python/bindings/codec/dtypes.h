@@ -23,10 +23,13 @@ PyArray_Descr* descr_of(DType code) noexcept;
 // without an error, if ml_dtypes is missing or has no such dtype.
 Ref descr_of_other_package(DType code, bool may_import);
 
+// What to do with a dtype that contains Python objects.
+enum class ObjectFields : bool { kRefused, kAllowed };
+
 // Gets the text of a dtype with code kOther; `owner` keeps it valid. The text is empty if only pickle can send the
-// dtype: objects inside (unless `with_objects`), metadata, or a class of its own. Returns false with a Python error
+// dtype: objects inside if they are kRefused, metadata, or a class of its own. Returns false with a Python error
 // set.
-bool describe_dtype(PyArray_Descr* descr, bool with_objects, Ref* owner, std::string_view* text);
+bool describe_dtype(PyArray_Descr* descr, ObjectFields objects, Ref* owner, std::string_view* text);
 
 // Returns the dtype of a text, which may come from an untrusted sender and is checked. Returns null with CorruptMessage
 // set.

@@ -236,7 +236,7 @@ bool Encoder::dict(PyObject* value) {
 }
 
 bool Encoder::dict_node(PyObject* value) {
-  if (!deeper()) return false;
+  if (!enter()) return false;
   const CriticalSection alone(value);
   PyObject *key = nullptr, *item = nullptr;
   Py_ssize_t position = 0, sent = 0;
@@ -286,7 +286,7 @@ bool Encoder::list(PyObject* value) {
 }
 
 bool Encoder::list_node(PyObject* value) {
-  if (!deeper()) return false;
+  if (!enter()) return false;
   const CriticalSection alone(value);
   if (number_list(value)) return leave();
   const Py_ssize_t count = PyList_GET_SIZE(value);
@@ -333,7 +333,7 @@ bool Encoder::tuple(PyObject* value) {
 }
 
 bool Encoder::tuple_node(PyObject* value) {
-  if (!deeper()) return false;
+  if (!enter()) return false;
   const Py_ssize_t count = PyTuple_GET_SIZE(value);
   out.begin_node(Kind::kTuple, count);
   for (Py_ssize_t i = 0; i < count; ++i) {

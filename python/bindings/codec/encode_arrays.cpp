@@ -46,9 +46,9 @@ void Encoder::lend(PyArrayObject* array, std::span<const std::byte> extent, cons
   source.read_only = loan.shown;
 }
 
-bool Encoder::dtype_text(PyObject* value, PyArray_Descr* descr, bool with_objects, std::string_view* text) {
+bool Encoder::dtype_text(PyObject* value, PyArray_Descr* descr, ObjectFields objects, std::string_view* text) {
   Ref owner;
-  if (!describe_dtype(descr, with_objects, &owner, text)) return false;
+  if (!describe_dtype(descr, objects, &owner, text)) return false;
   keep(std::move(owner));
   return (!text->empty() && text->size() <= kMaxNameBytes) || needs_pickle(value);
 }
@@ -70,7 +70,7 @@ bool Encoder::array_node(PyArrayObject* array) {
   source.dtype = dtype_code(descr);
   if (source.dtype == DType::kOther) {
     if (is_text_without_width(descr)) return needs_pickle(object);
-    if (!dtype_text(object, descr, false, &source.description)) return false;
+    if (!dtype_text(object, descr, ObjectFields::kRefused, &source.description)) return false;
     source.item_bytes = static_cast<std::uint64_t>(PyArray_ITEMSIZE(array));
   }
   source.data = PyArray_DATA(array);

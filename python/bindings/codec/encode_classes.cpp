@@ -68,7 +68,7 @@ bool has_required(const ClassInfo& info, const std::vector<Field>& fields) {
 bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   const Py_ssize_t count = PyTuple_GET_SIZE(value);
   if (count != info.field_count) return encoder.needs_pickle(value);
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   encoder.out.add_kind(Kind::kNamedTuple);
   encoder.out.add_name(info.name);
   encoder.out.add_length(static_cast<std::size_t>(count));
@@ -79,7 +79,7 @@ bool encode_namedtuple(Encoder& encoder, PyObject* value, const ClassInfo& info)
 }
 
 bool encode_dataclass(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   std::vector<Field> fields;
   bool foreign = false;
   if (!collect_fields(value, info, fields, foreign)) return foreign && encoder.needs_pickle(value);
@@ -113,7 +113,7 @@ bool has_its_parts(const ClassInfo& info) {
 }  // namespace
 
 bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
   if (add_flat(encoder, info, std::move(flat))) return true;
@@ -122,7 +122,7 @@ bool encode_registered(Encoder& encoder, PyObject* value, const ClassInfo& info)
 }
 
 bool encode_model(Encoder& encoder, PyObject* value, const ClassInfo& info) {
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   Ref state(call_python(package().model_state, value));
   if (!state) return false;
   return state.get() == Py_None ? encoder.needs_pickle(value) : add_flat(encoder, info, std::move(state));
@@ -168,7 +168,7 @@ bool encode_enum(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (leads_back <= 0) return leads_back == 0 && encoder.needs_pickle(value);
   encoder.out.set_kind(encoder.out.kinds() - 1, Kind::kEnumValue);
   encoder.out.add_name(info.name);
-  return encoder.deeper() && encoder.sealed([&] { return encoder.child(raw.get()); }) && encoder.leave();
+  return encoder.enter() && encoder.sealed([&] { return encoder.child(raw.get()); }) && encoder.leave();
 }
 
 bool encode_unknown(Encoder& encoder, PyObject* value, const ClassInfo&) {

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "bindings/codec/class_registry.h"
+#include "bindings/codec/dtypes.h"
 #include "bindings/codec/encode.h"
 #include "format/frame_builder.h"
 #include "shmtree/kind.h"
@@ -53,7 +54,7 @@ class Encoder {
     return done;
   }
   // Call it before the children of a node, and leave() after them.
-  bool deeper() { return out.enter() || too_deep(); }
+  bool enter() { return out.enter() || too_deep(); }
   bool leave() noexcept {
     out.leave();
     return true;
@@ -70,7 +71,7 @@ class Encoder {
   void lend(PyArrayObject* array, std::span<const std::byte> extent, const void* first, format::ArraySource& source);
   // Sets `text` to the description of a dtype without a number, valid for the session. Returns false on an error, or if
   // only pickle can send `value`.
-  bool dtype_text(PyObject* value, PyArray_Descr* descr, bool with_objects, std::string_view* text);
+  bool dtype_text(PyObject* value, PyArray_Descr* descr, ObjectFields objects, std::string_view* text);
   // Appends the str as a name. Returns false, without an error, if it is too long or not an exact str.
   bool try_name(PyObject* str);
   bool pairs(PyObject* dict);

@@ -24,7 +24,7 @@ bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
                  Py_TYPE(value)->tp_name);
     return false;
   }
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   const endpoint::Transfers::Pickling pickling(options.transfers);
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;

@@ -16,7 +16,7 @@ class Decoder;
 // Decodes a node after its kind has been read. Decoder explains what null means.
 using DecodeHandler = PyObject*(Decoder& decoder);
 
-enum class Subclasses : bool { kNot, kToo };
+enum class Subclasses : bool { kExcluded, kIncluded };
 
 // A class with instances that are sent as a kind.
 class SentClass {
@@ -26,13 +26,13 @@ class SentClass {
   // known after all modules are loaded.
   SentClass(PyTypeObject* type, EncodeHandler* handler, Kind of = Kind::kInvalid) noexcept
       : encode(handler), kind(of), type_(type) {}
-  SentClass(TypeFunction* type, EncodeHandler* handler, Subclasses subclasses = Subclasses::kNot) noexcept
+  SentClass(TypeFunction* type, EncodeHandler* handler, Subclasses subclasses = Subclasses::kExcluded) noexcept
       : encode(handler), type_function_(type), subclasses_(subclasses) {}
   // `name`: "module:qualname" of a class that may be imported later or never.
   SentClass(std::string_view name, EncodeHandler* handler) noexcept : encode(handler), name_(name) {}
 
   // True if this handler encodes instances of `type`, which has that name. Also returns false if a Python error is set.
-  bool is(PyTypeObject* type, std::string_view name) const;
+  bool encodes(PyTypeObject* type, std::string_view name) const;
 
   EncodeHandler* encode;
   Kind kind = Kind::kInvalid;  // tells a handler for several kinds which one to encode
@@ -40,18 +40,18 @@ class SentClass {
  private:
   PyTypeObject* type_ = nullptr;
   TypeFunction* type_function_ = nullptr;
-  Subclasses subclasses_ = Subclasses::kNot;
+  Subclasses subclasses_ = Subclasses::kExcluded;
   std::string_view name_{};
 };
 
 // Registers a kind, or a few related ones. Declare it as a constant in the file that defines their functions.
 class KindCodec {
  public:
-  struct Read {
+  struct KindDecoder {
     Kind kind;
     DecodeHandler* decode;
   };
-  KindCodec(std::initializer_list<Read> reads, std::initializer_list<SentClass> sent);
+  KindCodec(std::initializer_list<KindDecoder> decoders, std::initializer_list<SentClass> sent);
 };
 
 namespace detail {
@@ -64,7 +64,7 @@ inline DecodeHandler* decoder_of(Kind kind) noexcept {
 }
 
 // Returns null if no handler is registered for the class, or if a Python error is set.
-const SentClass* sent_class(PyTypeObject* type, std::string_view name);
+const SentClass* find_sent_class(PyTypeObject* type, std::string_view name);
 
 // Registers a kind with values that Python code splits and rebuilds; nodes follow the kind's rule (format/grammar.h).
 //

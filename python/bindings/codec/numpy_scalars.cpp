@@ -15,7 +15,7 @@ bool encode_numpy_scalar(Encoder& encoder, PyObject* value, const ClassInfo& inf
   if (descr->typeobj != info.type) return encoder.needs_pickle(value);
   const DType code = dtype_code(descr);
   std::string_view description;
-  if (code == DType::kOther && !encoder.dtype_text(value, descr, false, &description)) return false;
+  if (code == DType::kOther && !encoder.dtype_text(value, descr, ObjectFields::kRefused, &description)) return false;
   const auto bytes = static_cast<std::size_t>(PyArray_ITEMSIZE(array));
   encoder.out.begin_node(Kind::kNumpyScalar, code);
   if (code == DType::kOther) {
@@ -30,7 +30,7 @@ bool encode_dtype(Encoder& encoder, PyObject* value, const ClassInfo&) {
   auto* descr = reinterpret_cast<PyArray_Descr*>(value);
   const DType code = dtype_code(descr);
   std::string_view description;
-  if (code == DType::kOther && !encoder.dtype_text(value, descr, true, &description)) return false;
+  if (code == DType::kOther && !encoder.dtype_text(value, descr, ObjectFields::kAllowed, &description)) return false;
   encoder.out.begin_node(Kind::kDType, code);
   if (code == DType::kOther) encoder.out.add_name(description);
   return true;
@@ -71,9 +71,10 @@ PyObject* decode_dtype(Decoder& decoder) {
 }
 
 const KindCodec dtype_codec({{Kind::kDType, decode_dtype}},
-                            {{[] { return &PyArrayDescr_Type; }, encode_dtype, Subclasses::kToo}});
+                            {{[] { return &PyArrayDescr_Type; }, encode_dtype, Subclasses::kIncluded}});
 const KindCodec numpy_scalar_codec({{Kind::kNumpyScalar, decode_numpy_scalar}},
-                                   {{[] { return &PyGenericArrType_Type; }, encode_numpy_scalar, Subclasses::kToo}});
+                                   {{[] { return &PyGenericArrType_Type; }, encode_numpy_scalar,
+                                     Subclasses::kIncluded}});
 
 }  // namespace
 

@@ -110,7 +110,7 @@ bool node_by_rule(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   encoder.keep(Ref::borrow(parts.get()));
   encoder.out.add_kind(info.kind);
   const bool has_children = format::has_trait(info.kind, format::kHasChildren);
-  if (has_children && !encoder.deeper()) return false;
+  if (has_children && !encoder.enter()) return false;
   if (!encoder.sealed([&] { return add_parts(encoder, rule, parts.get()); })) return false;
   return !has_children || encoder.leave();
 }

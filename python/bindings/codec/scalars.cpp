@@ -50,7 +50,7 @@ bool memoryview_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
 
 bool slice_node(Encoder& encoder, PyObject* value, const ClassInfo&) {
   auto* slice = reinterpret_cast<PySliceObject*>(value);
-  if (!encoder.deeper()) return false;
+  if (!encoder.enter()) return false;
   encoder.out.add_kind(Kind::kSlice);
   return encoder.child(slice->start) && encoder.child(slice->stop) && encoder.child(slice->step) && encoder.leave();
 }
