@@ -7,6 +7,7 @@
 namespace {
 
 using namespace model;
+using namespace shmtree::shared_array;
 
 constexpr std::uint64_t kWords = 2;
 
