@@ -13,7 +13,7 @@ objects to frames without a channel.
 A timeout raises ``queue.Full``, ``queue.Empty`` or ``TimeoutError``; all other errors are a `shmtree.Error`.
 """
 
-import numpy as _numpy  # noqa: F401  # first: an interrupt while the core loads it would become an ImportError
+import numpy as _numpy  # noqa: F401  # first: an interrupt while the core imports it would become an ImportError
 
 from . import _torch as _torch  # registers functions that the core needs
 from . import replay as replay  # so that messages may carry replay buffers
@@ -42,8 +42,8 @@ from ._ipc.service import Request, Service
 from ._ipc.shared_array import SharedArray
 from ._ipc.subprocess_iterator import SubprocessIterator, iterate_in_subprocess
 from ._ipc.waiting import wait
-from ._process import fork_imports as _fork_imports  # noqa: F401  # so that no forked child waits for an import
-from ._process import lifetime as _lifetime  # noqa: F401  # ends this process's part in everything at its exit
+from ._process import fork_imports as _fork_imports  # noqa: F401  # so that no forked child blocks on an import
+from ._process import lifetime as _lifetime  # noqa: F401  # detaches this process at its exit
 from .errors import (
     ChannelClosed,
     ConnectionLost,

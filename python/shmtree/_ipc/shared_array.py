@@ -238,7 +238,7 @@ class _Write(_core.Write):
         try:
             if self._pid == os.getpid():
                 self.__exit__(RuntimeError)
-        except Exception:  # not begun, or the interpreter is exiting: the array is torn by that
+        except Exception:  # it was not begun, or the interpreter is exiting, which leaves the array torn
             pass
 
 

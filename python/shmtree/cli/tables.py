@@ -119,7 +119,7 @@ def limiting_line(look: dict[str, Any]) -> str:
         for number, channel in enumerate(arena.get("channels", ()))
         if not channel["refused"]
     ]
-    waits: dict[int, float] = {}  # by process: the longest wait that it takes part in
+    waits: dict[int, float] = {}  # by process: the longest of its waits
     for _, channel, _ in channels:
         for side, share in (("sender", channel["full_share"]), ("receiver", channel["empty_share"])):
             for pid in users(channel, side):
