@@ -33,7 +33,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 SINCE = "3aa3b82"
 #: How often each rule may still be broken. A change that mends places lowers the number; none may raise it.
-LIMITS = {"actor": 246, "pronoun": 1780, "fragment": 768, "long": 688, "most": 371, "test": 1310}
+LIMITS = {"actor": 133, "pronoun": 1018, "fragment": 246, "long": 323, "most": 368, "test": 1308}
 
 FOLDERS = ("src", "include", "python", "tests", "bench", "examples", "dev", "docs", ".ci", "cmake", "tools")
 PRONOUNS = r"who|whoever|whose|nobody|somebody|everybody"

@@ -20,7 +20,7 @@ namespace {
 
 // Number of retries of a sender that drops messages: because a receiver took the message first, or because another
 // sender used the space after the deadline.
-constexpr int kMostFailedDrops = 8, kMostLateTurns = 64;
+constexpr int kMaxFailedDrops = 8, kMaxLateTurns = 64;
 constexpr std::uint64_t kRingStepBytes = 1u << 20;  // roughly the growth step of a long ring
 
 // Sleeps at the event of the resource that the last check found lacking: a slot, bytes of the channel, or memory of the
@@ -152,7 +152,7 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
   };
   // True if it made space, or found some. Only for a channel that drops messages.
   const auto drop_for_room = [&]() -> Result<bool> {
-    for (int failures = 0; failures < kMostFailedDrops && parts_.control.drops_oldest();) {
+    for (int failures = 0; failures < kMaxFailedDrops && parts_.control.drops_oldest();) {
       if (has_room_now()) return true;
       memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs);
       Status attended = parts_.ends.check_attended(End::kReceiving);
@@ -251,7 +251,7 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
   Status peers = parts_.ends.check_deaths(End::kReceiving);
   if (!peers) [[unlikely]]
     return std::move(peers).error();
-  const int most_late = parts_.control.drops_oldest() ? kMostLateTurns : 0;
+  const int most_late = parts_.control.drops_oldest() ? kMaxLateTurns : 0;
   for (int turn = 0, late = 0;; ++turn) {
     if (turn != 0 && wait.deadline.passed()) ++late;
     // Drops messages only after wait_until_room() has found a receiver.
