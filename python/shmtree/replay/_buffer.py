@@ -347,16 +347,19 @@ class ReplayBuffer:
 
             - Sizes: rows (that can be sampled, as `len`), capacity, chunk (rows), row_bytes, max_bytes (of all rows of
               a full buffer), chunks (that exist now), chunks_opened (so far).
-            - Counts since the buffer was made, or the one that it was loaded from: added (rows and last observations),
-              samples (rows or sequences, by the sampler's name), samples_per_insert (all samples / added). In `added`,
-              a chunk that its writer left incomplete counts as full once it is dropped.
+            - added: rows and last observations. A chunk that its writer left incomplete counts as full once it is
+              dropped. This and the next two count since the buffer, or the one that it was loaded from, was made.
+            - samples: rows or sequences, by the sampler's name.
+            - samples_per_insert: all samples / added.
             - With a limit: inserted and sampled, the counts of the limit since the last `clear`.
             - waiting: process ids that are blocked now, by "add" (until others sample, as the limit requires) and
               "sample" (until others add).
-            - Since the last call on this object: added_per_s, sampled_per_s, and the following values for the rows that
-              this object sampled. drawn is their number. age_mean and age_max count rows added since, as `Batch.age`.
-              version_lag_mean and version_lag_max are the distance of their `Writer.version` from the largest one that
-              this object has seen. All are 0.0 if there were none.
+            - added_per_s, sampled_per_s: rates since the last call on this object.
+            - drawn: number of rows that this object sampled since the last call. The following values are about these
+              rows, and 0.0 if there were none.
+            - age_mean, age_max: rows added since, as `Batch.age`.
+            - version_lag_mean, version_lag_max: distance of their `Writer.version` from the largest one that this
+              object has seen.
         """
         return self._stats.of(self._replay, self._spec)
 
