@@ -88,7 +88,8 @@ struct ReplayState {
   // Makes streams, which close() of this object ends. kClosed.
   Result<std::vector<std::shared_ptr<ReplayWriterState>>> new_writers(std::size_t n);
   // Each thread that adds to the buffer itself has a stream, from new_writer_of() until end_writer_of(). Threads are
-  // identified by a number. known_writer_of() returns null if there is no stream yet. new_writer_of() may return kClosed.
+  // identified by a number. known_writer_of() returns null if there is no stream yet. new_writer_of() may return
+  // kClosed.
   std::shared_ptr<ReplayWriterState> known_writer_of(std::uint64_t thread);
   Result<std::shared_ptr<ReplayWriterState>> new_writer_of(std::uint64_t thread);
   void end_writer_of(std::uint64_t thread);
