@@ -112,7 +112,7 @@ Result<Subscriber> Broadcast::subscribe(const Subscription& how, Timeout timeout
 // --- Statistics
 
 bool Broadcast::has_space() const noexcept {
-  return api::number_of_source(state_.get(), [](const Source& source) { return source.ring()->has_room() ? 1u : 0u; });
+  return api::number_of_source(state_.get(), [](const Source& source) { return source.ring()->has_space() ? 1u : 0u; });
 }
 Status Broadcast::wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const {
   return with_source(state_.get(), timeout, stop,

@@ -11,6 +11,9 @@
 
 namespace shmtree::broadcast {
 
+// Readers among which to search.
+enum class Readers { kAll, kBlocking };
+
 class Cursors {
  public:
   // `most`: the places that the header has for them.
@@ -32,8 +35,8 @@ class Cursors {
     Identity reader;  // nobody: there is none
     std::uint32_t number = 0;
   };
-  // The one behind all that block, or behind all; at `tail` when there is none.
-  Slowest slowest(bool of_all) const noexcept;
+  // The cursor that is behind all others of these readers; at `tail` if there is none.
+  Slowest slowest(Readers among) const noexcept;
   // Those of whom nobody lives that reads, or may begin to, hold nobody up. True when there were some.
   bool drop_dead() const noexcept;
   // Whether a process lives that has a subscription which nobody has claimed, or has one in transit.

@@ -148,14 +148,14 @@ void Ring::look_for_dead() noexcept {
   const std::int64_t now = coarse_monotonic_ns();
   if (now - last_look_ns_.load(std::memory_order_relaxed) < wait_policy::kLookedLatelyNs) return;
   last_look_ns_.store(now, std::memory_order_relaxed);
-  if (cursors().drop_dead()) passed();
+  if (cursors().drop_dead()) free_passed();
 }
 
 Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
                                       const WaitContext& wait) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
-  if (cursors().drop_dead()) passed();
+  if (cursors().drop_dead()) free_passed();
   auto locks = lock_and_repair(Locks::kRing, wait);
   if (!locks) return std::move(locks).error();
   RingHeader& shared = header();
@@ -164,7 +164,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
     Cursor& mine = cursors().at(number);
     // Small messages may lie there still that all have read.
     const std::uint64_t end = tail();
-    const std::uint64_t unread = std::min(cursors().slowest(true).position, end - std::min(end, history_));
+    const std::uint64_t unread = std::min(cursors().slowest(Readers::kAll).position, end - std::min(end, history_));
     const std::uint64_t position = from_oldest ? std::max(oldest(), unread) : end;
     *owner = {.identity = *me, .use = (load_relaxed(mine.uses) + 1) & kUseMask, .policy = policy};
     store_relaxed(mine.uses, owner->use);
@@ -224,7 +224,7 @@ Result<Ring::Locks> Ring::lock_and_repair(Locks locks, const WaitContext& wait) 
   return locks;
 }
 
-bool Ring::has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept {
+bool Ring::has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept {
   const std::uint64_t behind = tail() - std::min(slowest.position, tail());
   if (behind == 0) return true;
   if (behind >= capacity_) return false;
@@ -234,16 +234,16 @@ bool Ring::has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const 
 }
 
 // What was slowest a while ago is mostly far enough: only when it is not, all cursors are looked at.
-bool Ring::has_room_now(std::uint64_t bytes) noexcept {
+bool Ring::has_space_now(std::uint64_t bytes) noexcept {
   if (load_relaxed(header().cursors_high) == 0) return true;
   const Cursors::Slowest last{load_relaxed(header().slowest), memory::kNobody};
-  if (has_room(last, bytes)) return true;
-  const Cursors::Slowest now = cursors().slowest(false);
+  if (has_space(last, bytes)) return true;
+  const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
   store_relaxed(header().slowest, now.position);
-  return has_room(now, bytes);
+  return has_space(now, bytes);
 }
 
-void Ring::let_go(std::uint64_t place) noexcept {
+void Ring::remove_entry(std::uint64_t place) noexcept {
   store_relaxed(entry_at(place).ticket, std::uint64_t{0});
   fence_seq_cst();  // readers see the ticket gone, or we see their bits
   const BlockRef block = references().empty(place);
@@ -252,7 +252,7 @@ void Ring::let_go(std::uint64_t place) noexcept {
 
 std::uint64_t Ring::needed() const noexcept {
   const std::uint64_t end = tail();
-  return std::min(cursors().slowest(true).position, end - std::min(end, history_));
+  return std::min(cursors().slowest(Readers::kAll).position, end - std::min(end, history_));
 }
 
 bool Ring::has_passed_blocks() const noexcept {
@@ -261,11 +261,11 @@ bool Ring::has_passed_blocks() const noexcept {
 }
 
 // Removes the messages that every reader has read, but for the history, if there may be blocks of them.
-void Ring::let_go_of_passed() noexcept {
+void Ring::remove_passed() noexcept {
   if (load_relaxed(header().blocks_end) <= load_relaxed(header().kept)) return;
   const std::uint64_t limit = needed();
   for (std::uint64_t at = first_kept(); at < limit; ++at) {
-    if (load_relaxed(entry(at).ticket) == at + 1) let_go(at % entries_);
+    if (load_relaxed(entry(at).ticket) == at + 1) remove_entry(at % entries_);
     store_relaxed(header().kept, at + 1);
   }
 }
@@ -299,8 +299,8 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
   RingHeader& shared = header();
   const auto limit = [&] {
     const std::uint64_t end = tail();
-    return std::min(
-        {cursors().slowest(false).position, end - std::min(end, history_), load_relaxed(shared.blocks_end)});
+    return std::min({cursors().slowest(Readers::kBlocking).position, end - std::min(end, history_),
+                     load_relaxed(shared.blocks_end)});
   };
   if (first_kept() >= limit()) return false;
   const auto locks = or_out_of_memory([&] { return lock_and_repair(Locks::kArenaAndRing, wait); });
@@ -316,7 +316,7 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
       const auto& after = at + 1 == tail() ? shared.put_bytes : entry(at + 1).before;
       if (is_block) freed += load_relaxed(after) - load_relaxed(oldest.before);
       dropped = dropped || is_block;
-      let_go(at % entries_);
+      remove_entry(at % entries_);
     }
     store_relaxed(shared.kept, at + 1);
   }
@@ -332,7 +332,7 @@ void Ring::repair() noexcept {
     const std::uint64_t ticket = load_relaxed(entry_at(place).ticket);
     const bool is_there =
         ticket != 0 && ticket <= end && end - (ticket - 1) <= entries_ && (ticket - 1) % entries_ == place;
-    if (!is_there) let_go(place);
+    if (!is_there) remove_entry(place);
   }
   std::uint64_t first = first_kept();  // what drop_oldest() let go of comes before it
   while (first < end && load_relaxed(entry(first).ticket) != first + 1) ++first;
@@ -353,9 +353,9 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   store_release(shared.putting, ticket + 1);
   const std::uint64_t place = ticket % entries_;
   Entry& mine = entry_at(place);
-  // A process that was killed in let_go() may have left a reference of an entry without a ticket.
+  // A process that was killed in remove_entry() may have left a reference of an entry without a ticket.
   const bool is_empty = load_relaxed(mine.ticket) == 0 && references().at(place).id.value == 0;
-  is_empty ? fence_release() : let_go(place);  // a reader that finds what follows finds the old ticket gone
+  is_empty ? fence_release() : remove_entry(place);  // a reader that finds what follows finds the old ticket gone
   if (is_block) references().fill(place, block);
   store_relaxed(mine.block, is_block ? memory::pack(block) : 0);
   store_relaxed(mine.bytes, bytes);
@@ -365,7 +365,7 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   store_relaxed(shared.put_bytes, before + counted);
   if (is_block) store_relaxed(shared.blocks_end, ticket + 1);
   store_release(shared.tail, ticket + 1);
-  let_go_of_passed();
+  remove_passed();
   store_release(shared.putting, std::uint64_t{0});
   return ticket;
 }
@@ -406,20 +406,20 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
       ticket = std::move(locks).error();
       return true;
     }
-    const bool has_room = has_room_now(bytes);
-    if (has_room) {
+    const bool has_space = has_space_now(bytes);
+    if (has_space) {
       is_behind = load_relaxed(entry(load_relaxed(header().tail)).ticket) != 0;
       ticket = write(outgoing, frame, bytes);
     }
     unlock(*locks);
-    return has_room;
+    return has_space;
   };
   const auto drop_dead = [&](bool) -> Result<bool> { return cursors().drop_dead(); };
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kRoom, memory::pack(block())},
                             wait);
   auto came = memory::wait_until(waiting, wait, "room", put_now, drop_dead);
   if (!came) return std::move(came).error();
-  if (!*came) return full(cursors().slowest(false), bytes);
+  if (!*came) return full(cursors().slowest(Readers::kBlocking), bytes);
   if (!ticket) return ticket;
   announce();
   if (is_behind) look_for_dead();
@@ -428,12 +428,12 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
 
 Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
   const auto has_passed = [&] {
-    const Cursors::Slowest now = cursors().slowest(false);
+    const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
     return now.reader == memory::kNobody || now.position > ticket;
   };
   const auto drop_dead = [&](bool) -> Result<bool> {
     const bool dropped = cursors().drop_dead();
-    if (dropped) passed();
+    if (dropped) free_passed();
     return dropped;
   };
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kAcks, memory::pack(block())},
@@ -441,7 +441,7 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
   auto came = memory::wait_until(waiting, wait, "readers", has_passed, drop_dead);
   if (!came) return std::move(came).error();
   if (*came) return success();
-  return Error{.code = Code::kTimeout, .message = full(cursors().slowest(false), 0).message};
+  return Error{.code = Code::kTimeout, .message = full(cursors().slowest(Readers::kBlocking), 0).message};
 }
 
 // Every reader has something to read, or is to be told that nobody puts any more.
@@ -465,16 +465,17 @@ void Ring::leave() noexcept {
   if (has_put_.load(std::memory_order_relaxed) && publishing().leave()) announce();
 }
 
-bool Ring::has_room() noexcept {
-  return has_room(cursors().slowest(false), 0) || (cursors().drop_dead() && has_room(cursors().slowest(false), 0));
+bool Ring::has_space() noexcept {
+  return has_space(cursors().slowest(Readers::kBlocking), 0) ||
+         (cursors().drop_dead() && has_space(cursors().slowest(Readers::kBlocking), 0));
 }
 
 std::uint64_t Ring::unread_before(std::uint64_t ticket) const noexcept {
-  return ticket - std::min(ticket, cursors().slowest(false).position);
+  return ticket - std::min(ticket, cursors().slowest(Readers::kBlocking).position);
 }
 
 std::optional<Ring::Blocker> Ring::unused_blocker() const {
-  const Cursors::Slowest now = cursors().slowest(false);
+  const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
   const Owner owner = cursors().owner_of(now.number);
   if (now.reader == memory::kNobody || now.position == tail() || owner.claimed) return std::nullopt;
   return Blocker{now.position, cursors().name(now.number)};
@@ -549,12 +550,12 @@ Status Ring::read(std::uint64_t ticket, Incoming& message) const {
 
 // The slowest reader removes the messages that all have passed, if it gets both locks. Otherwise the next process that
 // puts or passes a message removes them.
-void Ring::passed() noexcept {
+void Ring::free_passed() noexcept {
   notify_all(header().space);
   if (!has_passed_blocks()) return;
   if (!arena_->reclaimer().try_lock()) return;
   if (memory::RobustLock(header().lock, arena_->participants()).try_lock()) {
-    if (load_relaxed(header().putting) == 0) let_go_of_passed();
+    if (load_relaxed(header().putting) == 0) remove_passed();
     arena_->unlock(header().lock);
   }
   arena_->reclaimer().unlock();

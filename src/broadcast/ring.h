@@ -85,7 +85,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
   // Whether a small message could be put without waiting.
-  bool has_room() noexcept;
+  bool has_space() noexcept;
   // How many of the messages before that ticket a blocking reader has not read.
   std::uint64_t unread_before(std::uint64_t ticket) const noexcept;
   // The slowest blocking reader, if it has not read all and no process has ever read by that subscription.
@@ -124,7 +124,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   template <class Look>
   Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Look look) const;
   // Frees what all cursors have passed. To be called after one moved on, or was dropped.
-  void passed() noexcept;
+  void free_passed() noexcept;
   // Bytes of the messages that it keeps, about; of a Broadcast with the arrays that they refer to.
   std::uint64_t kept_bytes() const noexcept;
   // Bytes of a message's frame; 0 if it was overwritten.
@@ -163,7 +163,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   memory::ReferencePlaces references() const noexcept { return {*arena_, list_}; }
   Result<memory::Lease> hold(const Entry& from, std::uint64_t ticket, BlockRef block, std::uint64_t bytes) const;
   std::uint64_t referred_bytes(BlockRef block) const noexcept;
-  bool has_room(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
+  bool has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
   void look_for_dead() noexcept;
   void announce() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
@@ -183,12 +183,12 @@ class Ring : public std::enable_shared_from_this<Ring> {
   bool touches_blocks() const noexcept;
 
   // Under the ring's lock.
-  bool has_room_now(std::uint64_t bytes) noexcept;
+  bool has_space_now(std::uint64_t bytes) noexcept;
   std::uint64_t first_kept() const noexcept;
   // Under both locks. For write() of a small message, the ring's is enough if touches_blocks() is false.
   void repair() noexcept;
-  void let_go(std::uint64_t place) noexcept;
-  void let_go_of_passed() noexcept;
+  void remove_entry(std::uint64_t place) noexcept;
+  void remove_passed() noexcept;
   std::uint64_t write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept;
 
   const std::shared_ptr<Arena> arena_;

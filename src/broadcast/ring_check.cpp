@@ -29,7 +29,7 @@ std::string Ring::check() const {
     const auto& after = ticket + 1 == end ? header().put_bytes : entry(ticket + 1).before;
     if (load_relaxed(after) < load_relaxed(at.before) + load_relaxed(at.bytes)) return "bytes are miscounted";
   }
-  const Cursors::Slowest now = cursors().slowest(false);
+  const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
   for (std::uint64_t ticket = std::min(now.position, end - std::min(end, history_)); ticket < end; ++ticket) {
     if (load_relaxed(entry(ticket).ticket) != ticket + 1) return "a message of a reader, or of the history, is gone";
   }

@@ -187,7 +187,7 @@ Status Subscriber::get_now(Incoming& message) {
     got = get_claimed(message, moved);
     refresh_bell();
   }
-  if (moved) ring_->passed();
+  if (moved) ring_->free_passed();
   return got;
 }
 
@@ -282,7 +282,7 @@ void Subscriber::leave(OwnTransfers transfers) noexcept {
   const Owner now = unpack_owner(word);
   if (me == memory::kNobody || now.identity == memory::kNobody || now.use != owner_.use) return;
   if (now.claimed ? now.identity != me : ring_->cursors().is_held(cursor())) return;
-  if (compare_swap(cursor().owner, word, std::uint64_t{0})) ring_->passed();
+  if (compare_swap(cursor().owner, word, std::uint64_t{0})) ring_->free_passed();
 }
 
 }  // namespace shmtree::broadcast

@@ -174,7 +174,7 @@ TEST_CASE("max_bytes counts the arrays that a message refers to") {
   };
   CHECK(put_referring().ok());
   CHECK(put_referring().code() == Code::kFull);
-  CHECK(ring->has_room());
+  CHECK(ring->has_space());
   CHECK(all_of(*reader) == Numbers{0});
   CHECK(put_referring().ok());
   CHECK(ring->check() == "");

@@ -323,7 +323,7 @@ void bind_broadcast(py::module_& module) {
       .def_property_readonly("allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; })
       .def("_put", &put_broadcast, "obj"_a, "block"_a, "timeout"_a, "move"_a)
       .def(
-          "has_space", [](const BroadcastEnd& self) { return self.ring()->has_room(); },
+          "has_space", [](const BroadcastEnd& self) { return self.ring()->has_space(); },
           "Whether a small message could be put without waiting.")
       .def_property_readonly(
           "pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); },
