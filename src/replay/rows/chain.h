@@ -1,8 +1,7 @@
-// Slots of a stream, from one to the next: where a row's successors and the frames before it lie, and where its episode
-// ends.
+// Follows a stream from slot to slot. Finds the successors of a row, the frames before it, and the end of its episode.
 //
-// Every shared word may be anything: what comes out are positions in places that there are. That they are the stream's
-// is certain once the earliest ticket that was used is still in the window (Store::is_in_window) behind a fence.
+// Shared words are untrusted, but every position returned is inside an existing chunk. The positions belong to the
+// stream if the earliest ticket used is still in the window (Store::is_in_window) after a fence.
 #pragma once
 
 #include <algorithm>
@@ -15,19 +14,19 @@
 namespace shmtree::replay {
 
 struct Position {
-  std::uint64_t ticket = 0;  // 0: nowhere
+  std::uint64_t ticket = 0;  // 0: no position
   std::uint32_t slot = 0;
 
   bool operator==(const Position&) const noexcept = default;
 };
 
-// What a row's n successors are.
+// The n rows from a row on, within its episode, and their successor.
 struct Reach {
-  bool there = false;       // all of them, as far as the episode has them
-  bool terminated = false;  // the episode ended within them, and was not cut off
-  std::uint32_t rows = 0;   // from the row itself on: n, or up to the episode's end
-  Position last{};          // of these
-  Position successor{};     // the one after them; where the episode ended its last observation, or `last` without one
+  bool there = false;       // all of them were found, up to the end of the episode
+  bool terminated = false;  // the episode ended within them and was not cut off
+  std::uint32_t rows = 0;   // number of rows from the row itself on: n, or up to the episode's end
+  Position last{};          // the last of these rows
+  Position successor{};     // slot after `last`; at an episode's end its last observation, or `last` if it has none
 };
 
 enum class Before { kThere, kBegin, kGone };
@@ -36,14 +35,15 @@ class Chain {
  public:
   explicit Chain(const Store& store) noexcept : store_(store) {}
 
-  // The slot after this one in its stream, if it is written.
+  // Returns the slot after this one in its stream, if it is written.
   Position after(Position at) const noexcept {
-    const std::uint64_t next = platform::load_acquire(store_.about(at.ticket).next);  // set once the place has its last
+    const std::uint64_t next =
+        platform::load_acquire(store_.about(at.ticket).next);  // set once the chunk has its last slot
     if (at.slot + 1 < written(at.ticket)) return {at.ticket, at.slot + 1};
     return leads_to(at.ticket, next) ? Position{next, 0} : Position{};
   }
 
-  // Moves to the slot before, of the same episode. kGone: it has left the window.
+  // Moves to the previous slot of the same episode. kGone if it has left the window.
   Before step_back(Position& at) const noexcept {
     Position to{at.ticket, at.slot - 1};
     if (at.slot == 0) {
@@ -60,8 +60,8 @@ class Chain {
     return Before::kThere;
   }
 
-  // Calls visit(position, count) for consecutive slots: the row itself and those after it, n in all, or as many as its
-  // episode has. `successor` is looked for if it is wanted.
+  // Calls visit(position, count) for each run of adjacent slots: the row itself and those after it, n in all, or up to
+  // the end of its episode. Finds `successor` only if wants_successor.
   template <class Visit>
   Reach reach(Position from, std::uint32_t n, bool wants_successor, Visit visit) const noexcept {
     Reach result;
@@ -88,13 +88,13 @@ class Chain {
     return result;
   }
 
-  // Indices of the row itself and of every `stride`-th after it in its episode, as far as they are ready and `out` has
-  // room; how many.
+  // Writes to `out` the indices of the row itself and of every `stride`-th row after it in its episode. Stops at the
+  // first row that is not ready, or when `out` is full. Returns the number written.
   std::size_t follow(Position from, std::uint64_t stride, std::span<std::uint64_t> out) const noexcept {
     std::size_t count = 0;
     for (std::uint64_t skipped = 0; count < out.size();) {
       const About& about = store_.about(from.ticket);
-      const std::uint64_t next = platform::load_acquire(about.next);  // set once the place has its last row
+      const std::uint64_t next = platform::load_acquire(about.next);  // set once the chunk has its last row
       const Progress now = progress(from.ticket);
       const std::uint32_t ready = std::min(now.ready, now.rows);
       if (from.slot >= ready) break;
@@ -119,7 +119,8 @@ class Chain {
   static bool is_set(const std::atomic<std::uint64_t>& bits, std::uint32_t slot) noexcept {
     return (platform::load_relaxed(bits) >> slot & 1) != 0;
   }
-  // Of the place with that ticket: nothing when none has it, and no more slots than a place has.
+  // Returns the state of the chunk with this ticket, with `rows` limited to the slots of a chunk. Empty if no chunk has
+  // the ticket.
   Progress progress(std::uint64_t ticket) const noexcept {
     if (ticket == 0 || ticket > kMostTicket) return {};
     Progress now = store_.progress(ticket);

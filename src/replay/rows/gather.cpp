@@ -22,9 +22,10 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kSmallRow = 1024;                        // bytes, of which many are asked for at a time
-constexpr std::size_t kLargeRows = 4;                            // of larger ones
-constexpr std::uint64_t kWorthAThread = std::uint64_t{1} << 19;  // bytes: a thread takes as long to begin as 100 KB do
+constexpr std::uint64_t kSmallRow = 1024;  // bytes; smaller rows are processed in blocks of kMostRows
+constexpr std::size_t kLargeRows = 4;      // rows per block of larger ones
+constexpr std::uint64_t kWorthAThread = std::uint64_t{1}
+                                        << 19;  // bytes; starting a thread costs as much time as copying 100 KB
 
 bool is_of_leaf(What what) noexcept {
   return what != What::kDiscount && what != What::kStream && what != What::kStep;
@@ -54,9 +55,9 @@ Status check(const Shape& shape, const GatherOptions& options, const Output& out
   return success();
 }
 
-constexpr std::size_t kFetched = 256;  // bytes of each page of a leaf that are asked for: the rest comes by itself
-constexpr std::size_t kPage = 4096, kMostFetched = 16 * kPage;  // what is more would push itself out of the caches
-constexpr std::uint32_t kMostAsked = 8;                         // of rows that are summed
+constexpr std::size_t kFetched = 256;  // bytes to prefetch of each page of a leaf; the hardware fetches the rest
+constexpr std::size_t kPage = 4096, kMostFetched = 16 * kPage;  // more would evict itself from the caches
+constexpr std::uint32_t kMostAsked = 8;                         // rows to prefetch of those that are summed
 
 void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
   const std::uint64_t end = std::min<std::uint64_t>(leaf.bytes, kMostFetched);
@@ -66,7 +67,7 @@ void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
 }
 
 #if !defined(__SANITIZE_THREAD__)
-// Of leaves that share a record.
+// Copies one leaf of each record, with a size known at compile time.
 template <std::size_t kBytes>
 void copy_fixed(std::span<const std::byte* const> records, const Leaf& leaf, std::byte* out) noexcept {
   static_assert(kBytes <= kMostInRecord);
@@ -80,7 +81,7 @@ void copy_fixed(std::span<const std::byte* const> records, const Leaf& leaf, std
 
 }  // namespace
 
-// --- A block: some rows of a batch, looked up, asked for, and copied, one after the other. One thread at a time.
+// --- A block of rows of a batch: located, prefetched, then copied. One thread at a time.
 
 class GatherBlock {
  public:
@@ -88,22 +89,22 @@ class GatherBlock {
 
   explicit GatherBlock(const Gather& gather);
 
-  // Asks for the words that look_up() looks at.
+  // Prefetches the words that look_up() reads.
   static void fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_about) noexcept;
-  // Where the rows lie, and all that belongs to them. Marks those that are gone; of the others, the earliest tickets
-  // that they need, if these are asked for.
+  // Locates the rows and their successors and frames. Marks rows that are gone. Writes the earliest ticket that each
+  // other row needs to `earliest`, unless that is empty.
   void look_up(std::span<const std::uint64_t> indices, std::span<bool> gone,
                std::span<std::uint64_t> earliest) noexcept;
-  // Asks for their bytes.
+  // Prefetches the bytes of the rows.
   void fetch() const noexcept;
-  // Copies them to the rows of `out` from `first` on. Those that are gone are filled with zeros.
+  // Copies the rows to the rows of `out` from `first` on. Writes zeros for rows that are gone.
   void copy(std::size_t first, std::span<std::byte* const> out) const noexcept;
   std::size_t rows() const noexcept { return rows_; }
-  // No row could be found for want of address space.
+  // True if this process could not map an extent.
   bool failed() const noexcept { return failed_; }
 
  private:
-  // Where slots lie, and their records.
+  // Addresses of slots and of their records.
   struct Slots {
     std::array<Entry, kMostRows> entries;
     std::array<const std::byte*, kMostRows> records;
@@ -138,7 +139,8 @@ class GatherBlock {
   std::array<std::uint32_t, kMostRows> summed_{}, frames_here_{}, frames_after_{};
   std::array<bool, kMostRows> terminated_{};
   std::array<std::int64_t, kMostRows> streams_{}, steps_{};
-  std::vector<Entry> sums_, stacks_here_, stacks_after_;  // n_step, and as many frames as there may be, of each row
+  std::vector<Entry> sums_, stacks_here_,
+      stacks_after_;  // n_step entries, or the largest number of frames, for each row
 };
 
 GatherBlock::GatherBlock(const Gather& gather)
@@ -162,7 +164,7 @@ Entry GatherBlock::entry(Position at) noexcept {
   return found;
 }
 
-// The frames up to this one, the newest first.
+// Finds up to `frames` frames, from this one backwards.
 bool GatherBlock::look_back(Position from, std::uint32_t frames, std::span<Entry> entries, std::uint32_t& count,
                             std::uint64_t& earliest) noexcept {
   Before before = Before::kThere;
@@ -174,7 +176,7 @@ bool GatherBlock::look_back(Position from, std::uint32_t frames, std::span<Entry
   return before != Before::kGone;
 }
 
-// What is copied of the row's successors.
+// Finds the successors of the row, as far as an output needs them.
 bool GatherBlock::look_ahead(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
   const GatherOptions& options = gather_.options_;
   Entry* sum = gather_.sums_ ? &sums_[row * options.n_step] : nullptr;
@@ -295,7 +297,7 @@ void GatherBlock::copy_stacks(bool here, const Output& output, std::byte* out) c
     }
     const Entry* newest = &(here ? stacks_here_ : stacks_after_)[row * most];
     const std::uint32_t there = std::min((here ? frames_here_ : frames_after_)[row], output.frames);
-    for (std::uint32_t frame = 0; frame < output.frames; ++frame) {  // the newest last
+    for (std::uint32_t frame = 0; frame < output.frames; ++frame) {  // stores the newest one last
       std::byte* to = out + (output.frames - 1 - frame) * leaf.bytes;
       if (frame < there || output.repeats_first) {
         copy_leaf(to, newest[std::min(frame, there - 1)].leaf(leaf), leaf.bytes);
@@ -412,7 +414,7 @@ Result<Gather> Gather::of_rows(std::shared_ptr<const Store> store) try {
   return out_of_memory();
 }
 
-// Some of the rows, from `first` on.
+// Reads some rows of the batch, the first of which is row `first`.
 Gather::Outcome Gather::read_part(std::span<const std::uint64_t> indices, std::size_t first,
                                   std::span<std::byte* const> out, std::span<bool> gone,
                                   std::span<std::uint64_t> earliest) const noexcept try {
@@ -458,14 +460,14 @@ Result<std::size_t> Gather::read(std::span<const std::uint64_t> indices, std::sp
     return invalid(std::to_string(out.size()) + " outputs, where a batch has " +
                    std::to_string(options_.outputs.size()));
   }
-  // Else the earliest ticket that a row needs is its own.
+  // Without stacks, the earliest ticket that a row needs is its own.
   std::vector<std::uint64_t> earliest(frames_here_ != 0 || frames_after_ != 0 ? indices.size() : 0);
   const Outcome outcome = read_parts(indices, out, gone, earliest, threads);
   if (outcome == Outcome::kNoMemory) return out_of_memory();
   if (outcome == Outcome::kNoAddresses) {
     return store_->arena()->unmapped("rows of a replay buffer");
   }
-  platform::fence_acquire();  // the bytes were read before this asks whose they were
+  platform::fence_acquire();  // reads the bytes before `head`
   const std::uint64_t head = store_->head();
   std::size_t count = 0;
   for (std::size_t at = 0; at < indices.size(); ++at) {

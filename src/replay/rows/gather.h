@@ -1,8 +1,8 @@
-// Rows of a batch, copied from where they lie into one array for each output: leaves of the rows themselves, of their
-// successors, stacks of frames, sums of rewards.
+// Copies the rows of a batch from shared memory into one array for each output: leaves of the rows, leaves of their
+// successors, stacks of frames, and sums of rewards.
 //
-// A batch goes through in blocks of rows. While one is copied, the next one's bytes are on their way into the caches,
-// and the shared words of the one after that. Whether rows were overwritten meanwhile is looked up once, at the end.
+// Processes a batch in blocks of rows. While it copies one block, it prefetches the bytes of the next one and the
+// shared words of the one after that. As in a seqlock, it checks once at the end which rows were overwritten meanwhile.
 //
 // Thread safety: any number of threads.
 #pragma once
@@ -18,21 +18,21 @@ namespace shmtree::replay {
 
 enum class What : std::uint8_t {
   kHere,            // a leaf of the row
-  kSuccessor,       // of the row n_step on; of the episode's last observation where it ends before, or of its last row
-  kStack,           // of the row and of those before it in its episode, the oldest first
-  kSuccessorStack,  // the same of the successor
-  kRewardSum,       // of n_step rows' leaves, float32 or float64, those further on times gamma, gamma^2, ...
-  kDiscount,  // float32 or float64: gamma to the number of rows summed; 0 where the episode terminated within them
-  kStream,    // int64: the row's stream
-  kStep,      // int64: how many rows its stream had before it
+  kSuccessor,       // the leaf n_step rows later, or at the end of the episode (Reach::successor)
+  kStack,           // a leaf of the row and of earlier rows of its episode, oldest first
+  kSuccessorStack,  // the stack of the successor
+  kRewardSum,       // sum of a leaf over n_step rows, times 1, gamma, gamma^2, ...; float32 or float64
+  kDiscount,        // gamma to the number of rows summed; 0 if the episode terminated within them
+  kStream,          // int64: the row's stream
+  kStep,            // int64: number of rows that the stream had before it
 };
 
 struct Output {
   What what = What::kHere;
-  std::size_t leaf = 0;        // where one is meant
-  std::uint32_t frames = 1;    // of a stack
-  bool repeats_first = false;  // a stack at an episode's beginning is padded with the first frame, not with zeros
-  bool is_double = false;      // of sums and discounts: float64, not float32
+  std::size_t leaf = 0;        // number of the leaf, if the output is of one
+  std::uint32_t frames = 1;    // number of frames of a stack
+  bool repeats_first = false;  // pads a stack at the start of an episode with the first frame, not with zeros
+  bool is_double = false;      // float64 sums and discounts instead of float32
 };
 
 struct GatherOptions {
@@ -45,18 +45,18 @@ class Gather {
  public:
   static constexpr std::uint32_t kMostFrames = 1024;
 
-  // Code::kInvalid for what rows cannot give: successors that they do not wait for, leaves that there are not.
+  // Code::kInvalid if an output needs more successors than Shape::ahead, or a leaf that does not exist.
   static Result<Gather> create(std::shared_ptr<const Store> store, GatherOptions options);
-  // Every leaf of the rows.
+  // Returns a gather of every leaf of the rows.
   static Result<Gather> of_rows(std::shared_ptr<const Store> store);
 
-  // How many bytes an output has for each row.
+  // Returns the size of an output, in bytes per row.
   std::uint64_t bytes(std::size_t output) const noexcept { return bytes_[output]; }
   const GatherOptions& options() const noexcept { return options_; }
 
-  // Copies rows by their indices: output i of row n to out[i] + n x its bytes. Those that are not there any more, or
-  // frames of which are not, are marked in `gone`, which has as many, and have zeros or anything; how many.
-  // kOutOfSharedMemory when this process has no address space for the rows. `threads`: how many may copy.
+  // Copies rows by their indices: output i of row n to out[i] + n * bytes(i). Returns the number of rows that are gone:
+  // they or frames of theirs have left the window. It marks them in `gone`, which has one element per row; their output
+  // is undefined. Uses up to `threads` threads. kOutOfSharedMemory if this process cannot map the rows.
   Result<std::size_t> read(std::span<const std::uint64_t> indices, std::span<std::byte* const> out,
                            std::span<bool> gone, unsigned threads = 1) const;
 
@@ -73,12 +73,12 @@ class Gather {
   std::shared_ptr<const Store> store_;
   GatherOptions options_;
   std::vector<std::uint64_t> bytes_;
-  std::vector<double> powers_;  // of gamma, 0 to n_step
+  std::vector<double> powers_;  // gamma^0 to gamma^n_step
   std::uint64_t row_bytes_ = 0;
-  std::size_t block_ = 0;  // rows
+  std::size_t block_ = 0;  // rows per block
   bool reaches_ = false, sums_ = false, wants_successor_ = false, provenance_ = false;
-  std::uint32_t frames_here_ = 0, frames_after_ = 0;  // the most of any stack
-  // What is asked for ahead besides records.
+  std::uint32_t frames_here_ = 0, frames_after_ = 0;  // largest number of frames of any stack
+  // Leaves to prefetch besides the records.
   std::vector<std::size_t> columns_here_, columns_after_;
   std::size_t sum_leaf_ = 0, stack_leaf_ = 0;
 };

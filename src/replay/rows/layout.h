@@ -1,8 +1,8 @@
-// A replay buffer in shared memory: docs/replay-layout.md has the bytes, the order of stores, and why a kill does no
-// harm.
+// Shared-memory layout of a replay buffer. docs/replay-layout.md describes the bytes, the order of stores, and what
+// recovery finds after a kill at each step. Rows are stored in chunks; identifiers call a chunk a place.
 //
-// What is true: the window [head, tail), and `progress` of each place. Everything else is derived (`reserved`), says
-// who is to be looked at (`opening`, `about`), or never changes.
+// Primary state: the window [head, tail), and `progress` of each chunk. `reserved` is derived state. `opening` and
+// `about` tell recovery what to check. All other fields are constant.
 #pragma once
 
 #include <bit>
@@ -27,25 +27,24 @@ constexpr std::uint64_t kMostExtents = 4096;
 constexpr std::uint64_t kMostAhead = 1024;
 constexpr std::size_t kMostOffers = 64;
 
-// Of a place: which ticket it has, how many slots are written and how many of them may be sampled, and whether its
-// owner is in the middle of a change.
+// State of one chunk, packed into one word.
 struct Progress {
   std::uint64_t ticket = 0;  // 0: never opened
-  std::uint32_t rows = 0;    // slots that are written, the last observations of episodes among them
-  std::uint32_t ready = 0;   // the first of them, which have the successors that they need
-  bool closed = false;       // no more come
-  bool busy = false;
+  std::uint32_t rows = 0;    // slots written, including the last observations of episodes
+  std::uint32_t ready = 0;   // slots, from the first, that have all successors that they need
+  bool closed = false;       // the chunk gets no more slots
+  bool busy = false;         // the owner is changing the chunk
 
   bool operator==(const Progress&) const noexcept = default;
 };
 constexpr unsigned kTicketShift = 16;
 constexpr std::uint64_t kMostTicket = ~std::uint64_t{0} >> kTicketShift;
-constexpr std::uint64_t kNoRow = ~std::uint64_t{0};  // the index -1: a row that was not added
+constexpr std::uint64_t kNoRow = ~std::uint64_t{0};  // index -1: the row was not added
 constexpr std::uint64_t pack(const Progress& progress) noexcept {
   return progress.ticket << kTicketShift | std::uint64_t{progress.ready} << 9 | std::uint64_t{progress.rows} << 2 |
          (progress.closed ? 2u : 0u) | (progress.busy ? 1u : 0u);
 }
-// Of any word: `rows` and `ready` may be more than a place has.
+// Accepts any word: `rows` and `ready` may exceed the slots of a chunk.
 constexpr Progress unpack_progress(std::uint64_t word) noexcept {
   return {.ticket = word >> kTicketShift,
           .rows = static_cast<std::uint32_t>(word >> 2 & 0x7f),
@@ -55,13 +54,13 @@ constexpr Progress unpack_progress(std::uint64_t word) noexcept {
 }
 static_assert(unpack_progress(pack({.ticket = 7, .rows = 64, .ready = 64, .closed = true})).ready == kMostRowsPerPlace);
 
-// Of slots, a bit each.
+// Returns a mask with one bit for each slot before `slot`.
 constexpr std::uint64_t bits_below(std::uint64_t slot) noexcept {
   return slot >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << slot) - 1;
 }
 
-// What a stream is called that began in a place which another one had left, by the index of its first row: no two of
-// 2^32 rows have the same.
+// Returns the number of a stream that was given none, from the index of its first row. The mapping is a bijection of
+// the low 32 bits, so two streams share a number only if their indices are 2^32 or more rows apart.
 constexpr std::uint32_t stream_from(std::uint64_t index) noexcept {
   auto number = static_cast<std::uint32_t>(index);
   number = (number ^ number >> 16) * 0x7feb352du;
@@ -69,32 +68,32 @@ constexpr std::uint32_t stream_from(std::uint64_t index) noexcept {
   return number ^ number >> 16;
 }
 
-// Means something while the place has the ticket that it was written for. Of the bits, those of a slot are right once
-// the slot after it in its stream is written, or once it is ready where rows need successors.
+// Metadata of one chunk, valid while the chunk has the ticket for which it was written. The bits of a slot are valid
+// once the next slot of its stream is written or, if rows need successors, once the slot is ready.
 struct alignas(64) About {
-  std::atomic<Identity> owner;           // nobody: whoever takes the place's offer
-  std::atomic<std::uint32_t> stream;     // of the first slot
-  std::atomic<std::uint64_t> first_row;  // of the stream: how many were added to it before
-  std::atomic<std::uint64_t> previous;   // ticket of the place with the stream's slots before; 0: it begins here
-  std::atomic<std::uint64_t> next;       // of the one with those after; 0: none yet
-  std::atomic<std::uint64_t> ends;       // a bit a slot: an episode's last row
-  std::atomic<std::uint64_t> finals;     // what came after an episode's last row: never sampled
-  std::atomic<std::uint64_t> truncated;  // an episode's last row, which was cut off and is no terminal one
-  std::atomic<std::uint64_t> begins;     // another stream's first row, which goes on in a place that was left
+  std::atomic<Identity> owner;        // kNobody: the chunk is offered, and the writer that takes it becomes its owner
+  std::atomic<std::uint32_t> stream;  // stream of the first slot
+  std::atomic<std::uint64_t> first_row;  // number of rows that the stream had before this chunk
+  std::atomic<std::uint64_t> previous;   // ticket of the chunk with the stream's preceding slots; 0: it begins here
+  std::atomic<std::uint64_t> next;       // ticket of the chunk with the slots that follow; 0: none yet
+  std::atomic<std::uint64_t> ends;       // one bit per slot, as in the next three words: last row of an episode
+  std::atomic<std::uint64_t> finals;     // observation after the last row of an episode; never sampled
+  std::atomic<std::uint64_t> truncated;  // last row of an episode that was cut off, so not terminal
+  std::atomic<std::uint64_t> begins;     // first row of another stream, whose writer took over the chunk
 };
 static_assert(sizeof(About) == 64 && offsetof(About, ends) == 32);
 
-// A stream, and how many rows it had before.
+// A position in a stream: the stream's number, and the number of its earlier rows.
 struct StreamStep {
   std::uint32_t stream = 0;
   std::uint64_t rows = 0;
 };
 struct PlaceStreams {
   std::uint64_t ticket, rows_per_place;
-  StreamStep first;  // of the first slot
+  StreamStep first;  // position of the first slot
   std::uint64_t begins, finals;
 };
-// Of a slot of the place.
+// Returns the stream position of a slot of the chunk.
 constexpr StreamStep step_of(const PlaceStreams& place, std::uint64_t slot) noexcept {
   if ((place.begins | place.finals) == 0) return {place.first.stream, place.first.rows + slot};
   const auto rows_of = [&](std::uint64_t slots) { return static_cast<unsigned>(std::popcount(slots & ~place.finals)); };
@@ -104,7 +103,7 @@ constexpr StreamStep step_of(const PlaceStreams& place, std::uint64_t slot) noex
   return {stream_from(place.ticket * place.rows_per_place + begin), rows_of(bits_below(slot) & ~bits_below(begin))};
 }
 
-// Who a buffer is, for its files: tickets below `inherited` have the rows that those of `parent` had.
+// Identity of a buffer, for its files. Tickets below `inherited` have the same rows as in the buffer `parent`.
 struct Origin {
   unsigned char uuid[16];
   unsigned char parent[16];  // zeros: none
@@ -113,7 +112,7 @@ struct Origin {
 static_assert(sizeof(Origin) == 40);
 
 struct alignas(64) ReplayHeader {
-  // Written once.
+  // Constant after creation.
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t rows_per_place;
@@ -127,22 +126,22 @@ struct alignas(64) ReplayHeader {
   std::uint64_t places_per_extent;
 
   alignas(64) std::atomic<std::uint32_t> lock;
-  std::atomic<std::uint32_t> extents_lock;  // of who brings an extent
+  std::atomic<std::uint32_t> extents_lock;  // held by the process that adds an extent
   std::atomic<std::uint64_t> head, tail;    // tickets
-  std::atomic<std::uint64_t> opening;       // the ticket that is being opened; 0 when `reserved` is right
-  std::atomic<std::uint64_t> reserved;      // rows that the places of the window have, or may still get; derived
+  std::atomic<std::uint64_t> opening;       // ticket that a process is opening; 0: `reserved` is valid
+  std::atomic<std::uint64_t> reserved;      // rows that the window's chunks have or may still get; derived state
 
-  Event ready;  // rows were added
+  Event ready;  // signalled when rows become ready
 
   alignas(64) std::uint64_t column_bytes[kMostColumns];
   std::uint64_t note_offset, note_bytes, progress_offset, about_offset;
   std::uint64_t tables_offset, tables_bytes;
 
-  // Written by who made it, before others have it.
+  // Written by the creator before it publishes the buffer.
   Origin origin;
 
-  alignas(
-      64) std::atomic<std::uint64_t> offers[kMostOffers];  // tickets of places that their writers have left; 0: none
+  alignas(64) std::atomic<std::uint64_t> offers[kMostOffers];  // tickets of chunks that their writers left before they
+                                                               // were full; 0: none
 };
 static_assert(offsetof(ReplayHeader, lock) == 64 && offsetof(ReplayHeader, ready) == 128 &&
               offsetof(ReplayHeader, column_bytes) == 192 && offsetof(ReplayHeader, note_offset) == 704);

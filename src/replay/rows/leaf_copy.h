@@ -1,4 +1,5 @@
-// Copies of leaves, which others may write meanwhile: then anything may come out, and the caller throws it away.
+// Copies leaves that another process may write at the same time. The result is then undefined, and the caller discards
+// it after a check.
 #pragma once
 
 #include <cstring>
@@ -8,7 +9,7 @@
 
 namespace shmtree::replay {
 
-// Small ones without a call.
+// Copies small leaves inline.
 inline void copy_leaf(std::byte* out, const void* in, std::uint64_t bytes) noexcept {
 #if !defined(__SANITIZE_THREAD__)
   switch (bytes) {

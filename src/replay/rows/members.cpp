@@ -25,7 +25,7 @@ platform::WeakRegistry<BufferMembers>& all_members() noexcept {
   return platform::never_destroyed<platform::WeakRegistry<BufferMembers>>();
 }
 
-// The process that has left; a forked child is another one.
+// Process id for which leave_all() ran. A forked child has another id.
 constinit std::atomic<int> g_left{0};
 
 bool waits(const memory::Participant& participant, WaitFor what, std::uint64_t about) noexcept {
@@ -43,7 +43,7 @@ bool Members::has_objects(Identity me) noexcept {
   return counted_ == me && objects_ != 0;
 }
 
-// Threads that leave_all() overtakes here find that it came, or it finds the word.
+// Races with leave_all(): either this thread sees g_left, or leave_all() sees the word that this thread wrote.
 void Members::enter(Identity me) noexcept {
   words_.enter(me);
   if (g_left.load() == platform::process_id()) words_.leave();
@@ -64,7 +64,7 @@ void Members::part(Identity me) noexcept {
     if (counted_ != me || objects_ == 0 || --objects_ != 0) return;
   }
   words_.leave();
-  if (has_objects(me)) enter(me);  // one that joined meanwhile may have found the word there
+  if (has_objects(me)) enter(me);  // an object that joined meanwhile may have seen the old word
 }
 
 // --- Membership
@@ -108,7 +108,7 @@ void BufferMembers::leave_all() noexcept {
   }
 }
 
-// --- Who waits
+// --- Waiting processes
 
 Waiters waiters_of(const Store& store) {
   Waiters found;

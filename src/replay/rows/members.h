@@ -1,11 +1,11 @@
-// The processes that add rows to a replay buffer (its writers) and those that sample them (its samplers): a call that
-// waits for one kind fails when all of that kind were killed. docs/replay-layout.md has the words and the order of
+// Tracks the processes that add rows to a replay buffer (its writers) and those that sample them (its samplers). A call
+// that waits for one kind fails when all of that kind were killed. docs/replay-layout.md has the words and the order of
 // stores.
 //
 // Invariants:
-//   - A process is in the words from before what it does first until after what it does last, or its end in order. So
-//     one that is in them and dead was killed.
-//   - It leaves when the last of its objects has ended that began. A forked child's begin anew.
+//   - A process is listed from before its first operation until after its last one, or until it exits normally. So a
+//     dead process that is listed was killed.
+//   - A process leaves when the last of its objects that began has ended. The objects of a forked child begin anew.
 //
 // Thread safety: any thread of any process.
 #pragma once
@@ -29,10 +29,10 @@ struct BufferMemberWords {
 };
 static_assert(sizeof(BufferMemberWords) == 16384 && offsetof(BufferMemberWords, samplers) == 8192);
 
-// The writers of a buffer, or its samplers: of this process, as objects; of all others, by their words.
+// The writers or the samplers of a buffer. Counts this process's objects, and reads the shared words of all others.
 class Members {
  public:
-  // `did`: what they did, for messages.
+  // `did` is what these processes did, for error messages.
   Members(memory::Arena& arena, memory::PublisherWords& words, const char* did) noexcept
       : arena_(arena), words_(arena.participants(), words), did_(did) {}
   Members(const Members&) = delete;
@@ -40,12 +40,12 @@ class Members {
 
   Result<memory::Identity> identity() { return arena_.identity(); }
   memory::Identity current_identity() const noexcept { return arena_.current_identity(); }
-  // One more object of this process, and one less.
+  // Register and unregister one object of this process.
   void join(memory::Identity me) noexcept;
   void part(memory::Identity me) noexcept;
-  // Of all of them.
+  // Removes this process from the list, whatever its objects.
   void leave() noexcept { words_.leave(); }
-  // kPeerDied, with their pids, when some were killed and nobody is left.
+  // Returns kPeerDied, with the pids, if processes were killed and none is left.
   Status check() const { return words_.check(false, did_); }
 
  private:
@@ -56,11 +56,11 @@ class Members {
   memory::Publishers words_;
   const char* const did_;
   platform::ForkSafeMutex mutex_;
-  memory::Identity counted_ = memory::kNobody;  // whose objects those are; under mutex_
+  memory::Identity counted_ = memory::kNobody;  // process that objects_ counts for; under mutex_
   std::uint64_t objects_ = 0;                   // under mutex_
 };
 
-// An object's membership. Without members it does nothing.
+// Membership of one object. With null members it does nothing.
 class Membership {
  public:
   explicit Membership(Members* members) noexcept : members_(members) {}
@@ -68,9 +68,10 @@ class Membership {
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  // Before each thing that it does; the first one, in each process, is what counts. Errors as of Arena::identity().
+  // Call it before each operation of the object. The first call in each process joins. Errors: those of
+  // Arena::identity().
   Status begin() { return members_ == nullptr ? success() : begin_as_member(); }
-  // After the last. It may begin again.
+  // Call it after the last operation. The object may begin again later.
   void end() noexcept;
 
  private:
@@ -82,10 +83,12 @@ class Membership {
 
 class BufferMembers {
  public:
-  // This process's own of that buffer, of which all its objects are counted together. `words` are the buffer's.
+  // Returns the one instance that this process has for the buffer, which counts all its objects. `words` are in the
+  // buffer.
   static std::shared_ptr<BufferMembers> of(std::shared_ptr<Store> store, BufferMemberWords& words);
   ~BufferMembers();
-  // This process is about to end in order: whatever its threads still do, it neither adds nor samples any more.
+  // Removes this process from the lists of all buffers, because it is about to exit normally. Threads that still run
+  // do not add it again.
   static void leave_all() noexcept;
 
   Members& writers() noexcept { return writers_; }
@@ -94,15 +97,15 @@ class BufferMembers {
  private:
   BufferMembers(std::shared_ptr<Store> store, BufferMemberWords& words) noexcept;
 
-  const std::shared_ptr<Store> store_;  // which has the words
+  const std::shared_ptr<Store> store_;  // keeps the words mapped
   Members writers_, samplers_;
 };
 
-// The processes that wait in a call of the buffer at present, for statistics.
-// Process ids in order, each once however many of its threads wait; none of the dead.
+// Live processes that are blocked in a call of the buffer, for statistics. Each sorted list has a process id once, even
+// if several threads of the process wait.
 struct Waiters {
-  std::vector<int> adding{};    // for others to sample, as the rate limit wants
-  std::vector<int> sampling{};  // for others to add
+  std::vector<int> adding{};    // writers blocked by the rate limiter
+  std::vector<int> sampling{};  // samplers waiting for rows
 };
 
 Waiters waiters_of(const Store& store);

@@ -7,12 +7,12 @@
 
 namespace shmtree::replay {
 
-// Returns the slots of a place, as bits, whose rows lack frames because these have left the window.
+// Returns a mask of the chunk's slots whose rows lack frames, because those have left the window.
 std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket, std::uint64_t& needs) const noexcept {
   const Chain chain(store);
   const std::uint64_t head = store.head();
   const std::uint32_t wanted = frames_ - 1;
-  std::uint32_t there = 0;  // frames before the place's first slot
+  std::uint32_t there = 0;  // frames before the chunk's first slot
   Position at{ticket, 0};
   Before before = Before::kThere;
   for (; there < wanted; ++there) {
@@ -22,7 +22,7 @@ std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket,
     needs = at.ticket;
   }
   if (before != Before::kGone) return 0;
-  // Frames reach back only to the beginning of the episode. An end of an episode in this place stops them.
+  // Frames reach back only to the beginning of the episode. An end of an episode in this chunk stops them.
   const About& about = store.about(ticket);
   const std::uint64_t ends = platform::load_relaxed(about.ends) | platform::load_relaxed(about.finals);
   const auto first_episode = static_cast<std::uint32_t>(std::countr_zero(ends)) + 1;
@@ -54,7 +54,7 @@ void RowCount::forget(const Store& store, std::uint64_t ticket) noexcept {
   rows = 0;
 }
 
-// Whether the place may get more rows.
+// Counts a chunk again. Returns true if it may get more rows.
 bool RowCount::look(const Store& store, std::uint64_t ticket) {
   const Progress now = store.progress(ticket);
   forget(store, ticket);

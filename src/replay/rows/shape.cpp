@@ -16,14 +16,14 @@ namespace {
 constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMostRowBytes = std::uint64_t{1} << 40;
-constexpr std::uint64_t kExtentBytes = std::uint64_t{64} << 20;  // about; at least a place
+constexpr std::uint64_t kExtentBytes = std::uint64_t{64} << 20;  // approximate; an extent has at least one chunk
 
 std::uint64_t chosen_rows_per_place(const ShapeOptions& options) {
   const std::uint64_t most = options.capacity / (16 * std::max<std::uint64_t>(options.streams, 1));
   return std::clamp<std::uint64_t>(std::bit_floor(most), 1, kMostRowsPerPlace);
 }
 
-// Large leaves to columns, the others to the record, those with the strictest alignment first.
+// Puts large leaves into columns and the others into the record, those with the strictest alignment first.
 void place_leaves(Shape& shape, std::span<const std::uint64_t> leaf_bytes) {
   for (const std::uint64_t bytes : leaf_bytes) shape.leaves.push_back({.bytes = bytes});
   for (const std::uint64_t alignment : {8u, 4u, 2u, 1u}) {
@@ -43,7 +43,7 @@ void place_leaves(Shape& shape, std::span<const std::uint64_t> leaf_bytes) {
   }
 }
 
-// Records first, then the columns, in every extent.
+// Lays out an extent: the records first, then the columns.
 void place_columns(Shape& shape) {
   const std::uint64_t entries = shape.places_per_extent * shape.rows_per_place;
   std::uint64_t at = round_up(entries * shape.record_bytes, kLine);

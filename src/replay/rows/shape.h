@@ -1,5 +1,5 @@
-// What a buffer's rows are made of, and where each of them lies. Computed once from numbers that were checked, so that
-// no word of shared memory decides about an address.
+// Sizes and offsets of a buffer's rows. Each process computes them once from validated numbers, so that no later change
+// of a shared word can affect an address.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,24 @@
 
 namespace shmtree::replay {
 
-// Leaves up to this size share a record, which a sample reads at once; a larger one has a column.
+// Largest leaf, in bytes, that is stored in the row's record, which a sample reads at once. A larger one has a column.
 constexpr std::uint64_t kMostInRecord = 256;
 
 struct Leaf {
   std::uint64_t bytes = 0;
   bool has_column = false;
-  std::uint64_t begin = 0;   // where that of an extent's first slot lies in it
-  std::uint64_t stride = 0;  // bytes from one slot's to the next one's
+  std::uint64_t begin = 0;   // offset in an extent of the first slot's value
+  std::uint64_t stride = 0;  // bytes from one slot's value to the next one's
 };
 
-// Division by a number that is known long before, as a multiplication; of numbers below 2^54.
+// Divides numbers below 2^54 by a number known in advance, by a multiplication.
 class Divisor {
  public:
   explicit constexpr Divisor(std::uint64_t by = 1) noexcept : by_(by), reciprocal_(~std::uint64_t{0} / by) {}
   constexpr std::uint64_t quotient(std::uint64_t of) const noexcept {
     __extension__ using Wide = unsigned __int128;
-    const auto least = static_cast<std::uint64_t>(static_cast<Wide>(of) * reciprocal_ >> 64);  // or one more
+    const auto least =
+        static_cast<std::uint64_t>(static_cast<Wide>(of) * reciprocal_ >> 64);  // the quotient, or one less
     return least + (of - least * by_ >= by_ ? 1 : 0);
   }
   constexpr std::uint64_t remainder(std::uint64_t of) const noexcept { return of - quotient(of) * by_; }
@@ -45,16 +46,15 @@ struct Shape {
   std::vector<Leaf> leaves{};
 
   std::uint64_t extent_bytes = 0;
-  unsigned row_bits = 0;  // rows_per_place as a power of two
+  unsigned row_bits = 0;  // log2 of rows_per_place
   Divisor by_places{}, by_places_per_extent{};
 
-  // What lies together in an extent, in this order: the records, as one leaf, if there are any, and the columns.
+  // Returns the contiguous regions of an extent in order: the records as one leaf, if there are any, then the columns.
   std::vector<Leaf> regions() const;
   std::uint64_t slots() const noexcept { return places * rows_per_place; }
-  // Of a ticket up to kMostTicket.
+  // Requires a ticket up to kMostTicket.
   std::uint64_t place_of(std::uint64_t ticket) const noexcept { return by_places.remainder(ticket); }
   std::uint64_t extent_of(std::uint64_t place) const noexcept { return by_places_per_extent.quotient(place); }
-  // Of a row's index.
   std::uint64_t ticket_of(std::uint64_t index) const noexcept { return index >> row_bits; }
   std::uint64_t slot_of(std::uint64_t index) const noexcept { return index & (rows_per_place - 1); }
   std::uint64_t index_of(std::uint64_t ticket, std::uint64_t slot) const noexcept { return ticket << row_bits | slot; }
@@ -62,15 +62,16 @@ struct Shape {
 
 struct ShapeOptions {
   std::uint64_t capacity = 0;        // rows
-  std::uint64_t rows_per_place = 0;  // a power of two up to 64; 0: what suits the capacity
-  std::uint64_t streams = 1;         // how many places are open at a time, about
+  std::uint64_t rows_per_place = 0;  // a power of two up to 64; 0: chosen from the capacity
+  std::uint64_t streams = 1;         // approximate number of chunks that are open at a time
   std::uint64_t ahead = 0;           // successors that a row needs before it may be sampled
-  bool finals = false;               // whether the last observations of episodes are kept, besides their rows
+  bool finals = false;               // true: store the last observations of episodes, besides their rows
 };
 
-// Code::kInvalid, with the numbers, for what no buffer can be.
+// Computes the shape of a new buffer. Code::kInvalid, with the numbers, if the options are out of range.
 Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOptions& options);
-// Of a header that anybody may have written; Code::kIncompatible. `leaf_bytes` are those that it was made with.
+// Validates an untrusted header. `leaf_bytes` are the sizes with which the buffer was created. Code::kIncompatible if
+// the header does not fit them.
 Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t> leaf_bytes);
 
 }  // namespace shmtree::replay

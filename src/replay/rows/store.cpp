@@ -30,7 +30,7 @@ ControlPlan plan_of(const Shape& shape, std::uint64_t note_bytes, std::uint64_t 
   plan.progress = round_up(plan.note + note_bytes, 64);
   plan.about = round_up(plan.progress + shape.places * sizeof(std::uint64_t), 64);
   plan.tables = plan.about + shape.places * sizeof(About);
-  plan.list = round_up(plan.tables + table_bytes, 64);  // the last bytes: HolderTable::refer()
+  plan.list = round_up(plan.tables + table_bytes, 64);  // the last bytes of the block: HolderTable::refer()
   plan.bytes = plan.list + shape.most_extents * sizeof(memory::ListEntry);
   return plan;
 }
@@ -136,7 +136,7 @@ std::uint64_t Store::extents_bytes(const Shape& shape) noexcept {
 
 // --- Extents
 
-// Null while there is none, or where this process has no address space for it.
+// Returns null if the extent does not exist yet, or if this process cannot map it.
 std::byte* Store::find_extent(std::uint64_t number) const noexcept {
   const memory::BlockTable& blocks = arena_->blocks();
   const memory::BlockEntry* entry = blocks.entry(control_.ref().id);
@@ -150,9 +150,9 @@ std::byte* Store::find_extent(std::uint64_t number) const noexcept {
   return found;
 }
 
-// Called without the buffer's lock: the pages of an extent may take a while. There is memory for one of each number, so
-// one process brings it and others wait, but for one that was stopped: then two bring it, and one of them is given
-// back.
+// Called without the buffer's lock, since allocating the pages of an extent may take a while. The budget allows one
+// extent of each number, so one process allocates it while the others wait. If that process is stopped, a second one
+// allocates it as well, and one of the two extents is freed.
 Status Store::add_extent(std::uint64_t number, const WaitContext& wait) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
@@ -175,7 +175,7 @@ Status Store::bring_extent(std::uint64_t number, const WaitContext& wait) {
   return arena_->unmapped("an extent of " + std::to_string(shape_.extent_bytes) + " bytes");
 }
 
-// --- Places: opened one after the other, closed, and left behind by the window
+// --- Chunks: opened one after the other, closed, and dropped from the window
 
 Status Store::lock(const WaitContext& wait) {
   Status locked = arena_->lock(header().lock, wait);
@@ -183,19 +183,19 @@ Status Store::lock(const WaitContext& wait) {
   return locked;
 }
 
-// What the place of the window with that ticket has, or may still get.
+// Returns the slots that the chunk with this ticket has, or may still get.
 std::uint64_t Store::reserved_by(std::uint64_t ticket) const noexcept {
   const Progress now = progress(ticket);
   if (now.ticket != ticket) return 0;
   return now.closed ? std::min<std::uint64_t>(now.rows, shape_.rows_per_place) : shape_.rows_per_place;
 }
 
-// The last owner of the lock died while it opened or closed a place.
+// Finishes the work of a lock owner that died while it opened or closed a chunk.
 void Store::repair() noexcept {
   const std::uint64_t ticket = load_relaxed(header().opening);
   const Window now = window();
   std::uint64_t busy = pack({.ticket = ticket, .busy = true});
-  if (ticket == now.tail) {  // it got no further than the place
+  if (ticket == now.tail) {  // the owner died before it moved `tail`
     compare_swap(progress_word(ticket), busy, pack({.ticket = ticket, .closed = true}));
   }
   std::uint64_t reserved = 0;
@@ -204,7 +204,7 @@ void Store::repair() noexcept {
   store_release(header().opening, std::uint64_t{0});
 }
 
-// The oldest places leave the window until there is room for one more.
+// Drops the oldest chunks from the window until one more fits.
 void Store::make_room() noexcept {
   for (Window now = window(); now.head < now.tail; ++now.head) {
     const std::uint64_t reserved = load_relaxed(header().reserved);
@@ -216,7 +216,7 @@ void Store::make_room() noexcept {
   }
 }
 
-// Busy with that ticket, unless its last owner lives and is in the middle of a row.
+// Makes the chunk busy under this ticket. Returns false if its last owner is alive and in the middle of a row.
 bool Store::try_open(std::uint64_t ticket) noexcept {
   std::uint64_t word = load_acquire(progress_word(ticket));
   do {
@@ -224,11 +224,11 @@ bool Store::try_open(std::uint64_t ticket) noexcept {
     const Identity owner = load_relaxed(about_[place_of(ticket)].owner);
     if (now.busy && arena_->participants().is_alive(owner)) return false;
   } while (!compare_swap(progress_word(ticket), word, pack({.ticket = ticket, .busy = true})));
-  fence_release();  // readers see the ticket go before they see other bytes
+  fence_release();  // a reader that sees new bytes also sees that the old ticket is gone
   return true;
 }
 
-// Under the lock nobody opens `previous` again meanwhile, and a link is never left in somebody else's place.
+// Runs under the lock, so no process opens `previous` again meanwhile, and the link goes into the right chunk.
 void Store::describe(std::uint64_t ticket, Identity owner, std::optional<std::uint32_t> stream, std::uint64_t first_row,
                      std::uint64_t previous) noexcept {
   About& what = about(ticket);
@@ -336,9 +336,9 @@ void Store::begin_with(const Window& window, const Origin& origin) noexcept {
   store_release(header().tail, window.tail);
 }
 
-// --- Places that their writers left before they were full: docs/replay-layout.md
+// --- Chunks that their writers left before they were full: docs/replay-layout.md
 
-// Whether a place that was left so can have rows of another stream: all of its own are ready, and there is room.
+// Returns true if another stream can use the rest of the chunk: all of its slots are ready, and it is not full.
 bool Store::may_go_on(const Progress& left) const noexcept {
   return left.rows != 0 && left.rows < shape_.rows_per_place && left.ready == left.rows && !left.closed && !left.busy &&
          is_young(left.ticket);
@@ -350,7 +350,7 @@ bool Store::offer_place(const Progress& left) noexcept {
   taken.busy = true;
   std::uint64_t busy = pack(taken);
   store_release(about(left.ticket).owner, memory::kNobody);
-  // From here on it may be opened anew at any time.
+  // From here on any process may open the chunk again.
   if (!compare_swap(progress_word(left.ticket), busy, pack(left))) return false;
   for (auto& offer : header().offers) {
     std::uint64_t seen = load_acquire(offer);
@@ -367,7 +367,7 @@ std::optional<Progress> Store::take_offered(Identity me) noexcept {
     if (!compare_swap(offer, ticket, std::uint64_t{0})) continue;
     const Progress left = progress(ticket);
     About& what = about(ticket);
-    Identity owner = memory::kNobody;  // before it is busy: who finds it busy has to find an owner that lives
+    Identity owner = memory::kNobody;  // set before busy, so that a process that sees it busy sees a live owner
     if (left.ticket != ticket || !may_go_on(left) || !compare_swap(what.owner, owner, me) || !take_place(left))
       continue;
     const std::uint64_t last = std::uint64_t{1} << (left.rows - 1), ends = load_relaxed(what.ends);
@@ -381,9 +381,9 @@ std::optional<Progress> Store::take_offered(Identity me) noexcept {
   return std::nullopt;
 }
 
-// --- Looking
+// --- Reading
 
-// As it was at one instant: head did not move while tail was read. One that never stands still is taken as it is.
+// Returns a consistent window: `head` did not move while `tail` was read. Takes the last values after kMostTries.
 Window Store::window() const noexcept {
   constexpr int kMostTries = 64;
   std::uint64_t head = load_acquire(header().head), tail = 0;

@@ -1,14 +1,16 @@
-// The rows of a replay buffer in shared memory: places that are opened one after the other, filled by one writer each,
-// and left behind by the window when there are too many rows. docs/replay-layout.md has the order of stores.
+// The rows of a replay buffer in shared memory, stored in chunks. Writers open chunks one after the other, and one
+// writer fills each of them. The oldest chunks leave the window when the rows exceed the capacity.
+// docs/replay-layout.md describes the order of stores.
 //
 // Invariants:
-//   - Only who made a place busy writes into it, and nobody opens a place that is busy for a living owner. So a writer
-//     that was stopped in the middle of a row never wakes in rows of others.
-//   - Slots that are counted do not change while the place has its ticket, and rows that are ready have all that is
-//     read with them: successors, and bits about these.
-//   - Readers take no lock, and hold nobody up.
+//   - Only the process that made a chunk busy writes into it, and no process opens a chunk that a live owner keeps
+//   busy.
+//     So a writer that was stopped in the middle of a row never overwrites another writer's rows.
+//   - Published slots do not change while the chunk keeps its ticket. A ready row has all that a reader needs:
+//     its successors, and their bits.
+//   - Readers take no lock, and never block a writer.
 //
-// Thread safety: any thread of any process, but what is of a place's owner: one at a time.
+// Thread safety: any thread of any process. Functions for a chunk's owner: one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -32,36 +34,38 @@ struct Window {
   std::uint64_t head = 1, tail = 1;  // tickets: [head, tail)
 };
 
-// Where the leaves of a slot lie.
+// Address of a slot: its extent, and its number in the extent.
 struct Entry {
-  std::byte* extent = nullptr;  // null where this process has no address space for it
+  std::byte* extent = nullptr;  // null: this process could not map it
   std::uint64_t number = 0;
 
   std::byte* leaf(const Leaf& leaf) const noexcept {
     return extent == nullptr ? nullptr : extent + leaf.begin + number * leaf.stride;
   }
-  // So many slots further on in its place.
+  // Returns the entry `slots` slots later in the same chunk.
   Entry operator+(std::uint64_t slots) const noexcept { return {extent, number + slots}; }
 };
 
 class Store {
  public:
-  // `note` is kept for whoever opens it, and so many bytes of zeros for tables_area(). Errors as of Arena::allocate().
+  // Creates a buffer. Stores `note` for the processes that open it, and reserves `table_bytes` zeroed bytes for
+  // tables_area(). Errors: those of Arena::allocate().
   static Result<std::shared_ptr<Store>> create(std::shared_ptr<Arena> arena, const Shape& shape,
                                                std::span<const std::byte> note, const WaitContext& wait,
                                                std::uint64_t table_bytes = 0);
-  // One that lives; kNotFound when it does not, kIncompatible for anything else. `leaf_bytes` as it was made with.
+  // Opens an existing buffer, with the leaf sizes with which it was created. kNotFound if it was freed, kIncompatible
+  // if the block is not such a buffer.
   static Result<std::shared_ptr<Store>> open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                              std::span<const std::uint64_t> leaf_bytes, const WaitContext& wait);
 
-  // The note of one, which says what is needed to open it: the buffer is held until then, as nobody else may have it
-  // any more. Errors as of open().
+  // Returns the note of a buffer, which says what open() needs. `held` pins the buffer until then, because no other
+  // process may be attached any more. Errors: those of open().
   struct Note {
     std::string bytes{};
     memory::Lease held{};
   };
   static Result<Note> note_at(const std::shared_ptr<Arena>& arena, memory::BlockRef block, const WaitContext& wait);
-  // Bytes of an arena that a buffer takes before it has rows, and those that all its extents take.
+  // Return the bytes of the arena that the control block takes, and the bytes that all extents take together.
   static std::uint64_t control_bytes(const Shape& shape, std::uint64_t note_bytes, std::uint64_t table_bytes) noexcept;
   static std::uint64_t extents_bytes(const Shape& shape) noexcept;
 
@@ -69,38 +73,40 @@ class Store {
   memory::BlockRef block() const noexcept { return control_.ref(); }
   const Shape& shape() const noexcept { return shape_; }
   std::span<const std::byte> note() const noexcept { return note_; }
-  // From a multiple of 64 on. Anything may be in it.
+  // Aligned to 64 bytes. The contents are untrusted.
   std::span<std::byte> tables_area() const noexcept { return tables_; }
 
-  // --- Of a place's owner.
+  // --- For the owner of a chunk
 
-  // Opens a place, busy and without rows. No `stream`: what stream_from() calls it. `first_row` rows of its stream were
-  // added before; those before lie in the place that had the ticket `previous`, or nowhere (0). Older places leave the
-  // window for it. kUnavailable when every place is busy for a living process; errors as of Arena::allocate() while the
-  // buffer grows.
+  // Opens an empty chunk, busy, and returns its ticket. Without `stream`, stream_from() numbers the stream. The stream
+  // had `first_row` rows before, the last of them in the chunk with the ticket `previous` (0: none). The oldest chunks
+  // leave the window to make space. kUnavailable if live processes keep every chunk busy; errors of Arena::allocate()
+  // while the buffer grows.
   Result<std::uint64_t> open_place(std::optional<std::uint32_t> stream, std::uint64_t first_row, std::uint64_t previous,
                                    const WaitContext& wait);
-  // Makes a place busy that is as its owner left it. False when it is somebody else's by now.
+  // Makes a chunk busy if it is still as its owner left it. Returns false if the owner has lost it.
   bool take_place(const Progress& left) noexcept;
-  // Ends that: what was written meanwhile is seen with `now`.
+  // Publishes `now` with release order, so that a reader that sees it also sees what the owner wrote before.
   void leave_place(const Progress& now) noexcept { platform::store_release(progress_word(now.ticket), pack(now)); }
-  // So many slots of a place that its owner left are ready; quietly not so when it is somebody else's by now.
+  // Marks the first `ready` slots of a chunk that its owner left as ready. Does nothing if the owner has lost it.
   void make_ready(Progress& left, std::uint32_t ready) noexcept;
-  // No more rows come. False when the lock is not to be had, or the place is somebody else's: it is full for others
-  // then.
+  // Closes a chunk to further rows. Returns false if the lock is held or the owner has lost the chunk. An open chunk
+  // counts as full.
   bool close_place(const Progress& left) noexcept;
-  // In place of that: the place goes to whoever wants one for a new stream. False when it cannot, and is to be closed.
+  // Offers the chunk to writers of new streams, instead of closing it. If it returns false, the caller closes the
+  // chunk.
   bool offer_place(const Progress& left) noexcept;
-  // Such a place, as its writer left it and busy for `me`: the next slot begins a stream. Nothing when there is none.
+  // Takes an offered chunk, if there is one, makes it busy for `me`, and returns its state as its writer left it. The
+  // next slot begins a stream.
   std::optional<Progress> take_offered(Identity me) noexcept;
-  // All rows go; tickets, and so indices, go on. What writers add from then on is there. Errors as of a lock.
+  // Removes all rows. Tickets, and therefore indices, continue. Errors: those of a lock.
   Status clear(const WaitContext& wait);
-  // Whether rows that are added to the place will be there for half a lap at least.
+  // Returns true if rows added to the chunk stay in the window until at least half of all chunks were opened again.
   bool is_young(std::uint64_t ticket) const noexcept {
     return ticket >= platform::load_relaxed(header().head) &&
            platform::load_relaxed(header().tail) - ticket <= shape_.places / 2 + 1;
   }
-  // Where the leaf of a slot lies. `ticket` is one that open_place() or window() gave.
+  // Returns the address of a slot's leaf. `ticket` comes from open_place() or window().
   std::byte* leaf(const Leaf& leaf, std::uint64_t ticket, std::uint64_t slot) const noexcept {
     return entry(ticket, slot).leaf(leaf);
   }
@@ -108,45 +114,45 @@ class Store {
     return entry_of_place(place_of(ticket), slot);
   }
   About& about(std::uint64_t ticket) const noexcept { return about_[place_of(ticket)]; }
-  // The same by the number of the place, which is below Shape::places.
+  // Take the number of the chunk, which is below Shape::places, instead of its ticket.
   Entry entry_of_place(std::uint64_t place, std::uint64_t slot) const noexcept {
     const std::uint64_t number = shape_.extent_of(place);
     return {extent(number), ((place - number * shape_.places_per_extent) << shape_.row_bits) + slot};
   }
   About& about_of_place(std::uint64_t place) const noexcept { return about_[place]; }
-  // Which of all slots of the buffer it is; what is kept for each slot has as many.
+  // Returns the number of the slot among Shape::slots(). Tables have one entry for each.
   std::uint64_t slot(std::uint64_t ticket, std::uint64_t row) const noexcept {
     return place_of(ticket) * shape_.rows_per_place + row;
   }
 
-  // --- Of those who read.
+  // --- For readers
 
   Window window() const noexcept;
-  // What is known of the place that has this ticket, if it has it.
+  // Returns the state of the chunk to which this ticket maps. Its own ticket may be another one.
   Progress progress(std::uint64_t ticket) const noexcept {
     return unpack_progress(platform::load_acquire(progress_word(ticket)));
   }
-  // The same by the number of the place, which is below Shape::places.
+  // Takes the number of the chunk, which is below Shape::places, instead of its ticket.
   Progress progress_of_place(std::uint64_t place) const noexcept {
     return unpack_progress(platform::load_acquire(progress_[place]));
   }
   void fetch_progress_of_place(std::uint64_t place) const noexcept { platform::prefetch(&progress_[place], 1); }
-  // Whether there is such a row, which may be sampled: to be asked before its bytes are read.
+  // Returns true if the row is in the window and may be sampled. Call it before reading the row's bytes.
   bool has_row(std::uint64_t ticket, std::uint64_t slot) const noexcept {
     return ticket <= kMostTicket && has_row_in(place_of(ticket), ticket, slot);
   }
-  // The same of a ticket up to kMostTicket, by the number of its place.
+  // Takes a ticket up to kMostTicket, and the number of its chunk.
   bool has_row_in(std::uint64_t place, std::uint64_t ticket, std::uint64_t slot) const noexcept {
     const Progress now = progress_of_place(place);
     return now.ticket == ticket && slot < now.ready && slot < shape_.rows_per_place && is_in_window(ticket) &&
            !(shape_.finals && (platform::load_relaxed(about_[place].finals) >> slot & 1) != 0);
   }
-  // Whether bytes that were read of a row, and of those after it in its stream, were theirs: to be asked behind an
-  // acquire fence. Places leave the window in order, and are opened again after that only.
+  // Returns true if bytes read before, of a row and of its successors, were not overwritten. Call it after an acquire
+  // fence. Chunks leave the window in order, and are opened again only after that.
   bool is_in_window(std::uint64_t ticket) const noexcept { return ticket >= head(); }
-  // The oldest ticket of the window.
+  // Returns the oldest ticket of the window.
   std::uint64_t head() const noexcept { return platform::load_relaxed(header().head); }
-  // Asks for what is known of the place.
+  // Prefetches the state of the chunk.
   void fetch_words(std::uint64_t ticket, bool with_about) const noexcept {
     platform::prefetch(&progress_word(ticket), sizeof(std::uint64_t));
     if (with_about) platform::prefetch(&about(ticket), sizeof(About));
@@ -158,15 +164,15 @@ class Store {
   void set_frames(std::uint32_t frames) noexcept { count_.set_frames(frames); }
   memory::Event& ready() const noexcept { return header().ready; }
 
-  // --- Of files.
+  // --- For files
 
   const Origin& origin() const noexcept { return header().origin; }
-  // Of who fills a new buffer that nobody else has: memory for a place, after which about() and leave_place() say what
-  // it is; and, at the end, which tickets there are, and whose they were.
+  // Fill a new buffer to which no other process is attached. prepare_place() allocates memory for a chunk; the caller
+  // then writes about() and calls leave_place(). At the end begin_with() sets the window and the origin of its rows.
   Status prepare_place(std::uint64_t ticket, const WaitContext& wait);
   void begin_with(const Window& window, const Origin& origin) noexcept;
 
-  // Names the first invariant that does not hold, while nobody else is at work; empty when all do. For tests.
+  // Returns the first invariant that does not hold, or an empty string. For tests, without concurrent changes.
   std::string check() const;
 
  private:
@@ -203,7 +209,7 @@ class Store {
   std::span<const std::byte> note_;
   std::span<std::byte> tables_;
   mutable RowCount count_;
-  mutable std::vector<std::atomic<std::byte*>> extents_;  // those that this process has met
+  mutable std::vector<std::atomic<std::byte*>> extents_;  // addresses of the extents that this process has used
 };
 
 }  // namespace shmtree::replay

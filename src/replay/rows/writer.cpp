@@ -49,7 +49,7 @@ void copy_column(std::byte* out, const Leaf& leaf, const Writer::Column& column,
   }
 }
 
-// Returns the mask of the rows from `from` on as bits.
+// Returns `count` elements of `mask`, from `from` on, as bits; 0 if `mask` is null.
 std::uint64_t bits_of(const bool* mask, std::uint64_t from, std::uint64_t count) noexcept {
   std::uint64_t bits = 0;
   for (std::uint64_t i = 0; mask != nullptr && i < count; ++i) bits |= std::uint64_t{mask[from + i]} << i;
@@ -92,7 +92,7 @@ void Writer::note_end(const RowInfo& last) noexcept {
   has_ended_.store(last.done, std::memory_order_relaxed);
 }
 
-// Nothing waits any more: it is not there, or not this process's.
+// Forgets the rows that are not ready: they are gone, or belong to the parent process.
 void Writer::forget() noexcept {
   left_.clear();
   priorities_.clear();
@@ -100,9 +100,9 @@ void Writer::forget() noexcept {
   done_ = false;
 }
 
-// Whether the next slot was begun in the place that there is.
+// Makes the current chunk busy for the next slot. Returns false if the writer needs another chunk.
 bool Writer::continues() noexcept {
-  if (part_.at.ticket != 0 && owner_ != store_->arena()->current_identity()) {  // the parent's
+  if (part_.at.ticket != 0 && owner_ != store_->arena()->current_identity()) {  // the chunk of the parent process
     part_ = {};
     in_episode_ = false;
     forget();
@@ -119,7 +119,8 @@ bool Writer::continues() noexcept {
   return false;
 }
 
-// Whether a stream that begins has a place that another one has left. Slots of the place count as if they were its own.
+// Takes an offered chunk for a stream that begins. Returns false if there is none. The chunk's earlier slots count as
+// if this writer had written them.
 bool Writer::goes_on_elsewhere() noexcept {
   if (stream_ || written_ != 0) return false;
   const Identity me = store_->arena()->current_identity();
@@ -133,8 +134,8 @@ bool Writer::goes_on_elsewhere() noexcept {
   return true;
 }
 
-// The place is busy, and has room for a slot at least. `linked`: it goes on where the last one ended. Room for the
-// priorities of `slots` is there.
+// Provides a busy chunk with space for at least one slot. If it opens a new one, `linked` links it to the last chunk.
+// Reserves memory for the priorities of `slots` slots.
 Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& wait) {
   if (observer_ != nullptr) priorities_.reserve(priorities_.size() + slots);
   if (continues()) [[likely]]
@@ -165,14 +166,14 @@ void Writer::copy(std::span<const void* const> leaves) noexcept {
   }
 }
 
-// The episode ends with this slot. Whoever is killed in between has ended none.
+// Marks the slot as the last one of its episode. A kill between the two stores leaves the episode open.
 void Writer::mark(std::uint32_t slot, bool truncated) noexcept {
   About& about = store_->about(part_.at.ticket);
   if (truncated) set_bit(about.truncated, slot);
   set_bit(about.ends, slot);
 }
 
-// Tells of the rows of a place that are ready now besides those that were; how many they are.
+// Passes the rows of a chunk that are about to become ready to the observer. Returns their number.
 std::uint64_t Writer::tell(const Part& part, std::uint32_t ready) noexcept {
   if (observer_ == nullptr) return 0;
   const std::uint64_t finals = load_relaxed(store_->about(part.at.ticket).finals);
@@ -187,8 +188,8 @@ std::uint64_t Writer::tell(const Part& part, std::uint32_t ready) noexcept {
   return rows;
 }
 
-// The place is busy, and what is written in it counts from now on; the slots of the stream before `until` are ready.
-// Those of this place go first, since others may need them. How many rows the observer was told of.
+// Publishes the slots written to the busy chunk, and marks the stream's slots before `until` as ready. Publishes this
+// chunk first, since rows of earlier chunks need its slots. Returns the number of rows passed to the observer.
 std::uint64_t Writer::publish(std::uint64_t until) noexcept {
   Progress& at = part_.at;
   const auto ready = static_cast<std::uint32_t>(std::clamp(until, part_.first, part_.first + at.rows) - part_.first);
@@ -206,7 +207,7 @@ std::uint64_t Writer::publish(std::uint64_t until) noexcept {
   return rows;
 }
 
-// The same of places that the writer has left; how many rows it was.
+// Marks slots before `until` in earlier chunks as ready. Returns the number of rows passed to the observer.
 std::uint64_t Writer::make_left_ready(std::uint64_t until) noexcept {
   std::uint64_t rows = 0;
   for (Part& part : left_) {
@@ -220,8 +221,8 @@ std::uint64_t Writer::make_left_ready(std::uint64_t until) noexcept {
   return rows;
 }
 
-// How many slots of the stream are ready, or never will be, when `count` more rows are written; those of which that end
-// an episode are the bits of `ended`.
+// Returns how many slots of the stream will be ready, or never become so, once `count` more rows are written. `ended`
+// has the bits of the rows that end an episode.
 std::uint64_t Writer::ready_with(std::uint64_t count, std::uint64_t ended) const noexcept {
   const Shape& shape = store_->shape();
   const std::uint64_t first = written_, last = std::uint64_t{1} << (count - 1);
@@ -233,7 +234,8 @@ std::uint64_t Writer::ready_with(std::uint64_t count, std::uint64_t ended) const
   return until;
 }
 
-// Before `rows` more are written, or fewer if so many may not be: `rows` then. How many credits there are for them.
+// Asks the observer for credits before `rows` rows are written, and reduces `rows` to what these allow. Returns the
+// number of credits.
 Result<std::uint64_t> Writer::ask(std::uint64_t ended, std::uint64_t& rows, const WaitContext& wait) {
   if (observer_ == nullptr) return std::uint64_t{0};
   const std::uint64_t least = ready_with(1, ended) - ready_, most = ready_with(rows, ended) - ready_;
@@ -244,13 +246,13 @@ Result<std::uint64_t> Writer::ask(std::uint64_t ended, std::uint64_t& rows, cons
   return credits;
 }
 
-// Of the credits, so many were used.
+// Returns the credits that exceed the `ready` rows to the observer.
 void Writer::answer(std::uint64_t credits, std::uint64_t ready) noexcept {
   if (credits > ready) observer_->after_add(credits - ready);
 }
 
-// `count` more rows are written to the place, those of which that ended an episode are the bits of `ended`. How many
-// are ready now.
+// Publishes `count` rows written to the chunk; `ended` has the bits of those that end an episode. Returns the number of
+// rows that became ready.
 std::uint64_t Writer::publish_rows(std::uint32_t count, std::uint64_t ended) noexcept {
   const std::uint64_t last = std::uint64_t{1} << (count - 1), until = ready_with(count, ended);
   written_ += count;
@@ -289,7 +291,7 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
   return out_of_memory();
 }
 
-// --- Many rows at once: a place at a time, and of each column all that goes into it
+// --- Many rows at once: chunk by chunk, and column by column within a chunk
 
 void Writer::copy_rows(std::span<const Column> columns, std::uint64_t from, std::uint32_t count) noexcept {
   const Shape& shape = store_->shape();
@@ -359,7 +361,7 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
 
 // --- Ends
 
-// The episode ends with the last row that there is, and nothing comes after it.
+// Ends the episode with the last row, without a last observation.
 void Writer::end_here(bool truncated) noexcept {
   if (store_->take_place(part_.at)) {
     mark(part_.at.rows - 1, truncated);
@@ -390,7 +392,7 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
     end_here(is_cut);
     return success();
   }
-  // First the row, which lies in another place perhaps, then what came after it: none is ready before that.
+  // Marks the row, which may be in another chunk, before it writes the observation. Neither is ready before that.
   if (store_->take_place(part_.at)) {
     mark(part_.at.rows - 1, is_cut);
     store_->leave_place(part_.at);

@@ -1,13 +1,13 @@
-// One stream of rows into a replay buffer: the rows of a place are consecutive rows of one writer, and places are
-// linked to those before and after them.
+// Writes one stream of rows into a replay buffer. A writer fills a chunk with consecutive rows of its stream, and links
+// each chunk to the previous and the next one.
 //
 // Invariants:
-//   - The place is this writer's while its word is as the writer left it. A writer that lost its place, to the window
-//     or to a fork, opens another one; no row is in two.
+//   - A writer owns its chunk as long as the chunk's progress word is as the writer left it. A writer that lost its
+//     chunk, to the window or to a fork, opens another one. No row is in two chunks.
 //   - A row is ready, that is, may be sampled, when the `ahead` slots after it in its stream are written, or its
-//     episode has ended. Rows that wait for that may lie in places that the writer has left behind.
-//   - With last observations (Shape::finals), an episode that a done row ended is over at end(), at the next add() or
-//     at close(); without, with the row.
+//     episode has ended. Rows that are not ready may be in earlier chunks of the writer.
+//   - With last observations (Shape::finals), an episode that ended with a done row is complete at end(), at the next
+//     add() or at close(). Without them it is complete with the row.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -23,60 +23,59 @@
 
 namespace shmtree::replay {
 
-constexpr float kNoPriority = std::numeric_limits<float>::quiet_NaN();  // for the observer to choose
+constexpr float kNoPriority = std::numeric_limits<float>::quiet_NaN();  // the observer chooses the priority
 
 struct RowInfo {
   bool done = false;        // the episode ends with this row
-  bool truncated = false;   // the episode was cut off there, so the row is not terminal
+  bool truncated = false;   // the episode was cut off at this row, so the row is not terminal
   bool terminated = false;  // the row is certainly terminal; end() cannot change that
   float priority = kNoPriority;
 };
 
-// Told of rows as they become ready, by their writer's thread: for tables and limits.
+// Notified of rows as they become ready, in the writer's thread. Tables and the rate limiter implement it.
 class RowObserver {
  public:
   virtual ~RowObserver() = default;
-  // Those who are one of these from their first row on; null: nobody counts them.
+  // Members that a writer joins with its first row; null: writers are not tracked.
   virtual Members* writers() const noexcept { return nullptr; }
-  // The place with that ticket was opened, and none of its rows is ready.
+  // Called when the chunk with this ticket was opened, before any of its rows is ready.
   virtual void after_open(std::uint64_t) noexcept {}
-  // The rows with the indices from `first` on may be sampled as soon as this has returned. They may have left the
-  // window already, so that a word that is kept by place may be a later row's.
+  // Called before the rows with the indices from `first` on become ready. They may already have left the window, so a
+  // word that is kept per slot may belong to a later row.
   virtual void before_ready(std::uint64_t first, std::span<const float> priorities) noexcept = 0;
-  // Before rows are added of which so many are ready then, at once: how many of up to `most` may be; `least` in any
-  // case. May wait, and fail: then none is added.
+  // Called before rows are added. Returns how many rows may become ready at once: up to `most`, and at least `least`,
+  // the first argument. May block. If it fails, the writer adds no row.
   virtual Result<std::uint64_t> before_add(std::uint64_t, std::uint64_t most, const WaitContext&) { return most; }
-  // Of those that might have been added, so many were not.
+  // Called with the number of rows that before_add() allowed and that did not become ready.
   virtual void after_add(std::uint64_t) noexcept {}
-  // So many rows may be sampled now.
+  // Called after `rows` rows have become ready.
   virtual void after_ready(std::uint64_t rows) noexcept = 0;
 };
 
 class Writer {
  public:
-  // Without `stream` the first row decides about its number, and what is left of its last place goes to the next such
-  // writer. `observer` is not owned.
+  // Without `stream`, the index of the first row determines the stream's number, and the rest of the last chunk is
+  // offered to the next such writer. The caller owns `observer`.
   Writer(std::shared_ptr<Store> store, std::optional<std::uint32_t> stream, RowObserver* observer = nullptr) noexcept
       : store_(std::move(store)),
         stream_(stream),
         leaves_places_(!stream),
         observer_(observer),
         membership_(observer == nullptr ? nullptr : observer->writers()) {}
-  // As close().
   ~Writer() { close(); }
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // A row, by the address of each of its leaves. Its index, by which it can be read from when it is ready for as long
-  // as it is there. Errors as of Store::open_place(); then nothing was added. If last observations are kept, a
-  // truncated row waits for the observation that end() takes; until then other rows are kInvalid.
+  // Adds a row, given the address of each of its leaves. Returns its index, by which it can be read once it is ready,
+  // until it leaves the window. Errors: those of Store::open_place(); then nothing was added. If last observations are
+  // kept, a truncated row waits for the observation that end() takes; until then another row is kInvalid.
   Result<std::uint64_t> add(std::span<const void* const> leaves, const RowInfo& info, const WaitContext& wait);
   Result<std::uint64_t> add(std::span<const void* const> leaves, const WaitContext& wait) {
     return add(leaves, {}, wait);
   }
-  // Rows by the address of each leaf's first one, and how far it is to the next one's. Indices go to `indices`, if that
-  // is not null. kInvalid before anything is added. Errors as of add(), also when some rows were: Error::completed says
-  // how many. If last observations are kept, only the last of the rows may be truncated.
+  // Adds rows, given for each leaf the address of the first value and the stride. Writes the indices to `indices`
+  // unless that is null. Returns kInvalid before it adds anything. For the other errors of add(), Error::completed is
+  // the number of rows added. If last observations are kept, only the last of the rows may be truncated.
   struct Column {
     const std::byte* first = nullptr;
     std::uint64_t stride = 0;
@@ -84,32 +83,32 @@ class Writer {
   struct Rows {
     std::span<const Column> columns{};
     std::uint64_t count = 0;
-    const bool* ends = nullptr;         // which of them end an episode; null: none
-    const bool* truncated = nullptr;    // which of those were cut off there; null: none
-    const bool* terminated = nullptr;   // which of those are certainly terminal (RowInfo); null: none
-    const float* priorities = nullptr;  // null: all are no numbers
+    const bool* ends = nullptr;         // rows that end an episode; null: none
+    const bool* truncated = nullptr;    // rows at which the episode was cut off; null: none
+    const bool* terminated = nullptr;   // rows that are certainly terminal (RowInfo); null: none
+    const float* priorities = nullptr;  // null: kNoPriority for all
   };
   Status extend(const Rows& rows, std::uint64_t* indices, const WaitContext& wait);
-  // The episode is over: its rows are ready. `final` is its last observation, where these are kept: the address of each
-  // leaf, null for those that have none, or no leaves at all. Code::kInvalid for one that was cut off and lacks it.
-  // RowInfo::truncated and terminated of the last row take precedence over `truncated`. Without a row since the last
-  // end, this does nothing. Errors as of add().
+  // Ends the episode, so that its rows become ready. If last observations are kept, `final` has the address of each
+  // leaf of the last one, null for a leaf that it lacks; it may be empty. Code::kInvalid if the episode was cut off and
+  // `final` is empty. RowInfo::truncated and terminated of the last row take precedence over `truncated`. Does nothing
+  // if no row was added since the last end. Errors: those of add().
   Status end(std::span<const void* const> final, bool truncated, const WaitContext& wait);
-  // The stream ends; a next row begins another place. Rows that still lack successors are never ready.
+  // Ends the stream. A further row begins another chunk. Rows that still lack successors never become ready.
   void close() noexcept;
 
   std::uint64_t added() const noexcept { return added_; }
   // True if the last row ended its episode, and begin_episode() was not called since. Any thread may call it.
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_relaxed); }
   void begin_episode() noexcept { has_ended_.store(false, std::memory_order_relaxed); }
-  // The number of the stream; none before its first row. It may be given one until then.
+  // The number of the stream. Without a given one it is empty before the first row; set_stream() can set it until then.
   std::optional<std::uint32_t> stream() const noexcept { return stream_; }
   void set_stream(std::uint32_t stream) noexcept { stream_ = stream; }
 
  private:
-  // A place, and the number of its first slot in the stream.
+  // A chunk, and the number of its first slot in the stream.
   struct Part {
-    Progress at{};  // as this writer left it; ticket 0: none
+    Progress at{};  // state in which this writer left it; ticket 0: none
     std::uint64_t first = 0;
   };
 
@@ -137,21 +136,21 @@ class Writer {
 
   const std::shared_ptr<Store> store_;
   std::optional<std::uint32_t> stream_;
-  const bool leaves_places_;  // to others
+  const bool leaves_places_;  // offers the rest of its last chunk to other writers
   RowObserver* const observer_;
   Membership membership_;
-  Identity owner_ = memory::kNobody;  // who opened the place: a forked child is another
+  Identity owner_ = memory::kNobody;  // process that opened the chunk, to detect a fork
   Part part_;
-  Entry entry_;                    // of the place's first slot
-  std::vector<Part> left_;         // places before it, with rows that wait; the oldest first
-  std::vector<float> priorities_;  // of the slots from ready_ on
-  std::uint64_t added_ = 0;        // rows
-  std::uint64_t written_ = 0;      // slots
-  std::uint64_t ready_ = 0;        // those before this one are ready, or never will be
-  bool in_episode_ = false;        // its last row ended none
-  bool done_ = false;              // its last row ended one, and the last observation may still come
-  bool lacks_final_ = false;       // its last row was truncated, and the last observation is still missing
-  bool is_terminal_ = false;       // RowInfo::terminated of its last row
+  Entry entry_;                    // the chunk's first slot
+  std::vector<Part> left_;         // earlier chunks with rows that are not ready, oldest first
+  std::vector<float> priorities_;  // priorities of the slots from ready_ on
+  std::uint64_t added_ = 0;        // rows added
+  std::uint64_t written_ = 0;      // slots written
+  std::uint64_t ready_ = 0;        // earlier slots are ready, or never will be
+  bool in_episode_ = false;        // the last row did not end its episode
+  bool done_ = false;              // the last row ended its episode, and the last observation may still follow
+  bool lacks_final_ = false;       // the last row was truncated, and the last observation is still missing
+  bool is_terminal_ = false;       // RowInfo::terminated of the last row
   std::atomic<bool> has_ended_{false};
 };
 
