@@ -1,4 +1,4 @@
-// Maps and reads recordings. The public interface is python/shmtree/recording.py.
+// Maps and reads recordings. The public interface is python/shmtree/recording.
 #include <pybind11/pybind11.h>
 
 #include <cstddef>
