@@ -1,18 +1,20 @@
-"""Producers and consumers killed at random moments, and what must hold for all others.
+"""Kills producers and consumers at random moments, and checks all other processes.
 
     python tests/chaos.py --seconds 60 --method spawn --seed 7
 
-On each of three channels (a pair, a pair whose receivers take and acknowledge, a queue) one producer and one consumer
-live from the beginning to the end; the others are killed in put, in get, while they hold views, while they start, and
-are replaced. What everyone did is noted in files outside of shmtree, and compared at the end:
+There are three channels: a pair, a pair whose receivers take and acknowledge, and a queue. On each of them, one
+producer and one consumer live from the beginning to the end. The others are killed in put, in get, while they hold
+views and while they start, and are replaced. Each process logs what it does in files outside of shmtree. The checks at
+the end compare these logs:
 
-- no survivor ever waits long for its next message, or for room for it, and calls with a timeout return in time;
-- what was put arrives, once, unless the process that was receiving it was killed; what was taken arrives in any case;
-- no byte is wrong, also of views held for long, and the messages of a sender keep their order;
-- shared memory, descriptors and memory of the processes are back to what they were.
+- no survivor waits long for its next message or for space, and calls with a timeout return in time;
+- each message arrives exactly once, unless its receiver was killed; messages that were taken always arrive;
+- no byte is wrong, even in views that are held for long, and the messages of a sender keep their order;
+- shared memory, descriptors and memory of the processes return to their initial levels.
 
-A loaded machine delays everyone. A clock on each processor, that sleeps and works a little, tells how much: what
-happened while it was kept away is not held against the survivors, unless it is out of all proportion.
+A loaded machine delays all processes. To measure by how much, a clock process on each processor alternates between
+sleeping and a little work. A delay of a survivor is excused if the machine caused it, unless it is out of all
+proportion.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ MOST_CLOCKS = 8
 
 
 class Chaos:
-    """Processes of several kinds, one of each that survives and others that are killed and replaced."""
+    """Processes of several kinds. Of each kind one survives, and the others are killed and replaced."""
 
     events = EVENTS
 
@@ -69,7 +71,7 @@ class Chaos:
         self.context = mp.get_context(options.method)
         self.arena = shmtree.Arena(BUDGET)
         self.ends: dict[str, tuple[Any, Any]] = {}
-        self.lives: list[tuple[str, bool]] = []  # channel (or what it does), consumes
+        self.lives: list[tuple[str, bool]] = []  # channel (or kind of process), consumes
         self.victims: dict[int, Any] = {}
         self.survivors: dict[int, Any] = {}
         self.unreaped: list[Any] = []
@@ -80,7 +82,7 @@ class Chaos:
         self.killed: set[int] = set()
 
     def run(self) -> bool:
-        if self.options.method != "fork":  # what the first start of a process makes, and keeps
+        if self.options.method != "fork":  # allocates what the first start of a process allocates for good
             self.reap(self._process(Board))
         began_with = descriptors()
         self.make_ends()
@@ -105,7 +107,7 @@ class Chaos:
                 self.ends[name] = self.arena.create_pair(capacity)
 
     def everybody(self) -> Iterator[tuple[str, bool, int]]:
-        """What each does, whether it consumes, and how many of it are killed."""
+        """Yields each kind of process: name, True if it consumes, number of processes that may be killed."""
         for name in CHANNELS:
             yield name, True, self.options.consumers
             yield name, False, self.options.producers
@@ -130,7 +132,7 @@ class Chaos:
         if not self.victims:
             return time.sleep(0.05)
         phase = self.board.lives["phase"]
-        # Mostly in the midst of a call; now and then before it has begun to do anything.
+        # Usually kills a process inside a call. Sometimes picks one that may not have started its work yet.
         working = [number for number in self.victims if phase[number] != STARTING]
         if self.random.random() < 0.02:
             working = list(self.victims)
@@ -157,7 +159,7 @@ class Chaos:
         self.kills[PHASES[phase[number]]] += 1
         self.kills["holding views"] += bool(self.board.lives["held"][number])
         self.unreaped.append(process)
-        if len(self.unreaped) > 3:  # the dead are dead also before anybody has waited for them
+        if len(self.unreaped) > 3:  # leave a few zombies: recovery must work before they are reaped
             self.reap(self.unreaped.pop(0), expected=-signal.SIGKILL)
         self.start(*self.lives[number])
         return None
@@ -171,7 +173,7 @@ class Chaos:
         process.close()
 
     def finish(self) -> None:
-        # First those who put, then, when all is put, those who get.
+        # Stop the producers first. When all messages are put, stop the consumers.
         for consumes in (False, True):
             self.board.stop[int(consumes)] = 1
             for group in (self.survivors, self.victims):
@@ -185,7 +187,7 @@ class Chaos:
         self.unreaped.clear()
 
     def drain(self, name: str) -> None:
-        """What the last of the killed gave back, or left behind."""
+        """Receives the messages that the killed processes returned or left in the channel."""
         number = len(self.lives)
         self.lives.append((name, True))
         life = Life(str(self.board.directory), number, self.options.seed, survives=False)
@@ -197,7 +199,7 @@ class Chaos:
                         record(life, delivery.item, delivery.redelivered)
                 else:
                     record(life, receiver.get_nowait())
-            except (queue.Empty, shmtree.ChannelClosed, shmtree.PeerDied):  # a pair ends with its last sender
+            except (queue.Empty, shmtree.ChannelClosed, shmtree.PeerDied):  # a pair ends when its last sender is gone
                 break
         os.close(life.messages)
         os.close(life.events)
@@ -235,7 +237,7 @@ class Chaos:
             lost = sum(
                 key not in arrived for number in mine for key in range(number << 40, (number << 40) + int(done[number]))
             )
-            # With a receiver that was killed goes what it was about to receive; but nothing that is only taken.
+            # A killed receiver loses the message that it was receiving. Messages that were only taken are never lost.
             most = sum(int(self.board.lives["in_hand"][number]) for number in self.killed if number in mine)
             most = 0 if name == "take" else most
             again = len(keys) - len(arrived)
@@ -244,7 +246,7 @@ class Chaos:
                 self.board.fail(f"{name}: {lost} messages are lost, only {most} can be with their receivers")
 
     def judge_order(self, name: str, log: Any) -> None:
-        if name == "take":  # acknowledged in any order
+        if name == "take":  # messages are acknowledged in any order
             return
         for life in np.unique(log["life"]):
             if np.any(np.diff(log["number"][log["life"] == life]) <= 0):
@@ -279,7 +281,7 @@ class Chaos:
             self.board.fail(f"{descriptors() - began_with} more descriptors than in the beginning")
 
     def judge_arena(self) -> None:
-        self.arena.stats()  # whoever looks tidies up
+        self.arena.stats()  # stats() runs recovery
         used = self.arena.stats()["used_bytes"]
         self.ends.clear()
         gc.collect()

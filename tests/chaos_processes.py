@@ -1,4 +1,4 @@
-"""What the processes of chaos.py do and note. A module of its own, so that processes made with spawn can import it."""
+"""The processes of chaos.py and their logs, in a module of their own that spawned processes can import."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CLOCK_S = 0.005
 
 
 class Board:
-    """What the processes note for one another, in files that a kill leaves as they are."""
+    """State and logs that the processes share, in files that survive a kill."""
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
         self.lives = self._mapped("lives", LIFE, MOST_LIVES)
-        self.stop = self._mapped("stop", np.dtype("i8"), 2)  # producers, consumers
+        self.stop = self._mapped("stop", np.dtype("i8"), 2)  # stop flags of producers and consumers
 
     def _mapped(self, name: str, dtype: np.dtype[Any], count: int) -> Any:
         path = self.directory / name
@@ -57,7 +57,7 @@ class Board:
 
 
 def ready_ns() -> int:
-    """How long this process has been ready to run and was not run, since it began."""
+    """Returns the total time that this process was ready to run but did not run."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
     except (OSError, IndexError):
@@ -74,7 +74,7 @@ def descriptors() -> int:
 
 
 class Life:
-    """One process, from its start to its end."""
+    """One process, from start to exit."""
 
     def __init__(self, directory: str, number: int, seed: int, survives: bool) -> None:
         self.board = Board(directory)
@@ -92,7 +92,7 @@ class Life:
         self.board.lives[field][self.number] = value
 
     def call(self, phase: int, timeout: float, function: Any, *arguments: Any) -> Any:
-        """One call with a timeout, which is to be kept."""
+        """Makes a call with a timeout, and logs an event if it returns late."""
         was_ready, began = ready_ns(), time.monotonic()
         if self._waits_since is None:
             self._waits_since = began, was_ready
@@ -106,13 +106,13 @@ class Life:
                 self._event(phase - PUTTING + 2, began + timeout, ended, was_ready)
 
     def went(self, phase: int) -> None:
-        """A message was put or received, which counts the wait for it from its first call on."""
+        """Records that a message was put or received. The wait for it began with the first call that tried."""
         assert self._waits_since is not None
         began, was_ready = self._waits_since
         self._waits_since = None
         self._count += 1
         ended = time.monotonic()
-        # The first has to wait for others to start, the last for them to end.
+        # The first message waits for other processes to start, and the last one for them to exit.
         if ended - began > 0.05 and self._count > 1 and not self.board.stop[0]:
             self._event(phase - PUTTING, began, ended, was_ready)
         if self.survives and self._count == 100:
@@ -159,7 +159,7 @@ def make(life: Life, end: Any, number: int) -> tuple[int, int, int, Any]:
         return life.number, number, zlib.crc32(payload), payload
     words = life.random.randrange(100, 2_000) if size == 1 else life.random.randrange(3_000, 40_000)
     if life.random.random() < 0.3 and hasattr(end, "new_empty"):
-        payload = end.new_empty(words, "i8")  # goes without a copy
+        payload = end.new_empty(words, "i8")  # is sent without a copy
     else:
         payload = np.empty(words, "i8")
     payload[:] = number * 1_000_003 + life.number
@@ -200,7 +200,7 @@ def _produce(life: Life, end: Any) -> None:
 
 
 class Kept:
-    """Arrays that are looked at again later: they must not have changed."""
+    """Arrays that are checked again later: their contents must not change."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
@@ -300,7 +300,7 @@ def _take(life: Life, end: Any) -> None:
 
 
 def run_clock(directory: str, processor: int) -> None:
-    """Sleeps and works a little, on one processor, and notes when it got that far."""
+    """Alternates between sleep and work on one processor, and logs the time of each round."""
     with contextlib.suppress(OSError):
         os.sched_setaffinity(0, {processor})
     log = Board(directory).log(f"clock {processor}")
@@ -312,7 +312,7 @@ def run_clock(directory: str, processor: int) -> None:
 
 
 class Machine:
-    """How much of its time the machine gave to those who wanted some."""
+    """Share of the processor time that the machine gave to processes that were ready to run."""
 
     def __init__(self, board: Board, processors: list[int]) -> None:
         self._clocks = [board.read(f"clock {processor}", np.dtype("<f8")) for processor in processors]
@@ -328,6 +328,6 @@ class Machine:
 
     def is_to_blame(self, event: Any, limit_s: float) -> bool:
         took = event["ended"] - event["began"]
-        if took > 40 * limit_s:  # nothing but a hang takes that long
+        if took > 40 * limit_s:  # only a hang takes that long
             return False
         return took - event["ready"] <= limit_s or self.share(event["began"], event["ended"]) < 0.75

@@ -1,12 +1,12 @@
-"""Publishers killed one after the other while four processes read, and what must hold for these.
+"""Kills publishers one after the other while four processes read, and checks the readers.
 
     python tests/chaos_publishers.py latest --kills 1000 --seconds 60 --seed 7
     python tests/chaos_publishers.py broadcast
 
-Each publisher publishes values of 1 MB with a checksum until it is killed, a random time after its first one: in the
-copy, under the lock, or where it waits for a reader. The readers of a broadcast are of every kind. No reader may ever
-see a value that is torn, or older than the last one; one that blocks misses nothing of a publisher but at its end; and
-in the end the arena is in order, and has no more memory than at the beginning.
+Each publisher publishes values of 1 MB with a checksum. It is killed at a random time after its first value: during the
+copy, under the lock, or while it waits for a reader. The readers of a broadcast cover every lag policy. No reader may
+see a torn value, or one that is older than its previous value. A blocking reader receives every value of a publisher up
+to its death. At the end, the arena is consistent and uses no more memory than at the beginning.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import numpy as np
 import shmtree
 
 WORDS = (1 << 20) // 8
-READERS = ("block", "block", "skip", "latest")  # how the readers of a broadcast fall behind
-END = 1 << 40  # as publisher: the last value
+READERS = ("block", "block", "skip", "latest")  # lag policies of the readers of a broadcast
+END = 1 << 40  # publisher number of the last value
 CONTEXT = multiprocessing.get_context("fork")
 
 
@@ -46,7 +46,7 @@ def publish_until_killed(end: Any, publisher: int, begun: int) -> None:
 
 
 class Seen:
-    """What a reader has seen, and what was wrong with it."""
+    """Checks the values of one reader, and collects the errors."""
 
     def __init__(self, misses_nothing: bool) -> None:
         self._misses_nothing = misses_nothing
@@ -55,7 +55,7 @@ class Seen:
         self.wrong: list[str] = []
 
     def look_at(self, value: Any) -> bool:
-        """False at the end."""
+        """Checks a value. Returns False for the last one."""
         now = (value["publisher"], value["number"])
         if zlib.crc32(value["body"]) != value["sum"]:
             self.wrong.append(f"{now} is torn")
@@ -106,7 +106,7 @@ def run(kind: str, kills: int, seconds: float, seed: int) -> list[str]:
     arena = shmtree.Arena(128 << 20)
     end: Any = shmtree.Latest(arena=arena) if kind == "latest" else shmtree.Broadcast(4, arena=arena)
     publish = end.publish if kind == "latest" else end.put
-    publish(value_of(0, 0))  # this process publishes too, so that there is no end
+    publish(value_of(0, 0))  # this process stays a publisher, so that the stream does not end
     gc.collect()
     began_with, began = arena.stats()["used_bytes"], time.monotonic()
     results = CONTEXT.SimpleQueue()
@@ -129,10 +129,10 @@ def run(kind: str, kills: int, seconds: float, seed: int) -> list[str]:
     del calls
     gc.collect()
     if kind == "broadcast":
-        end.subscribe().close()  # notices the dead
+        end.subscribe().close()  # detects the dead processes
         publish(value_of(END, 1))
     left = time.monotonic() + 30
-    while arena.stats()["used_bytes"] > began_with and time.monotonic() < left:  # it notices the dead
+    while arena.stats()["used_bytes"] > began_with and time.monotonic() < left:  # stats() detects them
         time.sleep(0.05)
     if arena.stats()["used_bytes"] > began_with:
         wrong.append(f"{arena.stats()['used_bytes']} bytes are used, and {began_with} at the beginning")

@@ -1,14 +1,14 @@
-"""Writers, samplers and updaters of a replay buffer killed at random moments, and what must hold for all others.
+"""Kills writers, samplers and updaters of a replay buffer at random moments, and checks all other processes.
 
     python tests/chaos_replay.py --seconds 600 --method spawn --seed 7
 
-One of each lives from the beginning to the end; four writers, two samplers and an updater beside it are killed in add,
-in sample, between them, while they are stopped, while they start, and are replaced.
+One process of each kind lives from the beginning to the end. Four more writers, two samplers and an updater are killed
+and replaced. Kills hit them in add, in sample, between calls, while they are stopped, and while they start.
 
-- no survivor ever waits long for rows, or for room under the limit, and calls with a timeout return in time;
-- no row that is drawn is torn, nor its successor, which is a later one of the same episode;
-- sums of priorities, places and permits are right in the end, and all rows still there can be drawn;
-- shared memory, descriptors and memory of the processes are back to what they were.
+- no survivor waits long for rows or for space under the rate limit, and calls with a timeout return in time;
+- no sampled row is torn, nor its successor, which is a later row of the same episode;
+- priority sums, chunks and credits are right at the end, and all remaining rows can be sampled;
+- shared memory, descriptors and memory of the processes return to their initial levels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from chaos_processes import GETTING, PUTTING, WORKING, Life, guarded
 from shmtree.replay import Prioritized, RateLimit, ReplayBuffer, Uniform
 
 ROWS = 20_000
-WORDS = 512  # of eight bytes, a row
+WORDS = 512  # 8-byte words per row
 WRITE, SAMPLE, UPDATE = "write", "sample", "update"
 SAMPLERS = {"by priority": Prioritized(), "any": Uniform()}
 
@@ -129,12 +129,12 @@ class ReplayChaos(Chaos):
         if wrong:
             self.board.fail(f"the buffer is left wrong: {wrong}")
         self.draw_all()
-        lost = 4 * len(self.lives)  # at most, with the killed: rows without their successors
+        lost = 4 * len(self.lives)  # upper bound for the killed writers: rows without successors
         if not min(rows[WRITE], ROWS) // 2 - lost <= len(self.buffer) <= ROWS:
             self.board.fail(f"{len(self.buffer)} rows are left of {rows[WRITE]} that were added to {ROWS} places")
 
     def draw_all(self) -> None:
-        """Until the limit has no more rows to be drawn."""
+        """Samples until the rate limiter allows no more."""
         for sampler in list(SAMPLERS) * 50:
             try:
                 check(self.buffer.sample(256, sampler=sampler, timeout=0))
@@ -143,7 +143,7 @@ class ReplayChaos(Chaos):
 
     def judge_arena(self) -> None:
         arena = self.buffer._replay.arena
-        arena.stats()  # whoever looks tidies up
+        arena.stats()  # stats() runs recovery
         wrong = arena.check()
         print(f"left: {arena.stats()}")
         if wrong:

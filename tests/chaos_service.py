@@ -1,4 +1,4 @@
-"""Servers and clients of a `Service` killed at random moments, and what must hold for the clients that survive.
+"""Kills servers and clients of a `Service` at random moments, and checks the clients that survive.
 
     python tests/chaos_service.py --seconds 60 --seed 7
 
@@ -9,7 +9,7 @@ replaced. A surviving client checks each of its requests:
 - the reply has the right bytes;
 - no reply comes twice, and none goes to another client.
 
-At the end the shared memory, the descriptors and the participants of the arena are what they were at the beginning.
+At the end the shared memory, the descriptors and the participants of the arena are as they were at the beginning.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import numpy as np
 import shmtree
 
 CONTEXT = multiprocessing.get_context("fork")
-SIZES = (1, 100, 4_000, 40_000)  # float64 items of a request: in the slot of the channel, and in a block
-LONGEST_S = 120.0  # a request that has not ended by then never will
+SIZES = (1, 100, 4_000, 40_000)  # float64 items of a request: fit in a slot, or need a block
+LONGEST_S = 120.0  # limit for one request; a slower one counts as hung
 
 
 def serve(service: shmtree.Service[Any]) -> None:
@@ -40,7 +40,7 @@ def serve(service: shmtree.Service[Any]) -> None:
 
 
 def call(client: shmtree.Client, me: int, number: int, size: int) -> tuple[list[str], set[int]]:
-    """What is wrong with the reply, and the pids of the dead if the call raised `PeerDied`."""
+    """Returns the errors in the reply, and the pids of the dead if the call raised `PeerDied`."""
     try:
         reply = client.call((me, number, np.full(size, float(number))), timeout=LONGEST_S)
     except shmtree.PeerDied as death:
@@ -49,7 +49,7 @@ def call(client: shmtree.Client, me: int, number: int, size: int) -> tuple[list[
 
 
 def submit(client: shmtree.Client, me: int, first: int, many: int) -> tuple[list[str], set[int]]:
-    """The same for several requests at once."""
+    """Same as call(), for several requests at once."""
     wrong: list[str] = []
     dead: set[int] = set()
     futures = {}
@@ -94,7 +94,7 @@ def ask(sender: Any, me: int, seed: int, results: Any, stop: Any) -> None:
 
 
 class Chaos:
-    """A service, those who serve it and those who ask it."""
+    """A service with its servers and clients."""
 
     def __init__(self, arena: shmtree.Arena, seed: int) -> None:
         self._seed = seed
@@ -157,13 +157,13 @@ class Chaos:
 
 def run(seconds: float, seed: int) -> list[str]:
     arena = shmtree.Arena(128 << 20)
-    CONTEXT.RawValue("b")  # opens a file that multiprocessing keeps
+    CONTEXT.RawValue("b")  # opens a file that multiprocessing keeps open
     began_with, descriptors = arena.stats(), len(os.listdir("/proc/self/fd"))
     wrong = Chaos(arena, seed).run(seconds)
     gc.collect()
     latest = time.monotonic() + 60
     while arena.stats()["used_bytes"] > began_with["used_bytes"] and time.monotonic() < latest:
-        time.sleep(0.05)  # whoever looks frees what the dead had
+        time.sleep(0.05)  # stats() frees the memory of dead processes
     arena.trim()
     after = arena.stats()
     for key in ("used_bytes", "participants"):

@@ -2,15 +2,15 @@
 
     python tests/forked_programs.py --count 1000 --seed 0 --jobs 12
 
-A program is a launcher and its stages; pairs lead from each stage to the next, and the last one back to the launcher.
-Each stage is one process or several, which have their ends in one of the ways in which programs hand them on. The
-launcher starts all, closes what it does not use, and receives until the stream ends. What must hold:
+A program is a launcher and its stages. A pair leads from each stage to the next, and one from the last stage back to
+the launcher. A stage is one or several processes. They get their ends in one of the ways in which programs pass them
+on. The launcher starts all stages, closes the ends that it does not use, and receives until the stream ends. Checks:
 
-- every program ends, and so do all of its processes, also when the launcher or a stage is killed;
-- where nobody was killed, every message arrives once;
-- nothing is left: no process, and so no memory, and no name.
+- every program ends, and so do all of its processes, even if the launcher or a stage is killed;
+- if no process was killed, every message arrives once;
+- nothing is left over: no processes, and so no memory, and no names.
 
-Each program is made from its seed alone, which is printed when something is wrong: `--only SEED` runs that one.
+Each program is made from its seed alone. On a failure the script prints the seed, and `--only SEED` runs that program.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 
 import shmtree
 
-MOST_S = 180.0  # for one program, on a machine that does other things too
+MOST_S = 180.0  # limit for one program, also on a loaded machine
 GIVEN_BY = ("args", "kwargs", "closure", "default", "global", "attribute", "method", "partial", "bare_fork", "pool")
 SLOW_S = 10.0
 
@@ -43,7 +43,7 @@ FORK = mp.get_context("fork")
 
 @dataclasses.dataclass
 class Stage:
-    """So many processes that receive from `takes` (None: they make messages) and put into `puts`."""
+    """Some processes that receive from `takes` (None: they make messages) and put into `puts`."""
 
     given_by: str
     processes: int
@@ -53,7 +53,7 @@ class Stage:
 
 
 def work(takes: Any, puts: Any, first: int, count: int, slow: bool = False) -> None:
-    """Passes on what comes, or makes messages; ends where somebody else was killed."""
+    """Forwards messages from `takes`, or makes `count` messages. Stops if another process was killed."""
     if slow:
         time.sleep(SLOW_S)
     with contextlib.suppress(shmtree.PeerDied, shmtree.ChannelClosed):
@@ -77,7 +77,7 @@ class Worker(FORK.Process):  # type: ignore[name-defined, misc]
 
 
 class Job:
-    """Has its ends as attributes of what its method is bound to."""
+    """Has its ends in an attribute of the object to which its method is bound."""
 
     def __init__(self, *job: Any) -> None:
         self.job = {"parts": [job]}
@@ -101,7 +101,7 @@ def in_default(*job: Any) -> Any:
 
 
 def in_globals(*job: Any) -> Any:
-    """A function of a module that names its ends there, and by way of another function."""
+    """Returns a function that reaches its ends through globals of its module, and through another function."""
     module = types.ModuleType("a_program")
     vars(module).update(job=job, work=work)
     exec("def run():\n    go_on()\ndef go_on():\n    (lambda: work(*job))()", vars(module))
@@ -109,7 +109,7 @@ def in_globals(*job: Any) -> Any:
 
 
 def begin_in_pool(kept: list[Any], takes: Any, puts: Any, slow: bool) -> None:
-    """A worker of a pool says what it keeps, since its tasks come later."""
+    """Initializes a pool worker. It calls keep_only() because its tasks come later."""
     global of_pool
     shmtree.keep_only(*kept)
     of_pool = takes, puts, slow
@@ -124,12 +124,12 @@ of_pool: tuple[Any, Any, bool] = (None, None, False)
 
 
 class Program:
-    """What a seed says."""
+    """A program, as determined by its seed."""
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
         self.chance = chance
-        self.count = chance.choice((0, 1, 5, 40, 200))  # messages of each process that makes some
+        self.count = chance.choice((0, 1, 5, 40, 200))  # messages of each process that makes messages
         depth = chance.randint(2, 5)
         ways = chance.sample(GIVEN_BY, k=len(GIVEN_BY))
         self.stages = [
@@ -137,12 +137,12 @@ class Program:
         ]
         self.killed = chance.choice((None, None, None, None, None, "stage", "launcher"))
         self.named = chance.random() < 0.2
-        self.closes_early = chance.random() < 0.3  # each end as soon as its stage was started
+        self.closes_early = chance.random() < 0.3  # closes each end as soon as its stage has started
         self.capacity = chance.choice((1, 8, None))
         self.name = f"forked-{os.getpid()}-{seed}"
-        self.pids: list[int] = []  # not of pools: one whose worker was killed waits for its result for ever
+        self.pids: list[int] = []  # without pools: a pool whose worker was killed waits forever for its result
         self.pools: list[Any] = []
-        self.kept: list[Any] = []  # so that nothing is closed by being forgotten
+        self.kept: list[Any] = []  # keeps objects alive, so that garbage collection closes no end
 
     def describe(self) -> str:
         stages = " -> ".join(f"{s.processes} by {s.given_by}{' (slow)' if s.slow else ''}" for s in self.stages)
@@ -188,13 +188,13 @@ class Program:
         pool.close()
 
     def run(self) -> dict[str, Any]:
-        """In the launcher: what it received."""
+        """Runs in the launcher. Returns which messages it received."""
         options = [{"name": f"{self.name}-{i}"} if self.named else {} for i in range(len(self.stages))]
         pairs = [shmtree.create_pair(self.capacity, allow_pickle=True, **each) for each in options]
         for number, stage in enumerate(self.stages):
             stage.puts = pairs[number][0]
             stage.takes = pairs[number - 1][1] if number else None
-        # Pools start threads, and who forks later may inherit a lock that one of them had.
+        # Start the pools last. They start threads, and a later fork could inherit a lock that such a thread holds.
         order = sorted(range(len(self.stages)), key=lambda i: (self.stages[i].given_by == "pool", self.chance.random()))
         for i in order:
             stage = self.stages[i]
@@ -213,7 +213,7 @@ class Program:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.killed == "stage" and self.pids:
             time.sleep(self.chance.random() * 0.3)
-            with contextlib.suppress(ProcessLookupError):  # it has ended already
+            with contextlib.suppress(ProcessLookupError):  # it has exited already
                 os.kill(self.chance.choice(self.pids), signal.SIGKILL)
         received: list[int] = []
         with contextlib.suppress(shmtree.PeerDied):
@@ -236,9 +236,9 @@ class Program:
 
 
 def launch(seed: int, results: int, quiet: bool) -> None:
-    """The launcher, which the runner has forked: a session of its own, by which its processes are found."""
+    """Body of the launcher, forked by the runner. It has its own session, by which its processes are found."""
     os.setsid()
-    if quiet:  # workers of a pool say so when its process is killed
+    if quiet:  # pool workers report the kill of their process
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     verdict: dict[str, Any]
     try:
@@ -246,12 +246,12 @@ def launch(seed: int, results: int, quiet: bool) -> None:
     except BaseException:
         verdict = {"error": traceback.format_exc()}
     os.write(results, json.dumps(verdict).encode())
-    mp.util._exit_function()  # as at the end of a program
+    mp.util._exit_function()  # as at a normal exit
     os._exit(0)
 
 
 def processes_of_session(session: int) -> list[int]:
-    """Those that live."""
+    """Returns the live processes of a session."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -291,7 +291,7 @@ def begin(seed: int, quiet: bool) -> Running:
 
 
 def look(one: Running) -> str | None:
-    """What is wrong, once it is over, or nothing; None while it runs."""
+    """Returns None while the program runs, then the error, or "" if there is none."""
     if select.select([one.results], [], [], 0)[0]:
         one.said += os.read(one.results, 65536)
     if not one.has_ended:
@@ -319,7 +319,7 @@ def look(one: Running) -> str | None:
 
 
 def run(seeds: list[int], jobs: int, verbose: bool = True) -> list[str]:
-    """What was wrong, with the seeds."""
+    """Returns the errors, with their seeds."""
     wrong: list[str] = []
     waiting, running, ended = iter(seeds), [], 0
     while True:

@@ -1,7 +1,7 @@
-"""Run inside an environment that has the wheel and NumPy: is the wheel all that it needs?
+"""Runs in an environment with only the wheel and NumPy, and checks that the wheel needs nothing else.
 
-Checks that the extension needs no library that a machine may lack, that importing it needs NumPy and nothing else, and
-that data makes the trip between two processes.
+Checks that the extension needs no library that a machine may lack, that importing it needs only NumPy, and that data
+can be sent between two processes.
 """
 
 import importlib.metadata
@@ -12,7 +12,7 @@ import sys
 
 
 def check_libraries(core: str) -> None:
-    """Nothing is loaded that the package was built with and a machine need not have."""
+    """Checks that the extension loads no library that only the build machine needs."""
     maps = pathlib.Path("/proc/self/maps").read_text()
     mapped = set(re.findall(r"/\S*lib(?:capnp|kj|xtensor)\S*", maps))
     own = pathlib.Path(core).parent.with_name("shmtree.libs")

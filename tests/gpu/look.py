@@ -1,4 +1,4 @@
-"""Prints as JSON what the interpreter that runs it, and its machine, have of what tests/gpu/run needs."""
+"""Prints, as JSON, what this interpreter and machine provide of what tests/gpu/run needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUILD_PACKAGES = ("numpy", "pybind11", "scikit_build_core", "pip")
 
 
 def version(package: str) -> str | None:
-    """Of CuPy's packages each has the CUDA version in its name."""
+    """Returns the installed version. The names of CuPy's packages contain the CUDA version."""
     names = [package] + ([f"cupy-cuda{number}x" for number in (11, 12, 13, 14)] if package == "cupy" else [])
     for name in names:
         try:
@@ -30,9 +30,9 @@ def version(package: str) -> str | None:
 
 
 def lacks() -> list[str]:
-    """What is missing to build the package, in the words of who has to install it."""
+    """Returns the missing build requirements, in words for the person who installs them."""
     missing = [name for name in BUILD_PACKAGES if importlib.util.find_spec(name) is None]
-    for program in ("cmake", "ninja"):  # there are packages of these, too
+    for program in ("cmake", "ninja"):  # these also exist as Python packages
         if not shutil.which(program) and importlib.util.find_spec(program) is None:
             missing.append(program)
     if not shutil.which("capnp"):
@@ -60,7 +60,7 @@ def gpus() -> list[dict[str, Any]]:
 
 
 def torch_cuda() -> dict[str, Any]:
-    """Of torch's own; "problem" where it finds no device."""
+    """Returns torch's CUDA version and device. "problem" says why there is no device."""
     try:
         import torch
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Parts of tests/gpu/run: each a program with a time limit, of which nothing is left when that is over."""
+"""Parts of tests/gpu/run. Each part is a program with a time limit, and leaves no processes behind."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-SKIPPED = 77  # the exit code of a program that cannot run here, which says why in its last line
+SKIPPED = 77  # exit code of a program that cannot run here; its last line says why
 _TO_END_S = 10.0
 
 
 @dataclass
 class Result:
     part: str
-    verdict: str  # passed, failed, ended (it took too long) or skipped
+    verdict: str  # passed, failed, ended (exceeded its time limit) or skipped
     seconds: float = 0.0
     why: str = ""
-    counts: dict[str, int] = field(default_factory=dict)  # of tests: passed, failed, skipped
-    skips: dict[str, list[str]] = field(default_factory=dict)  # tests by the reason why they were skipped
+    counts: dict[str, int] = field(default_factory=dict)  # number of tests that passed, failed, and were skipped
+    skips: dict[str, list[str]] = field(default_factory=dict)  # skipped tests by reason
     figures: Any = None
 
     @property
@@ -33,7 +33,7 @@ class Result:
 
 
 def run(part: str, command: Sequence[str], seconds: float, log: Path, environment: dict[str, str]) -> Result:
-    """The result of a program, whose output goes to `log`."""
+    """Runs a program, with its output in `log`, and returns the result."""
     began = time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -54,7 +54,7 @@ def run(part: str, command: Sequence[str], seconds: float, log: Path, environmen
 
 
 def _end_session(process: subprocess.Popen[bytes]) -> None:
-    """Kills what the program has left, and the program; what the system cannot end is not waited for."""
+    """Kills the program and the processes that it left. Does not wait for processes that the kernel cannot end."""
     deadline = time.monotonic() + _TO_END_S
     while (left := _of_session(process.pid)) and time.monotonic() < deadline:
         for pid in left:
@@ -83,7 +83,7 @@ def _last_line(log: Path) -> str:
 
 
 def read_tests(result: Result, report: Path) -> None:
-    """What pytest says of its tests. A part of which every test was skipped is skipped itself."""
+    """Reads pytest's report. If every test was skipped, the part counts as skipped."""
     if not report.exists():
         return
     result.counts = {"passed": 0, "failed": 0, "skipped": 0}

@@ -1,4 +1,4 @@
-"""What tests/gpu/run found, as JSON and as Markdown."""
+"""Writes the findings of tests/gpu/run as JSON and as Markdown."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from parts import Result
 
-_NAMED = 6  # tests of one reason that are named in the table, the JSON has them all
+_NAMED = 6  # the table names at most this many tests per reason; the JSON has them all
 
 
 def describe(machine: dict[str, Any]) -> str:
-    """The machine in one line."""
+    """Returns the machine in one line."""
     if "problem" in machine:
         return str(machine["problem"])
     found = [f"{each['name']} (driver {each['driver_version']})" for each in machine["gpus"]]
@@ -35,7 +35,7 @@ def describe(machine: dict[str, Any]) -> str:
 
 
 def summary(result: Result) -> str:
-    """What there is to say of a part in a few words."""
+    """Returns a few words about the result of a part."""
     said = [result.why] if result.why else []
     said += [f"{count} {what}" for what, count in result.counts.items() if count]
     return ", ".join(said)

@@ -1,4 +1,4 @@
-"""Runs sanitized.py under compute-sanitizer; exits with 77 (skipped) without that, or a GPU that it can watch."""
+"""Runs sanitized.py under compute-sanitizer. Exits with 77 (skipped) without it, or without a GPU that it supports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> None:
     tool = find_tool()
     if tool is None:
         skip("there is no compute-sanitizer here")
-    # What the driver answers is for its callers to judge: torch and CuPy ask for much that is not there.
+    # Do not report errors of driver calls: torch and CuPy query many features that do not exist, and handle the errors.
     options = ["--tool", "memcheck", "--report-api-errors", "no", "--target-processes", "all"]
     done = subprocess.run(
         [str(tool), *options, sys.executable, str(WATCHED)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

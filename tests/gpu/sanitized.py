@@ -1,4 +1,4 @@
-"""What compute-sanitizer watches: tensors handed over, copies from a pinned arena. All processes end by themselves."""
+"""Program for compute-sanitizer: sends tensors, and copies from a pinned arena. Every process exits by itself."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from bindings_seeds import TENSORS, values  # noqa: E402
 import shmtree  # noqa: E402
 
 SCHEMA = HERE.parents[1] / "schema" / "shmtree.capnp"
-AT_ONCE = 1000  # frames for each start of a reader
+AT_ONCE = 1000  # number of frames per start of a reader
 
 Columns = dict[str, Any]
 
@@ -43,7 +43,7 @@ Columns = dict[str, Any]
 
 
 class Values:
-    """Makes random values: nested containers of the seeds of the fuzzer, which have all kinds, and of random leaves."""
+    """Makes random values: nested containers of random leaves, and of the fuzzer's seeds, which have all kinds."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator
@@ -53,7 +53,7 @@ class Values:
     def _is_packed(value: Any) -> bool:
         try:
             shmtree.pack(value)
-        except shmtree.Error:  # such as memory of devices, which frames on their own cannot have
+        except shmtree.Error:  # for example device memory, which a standalone frame cannot contain
             return False
         return True
 
@@ -82,7 +82,7 @@ class Values:
         if shape == 0:
             return items
         if shape == 1:
-            return tuple(items) + tuple(items[:1])  # the first one again
+            return tuple(items) + tuple(items[:1])  # repeat the first one
         return {(f"key {number}" if shape == 2 else number): item for number, item in enumerate(items)}
 
 
@@ -128,7 +128,7 @@ def _unescaped(text: bytes) -> bytes:
 
 
 class Text:
-    """Parses what `capnp decode --short` prints for one message."""
+    """Parser for what `capnp decode --short` prints for one message."""
 
     def __init__(self, line: bytes) -> None:
         self._tokens = [match for match in _TOKEN.finditer(line) if match.group().strip()]
@@ -199,11 +199,11 @@ def _columns(frame: dict[str, Any]) -> Columns:
 
 
 def is_near(bits: int, printed: float) -> bool:
-    """Returns true if a float of these bits is printed so, with 15 digits."""
+    """Returns True if `printed` is the float with these bits, to 15 digits."""
     (number,) = struct.unpack("<d", struct.pack("<Q", bits))
     if math.isnan(number) or math.isnan(printed):
         return math.isnan(number) and math.isnan(printed)
-    rounded = float(f"{number:.15g}")  # may be infinite
+    rounded = float(f"{number:.15g}")  # may overflow to infinity
     return number == printed or rounded == printed
 
 

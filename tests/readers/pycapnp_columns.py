@@ -13,7 +13,7 @@ from typing import Any
 
 import capnp
 
-MOST_WORDS = 1 << 40  # of a message that is read: no limit
+MOST_WORDS = 1 << 40  # maximum size of a message: practically unlimited
 
 
 def columns(frame: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def columns(frame: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    # The package has c++.capnp, which the schema imports as /capnp/c++.capnp.
+    # The package contains c++.capnp, which the schema imports as /capnp/c++.capnp.
     schema = capnp.load(sys.argv[1], imports=[str(pathlib.Path(capnp.__file__).parents[1])])
     while size := sys.stdin.buffer.read(8):
         metadata = sys.stdin.buffer.read(int.from_bytes(size, "little"))

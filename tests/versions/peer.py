@@ -4,7 +4,7 @@
     python peer.py read FOLDER CASE      prints the outcome as one line of JSON
     python peer.py cases                 prints the names of the cases, one a line
 
-The calls are those that both versions have.
+It makes only calls that both versions have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from shmtree.replay import ReplayBuffer
 try:
     from shmtree.recording._mcap import Writer
     from shmtree.recording._tap import record
-except ImportError:  # where 0.2 had them at first
+except ImportError:  # the module of 0.2
     from shmtree._mcap import Writer
     from shmtree._recorders import record
 
@@ -44,7 +44,7 @@ def shown(value: Any) -> str:
 
 
 def make(folder: pathlib.Path) -> list[object]:
-    """Makes an object of each kind. Returns what has to be kept for other processes to read them."""
+    """Makes an object of each kind. Returns the objects to keep alive while other processes read them."""
     arena = shmtree.Arena(64 << 20)
     kept: list[object] = [arena, shmtree.Arena(64 << 20, name="v-arena")]
     (folder / "packed").write_bytes(shmtree.pack(VALUE))
@@ -135,7 +135,7 @@ def sampled(buffer: Any) -> bool:
 
 
 def run_shmtree(*arguments: str) -> str:
-    """Returns what a command of `python -m shmtree` prints. RuntimeError with all of its output if it fails."""
+    """Returns the output of `python -m shmtree`. If it fails, raises RuntimeError with all of its output."""
     command = [sys.executable, "-m", "shmtree", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     if done.returncode != 0 or "Traceback" in done.stderr:
@@ -192,7 +192,7 @@ CASES: dict[str, Callable[[pathlib.Path], Any]] = {
 }
 #: The first case that run.py reads after it has killed the process that made the objects.
 AFTER_KILL = "name that a kill left"
-#: Commands that succeed whatever version the arenas have. All but "ls" say which arenas they cannot read.
+#: Commands that succeed for arenas of any version. All but "ls" report the arenas that they cannot read.
 OBSERVERS = ("shmtree ls", "shmtree inspect", "shmtree top", "shmtree why")
 
 

@@ -1,4 +1,4 @@
-"""Lets two versions of shmtree meet at names, handles, messages and files, in both directions.
+"""Runs two versions of shmtree against each other: names, handles, messages and files, in both directions.
 
     python tests/versions/run.py COMMIT [--old FOLDER] [--verbose]
 
@@ -9,10 +9,10 @@ object and a new process of the other version reads it. Allowed outcomes:
 - The reader gets the value: both versions have one format.
 - The reader raises an error whose text has both version numbers.
 - A reader of COMMIT raises any other error, for objects that the present version makes: COMMIT cannot be changed.
-- The commands that look at all arenas succeed. Those of the present version, except `ls`, print both version numbers.
+- The commands that read all arenas succeed. Those of the present version, except `ls`, print both version numbers.
 
-A hang, a crash, another value, and any other error of the present version are findings. Both versions are first run
-against themselves: there each case must give the value.
+A hang, a crash, another value, and any other error of the present version are findings. Each version first runs against
+itself, and there each case must give the value.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def built(commit: str) -> pathlib.Path:
 
 
 class Side:
-    """One version. Its processes import the package from a folder of its own."""
+    """One version. Its processes import the package from its own folder."""
 
     def __init__(self, title: str, site: pathlib.Path, names: pathlib.Path) -> None:
         self.title = title
@@ -90,7 +90,7 @@ def has_both_numbers(text: str) -> bool:
 
 
 def judge(case: str, outcome: dict[str, str], expected: dict[str, str] | None, by_present: bool) -> str:
-    """Returns "" for an allowed outcome, otherwise what is wrong with it."""
+    """Returns "" for an allowed outcome, and a description of any other."""
     if "ended" in outcome:
         return "the process ended"
     if case in peer.OBSERVERS:
@@ -144,7 +144,7 @@ def main() -> None:
     options = parser.parse_args()
     site = options.old or built(options.commit)
     with tempfile.TemporaryDirectory() as names:
-        # One folder of names: the versions meet there.
+        # Both versions use this folder of names.
         folder = pathlib.Path(names) / "names"
         present = Side("present", pathlib.Path(shmtree.__file__).parents[1], folder)
         old = Side(options.commit, site, folder)

@@ -1,4 +1,4 @@
-"""What an observer sees, as a Prometheus reads it."""
+"""Metrics of the observer, as Prometheus reads them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 @contextlib.contextmanager
 def metrics_of(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The address that the command says, and its process."""
+    """Yields the address that the command prints, and its process."""
     command = [sys.executable, "-W", "error", "-m", "shmtree", "metrics", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -58,7 +58,7 @@ def samples(address: str) -> Samples:
 
 
 def parsed(text: str) -> Samples:
-    """As the reference parser reads them, which refuses what is not OpenMetrics."""
+    """Parses metrics with the reference parser, which rejects anything but OpenMetrics."""
     found: Samples = {}
     for family in parser.text_string_to_metric_families(text):
         assert family.documentation
@@ -92,7 +92,7 @@ def test_counts_of_a_channel_are_there_without_a_change_to_its_programs(name):
         sender.put(3)
         again = samples(address)
         assert value(again, "channel_put_total", channel=name) == 4
-        assert value(again, "channel_limiting", channel=name, end="receiving") == 1  # it is full
+        assert value(again, "channel_limiting", channel=name, end="receiving") == 1  # the channel is full
     endless.close()
 
 
@@ -111,7 +111,7 @@ def test_whoever_sleeps_and_what_is_held_is_counted(name):
         while not waiting_threads():
             time.sleep(0.01)
         seen = samples(address)
-        # Of this arena: a test before this one may have left others, whose messages this process still holds.
+        # Select this arena: earlier tests may have left others, whose messages this process still holds.
         here = {"arena": channel_called(shmtree.observe(), name)[0]["uuid"], "pid": os.getpid()}
         assert value(seen, "waiting_threads", what="message", at=f"channel {name}", **here) == 1
         assert value(seen, "waiting_seconds", what="message", **here) >= 0
@@ -222,7 +222,7 @@ def test_elsewhere_there_is_nothing_and_a_port_in_use_is_an_error():
 
 
 def status_of(address: str, host: str | None) -> int:
-    """Returns the status of a request for that host. None: the request names no host."""
+    """Returns the status of a request with this Host header, or without one if `host` is None."""
     place = urllib.parse.urlsplit(address)
     connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=60)
     connection.putrequest("GET", "/metrics", skip_host=True)

@@ -1,4 +1,4 @@
-"""Looking into arenas from outside: what is seen of those who use them, and that nothing of it changes."""
+"""Observing arenas from outside: what the commands report, and that they change nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RATES = {"put_per_s", "received_per_s"}
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    """What a process that has no part in anything prints."""
+    """Returns the output of a command in a process that is not attached to any arena."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-m", "shmtree", *arguments],
         capture_output=True,
@@ -38,7 +38,7 @@ def run(*arguments: str, code: int = 0) -> str:
 
 
 def channel_called(look: dict[str, Any], name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arena and the channel of that name."""
+    """Returns the channel with that name, and its arena."""
     ((arena, channel),) = [
         (arena, channel)
         for arena in look["arenas"]
@@ -54,7 +54,7 @@ def arena_called(look: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def file_bytes(arena: dict[str, Any]) -> bytes:
-    """Every byte of an arena that this process has."""
+    """Returns all bytes of an arena that this process has open."""
     (fd,) = [opener["fd"] for opener in arena["openers"] if opener["pid"] == os.getpid()]
     return os.pread(fd, os.fstat(fd).st_size, 0)
 
@@ -125,7 +125,7 @@ def test_rates_and_the_age_of_the_oldest_message_come_from_looks_in_a_row(name):
 
 
 def test_looks_of_all_kinds_change_no_byte_while_everybody_else_is_stopped(name, start):
-    small = shmtree.Arena(1 << 20, name=name)  # its file is read whole
+    small = shmtree.Arena(1 << 20, name=name)  # small, because file_bytes() reads the whole file
     sender, _receiver = small.create_pair(capacity=8)
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, {"x": np.arange(1000), "text": "words"}, theirs)
@@ -142,7 +142,7 @@ def test_looks_of_all_kinds_change_no_byte_while_everybody_else_is_stopped(name,
     run("top", "--once", "--interval", "0")
     run("why")
     run("why", str(child.pid), "--json")
-    for _ in range(3):  # one that is killed
+    for _ in range(3):  # observers that are killed
         with subprocess.Popen(
             [sys.executable, "-m", "shmtree", "top", "--json", "--interval", "0"], stdout=subprocess.PIPE
         ) as observer:
@@ -252,7 +252,7 @@ def test_who_has_seen_enough_of_a_pipe_ends_it_without_a_word():
 
 
 def run_with_descriptors(count: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What a process prints that has so many descriptors free when it has imported all."""
+    """Returns the output of a process that has `count` free descriptors after its imports."""
     code = (
         "import json, os, resource, sys, shmtree; from shmtree.__main__ import main;"
         f" free = os.dup(0); resource.setrlimit(resource.RLIMIT_NOFILE, (free + {count}, 4096)); os.close(free);"
@@ -296,7 +296,7 @@ def test_commands_without_descriptors_are_errors_that_say_so(arguments):
 
 
 def channel_look(name: str, **values: Any) -> dict[str, Any]:
-    """A channel as a look has it, of a pipeline whose stages are processes 1 to 3."""
+    """Returns a channel of a snapshot. It belongs to a pipeline whose stages are processes 1 to 3."""
     values |= {"senders_unused": [], "receivers_unused": []}
     known = {"name": name, "refused": None, "queued": 0, "full_share": 0.0, "empty_share": 0.0, "limiting": None}
     return {**known, **values}
@@ -305,8 +305,8 @@ def channel_look(name: str, **values: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("full", "empty", "limits"),
     [
-        ((0.9, 0.0), (0.0, 0.9), 2),  # the middle one is waited for from both sides
-        ((0.9, 0.9), (0.0, 0.0), 3),  # the last one; the middle one waits for it
+        ((0.9, 0.0), (0.0, 0.9), 2),  # both neighbours wait for the middle stage
+        ((0.9, 0.9), (0.0, 0.0), 3),  # the middle stage waits for the last one
         ((0.0, 0.0), (0.9, 0.9), 1),
         ((0.9, 0.3), (0.0, 0.1), 2),
     ],
@@ -385,7 +385,7 @@ def test_a_name_that_is_not_printable_does_not_reach_the_terminal():
     assert tables.printable("a\x1b[2J") == "a\\x1b[2J"
 
 
-# C0, DEL, C1, marks and overrides of the direction, line and paragraph separators.
+# C0, DEL, C1, direction marks and overrides, line and paragraph separators.
 CONTROLS = "a\x07\x1b[2J\x7f\x85\x9b31m\u200e\u202e\u2066\u2028\u2029z"
 
 
@@ -397,7 +397,7 @@ def test_observation_verbs_print_no_control_characters(verb):
         sender.put(message)
     text = run(*verb)
     assert [each for each in text if not each.isprintable() and each not in "\n\t"] == []
-    least = {"why": 0, "inspect": 7}.get(verb[0], 1)  # "inspect" shows messages, too
+    least = {"why": 0, "inspect": 7}.get(verb[0], 1)  # "inspect" prints the messages too
     assert text.count(ascii(CONTROLS)[1:-1]) >= least
     del receiver, broadcast, latest
 

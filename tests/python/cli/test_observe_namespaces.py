@@ -1,4 +1,4 @@
-"""Looking across the border of a PID namespace: from outside with the numbers that are right there, from inside not."""
+"""Observing across PID namespaces: from outside with pids that are valid there; from inside it is not possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No byte of an arena is another one, and it has no page more, whatever command looked at it and was killed."""
+"""An observer changes no byte of an arena and allocates no page in it, even if it is killed at any moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shmtree.replay import ReplayBuffer
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
-KILLS = 6  # of each command
+KILLS = 6  # per command
 COMMANDS = {
     "top": ["--json", "--interval", "0.01"],
     "inspect": ["--json"],
@@ -41,16 +41,16 @@ END_BY_THEMSELVES = {"inspect", "why"}
 class File(NamedTuple):
     data: bytes
     size: int
-    blocks: int  # which the system has for it
+    blocks: int  # allocated disk blocks, as in st_blocks
 
 
 class Stopped(NamedTuple):
-    """An arena that this process has no part in, and whose participants are stopped."""
+    """An arena that this process is not attached to, and whose participants are stopped."""
 
-    path: str  # of its file, by one of them
+    path: str  # of the arena's file, under /proc of a participant
     pids: list[int]
-    to_kill: Any  # another one
-    pipes: list[Any]  # they live as long as these are open
+    to_kill: Any  # a further participant
+    pipes: list[Any]  # the participants live as long as these are open
 
     def read(self) -> File:
         with open(self.path, "rb") as file:
@@ -59,7 +59,7 @@ class Stopped(NamedTuple):
 
 
 def use_everything(name: str, told: Connection) -> None:
-    """Has a small arena, with all in it that an observer looks at."""
+    """Creates a small arena with one object of each kind that an observer reads."""
     arena = shmtree.Arena(8 << 20, name=name)
     sender, receiver = arena.create_pair(capacity=3, name=name + "-samples")
     _actions, _asked = arena.create_pair(name=name + "-actions")
@@ -108,13 +108,13 @@ def start_looking(command: str, arguments: list[str]) -> subprocess.Popen[str]:
 
 
 def read_answers(command: str, process: subprocess.Popen[str]) -> Iterator[str]:
-    """What it says, line by line or asked again and again, until it ends."""
+    """Yields the output of a command until it ends: its lines, or the replies to repeated requests."""
     assert process.stdout
     if command != "metrics":
         yield from process.stdout
         return
     address = process.stdout.readline().strip()
-    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):  # it is killed
+    with contextlib.suppress(OSError, http.client.HTTPException, ValueError):  # the process is killed
         while True:
             yield urllib.request.urlopen(address, timeout=60).read().decode()
 
@@ -133,7 +133,7 @@ def test_a_command_that_looks_changes_nothing_of_an_arena_at_whatever_moment_it_
         answers = read_answers(command, process)
         first = next(answers)
         took = time.monotonic() - begin
-        stopped.to_kill.kill()  # which is looked at as well
+        stopped.to_kill.kill()  # the command observes this process too
         if command == "watch":
             assert json.loads(next(answers))["killed"] == [stopped.to_kill.pid]
         elif command not in END_BY_THEMSELVES:

@@ -1,4 +1,4 @@
-"""What `top` says of the stage that limits, and where it draws in place."""
+"""The limiting stage that `top` reports, and its output in place on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: who put and who received each message, when, as viewers of Chrome's traces read it."""
+"""Traces of which process put and received each message, and when, in the format of Chrome's trace viewers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 
 class Tracer:
-    """`shmtree trace` in a process of its own, from the moment on at which it looks."""
+    """`shmtree trace` in its own process. The constructor returns when it has begun to trace."""
 
     def __init__(self, path: Path, *arguments: str) -> None:
         self._path = path
@@ -39,7 +39,7 @@ class Tracer:
         self.count = int(self.process.stdout.readline().removeprefix("tracing "))
 
     def end(self) -> dict[str, Any]:
-        """What it wrote, after Ctrl-C."""
+        """Stops the command with Ctrl-C and returns the trace."""
         self.process.send_signal(signal.SIGINT)
         self.out, self.err = self.process.communicate(timeout=120)
         assert self.process.returncode == 0, self.err
@@ -95,7 +95,7 @@ def test_an_arrow_goes_from_each_put_to_its_receipt_in_another_process(start, na
         assert (begin["pid"], begin["tid"]) == (os.getpid(), threading.get_native_id())
         assert (end["pid"], end["tid"], end["bp"]) == (child.pid, child.pid, "e")
         assert begin["ts"] <= end["ts"]
-    for one in (*begins.values(), *ends.values()):  # each within a slice of its thread
+    for one in (*begins.values(), *ends.values()):  # each is within a slice of its thread
         assert any(
             (each["pid"], each["tid"]) == (one["pid"], one["tid"])
             and each["ts"] <= one["ts"] <= each["ts"] + each["dur"]
@@ -118,7 +118,7 @@ def test_slices_of_a_thread_do_not_overlap_also_of_messages_that_came_at_once(na
     assert len(slices) == 2000
     for one, following in itertools.pairwise(slices):
         assert one["ts"] < following["ts"]
-        assert one["ts"] + one["dur"] <= following["ts"] + 0.002  # as exact as a float is
+        assert one["ts"] + one["dur"] <= following["ts"] + 0.002  # the precision of a float
 
 
 def test_what_was_not_received_has_a_put_and_no_arrow(name: str, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_the_curve_counts_what_was_given_back_before_as_received(name: str, tmp_
     assert by_kind(tracer.end())["C"][-1]["args"] == {"messages": 0}
 
 
-@pytest.mark.serial  # it would tap the channels of other tests
+@pytest.mark.serial  # it would trace the channels of other tests
 def test_channels_without_a_name_and_queues_are_traced_too(tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair()
     tasks = shmtree.Queue()
@@ -198,7 +198,7 @@ def test_events_stand_in_one_file_with_those_of_torch(name: str, tmp_path: Path)
     put, got = (each for each in by_kind(ours)["X"])
     (between,) = [each for each in by_kind(theirs)["X"] if each["name"] == "between"]
     assert (between["pid"], between["tid"]) == (put["pid"], put["tid"])
-    assert put["ts"] <= between["ts"] + 1000 and between["ts"] <= got["ts"] + 1000  # of clocks that agree to 1 ms
+    assert put["ts"] <= between["ts"] + 1000 and between["ts"] <= got["ts"] + 1000  # the clocks agree to 1 ms
 
 
 def test_it_ends_with_the_streams_or_after_its_seconds(name: str, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_it_ends_with_the_streams_or_after_its_seconds(name: str, tmp_path: Path
     assert by_kind(json.loads((tmp_path / "run.json").read_text()))["X"] == []
 
 
-@pytest.mark.serial  # it would tap the channels of other tests
+@pytest.mark.serial  # it would trace the channels of other tests
 def test_a_name_that_is_not_there_and_a_channel_that_is_recorded_are_errors(name: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run.json")
     done = shmtree_run("trace", "nobody", "--out", out)
@@ -223,7 +223,7 @@ def test_a_name_that_is_not_there_and_a_channel_that_is_recorded_are_errors(name
     recorder = Recorder(tmp_path / "run.mcap", name)
     done = shmtree_run("trace", name, "--out", out)
     assert done.returncode == 1 and "has a tap already" in done.stderr
-    done = shmtree_run("trace", "--seconds", "0.1", "--out", out)  # of all: the others are traced
+    done = shmtree_run("trace", "--seconds", "0.1", "--out", out)  # without a name, it traces all channels
     assert done.returncode == 0 and f"not traced: {name}: " in done.stderr
     recorder.end(signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""What is written down when somebody was killed."""
+"""Reports and dumps that `watch` writes after a process was killed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 @contextlib.contextmanager
 def watching(directory: Path, *names: str, descriptors: int = 1024) -> Iterator[Any]:
-    """What a process that watches prints, after its first look; with that soft limit."""
+    """Yields the output of a `watch` process after its first snapshot. `descriptors` is its soft limit."""
     limited = ["sh", "-c", f'ulimit -S -n {descriptors}; exec "$@"', "sh"]
     command = [sys.executable, "-W", "error", "-m", "shmtree", "watch", "--json", "--dump", str(directory), *names]
     with subprocess.Popen([*limited, *command], stdout=subprocess.PIPE, text=True) as process:
@@ -98,7 +98,7 @@ def arena_called_by_channel(look: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def use_alone(name: str, told: Any) -> None:
-    """Has an arena that nobody else has."""
+    """Creates an arena that no other process is attached to."""
     arena = shmtree.Arena(8 << 20)
     sender, _receiver = arena.create_pair(name=name)
     sender.put(["the last words"])
@@ -149,12 +149,13 @@ def test_an_arena_that_cannot_be_kept_is_said(name, tmp_path):
     names = [f"{name}-{number}" for number in range(20)]
     arenas = [shmtree.Arena(8 << 20, name=each) for each in names]
     watch = Watch(str(tmp_path), names)
-    used = {int(each) for each in os.listdir("/proc/self/fd")}  # and one that is closed by now
+    # including the descriptor of listdir, which is closed by now
+    used = {int(each) for each in os.listdir("/proc/self/fd")}
     fifth = [fd for fd in range(1000) if fd not in used][4]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (fifth + 1, hard))
     try:
-        for _ in range(2):  # it leaves itself enough to look again
+        for _ in range(2):  # the watcher keeps enough descriptors for further snapshots
             assert list(watch.look()) == []
             assert len(watch) in (1, 2)
             assert "is not kept for after its last process: " in watch.trouble

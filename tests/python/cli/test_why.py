@@ -1,4 +1,4 @@
-"""Who waits for whom, as it is seen from outside."""
+"""Reports of which process waits for which other one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def told(*pipes: Any) -> list[int]:
 
 
 def why_until(what: str, is_seen: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """What is printed once that is to be seen; the processes need some time to fall asleep."""
+    """Repeats the command until `is_seen` accepts its output: the processes need some time to fall asleep."""
     while True:
         found = json.loads(run("why", what, "--json"))
         if is_seen(found):
@@ -100,7 +100,7 @@ def test_an_end_that_its_process_never_used_is_nobody_that_is_waited_for(name, s
     sender.put("x")
     told(ours)
     other, other_theirs = mp.Pipe()
-    has_it = start(peers.put_then_hang, shmtree.create_pair()[0], "x", other_theirs)  # inherits `sender`, too
+    has_it = start(peers.put_then_hang, shmtree.create_pair()[0], "x", other_theirs)  # also inherits `sender`
     told(other)
     found = why_until(name, lambda found: waits_of(found, waits.pid))
     assert waits_of(found, waits.pid)[0]["for_pids"] == [os.getpid()]
@@ -108,7 +108,7 @@ def test_an_end_that_its_process_never_used_is_nobody_that_is_waited_for(name, s
 
 
 def put_for_ever(mine, theirs, told: Any) -> None:
-    """Puts before it ever receives."""
+    """Puts forever and never receives."""
     told.send(os.getpid())
     while True:
         mine.put("x")
@@ -154,7 +154,7 @@ def test_a_wait_that_began_after_the_first_look_is_not_shown(name, start):
     thread = threading.Thread(target=receive)
     thread.start()
     try:
-        # Far longer than any of these waits takes on a loaded machine.
+        # Far longer than each of these waits takes on a loaded machine.
         assert waits_of(why.why(name, seconds=3.0), child.pid) == []
     finally:
         stop.set()
@@ -172,7 +172,7 @@ def test_a_channel_is_found_by_a_name_of_digits(start):
 
 
 def wait_at(what: str, **channel: Any) -> why.Wait:
-    """Of process 1 at a channel that 2 and 3 have the other end of, while 4 holds memory."""
+    """Returns a wait of process 1 at a channel. Processes 2 and 3 have the other end, and 4 holds memory."""
     known = {"block": 5, "refused": None, "queued": 1, "limit": 1, "max_bytes": 0, "name": "c", "names": ["c"]}
     ends = {"receiver_pids": [2, 3], "receivers_unused": [2, 3], "sender_pids": [1], "senders_unused": []}
     ends |= {"receivers_on_their_way": 0, "senders_on_their_way": 0}
@@ -214,11 +214,11 @@ def wait_of(pid: int, *for_pids: int) -> why.Wait:
         ([(1, 2)], []),
         ([(1, 2), (2, 1)], [{1, 2}]),
         ([(1, 2), (2, 3), (3, 1)], [{1, 2, 3}]),
-        ([(1, 2, 3), (2, 1)], []),  # 3 may go on, and then 1
-        ([(1, 2), (2, 1), (3, 1)], [{1, 2}]),  # 3 only waits for it
-        ([(1, 2), (2, 1), (1, 3)], []),  # another thread of 1 may
+        ([(1, 2, 3), (2, 1)], []),  # 3 may wake 1
+        ([(1, 2), (2, 1), (3, 1)], [{1, 2}]),  # 3 is not part of the cycle
+        ([(1, 2), (2, 1), (1, 3)], []),  # 3 may wake another thread of 1
         ([(1, 2), (2, 1), (3, 4), (4, 3)], [{1, 2}, {3, 4}]),
-        ([(1, 0), (0, 1)], []),  # whoever is out of sight may be anybody
+        ([(1, 0), (0, 1)], []),  # pid 0: a process in another namespace, and not always the same one
         ([(1,), (2, 1)], []),
     ],
 )

@@ -1,4 +1,4 @@
-"""Messages of Cap'n Proto: sent, received, packed and recorded, with pycapnp and without it."""
+"""Cap'n Proto messages: sent, received, packed and recorded, with and without pycapnp."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_reader_of_pycapnp_reads_in_place_and_keeps_the_memory(schema: Any) -> N
     assert not segment.flags.owndata and not segment.flags.writeable
     before = sys.getrefcount(segment)
     reader = message.reader(schema.Pose)
-    assert sys.getrefcount(segment) > before  # pycapnp has the buffer itself
+    assert sys.getrefcount(segment) > before  # pycapnp references the buffer itself
     del message, segment
     for _ in range(20):
         sender.put(np.zeros(100_000, np.uint8))

@@ -1,4 +1,4 @@
-"""`describe` of an object tells what in it makes it a pickle, and `stats` how many messages were."""
+"""`describe` reports which part of an object needs a pickle, and `stats` counts the pickled messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def described(value: object) -> list[str]:
 
 
 class Holds:
-    """Has no native kind, and large parts."""
+    """A class without a native kind, with large parts."""
 
     def __init__(self) -> None:
         self.arrays = [np.zeros(1000), np.zeros(500)]

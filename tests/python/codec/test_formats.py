@@ -1,4 +1,4 @@
-"""Frames and files written once are read by every later release: these bytes are never changed, only added to."""
+"""Frames and files that every later release must read. Never change these bytes, only add to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from shmtree.replay import ReplayBuffer
 
 
 def sample():
-    """Values of most kinds that a frame has: pickles, tensors and classes of a program are left out."""
+    """Returns values of most kinds of a frame, without pickles, tensors and user classes."""
     shared = [1, 2]
     return {
         "plain": [None, False, True, 7, -(2**63), 2**70, 0.5, 1 - 2j, "text", "long " * 1000, b"b", b"long " * 1000],
@@ -63,7 +63,7 @@ def sample():
     }
 
 
-# `pack(sample(), allow_pickle=False)` of 0.2 (version 2 of the frame), compressed.
+# `pack(sample(), allow_pickle=False)` of 0.2 (frame version 2), compressed.
 WRITTEN_BY_0_2 = """
 c-rloOKTHR7>2)d=43K$QmZ(@%R+-L0$MMvt(Q>SC=x4Lm9{QKyEv1cv;(=3nL_IY>dqhFRuI<;E?tWF1N;MmOTmpxck!EKf^D>j5kcgA-<;>od}q#
 _xn(n9=4WOXHWbmt+r*O8kxdz<XAxcDe9rlZ^Q}WPAc!WoJ>_<cYcE8!zM_M!kd{&jJLwDzrZVZF;hlvGN;s~olyYs`&196bU%3aA%5Wv?sKbtO)S(
@@ -84,8 +84,8 @@ def test_a_frame_of_0_2_is_read():
     assert got["again"][0] is got["again"][1]
 
 
-# Five rows and a last observation, as test_files_of_a_replay_buffer_of_0_2_are_loaded reads them, saved by 0.2 (version
-# 2 of the files), compressed.
+# Five rows and a last observation, saved by 0.2 (file version 2) and compressed.
+# test_files_of_a_replay_buffer_of_0_2_are_loaded reads them.
 SAVED_BY_0_2 = {
     "manifest": """
 c-kw@Eh$bcOHE;7U|={HeU4!tGXoefLMVo9{bjc#`WUPiPd{Nl+y6AD00XK#jAn<@5)2F|GOR$%1m%I~dr%EbaGhY_0HGosV4|!H!~rHK%>kuZ(A
@@ -116,7 +116,7 @@ def test_files_of_a_replay_buffer_of_0_2_are_loaded(tmp_path):
     assert np.allclose(drawn.probability, (drawn.data["action"] + 1) / 15)
     assert buffer.stats()["inserted"] == 5 and buffer.stats()["capacity"] == 16
     with pytest.raises(queue.Empty):
-        buffer.sample(100, timeout=0)  # its limit goes on: 5 rows x 2, and 100 more
+        buffer.sample(100, timeout=0)  # the rate limiter's state was saved: 5 rows x 2, and 100 more
 
 
 class Holds:

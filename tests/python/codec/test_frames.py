@@ -1,4 +1,4 @@
-"""Raw frames: messages that are taken and put without being decoded, pickled out of band, and portable."""
+"""Raw frames: messages that are taken and put without decoding, pickled out of band, and portable."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ OTHERS = [
 
 
 def frame_of(arena: shmtree.Arena, value: Any) -> shmtree.Frame:
-    """The frame that a receiver takes of a value; acknowledged."""
+    """Sends a value, and returns it as the frame that a receiver takes. Acknowledges it."""
     sender, receiver = arena.create_pair()
     sender.put(value)
     (frame,) = receiver.take_frames(8)
@@ -66,7 +66,7 @@ def frame_of(arena: shmtree.Arena, value: Any) -> shmtree.Frame:
 
 
 def forwarded(arena: shmtree.Arena, value: Any) -> Any:
-    """The value after it was taken as a frame, and put into another channel as bytes of another place."""
+    """Sends a value, puts its frame into another channel as bytes at another address, and returns what arrives."""
     frame = frame_of(arena, value)
     sender, receiver = arena.create_pair()
     unaligned = memoryview(b"x" + bytes(frame))[1:]
@@ -176,7 +176,7 @@ def test_frames_come_in_order_and_count_until_they_are_acknowledged(arena: shmtr
 def test_no_more_are_taken_than_were_asked_for(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(None)
     sender.put_many(range(5))
-    assert len(receiver.take_frames(2)) == 2  # and goes back
+    assert len(receiver.take_frames(2)) == 2  # the frames are returned to the channel
     assert [shmtree.unpack(frame) for frame in receiver.take_frames(3)] == [0, 1, 2]
     assert receiver.qsize() == 5
 
@@ -337,7 +337,7 @@ def test_damaged_bytes_are_refused_or_mean_something(pair: tuple[shmtree.Sender,
 
 def test_pickles_go_only_where_pickles_do(arena: shmtree.Arena) -> None:
     frame = frame_of(arena, [Pickled()])
-    assert shmtree.unpack(frame) == [Pickled()]  # of a channel whose senders may
+    assert shmtree.unpack(frame) == [Pickled()]  # the channel's senders may pickle
     refusing, _ = arena.create_pair(allow_pickle=False)
     for each in (frame, bytes(frame)):
         with pytest.raises(shmtree.PickleRefused):

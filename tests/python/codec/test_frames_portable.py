@@ -1,4 +1,4 @@
-"""What is portable: nothing in it means something on one machine only."""
+"""Portable frames contain nothing that has a meaning on one machine only."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from shmtree import multiprocessing as shared_mp
 
 
 class Unknown:
-    """Something that is pickled."""
+    """A class that needs a pickle."""
 
     def __init__(self, inside: Any) -> None:
         self.inside = inside
 
 
 class OwnSender(shmtree.Sender):
-    """A subclass of an end, which is pickled."""
+    """A subclass of an end, which needs a pickle."""
 
 
 def local_things(arena: shmtree.Arena) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Short runs of tests/fuzz/bindings.py, which searches for messages that the bindings do not survive."""
+"""Short runs of tests/fuzz/bindings.py, which searches for messages that crash the bindings."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ MIB = 1 << 20
 
 
 def device(shape: Any, strides: Any = None, kind: str = "array", dtype: str | None = None) -> Any:
-    """A DeviceLeaf that describes memory which it does not have."""
+    """A DeviceLeaf for memory that the message does not contain."""
     dtype = dtype or ("<f4" if kind == "array" else "float32")
     return LEAF(((kind, dtype, 0, shape, strides, False, *(() if kind == "array" else (False,))),))
 
@@ -105,7 +105,7 @@ def test_malformed_device_leaf_is_corrupt(leaf: Any, named: tuple[Any, Any]) -> 
     sender.put(leaf)
     sender.put("the next one")
     peak, _ = cost_of(lambda: receiver.get(timeout=60))
-    assert peak < 16 * MIB  # the message itself has a tuple of a million numbers
+    assert peak < 16 * MIB  # the message itself contains a tuple of a million numbers
     assert receiver.get(timeout=60) == "the next one"
 
 
@@ -318,7 +318,7 @@ def test_max_attempts_also_limits_memory_errors() -> None:
 
 
 class Alarm(Exception):
-    """Raised by a signal handler."""
+    """The exception that the signal handler raises."""
 
 
 class Signals:
@@ -326,7 +326,7 @@ class Signals:
 
 
 class Ends:
-    """Building an instance records that the end of the message was reached, likewise without Python code."""
+    """Building an instance records that the end of the message was reached, without running Python code."""
 
 
 ended: list[Any] = []
@@ -336,7 +336,7 @@ shmtree.register(Ends, lambda _: None, ended.append)
 
 @pytest.fixture
 def alarmed(no_collector_callbacks: None) -> Iterator[None]:
-    """Makes SIGUSR1 raise Alarm."""
+    """Makes SIGUSR1 raise Alarm during a test."""
 
     def raises(*_: Any) -> None:
         raise Alarm
@@ -351,7 +351,7 @@ def test_fractions_of_huge_ints_are_made_in_linear_time() -> None:
     generator = random.Random(1)
     numerator, denominator = (generator.getrandbits(1 << 23) | 1 for _ in range(2))
     frame = Writer().kind(fw.FRACTION).value(numerator).value(denominator).frame()
-    made = shmtree.unpack(frame)  # the search for a common divisor would take a minute
+    made = shmtree.unpack(frame)  # a search for a common divisor would take a minute
     assert type(made) is fractions.Fraction
     assert made.numerator == numerator and made.denominator == denominator
 
@@ -470,7 +470,7 @@ def flag(cls: type, value: int) -> bytes:
 
 
 def test_intflag_does_not_keep_unnamed_members() -> None:
-    shmtree.unpack(flag(Permission, 2047))  # Python 3.10 keeps a member for each bit
+    shmtree.unpack(flag(Permission, 2047))  # Python 3.10 creates a member for each bit
     before = len(Permission._value2member_map_)
     for value in range(8, 2000):
         assert shmtree.unpack(flag(Permission, value)) == value
@@ -644,7 +644,7 @@ def test_fake_dataclass_is_not_treated_as_a_dataclass(fields: Any) -> None:
 
 
 def in_thread(stack: int, act: Callable[[], object]) -> str:
-    """Returns the name of the exception that `act` raised in a thread with that stack size; empty if it returned."""
+    """Runs `act` in a thread with that stack size. Returns the name of its exception, or "" if it returned."""
     raised: list[str] = []
 
     def run() -> None:
@@ -741,7 +741,7 @@ def test_errors_escape_names_from_a_message(text: str) -> None:
 
 @pytest.mark.parametrize("dtype", [b"|S0", b"<U0"])
 def test_array_of_texts_without_width_is_corrupt(dtype: bytes) -> None:
-    """NumPy would make an array of one character for each element, of memory that is not initialised."""
+    """NumPy would make an array with one character per element, from uninitialized memory."""
     frame = bytes(shmtree.pack(np.zeros(20, "V0")))
     assert frame.count(b"|V0") == 1
     with pytest.raises(shmtree.CorruptMessage, match="without width"):
@@ -749,7 +749,7 @@ def test_array_of_texts_without_width_is_corrupt(dtype: bytes) -> None:
 
 
 def test_masked_array_of_elements_without_width_is_corrupt() -> None:
-    """NumPy would make a mask of one byte for each element, of which the frame has none."""
+    """NumPy would make a mask with one byte per element, which the frame does not contain."""
     frame = bytes(shmtree.pack(np.ma.array(np.zeros(3, "V0")), allow_pickle=False))
     with pytest.raises(shmtree.CorruptMessage, match="without width"):
         shmtree.unpack(frame)

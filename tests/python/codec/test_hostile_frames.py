@@ -1,4 +1,4 @@
-"""Frames that somebody else wrote, or writes while they are read: refused or read, and never costly."""
+"""Frames from a hostile writer, who may write during the read, are read or refused at bounded cost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_changed_word_of_the_metadata_is_survived(make: Any) -> None:
 
 
 def flip(memory: mmap.mmap, size: int, seed: int) -> None:
-    """Writes over metadata for ever, a word at a time, and puts it right again."""
+    """Overwrites metadata forever, one word at a time, and restores it."""
     generator = random.Random(seed)
     while True:
         at = generator.randrange(0, size, 8)
@@ -62,7 +62,7 @@ def test_a_frame_that_changes_while_it_is_read_is_refused_or_read(start: Any) ->
     memory[:] = frame
     start(flip, memory, metadata_of(frame), 7)
     read = refused = 0
-    end = time.monotonic() + 60  # for a writer that gets no processor
+    end = time.monotonic() + 60  # limit in case the writer gets no processor time
     while (read < 100 or refused < 20) and time.monotonic() < end:
         try:
             shmtree.unpack(memory, copy=True)
@@ -73,7 +73,7 @@ def test_a_frame_that_changes_while_it_is_read_is_refused_or_read(start: Any) ->
 
 
 def fill(make: Any) -> bytes:
-    """The longest frame of at most 1 KiB of so many values."""
+    """Returns the longest frame of at most 1 KiB with repetitions of a value."""
     count = 1
     while len(bytes(shmtree.pack(make(count + 1), allow_pickle=False))) <= 1024:
         count += 1
@@ -99,7 +99,7 @@ COSTLY = {
 
 
 def cost_of(frame: bytes) -> tuple[int, float]:
-    """The most bytes that reading it had at once, and the processor's seconds, of the cheapest of a few tries."""
+    """Returns the peak bytes and the CPU seconds of reading a frame: the minimum of a few runs."""
     seconds = []
     for _ in range(5):
         began = time.thread_time()
@@ -121,7 +121,7 @@ def read(frame: bytes) -> None:
 def test_a_frame_of_a_kibibyte_costs_a_mebibyte_at_most(kind: str) -> None:
     peak, seconds = cost_of(fill(COSTLY[kind]))
     assert peak < 1 << 20
-    assert seconds < 0.01  # of this thread's processor, not of a clock
+    assert seconds < 0.01  # CPU time of this thread, not wall time
 
 
 def test_a_damaged_frame_of_a_kibibyte_costs_a_mebibyte_at_most() -> None:

@@ -1,4 +1,4 @@
-"""To decode a masked array costs memory in proportion to its frame, also if its dtype has more fields than bytes."""
+"""Decoding a masked array costs memory in proportion to its frame, even if its dtype has more fields than bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shmtree._codec import masked
 
 MIB = 1 << 20
 
-#: Dtypes for which NumPy makes a mask, or a fill value, that is much larger than an element.
+#: Dtypes whose mask or fill value NumPy makes much larger than an element.
 WIDE = {
     "overlapping fields": np.dtype(
         {"names": [f"f{i}" for i in range(200)], "formats": ["i1"] * 200, "offsets": [0] * 200}
@@ -25,7 +25,7 @@ WIDE = {
 
 
 def without_mask(array: Any) -> Any:
-    """Returns a masked array of records that has no mask. NumPy would make one for it."""
+    """Returns a masked array of records without a mask. NumPy's constructor would add one."""
     made = array.view(np.dtype((np.void, array.dtype.itemsize))).view(np.ma.MaskedArray)
     masked.set_dtype(made, array.dtype)
     assert made._mask is np.ma.nomask

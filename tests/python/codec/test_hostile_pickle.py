@@ -1,4 +1,4 @@
-"""Where pickles are refused, nothing in a message runs code: at every door, and for classes by name too."""
+"""A receiver that refuses pickles runs no code of a message: in each function that decodes, and for classes by name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing_runs() -> Any:
 
 @pytest.fixture
 def frame() -> bytes:
-    """A frame with a pickle in it, from somebody who may pickle."""
+    """Returns a frame with a pickle, as a sender that may pickle makes it."""
     return bytes(shmtree.pack([1, Bomb()]))
 
 
@@ -139,7 +139,7 @@ Point = collections.namedtuple("Point", "x y")
 
 
 def renamed(frame: bytes, module: str) -> bytes:
-    """The same frame with its classes in a module of that name, which must be as long as this one's."""
+    """Returns the frame with its classes moved to `module`, whose name must be as long as this module's."""
     assert len(module) == len(__name__)
     return frame.replace(__name__.encode(), module.encode())
 

@@ -371,7 +371,7 @@ def test_nothing_leaks_over_many_round_trips() -> None:
         gc.collect()
         return sys.getallocatedblocks()
 
-    # Caches, of Python's own too, fill up at first. A leak of one object would show as one more in every round.
+    # Caches fill up at first, including Python's own. A leak of one object would add at least one per round.
     rounds = 300
     growth = []
     for _ in range(4):

@@ -1,4 +1,4 @@
-"""Any value makes the round trip, and no damaged frame does more than raise."""
+"""Any value survives a round trip, and a damaged frame does no more than raise."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def tree_with_everything() -> Any:
 
 
 def tree_with_builders() -> Any:
-    """Values that Python code or the standard library builds."""
+    """Returns a strategy for values that Python code or the standard library builds."""
     return [
         np.ma.masked_array(np.arange(3.0), [0, 1, 0], fill_value=7),
         np.ma.masked_array(np.zeros(2, [("a", "i4"), ("b", "f8")]), [(0, 1), (1, 0)]),
@@ -187,13 +187,13 @@ def tree_with_builders() -> Any:
 
 
 def survive(frame: bytes | bytearray, allow_pickle: bool = False) -> None:
-    """Reads all of whatever comes out; raises nothing but what a damaged frame may raise."""
+    """Decodes a frame and reads all of the result. Fails on exceptions that a damaged frame must not raise."""
     for copy in (None, True, False):
         try:
             got = shmtree.unpack(frame, copy=copy, allow_pickle=allow_pickle)
         except (shmtree.CorruptMessage, shmtree.PickleRefused, MemoryError):
             continue
-        with contextlib.suppress(Exception):  # a damaged value need not have a text
+        with contextlib.suppress(Exception):  # repr() of a damaged value may fail
             repr(got)
 
 

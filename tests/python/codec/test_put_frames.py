@@ -1,4 +1,4 @@
-"""Frames of pack() that are put: the value arrives, and was walked once."""
+"""put_frame() with frames of pack(): the value arrives without being traversed a second time."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_put_frame_refuses_what_receivers_refuse(name: str) -> None:
 
 @pytest.mark.parametrize("value", [pathlib.PurePosixPath("x"), NOW, NOW.time(), dt.timezone(dt.timedelta(hours=1))])
 def test_put_frame_refuses_unknown_flags(value: object) -> None:
-    """Sets every metadata byte to every small number: a frame that can be put can be received."""
+    """Sets every metadata byte to every small number: a frame that put_frame() accepts can be received."""
     sender, receiver = shmtree.create_pair(capacity=1)
     frame = bytearray(shmtree.pack(value))
     for place in range(96, len(frame)):

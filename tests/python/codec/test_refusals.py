@@ -1,4 +1,4 @@
-"""A refused pickle says which object would have needed it, where that lies, and who refuses."""
+"""A refused pickle raises an error with the object that needs it, its path, and the call that refuses it."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Pair(NamedTuple):
 
 
 class Boxed:
-    """Has no native kind."""
+    """A class without a native kind."""
 
-    def __repr__(self) -> str:  # without an address, as it is part of the names of tests
+    def __repr__(self) -> str:  # has no address, because test names contain it
         return "Boxed()"
 
 
 class Tagged:
-    """Registered as what it holds."""
+    """A registered class, sent as its content."""
 
     def __init__(self, held: object) -> None:
         self.held = held

@@ -1,4 +1,4 @@
-"""Every type under "Types" in the documentation comes back exactly as it went."""
+"""Every type under "Types" in the documentation survives a round trip unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import shmtree
 
 
 def through(value: object, **options: object) -> object:
-    """The value after a round trip for which pickle is refused on both sides."""
+    """Returns the value after a round trip that refuses pickles on both sides."""
     return shmtree.unpack(bytes(shmtree.pack(value, allow_pickle=False)), **options)
 
 
@@ -121,7 +121,7 @@ def test_a_container_comes_back_with_its_order_and_the_types_inside(value: objec
 
 
 class Point(collections.namedtuple("Point", "x y")):
-    """A subclass with methods, as typing.NamedTuple and hand-written ones have."""
+    """A namedtuple subclass with methods, as typing.NamedTuple and hand-written ones have."""
 
     __slots__ = ()
 
@@ -321,7 +321,7 @@ def test_a_depth_of_1000_passes_and_one_more_is_a_value_error() -> None:
 
 
 def test_packing_does_not_change_reference_counts() -> None:
-    ours = "".join(["only this", " test has it"])  # the interpreter shares literals with whoever has the same one
+    ours = "".join(["only this", " test has it"])  # the interpreter shares equal literals, also with other modules
     values = [[1], {"a": (1, 2)}, ours, 10**30, Pair(1, 2), Colour.RED]
     before = [sys.getrefcount(v) for v in values]
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""Arrays, array scalars, dtypes and masked arrays come back with dtype, shape, order, flags and sharing."""
+"""Arrays, array scalars, dtypes and masked arrays keep their dtype, shape, order, flags and sharing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DTYPES = [
     np.dtype({"names": [], "formats": [], "itemsize": 8}),
     np.dtype([("ä", "i4"), ("日本", "f4")]),
 ]
-# long long is another C type of the same size: an array of it comes back as int64, as through pickle.
+# long long is another C type of the same size. As with pickle, an array of it arrives as int64.
 EXACT_DTYPES = [dtype for dtype in DTYPES if dtype not in ("q", "Q")]
 SHAPES = [(), (0,), (1,), (7,), (3, 4), (2, 0, 3), (2, 3, 4), (1,) * 32]
 

@@ -1,4 +1,4 @@
-"""Arrays beside a pickled object arrive as they do without it. Errors name the object that cannot be sent."""
+"""Arrays next to a pickled object arrive as they do without it. Errors name the object that cannot be sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes that a program replaces or changes after instances of them were sent."""
+"""Classes that a program replaces or changes after it has sent instances of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import shmtree
 
 NAME = "shmtree_test_cell"
 
-# Notebook cells, and how to make an instance. Tests run a cell again to replace its classes.
+# Notebook cells, with an expression that makes an instance. Tests run a cell again to replace its classes.
 CELLS = {
     "dataclass": ("import dataclasses\n@dataclasses.dataclass\nclass C:\n    a: int = 1", lambda c: c(2)),
     "slots": ("import dataclasses\n@dataclasses.dataclass(slots=True)\nclass C:\n    a: int = 1", lambda c: c(2)),
@@ -153,7 +153,7 @@ def test_class_changed_for_each_instance_stays_native(cell: types.ModuleType) ->
 
 
 class Watched(type):
-    """Counts how often a class is asked for its name."""
+    """Metaclass that counts the lookups of a class's name."""
 
     asked = 0
 
@@ -240,7 +240,7 @@ def test_unchanged_class_needs_no_pickle() -> None:
 
 # --- a class that is another one where the message is read ------------------------------------------------------------
 
-# Source of the module at the sender and at the receiver, the value to send, and parts of the error text.
+# Module source at the sender and at the receiver, the value to send, and parts of the error text.
 OTHERS = {
     "dataclass loses a field": (
         "import dataclasses\n@dataclasses.dataclass\nclass C:\n    lr: float\n    momentum: float = 0.9",

@@ -1,4 +1,4 @@
-"""Classes of the user: dataclasses, subclasses of native types, registered kinds, and what of them is refused."""
+"""User classes: dataclasses, subclasses of native types, registered kinds, and the instances that are refused."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Typed(NamedTuple):
 
 
 class Loud(list):
-    """A subclass of a native container, with state of its own."""
+    """A subclass of a native container with its own state."""
 
 
 class Text(str):
@@ -255,7 +255,7 @@ def test_a_registered_class_goes_with_what_needs_pickle() -> None:
 
 
 class Unnamed:
-    """Without a native kind."""
+    """A class without a native kind."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -336,7 +336,7 @@ class ImportingThread(threading.Thread):
     def __init__(self) -> None:
         super().__init__()
         self.began, self.may_go_on = threading.Event(), threading.Event()
-        self.runs, self.fails = 0, False  # how often the module was executed, and whether it fails
+        self.runs, self.fails = 0, False  # number of runs of the module, and True if a run fails
 
     def run(self) -> None:
         with contextlib.suppress(ImportError):
@@ -344,7 +344,7 @@ class ImportingThread(threading.Thread):
 
     def result_of(self, call: Callable[[], Any]) -> Any:
         """Returns the result of `call` in another thread. Starts it before the class exists."""
-        bootstrap = importlib.import_module("_frozen_importlib")  # knows which threads wait for an import
+        bootstrap = importlib.import_module("_frozen_importlib")  # its locks list the threads that wait for an import
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             caller = pool.submit(threading.get_ident).result(60)
             result = pool.submit(call)
@@ -453,7 +453,7 @@ def test_a_class_that_is_registered_while_another_thread_first_meets_it_stays_re
         pass
 
     def meet() -> None:
-        with contextlib.suppress(Exception):  # what becomes of this one is not the point
+        with contextlib.suppress(Exception):  # the result does not matter
             shmtree.pack(Met())
 
     other = threading.Thread(target=meet)

@@ -1,4 +1,4 @@
-"""Classes that many programs have in their messages: they come back as they were, natively or by a small pickle."""
+"""Classes that many programs send arrive unchanged, natively or with a small pickle."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_python_arrays_are_native(code: str) -> None:
         value = array.array(code, values)
         got = through({"x": value})["x"]
         assert type(got) is array.array and got.typecode == code and got == value
-        got.append(1)  # it has its own memory
+        got.append(1)  # the copy has its own memory
 
 
 def test_python_arrays_of_text_are_native() -> None:
@@ -65,7 +65,7 @@ def test_what_is_no_python_array_is_a_corrupt_message(flat: object) -> None:
 
 
 def forged(name: str, flat: object) -> bytes:
-    """The frame of a registered class, with another name of the same length in its place."""
+    """Returns the frame of a registered class with `name` in place of its name, which must be of the same length."""
 
     class Forged:
         pass
@@ -349,7 +349,7 @@ def test_images_come_back_and_their_pixels_are_no_part_of_the_pickle(arena: shmt
         sender.put({"image": value})
         got = receiver.get()["image"]
         assert type(got) is type(value) and same_image(got, value)
-        got.putpixel((0, 0), got.getpixel((1, 1)))  # its own memory
+        got.putpixel((0, 0), got.getpixel((1, 1)))  # the copy has its own memory
         del got
         gc.collect()
         assert arena.holders() == []

@@ -1,4 +1,4 @@
-"""Random graphs of objects, with sharing and cycles, come back as they were."""
+"""Random object graphs, with sharing and cycles, arrive unchanged."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Graph:
 
 
 def assert_same_graph(a: Any, b: Any) -> None:
-    """That the one is the other but for the addresses of objects."""
+    """Asserts that two graphs are equal except for the addresses of their objects."""
     to: dict[int, Any] = {}
     back: dict[int, Any] = {}
     left = [(a, b)]

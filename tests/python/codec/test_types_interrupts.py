@@ -1,4 +1,4 @@
-"""An interrupt, or a lack of memory, while a class is looked up is raised, and is not taken for a fact about it."""
+"""An interrupt or a MemoryError during the lookup of a class is raised. It is not cached as a fact about the class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ names: set[str] = set()
 
 
 def look(name: str) -> None:
-    """Raises what the test wants, if this is the attribute that it wants it for."""
+    """Raises the exception that the test chose, if `name` is the chosen attribute."""
     if raised is not None and name in names:
         raise raised
 

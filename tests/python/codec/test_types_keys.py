@@ -1,4 +1,4 @@
-"""Keys of dicts are remembered from message to message, on both sides: no message may show what the others were."""
+"""Both sides cache dict keys across messages. The cache must not change the keys of later messages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_message_with_other_keys_comes_in_between(changed: dict[object, object
 
 
 def test_keys_that_are_new_in_every_message() -> None:
-    # Each str dies with its message, and the next one often lies where it was.
+    # Each str is freed with its message, and the next one often gets the same address.
     generator = random.Random(5)
     for _ in range(3000):
         item = {"".join(generator.choices("abc", k=3)): number for number in range(generator.randrange(8))}
@@ -54,7 +54,7 @@ def test_keys_that_are_new_in_every_message() -> None:
 
 
 class Forgetful:
-    """Lets go of keys that were sent already, and makes others in their place."""
+    """Frees keys that were sent already, and creates others in their place."""
 
     def __init__(self, sent: dict[str, int]) -> None:
         self.sent = sent
@@ -80,7 +80,7 @@ def test_equal_keys_are_one_whichever_str_they_are() -> None:
         return ({"".join(["obser", "vation"]): i} for i in range(3))
 
     sizes = {shmtree.pack(list(fresh())).nbytes for _ in range(5)}
-    assert len(sizes) == 1  # the name stands in the frame once
+    assert len(sizes) == 1  # the frame contains the name once
 
 
 def test_a_class_may_have_the_number_that_a_key_had() -> None:

@@ -1,4 +1,4 @@
-"""Arrays of elements that NumPy lacks arrive if ml_dtypes or torch is installed; else an error names the elements."""
+"""Arrays of element types that NumPy lacks need ml_dtypes or torch. Without them, an error names the element type."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BITS = {np.uint16: [0x3F80, 0xBF80, 0, 0x4000], np.uint8: [0x38, 0x7F, 1, 0x3C],
 
 
 def frame_of(name: str, shape: tuple[int, ...] = (4,)) -> bytes:
-    """Returns a frame like C++ writes it."""
+    """Returns a frame as C++ writes it."""
     number, unsigned, plain = LACKING[name]
     frame = bytes(shmtree.pack({"array": np.array(BITS[unsigned], unsigned).reshape(shape)}))
     before = bytes([plain, 0, len(shape), 0, 0, 0, 0, 0])

@@ -1,4 +1,4 @@
-"""Lookups by name or value in a message that find nothing here are errors about the message."""
+"""Failed lookups by name or by value raise errors about the message."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Bit(enum.Flag):
 
 
 class Bare(enum.Enum):
-    """Has no members: Python raises TypeError for any value."""
+    """An enum without members: Python raises TypeError for any value."""
 
 
 class BareFlag(enum.Flag):
-    """Has no members."""
+    """A flag without members."""
 
 
 class Aliased(enum.Enum):
@@ -139,7 +139,7 @@ VALUES = {
 
 @pytest.fixture
 def module() -> Iterator[types.ModuleType]:
-    """A module that messages name."""
+    """Yields a module that messages can name."""
     made = types.ModuleType(NAME)
     sys.modules[NAME] = made
     exec(CLASSES, vars(made))

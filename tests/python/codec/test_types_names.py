@@ -1,4 +1,4 @@
-"""Objects that travel by name, but whose name does not lead back to them."""
+"""Objects that are sent by name, although the name does not lead back to them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_received_intflag_can_be_sent_on_without_pickle(value: int) -> None:
     for _ in range(2):
         sent_on = shmtree.unpack(shmtree.pack(received, allow_pickle=False))
         assert type(sent_on) is Rights and sent_on == received == value
-        Rights(value)  # the class keeps one of its own now
+        Rights(value)  # now the class keeps a member of its own
 
 
 def test_combined_flag_unknown_to_its_class_is_pickled() -> None:

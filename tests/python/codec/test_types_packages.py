@@ -1,4 +1,4 @@
-"""Arrays and tables of other packages: they come back as they were, and their memory is never part of a pickle."""
+"""Arrays and tables of other packages arrive unchanged, and no pickle contains their memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pickled_bytes(value: object) -> int:
 
 
 def check_sent(value: object, arena: shmtree.Arena, same: Callable[[Any, Any], bool]) -> None:
-    """Through a pair, where large parts are views, and a queue, whose objects are the receiver's own."""
+    """Sends a value through a pair, where large parts are views, and through a queue, where the receiver owns them."""
     assert pickled_bytes(value) < 4096
     sender, receiver = arena.create_pair(capacity=2)
     sender.put(value)
@@ -45,7 +45,7 @@ def check_sent(value: object, arena: shmtree.Arena, same: Callable[[Any, Any], b
 
 
 class Boxed:
-    """Needs pickle, and so does the message it is in."""
+    """A class that needs a pickle, and makes its message need one."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -160,7 +160,7 @@ def test_tensordicts_come_back_with_their_tensors_as_views(arena: shmtree.Arena)
     check_sent(value, arena, same)
 
 
-# JAX has threads, of which it warns at every fork: not in the process of the other tests.
+# Runs in its own process: JAX has threads, and warns about them at every fork.
 JAX_PROGRAM = """
 import gc
 import numpy as np, jax, jax.numpy as jnp, shmtree

@@ -1,4 +1,4 @@
-"""What is left to pickle: callables and what reduces itself."""
+"""Objects that still need a pickle: callables, and objects that define their own reduction."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _unnest(frame: bytes) -> Nesting:
 
 
 class Shrinks:
-    """Empties the container it is in while it is being sent."""
+    """Empties its container while that is being sent."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
@@ -88,7 +88,7 @@ def test_a_container_that_changes_while_it_is_sent_is_an_error_or_a_snapshot(mak
 
 
 class Changing:
-    """Native, and changes the set it is in while it is being sent."""
+    """A native object that changes its set while that is being sent."""
 
     def __init__(self, how: str, container: set) -> None:
         self.how, self.container = how, container

@@ -1,4 +1,4 @@
-"""What a channel adds to encoding: arrays that go by reference, and multiprocessing's own reducers."""
+"""Encoding in channels: arrays that are sent by reference, and multiprocessing's own reducers."""
 
 from __future__ import annotations
 

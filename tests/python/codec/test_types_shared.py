@@ -1,4 +1,4 @@
-"""Objects met twice in one message, and cycles: the same object again, without pickle."""
+"""Objects that occur twice in one message, and cycles: they arrive as one object, without pickle."""
 
 from __future__ import annotations
 
@@ -229,7 +229,7 @@ def test_what_refers_to_each_other_may_be_longer_than_trees_are_deep() -> None:
 
 @dataclasses.dataclass(eq=False)
 class Meddling:
-    """Changes what it is in while that is read."""
+    """Changes its container while that is being read."""
 
     target: Any
     how: str
@@ -274,7 +274,7 @@ def test_a_reference_is_shown_by_the_way_to_what_it_refers_to() -> None:
 
 
 def every_change_of(frame: bytes) -> collections.Counter:
-    """What comes of setting each byte of the metadata to each value."""
+    """Sets each metadata byte to each value in turn. Returns how often each outcome occurred."""
     outcomes: collections.Counter = collections.Counter()
     changed = bytearray(frame)
     for at in range(16 + 72, 16 + int.from_bytes(frame[4:8], "little")):
@@ -314,9 +314,9 @@ def test_references_that_multiply_cost_nothing() -> None:
 
 
 def set_of_last(value: Any) -> bytes:
-    """The frame of `value`, a list whose last item is a list of a reference, as if that were a set of it."""
+    """Returns the frame of `value`, with its last item changed from a list of a reference to a set of it."""
     frame = bytes(shmtree.pack(value, allow_pickle=False))
-    at = frame.index(b"\x14\x11", 96)  # in the kinds, which come first
+    at = frame.index(b"\x14\x11", 96)  # search the kinds, which come first
     return frame[:at] + b"\x18" + frame[at + 1 :]
 
 

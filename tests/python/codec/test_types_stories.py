@@ -17,7 +17,7 @@ import shmtree
 
 MODULE = "shmtree_test_story"
 
-# For each kind: two versions of the cell that defines `C`, with other fields or members, and the instances.
+# For each kind: two versions of the cell that defines `C`, with different fields or members, and the instances.
 CELLS: dict[str, tuple[str, str, Any]] = {
     "dataclass": (
         "import dataclasses\n@dataclasses.dataclass\nclass C:\n    a: int\n    b: object = None",
@@ -133,7 +133,7 @@ class Story:
         except shmtree.IncompatibleMessage as error:
             assert not is_as_sent and f"'{self.module.__name__}:C'" in str(error) and error.frame is not None
             return
-        except Exception as error:  # an error of pickle
+        except Exception as error:  # an error from pickle
             with pytest.raises(type(error)):
                 pickle.loads(pickled)
             return
