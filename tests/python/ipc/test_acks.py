@@ -1,4 +1,4 @@
-"""Acknowledgements: a message is acknowledged when it was received, or taken and acknowledged."""
+"""Acknowledgements: `get` acknowledges a message; a message from `take` waits for its ack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arenas: budgets, looking in, arrays that several processes share."""
+"""Arenas: budgets, statistics, and arrays that several processes share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versioned writes and reads of shared arrays: no copy is torn, whatever becomes of the writer."""
+"""Versioned writes and reads of shared arrays: no copy is torn, even if the writer dies."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_write_that_is_dropped_leaves_the_array_torn_and_free_for_the_next() -
         memory[:] = 1
     assert array.version == 1 and not array.torn
     del memory
-    array.write()  # and is never begun
+    array.write()  # this write is never begun
     assert not array.torn
 
 
@@ -268,7 +268,7 @@ def test_ctrl_c_ends_a_wait_for_a_writer() -> None:
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         array.read()
 
-    # A shell starts what runs in the background with SIGINT ignored, and Python leaves it so.
+    # A shell starts background jobs with SIGINT ignored, and Python keeps that setting.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with array.write(), pytest.raises(KeyboardInterrupt):

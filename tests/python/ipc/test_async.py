@@ -179,7 +179,7 @@ def test_nothing_stays_of_coroutines_whose_loop_was_closed_while_they_waited(cal
         if call == "put":
             sender.put("full")
         loop = asyncio.new_event_loop()
-        loop.set_exception_handler(lambda *_: None)  # which is told of tasks that were pending
+        loop.set_exception_handler(lambda *_: None)  # the loop reports tasks that are still pending
         tasks = [loop.create_task(end.get_async() if call == "get" else end.put_async(1)) for _ in range(3)]
         loop.run_until_complete(asyncio.sleep(0))
         assert wake_hub._places
@@ -188,7 +188,7 @@ def test_nothing_stays_of_coroutines_whose_loop_was_closed_while_they_waited(cal
             end.close()
         return [weakref.ref(each) for each in (sender, receiver, loop, *tasks)]
 
-    leave_waiting()  # what a process opens once is open
+    leave_waiting()  # opens the descriptors that a process opens only once
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     left = leave_waiting()

@@ -1,4 +1,4 @@
-"""Many coroutines that wait: by one descriptor, in any loops, and woken without a look of their own."""
+"""Many waiting coroutines: they share one descriptor, run in any loops, and are woken without polling."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from shmtree._ipc import wake_hub
 
 @pytest.fixture
 def no_looks(monkeypatch):
-    """Who waits is woken by what happens, or never."""
+    """Disables the periodic checks, so that only a wake-up ends a wait."""
     monkeypatch.setattr(wake_hub, "SLICE_S", 3600.0)
 
 
 @pytest.fixture
 def few_descriptors():
-    """No more than 20 more than there are."""
+    """Limits the process to 20 more descriptors than it has."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
     yield
@@ -231,7 +231,7 @@ def publish_each(latests, values):
 
 
 class CountedSelector(selectors.DefaultSelector):
-    """Counts how often its loop has waited."""
+    """Counts the waits of its loop."""
 
     def __init__(self):
         super().__init__()
@@ -252,7 +252,7 @@ def test_readers_of_many_latests_sleep_until_one_is_published(no_looks, few_desc
         await until_all_wait(len(getting))
         before = selector.waits
         await loop.run_in_executor(None, time.sleep, 1)
-        assert selector.waits - before < 10  # a loop that polls waits 40 times or more
+        assert selector.waits - before < 10  # a polling loop waits 40 times or more
         child = start(publish_each, latests, range(300))
         got = await asyncio.wait_for(asyncio.gather(*getting), 250)
         await loop.run_in_executor(None, child.join)

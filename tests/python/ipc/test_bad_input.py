@@ -1,4 +1,4 @@
-"""Bad input: a clear error of the kind that is documented, the channel usable afterwards, nothing leaked."""
+"""Bad input raises the documented error, leaves the channel usable, and leaks nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shmtree import _core
 
 @pytest.fixture
 def channel(arena) -> Iterator[tuple[shmtree.Sender, shmtree.Receiver]]:
-    """A pair that must work, and an arena that must have nothing in it but the channel, when the test is over."""
+    """Yields a pair. Afterwards the pair must work, and the arena must contain only the channel."""
     sender, receiver = arena.create_pair(capacity=4)
     sender.put("so that the channel has everything it needs")
     receiver.take().ack()
@@ -90,7 +90,7 @@ def test_an_unsendable_object_raises_on_a_full_channel_as_well(channel):
 
 
 class Interrupted:
-    """Pickling raises TypeError, and KeyboardInterrupt when put searches for the place of the failed object."""
+    """Pickling raises TypeError, and then KeyboardInterrupt when put searches for the path of the failed object."""
 
     def __init__(self):
         self.errors = [TypeError("cannot be pickled"), KeyboardInterrupt()]
@@ -101,7 +101,7 @@ class Interrupted:
 
 @dataclasses.dataclass
 class InterruptedByAttribute:
-    """put reads the field without this method, but calls it while it searches for the place of a refused object."""
+    """put reads the field without this method, but the search for the path of a refused object calls it."""
 
     a: int
 
@@ -217,7 +217,7 @@ def test_put_and_get_after_close_raise(channel):
 
 
 def damage(fd: int, wanted: bytes, put: bytes) -> int:
-    """Overwrites every occurrence in an arena's memory, as another process could; returns how many there were."""
+    """Overwrites every occurrence of `wanted` in an arena's memory, as another process could. Returns their number."""
     count, offset, end = 0, 0, os.fstat(fd).st_size
     while offset < end:
         try:
@@ -309,7 +309,7 @@ def test_a_truncated_or_altered_frame_is_corrupt():
 
 
 def handle_of_another_arena() -> bytes:
-    """Of an arena that is gone, so that only what is given with it could be the arena."""
+    """Returns a handle of an arena that is gone, so that only an arena passed next to it could be opened."""
     arena = _core.Arena.create(8 << 20, 0, False)
     handle = _core.make_handle(arena)
     del arena

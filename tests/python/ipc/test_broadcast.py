@@ -1,4 +1,4 @@
-"""Messages that every subscriber sees, of whatever process and speed."""
+"""Messages that every subscriber receives, in any process and at any speed."""
 
 from __future__ import annotations
 

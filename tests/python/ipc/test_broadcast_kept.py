@@ -16,7 +16,7 @@ import pytest
 import shmtree
 
 raising: list[BaseException] = []
-FAILED_BUILDS = 8  # in a row, until a message is given up
+FAILED_BUILDS = 8  # failures in a row after which a message is given up
 
 
 class Raises:
@@ -170,7 +170,7 @@ def test_get_many_returns_what_came_before_an_error(arena: shmtree.Arena, error:
 @pytest.mark.usefixtures("no_collector_callbacks")
 def test_message_stays_if_a_signal_handler_raises(arena: shmtree.Arena) -> None:
     class Alarm(Exception):
-        """Raised by the handler."""
+        """The exception that the signal handler raises."""
 
     def raises(*_: Any) -> None:
         raise Alarm
@@ -190,7 +190,7 @@ def test_message_stays_if_a_signal_handler_raises(arena: shmtree.Arena) -> None:
 
 
 class Undecided:
-    """Neither true nor false."""
+    """An object whose truth value raises an exception."""
 
     def __bool__(self) -> bool:
         raise ValueError("undecided")
@@ -244,7 +244,7 @@ def test_threads_that_run_out_of_memory_get_every_message_once(arena: shmtree.Ar
 
 
 class Sometimes:
-    """Loading it raises MemoryError the first two times."""
+    """Loading an instance raises MemoryError the first two times."""
 
     tries: ClassVar[dict[int, int]] = {}
 

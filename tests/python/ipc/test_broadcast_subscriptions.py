@@ -1,4 +1,4 @@
-"""Subscriptions that were made and nobody has used yet: whose they are, and when they end."""
+"""Subscriptions that were made and not used yet: which process owns them, and when they end."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_child_that_is_killed_before_it_reads_holds_nobody_up(method: str) -> 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_the_maker_may_close_it_as_soon_as_the_child_was_started(method: str) -> None:
-    """Also with multiprocessing itself."""
+    """Holds for multiprocessing's own start methods too."""
     context = multiprocessing.get_context(method)
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()

@@ -1,4 +1,4 @@
-"""Poll loops, coroutines and devices for subscribers; what else a Broadcast has of a sender."""
+"""Poll loops, coroutines and devices for subscribers, and the sender's interface of a Broadcast."""
 
 from __future__ import annotations
 
@@ -151,7 +151,8 @@ def test_who_waits_for_a_subscription_that_nobody_uses_is_told_whose_it_is(soon:
     reader = broadcast.subscribe()
     with running(hold_unused, reader, None) as (process, told):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the pipe, while it is not known yet what the process was given
+            # about the pipe, while it is not known yet which ends the process was given
+            warnings.simplefilter("ignore")
             assert told.recv() == "ready"
         reader.close()
         broadcast.put(1)

@@ -1,6 +1,6 @@
-"""Processes killed at any moment: what they had put arrives, what they had is free, and the others go on.
+"""Processes killed at any moment: their messages arrive, their memory is freed, and other processes go on.
 
-The programs tests/chaos*.py do this for as long as they are told; here they run for some seconds.
+The programs tests/chaos*.py do this for as long as you tell them. Here they run for a few seconds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_survivors_of_kills_draw_whole_rows_of_a_replay_buffer(method):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_survivors_of_kills_are_neither_kept_waiting_nor_robbed(method):
-    # A clock on each processor tells how late the machine itself was, for what is to be on time.
+    # A clock on each processor measures the delays of the machine itself, which are excused.
     command = [sys.executable, CHAOS, "--seconds", "4", "--method", method, "--late", "0.5"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -115,7 +115,7 @@ def receive_all_of_killed_senders(arena, put):
 
 
 def files_in_shared_memory(pid: int) -> set[str]:
-    """Of files with a name, those that a process has open or mapped."""
+    """Returns the named files that a process has open or mapped."""
     found = {line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()}
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         found.add(os.readlink(descriptor))
@@ -137,6 +137,6 @@ def test_nothing_is_left_when_all_processes_are_killed_at_once(tmp_path, monkeyp
         finally:
             os.killpg(first.pid, signal.SIGKILL)
     while any(known.pids for known in shmtree.list_names() if known.name in names):
-        time.sleep(0.01)  # the others are dying
-    # Of the names there was a file each, which went when the names were listed.
+        time.sleep(0.01)  # the other processes are still exiting
+    # Each name had a file. Listing the names removed the files of dead processes.
     assert os.listdir(tmp_path / "shmtree") == []

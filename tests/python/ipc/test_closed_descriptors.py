@@ -1,4 +1,4 @@
-"""Programs that close all descriptors, those of shmtree too: errors that say so, and no file of the program is used."""
+"""Programs that close all descriptors, including shmtree's: calls report it, and touch no file of the program."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ import shmtree
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 PROGRAM = Path(__file__).parents[1] / "support" / "closing_programs.py"
-#: What steps may come to besides an error that says so: they need no descriptor.
+#: Allowed results besides that error, of calls that need no descriptor.
 NEED_NONE = {"ok", "TimeoutError: timed out while nobody wrote this shared array"}
 
 
@@ -27,7 +27,7 @@ def run(case: str, filler: str, where: str, folder: Path) -> dict[str, str]:
     command = [sys.executable, str(PROGRAM), case, filler, where, str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
-    for file in folder.glob("mine-*"):  # also once the program has ended, and all its objects
+    for file in folder.glob("mine-*"):  # checked after the program and all of its objects are gone
         assert file.read_bytes() == b"mine" * 100
     return json.loads(done.stdout)
 
@@ -108,7 +108,7 @@ def test_descriptors_for_poll_loops_suit_select() -> None:
 
 
 def test_a_wake_up_without_a_free_descriptor_is_sent_the_next_time(tmp_path: Path) -> None:
-    """In a process of its own, which has sent no wake-up before."""
+    """Runs in its own process, which has sent no wake-up before."""
     program = """
 import os, resource, select, shmtree
 sender, receiver = shmtree.create_pair()
@@ -201,7 +201,7 @@ def pipes() -> set[int]:
     """Returns the descriptors of this process that lead to pipes."""
     found = set()
     for number in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(FileNotFoundError):  # of the listing itself
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself is closed
             if os.readlink(f"/proc/self/fd/{number}").startswith("pipe:"):
                 found.add(number)
     return found

@@ -1,4 +1,4 @@
-"""What close() lets go of at once: names, descriptors and mappings, but for what views and other objects need."""
+"""close() releases names, descriptors and mappings at once, except those that views and other objects still need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _warm():
 
 
 def is_watched(number: int) -> bool:
-    """Whether some epoll of this process has the descriptor."""
+    """Returns True if an epoll of this process watches the descriptor."""
     for info in os.listdir("/proc/self/fdinfo"):
         with contextlib.suppress(OSError), open(f"/proc/self/fdinfo/{info}") as lines:
             if any(line.split()[:2] == ["tfd:", str(number)] for line in lines):
@@ -259,7 +259,7 @@ def test_threads_that_exchange_messages_all_end_when_both_ends_are_closed(name):
 
 
 class ClosesItsSender:
-    """Something that closes the end it is put into, while it is being sent."""
+    """An object that closes the sender while it is being sent."""
 
     def __init__(self, sender):
         self.sender = sender
@@ -279,7 +279,7 @@ def test_an_object_that_closes_its_own_sender_is_not_sent(name):
 
 
 class ClosedMeanwhile(shmtree.Receiver):
-    """As if another thread closed it after its descriptor was asked for."""
+    """A receiver that closes itself after its descriptor was requested, as another thread could."""
 
     __slots__ = ()
 

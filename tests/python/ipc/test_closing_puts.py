@@ -1,4 +1,4 @@
-"""Puts that other threads close the sender of: each message is received before the end of the stream, or refused."""
+"""Puts whose sender is closed by another thread: each message is received before the end of the stream, or refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 class Held:
-    """A value whose pickling takes until `go` is set."""
+    """A value whose pickling blocks until `go` is set."""
 
     def __init__(self) -> None:
         self.come, self.go = threading.Event(), threading.Event()
@@ -33,7 +33,7 @@ class Held:
 
 @contextlib.contextmanager
 def threads(*functions: Callable[[], Any]) -> Iterator[None]:
-    """Each function in a thread of its own, which has to end soon after the block."""
+    """Runs each function in its own thread. The threads must end soon after the block."""
     started = [threading.Thread(target=function, daemon=True) for function in functions]
     for thread in started:
         thread.start()
@@ -55,7 +55,10 @@ def is_over(receiver: Any) -> bool:
 
 @contextlib.contextmanager
 def held_put(put: Callable[[Held], Any]) -> Iterator[list[Any]]:
-    """A put that waits in the code of its object until the end of the block; then what it raised."""
+    """Starts a put that blocks in its object's code until the end of the block.
+
+    Yields a list that gets its exception.
+    """
     value, ended = Held(), []
 
     def act() -> None:

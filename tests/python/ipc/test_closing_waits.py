@@ -1,4 +1,4 @@
-"""Waits that go on after close(), and how they end when nothing else can end them."""
+"""Waits that continue after close(), and how they end when nothing else can end them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 @contextlib.contextmanager
 def waiting(call: Callable[[], Any]) -> Iterator[list[Any]]:
-    """What a thread that waits in the call returns, or the class of what it raises; it has ended after the block."""
+    """Runs a blocking call in a thread, which must end soon after the block.
+
+    Yields a list that gets the result, or the class of the exception.
+    """
     ended: list[Any] = []
 
     def wait() -> None:
@@ -40,7 +43,7 @@ def waiting(call: Callable[[], Any]) -> Iterator[list[Any]]:
 
 @contextlib.contextmanager
 def other_process(act: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """A child that has all that this process has, and acts when it is told to."""
+    """Forks a child with all objects of this process. Yields a function that makes the child call `act`."""
     reading, writing = os.pipe()
 
     def wait() -> None:
@@ -83,7 +86,7 @@ def test_a_wait_for_memory_that_begins_after_close_ends_with_the_last_end():
 def test_a_wait_for_acks_that_begins_after_close_ends_with_the_last_end(arena):
     sender, receiver = arena.create_pair()
     sender.put(1)
-    with other_process(lambda: None):  # it could receive, and does not
+    with other_process(lambda: None):  # the child could receive, but does not
         sender.close()
         with waiting(sender.wait_for_all_ack) as ended:
             assert not ended

@@ -1,4 +1,4 @@
-"""System calls that a seccomp filter refuses, as older container profiles do: descriptors work or an error says why."""
+"""System calls that a seccomp filter refuses, as older container profiles do. Calls work or raise a clear error."""
 
 import ctypes
 import errno
@@ -16,7 +16,7 @@ NUMBERS = {
 
 pytestmark = pytest.mark.skipif(NUMBERS is None, reason="the numbers of the system calls are not known here")
 
-#: What each program begins with.
+#: First lines of each program.
 PREPARE = """
 import asyncio, errno, os, select, signal, sys
 sys.path.insert(0, {folder!r})

@@ -1,4 +1,4 @@
-"""The cases of end_cases.py, with the ends of Python and with those of C++."""
+"""Runs the cases of end_cases.py with the ends of Python and with those of C++."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import shmtree
 
 PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
 
-# The first that fits.
+# Names of exceptions. The first class that matches is used.
 WORDS: list[tuple[type[BaseException], str]] = [
     (queue.Full, "full"),
     (queue.Empty, "empty"),

@@ -1,4 +1,4 @@
-"""Who takes part in a channel, when a stream has ended, and what becomes of those who wait for the dead."""
+"""Attached processes of a channel, the end of a stream, and waits for processes that died."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_dropping_the_last_sender_ends_the_stream(arena):
 def test_the_stream_ends_when_the_child_that_sends_has_exited(arena, start, method):
     sender, receiver = arena.create_pair()
     start(peers.put_all, sender, [1, 2], method=method)
-    # The parent never used its sender, and it uses the receiver: so it does not count as one who sends.
+    # The parent uses the receiver and never used its sender, so it does not count as a sender.
     assert list(receiver) == [1, 2]
 
 
@@ -157,7 +157,7 @@ def test_get_many_leaves_the_report_of_a_killed_sender_to_the_next_call(arena, s
     assert ours.recv() == child.pid
     kill(child)
     child.join(30)
-    arena.stats()  # looks who is alive
+    arena.stats()  # stats() detects dead processes
     assert receiver.get_many(5, timeout=30) == ["last words"]
     with pytest.raises(shmtree.PeerDied) as raised:
         receiver.get_many(5, timeout=30)
@@ -169,7 +169,7 @@ def test_get_many_leaves_the_report_of_a_killed_sender_to_the_next_call(arena, s
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_the_death_of_a_child_that_never_ran_its_function_is_seen(arena, start, method):
     sender, receiver = arena.create_pair()
-    # The child fails while its arguments are unpickled: the function is not found there.
+    # The child fails when it unpickles its arguments, because it does not find the function.
     child = start(vanishing, sender, method=method)
     child.join(30)
     assert child.exitcode != 0
@@ -281,7 +281,7 @@ def test_what_a_killed_receiver_held_is_free_again(arena, start):
     assert {holder.pid for holder in arena.holders()} == {child.pid}
     kill(child)
     child.join(30)
-    for _ in range(3):  # 60 MB in an arena of 64: only if the first block is free again
+    for _ in range(3):  # 60 MB in an arena of 64 MB: fits only if the first block is free again
         sender.put(np.zeros(60_000_000, np.uint8), timeout=30)
         receiver.get()
     assert arena.holders() == []

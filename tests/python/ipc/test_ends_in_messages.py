@@ -28,7 +28,7 @@ def use_what_comes(route: Any, answers: shmtree.Sender) -> None:
 
 @pytest.fixture(params=ROUTES)
 def refusing(request: Any, arena: shmtree.Arena, runtime_directory: Any, name: str) -> tuple[Any, Any]:
-    """What to put into and what to get from, by a route on which nothing is pickled."""
+    """Returns a sending and a receiving end, by a route that pickles nothing."""
     if request.param == "our queue":
         made = arena.Queue(allow_pickle=False)
         return made, made
@@ -90,7 +90,7 @@ def test_a_connection_arrives_where_pickles_are_refused(arena) -> None:
 
 
 class Special(shmtree.Sender):
-    """Pickled, since only its own class knows what it is."""
+    """A subclass that needs a pickle, because a message knows only the base class."""
 
 
 def test_a_subclass_is_pickled_and_refused_where_that_is(arena) -> None:
@@ -116,7 +116,7 @@ def test_an_end_that_was_closed_is_not_sent(refusing, arena) -> None:
 
 
 class Strange:
-    """Needs pickle, and makes the message begin anew."""
+    """Needs a pickle, and makes the encoder start the message again."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Strange)
@@ -186,7 +186,7 @@ def test_an_end_in_a_message_that_was_dropped_counts_while_its_giver_lives(arena
 
 
 def ask_and_die(requests: shmtree.Sender) -> None:
-    """In an arena of its own, that goes with it."""
+    """Sends an end in its own arena, which goes away with this process."""
     reply, _replies = shmtree.Arena().create_pair()
     requests.put(("question", reply))
     os.kill(os.getpid(), signal.SIGKILL)
@@ -235,7 +235,7 @@ def give_and_close(arena: shmtree.Arena, requests: shmtree.Sender, told: Any) ->
 
 
 def word_in_message(arena: shmtree.Arena) -> bytes:
-    """By which the end in the only message of an arena is known."""
+    """Returns the word that identifies the transfer of the end in the only message of an arena."""
     fd, at = arena._core.fd, 0
     while True:
         at = os.lseek(fd, at, os.SEEK_DATA)
@@ -271,7 +271,7 @@ def test_pack_and_dump_carry_no_end_without_a_pickle(arena, tmp_path) -> None:
 
 
 class Forged:
-    """Goes as what the name stands for."""
+    """An object that is sent under any name of a kind, with any content."""
 
     def __init__(self, flat: object) -> None:
         self.flat = flat
@@ -333,7 +333,7 @@ def test_the_handle_of_another_thing_is_refused(arena, start) -> None:
 
 
 def test_a_name_in_a_handle_is_no_way_to_another_file(arena, start, tmp_path) -> None:
-    """Only a name of that very arena is joined: what lies elsewhere stays as it is."""
+    """Only a name of that very arena is opened. Another file stays unchanged."""
     elsewhere = tmp_path / "file"
     elsewhere.write_bytes(before := b"nothing of ours" * 10)
     sender, receiver = arena.create_pair(allow_pickle=False)
@@ -369,7 +369,7 @@ def test_an_end_that_came_where_pickles_are_refused_loads_none(arena, start) -> 
 
 
 def test_bytes_that_no_channel_gave_open_nothing(arena, start) -> None:
-    """A frame with an end, as a channel has it, taken out of the channel's memory."""
+    """The bytes are a valid frame with an end, copied out of the channel's memory."""
     putting, getting = arena.create_pair(allow_pickle=False)
     sender, receiver = arena.create_pair()
     putting.put(sender)

@@ -1,4 +1,4 @@
-"""Ends that were given away and not yet loaded: how long they count, and how those are told who wait for them."""
+"""Ends in transit: how long they count as attached, and how processes that wait for them learn of their loss."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _dumped: list[bytes] = []
 
 
 def dumps(obj: object) -> bytes:
-    """Pickles for a process that loads it, as `arrivals` does in the end."""
+    """Pickles an end. `arrivals` loads the pickle at the end of the test."""
     _dumped.append(pickle.dumps(obj))
     return _dumped[-1]
 
 
 @pytest.fixture(autouse=True)
 def arrivals():
-    """What a test pickled is loaded: until then this process would keep the memory of it."""
+    """Loads the pickles of the test. Until then this process would keep their memory."""
     yield
     for data in _dumped:
         with contextlib.suppress(shmtree.Error):
@@ -38,13 +38,13 @@ def arrivals():
 
 
 def word_of(data: bytes) -> bytes:
-    """By which the end in a pickle is known in shared memory."""
+    """Returns the word that identifies the transfer of the pickled end in shared memory."""
     handle = data.index(b"smthand1")
     return data[handle + 40 : handle + 48]
 
 
 def let_a_minute_pass(arena: shmtree.Arena, word: bytes) -> None:
-    """The giver of that end, which was found gone, was found so 61 s ago."""
+    """Makes the transfer look as if its sender had been found dead 61 s ago."""
     number = int.from_bytes(word, "little")
     second = (int(time.monotonic()) - 61) & 0x3FFFFFFF
     gone = number & ~(0x3FFFFFFF << 3) | second << 3 | 4
@@ -92,7 +92,7 @@ def test_a_thousand_tasks_that_each_carry_an_end_are_all_counted(arena):
 
 @pytest.fixture
 def given(arena, start):
-    """A child that has pickled a sender and closed its own ends; the pickle; the receiver."""
+    """Returns a child that pickled a sender and closed its own ends, the pickle, and the receiver."""
     ours, theirs = mp.Pipe()
     child = start(peers.give_away, arena, theirs)
     data, receiver = ours.recv()
@@ -211,7 +211,7 @@ def test_a_start_that_raised_takes_its_end_back_though_the_exception_is_kept(are
 
 
 def test_a_start_that_is_slow_keeps_its_end(arena):
-    """What is waited for while a process is being started does not take its end back."""
+    """A wait in this process, while the other one is being started, does not take the end back."""
     sender, receiver = arena.create_pair()
     process = mp.get_context("spawn").Process(target=peers.put_all, args=(sender, peers.LooksWhilePickled(receiver)))
     process.start()

@@ -1,4 +1,4 @@
-"""Programs that keep all that they receive: those that put go on."""
+"""Programs that keep all messages that they receive do not block the senders."""
 
 from __future__ import annotations
 

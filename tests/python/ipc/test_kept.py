@@ -1,4 +1,4 @@
-"""Messages that a process has no memory, addresses or time for: they are there for whoever receives next."""
+"""Messages that a process has no memory, addresses or time for stay available to the next receiver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ raising: BaseException | None = None
 
 
 class Raises:
-    """What raises `raising` as it is received."""
+    """Unpickling an instance raises `raising`, if it is set."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _raise, ()
@@ -81,7 +81,7 @@ def test_what_is_raised_and_says_nothing_of_the_message_does_not_consume_it(
 
 
 class Ends(BaseException):
-    """Not an Exception, as SystemExit."""
+    """Not a subclass of Exception, like SystemExit."""
 
 
 @pytest.mark.parametrize("error", [SystemExit("ends"), GeneratorExit(), Ends()], ids=lambda error: type(error).__name__)
@@ -180,7 +180,7 @@ failures_left: dict[int, int] = {}
 
 
 class Sometimes:
-    """A number that there is no memory for a few times, fewer than its receivers give it up after."""
+    """A number whose loading runs out of memory a few times, less often than receivers tolerate."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""Messages of gigabytes, which need the memory to be there."""
+"""Messages of gigabytes, which need a machine with enough memory."""
 
 import collections
 import contextlib
@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 
 def available() -> int:
-    """Bytes that the machine and its control groups have left: by default an arena may take half of them."""
+    """Returns the free bytes of the machine and its control groups. By default an arena may take half of them."""
     with shmtree.Arena() as half:
         return 2 * half.max_bytes
 

@@ -1,4 +1,4 @@
-"""The newest version of a value: what is read is what was published, and it stays as it is."""
+"""The newest version of a value: readers get exactly what was published, and it never changes."""
 
 from __future__ import annotations
 

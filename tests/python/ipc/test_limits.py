@@ -1,5 +1,7 @@
-"""Out of descriptors, addresses, memory of the machine, file sizes and room: a clear error, nothing changed, and all
-well again with some of it."""
+"""Out of descriptors, addresses, machine memory, file size or arena space: a clear error, and no change of state.
+
+Calls succeed again as soon as there is some of the resource.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ UNDER_SANITIZER = "libasan" in os.environ.get("LD_PRELOAD", "")
 
 
 def run_program(text: str, *command: str, **environment: str) -> str:
-    """What a program of its own prints, which must end well."""
+    """Runs a program, which must succeed. Returns its output."""
     before = "import errno, os, queue, resource, signal, sys, numpy as np, shmtree\nMIB = 1 << 20\n"
     done = subprocess.run(
         [*command, sys.executable, "-c", before + textwrap.dedent(text)],
@@ -133,7 +135,7 @@ def test_wherever_descriptors_run_out_it_is_an_error_that_leaves_none_open(tmp_p
     refused = 0
     os.close(lowest := os.dup(0))
     for more in range(40):
-        # The limit is one on numbers; the library's own are far above it.
+        # The limit applies to descriptor numbers, and the library's own are far above it.
         with limited(resource.RLIMIT_NOFILE, lowest + more):
             try:
                 use_everything(f"{name}{more}")
@@ -232,7 +234,7 @@ def test_a_message_that_this_process_has_no_addresses_for_stays_in_the_channel()
 
 @pytest.fixture
 def control_group() -> Iterator[Path]:
-    """A group for 160 MiB of memory."""
+    """Yields a control group with a limit of 160 MiB of memory."""
     for parent, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
         group = Path(parent) / f"shmtree-test-{os.getpid()}"
         try:
@@ -246,7 +248,7 @@ def control_group() -> Iterator[Path]:
         except OSError:
             pass
         finally:
-            for _ in range(200):  # the kernel takes its time to see that nobody is left in it
+            for _ in range(200):  # the kernel takes time to notice that the group is empty
                 with contextlib.suppress(OSError):
                     group.rmdir()
                     break
@@ -363,7 +365,7 @@ def test_signals_without_end_change_nothing_that_is_put_or_got(arena: shmtree.Ar
         signal.setitimer(timer, 0.0002, 0.0002)
         for i in range(40):
             sender.put((i, large if i % 4 == 0 else b"small"), timeout=60)
-            arena.trim()  # so that pages are allocated anew under signals
+            arena.trim()  # the pages are allocated again while signals arrive
         os._exit(0)
     try:
         signal.setitimer(timer, 0.0002, 0.0002)

@@ -1,4 +1,4 @@
-"""Each allocation of every call fails in turn: a MemoryError, and all well with the next call."""
+"""Each allocation of each call fails in turn: the call raises MemoryError, and the next call works."""
 
 from __future__ import annotations
 
@@ -134,9 +134,9 @@ def all_well():
     return shim.all_well() != 0
 """
 
-# PyList_New() of Python 3.13 without a GIL takes the memory of a list that was freed, where the pointer to that list's
-# items is left. If there is no memory for the new items, it frees the old ones again: references are lost and the heap
-# is damaged, until the interpreter crashes or does not end. This program shows it without any code of ours.
+# PyList_New() of Python 3.13 without a GIL reuses the memory of a freed list, which still has the pointer to that
+# list's items. If there is no memory for the new items, it frees the old ones again. References are lost and the heap
+# is damaged, until the interpreter crashes or hangs. This program shows it without any code of ours.
 LIST_WITHOUT_MEMORY = """
 import os, sys, _testcapi
 item = object()

@@ -1,4 +1,4 @@
-"""Arenas and shared arrays in messages that nobody has any more when they are received."""
+"""Arenas and shared arrays in messages that no process has any more when they are received."""
 
 from __future__ import annotations
 

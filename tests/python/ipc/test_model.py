@@ -1,6 +1,6 @@
-"""Any order of calls does what a plain list would do, and leaves the arena in order after each of them.
+"""Any sequence of calls behaves like a plain list, and leaves the arena consistent after each call.
 
-Hypothesis finds the order; what it found is printed as a program, with the seed to repeat it.
+Hypothesis generates the sequences. It prints a failing one as a program, with the seed to repeat it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def item_of(number: int, size: int) -> dict[str, Any]:
 
 
 class Kept:
-    """An item that was received, with what it must always hold."""
+    """A received item, with its expected contents."""
 
     def __init__(self, item: dict[str, Any], number: int) -> None:
         assert item["number"] == number
@@ -52,7 +52,7 @@ class Kept:
 
 
 class PairModel(RuleBasedStateMachine):
-    """A pair, against the tickets that are queued, taken, returned, and rejected."""
+    """Compares a pair with a model: the tickets that are queued, taken, returned, and rejected."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class PairModel(RuleBasedStateMachine):
         self.returned.remove(number) if number in self.returned else self.queued.popleft()
 
     def settle_as(self, delivery: shmtree.Delivery, number: int, how: str) -> bool:
-        """Whether the message is as it was before it was taken."""
+        """Settles a delivery. Returns True if the message is then in the same state as before it was taken."""
         if how == "raise":
             with contextlib.suppress(KeyError), delivery:
                 raise KeyError
@@ -235,7 +235,7 @@ class PairModel(RuleBasedStateMachine):
 
 
 class QueueModel(RuleBasedStateMachine):
-    """A JoinableQueue against the standard library's queue of threads."""
+    """Compares a JoinableQueue with the standard library's queue for threads."""
 
     @initialize(size=st.sampled_from([0, 1, 5]))
     def make(self, size: int) -> None:
@@ -271,7 +271,7 @@ class QueueModel(RuleBasedStateMachine):
             return
         got = self.ours.get_nowait()
         Kept(got, expected)
-        got["array"][:] = 1  # the receiver's own
+        got["array"][:] = 1  # the copy belongs to the receiver
 
     @rule()
     def task_done(self) -> None:

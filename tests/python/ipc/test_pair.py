@@ -1,4 +1,4 @@
-"""Putting and getting: what a pair carries, in which order, and what room there is."""
+"""Putting and getting: what a pair can send, in which order, and how much space it has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs that stay open, drop their oldest messages, tell of each death, or are there already."""
+"""Options of pairs: stay open, drop the oldest messages, report each death, open an existing pair."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_who_drops_the_oldest_is_told_that_the_receivers_were_killed(start):
     os.kill(consumer.pid, signal.SIGKILL)
     consumer.join()
     sender.put(2)
-    sender.stats()  # which looks who lives
+    sender.stats()  # stats() detects dead processes
     with pytest.raises(shmtree.PeerDied) as died:
         sender.put(3, timeout=0)
     assert died.value.pids == (consumer.pid,)

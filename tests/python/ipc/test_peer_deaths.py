@@ -1,4 +1,4 @@
-"""Deaths that are noticed: by calls that wait, in time, and by those that only look."""
+"""Deaths are detected in time by calls that block, and by calls that only check."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 
 import shmtree
 
-NEVER = 60  # seconds: no call here is to wait until then
+NEVER = 60  # seconds: no call in this file may block for that long
 
 
 def state_of(task: str) -> str:
@@ -31,7 +31,7 @@ def state_of(task: str) -> str:
 
 
 def wait_until_asleep(thread: int) -> None:
-    """Until a thread of this process is in a call that sleeps, as those do that wait for others."""
+    """Returns once a thread of this process is in a system call that sleeps, as it is while it waits for a message."""
     seen = 0
     while seen < 20:
         seen = seen + 1 if state_of(f"self/task/{thread}") == "S" else 0
@@ -39,7 +39,7 @@ def wait_until_asleep(thread: int) -> None:
 
 
 class Killer:
-    """Kills a process as soon as the thread that made this one waits for it."""
+    """Kills a process as soon as the thread that created this object sleeps."""
 
     def __init__(self, pid: int) -> None:
         self.killed_at = 0.0
@@ -58,7 +58,7 @@ class Killer:
 
 
 def shortest(attempt: Callable[[], float]) -> float:
-    """The shortest of some attempts, for what a loaded machine may delay; one that took less than a second will do."""
+    """Returns the shortest of up to 11 attempts, since a loaded machine may delay some. Stops at one below a second."""
     took = attempt()
     for _ in range(10):
         if took < 1:
@@ -100,7 +100,7 @@ def test_a_receiver_that_waits_is_told_within_a_second_that_no_sender_is_left(ar
         took = time.monotonic() - killer.killed_at
         killer.join()
         assert raised.value.pids == (child.pid,)
-        assert state_of(str(child.pid)) == "Z"  # dead before anybody has waited for it
+        assert state_of(str(child.pid)) == "Z"  # dead, but not reaped
         return took
 
     assert shortest(attempt) < 1
@@ -155,7 +155,7 @@ def test_a_put_that_waits_for_memory_gets_within_a_second_what_a_killed_process_
         child = start(peers.get_and_hang, hoarded, theirs)
         hoarded.put(np.zeros(5_000_000))
         ours.recv()
-        queued.put(b"x" * 10_000)  # so that the memory is worth waiting for, as it may be received
+        queued.put(b"x" * 10_000)  # makes put wait for memory: this message could be received and free some
         killer = Killer(child.pid)
         waited_for.put(np.ones(5_000_000), timeout=NEVER)
         took = time.monotonic() - killer.killed_at

@@ -1,4 +1,4 @@
-"""Queues: the interface and the behaviour of multiprocessing's."""
+"""Queues: the interface and the behaviour of multiprocessing's queues."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_full_queue_says_so_at_once_or_in_time():
     for call in (
         lambda: q.put_nowait(3),
         lambda: q.put(3, False),
-        lambda: q.put(3, False, 100),  # the timeout does not count
+        lambda: q.put(3, False, 100),  # the timeout is ignored
         lambda: q.put(3, True, 0.01),
         lambda: q.put(3, timeout=0),
         lambda: q.put(3, timeout=-1),
@@ -152,7 +152,7 @@ def test_every_array_is_writable_and_shares_memory_with_no_other():
 
 
 class Unusual:
-    """Goes through pickle."""
+    """A class that needs a pickle."""
 
 
 @pytest.mark.parametrize("twice", [np.arange(3), np.arange(20_000), [1], {"a": 1}, bytearray(b"x")])
@@ -187,7 +187,7 @@ def test_arrays_are_copied_unless_they_are_moved(arena):
     q = arena.Queue()
     mine = arena.new_empty(100_000, np.uint8)
     q.put(mine)
-    mine[:] = 1  # still ours
+    mine[:] = 1  # our copy stays writable
     assert mine.flags.writeable
     got = q.get(copy=False)
     q.put(got)

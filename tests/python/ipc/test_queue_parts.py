@@ -1,4 +1,4 @@
-"""What others reach into a queue for: its two halves, its locks, descriptors for poll loops, and coroutines."""
+"""Parts of a queue that other code accesses: its two ends, its locks, descriptors for poll loops, and coroutines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of queues that receivers had no memory for, and what `join` makes of them."""
+"""Messages of queues that receivers had no memory for, and how `join` counts them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import shmtree
 
-FAILED_BUILDS = 8  # in a row, until a message is given up
+FAILED_BUILDS = 8  # failures in a row after which a message is given up
 
 
 class Scarce:
@@ -42,7 +42,7 @@ def each(request: Any) -> Any:
 
 
 def give_up(q: Any) -> None:
-    """Has the queue give up its first message."""
+    """Makes the queue give up its first message."""
     for _ in range(FAILED_BUILDS):
         with pytest.raises(MemoryError):
             q.get(timeout=60)

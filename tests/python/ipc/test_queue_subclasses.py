@@ -1,4 +1,4 @@
-"""Subclasses of queues: what they add goes with them, and what they replace is used."""
+"""Subclasses of queues: their attributes are sent along, and their overrides are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often a message is taken, how many at once, and what becomes of one that nobody acknowledges."""
+"""How often a message is taken, how many at once, and what happens to a message that is never acknowledged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import shmtree
 
 @pytest.fixture
 def twice(arena: shmtree.Arena) -> Iterator[tuple[shmtree.Sender, shmtree.Receiver]]:
-    """A pair in which a message is taken twice at most."""
+    """Yields a pair that delivers a message at most twice."""
     sender, receiver = arena.create_pair(max_attempts=2)
     yield sender, receiver
     sender.close()
@@ -60,7 +60,7 @@ def test_a_job_that_kills_its_workers_is_given_up_and_the_third_one_lives(twice,
         worker = start(peers.work_until_poisoned, receiver, told, method=method)
         worker.join(60)
         assert worker.exitcode == (-signal.SIGKILL if killed else 0)
-        assert sender.stats()["taken"] == 0  # which looks who is alive
+        assert sender.stats()["taken"] == 0  # stats() detects dead processes
     assert done.recv() == ("a job", 1)
     [delivery] = receiver.rejected()
     assert (delivery.item, delivery.ticket, delivery.attempts) == ("poison", 0, 2)
@@ -82,7 +82,7 @@ def test_what_was_given_up_stays_so_until_it_is_acknowledged(twice):
     sender, receiver = twice
     sender.put({"x": np.arange(100_000)})
     take_twice(receiver)
-    assert len(receiver.rejected()) == 1  # and dropped
+    assert len(receiver.rejected()) == 1  # rejected() also drops it
     receiver.rejected()[0].nack()
     with pytest.raises(KeyError), receiver.rejected()[0]:
         raise KeyError
@@ -146,7 +146,7 @@ def test_who_only_looks_at_what_was_given_up_takes_no_part_in_receiving(arena, s
 
 
 class LoadedWhereAllowed:
-    """Loading it is what kills the workers."""
+    """Loading an instance kills the process, unless `allowed` is set."""
 
     allowed = False
 

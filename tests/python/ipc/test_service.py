@@ -1,4 +1,4 @@
-"""Requests and replies: answers out of order, from threads and coroutines, and what dies on either side."""
+"""Requests and replies: answers out of order, from threads and coroutines, and deaths on either side."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_the_service_fails_fails_at_the_client(start, runtime_directory, na
 
 
 class Unknown:
-    """Registered by the client only."""
+    """A class that only the client has registered."""
 
 
 def test_a_request_that_cannot_be_loaded_fails_and_the_next_is_served(served, client):
@@ -129,7 +129,7 @@ def tell_and_wait(told: Any) -> None:
 
 
 def answer_in_children(service: Service[int]) -> None:
-    """One for each request, and one that is killed."""
+    """Forks one child to answer each request, and one that is killed."""
     context = mp.get_context("fork")
     for _ in range(10):
         request = service.get(timeout=60)
@@ -142,14 +142,14 @@ def answer_in_children(service: Service[int]) -> None:
         assert ours.recv() == "up"
         idle.kill()
         idle.join()
-        request._replies = None  # it was answered
+        request._replies = None  # a child has answered it
 
 
 def test_forked_children_of_a_server_answer_for_it_and_their_death_is_nobodys_concern(start, runtime_directory, name):
     server = start(serve_name, name, answer_in_children)
     with Client(name, timeout=30) as client:
         assert [client.call(number, timeout=60) for number in range(10)] == list(range(1, 11))
-    server.join(60)  # and with it its children
+    server.join(60)  # its children have ended too
     assert server.exitcode == 0
 
 
@@ -247,7 +247,8 @@ def test_what_is_asked_anew_in_the_callback_of_a_failure_is_answered(start, runt
 
     with Client(name, timeout=30) as client:
         client.submit(2).add_done_callback(ask_anew)
-        while not client._line._replies.stats()["senders"]:  # who serves has it: else another would
+        # wait until the server has the request: otherwise another server would get it
+        while not client._line._replies.stats()["senders"]:
             time.sleep(0.01)
         end(process)
         start(serve_name, name)
@@ -287,7 +288,7 @@ def test_what_waits_and_who_serves_is_in_the_counts_of_both_sides(arena):
 
 
 class Alarm(Exception):
-    """Raised by a signal handler."""
+    """The exception that the signal handler raises."""
 
 
 class Signals:

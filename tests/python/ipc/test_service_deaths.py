@@ -45,8 +45,8 @@ def test_of_a_client_that_is_stopped_only_the_first_reply_without_room_is_waited
     os.kill(client.pid, signal.SIGCONT)
 
     assert sent[0] and not any(sent[20:])
-    assert took < 20  # and not one second for each
-    assert requests[-1].reply(large, timeout=30)  # which is longer than was waited in vain
+    assert took < 20  # far less than the timeout of one second for each reply
+    assert requests[-1].reply(large, timeout=30)  # this timeout is longer than the total of the failed waits
     client.join(60)
     assert client.exitcode == 0
     service.close()
@@ -198,7 +198,7 @@ kept_request: Any = None
 
 
 def test_a_server_that_exits_fails_what_it_has_not_answered(start, runtime_directory, name):
-    keeper: Service[Any] = Service(name)  # so that somebody is left who serves
+    keeper: Service[Any] = Service(name)  # keeps one server attached
     start(exit_with_a_request, name)
     with Client(name) as client, pytest.raises(shmtree.RemoteError, match="without an answer"):
         client.call(1, timeout=60)
@@ -214,7 +214,7 @@ def replying_threads() -> list[threading.Thread]:
 
 @pytest.fixture
 def no_threads() -> None:
-    """Those of the tests before have ended."""
+    """Waits for the threads of earlier tests to end."""
     for thread in replying_threads():
         thread.join(30)
     assert replying_threads() == []
@@ -258,7 +258,7 @@ def test_what_is_on_the_way_when_the_client_is_closed_fails(arena):
         assert isinstance(future.exception(timeout=30), shmtree.ChannelClosed)
     assert request.reply(2) is False
     with pytest.raises(queue.Empty):
-        service.get(timeout=0.1)  # nobody waits for the other one
+        service.get(timeout=0.1)  # the other request was dropped: its client does not wait for it
 
 
 def test_a_request_is_answered_once(arena):

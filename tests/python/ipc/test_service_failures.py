@@ -16,14 +16,14 @@ from shmtree._ipc import service as service_module
 
 
 class Unprintable(Exception):
-    """An error whose text cannot be made."""
+    """An error whose str() raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
 
 class Text(str):
-    """A str that is not a native kind."""
+    """A subclass of str that is not a native kind."""
 
 
 UNSENDABLE: dict[str, Any] = {"class": threading.Lock, "lock": threading.Lock(), "generator": (x for x in ())}

@@ -1,4 +1,4 @@
-"""iterate_in_subprocess: what comes out, what goes wrong, and that the process ends with its loop."""
+"""iterate_in_subprocess: its items, its errors, and the end of the process with the loop."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_arguments_of_any_kind_go_with_the_function(arena: shmtree.Arena):
 
     assert list(items) == [0, 1, 2]
     assert made.array[0] == 3
-    assert list(items) == []  # it has ended, and stays so
+    assert list(items) == []  # an ended iterator stays at its end
 
 
 def test_the_process_is_not_further_ahead_than_the_capacity(arena: shmtree.Arena):
     made = arena.array((1,), np.int64)
     for number in shmtree.iterate_in_subprocess(sources.counting, made, 50, capacity=2):
-        assert made.array[0] <= number + 1 + 2 + 1  # received, queued, and the one that is being put
+        assert made.array[0] <= number + 1 + 2 + 1  # one is received, two are queued, and one is being put
 
 
 @pytest.mark.parametrize("how", ["raises", "is not pickled", "is not loaded", "stops", "exits"])
@@ -73,7 +73,7 @@ def test_an_error_comes_after_the_items_before_it_with_its_traceback_as_the_caus
 
     trace = str(caught.value.__cause__)
     assert "fail_deep_inside" in trace
-    assert "fail_deep_inside" not in str(caught.value)  # which a program that ends with it shows, too
+    assert "fail_deep_inside" not in str(caught.value)  # a program that ends with the error prints the traceback too
     if how == "raises":
         assert caught.value.args == ("lost",)
     assert is_gone(items.pid)
@@ -128,7 +128,7 @@ def test_a_main_module_that_starts_itself_again_is_told_what_it_lacks(tmp_path: 
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=100)
 
     assert ended.stdout == ""
-    assert "bootstrapping phase" in ended.stderr  # the subprocess's own words
+    assert "bootstrapping phase" in ended.stderr  # the error of the subprocess itself
     assert "__main__" in ended.stderr.splitlines()[-1]
     assert ended.stderr.splitlines()[-1].startswith("RuntimeError: the subprocess ended with exit code 1")
 
@@ -198,7 +198,7 @@ def leave(items: shmtree.SubprocessIterator[int], by_raising: bool) -> None:
 
 
 def program(how: str) -> subprocess.Popen[str]:
-    # A terminal's programs do not ignore Ctrl-C, as those of scripts in the background do.
+    # Programs in a terminal do not ignore Ctrl-C, unlike background jobs of a script.
     code = f"""
 import signal
 import subprocess_sources
@@ -221,7 +221,7 @@ def test_the_process_ends_with_the_program_that_started_it(how: str):
     with program(how) as running:
         assert running.stdout is not None
         worker = int(running.stdout.readline())
-        if how == "interrupted":  # as Ctrl-C does: every process of the terminal
+        if how == "interrupted":  # Ctrl-C signals every process of the terminal
             os.killpg(running.pid, signal.SIGINT)
         errors = running.communicate(timeout=100)[1]
 

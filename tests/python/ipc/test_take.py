@@ -1,4 +1,4 @@
-"""Taking with redelivery: at least once, instead of at most once."""
+"""take() and redelivery: at least once, instead of at most once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Many threads of one process at once: in ends, in queues, and in the caches behind them.
+"""Many threads of one process use ends, queues, and the caches behind them at the same time.
 
-The interpreter changes threads as often as it can meanwhile; one without a GIL runs them at the same time anyway.
+With a GIL, the interpreter switches threads as often as it can. Without one, they run in parallel anyway.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def changing_often() -> Iterator[None]:
 
 
 def at_once(work: Callable[[int], None], count: int = THREADS) -> None:
-    """Runs work(0) to work(count - 1), each in a thread, from one moment on; raises what one of them raised."""
+    """Runs work(0) to work(count - 1) in threads that start at the same time.
+
+    Raises the error of one, if any failed.
+    """
     start = threading.Barrier(count)
     errors: list[BaseException] = []
 
@@ -85,7 +88,7 @@ class Registered:
 
 
 def sample(number: int) -> dict[str, Any]:
-    """Something of nearly every kind, with keys and dtypes that only this number has."""
+    """Returns a value of nearly every kind, with keys and dtypes that are unique to this number."""
     return {
         f"key {number}": number,
         "list": [number, [1.5, 2.5, 3.5, 4.5], "text", b"bytes", bytearray(b"array")],

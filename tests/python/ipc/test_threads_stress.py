@@ -1,7 +1,7 @@
-"""Many threads of one process do everything that ends can do, at once, for as long as SHMTREE_STRESS_SECONDS says (2).
+"""Many threads of one process use all functions of ends at once, for SHMTREE_STRESS_SECONDS (default 2).
 
-Meant for an interpreter without a GIL, in which they are in our code at the same time: `./dev free-threaded` runs it
-there for longer, also under sanitizers. With a GIL it shows that waits and copies let other threads in.
+Meant for an interpreter without a GIL, where the threads are in shmtree's code in parallel: `./dev free-threaded` runs
+it there for longer, also under sanitizers. With a GIL it shows that waits and copies release the GIL.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GIL_DISABLED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def message(sender: Any, number: int, turn: int, random_: random.Random) -> dict[str, Any]:
-    """One that is sent inline, copied, or given away in place; what is in it can be told from `of`."""
+    """Returns a message that is sent inline, copied, or moved in place. `of` determines its contents."""
     size = random_.choice([0, 10, 3_000, 20_000])
     if random_.random() < 0.3 and size:
         array = sender.new_empty(size, np.int32)
@@ -43,7 +43,7 @@ def is_whole(item: dict[str, Any]) -> bool:
 
 
 def receive(receiver: Any, turn: int, timeout: float) -> list[Any]:
-    """By one of the ways; what comes back to the channel is not among what is returned."""
+    """Receives in one of several ways. Returns the messages, without those that it returns to the channel."""
     if turn % 4 == 0:
         return list(receiver.get_many(5, timeout=timeout))
     if turn % 4 == 1:
@@ -63,9 +63,9 @@ def test_every_message_arrives_once_whoever_receives_it_and_however(arena: shmtr
     over = time.monotonic() + SECONDS
     sent: list[list[tuple[int, int]]] = [[] for _ in range(8)]
     got: list[list[tuple[int, int]]] = [[] for _ in range(8)]
-    sending = [None] * 4  # the last one to take one of these closes
+    sending = [None] * 4  # the thread that pops the last one closes the sender
     settling = threading.Lock()
-    views: deque[Any] = deque(maxlen=20)  # dropped by whichever thread adds the next one
+    views: deque[Any] = deque(maxlen=20)  # freed by whichever thread appends the next one
 
     def send(number: int) -> None:
         random_ = random.Random(number)
@@ -136,7 +136,7 @@ def test_ends_are_made_used_looked_at_and_closed_at_once(arena: shmtree.Arena) -
                 works[number]()
             except (queue.Full, queue.Empty, shmtree.ChannelClosed, shmtree.PeerDied, shmtree.OutOfSharedMemory):
                 pass
-            except ValueError as error:  # of an end that was closed by another thread before the call
+            except ValueError as error:  # another thread closed the end before the call
                 assert "closed" in str(error)
 
     at_once(work, len(works))

@@ -1,4 +1,4 @@
-"""How long calls wait, and what ends a wait."""
+"""How long calls block, and what ends a wait."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Interrupted(Exception):
 
 @pytest.fixture
 def interrupts():
-    """interrupts(function, ...) calls it; 0.1 s later, wherever the program is by then, a signal handler raises."""
+    """Returns a function that calls another one. After 0.1 s a signal handler raises, wherever the program is then."""
 
     def handler(number, frame):
         raise Interrupted
@@ -143,7 +143,7 @@ def test_control_c_ends_a_get(pair):
         timer.start()
         pair[1].get(timeout=60)
 
-    # A shell starts what runs in the background with SIGINT ignored, and Python leaves it so.
+    # A shell starts background jobs with SIGINT ignored, and Python keeps that setting.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -158,7 +158,7 @@ def test_other_threads_run_while_one_waits(pair):
     got = []
     thread = threading.Thread(target=lambda: got.append(receiver.get(timeout=60)))
     thread.start()
-    sender.put("from another thread")  # which a wait that kept the interpreter would put off until it is over
+    sender.put("from another thread")  # a wait that kept the GIL would delay this until its own end
     thread.join(60)
     assert got == ["from another thread"]
 

@@ -1,4 +1,4 @@
-"""Streams that do not end because somebody keeps an end and never uses it: who waits for that is told."""
+"""Streams that do not end because a process keeps an end and never uses it: waiting calls warn about it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import shmtree.multiprocessing
 
 
 def used_by(start, sender, first):
-    """A process that was given a sender, puts `first` and stays."""
+    """Starts a process that has a sender, puts `first` and stays."""
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, first, theirs)
     ours.recv()
@@ -27,7 +27,7 @@ def used_by(start, sender, first):
 
 
 def keep_waiting(call):
-    """For long enough, by several calls each of which waits too shortly."""
+    """Waits for long enough in total, in several calls that are each too short."""
     for _ in range(8):
         with contextlib.suppress(queue.Empty, queue.Full, TimeoutError):
             call(timeout=0.06)
@@ -90,7 +90,8 @@ def test_several_who_keep_an_end_are_all_named_and_this_process_is_said_to_be_on
     _sender, receiver = arena.create_pair()
     pid = launcher()
     with pytest.warns(shmtree.UnusedEndWarning) as told:
-        assert shmtree.wait([receiver], timeout=0.5) == []  # a look is no use, so this process counts as well
+        # wait() does not use the end, so the warning lists this process too
+        assert shmtree.wait([receiver], timeout=0.5) == []
     text = str(told[0].message)
     assert f"{os.getpid()} (this one)" in text
     assert str(pid) in text
@@ -147,7 +148,7 @@ def test_stats_tell_those_who_count_from_those_who_do_not(arena, launcher, start
     sender, receiver = arena.create_pair()
     pid = launcher()
     user = used_by(start, sender, "x")
-    assert receiver.get(timeout=60) == "x"  # from here on this process does not count as a sender
+    assert receiver.get(timeout=60) == "x"  # from now on this process does not count as a sender
     stats = receiver.stats()
     assert (stats["senders"], stats["senders_counting"], stats["senders_unused"]) == (3, 2, [pid])
     assert (stats["receivers"], stats["receivers_counting"], stats["receivers_unused"]) == (2, 2, [pid])

@@ -1,4 +1,7 @@
-"""An object of another version is refused, and the error has both version numbers. tests/versions has real versions."""
+"""An object of another version is refused, and the error has both version numbers.
+
+tests/versions runs real other versions.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def places_of(magic: bytes, arena: shmtree.Arena) -> list[int]:
 
 
 def change_version(arena: shmtree.Arena, magic: bytes, offset: int = 8) -> None:
-    """Makes 77 the version of the only structure of an arena that begins with these bytes."""
+    """Sets the version of the only structure of an arena that begins with these bytes to 77."""
     (place,) = places_of(magic, arena)
     os.pwrite(arena._core.fd, b"\x4d", place + offset)
 

@@ -1,4 +1,4 @@
-"""Zero copy both ways: views and what they keep, forwarding."""
+"""Zero copy in both directions: views, the memory that they keep, and forwarding."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_view_held_over_a_fork_keeps_its_bytes(arena, start):
     assert ours.recv() == "ready"
     del view
     gc.collect()
-    for i in range(20):  # 200 MB through an arena of 64
+    for i in range(20):  # 200 MB through an arena of 64 MB
         sender.put(np.full(10_000_000, i, np.uint8), timeout=30)
         receiver.get(timeout=30)
     ours.send("look")
@@ -156,7 +156,7 @@ def test_a_hoarder_does_not_stop_the_sender(arena, start):
     ours, theirs = mp.Pipe()
     start(peers.hoard, receiver, theirs)
     receiver.close()
-    for i in range(160):  # 160 MB through an arena of 64, all of it kept
+    for i in range(160):  # 160 MB through an arena of 64 MB, with all arrays kept
         sender.put(np.full(1_000_000, i % 100, np.uint8), timeout=30)
     sender.close()
     told = [ours.recv() for _ in range(11)]

@@ -1,4 +1,4 @@
-"""Arrays made in place, in the arena: put without a copy, and given away by it."""
+"""Arrays that are created in the arena: put without a copy, and moved to the receiver."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_part_goes_by_reference_when_it_is_moved(pair):
     received = [receiver.get() for _ in range(4)]
     assert [address(got) for got in received] == [address(row) for row in rows]
     assert [got[0] for got in received] == [0, 1, 2, 3]
-    sender.put(rows[0], move=True)  # given away already
+    sender.put(rows[0], move=True)  # has been moved already
     assert address(receiver.get()) != address(rows[0])
 
 

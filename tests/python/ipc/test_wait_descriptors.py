@@ -1,4 +1,4 @@
-"""The file descriptors that `shmtree.wait` takes: one for each receiver, and none after it failed."""
+"""The file descriptors that `shmtree.wait` opens: one per receiver, and none if it fails."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ def descriptors() -> int:
 
 @contextlib.contextmanager
 def more_descriptors(count: int) -> Iterator[None]:
-    """At most `count` descriptors can be opened besides those that there are."""
+    """Limits the process to `count` more descriptors than it has."""
     taken = []
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[0]), before[1]))
@@ -67,7 +67,7 @@ def test_wait_takes_one_descriptor_for_each_receiver(make: Callable[[], tuple[An
 
     assert shmtree.wait(waited_for, timeout=0) == []
 
-    assert descriptors() <= before + 20 + 1  # 1: the socket of this process that sends wake-ups
+    assert descriptors() <= before + 20 + 1  # 1: the socket that this process sends wake-ups with
 
 
 @pytest.mark.parametrize("make", KINDS)

@@ -1,4 +1,7 @@
-"""Wake-ups reach processes in other network namespaces. Processes that cannot be woken still find their messages."""
+"""Wake-ups reach processes in other network namespaces.
+
+Processes that cannot be woken find their messages by polling.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ may_make_user_namespaces = pytest.mark.skipif(
 
 
 class Elsewhere:
-    """A process that puts `value` at each call of put(); if it is foreign, in new namespaces: a network, by default."""
+    """A process that puts `value` at each call of put().
+
+    If foreign, it has new namespaces, by default for the network.
+    """
 
     def __init__(
         self, put: Callable[[object], object], value: object, foreign: bool, namespaces: int = CLONE_NEWNET
@@ -84,7 +90,7 @@ def calls_of(kind: str, arena: shmtree.Arena) -> tuple[Callable[[object], object
 
 
 def in_child(act: Callable[[], bool]) -> int:
-    """Returns the exit status of a forked child: 0 if `act` returns True."""
+    """Runs `act` in a forked child. Returns the exit status: 0 if `act` returns True."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -100,7 +106,7 @@ def leave_namespaces(namespaces: int = CLONE_NEWNET) -> bool:
 
 
 class Waiter:
-    """A process that blocks in `get`; if it is foreign, in its own network namespace."""
+    """A process that blocks in `get`. If foreign, it has its own network namespace."""
 
     def __init__(self, get: Callable[[], object], is_right: Callable[[Any], bool], foreign: bool = False) -> None:
         self._pid = os.fork()
@@ -270,7 +276,7 @@ def test_wait_finds_a_message_from_a_child_user_namespace(kind: str, arena: shmt
         sandboxed.put()
         assert shmtree.wait([receiver], timeout=PATIENCE) == [receiver]
         assert receiver.get(timeout=PATIENCE) == "sandboxed"
-        near.put()  # and the descriptor still works
+        near.put()  # the descriptor still works
         assert select.select([descriptor], [], [], PATIENCE)[0]
         assert receiver.get(timeout=PATIENCE) == "near"
     receiver.close()

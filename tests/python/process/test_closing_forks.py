@@ -1,4 +1,4 @@
-"""What close() lets go of in a forked child, whatever calls the parent's threads were in at the fork."""
+"""What close() releases in a forked child, whatever calls the parent's threads were in at the fork."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _warm() -> None:
-    gc.collect()  # what tests before left must not go in between
+    gc.collect()  # objects of earlier tests must not be freed between the measurements
     warm_up()
 
 
 @contextlib.contextmanager
 def running(*functions: Callable[[], Any]) -> Iterator[None]:
-    """Each function in a thread of its own, which has to end soon after the block."""
+    """Runs each function in its own thread. The threads must end soon after the block."""
     threads = [threading.Thread(target=function, daemon=True) for function in functions]
     for thread in threads:
         thread.start()
@@ -43,7 +43,7 @@ def running(*functions: Callable[[], Any]) -> Iterator[None]:
 
 
 class Meets:
-    """Something whose pickling, or loading, takes until the other side has come, and gone."""
+    """An object whose pickling or loading blocks until the other side has arrived and left."""
 
     come, go = threading.Event(), threading.Event()
 
@@ -78,7 +78,7 @@ def lets_go_of(before: tuple[int, int, int], *ends: Any) -> Callable[[], None]:
     def act() -> None:
         for end in ends:
             end.close()
-        assert footprint()[1:] == before[1:]  # the parent has the names
+        assert footprint()[1:] == before[1:]  # the parent still has the names
 
     return act
 
@@ -144,7 +144,7 @@ class FakeTorch(types.ModuleType):
 @pytest.mark.parametrize("torch", ["with torch", "without"])
 @pytest.mark.parametrize("when", ["pickled", "loaded"])
 def test_a_child_lets_go_of_ends_that_another_thread_ran_code_of_the_user_in(name, meets, when, torch, monkeypatch):
-    if torch == "with torch":  # which has reducers of its own
+    if torch == "with torch":  # torch has its own reducers
         monkeypatch.setitem(sys.modules, "torch", FakeTorch("torch"))
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name, allow_pickle=True)
@@ -187,7 +187,7 @@ def test_a_child_waits_for_the_calls_of_its_own_threads(name):
 
 
 class Forks:
-    """Something that forks while it is pickled. The child calls the function, then goes on with the call."""
+    """An object that forks while it is pickled. The child calls the function, then continues the interrupted call."""
 
     child = -1
 
@@ -215,7 +215,7 @@ def test_a_child_that_is_forked_in_a_call_may_close_what_that_call_goes_on_to_us
             assert forks.child != 0
         except shmtree.ChannelClosed:
             assert forks.child == 0
-            # What else was in calls of it is not told from this call, and stays counted.
+            # The child cannot know which other calls were in progress, so their references stay counted.
             passed = q.closed and (waiting == 1 or footprint()[1:] == before[1:])
         finally:
             if forks.child == 0:

@@ -1,4 +1,4 @@
-"""Ends, arenas and shared arrays arrive in other processes whichever way they are sent there."""
+"""Ends, arenas and shared arrays arrive in other processes by any route."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Runner:
         self.process.start()
 
     def hand_over(self, route: str, end: Any) -> Any:
-        """What the child answers once it has used the endpoint."""
+        """Sends an endpoint by a route. Returns the child's answer after it has used the endpoint."""
         where = self.routes[route]
         if route in ("dict", "list"):
             endpoint_peers.give(where, end)

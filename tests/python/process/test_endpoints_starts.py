@@ -1,4 +1,4 @@
-"""Endpoints reach processes that pools, executors and threads start, by whichever method, and whatever goes wrong."""
+"""Endpoints reach processes that pools, executors and threads start, with any start method, and despite failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import shmtree
 
 
 def descriptors() -> int:
-    """Those open, once what was kept for processes on their way up is closed."""
+    """Returns the number of open descriptors, after closing those that were kept for starting processes."""
     gc.collect()
     shmtree._process.spawn.sweep()
     return len(os.listdir("/proc/self/fd"))
@@ -105,7 +105,8 @@ def test_an_endpoint_is_an_attribute_of_a_process_object(arena, method):
 
 @pytest.mark.parametrize("method", START_METHODS)
 def test_threads_start_processes_with_the_same_endpoint_at_once(arena, start, method):
-    start(endpoint_peers.put_number, arena.create_pair()[0], 0, method=method).join(60)  # what the method needs itself
+    # opens what the start method itself needs
+    start(endpoint_peers.put_number, arena.create_pair()[0], 0, method=method).join(60)
     before = descriptors()
     sender, receiver = arena.create_pair(capacity=None)
     processes: list[Any] = []
@@ -156,7 +157,7 @@ def test_the_memory_of_an_array_that_a_process_was_given_is_free_when_both_let_g
     child.join(30)
     del array
     assert arena.holders() == []
-    arena.new_empty(((64 << 20) - (64 << 10),), "u1")  # for which there is no other room
+    arena.new_empty(((64 << 20) - (64 << 10),), "u1")  # fits only if the memory was freed
     assert arena.stats()["used_bytes"] == before
 
 
@@ -218,7 +219,7 @@ def put_rank(rank: int, sender: shmtree.Sender) -> None:
 
 
 def test_a_child_of_a_forkserver_that_has_imported_us_has_not_died(tmp_path):
-    program = tmp_path / "program.py"  # a file, for the forkserver to find
+    program = tmp_path / "program.py"  # a file that the fork server can import
     program.write_text("""if True:
         import multiprocessing as mp, shmtree
         def child(sender):

@@ -1,4 +1,4 @@
-"""A program ends as it should, whatever it was doing with channels: at once, with its own exit code, and silently."""
+"""A program exits at once, silently and with its own exit code, whatever it was doing with channels."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_program_ends_while_a_daemon_thread_runs_code_of(code):
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
 def test_control_c_ends_a_program_that_is_in(wait):
-    # SIGINT may have been ignored by whoever started the tests, and Python leaves it so.
+    # If the test runner was started with SIGINT ignored, Python keeps that setting.
     program = f"""
 def forever():
     {wait}
@@ -145,7 +145,7 @@ forever()
         [sys.executable, "-c", PROLOGUE + program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert child.stdout.readline() == "ready\n"
-    while child.poll() is None:  # the first one may come before it waits, which ends it just as well
+    while child.poll() is None:  # a first signal that arrives before the wait ends the process as well
         child.send_signal(signal.SIGINT)
         try:
             child.wait(30)

@@ -1,4 +1,4 @@
-"""A fork at any moment leaves both sides able to go on, and nothing behind."""
+"""After a fork at any moment, both sides can continue, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from forks import NOT_BESIDE_THREADS, WITHOUT_GIL, fork, in_small_process, join,
 
 import shmtree
 
-# Since Python 3.12 os.fork warns of other threads: these tests are about them.
+# Since Python 3.12 os.fork warns if there are other threads. These tests fork with threads on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 beside_running_threads = pytest.mark.skipif(WITHOUT_GIL, reason=NOT_BESIDE_THREADS)
 
-# What an arena has besides its blocks: the table of participants, of which pages that were used once stay.
+# An arena also has the participant table, whose pages stay allocated once they have been used.
 PLACES_BYTES = 2 << 20
 
 
 @contextlib.contextmanager
 def threads(*functions: Callable[[], None]) -> Iterator[None]:
-    """Runs each function again and again in a thread of its own, as long as the block lasts."""
+    """Calls each function repeatedly in its own thread until the end of the block."""
     over = threading.Event()
     errors: list[BaseException] = []
 
@@ -70,9 +70,9 @@ def test_a_process_with_threads_blocked_in_put_and_get_forks_and_both_sides_go_o
 
     def act() -> None:
         assert drain.get(timeout=30) == "first"
-        assert drain.get(timeout=30) == "second"  # the parent's thread went on
+        assert drain.get(timeout=30) == "second"  # the parent's thread has continued
         fill.put("from the child", timeout=30)
-        fill.put("and another", timeout=30)  # as soon as the parent's thread has the first
+        fill.put("and another", timeout=30)  # as soon as the parent's thread has taken the first
         assert empty.get(timeout=30) == "and another"
 
     join(fork(act))
@@ -98,7 +98,7 @@ def footprint(arena: shmtree.Arena) -> dict[str, int]:
 
 
 def mappings() -> list[str]:
-    """All of the process: Python and malloc make some of their own at any time."""
+    """Returns all mappings of the process. Python and malloc add some of their own at any time."""
     with open("/proc/self/maps") as maps:
         return maps.readlines()
 
@@ -125,7 +125,7 @@ def leak_nothing_in_a_thousand_forks(arena):
         queue.put(kept, timeout=30)
         queue.get(timeout=30)
 
-    for _ in range(100):  # by then, as many blocks rest as the arena lets
+    for _ in range(100):  # after this, the arena caches as many free blocks as it may
         join(fork(act))
     before, mapped, resident = footprint(arena), len(mappings()), resident_kib()
     for _ in range(1000):
@@ -141,7 +141,7 @@ def test_forks_among_busy_threads_lose_nothing_and_leak_nothing(arena):
     sender, receiver = arena.create_pair(capacity=4)
     queue = arena.Queue(4)
 
-    def act() -> None:  # at most three do so at once: there is always room, and always something to get
+    def act() -> None:  # at most three run at once, so there is always space, and always a message
         sender.put(np.zeros(3_000), timeout=60)
         receiver.get(timeout=60)
         queue.put(np.zeros(3_000), timeout=60)
@@ -152,7 +152,7 @@ def test_forks_among_busy_threads_lose_nothing_and_leak_nothing(arena):
     with threads(act, act):
         for _ in range(200):
             join(fork(act))
-    with pytest.raises(Empty):  # which it says only after it has looked for the dead, and tidied up after them
+    with pytest.raises(Empty):  # raised only after get() has detected the dead and cleaned up after them
         receiver.get(timeout=1)
     assert queue.empty()
     after = footprint(arena)
@@ -169,7 +169,7 @@ def leave_nothing_of_children_that_do_nothing(arena):
     sender.put(np.ones(100_000))
     view = receiver.get()
     before = footprint(arena)
-    for _ in range(1100):  # more than there are places for participants
+    for _ in range(1100):  # more than the participant table has slots
         join(fork(lambda: None))
     assert footprint(arena) == before
     assert view[0] == 1
@@ -203,7 +203,7 @@ def test_an_orphan_goes_on_with_what_its_parent_left(arena):
         view = receiver.get()
 
         def orphan() -> None:
-            os.read(reading, 1)  # until its parent is gone
+            os.read(reading, 1)  # until the parent exits
             assert view.sum() == sum(range(50_000))
             sender.put("from the orphan", timeout=30)
 
@@ -241,9 +241,9 @@ def test_a_fork_while_threads_make_and_drop_names_holds_up_nobody(tmp_path, monk
 
     try:
         with threads(make_and_drop, make_and_drop):
-            # Each of them has the descriptors that its parent's threads had at that moment, for as long as it lives.
+            # Each child has the descriptors that its parent's threads had at that moment, until it exits.
             children.extend(fork(lambda: os.read(reading, 1)) for _ in range(60))
-        # What a thread had just then, the child has as well; nothing else is left of all those names.
+        # A child also has the objects that a thread had at the fork. No other name may be left.
         for known in shmtree.list_names():
             assert name not in known.name or (known.pids and set(known.pids) <= set(children)), known
     finally:
@@ -298,9 +298,9 @@ def test_a_child_keeps_the_array_that_its_parent_gives_on(arena, made):
     got[:] = 2
     os.write(tell, b"x")
     join(child)
-    array[:] = 3  # what was copied stays the parent's
+    array[:] = 3  # a copy stays with the parent
     assert (got == 2).all()
     sender.put(array, move=True)
-    assert receiver.get().ctypes.data == array.ctypes.data  # the child is gone
+    assert receiver.get().ctypes.data == array.ctypes.data  # the child has exited
     os.close(told)
     os.close(tell)

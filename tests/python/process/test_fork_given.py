@@ -1,4 +1,4 @@
-"""What a forked process takes part in: the ends that it was given, and those that it uses."""
+"""Ends that a forked process is attached to: those that it was given, and those that it uses."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ WAYS: dict[str, Any] = {}
 
 
 def way(make: Any) -> Any:
-    """A way to give a sender to a process; `make` returns the process, which says so and stays."""
+    """Registers a way to give a sender to a process. `make` returns the process, which reports its start and stays."""
     WAYS[make.__name__] = make
     return make
 
 
 def stay(told: Any, *_ends: Any, **_more: Any) -> None:
-    """Says that it is there, and stays as long as its parent does."""
+    """Reports that it has started, and stays as long as its parent lives."""
     parent = os.getppid()
     told.send("here")
     while os.getppid() == parent:
@@ -46,7 +46,7 @@ def stay(told: Any, *_ends: Any, **_more: Any) -> None:
 
 
 class Holder:
-    """Has an end, deep inside, and runs code when it is asked for anything."""
+    """Has an end deep inside. Every special method exits the process, so that a search must call none."""
 
     def __init__(self, end: Any) -> None:
         self.__dict__["inside"] = [({"end": [end]},)]
@@ -238,7 +238,7 @@ def a_module_as_an_argument(told: Any, end: Any) -> Any:
 
 @way
 def a_function_of_two_modules(told: Any, end: Any) -> Any:
-    """The same code with other globals."""
+    """Two functions with the same code and different globals."""
     code = "def run():\n    stay(told)\n    return end, other()"
     inner = module_of(told, end, code).run
     outer = module_of(told, None, "")
@@ -272,7 +272,7 @@ def a_local_of_a_generator(told: Any, end: Any) -> Any:
 
 @pytest.fixture
 def started():
-    """started(process): until it says that it is there; it is ended with the test."""
+    """Returns a function that starts a process and waits for its report. The process is killed after the test."""
     processes = []
 
     def start(make: Any, end: Any) -> Any:
@@ -343,7 +343,7 @@ def test_workers_of_a_pool_take_part_in_all_until_they_say_what_they_keep(arena,
     with context.get_context("fork").Pool(2) as pool:
         assert pool.apply(end_of_pool) == 3
     with context.get_context("fork").Pool(2, shmtree.keep_only) as pool:
-        pool.map(abs, range(64))  # both have begun
+        pool.map(abs, range(64))  # both workers have started
         assert pool.apply(end_of_pool) < 3
     kept_by_pool = None
 
@@ -393,7 +393,7 @@ def test_in_a_process_that_was_not_forked_keep_only_changes_nothing(arena):
 
 
 def run(function: Any, *arguments: Any) -> Any:
-    """In a process that multiprocessing forks, and that is given nothing but the function, by way of `fork_only`."""
+    """Forks a process with multiprocessing, and gives it the function and its arguments only through `fork_only`."""
     global fork_only
     fork_only = function, arguments
     process = FORK.Process(target=_run)
@@ -405,7 +405,7 @@ fork_only: Any = None
 
 
 def _run() -> None:
-    function, arguments = globals()["fork_only"]  # as no walk finds it
+    function, arguments = globals()["fork_only"]  # hidden from the search for ends in globals
     function(*arguments)
 
 
@@ -416,7 +416,7 @@ def finish(process: Any) -> None:
 
 def test_the_first_use_takes_part(arena):
     sender, receiver = arena.create_pair()
-    sender.put(1)  # this process takes part in sending, whatever it receives
+    sender.put(1)  # now this process counts as a sender, even when it receives
     process = run(sender.put, "x")
     assert [receiver.get(timeout=60), receiver.get(timeout=60)] == [1, "x"]
     finish(process)
@@ -465,7 +465,7 @@ def test_a_late_receiver_gets_what_is_queued_though_all_others_have_left(arena):
 
 
 def give_on(told: Any) -> None:
-    """To a child of its own, an end that it was not given itself."""
+    """Gives an end that this process was not given itself to a child."""
     (end,) = globals()["fork_only"][1]
     child = FORK.Process(target=stay, args=(told, end))
     child.start()
@@ -477,7 +477,7 @@ def test_an_end_that_a_process_was_not_given_can_be_given_to_its_child(arena, st
     sender, receiver = arena.create_pair()
     fork_only = None, (sender,)
     started(lambda told, end: FORK.Process(target=give_on, args=(told,)), None)
-    assert senders(receiver) == 2  # this process, and the grandchild
+    assert senders(receiver) == 2  # this process and the grandchild
 
 
 def test_what_keep_only_keeps_is_attached_again(arena):
@@ -498,7 +498,7 @@ def test_the_death_of_a_process_that_was_not_given_the_end_is_told_to_nobody(are
     process.kill()
     process.join()
     sender.close()
-    with pytest.raises(shmtree.ChannelClosed):  # and not PeerDied
+    with pytest.raises(shmtree.ChannelClosed):  # not PeerDied
         receiver.get(timeout=60)
 
 
@@ -547,7 +547,7 @@ def three_stages_that_keep_everything(close: bool) -> None:
             receiver.close()
         pairs[2][0].close()
     assert [pairs[2][1].get(timeout=60) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises((shmtree.ChannelClosed, shmtree.PeerDied)):  # of children that exit without closing
+    with pytest.raises((shmtree.ChannelClosed, shmtree.PeerDied)):  # the children exit without closing
         pairs[2][1].get()
     for child in children:
         os.waitpid(child, 0)
@@ -560,7 +560,7 @@ def test_a_pipeline_whose_processes_wait_for_each_other_for_ever_ends(close):
 
 
 def wait_beside_a_thread() -> None:
-    """No end is told while a thread may still put."""
+    """No end is reported as unused while a thread may still put."""
     here, there = mp.Pipe()
     threading.Timer(1.5, there.send, ("late",)).start()
     assert here.recv() == "late"
@@ -571,7 +571,7 @@ def test_nothing_is_told_of_an_end_that_a_thread_may_still_use():
 
 
 def beat(status: Any, commands: Any) -> None:
-    """Sends by a signal handler, while its only thread waits for ever."""
+    """Sends from a signal handler, while its only thread blocks forever."""
     signal.signal(signal.SIGALRM, lambda *_: status.put("alive"))
     signal.setitimer(signal.ITIMER_REAL, 1.5, 1.5)
     list(commands)
@@ -591,7 +591,7 @@ def test_a_process_that_handles_signals_may_still_send():
 
 
 def find_late(told: Any) -> None:
-    """Uses an end that it was not given, some time after its start, from which its parent keeps the stream open."""
+    """Uses an end that it was not given, some time after its start. Until then its parent keeps the stream open."""
     (end,) = globals()["fork_only"][1]
     time.sleep(1.5)
     end.put("late")
@@ -628,7 +628,7 @@ def test_a_fork_does_not_take_the_place_of_one_that_was_killed(arena, started):
     sender.close()
     worker.kill()
     worker.join()
-    started(lambda told, end: FORK.Process(target=stay, args=(told,)), None)  # has nothing to do with it
+    started(lambda told, end: FORK.Process(target=stay, args=(told,)), None)  # was not given the end
     with pytest.raises(queue.Empty):
         receiver.get(timeout=0.5)
 

@@ -1,4 +1,4 @@
-"""A fork while another thread decodes what needs an import leaves a child that decodes it, too."""
+"""If a process forks while a thread decodes a message that needs an import, the child can decode it too."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forks import MOST_S, NOT_BESIDE_THREADS, WITHOUT_GIL, fork, join_within
 
 import shmtree
 
-# Since Python 3.12 os.fork warns of other threads: these tests are about them.
+# Since Python 3.12 os.fork warns if there are other threads. These tests fork with threads on purpose.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
     pytest.mark.skipif(WITHOUT_GIL, reason=NOT_BESIDE_THREADS),
@@ -30,7 +30,7 @@ STANDARD = {
     "uuid": "uuid.UUID(int=7)",
 }
 
-# Each of its children decodes nothing before its thread does. The delays fall before, in and after that decode.
+# A child decodes nothing before its thread does. The delays make the fork happen before, in and after that decode.
 PROGRAM = """
 import os, sys, threading, time
 import shmtree
@@ -69,9 +69,9 @@ def test_fork_beside_first_standard_value_leaves_child_that_decodes(module):
 
 
 class Blocked:
-    """A module whose body waits, in the thread that imports it first, until the test lets it go on.
+    """A module whose body blocks, in the thread that imports it first, until the test releases it.
 
-    The body does not wait in a process that finds `go_on` set.
+    The body does not block in a process in which `go_on` is set.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -119,7 +119,7 @@ class Pickled:
 
 
 def frame_of(module: Blocked, name: str) -> bytes:
-    """Returns a frame with an instance of a class of the module, which is not imported afterwards."""
+    """Returns a frame with an instance of a class of the module. The module is not imported afterwards."""
     module.go_on.set()
     module.write("", CLASSES)
     frame = bytes(shmtree.pack(getattr(importlib.import_module(module.name), name)(7)))
@@ -137,7 +137,7 @@ def fork_inside_import(module: Blocked, first: Callable[[], Any], in_child: Call
     assert module.is_in_body.wait(MOST_S)
 
     def run() -> None:
-        module.go_on = threading.Event()  # the thread of the parent may have the lock of the other one
+        module.go_on = threading.Event()  # the parent's thread may hold the lock of the other event
         module.go_on.set()
         in_child()
 
@@ -209,7 +209,7 @@ def test_fork_after_import_of_submodule_leaves_it_an_attribute_of_its_package(tm
     monkeypatch.syspath_prepend(str(tmp_path))
     part = importlib.import_module("halfway.part")
     whole = sys.modules["halfway"]
-    # What the import has done before it makes the module an attribute of its package.
+    # Restores the state before the import system makes the module an attribute of its package.
     del whole.part  # type: ignore[attr-defined]
     in_lock, go_on = threading.Event(), threading.Event()
 

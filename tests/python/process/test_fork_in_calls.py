@@ -1,4 +1,4 @@
-"""Children that code of the user's forks in the middle of a get() or a put(), which then ends in both processes."""
+"""Children that user code forks in the middle of a get() or a put(). The call then ends in both processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _main(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fork_here() -> bool:
-    """Whether this is the child; its parent goes on when the child has ended."""
+    """Forks. Returns True in the child. The parent returns when the child has exited."""
     if in_child():
         return True
     child = os.fork()
@@ -38,7 +38,7 @@ def fork_here() -> bool:
 
 
 def ends_child(call: Callable[[], Any], error: type[BaseException] | None) -> Any:
-    """The call, in which the process forks; its child has ended after it, well if the call raised just that there."""
+    """Makes a call in which the process forks. The child exits after the call, with 0 if it raised just that error."""
     raised: type[BaseException] | None = None
     try:
         return call()
@@ -52,7 +52,7 @@ def ends_child(call: Callable[[], Any], error: type[BaseException] | None) -> An
 
 
 class Forks:
-    """What forks as it is loaded; the child raises."""
+    """An object that forks when it is loaded. The child raises."""
 
     def __init__(self, error: type[BaseException]) -> None:
         self.error = error
@@ -68,7 +68,7 @@ def _load(error: type[BaseException]) -> str:
 
 
 class Flat:
-    """What is flattened by a function that forks."""
+    """An object whose registered flatten function forks."""
 
     def __init__(self, error: type[BaseException] | None = None) -> None:
         self.error = error
@@ -84,7 +84,7 @@ shmtree.register(Flat, _flatten, lambda _: Flat())
 
 
 class Pickled:
-    """What forks as it is pickled."""
+    """An object that forks when it is pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         fork_here()

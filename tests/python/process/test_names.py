@@ -1,4 +1,4 @@
-"""Names: how processes that are not related find one another, and what a kill leaves of them."""
+"""Names: how unrelated processes find each other, and what a killed process leaves behind."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_what_a_signal_left_of_a_name_goes_when_any_name_is_made_or_opened(name,
 @pytest.mark.parametrize("lookups", [2, 3])
 def test_a_lookup_checks_32_names(name, start, runtime_directory, lookups):
     kept, children = [], []
-    for part in range(lookups):  # a folder lists files in about this order: no 32 in a row are of all children
+    for part in range(lookups):  # a folder lists files in about this order, so no 32 in a row are all of children
         ours, theirs = mp.Pipe()
         children.append(start(peers.keep_named, f"child-{part}", theirs))
         ours.recv()

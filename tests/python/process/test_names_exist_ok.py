@@ -1,4 +1,4 @@
-"""Everything that has a name can be waited for, and opened by the call that else makes it."""
+"""Each object with a name can be waited for, and its constructor can open an existing one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from shmtree.replay import ReplayBuffer
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
-HOME = shmtree.Arena(64 << 20)  # of the arrays
+HOME = shmtree.Arena(64 << 20)  # arena of the arrays
 
 MAKERS: dict[str, Any] = {
     "pair": lambda name, **how: shmtree.create_pair(name=name, **how),
@@ -46,7 +46,7 @@ MADE_FOR = {"sender": "pair", "receiver": "pair", "Client": "Service"}
 
 
 def arena_of(made: Any) -> str:
-    """Says which arena it is in."""
+    """Returns the identity of the arena that contains the object."""
     one = made[0] if isinstance(made, tuple) else made
     if isinstance(one, shmtree.Service):
         one = one.sender
@@ -151,7 +151,8 @@ def make_and_tell(kind: str, name: str, told: Any) -> None:
     told.recv()
 
 
-@pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "SharedArray"])  # whose arena is the process's own
+# an array is in the arena of its process
+@pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "SharedArray"])
 def test_of_processes_at_once_one_makes_it(name, start, kind):
     pipes = [mp.Pipe() for _ in range(4)]
     children = [start(make_and_tell, kind, name, theirs) for _, theirs in pipes]

@@ -1,4 +1,4 @@
-"""What may lie where names are kept, where they are kept instead, and which texts are names."""
+"""Files in the folder of names that are no names, fallback folders, and which texts are valid names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import shmtree
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The directory of names of the test alone, not made yet."""
+    """Returns the folder of names of this test. It does not exist yet."""
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     return tmp_path / "shmtree"
 
@@ -52,7 +52,7 @@ def test_a_name_is_of_one_kind(name, made):
             else:
                 with pytest.raises(ValueError, match=f"is that of {made}"):
                     opening(name)
-    assert shmtree.Arena.open(name).max_bytes > 0  # the arena of whatever it is
+    assert shmtree.Arena.open(name).max_bytes > 0  # the arena of the named object, of any kind
     for making in MAKERS.values():
         with pytest.raises(FileExistsError):
             making(name)
@@ -107,7 +107,7 @@ def make_fifo(path):
 
 def make_socket(path):
     here = os.getcwd()
-    os.chdir(path.parent)  # the whole path is too long for an address
+    os.chdir(path.parent)  # the full path is too long for a socket address
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(path.name)
@@ -272,7 +272,7 @@ def test_ls_and_clean_bear_names_that_cannot_be_printed(name, folder):
 
 
 def in_own_mounts(script: str, program: str) -> str:
-    """What the program prints where the script has mounted things that nobody else sees."""
+    """Runs a program in its own mount namespace, where the script has mounted file systems. Returns the output."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode != 0:
         pytest.skip("this user may not mount anything")
     hide = "unset SHMTREE_NAMES_DIR XDG_RUNTIME_DIR\nmount -t tmpfs none /run"
@@ -285,7 +285,7 @@ def in_own_mounts(script: str, program: str) -> str:
 
 
 ELSEWHERE = f"/tmp/shmtree-{os.getuid()}"
-# A file system of its own, in which other tests do not find these names.
+# A separate file system, so that other tests do not find these names.
 MOUNT_ELSEWHERE = f"mkdir -p -m 700 {ELSEWHERE}; mount -t tmpfs -o mode=700 none {ELSEWHERE}"
 USE = """
 import os, shmtree

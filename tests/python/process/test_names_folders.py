@@ -1,4 +1,4 @@
-"""Which folders names are in, whatever the environment of a process, and what becomes of a name without its file."""
+"""The folders of names for any environment of a process, and names whose file was removed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
     if kind == "login":
         (folder / "login").mkdir(mode=0o700, exist_ok=True)
         return common | {"XDG_RUNTIME_DIR": str(folder / "login"), "HOME": str(folder), "USER": "me"}
-    if kind == "other login":  # whose directory is not there any more
+    if kind == "other login":  # the directory of that login is gone
         return common | {"XDG_RUNTIME_DIR": f"/run/user/{USER}/gone", "HOME": str(folder)}
     if kind == "cron":
         return common | {"HOME": str(folder), "LOGNAME": "me"}
@@ -47,7 +47,7 @@ def environment(kind: str, folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def maker(name: str, kind: str, folder: Path) -> Iterator[None]:
-    """A process of that environment has the name, as a queue's."""
+    """Runs a process in that environment that owns the name, as a queue."""
     program = f"""if True:
         import sys, shmtree
         queue = shmtree.Queue(name={name!r})
@@ -68,7 +68,7 @@ def maker(name: str, kind: str, folder: Path) -> Iterator[None]:
 
 
 def tried(name: str, kind: str, folder: Path) -> list[str]:
-    """What a process of that environment gets that opens, and then makes, the name."""
+    """Returns the results of a process in that environment that opens the name, and then creates it."""
     program = f"""if True:
         import shmtree
         for act in (lambda: shmtree.Queue.open({name!r}).get(timeout=60), lambda: shmtree.Queue(name={name!r}).qsize()):
@@ -231,7 +231,7 @@ def keep_much(name: str, told) -> None:
 
 
 def refusals(name: str) -> list[str]:
-    """Makes the name as soon as it is free; what the errors said before."""
+    """Creates the name as soon as it is free. Returns the error texts before that."""
     said = []
     while True:
         try:
@@ -243,13 +243,13 @@ def refusals(name: str) -> list[str]:
 
 
 def test_a_process_that_exits_is_not_called_out_of_sight(name, start):
-    """Its memory takes longer to free than its descriptors are visible, and its locks are held until then."""
+    """Freeing its memory takes longer than its descriptors are visible, and its locks are held until then."""
     for _ in range(3):
         ours, theirs = mp.Pipe()
         child = start(keep_much, name, theirs)
         assert ours.recv() == "made"
         os.kill(child.pid, signal.SIGKILL)
-        with contextlib.suppress(FileNotFoundError):  # it may be found as long as its memory is there
+        with contextlib.suppress(FileNotFoundError):  # the name may be found as long as the memory exists
             shmtree.Queue.open(name).close()
         told = refusals(name)
         assert not any("PID namespace" in each for each in told), told
@@ -258,7 +258,7 @@ def test_a_process_that_exits_is_not_called_out_of_sight(name, start):
 
 @pytest.mark.skipif(USER != 0, reason="only root can become other users")
 def test_a_user_makes_a_name_while_the_process_that_had_it_exits(name, monkeypatch):
-    """From some moment of its exit on, only root may look at a process."""
+    """During the exit of a process, from some moment on, only root may inspect it."""
     user, folder = 60_000 + os.getpid() % 1000, Path(f"/dev/shm/shmtree-test-{os.getpid()}")
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(folder))
 
@@ -273,7 +273,7 @@ def test_a_user_makes_a_name_while_the_process_that_had_it_exits(name, monkeypat
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)
-        allow_looks = (4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which the change of user has taken
+        allow_looks = (4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, which the change of user has cleared
         ctypes.CDLL(None).prctl(*allow_looks)
         for _ in range(5):
             child = fork(hold)

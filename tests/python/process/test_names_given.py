@@ -1,4 +1,4 @@
-"""Names, and what they are those of, are kept for a process that is given them, whatever their giver closes."""
+"""Names and their objects are kept for a process that is given them, even if the giver closes them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STARTED = ["spawn", "forkserver"]
 
 
 def made(kind: str, name: str | None = None) -> Any:
-    """One that this process has the only object of, and what using it gives."""
+    """Returns the only object of that kind and name, and the result of using it."""
     thing = given_peers.make(kind, name)
     gc.collect()
     return thing, given_peers.use(thing) if kind != "broadcast" else 0
@@ -55,7 +55,10 @@ def is_free(name: str) -> bool:
 
 
 def launched(name, start, kind, method):
-    """A process that was given a thing of that name, which nobody else has any more, and is about to load it."""
+    """Starts a process that is given the named object and pauses before it loads it.
+
+    No other process has the object.
+    """
     ours, theirs = mp.get_context(method).Pipe()
     thing, usual = made(kind, name)
     child = start(given_peers.have, given_peers.WaitsWhereItIsLoaded(theirs), thing, theirs, method=method)
@@ -77,7 +80,7 @@ def test_a_started_process_has_what_its_launcher_closes_at_once_and_its_name(nam
     assert is_known(kind, name)
     ours.send("close")
     assert ours.recv() == "closed"
-    if kind == "array":  # which is among the arguments of the process as long as that runs
+    if kind == "array":  # the array is an argument of the process, which keeps it while it runs
         ours.send("end")
         child.join(60)
 
@@ -94,7 +97,8 @@ def test_a_started_process_has_what_its_launcher_closes_at_once_and_its_name(nam
 def test_a_process_that_is_killed_before_it_has_what_it_was_started_with_keeps_no_name(
     name, start, kind, method
 ) -> None:
-    child, _ours, _ = launched(name, start, kind, method)  # and not `_`: at the end of the pipe it would go on
+    # do not name it `_`: with the pipe closed, the child would continue
+    child, _ours, _ = launched(name, start, kind, method)
 
     os.kill(child.pid, signal.SIGKILL)
     child.join(60)
@@ -121,7 +125,7 @@ def test_a_start_that_fails_keeps_no_name(name, kind) -> None:
 
 
 class Route:
-    """By which things are given, with `put` and `get`: pickled, or in messages of a channel."""
+    """A way to give objects, with `put` and `get`: pickled, or in messages of a channel."""
 
     def __init__(self, kind: str) -> None:
         if kind == "pickles":
@@ -148,7 +152,7 @@ def route(request: pytest.FixtureRequest) -> Route:
 
 @pytest.fixture
 def receiver(route, start) -> Any:
-    """A process that runs already, and takes what comes when it is told."""
+    """Starts a process that receives an object when told to."""
     ours, theirs = mp.Pipe()
     start(given_peers.receive, route, theirs)
     return ours
@@ -175,7 +179,7 @@ def test_what_its_giver_closes_at_once_arrives_with_its_name(name, route, receiv
 
 
 def not_free_elsewhere(name: str) -> bool:
-    """As other processes find it: they cannot make it."""
+    """Returns True if another process cannot create the name."""
     context = mp.get_context("fork")
     ours, theirs = context.Pipe()
     child = context.Process(target=tell_whether_free, args=(name, theirs))
@@ -203,7 +207,7 @@ def test_what_has_no_name_arrives_though_its_giver_drops_it_at_once(route, recei
 
 
 def test_a_standard_queue_has_it_as_well(name, start) -> None:
-    """Its thread pickles what was put, by and by: until then it has the object itself."""
+    """The queue's thread pickles objects later: until then the queue holds the object itself."""
     standard = mp.Queue()
     ours, theirs = mp.Pipe()
     start(given_peers.receive, standard, theirs)
@@ -291,7 +295,7 @@ def test_what_was_not_put_is_not_on_its_way(name, kind) -> None:
 
 
 def core_of(thing: Any) -> Any:
-    """The arena that it lies in."""
+    """Returns the arena that contains the object."""
     for name in ("_channel", "_thing", "_replay"):
         if hasattr(thing, name):
             return getattr(thing, name).arena

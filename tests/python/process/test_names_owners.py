@@ -1,4 +1,4 @@
-"""A name is never taken from the living, and always from the dead."""
+"""A name is never taken from a live process, and always from a dead one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 @pytest.fixture
 def owner(name, start):
-    """A process that has made a pair of the name."""
+    """Starts a process that has created a pair with the name."""
     ours, theirs = mp.Pipe()
     child = start(peers.keep_named, name, theirs)
     assert ours.recv() == "made"
@@ -52,7 +52,7 @@ def test_a_stopped_process_keeps_its_name(name, owner):
     with pytest.raises(FileExistsError, match=str(owner.pid)):
         shmtree.create_pair(name=name)
     assert name not in shmtree.clean_names()
-    shmtree.open_sender(name).put(1)  # and can be joined without its help
+    shmtree.open_sender(name).put(1)  # and it can be opened without the owner's help
     assert shmtree.open_receiver(name).get(timeout=30) == 1
 
 
@@ -112,7 +112,7 @@ def test_of_processes_that_take_over_a_name_at_once_one_gets_it(name, start):
 
 
 def test_a_name_is_not_taken_from_a_process_that_is_out_of_sight(name):
-    """In another PID namespace, whose directories are the same."""
+    """The process is in another PID namespace that shares the folder of names."""
     namespace = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
         pytest.skip("this user may not make a PID namespace")
@@ -135,13 +135,13 @@ def test_a_name_is_not_taken_from_a_process_that_is_out_of_sight(name):
 
 
 def as_plain_user(function) -> None:
-    """Runs a function, which must return, in a child that is not root's."""
+    """Runs a function in a child with a user other than root. It must return."""
 
     def run() -> None:
         if os.geteuid() == 0:
             os.setgid(NOBODY)
             os.setuid(NOBODY)
-            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # which a change of user undoes
+            ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # a change of user clears this
         function()
 
     join(fork(run))
@@ -154,7 +154,7 @@ def as_other_user(function) -> None:
 
 
 def forked(function) -> int:
-    """A forked child that has called the function when this returns, and then hangs."""
+    """Forks a child that calls the function and then hangs. Returns once the call has returned."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -172,7 +172,7 @@ def forked(function) -> int:
 
 
 def test_for_a_plain_user_names_of_the_dead_are_free_and_those_of_the_living_are_not(name, tmp_path, monkeypatch):
-    """The kernel tells a plain user less than root about processes that have ended in part or whole."""
+    """The kernel shows a plain user less than root about processes that are exiting or have exited."""
     monkeypatch.delenv("SHMTREE_NAMES_DIR")  # a folder of another user
 
     def act() -> None:
@@ -222,7 +222,7 @@ def test_another_user_finds_no_name_of_ours(name, monkeypatch):
             with pytest.raises(FileNotFoundError):
                 opening(name)
         assert name not in [known.name for known in shmtree.list_names()]
-        own = shmtree.create_pair(name=name)  # theirs, beside ours
+        own = shmtree.create_pair(name=name)  # the other user can have the same name
         assert own[0]._channel.arena.uuid != kept[0]._channel.arena.uuid
 
     as_other_user(act)

@@ -1,4 +1,4 @@
-"""Ends, arenas and arrays on their way to other processes."""
+"""Ends, arenas and arrays in transit to other processes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A child that is forked at any moment finds no lock of the C++ runtime or the standard library locked.
 
-The compiler guards a function-local static with a dynamic initialiser by such a lock. Its guard variable is in the
+The compiler guards a function-local static with a dynamic initializer by such a lock. Its guard variable is in the
 symbol table, under a mangled name that begins with _ZGVZ.
 """
 
@@ -66,7 +66,7 @@ def test_sources_use_no_lock_that_fork_does_not_take() -> None:
     files = [path for top in ("src", "python/bindings") for path in sorted((ROOT / top).rglob("*.[hc]*"))]
     assert len(files) > 200
     found = [str(path.relative_to(ROOT)) for path in files if LOCKS.search(path.read_text())]
-    assert found == ["src/replay/buffer/stream.h"]  # the lock of a stream; a forked child makes its own streams
+    assert found == ["src/replay/buffer/stream.h"]  # the lock of a stream; a forked child creates its own streams
 
 
 def test_guarded_statics_finds_a_static_with_an_initialiser(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_lock_in_is_replaced_in_a_forked_child() -> None:
 
 
 def test_package_makes_no_lock_that_a_child_may_find_taken() -> None:
-    # These modules renew their locks in a child, or take them before the fork. Locks of asyncio belong to a loop.
+    # These modules reset their locks in a child, or take them before the fork. Locks of asyncio belong to a loop.
     renewing = {
         "_process/arenas.py",
         "_process/fork_imports.py",
