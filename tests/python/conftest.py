@@ -1,4 +1,4 @@
-"""What tests of channels share: arenas that are checked at the end, and child processes that are gone at the end."""
+"""Fixtures for tests of channels: arenas that are checked, and child processes that are killed, after each test."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ _core.set_unused_after(UNUSED_AFTER)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Gives each test process a folder of names of its own, each worker of pytest-xdist included.
+    """Gives each test process, including each worker of pytest-xdist, its own folder of names.
 
-    Names and sweeps of one process never meet those of another. Not a TemporaryDirectory: a forked child that exits in
-    the ordinary way would delete it.
+    So the names and cleanups of one test process never affect those of another. It is no TemporaryDirectory, because a
+    forked child that exits in the ordinary way would delete it.
 
-    Restores the handler of SIGINT: a shell starts a background job with SIGINT ignored, but tests interrupt processes.
+    Also restores the handler of SIGINT: a shell starts a background job with SIGINT ignored, but tests interrupt
+    processes.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    """Says which copy of the package the tests import: that of the checkout, or an installed one."""
+    """Reports which copy of the package the tests import: that of the checkout, or an installed one."""
     return f"shmtree: {Path(shmtree.__file__).parent}"
 
 
@@ -66,7 +67,7 @@ def pair(arena: shmtree.Arena) -> Iterator[tuple[shmtree.Sender, shmtree.Receive
 
 @pytest.fixture
 def soon() -> Iterator[None]:
-    """Who waits for an end that nobody uses is told after 0.1 s."""
+    """Makes a wait for an unused end warn after 0.1 s."""
     _core.set_unused_after(0.1)
     yield
     _core.set_unused_after(UNUSED_AFTER)
@@ -83,7 +84,7 @@ def no_collector_callbacks() -> Iterator[None]:
 
 @pytest.fixture
 def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory whose folder `shmtree` has the names of this test, those of its child processes included."""
+    """Returns a directory with a folder `shmtree` for the names of this test and of its child processes."""
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     return tmp_path
 
@@ -95,7 +96,10 @@ def name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def launcher() -> Iterator[Callable[[], int]]:
-    """launcher(): the number of a process that has the ends of this one, and uses none; it was given none either."""
+    """Returns a function that forks a process and returns its pid.
+
+    The process inherits all ends, was given none, and uses none.
+    """
     children: list[int] = []
 
     def begin() -> int:
@@ -113,7 +117,10 @@ def launcher() -> Iterator[Callable[[], int]]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """start(function, *arguments, method="fork"): a child process, killed at the end of the test if it still runs."""
+    """Returns start(function, *arguments, method="fork"), which starts a child.
+
+    Kills children that still run after the test.
+    """
     children: list[Any] = []
 
     def run(function: Callable[..., None], *arguments: Any, method: str = "fork") -> Any:

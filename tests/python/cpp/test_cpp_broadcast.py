@@ -22,7 +22,7 @@ needs_programs = pytest.mark.skipif(
 
 @contextmanager
 def peer(how: str, name: str) -> Iterator[tuple[IO[str], IO[str]]]:
-    """A C++ program that is ready: what it is told by, and what it says."""
+    """Starts a C++ program, and yields its standard input and output once it is ready."""
     program = pathlib.Path(PROGRAMS or "") / "broadcast_peer"
     pipe = subprocess.PIPE
     with subprocess.Popen([program, how, name], stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:

@@ -23,7 +23,10 @@ Ask = Callable[[], str]
 
 @contextmanager
 def peer(*arguments: str) -> Iterator[tuple[str, Ask]]:
-    """A C++ program with the queue: its handle of it, and a function that lets it go on and returns what it says."""
+    """Starts a C++ program with the queue.
+
+    Yields its handle of it, and a function that lets it go on and returns its output.
+    """
     program = pathlib.Path(PROGRAMS or "") / "queue_peer"
     pipe = subprocess.PIPE
     with subprocess.Popen([program, *arguments], stdin=pipe, stdout=pipe, text=True, bufsize=1) as process:
@@ -41,7 +44,7 @@ def peer(*arguments: str) -> Iterator[tuple[str, Ask]]:
 
 
 def exchange(queue: "shmtree.JoinableQueue[dict[str, object]]", ask: Ask) -> None:
-    """Three jobs there, three answers back, each of them done."""
+    """Sends three jobs, receives three answers, and checks that each job is done."""
     for n in range(3):
         values = np.arange(5_000.0) + n
         queue.put({"n": n, "values": values}, timeout=60)

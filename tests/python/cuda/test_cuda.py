@@ -1,7 +1,7 @@
-"""Device memory from process to process: who keeps it, for how long, and what is said when that is not possible.
+"""Device memory from process to process: which process keeps it, for how long, and the errors if that is not possible.
 
-With real processes, and each test twice: on a fake driver (fake_cuda.c), and on the real one, which is skipped without
-a GPU. What asks the fake what it was told is for that alone.
+Uses real processes. Each test runs twice: on a fake driver (fake_cuda.c), and on the real one, which is skipped without
+a GPU. Tests that read the log of the fake driver run on that one only.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def test_what_is_received_is_the_same_memory(two: tuple[Process, Process]) -> No
 def test_it_is_kept_until_the_receiver_lets_go(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
-    assert sender.ask("lent") == 1  # queued
+    assert sender.ask("lent") == 1  # by the queue
     receiver.ask("get")
-    assert sender.ask("lent") == 1  # held
+    assert sender.ask("lent") == 1  # by the receiver
     name, text, _ = sender.fail("wait_no_time")
     assert name == "TimeoutError" and "1 tensors" in text
 
@@ -299,7 +299,7 @@ def test_a_forked_process_is_told_to_be_spawned(two: tuple[Process, Process]) ->
     assert "spawn" in sender.ask("put_forked")
     receiver.ask("get")
     receiver.ask("drop")
-    sender.ask("wait")  # the child had its part in the token as well
+    sender.ask("wait")  # the forked child had a reference to the token too
 
 
 # --- what a message says --------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ ABOUT = ("array", "<f4", 0, (4,), None, False)
         (ABOUT, (b"short", *WHO[1:]), WHERE, 0),
         (ABOUT, WHO, (*WHERE[:2], -1, 4096, WHERE[4]), 0),
         (ABOUT, WHO, (WHERE[0], b"h" * 63, *WHERE[2:]), 0),
-        (ABOUT, WHO, WHERE, 0),  # an arena that is not here
+        (ABOUT, WHO, WHERE, 0),  # no arena with this identity
         (("thing",),),
         ((1,),),
         (ABOUT,),  # four elements without memory
@@ -335,7 +335,7 @@ def test_a_message_that_nobody_sent_is_corrupt(flat: Any) -> None:
 
 
 class Bytes:
-    """Host memory in place of a device's."""
+    """Host memory in place of device memory."""
 
     device = 0
 

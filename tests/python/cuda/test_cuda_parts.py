@@ -1,4 +1,4 @@
-"""What is kept of device memory, and let go of, when a call of the driver fails, threads meet, or a process forks."""
+"""References to device memory are released if a driver call fails, threads race, or a process forks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHERE = _received._Where(b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
 
 
 class Driver:
-    """One that notes its calls, and fails where it is told to."""
+    """A driver that records its calls, and fails where told to."""
 
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {
@@ -72,7 +72,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def receive(arena: shmtree.Arena, is_array: bool = False) -> tuple[_received.Memory, int]:
-    """Memory as if another process had sent it, and its token, which only the memory keeps."""
+    """Returns memory as if another process had sent it, and its token, which only that memory keeps alive."""
     token = arena._core.new_array(64, np.uint8, "C", True, True)
     block = _core.block_of(token)
     who = _received._Who(arena._core.uuid, block, arena._core.identity, os.getpid())
@@ -93,14 +93,14 @@ def test_a_forked_child_of_a_receiver_does_not_keep_what_that_received(arena: sh
     def stay() -> None:
         here.close()
         there.send(b"x")
-        there.recv(1)  # until the other end is closed
+        there.recv(1)  # until the other side is closed
 
     child = fork(stay)
     there.close()
     with here:
         assert here.recv(1) == b"x" and not arena._core.is_shared(block)
     join(child)
-    assert memory.nbytes == 4096  # alive until here
+    assert memory.nbytes == 4096  # keeps `memory` alive up to here
 
 
 @pytest.mark.parametrize(("is_array", "streams"), [(True, {5, 0}), (False, {5})])
@@ -154,7 +154,7 @@ def test_the_event_of_what_could_not_be_sent_is_destroyed(arena: shmtree.Arena, 
 
 
 def test_threads_lend_and_look_at_the_same_time(arena: shmtree.Arena, driver: Driver) -> None:
-    """Each also lets go of what it lent, so that all of them find things gone."""
+    """Each look() releases memory that was lent, so the threads race to release it."""
     count, errors = 200, []
     start = threading.Barrier(4)
 
@@ -200,7 +200,7 @@ def test_a_process_that_exits_does_not_wait_for_its_daemons(driver_log: object) 
 
 
 class Core:
-    """An arena that is interrupted when it is pinned first."""
+    """An arena whose first pin is interrupted."""
 
     uuid = b"i" * 16
 
@@ -238,7 +238,7 @@ def test_a_copy_that_is_being_asked_about_is_waited_for() -> None:
         waited = 0
 
         def query(self) -> bool:
-            _pinned.wait_for_copies()  # as an unpin in another thread does
+            _pinned.wait_for_copies()  # another thread that unpins does the same
             return True
 
         def synchronize(self) -> None:

@@ -1,4 +1,4 @@
-"""Arrays of CuPy and Numba on a real device from process to process, with torch at the other end and without."""
+"""Arrays of CuPy and Numba on a real device from process to process, with and without torch on the other side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUES = np.arange(24, dtype="float32").reshape(4, 6)
 
 @pytest.fixture(params=["cupy", "numba"])
 def library(request: pytest.FixtureRequest) -> str:
-    # Found, not imported: the processes do that.
+    # Do not import it: only the child processes do.
     if importlib.util.find_spec(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     return str(request.param)
@@ -71,7 +71,7 @@ def test_a_part_of_an_array_comes_as_that_part(two: Two) -> None:
 
 
 def test_small_arrays_that_the_driver_put_together_come_apart(two: Two) -> None:
-    """It hands over memory in pieces of 2 MiB, in which there may be several of them."""
+    """The driver exports memory in units of 2 MiB, which may contain several arrays."""
     sender, receiver = two
     sender.ask("put_several", VALUES, 3)
     for number, values in enumerate(receiver.ask("get_several")):

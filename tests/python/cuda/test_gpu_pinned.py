@@ -1,4 +1,4 @@
-"""Copies from a pinned arena to a real device. What needs no torch is in test_pinned.py."""
+"""Copies from a pinned arena to a real device. The tests without torch are in test_pinned.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Consumer = tuple[Process, shmtree.Sender]
 
 @pytest.fixture
 def consumer(arena: shmtree.Arena) -> Iterator[Consumer]:
-    """A process with an arena that it has not pinned yet, and what it receives from."""
+    """Starts a process with an arena that it has not pinned yet. Yields it and the sender to it."""
     sender, receiver = arena.create_pair()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["gpu_peers"])
     process = Process(receiver, arena, gpu_peers.PinningPeer, method="forkserver")
@@ -45,7 +45,7 @@ def test_torch_takes_what_is_received_for_pinned_memory(consumer: Consumer) -> N
 
 @pytest.mark.parametrize("is_pinned", [True, False])
 def test_each_message_gets_to_the_device_as_it_was_sent(consumer: Consumer, is_pinned: bool) -> None:
-    """Many, so that memory of those before is used again."""
+    """Sends many messages, so that memory of earlier ones is reused."""
     process, sender = consumer
     if is_pinned:
         process.ask("pin")
@@ -58,7 +58,7 @@ def test_get_to_waits_for_nothing_and_holds_what_is_being_copied(consumer: Consu
     process, sender = consumer
     process.ask("pin")
     sender.put(gpu_peers.message(3))
-    process.ask("get_to")  # so that everything is loaded
+    process.ask("get_to")  # loads all modules and kernels
     assert process.ask("copies_left") == 0
     sender.put(gpu_peers.message(4))
     assert process.ask("get_to_behind_work") == (True, 1)

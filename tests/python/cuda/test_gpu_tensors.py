@@ -1,6 +1,6 @@
-"""Tensors on a real device from process to process. What needs no torch is in test_cuda.py.
+"""Tensors on a real device from process to process. The tests without torch are in test_cuda.py.
 
-Processes come from the fork server, which has imported torch, unless it is about how they start.
+The processes come from the fork server, which has imported torch, except in tests of start methods.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def test_gradients_are_computed_where_it_was_received(two: Two, name: str) -> No
 
 def test_what_the_sender_has_begun_is_done_before_the_receiver_reads(two: Two) -> None:
     sender, receiver = two
-    sender.ask("put", "whole")  # so that both have everything loaded
+    sender.ask("put", "whole")  # makes both processes load all modules and kernels
     receiver.ask("get")
     assert sender.ask("put_while_writing", 7), "put() waited for the device"
     assert receiver.ask("get_in_a_stream") == all_of(7)

@@ -1,6 +1,6 @@
-"""Pinned arenas: what is registered with CUDA, that its pages stay, and that what is being copied is held.
+"""Pinned arenas: memory is registered with CUDA, its pages stay, and arrays are held while they are copied.
 
-Each test runs twice: on a fake driver (fake_cuda.c), which notes what is registered, and on the real one, which is
+Each test runs twice: on a fake driver (fake_cuda.c), which logs what is registered, and on the real one, which is
 skipped without a GPU. Copies to a device are in test_gpu_pinned.py.
 """
 
@@ -21,7 +21,7 @@ KIB = 1 << 10
 
 @pytest.fixture
 def consumer(spawn: Spawn, arena: shmtree.Arena) -> tuple[Process, shmtree.Sender]:
-    """A process that pinned the arena, and what it receives from."""
+    """Starts a process that pinned the arena. Yields it and the sender to it."""
     sender, receiver = arena.create_pair()
     process = spawn(receiver, arena=arena)
     process.ask("pin")
@@ -34,7 +34,7 @@ Consumer = tuple[Process, shmtree.Sender]
 def test_what_is_received_is_registered(consumer: Consumer) -> None:
     process, sender = consumer
     assert process.ask("registered") == 0
-    for number in range(3):  # in the same block each time
+    for number in range(3):  # each message gets the same block
         sender.put(np.full(100 * KIB, number, np.uint8))
         assert process.ask("get_array") == (100 * KIB, number * 100 * KIB)
         assert process.ask("registered") >= 100 * KIB
@@ -50,12 +50,12 @@ def test_a_block_is_registered_once(consumer: Consumer, driver_log: Log) -> None
         process.ask("get_array")
         process.ask("drop")
     registered = [line for line in driver_log(process) if line.startswith("register")]
-    assert len(registered) == 1 and registered[0].endswith("flags 1")  # for all devices
+    assert len(registered) == 1 and registered[0].endswith("flags 1")  # flag 1: registered for all devices
 
 
 def test_a_block_that_grew_is_registered_whole(consumer: Consumer) -> None:
     process, sender = consumer
-    for nbytes in (70 * KIB, 120 * KIB):  # of one size class
+    for nbytes in (70 * KIB, 120 * KIB):  # the two sizes have the same size class
         sender.put(np.ones(nbytes, np.uint8))
         process.ask("get_array")
         assert process.ask("registered") >= nbytes
@@ -170,7 +170,7 @@ def test_pinning_without_cuda_is_an_error_that_says_so(arena: shmtree.Arena) -> 
 
 
 class Event:
-    """One of a device that passes when the test says so."""
+    """An event of a device that passes when the test sets `has_passed`."""
 
     def __init__(self) -> None:
         self.has_passed = False
@@ -185,7 +185,10 @@ class Event:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch, arena: shmtree.Arena) -> list[Event]:
-    """Those of the copies that `get_to` makes: to the CPU, as if it had streams and the arena were pinned."""
+    """Makes `get_to` copy to the CPU as if the CPU had streams and the arena were pinned.
+
+    Returns the events of its copies.
+    """
     pytest.importorskip("torch")
 
     made: list[Event] = []
@@ -212,7 +215,7 @@ def test_what_is_being_copied_is_held_until_its_event_has_passed(arena: shmtree.
     assert torch.equal(got["a"], torch.zeros(50_000)) and torch.equal(got["b"][0], torch.zeros(50_000, dtype=int))
     assert len(events) == 1 and len(arena.holders()) == own + 1
 
-    second = receiver.get_to("cpu")  # looks at the first copy, which is not done
+    second = receiver.get_to("cpu")  # checks the first copy, which is not done
     assert float(second["a"][0]) == 1 and len(arena.holders()) == own + 2
     events[0].has_passed = True
     assert _pinned.settle() == 1 and len(arena.holders()) == own + 1

@@ -1,4 +1,7 @@
-"""CPython's own tests of process queues and pipes pass with ours; `cpython_queues.py` says which, and which cannot."""
+"""CPython's own tests of process queues and pipes pass with our classes.
+
+`cpython_queues.py` lists the tests, and those that cannot apply.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,12 @@ if not (importlib.util.find_spec("test") and importlib.util.find_spec("test._tes
 
 
 def run_program(*arguments: str, limit: float) -> str:
-    """What the program printed; it and its children are gone afterwards."""
+    """Runs cpython_queues.py, kills its whole process group afterwards, and returns the output."""
     path = os.pathsep.join(filter(None, [str(PROGRAM.parent), os.environ.get("PYTHONPATH")]))
-    with tempfile.TemporaryFile("w+") as printed:  # no pipe: children that outlive a hanging test would keep it open
+    with tempfile.TemporaryFile("w+") as printed:  # not a pipe: children that outlive a hanging test would keep it open
         process = subprocess.Popen(
             [sys.executable, str(PROGRAM), *arguments],
-            env={**os.environ, "PYTHONPATH": path},  # by which its children find it as a module
+            env={**os.environ, "PYTHONPATH": path},  # lets the children import the program as a module
             stdin=subprocess.DEVNULL,
             stdout=printed,
             stderr=subprocess.STDOUT,
@@ -49,7 +52,7 @@ def run_program(*arguments: str, limit: float) -> str:
 
 @functools.cache
 def listed() -> list[tuple[str, str]]:
-    """All tests: how they are run, and their names."""
+    """Returns all tests as pairs of run and name."""
     printed = run_program("list", limit=400)
     found = [line.split(" ") for line in printed.splitlines()]
     assert found and all(len(each) == 2 for each in found), printed
@@ -61,12 +64,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 class Run(NamedTuple):
-    entries: dict[str, dict[str, str]]  # what came of each test
+    entries: dict[str, dict[str, str]]  # result of each test
     printed: str
 
 
 def run_all(names: dict[str, list[str]], directory: Path) -> None:
-    """Runs these tests of each run, all runs at the same time, as they mostly sleep."""
+    """Runs the tests of all runs at the same time, since they mostly sleep."""
 
     def run(name: str) -> None:
         printed = run_program("run", name, str(directory / name), *names[name], limit=1700)
@@ -78,7 +81,7 @@ def run_all(names: dict[str, list[str]], directory: Path) -> None:
 
 @pytest.fixture(scope="session")
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
-    """results(run): what came of the run. The first call runs all tests that are selected, for all workers."""
+    """Returns results(run). Its first call runs all selected tests, for all workers of pytest-xdist."""
     names: dict[str, list[str]] = {}
     for item in request.session.items:
         if item.path == Path(__file__):

@@ -35,13 +35,13 @@ CONTEXTS = {
     "forkserver": standard.context.ForkServerContext,
 }
 
-#: Seconds after which something hangs. No test waits for that long when things are well.
+#: Seconds after which a call counts as hung. No passing test waits for that long.
 SOON = 60
 
 
 @pytest.fixture
 def start_method() -> Iterator[None]:
-    """The start method is what it was afterwards."""
+    """Restores the start method after the test."""
     before = standard.get_start_method(allow_none=True)
     yield
     standard.set_start_method(before, force=True)
@@ -54,7 +54,7 @@ def context(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def replaced(context: Any) -> None:
-    """For pools that start workers while their own threads run."""
+    """Skips pools that start workers while their own threads run, unless that is safe here."""
     if WITHOUT_GIL and context.get_start_method() == "fork":
         pytest.skip(NOT_BESIDE_THREADS)
 
@@ -267,7 +267,7 @@ def test_a_pool_is_terminated_while_its_workers_wait_for_work_and_for_each_other
     workers = list(pool._pool)
     pool.terminate()
     pool.join()
-    # A worker without a task may have been told to finish before it was terminated.
+    # A worker without a task may have received the request to finish before it was terminated.
     assert {worker.exitcode for worker in workers} <= {-signal.SIGTERM, 0}
 
 
@@ -367,7 +367,7 @@ def test_a_configured_handler_logs_to_our_queue():
     records = mp.Queue()
     given = records if sys.version_info < (3, 12) else {"()": lambda: records}
     handler = {"class": "logging.handlers.QueueHandler", "queue": given}
-    if sys.version_info[:2] == (3, 12):  # which asks for handlers behind the queue, too
+    if sys.version_info[:2] == (3, 12):  # 3.12 also asks for handlers behind the queue
         handler["handlers"] = ["none"]
     handlers = {"none": {"class": "logging.NullHandler"}, "queue": handler}
     config = {"handlers": handlers, "loggers": {"shmtree-test-configured": {"handlers": ["queue"]}}}

@@ -1,4 +1,4 @@
-"""`shmtree.multiprocessing.Pipe`: connections as the standard ones, in shared memory."""
+"""`shmtree.multiprocessing.Pipe`: connections like the standard ones, in shared memory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pipe():
 
 @pytest.fixture
 def peer():
-    """peer(target, conn, method="fork"): a process that is ended with the test."""
+    """Returns peer(target, conn, method="fork"), which starts a process. The process is killed after the test."""
     started = []
 
     def begin(target, conn, method="fork"):
@@ -114,7 +114,7 @@ def keep_both_sides() -> None:
     assert here.recv() == process.pid
     process.kill()
     process.join()
-    assert not here.poll(0.1)  # it could give its own end to another process
+    assert not here.poll(0.1)  # no end of the stream: this process has the other end too, and could give it away
     there.send("from here")
     assert here.recv() == "from here"
     with pytest.raises(queue.Empty):
@@ -122,7 +122,7 @@ def keep_both_sides() -> None:
 
 
 def wait_for_ever(killed: bool) -> None:
-    """What was killed is told of, as the end that it is."""
+    """Waits until the end of the stream. It is ConnectionLost if the peer was killed."""
     here, there = mp.Pipe()
     process = mp.get_context("fork").Process(target=say_and_stay if killed else echo, args=(there,))
     process.start()

@@ -1,4 +1,4 @@
-"""Pools over queues: workers end with the process that made them, and threads that wait are not woken in vain."""
+"""Pools with our queues: workers end with their creator, and blocked threads see no spurious wake-ups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from starts import START_METHODS
 import shmtree
 from shmtree import multiprocessing as mp
 
-#: Seconds after which something hangs. No test waits for that long when things are well.
+#: Seconds after which a call counts as hung. No passing test waits for that long.
 SOON = 60
 
 
@@ -45,7 +45,10 @@ def until(condition: Callable[[], bool]) -> bool:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Any]]:
-    """start(function, *arguments, method="fork"): a child process and a pipe to it, which is its last argument."""
+    """Returns start(function, *arguments, method="fork"), which starts a child.
+
+    The child gets a pipe as its last argument.
+    """
     children: list[Any] = []
 
     def run(function: Callable[..., None], *arguments: Any, method: str = "fork") -> Any:
@@ -223,7 +226,10 @@ def answer(requests: Any, answers: Any, answered: Any, told: Any) -> None:
 
 
 def readable_without_releasing_the_gil(descriptor: int) -> Callable[[], bool]:
-    """A function that says whether `descriptor` is readable, and that no other Python thread can run during."""
+    """Returns a function that returns True if `descriptor` is readable.
+
+    No other Python thread can run during its call.
+    """
     poll = ctypes.PyDLL(None).poll  # PyDLL keeps the GIL, unlike select.poll
     request = struct.pack("ihh", descriptor, select.POLLIN, 0)
     buffer = ctypes.create_string_buffer(request, len(request))

@@ -1,4 +1,4 @@
-"""Vector environments of other libraries run on our pipes when they import our `multiprocessing`."""
+"""Vector environments of other libraries run on our pipes if they import our `multiprocessing`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNT, STEPS = 3, 5
 
 
 class Counting(gymnasium.Env):
-    """Observations that tell their environment, episode and step; every third step ends an episode."""
+    """An environment whose observations contain its number, the episode and the step. An episode has three steps."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
     action_space = gymnasium.spaces.Discrete(4)
@@ -45,7 +45,7 @@ def environments() -> list[Any]:
 
 
 def compare(ours: Any, theirs: Any) -> None:
-    """Both say the same, and what ours said stays as it was."""
+    """Checks that both return the same values, and that our earlier values did not change."""
     kept = []
     for number in range(STEPS):
         actions = np.arange(COUNT) % 3

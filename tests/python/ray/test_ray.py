@@ -1,4 +1,4 @@
-"""Pairs between two nodes of Ray, and kills of everybody who takes part."""
+"""Pairs between two nodes of Ray, and kills of every attached process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[tuple[str, str]]:
-    """This process is on the first."""
+    """Starts a cluster. This process is on the first node."""
     with cluster_of_two(__name__) as (_, here, there):
         yield here, there
 
@@ -75,7 +75,7 @@ class Peer:
 
 @pytest.fixture
 def peer(nodes: tuple[str, str]) -> Iterator[Any]:
-    """peer(node): an actor there."""
+    """Returns peer(node), which starts an actor on that node."""
     made: list[Any] = []
 
     def make(node: str) -> Any:
@@ -151,7 +151,7 @@ def test_receivers_at_the_home_and_elsewhere_share_a_stream_that_outlives_both_g
     ray.get([near.pid.remote(), source.pid.remote()], timeout=LONG_S)
     parts = [far.receive_all.remote(receiver)]
     sender.put((600, ""), timeout=LONG_S)
-    sender.wait_for_all_ack(timeout=LONG_S)  # the one elsewhere has come
+    sender.wait_for_all_ack(timeout=LONG_S)  # the end on the other node has arrived
     parts.append(near.receive_all.remote(receiver))
     receiver.close()
     sending = source.send.remote(sender, 0, 600, True)
@@ -307,7 +307,7 @@ def test_a_stream_goes_on_while_the_object_stores_are_full(nodes: tuple[str, str
 
 
 class Hog:
-    """Holds as much of its node's store as there is."""
+    """Fills its node's object store."""
 
     def fill(self, nbytes: int) -> int:
         self.views = [ray.get(ray.put(np.ones(nbytes // 10, np.uint8))) for _ in range(10)]
@@ -315,7 +315,7 @@ class Hog:
 
 
 class User:
-    """Of a queue, on a node."""
+    """A process that uses a queue, on a node."""
 
     def put(self, queue: Any, first: int, count: int) -> None:
         for number in range(first, first + count):

@@ -1,4 +1,4 @@
-"""Bounds of gateways: a node that lost all that it knew, deaths that both sides are told of, large messages."""
+"""Limits of gateways: a node that lost its state, deaths that both sides learn of, and large messages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_node_whose_gateway_and_keeper_were_both_killed_sends_no_more_and_is_t
         await pair.let_go("s")
         await send(sender, 3, close=False)
         assert await receive(receiver, 3) == [0, 1, 2]
-        await asyncio.sleep(1.5)  # an outbox that is silent, and there, is no reason to end
+        await asyncio.sleep(1.5)  # a silent outbox that still exists does not end the stream
         await sender.put_async(3)
         assert await receive(receiver, 1) == [3]
         await nodes.kill_gateway("there")
@@ -49,7 +49,7 @@ def test_senders_at_the_home_are_told_of_a_killed_receiver_also_after_those_else
         far = await pair.sender("away")
         receiver = await pair.receiver("there")
         for number in range(8):
-            await far.put_async(number)  # which the home is asked about until they were received
+            await far.put_async(number)  # the sender asks the home about it until it was received
         pid = await killed(_get_and_die, receiver)
         await pair.let_go()
         while not await nodes.node("away").why(pair.number):

@@ -1,4 +1,4 @@
-"""A pair between nodes whose object stores are full, while Ray may not go on by files because the disk is full too."""
+"""A pair between nodes with full object stores, when the disk is too full for Ray to spill to files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_messages_wait_for_room_in_the_stores_and_all_arrive() -> None:
         sender.close()
         assert ray.get([hog.fill.remote() for hog in hogs], timeout=LONG_S) == ["OutOfDiskError"] * 2
         sending = far.send.remote(12)
-        time.sleep(1)  # calls fail meanwhile; the test holds as well where none did
+        time.sleep(1)  # calls usually fail meanwhile; the test also passes if none does
         assert not ray.wait([sending], timeout=0)[0]
         ray.get([hog.free.remote() for hog in hogs], timeout=LONG_S)
         for number in range(1, 13):

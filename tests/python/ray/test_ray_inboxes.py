@@ -1,4 +1,4 @@
-"""Receivers away from the home of their pair: gateways and keepers in one process, without Ray."""
+"""Receivers on nodes other than the home of their pair: gateways and keepers in one process, without Ray."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def started(work: Callable[..., None], *arguments: Any) -> Any:
 
 
 async def killed(work: Callable[[Any], None], end: Any) -> int:
-    """The pid of a process that was given the end, and was killed."""
+    """Gives the end to a process that gets killed, and returns the pid of that process."""
     process = started(work, end)
     end.close()
     await asyncio.to_thread(process.join)
@@ -79,7 +79,10 @@ async def killed(work: Callable[[Any], None], end: Any) -> int:
 
 
 async def sender_here(pair: Hosted) -> Any:
-    """The pair's maker has given away its ends: one to this, the others to whom the test opens them for."""
+    """Returns a sender at the home.
+
+    The pair's maker gave away its ends: this one, and those that the test opens later.
+    """
     return shmtree.Sender(await pair.make())
 
 
@@ -171,8 +174,8 @@ def test_calls_that_are_lost_lose_nothing_and_double_nothing(seed: int) -> None:
     run(test, loss=0.1, delay_s=0.01, seed=seed)
 
 
-# What a killed gateway had taken is left to its keeper. In one process it is not, so here nobody receives at the home
-# while the gateway there is killed; test_ray.py and channel_heirs.cpp kill processes.
+# A keeper inherits the messages that a killed gateway had taken. With all nodes in one process it does not. So no
+# receiver is at the home while the gateway there is killed; test_ray.py and channel_heirs.cpp kill processes.
 def test_receivers_of_three_nodes_share_what_is_put_while_gateways_are_killed() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
@@ -239,7 +242,7 @@ def test_what_lies_where_nobody_asks_goes_to_who_does_whoever_is_killed() -> Non
         assert sorted(received) == list(range(30))
         await until(lambda: sender.pending_acks == 0)
         await sender.put_async(30)
-        while True:  # who looks again and again is given some, too
+        while True:  # a receiver that polls repeatedly also gets messages
             try:
                 assert idle.get_nowait() == 30
                 break
@@ -382,7 +385,7 @@ def test_what_cannot_leave_the_home_is_refused_once_somebody_receives_elsewhere(
 
 
 async def receive_by_fits(receiver: Any, into: list[int], rests_s: list[float]) -> None:
-    """Asks for nothing for some time, again and again, so that what lies there goes to others."""
+    """Receives 20 messages and pauses, repeatedly. Meanwhile other receivers get the messages that are waiting here."""
     with contextlib.suppress(*CLOSED):
         for rest_s in itertools.cycle(rests_s):
             for _ in range(20):

@@ -1,4 +1,4 @@
-"""What lands from other nodes: once, and in order, wherever the process that lands it is killed."""
+"""Messages that land from other nodes: exactly once and in order, even if the process that lands them is killed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def land_until_killed(handle: bytes, table: bytes, how: Callable[[Landing], None
 
 
 class _Killed:
-    """A sender that is killed as it puts."""
+    """A sender whose process is killed during a put."""
 
     def __init__(self, sender: Any, puts: bool) -> None:
         self._sender, self._puts = sender, puts
@@ -128,9 +128,9 @@ def test_a_kill_on_either_side_of_a_put_neither_loses_nor_doubles_it(
         child = start(land_until_killed, handle, table_handle, how, count)
         child.join(60)
         assert child.exitcode == -signal.SIGKILL
-        sender.put("from here")  # which a put in doubt must not be taken for
+        sender.put("from here")  # must not be mistaken for the put in doubt
     landing = Landing(channel, table)
-    for ticket in range(8):  # as an origin does that was not answered
+    for ticket in range(8):  # an origin without a reply sends all messages again
         landing.land(1, ticket, frame(ticket))
     received = receiver.get_many(64)
     assert [each for each in received if each != "from here"] == list(range(8))

@@ -1,4 +1,4 @@
-"""Pairs of which a node goes away."""
+"""Pairs that lose a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gateways make of messages: gateways and keepers in one process, killed and replaced at any time, without Ray."""
+"""Message passing between gateways that are killed and replaced at any time. They run in one process, without Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 120
 
 
 def run(test: Callable[[Nodes], Awaitable[None]], *names: str, **options: Any) -> None:
-    """With nodes of these names, or two; the gateways are there, and end with the test."""
+    """Runs a test with nodes of these names (default: two). Their gateways run until the end of the test."""
     nodes = Nodes(*(names or ("here", "there")), **options)
     asyncio.run(asyncio.wait_for(nodes.run(test), PATIENCE_S))
 
@@ -199,7 +199,7 @@ def test_the_stream_ends_when_every_end_that_was_given_away_is_closed() -> None:
         pair = Hosted(nodes, "here", capacity=8)
         receiver = shmtree.Receiver(await pair.make())
         first = await pair.sender("there")
-        first.put(0)  # before anything else runs: the gateway is in this process, and receives here
+        first.put(0)  # the gateway is in this process and is the receiver here: put before it runs
         second = await pair.sender("elsewhere")
         second.put(1)
         assert sorted(await receive(receiver, 2)) == [0, 1]
@@ -247,7 +247,7 @@ def test_a_sender_that_was_killed_is_told_after_what_waits_in_its_outbox(start: 
         handle = await nodes.node("there").open_sender(pair.number, "here", pair.terms, ("s", 17))
         await pair.let_go()
         child = start(put_and_be_killed, handle, count, method="spawn")
-        child.join(PATIENCE_S)  # before anything else runs: the gateway is in this process
+        child.join(PATIENCE_S)  # the gateway is in this process: join before it runs
         assert child.exitcode == -signal.SIGKILL
         assert await receive(receiver, count) == list(range(count))
         with pytest.raises(PeerDied) as told:

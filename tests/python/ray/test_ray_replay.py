@@ -1,4 +1,4 @@
-"""Replay buffers with a shard on each of two nodes of Ray, and kills of what serves them."""
+"""Replay buffers with a shard on each of two nodes of Ray, and kills of the processes that serve them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROW = {"value": 0, "done": False}
 
 
 class Writer:
-    """Adds on its node."""
+    """An actor that adds rows on its node."""
 
     buffer: Any = None
 
@@ -52,7 +52,7 @@ def cluster() -> Iterator[tuple[Any, str, str]]:
 
 @pytest.fixture
 def far(cluster: Any) -> Iterator[Any]:
-    """A writer on the other node."""
+    """Starts a writer on the other node."""
     made = on(cluster[2], Writer)
     yield made
     ray.kill(made)
@@ -60,7 +60,7 @@ def far(cluster: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def make(cluster: Any) -> Iterator[Callable[..., Any]]:
-    """Buffers that are shut down with the test."""
+    """Returns a function that creates buffers. They are shut down after the test."""
     made: list[Any] = []
 
     def new(**options: Any) -> Any:
@@ -74,14 +74,17 @@ def make(cluster: Any) -> Iterator[Callable[..., Any]]:
 
 
 def add_both(buffer: Any, far: Any, here: list[int], there: list[int], *more: Any) -> list[int]:
-    """Rows on both nodes; the indices of those there."""
+    """Adds rows on both nodes. Returns the indices of those on the other node."""
     buffer.extend({"value": np.array(here, np.int64), "done": np.zeros(len(here), bool)})
     found: list[int] = ray.get(far.add.remote(buffer, there, *more), timeout=LONG_S)
     return found
 
 
 def fits(values: Any, likely: dict[int, float]) -> bool:
-    """Pearson's test, which rejects right draws once in 10**9: Wilson and Hilferty's normal is below 6 deviations."""
+    """Pearson's chi-square test, with Wilson and Hilferty's approximation below 6 standard deviations.
+
+    It rejects correct samples once in 10**9.
+    """
     times, total, draws = Counter(np.asarray(values).tolist()), sum(likely.values()), len(values)
     assert times.keys() <= likely.keys()
     expected = {value: draws * weight / total for value, weight in likely.items()}
@@ -98,7 +101,7 @@ def test_every_row_of_every_shard_is_as_likely(make: Any, far: Any) -> None:
     batches = [buffer.sample(400) for _ in range(10)]
     assert fits(np.concatenate([batch.data["value"] for batch in batches]), dict.fromkeys(range(40), 1.0))
     assert np.allclose(batches[0].probability, 1 / 40) and (batches[0].weight == 1).all()
-    assert len(set(batches[0].index.tolist())) == 40  # none of one node is one of the other
+    assert len(set(batches[0].index.tolist())) == 40  # the indices of the two nodes are distinct
     distinct = buffer.sample(40, replace=False)
     assert sorted(distinct.data["value"].tolist()) == list(range(40))
     with pytest.raises(ValueError, match="n is 41, and there are 40 rows"):
@@ -150,7 +153,7 @@ def test_sequences_are_of_one_shard_each(make: Any, far: Any) -> None:
     for row, there in zip(values, mask, strict=True):
         assert (np.diff(row[there]) == 1).all() and (row[~there] == 0).all()
         assert there.sum() == min(3, (8 - row[0] % 8) if row[0] < 100 else 4 - row[0] % 4)
-    whole = buffer.sample_sequences(100, 6, partial="refuse")  # there are none in the episodes here
+    whole = buffer.sample_sequences(100, 6, partial="refuse")  # the episodes of this node are shorter
     assert whole.mask.all() and (whole.data["value"] < 40).all()
 
 
@@ -207,7 +210,8 @@ def test_a_saved_buffer_is_loaded_with_its_indices_and_priorities_and_saved_agai
     loaded.save("saved")
     loaded.shutdown()
     with shmtree.ray.ReplayBuffer.load(tmp_path / "saved", 1) as again:
-        values = again.sample(9000).data["value"]  # of each shard the newest; either node may have loaded either shard
+        # the newest row of each shard; either node may have loaded either shard
+        values = again.sample(9000).data["value"]
         assert fits(values, {2: 1, 4: 5} if 2 in values else {3: 2, 4: 5})
         assert again.stats()["capacity"] == 2
         again.shutdown()
@@ -252,7 +256,7 @@ def test_new_rows_have_the_largest_priority_that_any_shard_has_heard_of(make: An
     mine = buffer.add({"value": 3, "done": False})
     buffer.update_priorities([mine], [1000.0])
     deadline = time.monotonic() + LONG_S
-    while True:  # who draws tells the shards, by and by
+    while True:  # a process that samples tells the shards, at some later time
         (index,) = ray.get(far.add.remote(buffer, [4]), timeout=LONG_S)
         batch = buffer.sample(3000, weights="buffer")
         if (priorities := batch.priority[batch.index == index]).size and priorities[0] == 1000:
@@ -307,7 +311,7 @@ def test_a_shard_that_a_writer_has_is_found_again_when_its_server_and_keeper_wer
     keeper = ray.get_actor(f"shmtree-shards-keeper-{cluster[2]}", _actors._namespace())
     kill(keeper)
     kill(server)
-    index = ray.get(far.add.remote(None, [3]), timeout=LONG_S)  # by the object that has the shard open
+    index = ray.get(far.add.remote(None, [3]), timeout=LONG_S)  # through the object that has opened the shard
     assert len(buffer) == 4
     batch = buffer.sample(200)
     assert sorted(set(batch.data["value"].tolist())) == [0, 1, 2, 3] and index[0] in batch.index
@@ -337,7 +341,7 @@ def draw_until(buffer: Any, deadline: float) -> None:
 
 
 def test_rows_of_a_node_that_is_gone_are_gone_and_draws_go_on(make: Any, cluster: Any) -> None:
-    """The last test: it takes the other node away."""
+    """Must be the last test, because it removes the other node."""
     nodes, _, there = cluster
     quiet = make()
     told = make(on_peer_death="raise")

@@ -1,4 +1,4 @@
-"""Which node loads which saved shard of a replay buffer."""
+"""Assignment of saved shards of a replay buffer to the nodes that load them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOW = Loading(None, None, None, None, None, 1, None)
 
 @pytest.fixture
 def saved(tmp_path: Path) -> dict[int, Found]:
-    """Three shards of one buffer."""
+    """Saves three shards of one buffer."""
     for shard, capacity in ((1, 10), (2, 30), (5, 20)):
         with ReplayBuffer(capacity, columns={"value": ((), np.int32)}) as buffer:
             buffer.add({"value": shard})
@@ -55,7 +55,7 @@ def test_a_shard_of_the_last_save_that_no_node_sees_is_told_unless_it_may_be_mis
     assert assign("path", seen, HOW, True).nodes == {1: "a", 5: "b"}
     again = {shard: each._replace(saving=Saving(7, 200, [1, 5])) for shard, each in only(saved, 1, 5).items()}
     nodes = {"a": only(saved, 2), "b": only(again, 1), "c": only(again, 5)}
-    assert assign("path", nodes, HOW, False).nodes == {2: "a", 1: "b", 5: "c"}  # as an earlier save left it
+    assert assign("path", nodes, HOW, False).nodes == {2: "a", 1: "b", 5: "c"}  # the assignment of an earlier save
     assert assign("path", {node: only(shards, 1, 5) for node, shards in {"b": again, "c": again}.items()}, HOW, False)
 
 
@@ -76,4 +76,4 @@ def test_a_note_that_was_altered_is_told(saved: dict[int, Found], tmp_path: Path
     with pytest.raises(ValueError, match=r"shard-5\.json is damaged"):
         HOW.find(str(tmp_path))
     (tmp_path / "shard-5.json").unlink()
-    assert HOW.find(str(tmp_path))[5].saving is None  # a first save that was cut short
+    assert HOW.find(str(tmp_path))[5].saving is None  # a first save that was interrupted

@@ -1,4 +1,4 @@
-"""What goes to one node, and is numbered for it."""
+"""Sources of messages to one node, and their numbering for that node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import shmtree
 from shmtree.ray._sources import JOURNAL_WORDS, WINDOW, Dealt, Journal
 
-CLOSED_GAP = {3: 0, 5: 1, 6: 2}  # numbers before, and from 0 on
+CLOSED_GAP = {3: 0, 5: 1, 6: 2}  # number before the gap is closed: number after it, from 0 on
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Recordings that cannot be put into a channel again, or not all of them."""
+"""Recordings that cannot be put into a channel again, or only in part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recordings: made by looking on, read by mapping them, put into channels again, written down for others."""
+"""Recordings: made by a tap, read by mapping them, put into channels again, and exported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shmtree_run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[
 
 
 class Recorder:
-    """`shmtree record` in a process of its own, from the moment on at which it looks."""
+    """`shmtree record` in its own process. The constructor returns once the tap is attached."""
 
     def __init__(self, path: Path, *arguments: str, count: int | None = None, **options: Any) -> None:
         command = [sys.executable, "-m", "shmtree", "record", str(path), *arguments]
@@ -51,7 +51,7 @@ class Recorder:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Callable[..., Path]:
-    """A recording that was made here, of a channel for each name."""
+    """Returns a function that makes a recording in this process, with a channel for each name."""
 
     def make(**channels: list[Any]) -> Path:
         path = tmp_path / "made.mcap"
@@ -65,7 +65,7 @@ def recorded(tmp_path: Path) -> Callable[..., Path]:
                     sender.put(value)
                     receiver.get()
                     count += 1
-                    while writer.messages < count:  # so that none is missed
+                    while writer.messages < count:  # wait, so that the tap misses none
                         time.sleep(0)
                 sender.close()
 

@@ -1,4 +1,4 @@
-"""Recording without a loss: all messages of a channel are written down and passed on."""
+"""Lossless recording: a relay writes down all messages of a channel and passes them on."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_a_relay_makes_who_puts_wait_and_keeps_what_nobody_has_received(name: st
             sender.put(put, timeout=2)
             put += 1
     assert put < 100
-    recorder.process.send_signal(signal.SIGINT)  # it takes no more, and waits until what it has passed on was received
+    # takes no more messages, and waits until those that it has passed on were received
+    recorder.process.send_signal(signal.SIGINT)
     time.sleep(0.3)
     assert recorder.process.poll() is None
     passed_on = shmtree.open_receiver(f"{name}-on")
@@ -70,7 +71,8 @@ def test_a_relay_that_is_killed_loses_nothing(name: str, tmp_path: Path) -> None
     got: list[int] = []
 
     def receive() -> None:
-        while len(set(got)) < 500:  # what a killed relay had comes when its death is found, perhaps as the last
+        # messages of a killed relay are redelivered when its death is detected, possibly as the last ones
+        while len(set(got)) < 500:
             got.append(passed_on.get(timeout=60))
 
     thread = threading.Thread(target=receive)

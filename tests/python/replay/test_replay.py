@@ -1,4 +1,4 @@
-"""Replay buffers: rows that were added are drawn, the oldest go first."""
+"""Replay buffers: rows are added and sampled, and the oldest rows are dropped first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shmtree.replay import ReplayBuffer
 
 
 def row(number: int = 0) -> dict[str, Any]:
-    """A row whose leaves all say its number."""
+    """Returns a row with its number in all leaves."""
     small = np.full(4, number, np.float32)
     return {
         "obs": small,
@@ -32,7 +32,7 @@ def buffer() -> ReplayBuffer:
 
 
 def check(data: dict[str, Any]) -> None:
-    """That no row is torn."""
+    """Asserts that no row is torn."""
     assert (data["obs"] == data["action"][:, None]).all()
     assert (data["pixels"] == data["action"][:, None, None] % 256).all()
     assert (data["reward"] == data["action"]).all()
@@ -141,7 +141,7 @@ def test_the_memory_of_a_batch_is_used_again_when_no_array_of_it_is_left(buffer)
     for _ in range(50):
         batch = buffer.sample(64)
         seen.add(batch.data["obs"].ctypes.data)
-    assert len(seen) == 2  # the batch at work, and the one that is drawn
+    assert len(seen) == 2  # the batch that is in use, and the one that is prefetched
 
 
 def test_a_view_keeps_the_memory_of_its_batch(buffer):

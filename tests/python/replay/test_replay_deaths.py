@@ -1,4 +1,4 @@
-"""Buffers whose users are told when all whom they wait for were killed: on_peer_death="raise"."""
+"""Buffers with on_peer_death="raise": a wait raises PeerDied when every process that could end it was killed."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def kill(process) -> int:
 def test_who_waits_for_rows_is_told_who_was_killed_and_goes_on_when_somebody_adds(method, limit, call, arguments):
     buffer = told_buffer(limit=limit)
     with pytest.raises(queue.Empty):
-        getattr(buffer, call)(*arguments, timeout=0)  # nobody has ever added
+        getattr(buffer, call)(*arguments, timeout=0)  # no process has ever added
     with running(replay_peers.add_then_hang, buffer, [1], None, method=method) as (adder, added):
         assert added.recv() == adder.pid
         buffer.clear()
         with pytest.raises(queue.Empty):
-            getattr(buffer, call)(*arguments, timeout=0)  # the adder lives
+            getattr(buffer, call)(*arguments, timeout=0)  # the adding process lives
         with running(replay_peers.report_end, buffer, call, None, *arguments, method=method) as (_, waiting):
             assert waiting.recv() == "ready"
             pid = kill(adder)
@@ -57,7 +57,7 @@ def test_who_waits_for_rows_is_told_who_was_killed_and_goes_on_when_somebody_add
         assert len(getattr(buffer, call)(*arguments, timeout=60).data) == 1
     buffer.clear()
     with pytest.raises(queue.Empty):
-        getattr(buffer, call)(*arguments, timeout=0)  # the newcomer has closed, and the dead were told of
+        getattr(buffer, call)(*arguments, timeout=0)  # the new writer has closed, and the deaths were reported already
 
 
 def test_what_the_killed_had_added_is_drawn_first():
@@ -139,7 +139,7 @@ def test_who_lives_is_waited_for_and_the_killed_are_told_of_when_it_has_closed()
         pids = {kill(adder) for adder, _ in adders}
     buffer.clear()
     with pytest.raises(queue.Empty):
-        buffer.sample(1, timeout=0)  # this process adds
+        buffer.sample(1, timeout=0)  # this process is a writer
     writer.close()
     with pytest.raises(shmtree.PeerDied) as caught:
         buffer.sample(1, timeout=60)
@@ -157,7 +157,7 @@ def test_the_close_of_a_buffer_that_drew_is_the_end_of_who_drew():
             pid = kill(drawer)
         buffer.extend([3, 4], timeout=60)
         with pytest.raises(queue.Full):
-            buffer.add(5, timeout=0)  # this process draws
+            buffer.add(5, timeout=0)  # this process is a sampler
         again.close()
         with pytest.raises(shmtree.PeerDied) as caught:
             buffer.add(5, timeout=60)
@@ -208,7 +208,7 @@ def test_who_waits_and_may_be_told_takes_next_to_no_time():
         buffer.clear()
         with running(replay_peers.report_end, buffer, "sample", None, 1) as (_, waiting):
             waiting.recv()
-            time.sleep(3)  # of which it should sleep nearly all
+            time.sleep(3)  # the wait should sleep nearly all of that time
             kill(adder)
             assert waiting.recv()[2] < 0.05
 

@@ -1,4 +1,4 @@
-"""Ends of episodes among many rows: with their last observations, and rows that are no steps."""
+"""Ends of episodes among many rows, with last observations, and with rows that are no steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def columns(count: int = 14, first: int = 0) -> dict[str, Any]:
 
 
 def at(number: int) -> dict[str, Any]:
-    """The last observation after the row of that number."""
+    """Returns the last observation after the row of that number."""
     return {"obs": np.full(2, 100 + number, np.float32)}
 
 
@@ -34,7 +34,7 @@ def buffer_with(**options: Any) -> ReplayBuffer:
 
 
 def drawn(buffer: ReplayBuffer) -> dict[int, tuple[float, ...]]:
-    """Of each row: its successor, sum of rewards and discount."""
+    """Returns for each row: its successor, sum of rewards and discount."""
     batch = buffer.sample(3000)
     found = (batch.data["n"], batch.data["next"]["obs"][:, 0], batch.data["reward"], batch.discount)
     return {int(n): tuple(map(float, rest)) for n, *rest in zip(*found, strict=True)}

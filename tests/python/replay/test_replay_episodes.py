@@ -1,4 +1,4 @@
-"""What a batch has of the rows around each row: successors, sums of rewards, stacks; and where episodes end."""
+"""Columns of a batch that depend on neighbouring rows: successors, sums of rewards and stacks; and ends of episodes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_episode(writer: Writer, first: int, length: int, done: bool = True) -> N
 
 
 def drawn(buffer: ReplayBuffer, n: int = 2000) -> dict[int, dict[str, Any]]:
-    """What was drawn of each row, by its number."""
+    """Returns the sampled values of each row, by its number."""
     batch = buffer.sample(n, timeout=0)
     data = batch.data
     found = {}
@@ -197,14 +197,14 @@ def test_a_final_that_does_not_fit_is_refused_by_name():
 @pytest.mark.parametrize("chunk", [1, 2, 8])
 @pytest.mark.parametrize("frames", [2, 3, 20])
 def test_len_counts_the_rows_that_can_be_drawn(chunk, frames):
-    """With a stack, rows whose earlier frames have left the buffer cannot be drawn, so they do not count."""
+    """With a stack, rows whose earlier frames have left the buffer cannot be sampled, so they do not count."""
     rng = np.random.default_rng(100 * chunk + frames)
     buffer = ReplayBuffer(
         24, example={"x": np.zeros(1, np.float32), "done": False}, chunk=chunk, stack={"x": frames}, streams=4, seed=1
     )
     writers = [buffer.writer() for _ in range(4)]
     for step in range(400):
-        writer = writers[0 if rng.random() < 0.5 else int(rng.integers(4))]  # the others are slow
+        writer = writers[0 if rng.random() < 0.5 else int(rng.integers(4))]  # the other writers add rarely
         writer.add({"x": np.full(1, step, np.float32), "done": rng.random() < 0.1})
         if step % 10:
             continue

@@ -1,4 +1,4 @@
-"""Replay buffers in files: what was saved is loaded, or there is a clear error."""
+"""Replay buffers in files: loading restores what was saved, or raises a clear error."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def filled(rows: int, **options: Any) -> ReplayBuffer:
 
 
 def rows_of(buffer: ReplayBuffer) -> dict[int, int]:
-    """The number of each row, by its index; while nobody adds."""
+    """Returns the number of each row by its index. No process may add meanwhile."""
     batch = buffer.sample(len(buffer), replace=False)
     check(batch)
     return dict(zip(batch.index.tolist(), batch.data["action"].tolist()))
 
 
 def check(batch: Any) -> None:
-    """That no row is torn."""
+    """Asserts that no row is torn."""
     assert (batch.data["obs"] == batch.data["action"][:, None]).all()
 
 
@@ -133,7 +133,7 @@ def _crc32c(data: bytes) -> int:
 
 
 def _write_with_checksum(manifest: Path, changed: bytearray) -> None:
-    """Corrects the checksum of a changed manifest, as in docs/replay-files.md, and writes it."""
+    """Corrects the checksum of a changed manifest as docs/replay-files.md describes, and writes it."""
     struct.pack_into("<I", changed, 12, 0)
     struct.pack_into("<I", changed, 12, _crc32c(changed))
     manifest.write_bytes(changed)
@@ -147,7 +147,7 @@ def _set_capacity(manifest: Path, capacity: int) -> None:
 
 def test_load_of_an_altered_note_is_a_value_error_that_names_the_file(tmp_path):
     folder = tmp_path / "saved"
-    key = ("obs", 1)  # is in the note as a frame
+    key = ("obs", 1)  # the note contains this key as a frame
     example = {key: np.zeros(3, np.float32), "r": 0.5, "done": False}
     options = {"next": [key], "n_step": 2, "reward": "r", "done": "done", "sampler": Prioritized(), "chunk": 8}
     ReplayBuffer(64, example=example, **options).save(folder)
@@ -162,7 +162,7 @@ def test_load_of_an_altered_note_is_a_value_error_that_names_the_file(tmp_path):
             changed[begin + at] = value
             _write_with_checksum(folder / "manifest", changed)
             try:
-                ReplayBuffer.load(folder).close()  # another sampler or key is possible
+                ReplayBuffer.load(folder).close()  # with another sampler or key, loading succeeds
             except ValueError as error:
                 assert type(error) is ValueError and str(error).startswith(str(folder))
                 refused += 1
@@ -257,7 +257,7 @@ def test_others_add_and_draw_while_a_thread_saves(tmp_path):
     def save() -> None:
         try:
             for _ in range(20):
-                with contextlib.suppress(BlockingIOError):  # nothing was there for long enough
+                with contextlib.suppress(BlockingIOError):  # no row stayed long enough to be saved
                     buffer.save(tmp_path / "saved")
         except BaseException as error:
             failed.append(error)
@@ -272,7 +272,7 @@ def test_others_add_and_draw_while_a_thread_saves(tmp_path):
 
     assert failed == []
     back = ReplayBuffer.load(tmp_path / "saved")
-    assert rows_of(back)  # those that were there long enough, each of them whole
+    assert rows_of(back)  # the saved rows, each of them intact
 
 
 def test_priorities_and_episodes_are_kept_and_the_sampler_may_be_another(tmp_path):

@@ -1,4 +1,4 @@
-"""What may be another when a saved replay buffer is loaded, and where its rate limit goes on."""
+"""Options that may change when a saved replay buffer is loaded, and the state of its rate limiter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_limit_goes_on_with_its_counts(tmp_path):
     path = saved(tmp_path, limit=LIMIT)
     buffer = ReplayBuffer.load(path)
     assert counts(buffer) == (15, 8)
-    buffer.sample(14, timeout=0)  # 2 x 15 - 22 is the least of 20 - 12
+    buffer.sample(14, timeout=0)  # 2 x 15 - 22 is the minimum of 20 - 12
     text = "a draw of 1, of which 0 may be drawn before more rows are added: 15 were added and 22 drawn"
     with pytest.raises(queue.Empty, match=text):
         buffer.sample(1, timeout=0)

@@ -1,4 +1,4 @@
-"""Many rows at once: columns, a vector of streams, sequences; and limits between those who add and those who draw."""
+"""Many rows at once: columns, a vector of streams, sequences; and rate limits between writers and samplers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_ends_of_many_rows_are_where_the_mask_and_the_leaf_say():
     sums = dict(zip(batch.data["n"].tolist(), batch.data["reward"].tolist(), strict=True))
     discounts = dict(zip(batch.data["n"].tolist(), batch.discount.tolist(), strict=True))
     assert sums == {0: 3, 1: 6, 2: 5, 3: 3, 4: 15, 5: 18, 6: 13, 7: 7, 8: 27, 9: 30}
-    assert {n for n, left in discounts.items() if left == 0} == {1, 2, 3}  # cut off is no termination
+    assert {n for n, left in discounts.items() if left == 0} == {1, 2, 3}  # truncated episodes keep their discount
 
 
 def test_rows_with_successors_need_ends_when_they_do_not_say_so_themselves():
@@ -95,7 +95,7 @@ def test_rows_with_successors_need_ends_when_they_do_not_say_so_themselves():
     with pytest.raises(ValueError, match="need ends"):
         buffer.extend({"obs": np.zeros((5, 2), np.float32)})
     buffer.extend({"obs": np.zeros((5, 2), np.float32)}, ends=[False] * 4 + [True])
-    assert len(buffer) == 4  # what came after the last one may still be told
+    assert len(buffer) == 4  # the successor of the last row may still come
     buffer.end()
     assert len(buffer) == 5
 

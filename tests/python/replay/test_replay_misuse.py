@@ -1,4 +1,4 @@
-"""What a replay buffer refuses: each text names the argument, what it was and what it may be."""
+"""Errors of a replay buffer: each text names the argument, its value, and the allowed values."""
 
 from __future__ import annotations
 

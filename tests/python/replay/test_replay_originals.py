@@ -202,7 +202,7 @@ class Cpprb:
             most = self.size // 2
             with_priorities = self.is_prioritized and self.chance.random() < 0.5
             if self.is_prioritized and (with_priorities or self.has_nstep):
-                # cpprb starts again with the first priority at place 0.
+                # cpprb restarts with its first priority at place 0.
                 most = min(most, self.size - self.both[1].get_next_index())
                 most = 1 if self.has_nstep else most
             rows = self.rows(self.chance.randrange(1, most + 1))
@@ -254,7 +254,7 @@ class Cpprb:
                 assert np.isclose(weights[0][index], weights[1][index], rtol=1e-3), (self.kind, index)
 
     def save_and_load(self) -> None:
-        """Each buffer reads the file of the other one."""
+        """Each buffer loads the file of the other one."""
         paths = [self.folder / f"{number}.npz" for number in range(2)]
         for buffer, path in zip(self.both, paths, strict=True):
             buffer.save_transitions(path)

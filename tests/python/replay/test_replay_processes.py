@@ -1,4 +1,4 @@
-"""Replay buffers in several processes: handed over, opened by name, and with processes that are killed."""
+"""Replay buffers in several processes: sent, opened by name, and with processes that are killed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_parent_and_forked_children_add_in_streams_of_their_own(start):
 
 
 def test_processes_that_all_add_the_first_row_at_once_have_memory_for_it(start):
-    # The arena has memory for one extent of these, not for two.
+    # The arena has memory for one extent of such rows, not for two.
     row = np.zeros(1 << 14, np.uint8)
     for _ in range(3):
         buffer = ReplayBuffer(3_000, example=row)
@@ -137,7 +137,7 @@ def test_a_pickle_in_the_same_process_is_the_same_rows():
 def test_a_buffer_that_nobody_has_any_more_is_not_found():
     buffer = ReplayBuffer(100, example=0)
     late = pickle.dumps(buffer)
-    pickle.loads(late)  # so that it is on its way no more
+    pickle.loads(late)  # ends the transit
     del buffer
     gc.collect()
     with pytest.raises(FileNotFoundError):

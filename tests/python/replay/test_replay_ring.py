@@ -1,4 +1,4 @@
-"""Rows of a replay buffer by place, the numbering of the classes with other libraries' interfaces."""
+"""Rows of a replay buffer by place, which is how the classes with other libraries' interfaces number them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_unfinished_row_reads_as_the_previous_row(monkeypatch):
     ring = ring_of(4)
     add(ring, range(6))
     tickets = ring._tickets()
-    monkeypatch.setattr(ring, "_tickets", lambda: tickets + 1)  # as if another process is writing the next row
+    monkeypatch.setattr(ring, "_tickets", lambda: tickets + 1)  # as if another process were writing the next row
 
     assert ring.read(np.arange(4), -1)["more"]["number"].tolist() == [4, 5, 5, 3]
 

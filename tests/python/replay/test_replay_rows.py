@@ -1,4 +1,4 @@
-"""What rows of a replay buffer may be made of, and what is refused."""
+"""Accepted and refused types of the rows of a replay buffer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""By what chances rows are drawn, with priorities that any process changes, and into which memory."""
+"""Probabilities of sampled rows, with priorities that any process changes, and the memory of batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def filled(count: int = 50, **options: object) -> ReplayBuffer:
 def test_rows_are_drawn_with_equal_chances():
     buffer = filled(seed=1)
     counts = np.bincount(buffer.sample(100_000).data, minlength=50)
-    assert ((counts - 2000) ** 2 / 2000).sum() < 110  # chi-square of 49 degrees: 1 in a million
+    assert ((counts - 2000) ** 2 / 2000).sum() < 110  # chi-square with 49 degrees of freedom: fails once in a million
 
 
 def test_rows_are_drawn_as_their_priorities_to_alpha():
@@ -212,7 +212,7 @@ def test_a_batch_in_the_arena_is_put_on_without_a_copy(arena):
     received = receiver.get()
     assert received["data"].ctypes.data == at
     assert (received["data"] == 1).all()
-    assert not batch.data.flags.writeable  # it was given away
+    assert not batch.data.flags.writeable  # it was moved to the channel
 
 
 def test_a_batch_goes_to_a_device_as_tensors():

@@ -1,4 +1,4 @@
-"""Sequences whose first rows a sampler draws."""
+"""Sequences whose first rows a sampler chooses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLERS = {"per": Prioritized(alpha=1, beta=1, eps=0), "all": Uniform(), "old":
 
 
 def filled(rows: int = 40, **options: Any) -> ReplayBuffer:
-    """Episodes of 10 rows, whose numbers are their places; the priority of row 15 is that of all others together."""
+    """Returns a buffer with episodes of 10 rows, numbered by place. Row 15 has the priority of all others together."""
     buffer = ReplayBuffer(100, example={"n": 0, "done": False}, **{"samplers": SAMPLERS, "chunk": 1, **options})
     for n in range(rows):
         buffer.add({"n": n, "done": n % 10 == 9}, priority=rows - 1 if n == 15 else 1.0)
@@ -38,7 +38,7 @@ def test_sequences_take_their_weights_from_the_call_and_the_whole_buffer():
     buffer = filled()
     batch = buffer.sample_sequences(50, 2, sampler="per", beta=0.5, weights="buffer")
     np.testing.assert_allclose(batch.weight, np.where(batch.priority == 39, 39**-0.5, 1), rtol=1e-5)
-    assert (buffer.sample_sequences(50, 2).weight == 1).all()  # without a sampler any row is as likely
+    assert (buffer.sample_sequences(50, 2).weight == 1).all()  # without a sampler, all rows are equally likely
     assert buffer.stats()["samples"] == {"per": 50 + 50, "all": 0, "old": 0, "new": 0}
 
 

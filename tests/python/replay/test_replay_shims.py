@@ -1,4 +1,4 @@
-"""Replay buffers of others' signatures: one changed import."""
+"""Replay buffers with the interfaces of other libraries: a program changes one import."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def test_cpprb_transitions_are_saved_and_loaded(tmp_path):
     loaded = cpprb.ReplayBuffer(10, {"obs": {"shape": 2}, "done": {}}, next_of="obs")
     loaded.load_transitions(tmp_path / "rows.npz")
 
-    assert loaded.get_all_transitions()["next_obs"][:, 0].tolist() == [5, 6, 3, 4]  # in the order of places
+    assert loaded.get_all_transitions()["next_obs"][:, 0].tolist() == [5, 6, 3, 4]  # by place
 
 
 def torchrl_buffer(size: int = 100, **options: Any) -> Any:

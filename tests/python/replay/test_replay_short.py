@@ -1,4 +1,4 @@
-"""Writers that live for a few rows only: what they leave of their places goes to the next ones."""
+"""Writers that live for a few rows only: the next writers get the unused rows of their chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a replay buffer says of itself."""
+"""Statistics of a replay buffer."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_versions_are_behind_the_newest_that_was_met():
     stats = buffer.stats()
     assert stats["version_lag_mean"] == pytest.approx((3 - versions).mean())
     assert stats["version_lag_max"] == (3 - versions).max()
-    writer.version = 2**63 - 1  # not added yet, but known here
+    writer.version = 2**63 - 1  # not added yet, but known in this process
     assert buffer.sample(5).version.max() <= 3
     assert buffer.stats()["version_lag_max"] >= 2.0**62
 

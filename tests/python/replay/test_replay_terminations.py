@@ -22,7 +22,7 @@ class Episode:
         self.obs = [first]
         self.rows: list[int] = []
         self.rewards: list[float] = []
-        self.kind = ""  # the episode goes on
+        self.kind = ""  # "": the episode has not ended
 
 
 class Environment:
@@ -87,7 +87,7 @@ def frames(episode: Episode, at: int, count: int, padding: str) -> list[int]:
 
 
 def expected(environments: list[Environment], options: dict[str, Any]) -> dict[int, Any]:
-    """Returns for each row that can be drawn: sum of rewards, discount, observation, and that of the successor."""
+    """Returns for each row that can be sampled: sum of rewards, discount, observation, and that of the successor."""
     n, count = options.get("n_step", 1), options.get("stack", {}).get("obs", 1)
     ahead = n if "next" in options else n - 1
     padding = options.get("stack_padding", "zeros")
@@ -124,7 +124,7 @@ def drawn(buffer: ReplayBuffer, options: dict[str, Any]) -> dict[int, Any]:
 
 
 def row_of(keys: tuple[str, ...], obs: Any, reward: Any, terminated: Any, truncated: Any, n: Any) -> dict[str, Any]:
-    """Returns one row, or many, with the requested keys that say how the episode ended."""
+    """Returns one row, or many, with those of the keys that tell how the episode ended."""
     obs = np.repeat(np.asarray(obs, np.float64)[..., None], 2, -1)
     flags = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
     return {"obs": obs, "reward": reward, "n": n, **{key: flags[key] for key in keys}}

@@ -1,4 +1,4 @@
-"""Who waits at a replay buffer, and what ends the wait: a close by another thread."""
+"""Waits at a replay buffer, and how a close in another thread ends them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE_EACH = RateLimit(samples_per_insert=1, min_size=1, error_buffer=1)
 
 
 class Waiting(threading.Thread):
-    """A call in a thread of its own, and what came of it."""
+    """A call in its own thread, and its result."""
 
     def __init__(self, call, *args, **options) -> None:
         super().__init__(daemon=True)
@@ -48,7 +48,7 @@ def wait_until_asleep(thread: threading.Thread) -> None:
 
 
 def full_buffer(**options) -> ReplayBuffer:
-    """One to which nothing may be added before something is drawn."""
+    """Returns a buffer whose rate limiter blocks adds until a row is sampled."""
     buffer = ReplayBuffer(100, example=0, limit=ONE_EACH, **options)
     with buffer.writer() as writer:
         try:
@@ -78,7 +78,7 @@ def test_a_close_ends_adds_that_wait_in_other_threads(call):
         wait_until_asleep(each)
     buffer.close()
     assert all(each.ends_with(shmtree.ChannelClosed) for each in waiting)
-    again.sample(1, timeout=60)  # what they waited for is there for others
+    again.sample(1, timeout=60)  # the buffer still works for other objects
     again.add(1, timeout=60)
     assert again._replay.check() == ""
 
@@ -138,7 +138,7 @@ def test_the_close_of_a_writer_ends_its_adds_and_no_others():
     buffer = full_buffer()
     closed, other = buffer.writer(), buffer.writer()
     waiting, stays = Waiting(closed.add, 1), Waiting(other.add, 2)
-    late = Waiting(closed.add, 3)  # for the other thread of its stream
+    late = Waiting(closed.add, 3)  # waits for the other thread of its stream
     for each in (waiting, stays, late):
         wait_until_asleep(each)
     closed.close()
@@ -221,7 +221,7 @@ def test_repeated_add_to_a_full_vector_skips_the_same_rows():
     buffer.sample(1)
     with pytest.raises(queue.Full) as caught:
         writers.add(rows, timeout=0)
-    assert caught.value.sent == 2  # the first skips its row, the second stored it
+    assert caught.value.sent == 2  # the first stream skips its row, the second one has stored its row
     assert [writer.added for writer in writers.writers] == [1, 2, 1, 1]
     buffer.sample(1)
     assert (writers.add(rows, reset=[False, True, True, True], timeout=60) == -1).tolist() == [False, True, True, True]

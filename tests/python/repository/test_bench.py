@@ -1,4 +1,4 @@
-"""The bench measures, compares, and says why where it cannot: one small workload of each kind that is quick."""
+"""The bench measures and compares, and gives a reason where it cannot: one small, quick workload of each kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench of replay buffers measures those that are there, and says why where it cannot."""
+"""The bench of replay buffers measures the installed libraries, and gives a reason for the others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not (ROOT / "bench").is_dir(), reason="needs the
 
 @pytest.fixture
 def results():
-    """The name of a file of figures that goes with the test."""
+    """Yields the name of a file of figures, which is removed after the test."""
     yield "replay-of-a-test"
     (ROOT / "bench" / "results" / "replay-of-a-test.json").unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The examples run. Those of queues do the same with the standard library's; only their import line is different."""
+"""The examples run. Those of queues print the same with the standard library, after a change of one import line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""tests/gpu/run says what it ran and what it could not, and of a part that hangs nothing is left.
+"""tests/gpu/run reports which parts ran and which could not, and leaves no process of a part that hangs.
 
-The bench goes its ways on the CPU, where torch is enough.
+The bench runs on the CPU here, which needs only torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every test that docs/guarantees.md names is there, every row names some, and docs/recovery.md names what is there."""
+"""The tests that docs/guarantees.md names exist, and each row names some. The names in docs/recovery.md exist too."""
 
 from __future__ import annotations
 

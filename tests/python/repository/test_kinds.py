@@ -1,4 +1,7 @@
-"""kind.h has the number and meaning of each kind, grammar.h its rule. tools/kinds.py makes the table in frame.md."""
+"""kind.h has the number and meaning of each kind, grammar.h its rule.
+
+tools/kinds.py generates the table in frame.md.
+"""
 
 import subprocess
 import sys

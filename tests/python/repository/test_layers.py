@@ -1,4 +1,4 @@
-"""Every `#include` points downward, and each foreign library is seen by the one layer that is there for it."""
+"""Every `#include` points downward, and only one layer uses each foreign library."""
 
 import re
 from collections.abc import Iterator
@@ -8,38 +8,39 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-# What each layer may include. `base` are the public headers that every layer speaks (results, kinds, looks);
-# `public` the other ones.
+# Layers that each layer may include. `base` are the public headers that every layer may use (results, kinds, observer
+# snapshots); `public` the other ones.
 ALLOWED = {
     "base": {"base"},
     "platform": {"base", "platform"},
     "memory": {"base", "platform", "memory"},
-    "shared_array": {"base", "platform", "memory", "shared_array"},  # writes of plain memory, counted
-    "format": {"base", "platform", "format"},  # works on plain bytes, wherever they lie
-    "channel": {"base", "platform", "memory", "channel"},  # moves block numbers, knows nothing of what is in them
+    "shared_array": {"base", "platform", "memory", "shared_array"},  # counted writes of plain memory
+    "format": {"base", "platform", "format"},  # works on plain bytes, wherever they are stored
+    # moves block numbers, and knows nothing of the contents of the blocks
+    "channel": {"base", "platform", "memory", "channel"},
     "public": {"base", "public"},
     "discovery": {"base", "platform", "memory", "discovery"},
-    "replay": {"base", "platform", "memory", "replay"},  # rows of bytes, and what they are
+    "replay": {"base", "platform", "memory", "replay"},  # rows of bytes, and their types
     "broadcast": {"base", "platform", "memory", "broadcast"},  # messages of bytes
     "latest": {"base", "platform", "memory", "broadcast", "latest"},  # versions of bytes
     "observe": {"base", "platform", "memory", "channel", "discovery", "replay", "latest", "broadcast", "observe"},
     "recording": {"base", "platform", "recording"},  # files of messages, as bytes
-    # What an end is in every language: no values of any of them.
+    # The ends of channels in every language. They contain no values of a language.
     "endpoint": {"base", "platform", "memory", "format", "channel", "discovery", "latest", "broadcast", "endpoint"},
     "value": {"base", "platform", "format", "public", "value"},  # C++ values as frames, and back
 }
 ALLOWED["api"] = ALLOWED["endpoint"] | {"replay", "observe", "recording", "public", "value", "api"}
-# The wings of the extension, each of which sees those before it: Python's API, what lives behind Python objects, Python
-# objects as frames and back, replay buffers, the ends. They may include all of the core but the classes of C++ users.
+# The wings of the extension. Each may include those before it: Python's API, state behind Python objects, conversion of
+# Python objects, replay buffers, the ends. They may include all of the core except the classes of C++ users.
 WINGS = ["cpython", "objects", "codec", "replay", "endpoint"]
 CORE = {"base", "platform", "memory", "format", "channel", "discovery", "endpoint", "bindings"}
 CORE |= {"shared_array", "replay", "latest", "broadcast", "observe", "recording"}
 for number, wing in enumerate(WINGS):
     ALLOWED[f"bindings/{wing}"] = CORE | {f"bindings/{lower}" for lower in WINGS[: number + 1]}
-ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h that it shares with all
+ALLOWED["bindings"] = CORE | {f"bindings/{wing}" for wing in WINGS}  # module.cpp, and bind.h, which all wings share
 BASE_HEADERS = {"result.h", "kind.h", "observe.h", "export.h"}
 
-# The parts of an arena, and of a channel, each of which looks only at those before it.
+# Parts of an arena and of a channel. Each may include only those before it.
 PARTS = {
     "memory": """
         layout mapping block_table participants transfer_table wake_table sleep event robust_lock block_pool
@@ -53,10 +54,10 @@ PARTS = {
         """.split(),
 }
 
-# The folders of a layer, each of which includes only files of its own and of those before it.
+# Folders of a layer. Each may include only its own files and those of the folders before it.
 FOLDERS = {"replay": ["rows", "rate_limiter", "sampling", "buffer", "files"]}
 
-# Who may see what from outside: pattern of the header, and the only files that may include it.
+# Restricted headers: pattern of the headers, and pattern of the only files that may include them.
 FOREIGN = [
     ("Cap'n Proto", re.compile(r"(capnp|kj)/|schema/.*\.h$"), re.compile(r"src/format/|include/shmtree/capnp\.h$")),
     ("xtensor", re.compile(r"(xtensor|xtl|xsimd)/"), re.compile(r"include/shmtree/array\.h$")),
@@ -84,7 +85,7 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.MULTIL
 
 
 def layer_of_file(path: str) -> str | None:
-    """The layer of a source file, by its path from the root of the tree."""
+    """Returns the layer of a source file, given its path from the root of the tree."""
     parts = path.split("/")
     if parts[:2] == ["include", "shmtree"]:
         return "base" if parts[2] in BASE_HEADERS else "public"
@@ -96,7 +97,7 @@ def layer_of_file(path: str) -> str | None:
 
 
 def layer_of_include(name: str, own: str, folder: Path) -> str | None:
-    """The layer that one of our own headers belongs to; None for a header that is not ours."""
+    """Returns the layer of one of our own headers, or None for any other header."""
     first, _, rest = name.partition("/")
     if first == "bindings":
         return layer_of_file(f"python/{name}")
@@ -156,7 +157,7 @@ def test_no_part_of_a_facade_includes_one_that_stands_above_it(layer):
 
 
 def upward_includes(root: Path, layer: str) -> Iterator[str]:
-    """Yields the files of a layer's folders that include a folder above their own, or none of the folders."""
+    """Yields the files of a layer that include a folder above their own, or that are in none of its folders."""
     folders = FOLDERS[layer]
     for file in sorted((root / "src" / layer).rglob("*.*")):
         path = file.relative_to(root / "src" / layer)

@@ -1,4 +1,4 @@
-"""Mutants of the models (tests/models) still change the sources. `./dev models` runs them, with a model checker."""
+"""Mutants of the models (tests/models) still apply to the sources. `./dev models` runs them, with a model checker."""
 
 from __future__ import annotations
 

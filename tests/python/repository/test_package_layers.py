@@ -26,7 +26,7 @@ def tool() -> ModuleType:
 
 structure = tool()
 
-# Imported in functions: modules that import torch, ray or what CUDA needs, for callers that ask for it.
+# Modules that import torch, ray or CUDA's requirements. Functions import them on request.
 WHEN_ASKED_FOR = {
     "_torch.devices",
     "cuda._pinned",

@@ -1,4 +1,4 @@
-"""The site: numbers are those of the source, the references have all that is public, and every page has its place."""
+"""The site: numbers match the source, the reference lists all public names, and the navigation has every page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LIMITS = ROW.findall((ROOT / "docs/limits.md").read_text())
 
 
 def constant(file: str, name: str) -> int:
-    """What a line `constexpr ... name = expression` of a source says."""
+    """Returns the value of a line `constexpr ... name = expression` of a source file."""
     text = (ROOT / file).read_text()
     found = re.search(rf"constexpr [^;]*?\b{name} = ([^,;]+)[,;]", text)
     assert found, f"{file} has no {name}"

@@ -1,4 +1,4 @@
-"""The code in README.md and the pages with programs runs, and prints what stands below it."""
+"""The code in README.md and in the pages with programs runs, and prints the output that follows it."""
 
 import importlib.util
 import re
@@ -22,7 +22,7 @@ def examples(text, language="python"):
 
 
 def side(change, other):
-    """The program of a diff without the lines that only the other side has."""
+    """Returns one side of a diff: the program without the lines that only the other side has."""
     return "".join(line[1:] or "\n" for line in change.splitlines(keepends=True) if line[0] != other)
 
 
@@ -96,7 +96,7 @@ def test_every_page_stands_in_a_table_of_contents():
 
 
 def anchors(text):
-    """The headings of a page as they stand in links to it."""
+    """Returns the headings of a page in the form that links to them use."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 

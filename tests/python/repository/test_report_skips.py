@@ -1,4 +1,4 @@
-"""CI tells what was skipped, and fails when a reason is not listed."""
+"""CI reports skipped tests, and fails if the reason of a skip is not listed."""
 
 import subprocess
 import sys

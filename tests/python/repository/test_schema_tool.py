@@ -1,4 +1,4 @@
-"""The metadata of a frame is a plain Cap'n Proto message: its stock tool reads it by the schema."""
+"""The metadata of a frame is a plain Cap'n Proto message: the standard tool reads it with the schema."""
 
 import contextlib
 import importlib.util
@@ -57,7 +57,7 @@ def test_capnp_decode_reads_the_metadata_of_a_message() -> None:
 @needs_tool
 @pytest.mark.skipif(not PROGRAMS, reason="SHMTREE_PROGRAMS does not say where the C++ programs were built")
 def test_readers_agree_on_the_metadata_of_random_frames() -> None:
-    """Compares 400 frames, with a new seed each time. tests/readers/compare.py says how to compare more."""
+    """Compares 400 frames, with a new seed each time. tests/readers/compare.py can compare more."""
     command = [sys.executable, ROOT / "tests/readers/compare.py", "--columns", f"{PROGRAMS}/columns", "--frames", "400"]
     if importlib.util.find_spec("capnp") is not None:
         command += ["--pycapnp", sys.executable]

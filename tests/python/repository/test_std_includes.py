@@ -1,7 +1,7 @@
-"""Whoever uses a name of the standard library includes its header, or one of ours that does.
+"""A file that uses a name of the standard library includes its header, or one of our headers that does.
 
-What one standard header brings along of another differs between libraries and their versions, so that a file which
-compiles here may not compile elsewhere.
+Which other headers a standard header includes depends on the library and its version. So a file that compiles here
+without the include may not compile elsewhere.
 """
 
 import functools
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ["include", "src", "python/bindings", "tests/cpp", "tests/fuzz", "bench/cpp"]
 INCLUDED_FROM = ["include", "src", "python", "tests/cpp", "."]
 
-#: Names that other standard headers often bring along, by the header that has them.
+#: Names that other standard headers often declare too, by the header that must be included.
 NAMES = {
     "algorithm": r"(min|max|sort|find|find_if|copy|fill|any_of|all_of|clamp|lower_bound)\b",
     "array": r"array\b",
@@ -45,7 +45,7 @@ NAMES = {
 
 @functools.cache
 def foreign_headers(file: Path, root: Path) -> frozenset[str]:
-    """The headers, other than ours, that a file and those of ours that it includes name themselves."""
+    """Returns the foreign headers that a file, or one of our headers that it includes, names itself."""
     found: set[str] = set()
     for name in re.findall(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', file.read_text(), re.MULTILINE):
         places = [file.parent, *(root / each for each in INCLUDED_FROM)]

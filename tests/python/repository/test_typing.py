@@ -1,4 +1,4 @@
-"""What type checkers, and programs that look at annotations, see of ends and queues."""
+"""Types of ends and queues, as type checkers and programs that read annotations see them."""
 
 from __future__ import annotations
 

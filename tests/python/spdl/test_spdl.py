@@ -1,4 +1,4 @@
-"""shmtree.spdl: units written and read by SPDL's protocol, and SPDL's own pipelines on it."""
+"""shmtree.spdl: units written and read with SPDL's protocol, and SPDL's own pipelines with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Place = tuple[int, int]
 
 
 def write(writer: ArenaWriter, *binaries: Any) -> tuple[list[Place], int]:
-    """One unit; where its binaries are, and its span."""
+    """Writes one unit. Returns the places of its binaries, and its span."""
     writer.begin_unit()
     places = [writer.write_binary(each) for each in binaries]
     return places, writer.commit_unit()
@@ -82,10 +82,10 @@ def test_an_aborted_unit_leaves_nothing(any_arena: Any):
 def test_units_that_nobody_reads_are_ended_or_passed_over(any_arena: Any):
     writer, reader = both(any_arena)
     units = [write(writer, bytes([i]) * 100_000) for i in range(6)]
-    reader.end_unit(units[0][1], [])  # its item was discarded
+    reader.end_unit(units[0][1], [])  # the item of this unit was discarded
     assert read(reader, units[1]) == [b"\1" * 100_000]
     writer.reset()
-    reader.reset()  # and the items of three more were lost between two iterations
+    reader.reset()  # the items of three more units were lost between two iterations
     assert read(reader, units[5]) == [b"\5" * 100_000]
     assert any_arena.stats()["used_bytes"] < 100_000
     with pytest.raises(BufferError, match="has been ended"):
@@ -144,7 +144,8 @@ def test_what_a_ring_gives_are_copies():
 def test_units_are_kept_and_dropped_in_any_order_and_outlive_the_pool():
     pool = SegmentPool(count=1)
     writer, reader = both(pool)
-    kept = {i: read(reader, write(writer, bytes([i]) * 100_000))[0] for i in range(10)}  # ten, with one place
+    # ten units, although the pool has one segment
+    kept = {i: read(reader, write(writer, bytes([i]) * 100_000))[0] for i in range(10)}
     for i in (4, 0, 9, 5):
         del kept[i]
     writer.reset()
@@ -323,7 +324,7 @@ def test_spdl_iterates_over_views_that_outlive_its_iterations_and_its_end(spdl: 
     kept.append(list(source))
     check([first], 1)
     assert all(isinstance(item["blob"], memoryview) for item in kept[0])
-    assert pool.stats()["held_bytes"] > 3 * 8 * 500_000  # nothing of it was copied
+    assert pool.stats()["held_bytes"] > 3 * 8 * 500_000  # no tensor was copied
 
     del source
     gc.collect()
@@ -367,7 +368,7 @@ def test_tensors_of_spdl_are_views(spdl: Any):
     from spdl.pipeline._arena import _Arena
 
     pool = SegmentPool()
-    side = _Arena(pool)  # both sides, as SPDL has them, in one process
+    side = _Arena(pool)  # one object is both sides, as in SPDL within one process
     got = side.restore(side.offload({"t": torch.arange(10_000, dtype=torch.bfloat16).float().reshape(100, 100)}))["t"]
     assert got.shape == (100, 100) and got.flatten()[255] == 255
     assert pool.stats()["held_bytes"] >= 40_000

@@ -1,4 +1,4 @@
-"""What the other processes of the tests of Broadcast do."""
+"""Functions that other processes run in the tests of Broadcast."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import shmtree
 
 
 def report_all(subscriber: shmtree.Subscriber, told: Connection) -> None:
-    """Sends what it reads, until the end, and what that was."""
+    """Sends each message that it receives through the pipe, and then the name of the error that ended the stream."""
     told.send("ready")
     try:
         while True:
@@ -25,7 +25,7 @@ def subscribe_and_report(broadcast: shmtree.Broadcast, told: Connection) -> None
 
 
 def count_whole(subscriber: shmtree.Subscriber, told: Connection) -> None:
-    """How many messages of `numbered` were whole, until one says 0."""
+    """Receives messages of `numbered` up to the one with number 0, and sends the number of intact ones."""
     count = 0
     while (message := subscriber.get(timeout=100))["number"] != 0:
         count += bool((message["big"] == message["number"]).all())

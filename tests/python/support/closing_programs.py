@@ -1,6 +1,6 @@
-"""A program that closes all descriptors and opens files of its own under their numbers, as a daemon does.
+"""A program that closes all descriptors and opens its own files under their numbers, as a daemon does.
 
-Run as `python closing_programs.py CASE FILLER WHERE FOLDER`. Prints, as JSON, what each step of the case came to.
+Run as `python closing_programs.py CASE FILLER WHERE FOLDER`. Prints the outcome of each step of the case as JSON.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def pair(_: str) -> Steps:
 
 
 def watched(_: str) -> Steps:
-    """A pair whose descriptors are in use: of a poll loop, of a wait and of a coroutine."""
+    """A pair with descriptors in use: by a poll loop, by a wait and by a coroutine."""
     import asyncio
 
     sender, receiver = shmtree.create_pair()
@@ -226,13 +226,13 @@ def open_numbers() -> set[int]:
     for number in list(numbers):
         try:
             os.fstat(number)
-        except OSError:  # that of the listing
+        except OSError:  # the descriptor of the listing is closed by now
             numbers.discard(number)
     return numbers
 
 
 class Files:
-    """A file of 400 bytes under each number."""
+    """Opens a file of 400 bytes under each number."""
 
     def __init__(self, numbers: list[int], folder: str) -> None:
         self.numbers = numbers
@@ -257,7 +257,7 @@ class Files:
 
 
 class Sockets:
-    """A socket with a datagram that waits under each number."""
+    """Opens a socket with a waiting datagram under each number."""
 
     def __init__(self, numbers: list[int], folder: str) -> None:
         self.numbers = numbers
@@ -284,7 +284,7 @@ class Sockets:
 
 
 class Epolls:
-    """The program's own epoll, with a pipe in its set, under each number."""
+    """Opens an epoll of the program, with a pipe in its set, under each number."""
 
     def __init__(self, numbers: list[int], folder: str) -> None:
         self.numbers = numbers
@@ -311,7 +311,7 @@ def outcome(step: Callable[[], Any]) -> str:
         step()
     except OSError as error:
         if error.errno == errno.EBADF and "shmtree.descriptors()" in str(error):
-            return "closed"  # and how to close all descriptors
+            return "closed"  # the error says that the descriptor was closed, and how to close all descriptors safely
         return f"{type(error).__name__}: {error}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -1,10 +1,10 @@
-"""Runs CPython's own tests of process queues and pipes with shmtree's in place.
+"""Runs CPython's own tests of process queues and pipes on shmtree's queues and pipes.
 
-    python cpython_queues.py list                      the tests, one a line: RUN and CLASS.TEST
-    python cpython_queues.py run RUN REPORT [TEST...]  runs them, or some; adds what came of each to the file REPORT
+    python cpython_queues.py list                      prints the tests, one a line: RUN and CLASS.TEST
+    python cpython_queues.py run RUN REPORT [TEST...]  runs all or some tests, and appends each result to REPORT
 
-RUN is a start method, or "threads" for the tests that start no processes. Whatever imports `multiprocessing` in this
-program gets `shmtree.multiprocessing`, in its child processes too, because they import its main module before all else.
+RUN is a start method, or "threads" for the tests that start no processes. All code in this program that imports
+`multiprocessing` gets `shmtree.multiprocessing`. So do its child processes, because they import its main module first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from test import _test_multiprocessing, test_queue  # noqa: E402
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
-#: Of `test._test_multiprocessing`: all that uses queues, pools, which are made of them, and pipes.
+#: Tests of `test._test_multiprocessing` that use queues, pipes, or pools, which are made of queues.
 PROCESS_TESTS = [
     "MiscTestCase",
     "TestInitializers",
@@ -41,7 +41,7 @@ PROCESS_TESTS = [
     "TestStartMethod",
     "TestStdinBadfiledescriptor",
     "TestWait",
-    "WithProcessesTestBarrier.test_wait_return",  # the only one with a queue
+    "WithProcessesTestBarrier.test_wait_return",  # the only one of its class with a queue
     "WithProcessesTestConnection",
     "WithProcessesTestPicklingConnections",
     "WithProcessesTestPoll",
@@ -52,7 +52,7 @@ PROCESS_TESTS = [
     "WithProcessesTestQueue",
 ]
 
-#: Tests that cannot apply, and why.
+#: Tests that do not apply, with the reason.
 CANNOT_APPLY = {
     "test_closed_queue_empty_exceptions": "expects that close has no effect where nothing was put; ours closes",
     "test_queue_feeder_donot_stop_onexc": "expects that put hides an error, which a feeder thread then prints",
@@ -63,19 +63,22 @@ CANNOT_APPLY = {
 }
 try:
     socket.getaddrinfo("localhost", 0)
-except OSError:  # no /etc/hosts, as in a root that debootstrap has just made
+except OSError:  # no /etc/hosts, as in a new root of debootstrap
     for listens in ("test_pickling", "test_wait_socket", "test_wait_socket_slow"):
         CANNOT_APPLY[listens] = "this machine does not know the name localhost"
 
-#: Its pools start workers while their own threads run.
+#: Its pools start workers while threads of the pool run.
 REPLACED_WORKERS = "WithProcessesTestPoolWorkerLifetime"
 
-#: Seconds after which a test that still runs ends its run, with the stacks of all threads.
+#: Seconds after which a hanging test ends its run, and the stacks of all threads are printed.
 HANGS_AFTER = 300
 
 
 class Queue(shmtree.JoinableQueue):
-    """What the tests of `queue.Queue` use of it that is not multiprocessing's; by its name they know the order."""
+    """Adds the attributes of `queue.Queue` that its tests use and multiprocessing lacks.
+
+    The tests derive the order from the class's name.
+    """
 
     maxsize: int
     is_shutdown = False
@@ -90,7 +93,7 @@ class Queue(shmtree.JoinableQueue):
 
 
 class TestThreads(test_queue.BaseQueueTestMixin, unittest.TestCase):
-    """What the tests of `queue` ask of each kind of queue."""
+    """Attributes that the tests of `queue` need for each kind of queue."""
 
     queue = queue
 
@@ -101,7 +104,7 @@ class TestThreads(test_queue.BaseQueueTestMixin, unittest.TestCase):
 
 
 def classes() -> list[str]:
-    """Where the queues and connections come from that the tests get."""
+    """Returns the classes of the queues and connections that the tests get."""
     found = [multiprocessing.Queue(), multiprocessing.get_context("spawn").Queue(), multiprocessing.SimpleQueue()]
     found += [_test_multiprocessing.ProcessesMixin.Queue(), _test_multiprocessing.multiprocessing.JoinableQueue()]
     found += [_test_multiprocessing.ProcessesMixin.Pipe()[0], multiprocessing.get_context("spawn").Pipe()[1]]
@@ -109,7 +112,7 @@ def classes() -> list[str]:
 
 
 class TestSubstitution(unittest.TestCase):
-    """That all of this tests what it should, in this process and in children."""
+    """Checks that the tests get shmtree's classes, in this process and in children."""
 
     def check(self, found: list[str]) -> None:
         queues = ["Queue", "Queue", "SimpleQueue", "Queue", "JoinableQueue"]
@@ -126,7 +129,7 @@ class TestSubstitution(unittest.TestCase):
 def tests_of(run: str) -> Iterator[unittest.TestCase]:
     load = unittest.defaultTestLoader
     if run == "threads":
-        from test import test_logging  # here, as children can do without
+        from test import test_logging  # imported here, because children do not need it
 
         assert test_logging.multiprocessing is shmtree.multiprocessing
         yield from load.loadTestsFromTestCase(TestThreads)
@@ -141,7 +144,7 @@ def name_of(test: unittest.TestCase) -> str:
 
 
 class Report(unittest.TestResult):
-    """Writes each result as soon as it is there, so that a test that hangs takes no other's result along."""
+    """Writes each result at once, so that a test that hangs does not lose the results of others."""
 
     def __init__(self, file: TextIO) -> None:
         super().__init__()
@@ -167,8 +170,8 @@ def run_tests(run: str, report: str, *names: str) -> None:
     with open(report, "a") as file:
         result = Report(file)
         unittest.TestSuite(chosen).run(result)
-    faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)  # in the exit of the interpreter
-    for _, text in result.errors + result.skipped:  # of what is set up for a class or the whole module
+    faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)  # for a hang while the interpreter exits
+    for _, text in result.errors + result.skipped:  # from the setup of a class or of the whole module
         print(text, file=sys.stderr)
 
 
@@ -179,7 +182,7 @@ def list_tests() -> None:
 
 
 def install() -> None:
-    """Makes the test classes this module's own, for this process and as what its children look for."""
+    """Adds the test classes to this module, where child processes look them up too."""
     method = next((each for each in sys.argv[2:3] if each in START_METHODS), None)
     _test_multiprocessing.PRELOAD[:] = ["cpython_queues"]
     _test_multiprocessing.install_tests_in_module_dict(globals(), method)

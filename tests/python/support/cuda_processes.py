@@ -1,4 +1,4 @@
-"""Processes of the tests with CUDA: `spawn` makes them with a driver, the fake one and, with a GPU, the real one."""
+"""Processes of the tests with CUDA. `spawn` starts them with the fake driver or, if there is a GPU, the real one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def gpus() -> int:
-    """How many the real driver has; asked in another process, since this one may fork."""
+    """Returns the number of devices of the real driver. Asks in another process, because this one may fork later."""
     count = "from shmtree.cuda import _driver; print(len(_driver.driver()._uuids))"
     done = subprocess.run([sys.executable, "-c", count], capture_output=True, text=True, timeout=120)
     return int(done.stdout) if done.returncode == 0 else 0
@@ -43,13 +43,13 @@ def gpus() -> int:
 
 @functools.cache
 def has_driver() -> bool:
-    """Whether there is a real driver, with or without a device."""
+    """Returns True if there is a real driver, with or without a device."""
     load = "import ctypes; ctypes.CDLL('libcuda.so.1')"
     return subprocess.run([sys.executable, "-c", load], capture_output=True, timeout=120).returncode == 0
 
 
 class Process:
-    """A peer, such as `device_peers.Peer`, in a process of its own."""
+    """A peer, such as `device_peers.Peer`, in its own process."""
 
     def __init__(
         self,
@@ -103,19 +103,19 @@ Log = Callable[[Process], list[str]]
 
 @pytest.fixture
 def driver_log(fake_driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Log:
-    """What a process told the driver to do."""
+    """Returns a function that reads which driver calls a process made."""
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{fake_driver}:{os.environ.get('LD_LIBRARY_PATH', '')}")
     monkeypatch.setenv("FAKE_CUDA_DIR", str(tmp_path))
     monkeypatch.setenv("FAKE_CUDA_DEVICES", "a")
     return lambda process: (tmp_path / f"log.{process.pid}").read_text().splitlines()
 
 
-ON_THE_FAKE = pytest.mark.parametrize("device_driver", ["fake"], indirect=True)  # which says what it was told
+ON_THE_FAKE = pytest.mark.parametrize("device_driver", ["fake"], indirect=True)  # the fake driver logs its calls
 
 
 @pytest.fixture(params=["fake", "real"])
 def device_driver(request: pytest.FixtureRequest) -> str:
-    """The same test with each of the drivers."""
+    """Runs the test with each of the drivers."""
     if request.param == "fake":
         request.getfixturevalue("driver_log")
     elif gpus() == 0:

@@ -1,8 +1,9 @@
 """Damages each word of an arena's memory in turn, receives, and prints how often each outcome occurred.
 
-The argument says what is received: the messages of a "channel" or a "broadcast", or a message that has a "receiver" or
-a "subscriber". For each word and each value, a forked child creates new objects, overwrites the word with the value,
-and receives twice. A word that is the handle of a block is also overwritten with the handle of each other block.
+The argument selects what to receive: the messages of a "channel" or a "broadcast", or a message that contains a
+"receiver" or a "subscriber". For each word and each value, a forked child creates new objects, overwrites the word with
+the value, and receives twice. A word that is the handle of a block is also overwritten with the handle of each other
+block.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from typing import Any
 import shmtree
 
 PAGE = 4096
-INLINE, LONG = "short", b"x" * 3000  # the first is stored in a slot, the second in a block of its own
-LEAST_HANDLE = 1 << 59  # of a block, as src/memory/layout.h packs it. The lower bits are a generation
+INLINE, LONG = "short", b"x" * 3000  # the first is stored in a slot, the second in its own block
+LEAST_HANDLE = 1 << 59  # smallest handle of a block, as src/memory/layout.h packs it; the lower bits are a generation
 
 
 def make(what: str) -> tuple[Callable[[float], Any], Any]:
-    """Returns a call that receives what was put, and the objects that it needs."""
+    """Returns a call that receives the messages, and the objects that it needs."""
     arena = shmtree.Arena(64 << 20)
     broadcast = shmtree.Broadcast(arena=arena)
     subscriber = broadcast.subscribe()

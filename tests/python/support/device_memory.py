@@ -1,4 +1,4 @@
-"""Memory of devices as the tests make and read it: of fake_cuda.c where the environment has it, else of the driver."""
+"""Device memory for tests: of fake_cuda.c if $FAKE_CUDA_DIR is set, else of the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shmtree.cuda import _driver, _pinned, _received
 
 
 class Fake:
-    """A file of $FAKE_CUDA_DIR, which the host can read."""
+    """Memory of the fake driver: a file in $FAKE_CUDA_DIR, which the host can read."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL("libcuda.so.1")
@@ -33,11 +33,11 @@ class Fake:
         ctypes.memmove(pointer, data, len(data))
 
     def opened(self) -> int:
-        """How many allocations of other processes the driver has open here."""
+        """Returns the number of allocations of other processes that the driver has open in this process."""
         return int(self.library.fake_open_count())
 
     def registered(self) -> int:
-        """How many bytes of host memory are registered."""
+        """Returns the number of bytes of host memory that are registered."""
         return int(self.library.fake_registered(0, 2**63))
 
     def settle(self) -> None:
@@ -45,11 +45,11 @@ class Fake:
 
 
 class Real:
-    """The driver's own, on the first device."""
+    """Memory of the real driver, on the first device."""
 
     _HOST = 1
     _MEMORY_TYPE = 2
-    _UNIT = 2 << 20  # smaller ones the driver puts together, and hands over together
+    _UNIT = 2 << 20  # the driver packs smaller allocations into one unit, and exports that whole unit
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL("libcuda.so.1")
@@ -64,7 +64,7 @@ class Real:
         pointer, nbytes = c_uint64(), -(-nbytes // self._UNIT) * self._UNIT
         if exportable:
             self.call("cuMemAlloc_v2", byref(pointer), c_size_t(nbytes))
-        else:  # of a pool, for which there is no such handle
+        else:  # memory of a pool, which has no handle to export
             self.call("cuMemAllocAsync", byref(pointer), c_size_t(nbytes), c_void_p(0))
         return pointer.value
 
@@ -90,7 +90,7 @@ class Real:
         return code == 0 and kind.value == self._HOST
 
     def settle(self) -> None:
-        """Until the events of what was dropped have passed."""
+        """Waits until the events of dropped memory have passed."""
         self.call("cuCtxSynchronize")
         assert _received.settle() == 0
 
@@ -101,7 +101,7 @@ def memory() -> Fake | Real:
 
 
 class DeviceValues:
-    """An array on a device: a part of a larger allocation, as those of caching allocators are."""
+    """An array on a device. Like arrays of caching allocators, it is a part of a larger allocation."""
 
     def __init__(self, values: np.ndarray[Any, Any], stream: int = 1, exportable: bool = True) -> None:
         first = 256
@@ -125,12 +125,12 @@ class DeviceValues:
 
     @staticmethod
     def on_host(values: list[Any]) -> list[Any]:
-        """What pickle makes of one, so that tests see when it was pickle."""
+        """Marks an array that was pickled, so that tests detect it."""
         return ["by pickle", *values]
 
 
 def _host_copy(array: Any) -> tuple[np.ndarray[Any, Any], int, bytearray]:
-    """A view of a copy of the bytes that the array reaches over, where they begin, and the copy."""
+    """Copies the bytes that the array spans. Returns a view of the copy, the address of the original, and the copy."""
     known = array.__cuda_array_interface__
     dtype, shape = np.dtype(known["typestr"]), known["shape"]
     pointer = known["data"][0]
@@ -143,12 +143,12 @@ def _host_copy(array: Any) -> tuple[np.ndarray[Any, Any], int, bytearray]:
 
 
 def read(array: Any) -> np.ndarray[Any, Any]:
-    """The values of an array on a device, as they are now."""
+    """Returns the current values of an array on a device."""
     return _host_copy(array)[0].copy()
 
 
 def write(array: Any, values: np.ndarray[Any, Any]) -> None:
-    """Writes values to an array on a device; done when it returns."""
+    """Writes values to an array on a device. Returns when they are written."""
     view, pointer, copied = _host_copy(array)
     view[...] = values
     if copied:

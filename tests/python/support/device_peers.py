@@ -1,4 +1,4 @@
-"""Processes that hand memory of a device to each other, on the driver of fake_cuda.c or a real one."""
+"""Processes that send device memory to each other, with the driver of fake_cuda.c or a real one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shmtree.cuda import _received
 
 
 class Unnative:
-    """Only pickle can send it."""
+    """An object that needs a pickle."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Unnative
@@ -25,7 +25,7 @@ class Unnative:
 
 
 class Peer:
-    """One process with an end of a channel, that does as it is told."""
+    """One process with an end of a channel, which runs the commands of the test."""
 
     def __init__(self, end: Any, arena: shmtree.Arena | None) -> None:
         self.end = end
@@ -158,7 +158,7 @@ class Peer:
 
 
 def serve(end: Any, told: Connection, arena: shmtree.Arena | None = None, make_peer: Any = Peer) -> None:
-    """Does what comes through the pipe until that is "end"."""
+    """Runs the commands that arrive through the pipe, until "end"."""
     peer = make_peer(end, arena)
     while (command := told.recv()) != "end":
         name, *arguments = command

@@ -1,4 +1,4 @@
-"""What an end does, in any language: cases of calls, each with what comes of it."""
+"""Behaviour of an end in any language: cases, each with calls and their expected results."""
 
 CASES = {
     "messages come in the order they were put": """

@@ -1,4 +1,4 @@
-"""What processes do that are given endpoints in all sorts of ways. A module of its own, so that spawn can import it."""
+"""Functions for processes that are given endpoints by any route, in a module of their own that spawn can import."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 import shmtree
 
-#: What is carried from process to process in these tests.
+#: Kinds of endpoints that the tests send from process to process.
 KINDS = ["sender", "receiver", "array", "arena", "queue", "joinable", "simple"]
 
 
 class Made:
-    """An endpoint of some kind, and what its maker keeps of it to see that the other process used it."""
+    """An endpoint of some kind, with the objects by which its maker checks that the other process used it."""
 
     def __init__(self, kind: str, arena: shmtree.Arena) -> None:
         self._kind = kind
@@ -52,7 +52,7 @@ class Made:
 
 
 def use(end: Any) -> Any:
-    """Uses an endpoint; what it returns goes to `Made.check_used`."""
+    """Uses an endpoint. Pass the result to `Made.check_used`."""
     if isinstance(end, shmtree.Sender):
         end.put(("from", os.getpid()), timeout=30)
         return os.getpid()
@@ -74,7 +74,7 @@ def use_argument(end: Any, told: Connection) -> None:
 
 
 def serve(told: Connection, routes: dict[str, Any]) -> None:
-    """For as long as it is asked: takes what comes by the route that it is told, uses it, and answers."""
+    """Receives endpoints by the requested routes, uses them, and answers, until it receives None."""
     for route in iter(told.recv, None):
         try:
             told.send(use(take(routes[route], told)))
@@ -92,7 +92,7 @@ def take(route: Any, told: Connection) -> Any:
         return route.get()
     if isinstance(route, shmtree.Receiver):
         return route.get(timeout=30)
-    return route[0]  # of a manager, where nothing else says when it is there
+    return route[0]  # for a manager's list: the caller has put the object there already
 
 
 def give(route: Any, end: Any) -> None:
@@ -107,7 +107,7 @@ def give_and_exit(end: Any, route: Any) -> None:
 
 
 def make_pair_and_leave(ends: Any) -> None:
-    """Leaves both ends of a pair, and a message in it, with a manager."""
+    """Stores both ends of a pair, with a message in it, in a manager's list, and exits."""
     sender, receiver = shmtree.create_pair()
     sender.put("left behind")
     ends[0] = sender, receiver
@@ -117,7 +117,7 @@ def send_pickled_and_leave(told: Connection) -> None:
     told.send(pickle.dumps(shmtree.create_pair()[0]))
 
 
-kept: Any = None  # what a worker of a pool was given when it started
+kept: Any = None  # the endpoint that a worker of a pool was given at its start
 
 
 def keep(end: Any) -> None:
@@ -135,7 +135,7 @@ def put_number(sender: shmtree.Sender, number: int) -> None:
 
 
 def pass_on(end: Any, method: str, told: Connection) -> None:
-    """Gives the endpoint to a grandchild that starts in another way."""
+    """Gives the endpoint to a grandchild that is started with another method."""
     child = mp.get_context(method).Process(target=use_argument, args=(end, told))
     child.start()
     child.join()
@@ -150,7 +150,7 @@ def use_all(given: dict[str, Any], told: Connection) -> None:
 
 
 class PutsItsPid:
-    """What many write as a subclass of Process, with the queue among its attributes."""
+    """A common pattern: a subclass of Process with the queue as an attribute."""
 
     def __init__(self, queue: shmtree.Queue) -> None:
         super().__init__()
@@ -180,7 +180,7 @@ def fail_to_load() -> None:
 
 
 class Poison:
-    """Pickles, and raises when it is loaded."""
+    """Pickles without an error, and raises when it is loaded."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return fail_to_load, ()

@@ -11,7 +11,7 @@ import numpy as np
 
 
 def assert_same(got: Any, want: Any, where: str = "value") -> None:
-    """Fails unless both are of exactly the same type and, all the way down, the same value."""
+    """Fails unless both have exactly the same type and, at every level, the same value."""
     assert type(got) is type(want), f"{where}: {type(got)} is not {type(want)}"
     if isinstance(want, np.ma.MaskedArray):
         assert_same(np.ma.getdata(got), np.ma.getdata(want), where + ".data")
@@ -61,7 +61,7 @@ def assert_same(got: Any, want: Any, where: str = "value") -> None:
 
 
 def assert_same_array(got: np.ndarray, want: np.ndarray, where: str = "array") -> None:
-    """Fails unless dtype (byte order, fields, alignment included), shape, order, flags and bytes are the same."""
+    """Fails unless dtype (including byte order, fields and alignment), shape, order, flags and bytes are the same."""
     assert got.dtype == want.dtype, f"{where}: {got.dtype!r} is not {want.dtype!r}"
     assert got.dtype.byteorder == want.dtype.byteorder, f"{where}: byte order {got.dtype.byteorder!r}"
     assert got.dtype.descr == want.dtype.descr if want.dtype.names is None else got.dtype.fields == want.dtype.fields

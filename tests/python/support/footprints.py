@@ -1,4 +1,4 @@
-"""What this process has of names, descriptors and memory."""
+"""Names, descriptors and memory that this process uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import shmtree
 
 
 def own_names() -> list[Any]:
-    """Returns the names of this test process that are still there."""
+    """Returns the names of this test process that still exist."""
     directory = Path(os.environ["SHMTREE_NAMES_DIR"])
     return [known for known in shmtree.list_names() if (directory / known.name).exists()]
 
@@ -31,7 +31,7 @@ def footprint() -> tuple[int, int, int]:
 
 
 def warm_up() -> None:
-    """What a process makes once: the socket that wakes are sent through."""
+    """Creates what a process creates once: the socket that wake-ups are sent through."""
     with shmtree.Arena(1 << 20) as arena:
         sender, receiver = arena.create_pair()
         receiver.fileno()
@@ -42,7 +42,7 @@ def warm_up() -> None:
 
 
 def use(sender: Any, receiver: Any) -> None:
-    """Makes this process one that uses both ends, with all that it then has."""
+    """Uses both ends, so that this process has all resources that a user of them has."""
     receiver.fileno()
     sender.put({"x": np.zeros(100_000)})
     assert receiver.get()["x"].sum() == 0

@@ -1,4 +1,4 @@
-"""Children that are forked without multiprocessing, at moments when other threads wait."""
+"""Children that are forked without multiprocessing, while other threads wait."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from typing import Any
 
 import shmtree
 
-# Python 3.13 without a GIL hands its locks (of dicts, of variables that closures share) from thread to thread. One that
-# was handed to a thread just before a fork is nobody's in the child, which then waits for it, in no code of ours.
+# Python 3.13 without a GIL hands its locks (of dicts, of variables that closures share) from thread to thread. A lock
+# that was handed to a thread just before a fork has no owner in the child. The child then waits for it forever, outside
+# of our code.
 WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 NOT_BESIDE_THREADS = "children of this Python without a GIL may wait for locks of its own that other threads had"
 
@@ -25,7 +26,7 @@ MOST_S = 60.0
 
 
 def fork(function: Callable[[], Any]) -> int:
-    """A child that calls the function and leaves with 0 if that returns."""
+    """Forks a child that calls the function, and exits with 0 if it returns."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -41,7 +42,7 @@ def fork(function: Callable[[], Any]) -> int:
 
 
 def fork_alone(function: Callable[[], Any]) -> int:
-    """As `fork`, in a child whose calls may be deadlocked: it has none of the signal handlers of other tests."""
+    """Same as `fork`, for calls that may deadlock: the child has no signal handlers of other tests."""
 
     def run() -> None:
         for number in signal.valid_signals():
@@ -69,8 +70,10 @@ def join_within(child: int, seconds: float = MOST_S) -> None:
 
 
 def in_small_process(function: Callable[..., None], *arguments: Any) -> None:
-    """Calls function(arena, *arguments) in a new process, for many forks: one of pytest's process takes three times as
-    long, because of all that it has imported."""
+    """Calls function(arena, *arguments) in a new process, for tests that fork often.
+
+    A fork of pytest's process takes three times as long, because of all modules that it has imported.
+    """
     import multiprocessing as mp
 
     process = mp.get_context("spawn").Process(target=call_with_arena, args=(function, *arguments))
@@ -103,12 +106,12 @@ def sleeps(thread: int) -> bool:
     try:
         with open(f"/proc/self/task/{thread}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] == "S"
-    except (FileNotFoundError, ProcessLookupError):  # it has ended
+    except (FileNotFoundError, ProcessLookupError):  # the thread has ended
         return False
 
 
 def wait_until_all_sleep(count: int) -> None:
-    """Blocks until so many other threads of the test have slept in the kernel for longer than one waits for the GIL."""
+    """Blocks until that many other threads of the test have slept in the kernel for longer than a wait for the GIL."""
     me = threading.get_native_id()
     seen = 0
     while seen < 20:

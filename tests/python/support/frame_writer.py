@@ -1,4 +1,7 @@
-"""Writes frames node by node, like a process without the library: each part is well-formed, the frame may not be."""
+"""Writes frames node by node, as a process without the library could.
+
+Each part is well-formed, but the frame need not be.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +88,7 @@ class Writer:
         return self
 
     def mark(self, position: int) -> Writer:
-        """Marks the node at `position` as one that has references."""
+        """Marks the node at `position` as one that references point to."""
         self._kinds[position] |= 0x80
         return self
 
@@ -159,7 +162,7 @@ class Writer:
         return header + metadata + body
 
 
-#: What the elements of a list are; any other number is the number of words of each struct.
+#: Element types of a list. Any other number is the number of words of each struct.
 _BYTES, _WORDS = -1, 0
 
 

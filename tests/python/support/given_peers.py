@@ -1,4 +1,4 @@
-"""Things of every kind that may have a name, and what the processes do that are given them."""
+"""Objects of every kind that may have a name, and functions for the processes that are given them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import shmtree
 from shmtree.replay import ReplayBuffer
 
-#: What may have a name, and how it is found by that.
+#: Kinds of objects that may have a name, with the function that opens one by its name.
 OPEN: dict[str, Callable[[str], Any]] = {
     "sender": shmtree.open_receiver,
     "receiver": shmtree.open_sender,
@@ -22,12 +22,12 @@ OPEN: dict[str, Callable[[str], Any]] = {
     "array": shmtree.SharedArray.open,
     "arena": shmtree.Arena.open,
 }
-#: What is no end of a channel.
+#: Kinds that are not ends of a channel.
 MEMORY = ["latest", "broadcast", "replay", "array", "arena"]
 
 
 def make(kind: str, name: str | None = None) -> Any:
-    """One of that kind. Nobody else has it."""
+    """Returns an object of that kind. No other process has it."""
     if kind in ("sender", "receiver"):
         sender, receiver = shmtree.create_pair(name=name)
         return sender if kind == "sender" else receiver
@@ -54,7 +54,7 @@ def drop(thing: Any) -> None:
 
 
 def use(thing: Any) -> Any:
-    """Something that only works with the real thing."""
+    """Uses the object in a way that only works with the original one. Returns the result."""
     if isinstance(thing, shmtree.Latest):
         return thing.get(timeout=0)[1]
     if isinstance(thing, ReplayBuffer):
@@ -69,7 +69,7 @@ def use(thing: Any) -> Any:
 
 
 class WaitsWhereItIsLoaded:
-    """Loading it says so, and goes on when it is told: what is pickled after it has not been loaded until then."""
+    """Reports that it is being loaded, and blocks until told to go on. Objects pickled after it are loaded later."""
 
     def __init__(self, told: Connection) -> None:
         self.told = told
@@ -81,7 +81,7 @@ class WaitsWhereItIsLoaded:
 
 
 def have(_: Any, thing: Any, told: Connection) -> None:
-    """Has it until it is told."""
+    """Keeps the object until told to close it."""
     told.send(use(thing))
     told.recv()
     drop(thing)
@@ -91,13 +91,13 @@ def have(_: Any, thing: Any, told: Connection) -> None:
 
 
 def receive(route: Any, told: Connection) -> None:
-    """Takes what comes by the route when it is told."""
+    """Receives an object by the route when told to."""
     told.recv()
     have(None, route.get(), told)
 
 
 def give(kind: str, name: str, route: Any, told: Connection) -> None:
-    """Gives away one that nobody else has, and lives until it is killed."""
+    """Gives away an object that no other process has, and lives until it is killed."""
     thing = make(kind, name)
     route.put(thing)
     drop(thing)
@@ -107,7 +107,7 @@ def give(kind: str, name: str, route: Any, told: Connection) -> None:
 
 
 def give_on(data: bytes, told: Connection) -> None:
-    """Has what was given to it, gives it to nobody, and lives until it is killed."""
+    """Keeps an object that it was given, passes it to no process, and lives until it is killed."""
     thing = pickle.loads(data)
     pickle.dumps(thing)
     told.send("given")

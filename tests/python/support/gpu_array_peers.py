@@ -1,4 +1,4 @@
-"""Processes with CuPy or Numba on a real device, that hand arrays to each other; with torch only if told so."""
+"""Processes with CuPy or Numba on a real device that send arrays to each other, and import torch only if told to."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class CuPy:
         self.cupy = importlib.import_module("cupy")
 
     def in_a_stream(self) -> Any:
-        """What is made, and put, in this block is told to a stream of its own."""
+        """Runs the block's device work in a new stream."""
         return self.cupy.cuda.Stream(non_blocking=True)
 
     def make(self, values: np.ndarray[Any, Any]) -> Any:
@@ -68,7 +68,7 @@ class Numba:
 
 
 class Peer:
-    """One process with an end of a channel, that does as it is told."""
+    """One process with an end of a channel, which runs the commands of the test."""
 
     def __init__(self, end: Any, arena: shmtree.Arena | None) -> None:
         self.end = end

@@ -1,4 +1,4 @@
-"""Processes with torch on a real device, that hand tensors to each other, or receive in an arena that they pinned."""
+"""Processes with torch on a real device that send tensors to each other, or receive in an arena that they pinned."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from shmtree.cuda import _driver, _pinned, _received
 from shmtree.replay import ReplayBuffer
 
 DEVICE = "cuda"
-BUSY_CYCLES = 1_000_000_000  # about half a second, in which much can be told to the device
+BUSY_CYCLES = 1_000_000_000  # about half a second, enough time to queue more work
 
 
 def whole() -> torch.Tensor:
     return torch.arange(24.0, device=DEVICE).reshape(4, 6)
 
 
-#: What is sent, by what is special about it.
+#: Tensors that the tests send, by their special property.
 TENSORS: dict[str, Callable[[], torch.Tensor]] = {
     "whole": whole,
     "part": lambda: whole()[1:, ::2],
@@ -47,7 +47,7 @@ TENSORS: dict[str, Callable[[], torch.Tensor]] = {
 
 
 def describe(tensor: Any) -> tuple[Any, ...]:
-    """All that must be the same on both sides; of large tensors the sum."""
+    """Returns all properties that must be the same on both sides. For large tensors it has the sum of the values."""
     values = tensor.detach().resolve_conj()
     known = values.tolist() if values.numel() <= 1000 else float(values.double().sum())
     place = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
@@ -55,7 +55,7 @@ def describe(tensor: Any) -> tuple[Any, ...]:
 
 
 class Peer:
-    """One process with an end of a channel, that does as it is told."""
+    """One process with an end of a channel, which runs the commands of the test."""
 
     def __init__(self, end: Any, arena: shmtree.Arena | None) -> None:
         self.end = end
@@ -90,7 +90,7 @@ class Peer:
         torch.cuda.synchronize()
 
     def write_part(self, value: float) -> Any:
-        """To one of two views that came in one message; what the other has then."""
+        """Writes to one of two views of one message. Returns the values of the other view."""
         item = self.end.get(timeout=60)
         item["part"].fill_(value)
         return item["it"].tolist()
@@ -119,7 +119,7 @@ class Peer:
     # --- streams
 
     def put_while_writing(self, value: float) -> bool:
-        """In a stream of its own; whether that was still writing when put() returned."""
+        """Writes and puts in a new stream. Returns True if the stream was still busy when put() returned."""
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             self.made = whole()
@@ -134,7 +134,10 @@ class Peer:
             return self.got.tolist()
 
     def read_late_and_drop(self) -> bool:
-        """Reads what it has in a kernel that runs after the last view is dropped; whether it had not run by then."""
+        """Queues a kernel that reads the tensor, and drops the last view.
+
+        Returns True if the kernel had not run by then.
+        """
         self.late = torch.empty_like(self.got)
         torch.cuda._sleep(BUSY_CYCLES)
         self.late.copy_(self.got)
@@ -145,7 +148,7 @@ class Peer:
         return self.late.tolist()
 
     def wait_and_write(self, value: float) -> None:
-        """As soon as nobody uses it."""
+        """Writes to the tensor as soon as no process uses it."""
         self.wait()
         self.write(value)
 
@@ -154,7 +157,7 @@ class Peer:
 
 
 class Images(torch.utils.data.Dataset[Any]):
-    """Of which each has its number in every pixel."""
+    """Images that have their number in every pixel."""
 
     def __len__(self) -> int:
         return 64
@@ -181,7 +184,7 @@ class PinningPeer:
         return int(self.arena.pinned_bytes)
 
     def get(self) -> bool:
-        """Whether torch takes the view for pinned memory."""
+        """Returns True if torch recognizes the view as pinned memory."""
         self.kept = self.end.get(timeout=60, copy=False)
         return bool(self.kept["a"].is_pinned())
 
@@ -194,13 +197,13 @@ class PinningPeer:
         return {key: float(each.double().sum()) for key, each in moved.items()}
 
     def get_to_behind_work(self) -> tuple[bool, int]:
-        """Whether the device was still busy when get_to() returned, and how many copies were under way."""
+        """Returns True if the device was still busy when get_to() returned, and the number of copies in progress."""
         torch.cuda._sleep(BUSY_CYCLES)
         self.kept = self.end.get_to(DEVICE, timeout=60)
         return not torch.cuda.current_stream().query(), _pinned.settle()
 
     def copy_behind_work(self) -> bool:
-        """Of a view that get() returned; whether `to` had returned before it could be done."""
+        """Moves a view of get() to the device. Returns True if `to` returned before the copy could be done."""
         self.kept = self.end.get(timeout=60, copy=False)
         torch.cuda._sleep(BUSY_CYCLES)
         self.moved = self.kept["a"].to(DEVICE, non_blocking=True)
@@ -217,7 +220,9 @@ class PinningPeer:
         return _pinned.settle()
 
     def fork(self) -> tuple[float, int, str]:
-        """What a forked child finds: what is in the view, what it has pinned, and what is said when it pins."""
+        """Returns the observations of a forked child: the sum of the view, its pinned bytes, and the error when it
+        pins.
+        """
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -236,7 +241,7 @@ class PinningPeer:
         return tuple(found)
 
     def load(self) -> tuple[list[bool], list[bool], list[str]]:
-        """Of each batch: is it pinned, and did its images get to the device; and the threads there are."""
+        """Returns for each batch if it is pinned and if its images reached the device, and the names of all threads."""
         loader = self._loader()
         self.arena.pin()
         pinned, right = [], []
@@ -248,7 +253,7 @@ class PinningPeer:
         return pinned, right, threads
 
     def _loader(self) -> Any:
-        """As docs/gpu.md has it."""
+        """The loader of docs/gpu.md."""
         context = copy.copy(multiprocessing.get_context("spawn"))
         context.Queue = self.arena.Queue
         return torch.utils.data.DataLoader(
@@ -256,7 +261,7 @@ class PinningPeer:
         )
 
     def draw(self) -> tuple[list[bool], list[bool]]:
-        """Of batches that a replay buffer in the arena gives: are they pinned, and did they get to the device."""
+        """Returns for each batch of a replay buffer in the arena if it is pinned and if it reached the device."""
         buffer = ReplayBuffer(256, example={"seen": np.zeros(1000, np.float32), "number": 0}, arena=self.arena)
         for number in range(256):
             buffer.add({"seen": np.full(1000, number, np.float32), "number": number})

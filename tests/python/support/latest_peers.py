@@ -1,4 +1,4 @@
-"""What the other processes of the tests of Latest do."""
+"""Functions that other processes run in the tests of Latest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import shmtree
 
 
 def is_whole(value: dict[str, Any]) -> bool:
-    """Whether all elements of a value of `weights` are of one version."""
+    """Returns True if all elements of a value of `weights` are of one version."""
     first = value["w0"][0]
     return all((each == first).all() for each in value.values())
 
@@ -38,7 +38,7 @@ def publish_then_hang(latest: shmtree.Latest, obj: object, told: Connection) -> 
 
 
 def read_on(latest: shmtree.Latest, told: Connection, until: int) -> None:
-    """Reads newer versions until one is `until` or more; says whether each was whole and newer."""
+    """Reads newer versions up to `until` or more. Reports True if each one was intact and newer."""
     version, right = 0, True
     while version < until:
         newer, value = latest.get(newer_than=version, timeout=100)
@@ -62,7 +62,7 @@ def report_end(latest: shmtree.Latest, told: Connection) -> None:
 
 
 def wait_idly(latest: shmtree.Latest, told: Connection, seconds: float) -> None:
-    """Says which part of a core it took to wait for so long."""
+    """Reports the share of a core that a wait of that length took."""
     version, _ = latest.get(timeout=100)
     told.send("ready")
     began, used = time.monotonic(), time.process_time()

@@ -1,4 +1,4 @@
-"""What the other processes of the tests do. A module of its own, so that processes made with spawn can import it."""
+"""Functions that other processes run in tests, in a module of their own that spawned processes can import."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def put_and_wait(sender: shmtree.Sender, item: Any) -> None:
 
 
 def put_then_hang(sender: shmtree.Sender, item: Any, told: Connection) -> None:
-    """Puts, says so, and waits to be killed."""
+    """Puts, reports it, and waits to be killed."""
     sender.put(item, timeout=30)
     told.send(os.getpid())
     told.recv()
@@ -38,7 +38,7 @@ def echo(receiver: shmtree.Receiver, sender: shmtree.Sender, count: int) -> None
 
 
 def report(receiver: shmtree.Receiver, told: Connection) -> None:
-    """Sends what it receives, until the stream ends, through a pipe."""
+    """Sends each received message through a pipe, until the stream ends."""
     for item in receiver:
         told.send(item)
     told.send("end")
@@ -63,7 +63,7 @@ def work_until_poisoned(receiver: shmtree.Receiver, told: Connection) -> None:
 
 
 def get_and_hang(receiver: shmtree.Receiver, told: Connection) -> None:
-    """Receives one message, keeps what is in it, says so and waits to be killed."""
+    """Receives one message, keeps its content, reports it and waits to be killed."""
     kept = receiver.get(timeout=30)
     told.send(type(kept).__name__)
     told.recv()
@@ -71,14 +71,14 @@ def get_and_hang(receiver: shmtree.Receiver, told: Connection) -> None:
 
 
 def hang(*arguments: Any) -> None:
-    """Has ends, uses none, and says so through the last argument."""
+    """Has ends and uses none. Reports its start through the last argument."""
     told = arguments[-1]
     told.send(os.getpid())
     told.recv()
 
 
 def use_pickled(told: Connection) -> None:
-    """Gets an end through a pipe and uses it: a sender by putting, a receiver by answering with what it got."""
+    """Receives an end through a pipe and uses it: puts into a sender, or returns what a receiver got."""
     end = told.recv()
     told.send("have it")
     if isinstance(end, shmtree.Sender):
@@ -88,7 +88,7 @@ def use_pickled(told: Connection) -> None:
 
 
 def check_kept_view(view: Any, told: Connection) -> None:
-    """A view inherited over fork must keep its bytes, whatever the parent does meanwhile."""
+    """Checks that a view inherited over fork keeps its bytes, whatever the parent does meanwhile."""
     before = view.copy()
     told.send("ready")
     told.recv()
@@ -122,7 +122,7 @@ def send_to_name(name: str, timeout: float | None, told: Connection) -> None:
 
 
 def keep_named(name: str, told: Connection) -> None:
-    """Makes a named pair and waits to be killed, or told to leave."""
+    """Creates a named pair and waits to be killed, or told to leave."""
     sender, receiver = shmtree.create_pair(name=name)
     told.send("made")
     told.recv()
@@ -130,7 +130,7 @@ def keep_named(name: str, told: Connection) -> None:
 
 
 def look_and_allocate(arena: shmtree.Arena, told: Connection) -> None:
-    """Has an arena and none of its channels."""
+    """Is attached to an arena and to none of its channels."""
     told.send("ready")
     told.recv()
     arena.stats()
@@ -154,7 +154,7 @@ def consume(receiver: shmtree.Receiver, told: Connection) -> None:
 
 
 def try_named(name: str, told: Connection) -> None:
-    """Tries to make a named pair when told to, and keeps it until it is killed."""
+    """Tries to create a named pair when told to, and keeps it until it is killed."""
     told.send("ready")
     told.recv()
     try:
@@ -168,7 +168,7 @@ def try_named(name: str, told: Connection) -> None:
 
 
 def give_away(arena: shmtree.Arena, told: Connection) -> None:
-    """Pickles the sender of a new pair, and closes its own ends when it is told to."""
+    """Pickles the sender of a new pair, and closes its own ends when told to."""
     sender, receiver = arena.create_pair()
     told.send((pickle.dumps(sender), receiver))
     told.recv()
@@ -179,7 +179,7 @@ def give_away(arena: shmtree.Arena, told: Connection) -> None:
 
 
 class LooksWhilePickled:
-    """Waits at a receiver while it is being pickled; arrives as [1, 2]."""
+    """Waits at a receiver while it is being pickled. It is unpickled as [1, 2]."""
 
     def __init__(self, receiver: shmtree.Receiver) -> None:
         self.receiver = receiver
@@ -191,7 +191,7 @@ class LooksWhilePickled:
 
 
 def exchange(receiver: shmtree.Receiver, sender: shmtree.Sender, told: Connection) -> None:
-    """Has used both, and then waits for a message before it sends one: with another like it, a deadlock."""
+    """Uses both ends, and then waits for a message before it sends one. Two such processes deadlock."""
     sender.put("hello", timeout=30)
     receiver.get(timeout=30)
     told.send(os.getpid())

@@ -1,4 +1,7 @@
-"""What pools, executors and child processes run in the tests of `shmtree.multiprocessing`: spawn has to import it."""
+"""Functions that pools, executors and child processes run in the tests of `shmtree.multiprocessing`.
+
+They have their own module because spawn has to import it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import numpy as np
 
 from shmtree import multiprocessing as mp
 
-#: What `remember` was given in this process.
+#: Objects that `remember` was given in this process.
 _remembered: list[Any] = []
 
 
@@ -67,7 +70,7 @@ def put_remembered(item: object) -> type:
 
 
 def start_method_and_queue(answers: Any) -> None:
-    """How this process was started, as both modules tell it, and what they make."""
+    """Reports the start method according to both modules, and the module of a new queue."""
     import multiprocessing
 
     answers.put((multiprocessing.get_start_method(), mp.get_start_method(), type(mp.Queue()).__module__))

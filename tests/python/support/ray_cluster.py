@@ -1,4 +1,4 @@
-"""A cluster of two nodes for tests, told apart though they are on one machine."""
+"""A Ray cluster for tests: two nodes on one machine, which shmtree treats as separate ones."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ SETTINGS = {
     "health_check_period_ms": 5000,
     "health_check_timeout_ms": 30000,
     "health_check_failure_threshold": 5,
-    "local_fs_capacity_threshold": 1.0,  # by default 0.95: a full store then fails where a disk is as full as that
+    # Ray's default of 0.95 would make a full store fail on a disk that is that full
+    "local_fs_capacity_threshold": 1.0,
 }
 
 
 @contextlib.contextmanager
 def cluster_of_two(module: str, **settings: float) -> Iterator[tuple[Any, str, str]]:
-    """The cluster, and the ids of its nodes; this process is on the first. What the module has is pickled by value.
+    """Starts a cluster with two nodes, with this process on the first one. Yields the cluster and the ids of its nodes.
 
-    `settings` are Ray's own, beside or instead of `SETTINGS`.
+    Classes of `module` are pickled by value. `settings` of Ray are added to `SETTINGS`, and override them.
     """
     ray.cloudpickle.register_pickle_by_value(sys.modules[module])
     with pytest.MonkeyPatch.context() as patch:
@@ -52,13 +53,13 @@ def cluster_of_two(module: str, **settings: float) -> Iterator[tuple[Any, str, s
 
 
 def on(node: str, cls: Any) -> Any:
-    """An actor of that class there."""
+    """Starts an actor of that class on that node."""
     strategy = NodeAffinitySchedulingStrategy(node, soft=False)
     return ray.remote(num_cpus=0)(cls).options(scheduling_strategy=strategy).remote()
 
 
 def kill(actor: Any) -> int:
-    """Of an actor with a method `pid`, which may be starting."""
+    """Kills the process of an actor that has a method `pid` and may still be starting. Returns its pid."""
     while True:
         with contextlib.suppress(ray.exceptions.RayActorError):
             pid = int(ray.get(actor.pid.remote(), timeout=LONG_S))

@@ -24,7 +24,7 @@ from shmtree.ray._pump import Ended, LinkLost, Pump
 
 
 class _Keeping:
-    """A keeper as gateways see it: what passes is copied."""
+    """A keeper as gateways see it: all arguments and results are copies."""
 
     def __init__(self) -> None:
         self.keeper = Keeper()
@@ -40,21 +40,21 @@ class _Keeping:
 
 
 class Nodes:
-    """Named nodes. A call may be lost on its way there or back, with `loss` each, and take up to `delay_s` on each."""
+    """Named nodes. Each request and each reply is lost with probability `loss`, and takes up to `delay_s`."""
 
     def __init__(self, *names: str, loss: float = 0.0, delay_s: float = 0.0, seed: int = 0) -> None:
         self.names = names
         self.dead: set[str] = set()
-        self.full = ""  # why nothing can be landed now
+        self.full = ""  # reason why no message can be landed now, or ""
         self._keepers = {name: _Keeping() for name in names}
         self._nodes: dict[str, Node] = {}
         self._left: dict[bytes, list[Any]] = {}  # frames that killed gateways left to their keepers, by channel
-        self._calling: dict[Node, list[asyncio.Task[Any]]] = {}  # tasks in a call of each gateway
+        self._calling: dict[Node, list[asyncio.Task[Any]]] = {}  # running calls of each gateway
         self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
-        self._landing = self.most_landing = 0  # calls under way that land messages
+        self._landing = self.most_landing = 0  # calls in progress that land messages
 
     def disturb(self, loss: float, delay_s: float) -> None:
-        """From now on."""
+        """Sets the loss and the delay of later messages."""
         self._loss, self._delay_s = loss, delay_s
 
     async def run(self, test: Callable[[Nodes], Awaitable[None]]) -> None:
@@ -145,7 +145,7 @@ class Nodes:
 
 
 class Hosted:
-    """A pair at a node, and senders to it from others."""
+    """A pair at its home node, and senders to it from other nodes."""
 
     def __init__(self, nodes: Nodes, home: str, capacity: int = 8, max_bytes: int = 0) -> None:
         self._nodes, self.home = nodes, home
@@ -154,7 +154,7 @@ class Hosted:
         self.tokens = {"s": new_token(), "r": new_token()}
 
     async def make(self) -> Any:
-        """The channel of its ring."""
+        """Returns the channel of the pair's ring."""
         handle, _ = await self._nodes.node(self.home).host(self.number, self.terms, self.tokens)
         return _handles.open_channel(handle)
 
@@ -176,5 +176,5 @@ class Hosted:
         await self._nodes.node(self.home).settle(self.number, given, taken)
 
     async def let_go(self, ends: str = "sr") -> None:
-        """As its maker does, when it closes what it has not given away."""
+        """Releases the ends that its maker has not given away, as the maker does when it closes them."""
         await self.settle([], [(end, self.tokens[end]) for end in ends])

@@ -1,4 +1,4 @@
-"""What processes do with replay buffers in tests: at the top of a module, so that spawned ones find it."""
+"""Functions that processes run with replay buffers in tests, in a module that spawned processes can import."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def add_and_draw(buffer: ReplayBuffer, number: int) -> None:
 
 
 def add_in_a_daemon(buffer: ReplayBuffer, number: int) -> None:
-    """In a thread that is still at work in its stream when the process ends."""
+    """Adds in a daemon thread that is still adding when the process ends."""
     added = threading.Event()
 
     def add() -> None:
@@ -117,7 +117,7 @@ def add_in_a_daemon(buffer: ReplayBuffer, number: int) -> None:
 
 
 def report_end(buffer: ReplayBuffer, call: str, told: Connection, *args: Any) -> None:
-    """What a call that waits ended with, and how much of a core it took meanwhile."""
+    """Reports the error that ended a blocking call, and the share of a core that it took."""
     told.send("ready")
     began, used = time.monotonic(), time.process_time()
     try:

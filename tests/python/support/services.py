@@ -1,4 +1,4 @@
-"""What serves in tests of requests and replies, and who asks."""
+"""Servers and clients for tests of requests and replies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def never_answer(service: Service[Any]) -> None:
 
 @pytest.fixture
 def served(start, runtime_directory, name):
-    """The name of a service that doubles, and the process that serves it."""
+    """Returns the name of a service that doubles numbers, and the process that serves it."""
     process = start(serve_name, name)
     return name, process
 

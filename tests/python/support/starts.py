@@ -10,7 +10,7 @@ from shmtree import multiprocessing as shared_mp
 
 START_METHODS = ["fork", "spawn", "forkserver"]
 
-# What a small or loaded machine warns of: more workers than cores, and processes that take longer than 10 s to start.
+# Warnings that depend on the machine: more workers than cores, and processes that take longer than 10 s to start.
 OF_THIS_MACHINE = ["-W", "ignore:This DataLoader will create", "-W", "ignore:waiting for"]
 
 Start = Callable[..., Any]
@@ -18,7 +18,7 @@ Start = Callable[..., Any]
 
 @contextlib.contextmanager
 def running(target: Any, *args: Any, method: str = "fork") -> Iterator[tuple[Any, Any]]:
-    """A process of shmtree.multiprocessing with its pipe, in place of the argument that is None."""
+    """Starts a process of shmtree.multiprocessing. Its end of the pipe replaces the argument that is None."""
     context = shared_mp.get_context(method)
     mine, theirs = context.Pipe()
     process = context.Process(target=target, args=[theirs if each is None else each for each in args])

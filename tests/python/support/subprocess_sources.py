@@ -1,4 +1,4 @@
-"""What the subprocesses of test_subprocess_iteration.py and test_spdl.py iterate over."""
+"""Iterables for the subprocesses of test_subprocess_iteration.py and test_spdl.py."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def batches(count: int, items: int = 50_000) -> Iterator[dict[str, Any]]:
 
 
 def for_ever(made: Path) -> Iterator[int]:
-    """Leaves a file when it is closed."""
+    """Yields numbers forever, and creates a file when it is closed."""
     try:
         number = 0
         while True:
@@ -106,7 +106,7 @@ def pid_and_sleep() -> Iterator[int]:
 
 
 def ends_with_its_loop(how: str) -> None:
-    """A program: starts a subprocess that sleeps, prints its pid, and ends in one of several ways."""
+    """A program that starts a sleeping subprocess, prints its pid, and ends in one of several ways."""
     items = shmtree.iterate_in_subprocess(pid_and_sleep)
     for pid in items:
         print(pid, flush=True)
@@ -117,7 +117,7 @@ def ends_with_its_loop(how: str) -> None:
 
 
 def write_units(pool: shmtree.spdl.SegmentPool, count: int, told: Connection) -> None:
-    """Writes units of one binary, says where, and waits to be killed."""
+    """Writes units with one binary each, reports their places, and waits to be killed."""
     writer = pool.open_writer()
     for i in range(count):
         writer.begin_unit()
@@ -127,14 +127,14 @@ def write_units(pool: shmtree.spdl.SegmentPool, count: int, told: Connection) ->
 
 
 def make_pool(told: Connection) -> None:
-    """Sends a pool with one place, and waits to be killed."""
+    """Sends a pool for one segment, and waits to be killed."""
     pool = shmtree.spdl.SegmentPool(count=1, acquire_timeout=3600)
     told.send(pool)
     told.recv()
 
 
 class Squares:
-    """Can be iterated over again and again."""
+    """An iterable that can be iterated repeatedly."""
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
-# What openpty() fails with where there is no /dev/ptmx, no devpts behind it, or no permission to open it.
+# Errors of openpty() without /dev/ptmx, without devpts behind it, or without permission to open it.
 NO_TERMINALS = (errno.ENODEV, errno.ENOENT, errno.EACCES, errno.EPERM)
 
 
 @contextlib.contextmanager
 def pseudo_terminal() -> Iterator[tuple[int, int]]:
-    """Yields the descriptors of a new one, ours and the program's, and closes them. Skips the test if there is none."""
+    """Yields the descriptors of a new pseudo-terminal, ours and the program's, and closes them.
+
+    Skips the test if there is none.
+    """
     try:
         ours, theirs = os.openpty()
     except OSError as error:

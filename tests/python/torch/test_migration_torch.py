@@ -1,4 +1,4 @@
-"""What docs/migration.md says of programs that come from torch.multiprocessing."""
+"""Statements of docs/migration.md about programs that come from torch.multiprocessing."""
 
 from __future__ import annotations
 

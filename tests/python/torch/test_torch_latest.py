@@ -1,4 +1,4 @@
-"""Weights as versions of a Latest: published from a module, loaded into another without allocating."""
+"""Weights as versions of a Latest: published from one module, and loaded into another without an allocation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torch's DataLoader on our queues, with batches that are written once."""
+"""torch's DataLoader with our queues, and batches that are written once."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def test_batches_are_what_torch_makes_in_every_epoch_of_persistent_workers(metho
 def test_without_workers_a_batch_is_an_ordinary_one() -> None:
     batch = next(iter(torch.utils.data.DataLoader(Samples(), batch_size=4, collate_fn=shmtree.torch.collate)))
     assert same(batch, torch.utils.data.default_collate([Samples()[i] for i in range(4)]))
-    assert batch["image"]["pixels"].untyped_storage().resizable()  # torch's own memory, not a view of ours
+    # the storage is torch's own memory, not a view of ours
+    assert batch["image"]["pixels"].untyped_storage().resizable()
 
 
 @pytest.mark.usefixtures("as_worker")
@@ -188,7 +189,7 @@ def test_neither_descriptors_nor_shared_memory_grow_with_the_batches() -> None:
     for _ in range(70):
         next(batches)
     assert used()[:2] == (files, names)
-    assert used()[2] <= committed + (8 << 20)  # a few batches are on their way: prefetched, or the one in hand
+    assert used()[2] <= committed + (8 << 20)  # a few batches are in progress: prefetched, or in use
 
 
 def test_a_killed_worker_is_an_error() -> None:

@@ -23,7 +23,7 @@ def model() -> Any:
 
 
 def write(tensor: Any, model: Any, queue: Any) -> None:
-    torch.set_num_threads(1)  # those of the parent's pool are not there after a fork
+    torch.set_num_threads(1)  # the threads of the parent's pool do not exist after a fork
     tensor += 1
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(torch.rand(2, 3, 8, 8)).sum().backward()

@@ -1,4 +1,4 @@
-"""What torch's profiler is told of puts and gets."""
+"""Spans of put and get in torch's profiler."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ def test_a_loader_receives_its_batches_in_spans() -> None:
         assert len(list(loader)) == 3
 
     found = spans(profile)
-    assert found["shmtree.get"] >= 3  # it asks again every few seconds
-    assert found["shmtree.put"] >= 3  # which samples are wanted
+    assert found["shmtree.get"] >= 3  # the loader polls every few seconds
+    assert found["shmtree.put"] >= 3  # requests for samples
 
 
 def test_a_profiler_that_fails_does_not_harm_the_call(arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_an_interrupt_in_the_profiler_is_not_lost(arena: shmtree.Arena, monkeypa
 
     def put_and_go_on() -> None:
         sender.put(1)
-        for _ in range(1000):  # it comes with the next instructions
+        for _ in range(1000):  # the interrupt arrives within the next instructions
             pass
 
     with profiler(), monkeypatch.context() as patched:

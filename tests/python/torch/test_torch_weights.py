@@ -1,4 +1,4 @@
-"""Weights that lie in an arena, and go to any number of receivers as references."""
+"""Weights that are stored in an arena, and sent to any number of receivers by reference."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_what_was_given_away_is_not_shown() -> None:
 
 def sums(receiver: Any, results: Any, versions: int) -> None:
     torch.set_num_threads(1)
-    for _ in range(versions):  # not to the end of the stream: a forked child has a sender of it too
+    for _ in range(versions):  # not until the end of the stream: a forked child has a sender too
         results.put(float(receiver.get(timeout=100)["w"].sum()))
 
 

@@ -24,7 +24,7 @@ UINT8, INT64, FLOAT32 = 3, 8, 11
 
 
 class Unnamed:
-    """Has no native kind, so that its message goes through pickle."""
+    """A class without a native kind, so that its message needs a pickle."""
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Unnamed
@@ -204,7 +204,7 @@ def test_well_formed_frame_is_accepted() -> None:
     ],
 )
 def test_damaged_sparse_tensor_is_corrupt(damaged: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Disables torch's own check, as another thread may: it depends on a flag of the process."""
+    """Disables torch's own check, as another thread may do: the check depends on a flag of the process."""
     for name in ("sparse_coo_tensor", "sparse_compressed_tensor"):
         make = getattr(torch, name)
         monkeypatch.setattr(torch, name, lambda *args, make=make, **options: make(*args, **options | UNCHECKED))
@@ -213,7 +213,7 @@ def test_damaged_sparse_tensor_is_corrupt(damaged: bytes, monkeypatch: pytest.Mo
 
 
 def sharing_frame(count: int, nonzeros: int) -> bytes:
-    """Returns a list of COO tensors that share one buffer of indices and one of values."""
+    """Returns a frame with COO tensors that share one buffer of indices and one of values."""
     writer = Writer().kind(LIST).length(count).buffer(bytes(8 * nonzeros)).buffer(bytes(nonzeros))
     for _ in range(count):
         writer.kind(SPARSE_TENSOR).length(0).length(0).value((1,)).length(2)
@@ -244,7 +244,7 @@ def test_sparse_tensors_that_share_large_indices_arrive() -> None:
 
 
 def test_sparse_tensor_on_shared_memory_arrives_without_trust() -> None:
-    """Counts the bytes of the blocks that a message refers to: the frame itself is small."""
+    """The limit counts the bytes of the blocks that a message refers to, because the frame itself is small."""
     sender, receiver = shmtree.create_pair(name=f"sparse-{os.getpid()}")
     with sender, receiver:
         sender.put({"indices": torch.arange(1 << 19)[None], "values": torch.ones(1 << 19)})

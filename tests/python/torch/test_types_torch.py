@@ -1,4 +1,4 @@
-"""Torch tensors of every dtype are native leaves, and torch is never imported by packing."""
+"""Torch tensors of every dtype are native leaves, and packing never imports torch."""
 
 from __future__ import annotations
 
