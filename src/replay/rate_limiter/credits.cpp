@@ -10,7 +10,7 @@ namespace {
 
 struct Total {
   std::uint64_t count = 0;
-  std::uint32_t slot = 0, operation = 0;  // its lowest 12 bits
+  std::uint32_t slot = 0, operation = 0;  // the operation's lowest 12 bits
 };
 constexpr std::uint32_t kOperationInTotal = 0xfff;
 constexpr std::uint64_t pack(const Total& total) noexcept {
@@ -23,8 +23,8 @@ constexpr Total unpack_total(std::uint64_t word) noexcept {
 }
 
 struct Part {
-  std::uint32_t operation = 0;  // the last one
-  std::int32_t change = 0;      // that it makes; 0: it has made it
+  std::uint32_t operation = 0;  // number of the last operation
+  std::int32_t change = 0;      // its announced change; 0: completed
   std::int32_t credits = 0;
 };
 constexpr std::uint64_t pack(const Part& part) noexcept {
@@ -35,7 +35,7 @@ constexpr std::uint64_t pack(const Part& part) noexcept {
 constexpr std::int32_t signed_20(std::uint64_t bits) noexcept {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(bits) << 12) >> 12;
 }
-// Of any word: no more credits than none.
+// Accepts any word: negative credits become 0.
 constexpr Part unpack_part(std::uint64_t word) noexcept {
   return {.operation = static_cast<std::uint32_t>(word >> 40),
           .change = signed_20(word >> 20),
@@ -45,7 +45,7 @@ static_assert(unpack_part(pack(Part{.operation = 9, .change = -7, .credits = 8})
 
 }  // namespace
 
-// The last change of the total has come to its part, whoever made it; the total.
+// Completes the last change of the total, in the part of any process, and returns the total.
 std::uint64_t Credits::settled() noexcept {
   for (;;) {
     const std::uint64_t word = load_acquire(words_.total);
@@ -53,7 +53,7 @@ std::uint64_t Credits::settled() noexcept {
     std::uint64_t at = load_acquire(words_.parts[total.slot]);
     const Part part = unpack_part(at);
     if (part.change == 0 || (part.operation & kOperationInTotal) != total.operation) return word;
-    if (load_acquire(words_.total) != word) continue;  // it is another operation's perhaps
+    if (load_acquire(words_.total) != word) continue;  // the part may belong to a later operation
     const Part done{.operation = part.operation, .credits = std::max(part.credits + part.change, 0)};
     if (compare_swap(words_.parts[total.slot], at, pack(done))) return word;
   }
@@ -67,11 +67,12 @@ std::uint64_t Credits::credits_of(std::uint32_t slot) const noexcept {
   return static_cast<std::uint64_t>(unpack_part(load_acquire(words_.parts[slot])).credits);
 }
 
-// False when the total has changed meanwhile: then nothing is.
+// Changes the count and the slot's credits by `by`. Returns false, and changes nothing, if the total is not `before`
+// any more.
 bool Credits::change(std::uint32_t slot, std::uint64_t before, std::int64_t by) noexcept {
   std::uint64_t at = load_acquire(words_.parts[slot]);
   Part part = unpack_part(at);
-  if (part.change != 0) part.change = 0;  // damaged: the owner has no other operation
+  if (part.change != 0) part.change = 0;  // damaged: the owner has no other operation in progress
   const Part announced{
       .operation = part.operation + 1, .change = static_cast<std::int32_t>(by), .credits = part.credits};
   if (!compare_swap(words_.parts[slot], at, pack(announced))) return false;
@@ -111,10 +112,10 @@ bool Credits::is_clean(std::uint64_t part) noexcept {
   return unpack_part(part).change == 0 && unpack_part(part).credits == 0;
 }
 
-// One store towards giving back what a dead owner has. The total was `before`, and settled, before `word` was loaded.
+// Does one store of the return of a dead owner's credits. The caller loaded the settled total `before`, then `word`.
 void Credits::give_back_step(std::uint32_t slot, std::uint64_t before, std::uint64_t word) noexcept {
   const Part part = unpack_part(word);
-  if (part.change > 0) {  // it did not get it
+  if (part.change > 0) {  // the total does not name it, so it was not done
     compare_swap(words_.parts[slot], word, pack(Part{.operation = part.operation, .credits = part.credits}));
   } else if (part.change < 0) {
     const Total total = unpack_total(before);
@@ -134,7 +135,7 @@ std::uint64_t Credits::used(std::uint32_t slots) const noexcept {
     const Part part = unpack_part(load_acquire(words_.parts[slot]));
     open += static_cast<std::uint64_t>(part.credits + std::max(part.change, 0));
   }
-  const std::uint64_t most = std::min(before, count());  // some may have been given back meanwhile
+  const std::uint64_t most = std::min(before, count());  // other processes may have returned credits meanwhile
   return most - std::min(most, open);
 }
 

@@ -1,13 +1,13 @@
-// A number that many processes count up, of which each knows its part that is not used yet: credits. Those of a killed
-// process are given back, exactly, without a lock.
+// A counter that many processes increment. It also knows how many of each process's increments are not used yet: its
+// credits. The credits of a killed process can be returned exactly, without a lock.
 //
-//   total  {count: 42 bits, slot: 10, number of the operation: 12}      who changed it last, and by which operation
+//   total  {count: 42 bits, slot: 10, number of the operation: 12}      slot and operation of the last change
 //   part   {operation: 24 bits, change: 20, credits: 20}                of each participant
 //
-// An operation announces its change in the part, then changes the total, which names it, and then the part has it: the
-// change goes from `change` to `credits`. Whoever changes the total next has done the last step first, for whoever it
-// was (settle). So of an operation that was announced by somebody who was killed everybody can tell whether it was
-// done: it was when the total names it, and else when it is not announced any more.
+// An operation first announces its change in the part. It then changes the total, which names the operation; this is
+// the commit point. Last, it moves the change from `change` to `credits`. The next process that changes the total
+// completes that last step first (settled()). So after a kill every process can tell if an announced operation was
+// done: it was if the total names it or if it is no longer announced.
 //
 // Thread safety: any thread of any process. An object is a name for the words.
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace shmtree::replay {
 
-constexpr std::uint64_t kMostCredits = 1 << 18;  // of a process
+constexpr std::uint64_t kMostCredits = 1 << 18;  // maximum per process
 constexpr std::uint64_t kMostCount = (std::uint64_t{1} << 42) - 1;
 
 struct CreditWords {
@@ -31,17 +31,17 @@ class Credits {
  public:
   explicit Credits(CreditWords& words) noexcept : words_(words) {}
 
-  // What was given: used or not.
+  // Returns the number of increments, used or not.
   std::uint64_t count() const noexcept { return platform::load_acquire(words_.total) >> 22; }
-  // What was given and used. Never more than is true.
+  // Returns the number of used increments, or less while other threads change the counter.
   std::uint64_t used(std::uint32_t slots) const noexcept;
   std::uint64_t credits_of(std::uint32_t slot) const noexcept;
   bool has_any(std::uint32_t slot) const noexcept { return !is_clean(platform::load_acquire(words_.parts[slot])); }
 
-  // Those below are of the slot's owner, one at a time, or of others once that is dead.
+  // The owner of the slot calls the functions below, one at a time. Once it is dead, other processes may call them.
 
-  // So many credits as `wanted` says of the count, which is asked again when the count has changed; how many they are.
-  // None when it says so, or when the process has too many already.
+  // Takes wanted(count) credits and returns their number. Calls `wanted` again if the count has changed. Returns 0 if
+  // `wanted` does, or if the process would exceed kMostCredits.
   template <class Wanted>
   std::uint64_t take(std::uint32_t slot, Wanted wanted) noexcept {
     for (;;) {
@@ -51,10 +51,11 @@ class Credits {
       if (change(slot, before, static_cast<std::int64_t>(credits))) return credits;
     }
   }
-  // They count for ever; how many the slot had of these.
+  // Makes credits of the slot count permanently. Returns the number of credits used, at most those that the slot had.
   std::uint64_t use(std::uint32_t slot, std::uint64_t credits) noexcept;
   void give_back(std::uint32_t slot, std::uint64_t credits) noexcept;
-  // Of an owner that is dead: `is_still` says whether the slot is still its. False when it is not.
+  // Returns all credits of a dead owner. is_still() returns true while the slot is still that owner's. Returns false if
+  // the slot has another owner.
   template <class IsStill>
   bool give_back_all(std::uint32_t slot, IsStill is_still) noexcept {
     for (;;) {
@@ -65,9 +66,9 @@ class Credits {
       give_back_step(slot, before, part);
     }
   }
-  // Of words that nobody else has yet, and of which no part was given: so many are used.
+  // Sets the count, all of it used. Requires new words that no other process has seen.
   void restore(std::uint64_t count) noexcept;
-  // The count begins anew; credits that are not used yet count.
+  // Resets the count to the credits that are not used yet.
   void reset(std::uint32_t slots) noexcept;
 
  private:

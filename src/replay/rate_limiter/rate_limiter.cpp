@@ -16,7 +16,7 @@ using memory::Identity;
 
 namespace {
 
-// A process has one operation under way of each limit; so short that all limits may share it.
+// Allows one operation in progress per process and limit. All limits share the mutex, since operations are short.
 struct Operations {
   ForkSafeMutex mutex;
 };
@@ -31,9 +31,9 @@ std::string as_text(double number) {
   return text;
 }
 
-// So many whole ones; none of a negative number or none.
+// Rounds down to an integer of at most `most`. Negative numbers and NaN give 0.
 std::uint64_t whole(double number, std::uint64_t most) noexcept {
-  number += 1e-6;  // 0.1 x 30 is 3
+  number += 1e-6;  // so that 0.1 * 30 gives 3
   if (!(number >= 1)) return 0;
   return number >= static_cast<double>(most) ? most : static_cast<std::uint64_t>(number);
 }
@@ -88,7 +88,7 @@ std::uint64_t RateLimiter::inserts() const noexcept {
   return inserts_.used(arena_->participants().used_slots());
 }
 
-// Of so many that were added, or may be: how many more may, up to `most`.
+// Returns how many more rows may be added, up to `most`, if `inserts` rows are added or have credits.
 std::uint64_t RateLimiter::insertable(std::uint64_t inserts, std::uint64_t most) const noexcept {
   const double offset = limit_.samples_per_insert * static_cast<double>(limit_.min_size);
   const double room = offset + limit_.error_buffer + static_cast<double>(samples_.count());
@@ -104,9 +104,9 @@ std::uint64_t RateLimiter::sampleable(std::uint64_t samples, std::uint64_t most)
   return whole(given - static_cast<double>(samples), most);
 }
 
-// --- Parts of this process, and of dead ones
+// --- Credits of this process, and of dead ones
 
-// This process's part of both numbers, which its last owner left clean or is cleaned now.
+// Returns the slot of this process. On first use, returns the credits of the slot's previous owner.
 Result<std::uint32_t> RateLimiter::own_slot() {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
@@ -120,7 +120,7 @@ Result<std::uint32_t> RateLimiter::own_slot() {
   return slot;
 }
 
-// What the slot's owner has, that is dead. False when there is another one by now.
+// Returns the credits of the slot's dead owner. False if the slot has another owner by now.
 bool RateLimiter::give_back_of(std::uint32_t slot) noexcept {
   const Identity owner = load_acquire(words_.owners[slot]);
   const auto is_still = [&] { return load_acquire(words_.owners[slot]) == owner; };
@@ -140,7 +140,8 @@ void RateLimiter::give_back_of_dead() noexcept {
 
 // --- Waiting
 
-// Until take() gives something, as it may when others did something. Who waits looks for the dead.
+// Calls take() until it returns credits, each time that the counts change. While it waits, it returns the credits of
+// dead processes.
 template <class Take>
 Result<std::uint64_t> RateLimiter::wait_for(const Waiting& by, const WaitContext& wait, Take take) {
   Result<std::uint64_t> taken = std::uint64_t{0};
@@ -153,7 +154,7 @@ Result<std::uint64_t> RateLimiter::wait_for(const Waiting& by, const WaitContext
     give_back_of_dead();
     Status alive = by.others == nullptr ? success() : by.others->check();
     if (alive) return false;
-    if (ready()) return true;  // what the last of them did they did before they died
+    if (ready()) return true;  // all that they did happened before they died
     return std::move(alive).error();
   };
   memory::EventWait waiting(by.event, {arena_->participants(), by.what, about_}, wait);
