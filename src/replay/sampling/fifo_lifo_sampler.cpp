@@ -15,17 +15,16 @@ using platform::load_relaxed;
 
 namespace {
 
-constexpr int kMostWalks = 100;  // while others add faster than it walks
+constexpr int kMostWalks = 100;  // limit on walks while writers are faster than the walk
 
-// The oldest or the newest rows. Without leaves a walk through the window; with them, through those that may still be
-// sampled.
+// Samples the oldest or the newest rows. Without leaves it walks over the window, with leaves over those with a weight.
 class FifoLifoSampler final : public Sampler {
  public:
   FifoLifoSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
   LeafWatch* watch() noexcept override { return leaves_ == nullptr ? nullptr : &leaves_->watch; }
 
  private:
-  // The largest weight below each node: whether there is any.
+  // Tree of maximum weights, which tells if a node has any leaf that may be sampled.
   struct Marked {
     explicit Marked(const Leaves& leaves) : watch(leaves), tree(leaves.lines()) {}
     LeafWatch watch;
@@ -38,7 +37,7 @@ class FifoLifoSampler final : public Sampler {
   void walk_slots(std::uint64_t first, std::uint64_t end, const Sample& chosen);
   bool is_oldest_first() const noexcept { return table().spec().kind == SamplerKind::kFifo; }
 
-  std::unique_ptr<Marked> leaves_;  // with `max_times`
+  std::unique_ptr<Marked> leaves_;  // only with `max_times`
   SlotSet taken_;
   std::size_t found_ = 0;
 };
@@ -63,7 +62,7 @@ Status FifoLifoSampler::find(const Sample& chosen, bool distinct) {
     }
     if (found_ == positions_.size()) return success();
     if (store().window().head == window.head) break;
-    // Rows have left while it walked, and others have come.
+    // Rows have left the window during the walk, so it walks again, without the rows already found.
     for (std::size_t i = before; i < found_; ++i) taken_.add(tables_->slot_of(chosen.indices[positions_[i]]));
   }
   if (!distinct && fill_up(chosen)) return success();
@@ -84,7 +83,7 @@ void FifoLifoSampler::walk_window(const Sample& chosen) {
   }
 }
 
-// The window is one stretch of slots, or two: from the oldest row to the last slot, and from the first one on.
+// Walks over one range of slots or, if the window wraps around, over two.
 void FifoLifoSampler::walk_leaves(const Sample& chosen) {
   const Leaves leaves = table().leaves();
   const auto weight = [&](std::uint64_t slot) { return leaves.weight(slot); };

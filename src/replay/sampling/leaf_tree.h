@@ -1,7 +1,7 @@
-// Inner nodes over the leaves of a table: sums, or the largest or smallest of them, eight children a node. Private to a
-// sampler, and always computed from the children, never adjusted: errors do not add up.
+// Inner nodes over the leaves of a table: their sum, maximum or minimum, with eight children per node. Private to a
+// sampler. Nodes are always computed from their children and never adjusted, so rounding errors do not accumulate.
 //
-// Level 0 has a node for each line of eight leaves, level k + 1 one for eight of level k, the last level one node.
+// Level 0 has one node for each line of eight leaves, level k + 1 one for eight nodes of level k, the last level one.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -26,7 +26,7 @@ struct Most {
   static constexpr double of_leaf(float weight) noexcept { return weight; }
   static constexpr double of(double a, double b) noexcept { return a < b ? b : a; }
 };
-// Of the leaves that may be sampled.
+// Minimum over the leaves that may be sampled.
 struct Least {
   static constexpr double kNothing = std::numeric_limits<double>::infinity();
   static constexpr double of_leaf(float weight) noexcept { return weight > 0 ? weight : kNothing; }
@@ -54,7 +54,7 @@ class LeafTree {
     lines_.assign(line_count_, nothing);
   }
 
-  // Of a node's children.
+  // Combines the values of a node's children.
   static double of_eight(const double* value) noexcept {
     const auto both = Operation::of;
     return both(both(both(value[0], value[1]), both(value[2], value[3])),
@@ -63,7 +63,7 @@ class LeafTree {
 
   std::size_t levels() const noexcept { return levels_.size(); }
   double total() const noexcept { return line(levels() - 1, 0).node[0]; }
-  // Nodes 8 x `number` to 8 x `number` + 7 of that level; those beyond its end are nothing.
+  // Returns the nodes 8 * `number` to 8 * `number` + 7 of the level. Nodes beyond its end are kNothing.
   const TreeLine& line(std::size_t level, std::uint64_t number) const noexcept {
     SHMTREE_DCHECK(level < levels_.size() && 8 * number < levels_[level].nodes);
     return lines_[levels_[level].first_line + number];
@@ -72,10 +72,10 @@ class LeafTree {
     return line(level, number / 8).node[number % 8];
   }
 
-  // The line of leaves that is something, from `number` on, itself included, upwards or downwards; kNone.
+  // Returns the nearest line of leaves that is not kNothing, from `number` inclusive, upwards or downwards, or kNone.
   static constexpr std::uint64_t kNone = ~std::uint64_t{0};
   std::uint64_t nearest(std::uint64_t number, bool upwards) const noexcept {
-    const auto in_line = [&](std::size_t level, std::uint64_t from) {  // among the children of one node
+    const auto in_line = [&](std::size_t level, std::uint64_t from) {  // searches the children of one node
       const double* node = line(level, from / 8).node;
       for (std::uint64_t at = from;; at += upwards ? 1 : -std::uint64_t{1}) {
         if (node[at % 8] != Operation::kNothing) return at;
@@ -84,7 +84,7 @@ class LeafTree {
     };
     for (std::size_t level = 0; level < levels() && number < levels_[level].nodes; ++level) {
       std::uint64_t found = in_line(level, number);
-      if (found == kNone) {  // then among those that come after the parent
+      if (found == kNone) {  // continues beyond the parent
         number = upwards ? number / 8 + 1 : number / 8 - 1;
         continue;
       }
@@ -94,13 +94,13 @@ class LeafTree {
     return kNone;
   }
 
-  // Computes all of it. `weight`: of a slot.
+  // Computes the whole tree. weight(slot) returns the weight of a leaf.
   template <class Weight>
   void build(Weight weight) noexcept {
     for (std::uint64_t number = 0; number < levels_[0].nodes; ++number) set(0, number, of_leaves(number, weight));
     for (std::size_t level = 1; level < levels(); ++level) renew_level(level);
   }
-  // Computes the nodes of those lines of leaves, and all above them. `lines` is used up.
+  // Computes the nodes of these lines of leaves, and all nodes above them. Empties `lines`.
   template <class Weight>
   void renew(std::vector<std::uint32_t>& lines, Weight weight) noexcept {
     if (lines.empty()) return;
@@ -143,7 +143,7 @@ class LeafTree {
     }
   }
   void fetch_above(std::size_t level, const std::vector<std::uint32_t>& lines) const noexcept {
-    if (levels_[level].nodes < lines.size()) return;  // all of it is read
+    if (levels_[level].nodes < lines.size()) return;  // the whole level is read anyway
     const unsigned shift = 3 * static_cast<unsigned>(level + 1);
     for (const std::uint32_t number : lines) {
       platform::prefetch_for_write(&line(level, number >> shift), sizeof(TreeLine));

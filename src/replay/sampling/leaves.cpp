@@ -16,7 +16,7 @@ void LeafWatch::begin() noexcept {
   const auto seen = [](const auto& counters, std::vector<std::uint32_t>& out) {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = load_acquire(counters[i]);
   };
-  seen(leaves_.uppers(), uppers_);  // before the groups that they count
+  seen(leaves_.uppers(), uppers_);  // read before the groups that they count
   seen(leaves_.groups(), groups_);
   lines_.clear();
   is_complete_ = true;

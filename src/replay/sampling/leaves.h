@@ -1,16 +1,16 @@
-// The leaves of a table: how likely each row of a buffer is sampled, in shared memory, a word for each slot of the
-// buffer (place x rows per place + number of the row). And the private look at which of them changed.
+// Leaves: the sampling weights of a table, in shared memory, one word for each slot of the buffer (Store::slot()).
+// LeafWatch: the private record of a sampler, by which it finds the leaves that changed.
 //
-//   a leaf      {weight: float32, low half of the ticket of the row that it is for}
-//   a counter   of changes, for each 64 leaves (a group), and for each 64 groups
+//   leaf      {weight: float32, low half of the ticket of its row}
+//   counter   number of changes of 64 leaves (a group), and of 64 groups
 //
 // Invariants:
-//   - A leaf of a row is changed by compare-and-swap from a word with its ticket, so that a late change never hits the
-//     next row in the slot; who opened the place sets its leaves to nothing first.
-//   - The counters are raised after the leaf was changed (release), the one of the group first: who sees a counter as
-//     it was has seen all changes that it counts. A kill before the counter leaves others with the leaf's old weight in
-//     their sums, until the group changes again or one of them comes to that leaf.
-//   - Inner nodes are nobody's but a sampler's own: there is nothing to repair, and nobody to be waited for.
+//   - A leaf is changed by compare-and-swap from a word with its ticket, so a late change never affects the next row of
+//     the slot. The process that opens a chunk clears the chunk's leaves first.
+//   - A writer of a leaf increments the counters (release) after the leaf, that of the group first. A sampler that sees
+//     a counter unchanged has seen all changes that it counts. After a kill before the counter, other samplers keep the
+//     old weight in their sums until the group changes again or they visit the leaf.
+//   - Inner nodes are private to a sampler, so they need no recovery and no lock.
 #pragma once
 
 #include <bit>
@@ -24,13 +24,13 @@
 namespace shmtree::replay {
 
 struct LeafWord {
-  float weight = 0;  // 0: not to be sampled
+  float weight = 0;  // 0: the row may not be sampled
   std::uint32_t ticket = 0;
 };
 constexpr std::uint64_t pack(LeafWord leaf) noexcept {
   return std::uint64_t{leaf.ticket} << 32 | std::bit_cast<std::uint32_t>(leaf.weight);
 }
-// Of any word: what is no positive number is 0.
+// Accepts any word: a weight that is not a positive finite number becomes 0.
 constexpr float weight_of(std::uint64_t word) noexcept {
   const auto bits = static_cast<std::uint32_t>(word);
   return std::bit_cast<float>(bits - 1 < 0x7f7fffffu ? bits : 0u);
@@ -40,17 +40,17 @@ constexpr std::uint32_t ticket_of(std::uint64_t word) noexcept {
 }
 static_assert(weight_of(pack({.weight = 0.5f, .ticket = 7})) == 0.5f && weight_of(pack({.weight = -1.0f})) == 0);
 
-constexpr std::uint64_t kLineLeaves = 8;    // leaves of a cache line
-constexpr std::uint64_t kGroupLeaves = 64;  // leaves that share a counter of changes; and such counters that share one
+constexpr std::uint64_t kLineLeaves = 8;    // leaves per cache line
+constexpr std::uint64_t kGroupLeaves = 64;  // leaves per counter, and counters per upper counter
 
-// A name for the words; copied as one likes.
+// View of the shared words; cheap to copy.
 class Leaves {
  public:
   static constexpr std::uint64_t bytes_for(std::uint64_t slots) noexcept {
     return words_bytes(slots) + groups_bytes(slots) + uppers_bytes(slots);
   }
   Leaves() noexcept = default;
-  // `at`: of a cache line, and so many bytes.
+  // Requires bytes_for(slots) bytes at `at`, aligned to a cache line.
   Leaves(std::byte* at, std::uint64_t slots) noexcept
       : words_(reinterpret_cast<std::atomic<std::uint64_t>*>(at)),
         groups_(reinterpret_cast<std::atomic<std::uint32_t>*>(at + words_bytes(slots))),
@@ -60,19 +60,19 @@ class Leaves {
   bool empty() const noexcept { return slots_ == 0; }
   std::uint64_t slots() const noexcept { return slots_; }
   std::uint64_t lines() const noexcept { return (slots_ + kLineLeaves - 1) / kLineLeaves; }
-  // Words beyond the last slot, up to a full line, are there and 0.
+  // Words beyond the last slot, up to a full line, exist and are 0.
   std::atomic<std::uint64_t>& word(std::uint64_t slot) const noexcept { return words_[slot]; }
   float weight(std::uint64_t slot) const noexcept { return weight_of(platform::load_relaxed(words_[slot])); }
 
   std::span<std::atomic<std::uint32_t>> groups() const noexcept { return {groups_, group_count(slots_)}; }
   std::span<std::atomic<std::uint32_t>> uppers() const noexcept { return {uppers_, upper_count(slots_)}; }
 
-  // Asks for what a change of that leaf touches.
+  // Prefetches the words that a change of the leaf writes.
   void fetch(std::uint64_t slot) const noexcept {
     platform::prefetch_for_write(&words_[slot], 1);
     platform::prefetch_for_write(&groups_[slot / kGroupLeaves], 1);
   }
-  // To be called after leaves of the slot's group were changed.
+  // Increments the counters. Call it after changing leaves of the slot's group.
   void changed(std::uint64_t slot) const noexcept {
     platform::add(groups_[slot / kGroupLeaves], 1u);
     platform::add(uppers_[slot / kGroupLeaves / kGroupLeaves], 1u);
@@ -98,19 +98,19 @@ class Leaves {
   std::uint64_t slots_ = 0;
 };
 
-// Which lines of leaves changed since one looked last. Private: one thread at a time.
+// Finds the lines of leaves that changed since the last check. Thread safety: one thread at a time.
 class LeafWatch {
  public:
   explicit LeafWatch(Leaves leaves);
 
-  // All of them were looked at, from now on.
+  // Takes a snapshot of the counters. The caller reads all leaves after it.
   void begin() noexcept;
-  // As if nothing had been looked at.
+  // Discards the snapshot, so that the next collect() asks for all leaves.
   void forget() noexcept { is_complete_ = false; }
-  // One more change, and this process's own: others need not be looked for where it is the only one. Memory for it was
-  // reserved.
+  // Records a change by this process. If the group has no other change, collect() does not scan it. Call reserve()
+  // first.
   void changed(std::uint64_t slot) noexcept;
-  // Asks for what that touches, but for the leaf's own words.
+  // Prefetches the private counters that changed() writes.
   void fetch(std::uint64_t slot) const noexcept {
     platform::prefetch_for_write(&groups_[slot / kGroupLeaves], 1);
     platform::prefetch_for_write(&uppers_[slot / kGroupLeaves / kGroupLeaves], 1);
@@ -118,10 +118,11 @@ class LeafWatch {
   void reserve(std::size_t changes) {
     if (lines_.capacity() - lines_.size() < changes) lines_.reserve(2 * (lines_.size() + changes));
   }
-  // A line to be looked at again; forgotten where there is no memory.
+  // Adds a line that has to be read again. Does nothing if no memory is reserved.
   void doubt(std::uint64_t line) noexcept;
   bool is_of(const Leaves& leaves) const noexcept { return &leaves.word(0) == &leaves_.word(0); }
-  // Lines that may have changed; false when they are so many that one had better look at all (begin() was called).
+  // Adds the lines that may have changed to lines(). Returns false if the caller had better read all leaves; it has
+  // then called begin().
   bool collect();
   std::vector<std::uint32_t>& lines() noexcept { return lines_; }
 
@@ -129,9 +130,9 @@ class LeafWatch {
   void collect_groups(std::uint64_t upper);
 
   const Leaves leaves_;
-  std::vector<std::uint32_t> groups_, uppers_;  // the counters as they were seen
+  std::vector<std::uint32_t> groups_, uppers_;  // last seen values of the counters
   std::vector<std::uint32_t> changed_uppers_, lines_;
-  bool is_complete_ = false;  // what was seen has come to `lines_`
+  bool is_complete_ = false;  // lines_ has all changes that the counters above show
 };
 
 }  // namespace shmtree::replay

@@ -15,19 +15,19 @@ using platform::load_relaxed;
 
 namespace {
 
-// The rows of the largest priorities.
+// Samples the rows of the largest priorities, by a best-first search in a tree of maxima.
 class MaxPrioritySampler final : public Sampler {
  public:
   MaxPrioritySampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
   LeafWatch* watch() noexcept override { return &watch_; }
 
  private:
-  // Something that may be the next largest: a node of a level, or a slot.
+  // Candidate for the next largest priority: a node of a level, or a slot.
   struct Candidate {
     double value = 0;
-    std::size_t level = 0;  // kSlot: a slot
+    std::size_t level = 0;  // kSlot for a slot
     std::uint64_t number = 0;
-    std::uint64_t word = 0;  // of a slot
+    std::uint64_t word = 0;  // the leaf's word, of a slot
     bool operator<(const Candidate& other) const noexcept { return value < other.value; }
   };
   static constexpr std::size_t kSlot = ~std::size_t{0};
@@ -66,7 +66,7 @@ void MaxPrioritySampler::push_children(const Candidate& of) {
   }
 }
 
-// The largest candidate is a row, or is taken apart: nothing below the others is larger.
+// Takes the largest candidate: a slot is sampled, a node is replaced by its children. No other candidate is larger.
 Status MaxPrioritySampler::find(const Sample& chosen, bool distinct) {
   const Leaves leaves = table().leaves();
   const auto weight = [&](std::uint64_t slot) { return leaves.weight(slot); };

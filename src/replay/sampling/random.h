@@ -1,4 +1,4 @@
-// Random numbers, and random rows, of those who sample.
+// Random numbers and random rows for samplers.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace shmtree::replay {
 
-// Counter-based random numbers (splitmix64, G. Steele et al., OOPSLA 2014): a child of a fork goes on with other ones,
-// since the key is the participant's.
+// Counter-based random numbers (splitmix64, G. Steele et al., OOPSLA 2014). The key depends on the participant, so a
+// forked child continues with other numbers.
 class Random {
  public:
   explicit Random(std::uint64_t key) noexcept : state_(key * 0x9e3779b97f4a7c15u) {}
@@ -19,12 +19,12 @@ class Random {
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;
     return z ^ z >> 31;
   }
-  // 0 to bound - 1, each as likely (D. Lemire, ACM TOMACS 2019, without the last 2^-64).
+  // Returns a uniform number from 0 to bound - 1 (D. Lemire, ACM TOMACS 2019, with a bias of the order of 2^-64).
   std::uint64_t below(std::uint64_t bound) noexcept {
     __extension__ using Wide = unsigned __int128;
     return static_cast<std::uint64_t>(static_cast<Wide>(next()) * bound >> 64);
   }
-  // 0 up to, and without, 1.
+  // Returns a uniform number in [0, 1).
   double unit() noexcept { return static_cast<double>(next() >> 11) * 0x1p-53; }
 
  private:
@@ -44,9 +44,9 @@ inline std::uint64_t random_row_of_all(const Store& store, const Window& window,
   return chosen;
 }
 
-// Returns the index of a random row, or 0 if there is none. Tries random indices first. These fail at places that are
-// not full, or that have another ticket, so after a few failures it walks over all places. Writers may be faster than
-// the walk, so that the window it walked over is gone; then it starts again, a few times.
+// Returns the index of a random row, or 0 if there is none. Tries random indices first. These fail at chunks that are
+// not full, or that have another ticket, so after a few failures it walks over all chunks. If writers are faster than
+// the walk, the window it walked over is gone, and it starts again, a few times.
 inline std::uint64_t random_row(const Store& store, Random& random) noexcept {
   constexpr int kFewTries = 64, kMostWalks = 16;
   const Shape& shape = store.shape();

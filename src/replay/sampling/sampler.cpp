@@ -94,7 +94,7 @@ Sampler::Found Sampler::take_row(std::uint64_t slot, std::uint64_t word, std::ui
                                  const Sample& chosen) const noexcept {
   const Shape& shape = store().shape();
   if (replay::weight_of(word) == 0) return Found::kNothing;
-  if (slot >= table().leaves().slots()) {  // behind the last row: somebody damaged it
+  if (slot >= table().leaves().slots()) {  // beyond the last row: the word is damaged
     platform::store_relaxed(table().leaves().word(slot), std::uint64_t{0});
     table().leaves().changed(slot);
     return Found::kStale;
@@ -137,7 +137,7 @@ Status Sampler::sample_and_copy(const Gather& gather, const Sample& chosen, std:
   Status replaced = lost ? replace(gather, chosen, gone, out, distinct) : Status(std::move(lost).error());
   if (replaced) return success();
   for (std::size_t at = 0; at < rows; ++at) {
-    if (gone[at]) chosen.weights[at] = 0;  // put back already, or nothing to put back
+    if (gone[at]) chosen.weights[at] = 0;  // find_all() has put it back already
   }
   put_back(chosen);
   return replaced;
@@ -145,7 +145,7 @@ Status Sampler::sample_and_copy(const Gather& gather, const Sample& chosen, std:
   return out_of_memory();
 }
 
-// Rows that are gone are few: each is copied by itself.
+// Replaces the rows marked in `gone`, and copies each on its own, since they are few.
 Status Sampler::replace(const Gather& gather, const Sample& chosen, std::span<bool> gone,
                         std::span<std::byte* const> out, bool distinct) {
   std::vector<std::byte*> places(out.size());
@@ -164,7 +164,7 @@ Status Sampler::replace(const Gather& gather, const Sample& chosen, std::span<bo
   return success();
 }
 
-// --- What is known of the rows
+// --- Probabilities of rows
 
 void Sampler::describe(const Sample& chosen, std::span<double> probabilities, std::span<float> importances, double beta,
                        bool of_buffer) {
@@ -188,11 +188,11 @@ Result<Sampler::Weights> Sampler::weigh(bool with_least) try {
 bool Sampler::fill_up(const Sample& chosen) const {
   SlotSet left_out;
   add_refused(left_out);
-  std::vector<std::uint32_t> again;  // positions
+  std::vector<std::uint32_t> again;  // positions of the rows to repeat
   for (std::uint32_t at = 0; at < chosen.indices.size(); ++at) {
     if (chosen.weights[at] > 0 && !left_out.contains(tables_->slot_of(chosen.indices[at]))) again.push_back(at);
   }
-  std::size_t next = 0, kept = 0, count = again.size();  // those before `kept` may be sampled once more
+  std::size_t next = 0, kept = 0, count = again.size();  // rows before `kept` may be sampled once more
   for (const std::uint32_t to : positions_) {
     while (!(chosen.weights[to] > 0)) {
       if (next == count) {

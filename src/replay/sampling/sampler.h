@@ -1,13 +1,13 @@
-// Samples rows from one table of a replay buffer: which rows, and how likely each of them was; and copies them.
+// Samples rows from one table of a replay buffer, copies them, and reports the probability of each.
 //
 // Invariants:
-//   - A row is sampled only when its leaf has a weight, where the table has leaves, and the buffer says that it is
-//     there.
-//   - Where rows may be sampled `max_times`, no row is sampled more often, by all samplers of all processes together;
-//     a row that was sampled by somebody who was killed counts as sampled.
-//   - A sample that fails has taken nothing.
+//   - A row is sampled only if the buffer has it and, in a table with leaves, its leaf has a weight.
+//   - With `max_times`, the samplers of all processes together sample no row more often. A row counts as sampled even
+//   if
+//     the process that sampled it was killed.
+//   - A failed call has sampled nothing.
 //
-// Thread safety: one thread at a time; as many samplers as one likes. A forked child goes on with other random numbers.
+// Thread safety: one thread at a time; any number of samplers. A forked child continues with other random numbers.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 
 namespace shmtree::replay {
 
-// Of as many rows: their indices, and what the leaf of each weighed when it was sampled, 1 where there are no leaves.
+// Sampled rows: the index of each, and the weight of its leaf at that time, 1 in a table without leaves.
 struct Sample {
   std::span<std::uint64_t> indices{};
   std::span<float> weights{};
@@ -36,72 +36,71 @@ class Sampler {
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
-  // Samples rows, each of them once when they are to be `distinct`. Those in order of time or priority come again, in
-  // the same order, when all were sampled. kEmpty when no row, or too few of those that may be sampled some times only,
-  // can be had now; kInvalid, with the numbers, for more distinct rows than there are.
+  // Samples rows, each at most once if `distinct`. Samplers in order of time or priority start again, in the same
+  // order, after the last row. kEmpty if there is no row, or too few rows have samples left; kInvalid, with the
+  // numbers, for more distinct rows than there are.
   Status sample(const Sample& chosen, bool distinct);
-  // Samples again for the rows that are marked: they had gone when they were copied, or look back to what has. They are
-  // not sampled again before the next sample().
+  // Samples replacements for the rows marked in `gone`: they, or frames that they need, had left the window before they
+  // were copied. The marked rows are not sampled again before the next sample().
   Status resample(const Sample& chosen, std::span<const bool> gone, bool distinct);
-  // They were not used after all: rows with `max_times` may be sampled again.
+  // Undoes a sample that the caller did not use, so that rows with `max_times` may be sampled again.
   void put_back(const Sample& chosen) const noexcept;
 
-  // Samples rows and copies them: `out` says where each output of the gather goes, for as many rows as `chosen` has.
-  // Rows that were overwritten meanwhile are sampled anew, so that a batch is whole or there is none. Errors as of
-  // sample() and Gather::read(); then nothing was sampled.
+  // Samples rows and copies them: each output of the gather to its element of `out`, which has space for all rows of
+  // `chosen`. Replaces rows that were overwritten meanwhile, so that it returns a complete batch or none. Errors: those
+  // of sample() and Gather::read(); then nothing was sampled.
   Status sample_and_copy(const Gather& gather, const Sample& chosen, std::span<std::byte* const> out, bool distinct,
                          unsigned threads);
 
-  // Of rows as they were sampled last: the probability of each; how much it counts for who learns, (least /
-  // weight)^beta. `of_buffer`: the least of all rows, not of these. Either may be empty.
+  // Computes for rows of the last sample the probability and the importance weight, (least / weight)^beta. `least` is
+  // the smallest weight of these rows, or of all rows if `of_buffer`. Either output may be empty.
   void describe(const Sample& chosen, std::span<double> probabilities, std::span<float> importances, double beta,
                 bool of_buffer);
 
   const Table& table() const noexcept { return (*tables_)[number_]; }
-  // Weights as they are now, of samplers that sample by weight: all weigh 1 where they have no priorities. Counts as no
-  // sample. kOutOfMemory. The least one costs sums of its own, from the first call on that asks for it.
+  // Returns the current weights of a sampler that samples by weight. Without priorities each row weighs 1. Samples
+  // nothing. `with_least` costs a second tree from the first such call on. kOutOfMemory.
   struct Weights {
     double total = 0;
-    double least = 0;  // nothing where it was not asked for
+    double least = 0;  // only with `with_least`
   };
   Result<Weights> weigh(bool with_least);
-  // For Tables::update() by the same thread; null where there is none.
+  // The watch to pass to Tables::update() in the same thread; null if the sampler has none.
   virtual LeafWatch* watch() noexcept { return nullptr; }
 
  protected:
   Sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) noexcept;
 
-  // Finds rows for the places of `chosen` that `positions_` names; those that it could not find stay there.
+  // Finds rows for the elements of `chosen` at `positions_`. Positions without a row stay in `positions_`.
   virtual Status find(const Sample& chosen, bool distinct) = 0;
-  // The sum of all weights, as of the last sample.
+  // Returns the sum of all weights at the last sample or renew_total().
   virtual double total() const noexcept = 0;
-  // Makes it that of now.
   virtual void renew_total() {}
   virtual double least() { return 1; }
-  // Whether a sample takes something of a row's leaf, that is to be put back.
+  // Returns true if a sample counts towards `max_times`, so that put_back() has to undo it.
   virtual bool takes_leaves() const noexcept { return true; }
 
-  // What came of a leaf that was chosen.
+  // Result of trying to sample the row of a leaf.
   enum class Found { kRow, kNothing, kNotReady, kStale };
-  // The row of that leaf, unless it is not there, not ready, or was sampled often enough.
+  // Samples the row of a leaf, unless it is gone, is not ready, or has no samples left.
   Found take_row(std::uint64_t slot, std::uint64_t word, std::uint32_t position, const Sample& chosen) const noexcept;
-  // Rows that `chosen` has already, when some are sampled again; how many.
+  // Adds the slots of rows that `chosen` has already, and returns their number.
   std::size_t add_kept(const Sample& chosen, SlotSet& slots) const;
-  // Those that were refused since sample(), by their indices.
+  // Indices of the rows that resample() has replaced since sample().
   std::span<const std::uint64_t> refused() const noexcept { return refused_; }
   void add_refused(SlotSet& slots) const;
 
   const Store& store() const noexcept { return *tables_->store(); }
   Random& random() noexcept { return random_; }
   Error too_few(std::uint64_t wanted, std::uint64_t found) const;
-  // Of samples in order: those that were found come again, in their order, at the positions for which there was none.
-  // False when none may be sampled again.
+  // Fills positions without a row with the rows already found, in their order, for samplers in order. Returns false if
+  // none of them may be sampled again.
   bool fill_up(const Sample& chosen) const;
 
   const std::shared_ptr<Tables> tables_;
   const std::size_t number_;
   std::vector<std::uint32_t> positions_;
-  std::vector<bool> is_wanted_;  // was among them at first
+  std::vector<bool> is_wanted_;  // positions that the call was asked to fill
 
  private:
   Status find_all(const Sample& chosen, bool distinct);
@@ -115,15 +114,15 @@ class Sampler {
   Random random_;
 };
 
-// Samplers of each kind, which Sampler::make() chooses from. Throw std::bad_alloc.
+// Create the samplers from which Sampler::make() chooses. Throw std::bad_alloc.
 using SamplerPtr = std::unique_ptr<Sampler>;
-// All rows of the window are as likely, and none is remembered, whatever leaves the table has.
+// Samples all rows of the window with the same probability. Ignores the leaves of the table.
 SamplerPtr make_uniform_sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
-// Each row as likely as its leaf weighs.
+// Samples rows in proportion to the weights of their leaves.
 SamplerPtr make_weighted_sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
-// The oldest or the newest rows.
+// Samples the oldest or the newest rows.
 SamplerPtr make_fifo_lifo_sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
-// The rows of the largest priorities.
+// Samples the rows of the largest priorities.
 SamplerPtr make_max_priority_sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
 
 }  // namespace shmtree::replay

@@ -12,8 +12,8 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr int kMostTries = 4096;     // of a first row that is followed by enough
-constexpr std::size_t kAtOnce = 32;  // first rows whose words are asked for
+constexpr int kMostTries = 4096;     // attempts to find a first row that is followed by enough rows
+constexpr std::size_t kAtOnce = 32;  // first rows whose words are prefetched
 constexpr std::uint64_t kMostStride = std::uint64_t{1} << 32;
 
 }  // namespace
@@ -24,7 +24,7 @@ Error SequenceSampler::too_short() const {
                           std::to_string(options_.length) + " in its episode"};
 }
 
-// The sequence that begins with that row; false when it is too short.
+// Writes the sequence that begins with the row `first`. Returns false if it is too short.
 bool SequenceSampler::follow(std::uint64_t first, std::span<std::uint64_t> indices,
                              std::span<bool> mask) const noexcept {
   const Shape& shape = store_->shape();
@@ -37,7 +37,7 @@ bool SequenceSampler::follow(std::uint64_t first, std::span<std::uint64_t> indic
   return true;
 }
 
-// Rows of the window, if it has any, and asks for what is known of their places.
+// Chooses random rows of the window, and prefetches the state of their chunks.
 void SequenceSampler::choose(std::span<std::uint64_t> first) noexcept {
   const Shape& shape = store_->shape();
   const Window window = store_->window();
@@ -113,7 +113,7 @@ Status SequenceSampler::sample(const Gather& gather, std::span<std::uint64_t> in
   return out_of_memory();
 }
 
-// Those that are marked, which are too short in the end.
+// Follows the marked sequences, and leaves only those marked that are too short. Returns true if there are none.
 bool SequenceSampler::follow_marked(const Sample& firsts, std::span<bool> marked, std::span<std::uint64_t> indices,
                                     std::span<bool> mask) const noexcept {
   const std::size_t length = options_.length;
@@ -152,7 +152,7 @@ Status SequenceSampler::sample(Sampler& sampler, const Sample& firsts, bool dist
     }
     if (sampled) sampled = sampler.resample(firsts, marked, distinct);
   }
-  // After an error of the sampler, those that it was to sample again are put back already.
+  // After an error of the sampler, the rows that it was to replace are put back already.
   for (std::size_t i = 0; i < sequences; ++i) {
     if (!sampled && marked[i]) firsts.weights[i] = 0;
   }

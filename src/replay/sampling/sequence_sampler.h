@@ -1,8 +1,8 @@
-// Sequences of rows: some row, and those after it in its episode.
+// Samples sequences of rows: a random row, and those after it in its episode.
 //
-// What they cost depends on their length, and on nothing else: links are followed, no list of episodes is searched.
+// Follows the links of the stream and searches no list of episodes, so the cost depends only on the length.
 //
-// Thread safety: one thread at a time; as many SequenceSamplers as one likes.
+// Thread safety: one thread at a time; any number of SequenceSamplers.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@
 namespace shmtree::replay {
 
 enum class Partial {
-  kPad,     // a sequence may be shorter: its episode ends, or more rows are not there yet
-  kRefuse,  // it is as long as asked for
+  kPad,     // a sequence may be shorter, if its episode ends or no more rows are ready
+  kRefuse,  // a sequence has the requested length
 };
 
 struct SequenceOptions {
   std::uint64_t length = 1;  // rows
-  std::uint64_t stride = 1;  // from one row to the next: 2 is every other one
+  std::uint64_t stride = 1;  // distance between rows: 2 takes every other one
   Partial partial = Partial::kPad;
 };
 
@@ -30,17 +30,17 @@ class SequenceSampler {
   SequenceSampler(std::shared_ptr<const Store> store, const SequenceOptions& options, std::uint64_t seed) noexcept
       : store_(std::move(store)), options_(options), random_(seed) {}
 
-  // Samples as many sequences as `mask` has lengths of, beginning with any row that is there, each as likely. Indices
-  // of one after those of the other; where `mask` is false there is no row, and index 0. kEmpty when there are no rows,
-  // or none in thousands of samples that is followed by enough; kInvalid for a length or a stride of 0, and for sizes
-  // that do not fit.
+  // Samples mask.size() / length sequences, with first rows chosen uniformly. Writes the indices of one sequence after
+  // the other. Where `mask` is false there is no row, and the index is 0. kEmpty if there are no rows, or if none of
+  // kMostTries random rows is followed by enough rows. kInvalid for a length or a stride of 0, and for sizes that do
+  // not fit.
   Status sample(std::span<std::uint64_t> indices, std::span<bool> mask);
-  // The same, and copies the rows, with zeros where there is none. Sequences that have gone meanwhile are sampled anew.
-  // Other errors as of Gather::read().
+  // Also copies the rows, with zeros where there is none. Samples a sequence again if one of its rows left the window
+  // meanwhile. Other errors: those of Gather::read().
   Status sample(const Gather& gather, std::span<std::uint64_t> indices, std::span<bool> mask,
                 std::span<std::byte* const> out, unsigned threads = 1);
-  // The same of sequences whose first rows the sampler samples: `firsts` has as many as there are sequences. Errors as
-  // of Sampler::sample(), too; then nothing was sampled.
+  // Takes the first rows from the sampler; `firsts` has one for each sequence. Errors: also those of Sampler::sample().
+  // After an error nothing was sampled.
   Status sample(Sampler& sampler, const Sample& firsts, bool distinct, const Gather& gather,
                 std::span<std::uint64_t> indices, std::span<bool> mask, std::span<std::byte* const> out,
                 unsigned threads = 1);
@@ -48,7 +48,7 @@ class SequenceSampler {
  private:
   Status check(std::size_t indices, std::size_t mask) const;
   void choose(std::span<std::uint64_t> first) noexcept;
-  // Beginning with the row `first`, if it will do.
+  // Samples one sequence. Tries the row `first` first, then random ones.
   Status sample_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask);
   Status sample_one(std::span<std::uint64_t> indices, std::span<bool> mask) { return sample_one(0, indices, mask); }
   bool follow(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) const noexcept;

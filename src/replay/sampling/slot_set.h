@@ -1,4 +1,4 @@
-// A small set of numbers, for samples without repetition.
+// Small set of numbers, for samples without repetition.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace shmtree::replay {
 
-// Numbers are below 2^64 - 1. Throws std::bad_alloc.
+// Requires numbers below 2^64 - 1. Throws std::bad_alloc.
 class SlotSet {
  public:
-  // Empties the set, and makes space for so many numbers. More can be added later.
+  // Empties the set, and reserves space for `expected` numbers. More can be added later.
   void clear(std::size_t expected = 0) {
     table_.clear();
     if (!table_.make_space_for(expected, hash_of)) throw std::bad_alloc();

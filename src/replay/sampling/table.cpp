@@ -16,7 +16,7 @@ double most_priority_of(const TableSpec& spec) noexcept {
   return std::min(std::pow(static_cast<double>(FLT_MAX), 1 / spec.alpha) - spec.eps, DBL_MAX);
 }
 
-// What a leaf has of a ticket.
+// Returns the half of a ticket that a leaf has.
 std::uint32_t low(std::uint64_t ticket) noexcept {
   return static_cast<std::uint32_t>(ticket);
 }
@@ -66,7 +66,7 @@ double Table::priority_of(float weight) const noexcept {
   return std::max(std::pow(static_cast<double>(weight), 1 / spec_.alpha) - spec_.eps, 0.0);
 }
 
-// The place has a new writer, and nobody else changes its leaves to anything but nothing.
+// Clears the leaves of a chunk that was opened. Plain stores suffice: other processes only set these leaves to 0.
 void Table::open(std::uint64_t first_slot, std::uint64_t ticket) const noexcept {
   const std::uint64_t rows = store_->shape().rows_per_place, nothing = pack(LeafWord{.ticket = low(ticket)});
   bool is_changed = false;
@@ -81,7 +81,7 @@ void Table::open(std::uint64_t first_slot, std::uint64_t ticket) const noexcept 
 void Table::make_ready(std::uint64_t slot, std::uint64_t ticket, float weight) const noexcept {
   std::uint64_t now = load_acquire(leaves_.word(slot));
   const std::uint64_t ready = pack(LeafWord{.weight = weight, .ticket = low(ticket)});
-  // Another ticket, where the place is still ours: whoever opened it did not come to its leaves.
+  // If the chunk is still ours but the leaf has another ticket, the process that opened it died before clearing it.
   while (ticket_of(now) == low(ticket) ? replay::weight_of(now) == 0 : store_->progress(ticket).ticket == ticket) {
     if (compare_swap(leaves_.word(slot), now, ready)) return;
   }
@@ -110,9 +110,10 @@ bool Table::take(std::uint64_t slot, std::uint64_t ticket) const noexcept {
   if (times_ == nullptr) return true;
   std::uint64_t now = load_acquire(times_[slot]);
   for (;;) {
-    if (ticket_of(now) != low(ticket) && !is_older(ticket_of(now), low(ticket))) return false;  // a later row's
+    if (ticket_of(now) != low(ticket) && !is_older(ticket_of(now), low(ticket))) return false;  // of a later row
     const std::uint32_t times = ticket_of(now) == low(ticket) ? static_cast<std::uint32_t>(now) : 0;
-    if (times >= spec_.max_times) {  // by somebody who was killed before the leaf, or is about to
+    if (times >= spec_.max_times) {  // the process that took the last sample died before it dropped the leaf, or is
+                                     // about to drop it
       end(slot, ticket);
       return false;
     }
@@ -132,14 +133,14 @@ void Table::put_back(std::uint64_t slot, std::uint64_t ticket, float weight) con
   leaves_.changed(slot);
 }
 
-// Drawn as often as it may be.
+// Sets the weight of a row to 0 that was sampled `max_times`.
 void Table::end(std::uint64_t slot, std::uint64_t ticket) const noexcept {
   const std::uint64_t word = load_acquire(leaves_.word(slot));
   if (ticket_of(word) != low(ticket) || replay::weight_of(word) == 0) return;
   drop(slot, word);
   const std::uint64_t now = load_acquire(times_[slot]);
   if (ticket_of(now) != low(ticket) || static_cast<std::uint32_t>(now) >= spec_.max_times) return;
-  make_ready(slot, ticket, replay::weight_of(word));  // somebody has put one back meanwhile
+  make_ready(slot, ticket, replay::weight_of(word));  // another process put a sample back meanwhile
   leaves_.changed(slot);
 }
 
@@ -147,7 +148,7 @@ void Table::drop(std::uint64_t slot, std::uint64_t word) const noexcept {
   if (compare_swap(leaves_.word(slot), word, pack(LeafWord{.ticket = ticket_of(word)}))) leaves_.changed(slot);
 }
 
-// A leaf that was loaded before its place's word was, and has another ticket than that, is an older row's.
+// Loads the leaves before the chunk's ticket, so a leaf with another ticket belongs to an older row.
 void Table::drop_stale(std::uint64_t place) const noexcept {
   const std::uint64_t rows = store_->shape().rows_per_place, first = place * rows;
   std::uint64_t words[kMostRowsPerPlace];

@@ -1,10 +1,11 @@
-// One sampler's state in shared memory, over the rows of a buffer: how likely each row is sampled, and how often it
-// was. Who samples has a Sampler besides (sampler.h).
+// Shared state of one sampler over the rows of a buffer: the weight of each row, and how often it was sampled. A
+// process samples from a table with a Sampler (sampler.h).
 //
 // Invariants:
-//   - A row may be sampled from a table once its leaf there has its ticket and a weight, and the buffer says that it is
-//     ready; the leaf comes first.
-//   - A row that was sampled `max_times` from a table has no weight there any more, and gets none again.
+//   - A row may be sampled from a table once its leaf has its ticket and a weight, and the buffer says that it is
+//   ready.
+//     The leaf is written first.
+//   - A row that was sampled `max_times` from a table has the weight 0 there, and keeps it.
 //
 // Thread safety: any thread of any process.
 #pragma once
@@ -23,13 +24,13 @@ namespace shmtree::replay {
 
 struct TableSpec {
   SamplerKind kind = SamplerKind::kUniform;
-  double alpha = 0.6, beta = 0.4, eps = 1e-6;  // kPrioritized's
+  double alpha = 0.6, beta = 0.4, eps = 1e-6;  // used by kPrioritized
   std::uint32_t max_times = 0;
 
   bool has_priorities() const noexcept {
     return kind == SamplerKind::kPrioritized || kind == SamplerKind::kMaxPriority;
   }
-  // Those that need none sample from the window, or walk through it.
+  // Samplers without leaves choose rows of the window at random, or walk over it.
   bool has_leaves() const noexcept { return has_priorities() || max_times != 0; }
 };
 
@@ -44,28 +45,29 @@ class Table {
 
   const TableSpec& spec() const noexcept { return spec_; }
   const Leaves& leaves() const noexcept { return leaves_; }
-  // A number, 1.0 before any was given.
+  // Returns the largest priority that any row was given, 1.0 before the first. Never NaN.
   double max_priority() const noexcept;
-  // Samples since the buffer was made.
+  // Returns the number of samples since the buffer was created.
   std::uint64_t samples() const noexcept { return platform::load_relaxed(head_.samples); }
   void count_samples(std::uint64_t rows) const noexcept { platform::add(head_.samples, rows); }
 
-  // What a leaf of that priority weighs: more than nothing. Priorities up to most_priority() have a weight.
+  // Returns the weight of a priority, always above 0. Defined for priorities up to most_priority().
   float weight_of(double priority) const noexcept;
   double most_priority() const noexcept { return most_priority_; }
-  // The priority of a row of that weight, as far as the weight tells.
+  // Returns the priority of a weight, up to rounding and clamping.
   double priority_of(float weight) const noexcept;
 
-  // One more sample of a row; false when it had all it may have, or is not there. Always true without `max_times`.
+  // Counts one more sample of a row. Returns false if the row has no samples left or is gone. Without `max_times`
+  // always returns true.
   bool take(std::uint64_t slot, std::uint64_t ticket) const noexcept;
-  // Undoes take() of a row that had that weight.
+  // Undoes take() of a row that had this weight.
   void put_back(std::uint64_t slot, std::uint64_t ticket, float weight) const noexcept;
-  // Of files: how likely a row is sampled, and how often it was; nothing for one that is not there. And the same of a
-  // new buffer, that nobody else has.
+  // For files: state() returns the weight and the sample count of a row, or zeros if the row is gone. restore() sets
+  // them in a new buffer to which no other process is attached.
   LeafState state(std::uint64_t slot, std::uint64_t ticket) const noexcept;
   void restore(std::uint64_t slot, std::uint64_t ticket, const LeafState& state) const noexcept;
   void restore(double max_priority, std::uint64_t samples) const noexcept;
-  // Leaves of a place, by its number, weigh nothing from now on where their rows are no more.
+  // Sets the weights of overwritten rows to 0 in the chunk with the number `place`.
   void drop_stale(std::uint64_t place) const noexcept;
 
  private:
@@ -85,7 +87,7 @@ class Table {
   const TableSpec spec_;
   TableHead& head_;
   const Leaves leaves_;
-  std::atomic<std::uint64_t>* const times_;  // a word a slot: how often it was sampled, low half of the ticket
+  std::atomic<std::uint64_t>* const times_;  // one word per slot: number of samples, low half of the ticket
   const double most_priority_;
 };
 

@@ -23,7 +23,7 @@ Error incompatible_tables() {
   return Error{.code = Code::kIncompatible, .message = "not the tables of a replay buffer of this version"};
 }
 
-// Where each part begins, and the end of all.
+// Offset of each part, and the total size.
 struct TablesPlan {
   std::uint64_t limit = 0, members = 0;
   std::vector<std::uint64_t> tables{};

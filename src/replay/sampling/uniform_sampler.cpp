@@ -11,11 +11,10 @@ namespace shmtree::replay {
 
 namespace {
 
-// Tries for each row that is wanted, before somebody looks which rows there are.
+// Random tries per requested row, plus kMoreTries in total, before the sampler lists all rows.
 constexpr std::size_t kTries = 64, kTriesOfDistinct = 4, kMoreTries = 1024;
 
-// All rows of the window are as likely, and none is remembered: there is nothing but the window, whatever leaves the
-// table has.
+// Samples all rows of the window with the same probability. Needs only the window, and ignores the table's leaves.
 class UniformSampler final : public Sampler {
  public:
   UniformSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed) noexcept
@@ -65,7 +64,7 @@ Status UniformSampler::find(const Sample& chosen, bool distinct) {
   return success();
 }
 
-// There are few rows, or nearly all of them are wanted.
+// Lists all rows and chooses from the list, if random tries fail: rows are few, or nearly all of them are requested.
 Status UniformSampler::find_among_all(const Sample& chosen, bool distinct) {
   const Shape& shape = store().shape();
   const Window window = store().window();

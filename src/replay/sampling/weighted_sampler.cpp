@@ -15,10 +15,11 @@ using namespace platform;
 
 namespace {
 
-constexpr int kFewRounds = 2;           // without a row; then slots that were refused are left out
-constexpr int kMaxFailedRounds = 1000;  // without a row: other threads keep changing every row
+constexpr int kFewRounds = 2;           // rounds that find no row, after which rows that are not ready are left out
+constexpr int kMaxFailedRounds = 1000;  // rounds that find no row, because other threads keep changing every row
 
-// Which of eight children the number falls to, each of them as wide as its value; it goes down to what is left.
+// Returns the child in whose interval `rest` falls; each child's interval is as wide as its value. Subtracts the values
+// of the children before it from `rest`.
 unsigned child_of(const double* value, double& rest) noexcept {
   double sum = 0, before = 0;
   unsigned child = 0;
@@ -32,7 +33,7 @@ unsigned child_of(const double* value, double& rest) noexcept {
   return child;
 }
 
-// As likely as the leaf of a row weighs, by sums of its own over the leaves.
+// Samples rows in proportion to the weights of their leaves, with a private sum tree.
 class WeightedSampler final : public Sampler {
  public:
   WeightedSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed);
@@ -56,16 +57,16 @@ class WeightedSampler final : public Sampler {
 
   LeafWatch watch_;
   LeafTree<Sum> sums_;
-  std::unique_ptr<LeafTree<Least>> leasts_;  // once it was asked for
+  std::unique_ptr<LeafTree<Least>> leasts_;  // created on first use
   double total_ = 0;
-  // Of the rows to be found:
-  std::vector<std::uint64_t> nodes_;  // where they are on their way down the tree; at last, the slot
-  std::vector<double> rests_;         // of the sum below that node
-  std::vector<std::uint64_t> words_;  // the leaf
-  // Slots that are not to be sampled again, and whether the sums are those without them.
+  // State of the descent for each row to be found:
+  std::vector<std::uint64_t> nodes_;  // the current node, at the end the slot
+  std::vector<double> rests_;         // remaining offset in the sum below the node
+  std::vector<std::uint64_t> words_;  // the leaf's word
+  // Slots that may not be sampled again. are_out_: the sums exclude them.
   SlotSet taken_;
   bool are_out_ = false, refusals_are_taken_ = false;
-  bool met_stale_ = false;  // leaves of rows that are no more, which weigh nothing by now
+  bool met_stale_ = false;  // the round met leaves of overwritten rows, and has set them to 0
 };
 
 WeightedSampler::WeightedSampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_t seed)
@@ -96,7 +97,7 @@ void WeightedSampler::look_at_changes() {
 }
 
 void WeightedSampler::renew_total() {
-  if (are_out_) watch_.forget();  // no memory was left in the middle of a sample
+  if (are_out_) watch_.forget();  // an earlier sample ran out of memory
   are_out_ = false;
   look_at_changes();
   total_ = sums_.total();
@@ -111,7 +112,7 @@ double WeightedSampler::least() {
   return leasts_->total();
 }
 
-// Level by level for all of them, so that what one waits for is on its way while others go down.
+// Descends level by level for all rows together, so that prefetches of one row overlap with work on others.
 void WeightedSampler::choose() {
   const std::size_t count = positions_.size();
   nodes_.assign(count, 0);
@@ -129,7 +130,7 @@ void WeightedSampler::choose() {
   for (std::size_t at = 0; at < count; ++at) choose_leaf(at);
 }
 
-// By the leaves as they are now. A line that weighs something else than was summed is summed again.
+// Chooses a leaf of the line by its current weights. If their sum differs from the tree's, the line is summed again.
 void WeightedSampler::choose_leaf(std::size_t at) noexcept {
   const std::uint64_t line = nodes_[at];
   const Leaves& leaves = table().leaves();
@@ -186,7 +187,7 @@ Status WeightedSampler::find_in_rounds(const Sample& chosen, bool distinct) {
     if (left == 0) break;
     if (found == 0 && !met_stale_) ++failures;
     refusals_are_taken_ = failures >= kFewRounds;
-    // Most samples met rows that are taken: they are left out from now on.
+    // Most choices were rows taken already, so the sums exclude these from now on.
     if (2 * found < left && !taken_.empty()) leave_out();
     look_at_changes();
   }
