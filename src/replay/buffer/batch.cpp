@@ -18,17 +18,17 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr std::size_t kMostPieces = 4;  // a batch at work, one being sampled, and two threads
-// What is much larger than asked for stays for those who ask for it.
+constexpr std::size_t kMostPieces = 4;  // for two threads: a batch in use, and one being sampled, of each
+// Largest ratio of a reused piece to the request. Larger pieces are left for larger requests.
 constexpr std::size_t kMostWaste = 4;
-// Of so many bytes the machine says that it has them, and kills who uses them.
+// Size from which the system may promise memory that it does not have, and kill the process that uses it.
 constexpr std::size_t kLarge = std::size_t{1} << 30;
 
 bool is_empty(const Status& sampled) {
   return !sampled && sampled.code() == Code::kEmpty;
 }
 
-// act(), again until there is something to be sampled, or all who added were killed.
+// Calls act() until it finds rows to sample. Fails if all writers were killed.
 template <class Act>
 Status when_there(const Tables& tables, const WaitContext& wait, Act act) {
   Status sampled = act();
@@ -41,17 +41,17 @@ Status when_there(const Tables& tables, const WaitContext& wait, Act act) {
   const auto check_members = [&](bool) -> Result<bool> {
     Status alive = tables.writers() == nullptr ? success() : tables.writers()->check();
     if (alive) return false;
-    if (ready()) return true;  // what the last of them added came before they died
+    if (ready()) return true;  // all rows of the writers were added before they died
     return std::move(alive).error();
   };
   const memory::SleepReason reason{store.arena()->participants(), memory::WaitFor::kRows, memory::pack(store.block())};
   memory::EventWait waiting(store.ready(), reason, wait);
   auto came = memory::wait_until(waiting, wait, "rows", ready, check_members);
-  memory::notify(store.ready());  // others wait for the same rows
+  memory::notify(store.ready());  // passes the wake-up on, since other samplers wait for the same rows
   return came ? std::move(sampled) : std::move(came).error();
 }
 
-// The same where so many may be sampled only.
+// Takes the credits for `count` rows first, if there is a rate limiter.
 template <class Act>
 Status within_limit(const Buffer& buffer, std::size_t count, const WaitContext& wait, Act act) {
   RateLimiter* const limiter = buffer.tables()->limiter();
@@ -113,19 +113,19 @@ std::shared_ptr<std::byte> BatchPool::take(std::size_t bytes) {
 }
 
 void BatchPool::give_back(Piece piece) noexcept {
-  Piece oldest;  // let go of outside the mutex
+  Piece oldest;  // freed after the mutex is unlocked
   const std::lock_guard guard(mutex_);
   if (pieces_.size() == kMostPieces) {
     oldest = std::move(pieces_.front());
     pieces_.erase(pieces_.begin());
   }
-  pieces_.push_back(std::move(piece));  // there is room: it was reserved
+  pieces_.push_back(std::move(piece));  // does not allocate: the space was reserved
 }
 
 // --- Batch
 
 std::size_t Batch::row_bytes(const Buffer& buffer) noexcept {
-  std::size_t bytes = 64;  // about, of what is told
+  std::size_t bytes = 64;  // approximate size of index, weight and so on
   for (std::size_t i = 0; i < buffer.gather().options().outputs.size(); ++i) bytes += buffer.gather().bytes(i);
   return bytes;
 }
@@ -211,7 +211,7 @@ Status Batch::sample_sequences(std::span<std::byte* const> places, const WaitCon
   return sampled;
 }
 
-// What is known of the first rows is told of all.
+// Copies the weights of the first rows to all rows of their sequences.
 Status Batch::sample_sequences_of(Sampler& sampler, std::span<std::byte* const> places, const WaitContext& wait) {
   const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
   SequenceSampler sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());

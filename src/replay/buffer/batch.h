@@ -1,4 +1,4 @@
-// A batch that is sampled: its memory, and where in it each of its arrays lies.
+// A sampled batch: its memory, and the offset of each of its arrays.
 //
 // Thread safety: a Batch is for one thread at a time, a BatchPool for any number.
 #pragma once
@@ -15,14 +15,15 @@
 
 namespace shmtree::replay {
 
-// Memory that batches are sampled into, and that is used again when nobody has it any more: fresh pages cost more than
-// the copy into them.
+// Reuses the memory of batches that are not referenced any more, because the first use of fresh pages costs more time
+// than the copy into them.
 class BatchPool : public std::enable_shared_from_this<BatchPool> {
  public:
   static constexpr std::size_t kAlignment = 64;
 
   BatchPool();
-  // At least so many bytes, of any content. Whoever lets go of the last of it gives it back. Throws std::bad_alloc.
+  // Returns at least `bytes` bytes with undefined content. The memory returns to the pool when its last reference is
+  // dropped. Throws std::bad_alloc.
   std::shared_ptr<std::byte> take(std::size_t bytes);
 
  private:
@@ -38,23 +39,23 @@ class BatchPool : public std::enable_shared_from_this<BatchPool> {
   void give_back(Piece piece) noexcept;
 
   platform::ForkSafeMutex mutex_;
-  std::vector<Piece> pieces_;  // the one that was used last at the end
+  std::vector<Piece> pieces_;  // the most recently used one is last
 };
 
-// How rows are sampled.
+// Options of one sample.
 struct SampleTerms {
   std::size_t rows = 0, table = 0;
   bool distinct = false;
   unsigned threads = 1;
   double beta = 0.4;
-  bool of_buffer = false;  // importances are relative to all rows, and not to the batch
-  // Of sequences, `rows` is how many there are: rows after the first one, from one to the next, and whether fewer do.
-  std::size_t length = 0;  // 0: single rows
-  std::size_t stride = 1;
-  bool may_be_partial = true;
-  bool any_first = true;  // they begin with any row, each as likely, and not with those that the table samples
+  bool of_buffer = false;  // importances are relative to all rows, not to those of the batch
+  // Options of sequences, of which `rows` is the number.
+  std::size_t length = 0;      // rows of a sequence; 0: single rows
+  std::size_t stride = 1;      // distance from one row to the next
+  bool may_be_partial = true;  // accepts sequences with fewer rows
+  bool any_first = true;       // first rows are chosen uniformly, not by the table
 
-  // Whether the table samples: then rows are told how likely that was.
+  // Returns true if the table chooses the rows. The batch then has weights.
   bool by_table() const noexcept { return length == 0 || !any_first; }
   std::size_t all_rows() const noexcept { return length == 0 ? rows : rows * length; }
 };
@@ -62,37 +63,37 @@ struct SampleTerms {
 class Batch {
  public:
   static constexpr std::size_t kMostRows = std::size_t{1} << 31;
-  // Of each row that is sampled, with what is told of it.
+  // Returns the approximate bytes of a batch per row, including indices, weights and so on.
   static std::size_t row_bytes(const Buffer& buffer) noexcept;
 
-  // Memory for it; not for its data when that goes elsewhere. Throws std::bad_alloc.
+  // Allocates the memory, without that for the data unless `has_data`. Throws std::bad_alloc.
   Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const SampleTerms& terms, bool has_data);
 
-  // Samples rows. `out`: where the data go, or nothing. Waits for rows, and for a credit of the rate limiter: kEmpty at
-  // the deadline, kInterrupted, kPeerDied when all who added were killed and it is told (Spec); others as of Sampler
-  // and SequenceSampler.
+  // Samples rows, and writes the data to `out` unless that is empty. Blocks until there are rows, and until the rate
+  // limiter allows the sample. kEmpty at the deadline, kInterrupted. kPeerDied if all writers were killed and
+  // Spec::raises_on_death is set. Other errors: those of Sampler and SequenceSampler.
   Status sample(std::span<std::byte* const> out, const WaitContext& wait);
-  // How many are copied for that.
+  // Returns the number of bytes that sample() copies.
   std::uint64_t copied_bytes() const noexcept;
 
   const SampleTerms& terms() const noexcept { return terms_; }
   const std::shared_ptr<std::byte>& memory() const noexcept { return memory_; }
   std::size_t bytes() const noexcept { return at_.back(); }
 
-  // All of these are of as many as there are rows, or of none. Rows of a sequence have what its first one has.
+  // Each of these has one element per row, or none. All rows of a sequence have the values of its first row.
   std::span<std::uint64_t> indices() const noexcept { return numbers<std::uint64_t>(kIndices); }
-  std::span<float> importances() const noexcept { return numbers<float>(kImportances); }        // where rows differ
-  std::span<double> probabilities() const noexcept { return numbers<double>(kProbabilities); }  // the same
-  std::span<bool> mask() const noexcept { return numbers<bool>(kMask); }  // of sequences: where there is a row
-  // The probability of each row, where all are as likely.
+  std::span<float> importances() const noexcept { return numbers<float>(kImportances); }        // with priorities only
+  std::span<double> probabilities() const noexcept { return numbers<double>(kProbabilities); }  // with priorities only
+  std::span<bool> mask() const noexcept { return numbers<bool>(kMask); }  // sequences only: true where there is a row
+  // Returns the probability of each row, if all have the same.
   double even_probability() const noexcept {
     return 1 / static_cast<double>(std::max<std::uint64_t>(buffer_->store()->size(), 1));
   }
-  // The priority that each row had, 1 where there are none: as many as `out` has.
+  // Writes the priority that each row had when it was sampled, 1 in a table without priorities.
   void priorities(std::span<float> out) const noexcept;
-  // An output by its number (Spec::outputs()).
+  // Returns the array of an output by its number (Spec::outputs()).
   std::byte* output(std::size_t number) const noexcept { return memory_.get() + at_[kOutputs + number]; }
-  // The index of the row that was added last when it was sampled.
+  // Returns the index of the newest row at the time of the sample.
   std::int64_t newest() const noexcept { return newest_; }
 
  private:
@@ -112,7 +113,7 @@ class Batch {
 
   const std::shared_ptr<Buffer> buffer_;
   const SampleTerms terms_;
-  std::vector<std::size_t> at_;  // where each part begins; the last is the end
+  std::vector<std::size_t> at_;  // offset of each part, then the total size
   std::shared_ptr<std::byte> memory_;
   std::int64_t newest_ = 0;
 };

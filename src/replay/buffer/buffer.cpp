@@ -35,7 +35,7 @@ void SamplerPool::give_back(std::size_t table, std::unique_ptr<Sampler> sampler)
   if (sampler == nullptr) return;
   const std::lock_guard guard(mutex_);
   auto& idle = idle_[table];
-  if (idle.size() < kMostIdleSamplers) idle.push_back(std::move(sampler));  // else it goes, behind the mutex
+  if (idle.size() < kMostIdleSamplers) idle.push_back(std::move(sampler));  // otherwise frees it after unlocking
 }
 
 Result<BorrowedSampler> BorrowedSampler::take(Buffer& buffer, std::size_t table) {
@@ -92,7 +92,8 @@ Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t ma
   const auto takes = [&](std::uint64_t rows) {
     return total_bytes(spec, {rows, std::min(room.chunk, std::bit_floor(rows)), room.streams});
   };
-  const std::uint64_t least = std::max(spec.ahead() + 1, spec.limit ? spec.limit->min_size : 1);  // that there may be
+  const std::uint64_t least =
+      std::max(spec.ahead() + 1, spec.limit ? spec.limit->min_size : 1);  // smallest valid capacity
   auto smallest = takes(least);
   if (!smallest) return smallest;
   if (*smallest > max_bytes) {
@@ -105,7 +106,7 @@ Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t ma
     return bytes && *bytes <= max_bytes;
   };
   std::uint64_t low = least, high = 2 * least;
-  for (; fits(high); high *= 2) low = high;  // what is too many rows for any buffer does not fit
+  for (; fits(high); high *= 2) low = high;  // ends, since invalid capacities do not fit either
   while (high - low > 1) {
     const std::uint64_t middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;
@@ -135,7 +136,7 @@ Status Buffer::check_options(const Spec& spec, const Room& room) const {
   OptionDifferences others;
   others.compare("capacity", is.capacity, asked->capacity);
   if (room.chunk != 0) others.compare("chunk", is.rows_per_place, asked->rows_per_place);
-  // Parts of a Spec have no short text: the note of a spec in which only this part was replaced tells.
+  // Members of a Spec are compared through notes: it replaces one member, and compares the notes.
   const auto compare = [&](const char* option, auto part) {
     Spec changed = spec_;
     changed.*part = spec.*part;
@@ -184,7 +185,7 @@ Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memor
 
 std::uint64_t Buffer::new_seed() noexcept {
   const std::uint64_t number = seeds_given_.fetch_add(1, std::memory_order_relaxed);
-  const std::uint64_t who = store()->arena()->current_identity();  // a forked child counts on from its parent
+  const std::uint64_t who = store()->arena()->current_identity();  // a forked child continues its parent's count
   return Random(Random(seed() ^ number).next() ^ who).next();
 }
 
@@ -214,7 +215,7 @@ std::size_t Buffer::priority_table() const noexcept {
 
 Status Buffer::update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                       std::span<bool> applied) {
-  // What a sampler of this process knows of the leaves, it need not look for afterwards.
+  // Records the changes in an idle sampler's watch, so that it need not scan for them afterwards.
   const std::size_t own = table == Tables::kAll ? 0 : table;
   auto sampler = samplers_.take(own);
   Status updated = tables_->update(table, indices, priorities, applied, sampler ? sampler->watch() : nullptr);

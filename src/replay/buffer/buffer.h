@@ -1,4 +1,4 @@
-// A replay buffer as one object of a process has it: the rows, what they are, and what sampling needs.
+// A replay buffer, as one object of a process: its rows, its specification, and the state that sampling needs.
 //
 // Thread safety: any number of threads.
 #pragma once
@@ -18,16 +18,18 @@
 
 namespace shmtree::replay {
 
-// How much there may be of one.
+// Size of a buffer.
 struct Room {
-  std::uint64_t capacity = 0, chunk = 0, streams = 1;  // rows; rows let go of at once, 0: what suits; writers, about
+  std::uint64_t capacity = 0;  // maximum number of rows
+  std::uint64_t chunk = 0;     // rows that leave the window together; 0: chosen from the capacity
+  std::uint64_t streams = 1;   // approximate number of writers
 };
 
-// Samplers that are not at work, by their tables: what they know of the leaves is worth keeping.
+// Idle samplers of each table. They are kept because their private trees are expensive to build.
 class SamplerPool {
  public:
   explicit SamplerPool(std::size_t tables);
-  // Null when there is none.
+  // Returns null if there is none.
   std::unique_ptr<Sampler> take(std::size_t table) noexcept;
   void give_back(std::size_t table, std::unique_ptr<Sampler> sampler) noexcept;
 
@@ -38,22 +40,24 @@ class SamplerPool {
 
 class Buffer {
  public:
-  // Bytes that one takes of its arena when it is full; kInvalid, with the numbers, for what cannot be.
+  // Returns the bytes of the arena that a full buffer takes. kInvalid, with the numbers, if the options are out of
+  // range.
   static Result<std::uint64_t> total_bytes(const Spec& spec, const Room& room);
-  // Those of total_bytes() that a buffer takes before it has rows.
+  // Returns the part of total_bytes() that a buffer takes before it has rows.
   static Result<std::uint64_t> overhead_bytes(const Spec& spec, const Room& room);
-  // The most rows of one that takes so many bytes; kInvalid, with the numbers, when it has no room for any. `room`: its
-  // other terms.
+  // Returns the largest capacity for which total_bytes() is at most `max_bytes`; ignores room.capacity. kInvalid, with
+  // the numbers, if not even the smallest buffer fits.
   static Result<std::uint64_t> capacity_within(const Spec& spec, std::uint64_t max_bytes, const Room& room);
-  // A new one, of a Spec that was checked. Errors as of Store::create().
+  // Creates a buffer from a Spec that was checked. Errors: those of Store::create().
   static Result<std::shared_ptr<Buffer>> create(std::shared_ptr<Arena> arena, Spec spec, const Room& room,
                                                 const WaitContext& wait);
-  // The one there, held from the first look on: nobody else may have it any more. Errors as of Store::open() and
-  // unpack(); kIncompatible when it contradicts what it says of itself.
+  // Opens the buffer at `block`. Pins it before it reads the note, because no other process may be attached any more.
+  // Errors: those of Store::open() and unpack(). kIncompatible if the buffer contradicts its own note.
   static Result<std::shared_ptr<Buffer>> open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                               const WaitContext& wait);
 
-  // kInvalid, with what differs, if it was made with others. A chunk of 0 is any, and so are `streams`.
+  // Returns kInvalid, with the differences, if the buffer was created with other options. Does not compare `streams`,
+  // nor a chunk of 0.
   Status check_options(const Spec& spec, const Room& room) const;
 
   const std::shared_ptr<Tables>& tables() const noexcept { return tables_; }
@@ -63,24 +67,24 @@ class Buffer {
   const Gather& gather() const noexcept { return gather_; }
   std::uint64_t row_bytes() const noexcept { return row_bytes_; }
   SamplerPool& samplers() noexcept { return samplers_; }
-  SampleStatistics& statistics() noexcept { return statistics_; }  // from this object
-  // This object's part in those who sample: it ends with the object, or before.
+  SampleStatistics& statistics() noexcept { return statistics_; }  // samples of this object
+  // This object's membership among the samplers. It ends with the object, or earlier.
   Membership& sampling() noexcept { return sampling_; }
 
-  // Of its samples; another one for each object, unless it was set.
+  // Seed of the samples. Each object has another one, unless it was set.
   std::uint64_t seed() const noexcept { return seed_.load(std::memory_order_relaxed); }
   void set_seed(std::uint64_t seed) noexcept { seed_.store(seed, std::memory_order_relaxed); }
-  // For the samples of one more sampler, or call.
+  // Returns a seed for another sampler or call.
   std::uint64_t new_seed() noexcept;
 
-  // The index of the row that was added last, about: the newest place's.
+  // Returns the index of the newest row, approximately: the last one in the newest chunk.
   std::int64_t newest() const noexcept;
-  // How many slots were filled since it was made, or the one that it was loaded from: all of the places that have left
-  // the window, and those of the others that are. Looks at each place of the window.
+  // Returns the number of slots written since the buffer, or the one it was loaded from, was created. Counts chunks
+  // that have left the window as full. Reads the state of each chunk of the window.
   std::uint64_t added() const noexcept;
-  // The first sampler with priorities; the first one where none has any.
+  // Returns the number of the first table with priorities, or 0 if none has any.
   std::size_t priority_table() const noexcept;
-  // Tables::update(), of one of them or Tables::kAll, with what a sampler of this process knows.
+  // Calls Tables::update() for one table or Tables::kAll, with the LeafWatch of an idle sampler.
   Status update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                 std::span<bool> applied);
 
@@ -99,7 +103,7 @@ class Buffer {
   Membership sampling_;
 };
 
-// A sampler for one call.
+// Sampler borrowed from the pool for one call.
 class BorrowedSampler {
  public:
   static Result<BorrowedSampler> take(Buffer& buffer, std::size_t table);

@@ -12,7 +12,7 @@ namespace shmtree::replay {
 
 namespace {
 
-// Some of the rows of a call.
+// A range of the rows of a call.
 struct Stretch {
   std::span<const Writer::Column> columns{};
   const Marks& marks;
@@ -36,7 +36,7 @@ struct Stretch {
   }
 };
 
-// Each episode's rows, then its end with the last observation.
+// Adds the rows of each episode, then its end with the last observation.
 Status add_episodes(Writer& writer, const Spec& spec, const GivenRows& rows, const Stretch& all,
                     const WaitContext& wait) {
   const Marks& marks = rows.marks;

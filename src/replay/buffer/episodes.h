@@ -1,10 +1,10 @@
-// Rows of a caller's with the ends of their episodes: as their own leaves and the caller say, and the last observations
-// after them.
+// The rows of one call with the ends of their episodes, as given by their leaves and by the caller, and their last
+// observations.
 //
 // `done` is the union of `terminated` and `truncated`. If rows lack one of the two, `done` stands for it; if they lack
 // both, `done` stands for `terminated`.
 //
-// Thread safety: any number of threads; what has a Writer, that of a Writer.
+// Thread safety: any number of threads. Functions that take a Writer: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ enum class Ending : char {
   kTruncated,
 };
 
-// Finds out from the leaves of a row whether and how its episode ends there.
+// Determines from the leaves of a row if its episode ends with it, and how.
 class Endings {
  public:
   explicit Endings(const Spec& spec);
@@ -69,7 +69,7 @@ inline RowInfo info_of(Ending ending, float priority) noexcept {
           .priority = priority};
 }
 
-// What the rows of a call are, besides their leaves.
+// Priorities and episode ends of the rows of a call.
 struct Marks {
   std::vector<float> priorities{};                      // empty: none are given
   std::vector<char> ends{}, truncated{}, terminated{};  // as in RowInfo; empty: no row ends an episode
@@ -89,20 +89,20 @@ struct GivenMarks {
 Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> columns, std::size_t count,
                        const GivenMarks& given);
 
-// Last observations, of each row or of each row that ends its episode: in this order.
+// Last observations: one for each row, or one for each row that ends its episode, in order.
 class Finals {
  public:
   Finals() = default;
-  // The leaves of Spec::next, of `count` observations, for so many rows. kInvalid, with the numbers, for another count,
-  // and for a buffer that keeps none.
+  // Takes the leaves of Spec::next of `count` observations, for `rows` rows. kInvalid, with the numbers, if `count`
+  // fits neither the rows nor their ends, or if the buffer keeps no last observations.
   static Result<Finals> of(const Spec& spec, std::vector<Writer::Column> columns, std::size_t count, std::size_t rows,
                            const Marks& marks);
-  // kInvalid where there are none, and an episode that was cut off needs one.
+  // Returns kInvalid if an episode was cut off and needs a last observation. Call it if none are given.
   static Status check_absence(const Spec& spec, const Marks& marks);
 
   bool empty() const noexcept { return columns_.empty(); }
-  // The leaves of a row that holds one, with a null for those that none has; no leaves without any. `end`: how many
-  // rows before it end an episode.
+  // Returns the leaf addresses of the last observation after `row`, null for leaves that it lacks. Empty if there are
+  // no observations. `end` is the number of earlier rows that end an episode.
   std::vector<const void*> leaves(const Spec& spec, std::size_t row, std::size_t end) const;
 
  private:
@@ -111,21 +111,21 @@ class Finals {
 };
 
 struct GivenRows {
-  std::span<const Writer::Column> columns{};  // of Spec::leaves
+  std::span<const Writer::Column> columns{};  // one for each of Spec::leaves
   std::size_t count = 0;
   Marks marks{};
   Finals finals{};
 };
 
-// Adds all of them to one stream. `version`: what its rows are marked with. Errors as of Writer::extend().
+// Adds all rows to one stream, marked with `version`. Errors: those of Writer::extend().
 Status add_rows(Writer& writer, const Spec& spec, const GivenRows& rows, std::int64_t version, std::uint64_t* indices,
                 const WaitContext& wait);
-// Adds a row and, if the row ends its episode, the last observation, if there is one. Errors as of Writer::add() and
-// Writer::end(). Error::completed is 1 if the row was added.
+// Adds a row and, if the row ends its episode, the last observation, if there is one. Errors: those of Writer::add()
+// and Writer::end(). Error::completed is 1 if the row was added.
 Result<std::uint64_t> add_with_final(Writer& writer, std::span<const void* const> leaves, const RowInfo& info,
                                      std::span<const void* const> final, const WaitContext& wait);
-// Adds one of them, and ends its episode where it is to. `end` as above. Errors as of Writer::add() and Writer::end():
-// Error::completed is 1 when the row was added.
+// Adds one of the rows, and ends its episode if the row does. `end` is that of Finals::leaves(). Errors: those of
+// Writer::add() and Writer::end(). Error::completed is 1 if the row was added.
 Result<std::uint64_t> add_row(Writer& writer, const Spec& spec, const GivenRows& rows, std::size_t row, std::size_t end,
                               std::int64_t version, const WaitContext& wait);
 

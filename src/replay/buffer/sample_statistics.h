@@ -1,4 +1,4 @@
-// What was sampled from one object of a replay buffer, for its statistics.
+// Statistics of the rows sampled through one object of a replay buffer.
 //
 // Thread safety: any number of threads.
 #pragma once
@@ -17,13 +17,14 @@ namespace shmtree::replay {
 
 class SampleStatistics {
  public:
-  // Sums of ages and of how far versions were behind the newest one that was met by then, and the largest.
+  // Sums and maxima over the sampled rows. The age of a row is the number of newer indices. Its lag is the difference
+  // between the newest version seen and its version.
   struct Totals {
     std::uint64_t rows = 0;
     double ages = 0, most_age = 0, lags = 0, most_lag = 0;
   };
 
-  // Rows of one batch; where there is a mask, those that it has. `newest` is the index of the row that was added last.
+  // Adds the rows of one batch, only those in `mask` unless that is empty. `newest` is the index of the newest row.
   void add(std::span<const std::uint64_t> indices, std::span<const std::int64_t> versions, std::span<const bool> mask,
            std::int64_t newest) noexcept {
     const std::lock_guard guard(mutex_);
@@ -33,12 +34,12 @@ class SampleStatistics {
       add_those(indices, versions, newest, [mask](std::size_t i) { return mask[i]; });
     }
   }
-  // A version that rows of this object's writers have from now on.
+  // Records the version of new rows of this object's writers.
   void meet(std::int64_t version) noexcept {
     const std::lock_guard guard(mutex_);
     newest_version_ = std::max(newest_version_, version);
   }
-  // Since the last call.
+  // Returns the totals since the last call, and resets them.
   Totals take() noexcept {
     const std::lock_guard guard(mutex_);
     return std::exchange(totals_, {});

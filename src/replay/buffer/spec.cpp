@@ -62,7 +62,7 @@ Status check_leaf(const SpecLeaf& leaf) {
   return invalid("elements of " + shown(leaf) + " of " + std::to_string(leaf.item_bytes) + " bytes");
 }
 
-// Leaves are numbered in the order of the nest.
+// Checks that leaves are numbered in the order of the pytree.
 Status check_part(const SpecPart& part, std::size_t depth, std::size_t& leaves) {
   if (depth > Spec::kMostDepth) return invalid("the nest of a row is too deep");
   if (part.form == SpecPart::Form::kLeaf) {
@@ -264,9 +264,9 @@ namespace {
 
 constexpr std::uint64_t kNoteMagic = 0x0065746f6e746d73;  // "smtnote"
 constexpr std::uint64_t kNoteVersion = 3;
-constexpr std::uint64_t kNoteWithoutDeaths = 1;     // a version that lacks what is done about deaths
-constexpr std::uint64_t kNoteWithoutEnds = 2;       // a version in which only `done` ends episodes
-constexpr std::uint64_t kNone = ~std::uint64_t{0};  // of a leaf that is not named
+constexpr std::uint64_t kNoteWithoutDeaths = 1;     // version without `raises_on_death`
+constexpr std::uint64_t kNoteWithoutEnds = 2;       // version in which only `done` ends episodes
+constexpr std::uint64_t kNone = ~std::uint64_t{0};  // stands for a missing leaf
 
 class NoteWriter {
  public:
@@ -294,7 +294,7 @@ class NoteWriter {
   std::string bytes_;
 };
 
-// After the first thing that cannot be, all that is read is nothing.
+// Reads a note. After the first invalid value, all further values are zero or empty.
 class NoteReader {
  public:
   explicit NoteReader(std::span<const std::byte> left) noexcept : left_(left) {}
@@ -313,7 +313,8 @@ class NoteReader {
     if (value >= bound) failed_ = true;
     return failed_ ? 0 : value;
   }
-  // Of things that take at least a number each, so that nothing is reserved for more than there can be.
+  // Reads a number of elements, each of at least 8 bytes. Rejects counts that exceed the rest of the note, so that the
+  // caller never reserves more memory than the note justifies.
   std::uint64_t count() noexcept { return number_below(left_.size() / sizeof(std::uint64_t) + 1); }
   double real() noexcept { return std::bit_cast<double>(number()); }
   std::string text() {

@@ -1,8 +1,8 @@
-// What a buffer is: the nest of its rows, what a batch has of them, and by whom they are sampled. Written into the
-// buffer when it is made, as its note, so that whoever opens it knows; docs/replay-layout.md has the bytes.
+// Specification of a buffer: the pytree of its rows, the arrays of its batches, and its samplers. The creator stores it
+// in the buffer as its note, for the processes that open the buffer. docs/replay-layout.md describes the bytes.
 //
-// Invariants: a Spec that check() or unpack() let through has leaves that are numbered as they come in the nest, each
-// of some bytes; every leaf that it names is there.
+// Invariants of a Spec that check() or unpack() accepted: leaves are numbered in the order of the pytree, and none is
+// empty. Every leaf that the Spec refers to exists.
 #pragma once
 
 #include <cstdint>
@@ -19,34 +19,34 @@
 
 namespace shmtree::replay {
 
-// A nest of dicts, lists and tuples.
+// A node of the pytree: a leaf, dict, list or tuple.
 struct SpecPart {
   enum class Form : std::uint8_t { kLeaf = 0, kDict = 1, kList = 2, kTuple = 3 };
   struct Key {
-    std::string bytes{};  // UTF-8; of any other key of Python's a frame that has it
+    std::string bytes{};  // UTF-8 text, or a frame that has any other Python key
     bool is_text = true;
 
     bool operator==(const Key&) const = default;
   };
 
   Form form = Form::kLeaf;
-  std::size_t leaf = 0;     // of a leaf, its number
-  std::vector<Key> keys{};  // of a dict, as many as parts
+  std::size_t leaf = 0;     // number of the leaf, if it is one
+  std::vector<Key> keys{};  // one for each part, if it is a dict
   std::vector<SpecPart> parts{};
 
   bool operator==(const SpecPart&) const = default;
 };
 
 struct SpecLeaf {
-  std::string dtype{};           // as NumPy writes it: "<f4", or a structured one
-  std::uint64_t item_bytes = 0;  // of an element
+  std::string dtype{};           // in NumPy's notation: "<f4", or a structured one
+  std::uint64_t item_bytes = 0;  // bytes of an element
   std::vector<std::uint64_t> shape{};
 
   std::uint64_t bytes() const noexcept;
   bool operator==(const SpecLeaf&) const = default;
 };
 
-// The type of a dtype's text; kOther where C++ has none. And the text of a type; empty where NumPy has none.
+// Convert a dtype's text to its type, kOther if C++ has none, and a type to its text, empty if NumPy has none.
 DType dtype_of(std::string_view text) noexcept;
 std::string_view text_of(DType dtype) noexcept;
 
@@ -62,14 +62,14 @@ struct Spec {
   std::vector<std::size_t> next{};  // leaves whose successors batches have; ascending
   std::uint32_t n_step = 1;
   double gamma = 0.99;
-  std::vector<std::pair<std::size_t, std::uint32_t>> stack{};  // a leaf, and how many frames of it
+  std::vector<std::pair<std::size_t, std::uint32_t>> stack{};  // a leaf, and the number of its frames
   bool repeats_first = false;           // stacks are padded with the first frame of an episode, not with zeros
-  std::optional<std::size_t> reward{};  // the leaf that is summed
-  // The leaves that end episodes. `done` is the union of the others, and stands for a missing one (see ending.h).
+  std::optional<std::size_t> reward{};  // leaf that is summed
+  // Leaves that end episodes. `done` is the union of the others, and stands for a missing one (see Endings).
   std::optional<std::size_t> done{}, terminated{}, truncated{};
-  bool ends_unknown = false;  // rows have none of these leaves, and the user did not ask for that
+  bool ends_unknown = false;  // rows have none of these leaves, and the user did not choose that
   std::optional<RateLimit> limit{};
-  bool raises_on_death = false;  // who waits for others is told when all of these were killed
+  bool raises_on_death = false;  // blocked calls fail when all of their peers were killed
 
   bool has_discount() const noexcept { return !next.empty() || n_step > 1; }
   bool has_finals() const noexcept { return !next.empty(); }
@@ -79,26 +79,26 @@ struct Spec {
   std::vector<TableSpec> tables() const;
   const RateLimit* limit_or_null() const noexcept { return limit ? &*limit : nullptr; }
 
-  // As the store has them: those of the rows, and one more, the int64 that the writer calls its version.
+  // Returns the leaf sizes of the store: those of the rows, and 8 bytes for the version that the writer sets.
   std::vector<std::uint64_t> leaf_bytes() const;
   Result<Shape> shape(std::uint64_t capacity, std::uint64_t chunk, std::uint64_t streams) const;
-  // The arrays of a batch: a row's leaves, the successors, then version, stream, step and, where there is one, the
-  // discount.
+  // Returns the arrays of a batch: the row's leaves, the successors, then version, stream, step and, if has_discount(),
+  // the discount.
   GatherOptions outputs() const;
   std::size_t data_outputs() const noexcept { return leaves.size() + next.size(); }
-  // What a row of such an array of the data is.
+  // Returns dtype and shape of one row of a data output.
   SpecLeaf output(std::size_t number) const;
 };
 
-// kInvalid, with the numbers, for what no buffer can be.
+// Returns kInvalid, with the numbers, if no buffer can have this specification.
 Status check(const Spec& spec);
 
 // Returns the error of `what`, which needs episodes, if the rows of the buffer do not say where episodes end.
 Error no_ends(const std::string& what);
 
-// A Spec that was checked, as a note.
+// Converts a Spec that was checked to a note.
 std::string pack(const Spec& spec);
-// Of a note that anybody may have written: kIncompatible for what is none of this version, or says what cannot be.
+// Reads an untrusted note. kIncompatible if it has an unknown version or contradicts itself.
 Result<Spec> unpack(std::span<const std::byte> note);
 
 }  // namespace shmtree::replay

@@ -24,7 +24,8 @@ std::uint32_t Stream::number() {
   return *writer.stream();
 }
 
-// One that may be the parent's: where a thread of it was at work in it, there is nothing to take apart here.
+// The stream may be the parent's. If the mutex was locked at the fork, the child leaks the stream, since it may be in
+// an inconsistent state.
 void let_go(std::shared_ptr<Stream> stream) {
   if (!stream || stream->belongs_to_this_process()) return;
   if (stream->mutex.try_lock()) {

@@ -1,4 +1,4 @@
-// What is behind a writer of a user's: its stream in this process, and how calls of several threads take turns in it.
+// The stream behind a user's writer object in one process, and the lock that serialises the calls of its threads.
 #pragma once
 
 #include <atomic>
@@ -11,32 +11,31 @@
 
 namespace shmtree::replay {
 
-// Belongs to one process: a forked child begins with one of its own. What its parent's threads were in the middle of
-// stays as it is there.
+// Belongs to one process. A forked child creates its own, and leaves its parent's unchanged.
 struct Stream {
   Stream(const Buffer& buffer, memory::Identity me);
 
   const memory::Identity owner;
   std::timed_mutex mutex;
-  std::atomic<std::thread::id> user{};  // the thread that has the mutex
+  std::atomic<std::thread::id> user{};  // thread that holds the mutex
   const std::shared_ptr<Tables> tables;
   Writer writer;
 
-  // The stream's, which no other one of this machine is likely to have. One that is asked for before the first row is
-  // not that row's to choose any more. With the mutex.
+  // Returns the number of the stream, which is unlikely to equal that of another stream on this machine. If called
+  // before the first row, it chooses the number, instead of that row. Requires the mutex.
   std::uint32_t number();
   bool belongs_to_this_process() const noexcept { return owner == tables->store()->arena()->current_identity(); }
   bool is_used_by_caller() const noexcept { return user.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
 };
 
-// Gives up a stream, which ends with its last call.
+// Releases a stream. It ends when the last call that uses it returns.
 void let_go(std::shared_ptr<Stream> stream);
 
-// The one of this process: `kept`, or a new one that is kept then. Errors as of Arena::identity(). One thread at a
-// time.
+// Returns `kept` if it belongs to this process, or replaces it by a new stream. Errors: those of Arena::identity().
+// Thread safety: one thread at a time.
 Result<std::shared_ptr<Stream>> stream_of(const Buffer& buffer, std::shared_ptr<Stream>& kept);
 
-// While this thread has the mutex.
+// Scope in which this thread is recorded as holder of the mutex.
 class InUse {
  public:
   explicit InUse(Stream& stream) noexcept : stream_(stream) {
@@ -50,10 +49,10 @@ class InUse {
   Stream& stream_;
 };
 
-// For threads that have one writer. False when there was no time, or `wait` was interrupted.
+// Locks the mutex. Returns false at the deadline, or if `wait` was interrupted.
 bool lock(Stream& stream, const WaitContext& wait);
 
-// act(writer), by one thread at a time. kFull when there was no time, kInterrupted also when the wait had ended before.
+// Calls act(writer) with the mutex locked. kFull at the deadline; kInterrupted, also if the wait had ended before.
 template <class Act>
 auto alone(Stream& stream, const WaitContext& wait, Act act) -> decltype(act(stream.writer)) {
   if (!lock(stream, wait)) {
