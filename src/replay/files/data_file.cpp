@@ -14,8 +14,8 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kPiece = 256u << 10;    // is in the caches for the second who reads it
-constexpr std::uint64_t kOnTheWay = 32u << 20;  // bytes after which the disk may begin
+constexpr std::uint64_t kPiece = 256u << 10;    // bytes; a piece stays in the caches between checksum and copy
+constexpr std::uint64_t kOnTheWay = 32u << 20;  // bytes after which write-back is started
 
 std::uint32_t checksum_of(DataHeader header) noexcept {
   header.checksum = 0;

@@ -1,4 +1,4 @@
-// A file of rows and states: written, or read, from its beginning to its end, with a checksum over all of it.
+// A file of rows and states. It is written and read sequentially, with a checksum over all of it.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ namespace shmtree::replay {
 
 class DataFile {
  public:
-  // Where a file was: whoever is there again writes over what came since.
+  // A position in the file. After go_back(), appended bytes overwrite those after the position.
   struct Mark {
     std::uint64_t bytes = 0;
     std::uint32_t checksum = 0;
   };
 
-  // A new file of that number. It is removed when it goes without end().
+  // Creates the file with this number. The destructor removes it unless end() was called.
   static Result<DataFile> begin(const platform::Folder& folder, std::uint64_t number, const unsigned char uuid[16]);
   DataFile(DataFile&&) noexcept = default;
   ~DataFile();
@@ -26,9 +26,9 @@ class DataFile {
   std::uint64_t number() const noexcept { return number_; }
   Mark mark() const noexcept { return at_; }
   void go_back(const Mark& mark) noexcept { at_ = mark; }
-  // The bytes may change meanwhile; then the caller goes back.
+  // Appends bytes. If another process changes them meanwhile, the caller detects that and calls go_back().
   Status append(const void* data, std::uint64_t bytes);
-  // What was written stays, whatever happens to the machine.
+  // Completes the file and syncs it to the disk.
   Result<SavedFile> end();
 
  private:
@@ -42,25 +42,25 @@ class DataFile {
   std::uint64_t number_;
   platform::CheckedFd fd_;
   Mark at_;
-  std::uint64_t begun_ = 0;  // bytes that are on their way to the disk
+  std::uint64_t begun_ = 0;  // bytes for which write-back was started
   bool ended_ = false;
 };
 
-// `file` and `folder` have to stay.
+// Reads a file. `file` and `folder` must outlive it.
 class DataReader {
  public:
-  // Code::kCorrupt when there is none, or not of that size.
+  // Opens the file. Code::kCorrupt if it does not exist, or has another size.
   static Result<DataReader> begin(const platform::Folder& folder, const SavedFile& file);
 
   std::uint64_t at() const noexcept { return at_; }
   Status read_header();
   Status read(void* out, std::uint64_t bytes);
   Status skip(std::uint64_t bytes);
-  // Without a move, and without a checksum.
+  // Reads at an offset, without moving the position and without updating the checksum.
   Status look(std::uint64_t offset, std::vector<std::byte>& out) const;
-  // Reads the rest. kCorrupt when something is not as it was written.
+  // Reads the rest, and compares the checksum. kCorrupt if any byte was altered.
   Status end();
-  // Which file, and that.
+  // Returns kCorrupt with the file's path and `what`.
   Error error(const std::string& what) const;
 
  private:
@@ -76,7 +76,7 @@ class DataReader {
   std::uint32_t checksum_ = 0;
 };
 
-// Hands on memory that lies next to each other at once.
+// Merges adjacent memory ranges, and passes each merged range to `use`.
 template <class Use>
 class Runs {
  public:

@@ -11,7 +11,7 @@ using namespace platform;
 
 namespace {
 
-constexpr std::size_t kMostFiles = 32;  // then the smaller half is put together
+constexpr std::size_t kMostFiles = 32;  // with more files, the smaller half is merged
 constexpr std::uint64_t kLeastWaste = 64u << 20;
 
 }  // namespace
@@ -61,7 +61,7 @@ void KeptFiles::look_at_part(std::uint32_t number, const UniqueFd& fd) {
   std::vector<RowsEntry> entries(part.places);
   if (!read_at(fd.get(), part.offset, entries.data(), entries.size() * sizeof(RowsEntry))) return;
   for (const RowsEntry& entry : entries) {
-    Known& known = known_[entry.ticket];  // a place that was written again has more rows than it had
+    Known& known = known_[entry.ticket];  // a chunk that was written twice has more rows the second time
     if (entry.rows > known.rows) known = {.rows = entry.rows, .part = number};
   }
 }
@@ -103,7 +103,7 @@ void KeptFiles::keep(std::uint32_t part) {
   next_.parts.back().file = number_of_kept(old_.parts[part].file);
 }
 
-// The file's number in the new manifest.
+// Returns the file's number in the new manifest, to which it adds the file if necessary.
 std::uint32_t KeptFiles::number_of_kept(std::uint32_t old) {
   if (kept_[old] == 0) {
     next_.files.push_back(old_.files[old]);
@@ -116,7 +116,8 @@ bool KeptFiles::keep_state(std::uint64_t first, const std::vector<std::byte>& st
   for (const SavedPart& part : old_.parts) {
     if (part.kind != PartKind::kState || part.first != first || part.bytes != state.size()) continue;
     if (!old_files_[part.file].valid()) continue;
-    if (kept_[part.file] == 0 && old_.files[part.file].bytes > kLeastWaste) continue;  // not for its state alone
+    if (kept_[part.file] == 0 && old_.files[part.file].bytes > kLeastWaste)
+      continue;  // does not keep a large file only for its state
     std::vector<std::byte> then(part.bytes);
     if (!read_at(old_files_[part.file].get(), part.offset, then.data(), then.size()) || then != state) continue;
     next_.parts.push_back(part);

@@ -1,4 +1,4 @@
-// What earlier saves left in a folder, and which of it a save uses again.
+// Files that earlier saves left in a folder, and the choice of those that a new save uses again.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -15,20 +15,22 @@ namespace shmtree::replay {
 
 class KeptFiles {
  public:
-  // `next`: the new manifest, which gets what is kept. Not owned.
+  // Adds the files and parts that are kept to the new manifest `next`, which the caller owns.
   explicit KeptFiles(Manifest& next) noexcept : next_(next) {}
 
-  // Which rows are in files already: of this buffer, or of that which it was loaded from. The new manifest has its
-  // leaves by then, and gets the number of the last save. kExists where the folder is another buffer's.
+  // Finds the rows that are in files already: of this buffer, or of the buffer from which it was loaded. The caller has
+  // set the leaves of the new manifest. Sets its save number to that of the last save. kExists if the folder belongs to
+  // another buffer.
   Status look(const platform::Folder& folder, const Store& store, const Snapshot& now);
-  // Files of which little counts any more are not used, nor the smaller half of many: their rows are written again.
+  // Drops files of which little is still needed, and the smaller half if there are too many. Their rows are written
+  // again.
   void choose();
 
-  // How many parts the files have, and that with the rows of a place, if a file that is used has all of them.
+  // Return the number of parts in the old files, and the part with all rows of a chunk, if a kept file has it.
   std::size_t parts() const noexcept { return old_.parts.size(); }
   std::optional<std::uint32_t> part_with(const StateEntry& place) const;
   void keep(std::uint32_t part);
-  // Whether a file that stays has the same, which is kept then.
+  // Keeps the state part with the same bytes, if a kept file has one. Returns true if it does.
   bool keep_state(std::uint64_t first, const std::vector<std::byte>& state);
 
  private:
@@ -42,9 +44,9 @@ class KeptFiles {
 
   Manifest& next_;
   Manifest old_;
-  std::vector<platform::UniqueFd> old_files_;       // none: not to be used
-  std::vector<std::uint64_t> live_;                 // bytes of each that still count
-  std::unordered_map<std::uint64_t, Known> known_;  // rows of tickets that are in old files
+  std::vector<platform::UniqueFd> old_files_;       // invalid: the file is not used again
+  std::vector<std::uint64_t> live_;                 // bytes of each file that are still needed
+  std::unordered_map<std::uint64_t, Known> known_;  // rows in old files, by ticket
   std::vector<std::uint32_t> kept_;                 // number in the new manifest of each old file, + 1
 };
 

@@ -1,4 +1,5 @@
-// A replay buffer in files: docs/replay-files.md has the bytes, and why a kill or a full disk does no harm.
+// Layout of the files of a saved replay buffer. docs/replay-files.md describes the bytes, and the effects of a kill or
+// a full disk.
 #pragma once
 
 #include <bit>
@@ -18,10 +19,10 @@ constexpr std::uint32_t kSavedVersion = 2;
 struct ManifestHeader {
   std::uint64_t magic;
   std::uint32_t version;
-  std::uint32_t checksum;  // of the file, this word taken as 0
-  std::uint64_t bytes;     // of the file
-  std::uint64_t save;      // its number, from 1 on
-  unsigned char uuid[16];  // of the buffer
+  std::uint32_t checksum;  // checksum of the file, with 0 in this word
+  std::uint64_t bytes;     // size of the file
+  std::uint64_t save;      // number of the save, from 1 on
+  unsigned char uuid[16];  // uuid of the buffer
   std::uint64_t capacity, rows_per_place;
   std::uint64_t head, tail;  // the window's tickets
   std::uint64_t record_bytes;
@@ -30,7 +31,7 @@ struct ManifestHeader {
   std::uint64_t note_bytes;
   std::uint16_t ahead, finals;
   std::uint32_t unused;
-  // The rate limit, all 0 where there is none, and what it had counted.
+  // The rate limit and its counts; all 0 if there is none.
   double samples_per_insert, error_buffer;
   std::uint64_t min_size;
   std::uint64_t inserts, samples;
@@ -38,7 +39,7 @@ struct ManifestHeader {
 };
 static_assert(sizeof(ManifestHeader) == 192);
 
-// Behind it: bytes of each leaf (8 each), the tables, the files, the parts, the note.
+// After the header: the size of each leaf (8 bytes each), the tables, the files, the parts, the note.
 
 struct SavedTable {
   std::uint32_t kind;
@@ -55,7 +56,7 @@ static_assert(sizeof(SavedTable) == 64);
 struct SavedFile {
   std::uint64_t number;
   std::uint64_t bytes;
-  std::uint32_t checksum;  // of all of them
+  std::uint32_t checksum;  // checksum of the whole file
   std::uint32_t unused;
 };
 static_assert(sizeof(SavedFile) == 24);
@@ -64,11 +65,11 @@ enum class PartKind : std::uint32_t { kRows = 1, kState = 2 };
 
 struct SavedPart {
   PartKind kind;
-  std::uint32_t file;  // which of those of the manifest
+  std::uint32_t file;  // position of the file in the manifest
   std::uint64_t offset, bytes;
-  std::uint64_t first;     // of kState: the first ticket that it may be about
-  std::uint64_t places;    // that it has
-  std::uint32_t checksum;  // of kState, which is needed before all of the file was read
+  std::uint64_t first;     // kState: first ticket of its range
+  std::uint64_t places;    // number of chunks in the part
+  std::uint32_t checksum;  // kState only, since states are used before the whole file was read
   std::uint32_t unused;
 };
 static_assert(sizeof(SavedPart) == 48);
@@ -76,21 +77,22 @@ static_assert(sizeof(SavedPart) == 48);
 struct DataHeader {
   std::uint64_t magic;
   std::uint32_t version;
-  std::uint32_t checksum;  // of the header, this word taken as 0
+  std::uint32_t checksum;  // checksum of the header, with 0 in this word
   std::uint64_t number;
-  unsigned char uuid[16];  // of the buffer that wrote it
+  unsigned char uuid[16];  // uuid of the buffer that wrote it
   std::uint64_t unused[3];
 };
 static_assert(sizeof(DataHeader) == 64);
 
-// Of a place of which a part has rows; behind all of them their records, and the entries of each column.
+// Entry for a chunk in a part of kind kRows. After all entries: the records of the chunks, then the entries of each
+// column.
 struct RowsEntry {
   std::uint64_t ticket;
   std::uint64_t rows;
 };
 
-// What is said of a place: behind all of them the weights of each table's leaves (float32, `rows_per_place` a place),
-// and how often each was sampled (4 bytes each) where that is limited.
+// Entry for a chunk in a part of kind kState. After all entries: the weights of each table's leaves (float32,
+// `rows_per_place` per chunk). In a table with `max_times`, the number of samples of each row follows (4 bytes each).
 struct StateEntry {
   std::uint64_t ticket, first_row, previous, ends, finals, truncated;
   std::uint32_t stream;

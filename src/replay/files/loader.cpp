@@ -19,7 +19,7 @@ using namespace platform;
 
 namespace {
 
-// A weight of a table that was saved, in one that is of another alpha or kind; 0 where it says nothing there.
+// Converts a saved weight to a table that may have another alpha or kind. 0 stays 0.
 float converted(const SavedTable& then, const Table& table, float weight) {
   const TableSpec& now = table.spec();
   const auto kind = static_cast<SamplerKind>(then.kind);
@@ -38,24 +38,24 @@ bool has_priorities(const SavedTable& table) noexcept {
 
 }  // namespace
 
-// A load: a place that was saved is `ratio` places of the store, with the same indices of its rows.
+// State of one load. A saved chunk becomes `ratio` chunks of the store, so that its rows keep their indices.
 struct Loader::Way {
   const Folder& folder;
   const Manifest& saved;
   Store& store;
   const Tables* tables;
   const WaitContext& wait;
-  std::span<const NamedSampler> samplers;        // of the tables, and
-  std::span<const NamedSampler> saved_samplers;  // of those that were saved; nothing: they have no names
+  std::span<const NamedSampler> samplers;        // names of the tables
+  std::span<const NamedSampler> saved_samplers;  // names of the saved tables; empty: they have no names
   std::uint64_t ratio;
-  std::vector<StateEntry> places{};                                // of the files, by ticket
-  std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // and where the first of each begins
-  std::unordered_map<std::uint64_t, std::size_t> place_of{};       // by ticket
-  std::vector<bool> is_loaded{};                                   // each of them
-  Window window{};                                                 // of the store; what is before it has no room
+  std::vector<StateEntry> places{};                                // saved chunks, by ticket
+  std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // state parts, and the position of their first chunk
+  std::unordered_map<std::uint64_t, std::size_t> place_of{};       // position in `places`, by ticket
+  std::vector<bool> is_loaded{};                                   // true for each chunk whose rows were read
+  Window window{};                                                 // window of the store; older chunks do not fit
 
   std::uint64_t rows_here() const noexcept { return store.shape().rows_per_place; }
-  // Places of the store that a saved one is.
+  // Returns the number of the store's chunks that the rows of a saved chunk need.
   std::uint64_t parts_of(const StateEntry& place) const noexcept {
     return (place.rows + rows_here() - 1) / rows_here();
   }
@@ -111,7 +111,7 @@ Status Loader::Way::read_states() {
   return success();
 }
 
-// Checks what the states say, and which of the places have room: the newest.
+// Checks the states, and chooses the newest chunks that fit.
 Status Loader::Way::choose() {
   const ManifestHeader& header = saved.header;
   if (header.tail > kMostTicket / ratio) return corrupt(folder, kManifestName, "says tickets that cannot be");
@@ -129,7 +129,7 @@ Status Loader::Way::choose() {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return places[a].ticket < places[b].ticket; });
   window.tail = header.tail * ratio;
-  if (ratio > 1 && !order.empty()) {  // chunks that the last place has not got need no room
+  if (ratio > 1 && !order.empty()) {  // the last saved chunk may need fewer than `ratio` chunks
     const StateEntry& last = places[order.back()];
     window.tail = last.ticket * ratio + parts_of(last);
   }
@@ -148,7 +148,7 @@ Status Loader::Way::choose() {
   return success();
 }
 
-// How many of the last places there is room for, the first of them perhaps in part; moves the window's head to there.
+// Returns how many of the newest saved chunks fit; the oldest of them may fit in part. Sets the window's head.
 std::size_t Loader::Way::count_with_room(const std::vector<std::size_t>& order) noexcept {
   std::uint64_t rows = 0;
   for (std::size_t count = 0; count < order.size(); ++count) {
@@ -165,7 +165,7 @@ std::size_t Loader::Way::count_with_room(const std::vector<std::size_t>& order) 
   return order.size();
 }
 
-// The store's places of one that was saved, closed, as if their rows were there.
+// Creates the store's chunks for a saved chunk, closed, as if their rows were there already.
 Status Loader::Way::describe(const StateEntry& place) {
   const std::uint64_t here = rows_here(), parts = parts_of(place);
   for (std::uint64_t part = 0; part < parts; ++part) {
@@ -235,7 +235,7 @@ Status Loader::Way::read_part(DataReader& file, const SavedPart& part) {
   return read_rows(file, entries);
 }
 
-// Of places that were written again later, or have no room, the bytes are looked at only.
+// Reads the rows of a part. Only checks the bytes of chunks that do not fit or were written again later.
 Status Loader::Way::read_rows(DataReader& file, const std::vector<RowsEntry>& entries) {
   const Shape& shape = store.shape();
   std::vector<bool> is_wanted(entries.size());
@@ -268,7 +268,7 @@ Status Loader::Way::read_rows(DataReader& file, const std::vector<RowsEntry>& en
   return runs.flush();
 }
 
-// The table whose priorities and numbers that one goes on with; null: none.
+// Returns the saved table from which the table takes its priorities and counts, or null.
 const SavedTable* Loader::Way::source_of(std::size_t number) const noexcept {
   const TableSpec& now = (*tables)[number].spec();
   const auto is_same = [&](const SavedTable& then) { return static_cast<SamplerKind>(then.kind) == now.kind; };
@@ -368,7 +368,8 @@ Result<Spec> Loader::spec() const {
   auto spec = unpack(saved_.note);
   if (!spec) {
     if (spec.code() != Code::kIncompatible) return spec;
-    return corrupt(folder_, kManifestName, printable(spec.error().message));  // it may show names from the file
+    return corrupt(folder_, kManifestName,
+                   printable(spec.error().message));  // the message may contain names from the file
   }
   if (spec->leaf_bytes() != saved_.leaf_bytes || spec->ahead() != ahead() || spec->has_finals() != finals()) {
     return corrupt(folder_, kManifestName, "its note is that of a replay buffer of other rows");

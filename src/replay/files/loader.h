@@ -1,5 +1,5 @@
-// A buffer from files: docs/replay-files.md has the bytes. Every byte of every file is checked; what was altered, cut
-// off or is another buffer's is Code::kCorrupt with the file and the numbers.
+// Loads a buffer from files, which docs/replay-files.md describes. Checks every byte of every file. Code::kCorrupt,
+// with the file and the numbers, if a file was altered, is truncated or belongs to another buffer.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -15,11 +15,11 @@ namespace shmtree::replay {
 
 class Loader {
  public:
-  // Nobody saves there as long as it lives. kNotFound where there is nothing, kIncompatible for another version,
-  // kUnavailable while somebody saves.
+  // Opens a folder, and locks it against saves during the lifetime of the Loader. kNotFound if nothing was saved there,
+  // kIncompatible for another version, kUnavailable while another process saves.
   static Result<Loader> open(const std::string& path);
 
-  // What the buffer was made with, as its note says.
+  // Returns the note of the saved buffer.
   std::span<const std::byte> note() const noexcept { return saved_.note; }
   // Returns the specification of the buffer, from note(). kCorrupt, which names the manifest, if the note cannot be
   // read, or describes other rows than the files have: it may have been altered together with its checksum.
@@ -30,20 +30,21 @@ class Loader {
   std::uint64_t ahead() const noexcept { return saved_.header.ahead; }
   bool finals() const noexcept { return saved_.header.finals != 0; }
 
-  // Checks `bytes`, the size of an empty buffer of capacity() rows. Call it if the program gives no capacity, so that
-  // only the manifest says it. kInvalid if `bytes` is more than 256 MiB plus 16 times the size of the files.
+  // Checks `bytes`, the size of an empty buffer of capacity() rows. Call it if the program gives no capacity, since the
+  // manifest may be wrong. kInvalid if `bytes` is more than 256 MiB plus 16 times the size of the files.
   Status check_overhead(std::uint64_t bytes) const { return saved_.check_overhead(folder_, bytes); }
 
-  // The newest rows that have room, into a store that was just made and that nobody else has: with the same leaves,
-  // `ahead` and `finals`, any capacity, and chunks that are no larger (kInvalid otherwise). `tables`: null where there
-  // are none; `samplers`: what they are called, or nothing. Rows have the priorities that they had in the table of the
-  // same name (without names: of the same number); where there is none that has priorities too, in the first of the
-  // same kind, or else in the first with priorities; and else that of new ones. After an error the store is of no use.
+  // Loads the newest rows that fit into a new store to which no other process is attached. The store needs the same
+  // leaves, `ahead` and `finals`, and chunks that are no larger; its capacity may differ. kInvalid otherwise. `tables`
+  // may be null; `samplers` are their names, or empty. Each table takes the priorities of the saved table with its
+  // name, or with its number if there are no names. If that one has no priorities, it takes those of the first saved
+  // table of the same kind, else of the first one with priorities, else that of new rows. After an error, discard the
+  // store.
   Status load_into(Store& store, const Tables* tables, const platform::WaitContext& wait,
                    std::span<const NamedSampler> samplers = {});
 
  private:
-  struct Way;  // of one load
+  struct Way;  // state of one load
 
   Loader(platform::Folder folder, Manifest saved) noexcept : folder_(std::move(folder)), saved_(std::move(saved)) {}
 

@@ -20,7 +20,7 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t kMostManifest = std::uint64_t{1} << 32;
-// Maximum bytes that a load allocates because the manifest says so, and how many more for each byte of the files.
+// Maximum overhead in bytes that a load allocates on the word of the manifest, plus this number per byte of the files.
 constexpr std::uint64_t kMostOverhead = 256u << 20;
 constexpr std::uint64_t kMostOverheadPerByte = 16;
 
@@ -47,12 +47,12 @@ std::uint32_t checksum_of(std::span<const std::byte> file) noexcept {
   return crc32c(sum, file.data() + sizeof header, file.size() - sizeof header);
 }
 
-std::uint64_t body_bytes(const ManifestHeader& header) noexcept {  // of 32-bit counts: no overflow
+std::uint64_t body_bytes(const ManifestHeader& header) noexcept {  // counts have 32 bits, so this cannot overflow
   return header.leaves * std::uint64_t{8} + header.tables * sizeof(SavedTable) + header.files * sizeof(SavedFile) +
          header.parts * sizeof(SavedPart) + header.note_bytes;
 }
 
-// True if no file is named twice and no byte of a file is in two parts: all parts together are then no larger than the
+// Returns true if no file is named twice and no byte is in two parts. All parts together are then no larger than the
 // files.
 bool is_disjoint(const Manifest& saved) {
   std::vector<std::uint64_t> numbers;
@@ -69,7 +69,7 @@ bool is_disjoint(const Manifest& saved) {
   return std::ranges::adjacent_find(parts, overlap) == parts.end();
 }
 
-// Names what cannot be in a manifest whose checksum is right: somebody wrote it so.
+// Returns a contradiction in a manifest whose checksum is right, or an empty string. Such a manifest was forged.
 std::string impossible(const Manifest& saved) {
   const ManifestHeader& header = saved.header;
   const std::uint64_t rows = header.rows_per_place;

@@ -1,4 +1,5 @@
-// What the files of a saved buffer say about all of it: read whole, checked, and written whole.
+// The manifest of a saved buffer, which describes the buffer and names its files. It is read, checked and written as a
+// whole.
 #pragma once
 
 #include <span>
@@ -20,8 +21,8 @@ struct Manifest {
   std::vector<SavedPart> parts{};
   std::vector<std::byte> note{};
 
-  // Code::kNotFound where there is none, kCorrupt with file and numbers for one that was altered or cut off,
-  // kIncompatible for one of another version.
+  // Reads the manifest. Code::kNotFound if there is none; kCorrupt, with file and numbers, if it was altered or
+  // truncated; kIncompatible for another version.
   static Result<Manifest> read(const platform::Folder& folder);
   // kCorrupt unless each file that the manifest names is there and has the size that the manifest says.
   Status check_files(const platform::Folder& folder) const;
@@ -30,30 +31,30 @@ struct Manifest {
   // kInvalid if `bytes`, the size of an empty buffer of the saved capacity, is more than 256 MiB plus 16 times the size
   // of the files.
   Status check_overhead(const platform::Folder& folder, std::uint64_t bytes) const;
-  // Beside the one that there is, whose place it takes with a rename.
+  // Writes the manifest to a new file, and replaces the old one by a rename.
   Status write(const platform::Folder& folder);
 
   std::uint64_t row_bytes() const noexcept;
-  // Of the state of so many places.
+  // Returns the bytes of a state part of `places` chunks.
   std::uint64_t state_bytes(std::uint64_t places) const noexcept;
-  std::uint64_t words_of(const SavedTable& table) const noexcept {  // of each of its leaves
+  std::uint64_t words_of(const SavedTable& table) const noexcept {  // 4-byte words per leaf
     return table.has_leaves == 0 ? 0u : (table.max_times == 0 ? 1u : 2u);
   }
 };
 
 std::string data_name(std::uint64_t number);
-// The number of a file of that name; 0 for another's.
+// Returns the number in a data file's name; 0 if it is no such name.
 std::uint64_t number_of(const std::string& name) noexcept;
 inline constexpr const char* kManifestName = "manifest";
 inline constexpr const char* kNextManifestName = "manifest.new";
 
-// Of files that were changed by others: which, and how.
+// Returns kCorrupt with the file's path and `what`.
 Error corrupt(const platform::Folder& folder, const std::string& name, const std::string& what);
 
-// A rate limit, in the header.
+// Stores a rate limit and its counts in the header.
 void save_limit(const RateLimiter& limit, ManifestHeader& out) noexcept;
-// Of a new buffer that has all its rows, and that nobody else has yet. A limit as it was goes on where it stood;
-// another one begins in the middle of its range.
+// Sets the counts of the limiter of a new buffer. Requires that all rows are loaded and no other process is attached. A
+// limit with the same options continues with the saved counts; another one begins in the middle of its range.
 void restore_limit(const ManifestHeader& then, const Store& store, RateLimiter& limit) noexcept;
 
 }  // namespace shmtree::replay

@@ -19,9 +19,10 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kPartBytes = 16u << 20;  // of rows, about: written again when the window goes past them
-constexpr std::uint64_t kStateSlots = 65'536;    // whose state is written again when one of them changed
-// A buffer of which less than an eighth of the rows stays is written again: so often, and for so long.
+constexpr std::uint64_t kPartBytes = 16u << 20;  // approximate size of a part; the unit of a rewrite
+constexpr std::uint64_t kStateSlots = 65'536;    // slots per state part; the unit of a rewrite
+// If less than 1 / kLeastShare of the rows remain after a pass, the save starts again: for at least kLeastPasses passes
+// and kRetryNs.
 constexpr std::uint64_t kLeastShare = 8;
 constexpr int kLeastPasses = 4;
 constexpr std::int64_t kRetryNs = 1'000'000'000;
@@ -31,7 +32,8 @@ class Saver {
   Saver(const Store& store, const Tables* tables, const Folder& folder, const WaitContext& wait)
       : store_(store), tables_(tables), folder_(folder), wait_(wait), now_(Snapshot::of(store)) {}
 
-  // Nothing when most rows were overwritten meanwhile, and `may_retry`: all is as it was then.
+  // Runs one pass. Returns nullopt, and leaves the folder unchanged, if most rows were overwritten meanwhile and
+  // `may_retry` is true.
   Result<std::optional<SaveReport>> run(bool may_retry);
 
  private:
@@ -55,11 +57,11 @@ class Saver {
   Manifest next_;
   KeptFiles kept_{next_};
   std::optional<DataFile> file_;
-  std::uint32_t file_number_ = 0;  // in the new manifest
-  std::uint64_t newest_ = 0;       // number of a file in the folder
+  std::uint32_t file_number_ = 0;  // position of file_ in the new manifest
+  std::uint64_t newest_ = 0;       // largest number of a file in the folder
 };
 
-// What the new manifest says whatever is in the files.
+// Fills in the part of the new manifest that does not depend on the files.
 Status Saver::describe() {
   const Shape& shape = store_.shape();
   ManifestHeader& header = next_.header;
@@ -134,14 +136,14 @@ Status Saver::write_rows() {
   return success();
 }
 
-// Empties `places`. Those that leave the window meanwhile are left out.
+// Writes the rows of `places` as one part, without chunks that leave the window meanwhile. Empties `places`.
 Status Saver::write_part(std::vector<RowsEntry>& places) {
   while (!places.empty()) {
     if (wait_.interrupted()) return Error{.code = Code::kInterrupted, .message = "interrupted"};
     if (Status done = begin_file(); !done) return done;
     const DataFile::Mark mark = file_->mark();
     if (Status done = write_bytes(places); !done) return done;
-    fence_acquire();  // the bytes were read before this asks whose they were
+    fence_acquire();  // reads the bytes before `head`
     if (store_.is_in_window(places.front().ticket)) {
       next_.parts.push_back({.kind = PartKind::kRows,
                              .file = file_number_,
@@ -239,7 +241,7 @@ Status Saver::finish() {
   }
   if (Status there = folder_.sync(); !there) return there;
   auto names = folder_.names();
-  if (!names) return success();  // the next save removes them
+  if (!names) return success();  // the next save removes the old files
   for (const std::string& name : *names) {
     const std::uint64_t number = number_of(name);
     const auto is_it = [&](const SavedFile& file) { return file.number == number; };
@@ -267,7 +269,7 @@ Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
   if (Status done = write_rows(); !done) return std::move(done).error();
   now_.forget_before(store_.window().head);
   const std::uint64_t left = now_.rows();
-  // A buffer of few rows may have had none at the moment of the snapshot.
+  // A small buffer may have had no row at the moment of the snapshot.
   const bool is_empty_in_vain = left == 0 && (rows != 0 || store_.size() != 0);
   if (is_empty_in_vain || (may_retry && left < rows / kLeastShare)) {
     discard();

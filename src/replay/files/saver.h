@@ -1,11 +1,12 @@
-// A buffer into files, while others go on with it: docs/replay-files.md has the bytes, and why a kill or a full disk
-// does no harm.
+// Saves a buffer to files while other processes use it. docs/replay-files.md describes the bytes, and the effects of a
+// kill or a full disk.
 //
 // Invariants:
-//   - Files that the manifest names are whole, and stay until a manifest that does not name them is there for good.
-//   - A row is written from where it lies: what was written counts once the place is found in the window afterwards.
-//   - A buffer that has rows is not saved without any: where most were overwritten meanwhile, those that came are.
-//   - Whoever adds or samples meanwhile waits for nothing: nothing of the buffer is changed, and no lock of it taken.
+//   - Files that the manifest names are complete. They are removed only after a manifest that does not name them is on
+//     the disk.
+//   - Rows are written directly from shared memory. They count if their chunk is still in the window afterwards.
+//   - A buffer with rows is never saved as empty. If most rows were overwritten meanwhile, the newer ones are saved.
+//   - A save changes nothing in the buffer and takes none of its locks, so it never blocks writers and samplers.
 #pragma once
 
 #include <string>
@@ -15,16 +16,15 @@
 namespace shmtree::replay {
 
 struct SaveReport {
-  std::uint64_t save = 0;     // its number, from 1 on
-  std::uint64_t rows = 0;     // that are in the files and may be sampled
-  std::uint64_t written = 0;  // bytes
-  std::uint64_t bytes = 0;    // of all files
+  std::uint64_t save = 0;     // number of the save, from 1 on
+  std::uint64_t rows = 0;     // rows in the files that may be sampled
+  std::uint64_t written = 0;  // bytes that this save wrote
+  std::uint64_t bytes = 0;    // size of all files
 };
 
-// Brings the folder up to date; makes it where there is none. `tables`: null where there are none. kUnavailable while
-// somebody else saves or loads there, and when all rows were overwritten in each of several passes; kExists for a
-// folder of other files, kOs with errno for the disk's refusals (nothing that was there is lost), kInterrupted by
-// `wait`.
+// Brings the folder up to date, and creates it if necessary. `tables` may be null. kUnavailable while another process
+// saves or loads there, or if all rows were overwritten in each of several passes. kExists if the folder has other
+// files. kOs, with errno, if the file system fails; the previous save stays valid. kInterrupted by `wait`.
 Result<SaveReport> save(const Store& store, const Tables* tables, const std::string& path,
                         const platform::WaitContext& wait);
 

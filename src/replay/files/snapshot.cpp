@@ -10,7 +10,8 @@ using namespace platform;
 
 namespace {
 
-constexpr int kMaxSnapshotRounds = 16;  // after which places that are opened all the time are left to the next save
+constexpr int kMaxSnapshotRounds =
+    16;  // limit on rounds while writers keep opening chunks; the next save gets the rest
 
 StateEntry entry_of(const Store& store, std::uint64_t ticket) {
   const std::uint64_t most = store.shape().rows_per_place;
@@ -33,7 +34,7 @@ StateEntry entry_of(const Store& store, std::uint64_t ticket) {
   return store.progress(ticket).ticket == ticket ? entry : StateEntry{};
 }
 
-// Whether the slot's episode ends, or `ahead` slots follow, as far as `places` go.
+// Returns true if `places` has the `ahead` slots after a slot, or the end of its episode.
 bool has_successors(const std::vector<StateEntry>& places,
                     const std::unordered_map<std::uint64_t, std::size_t>& next_of, std::size_t place,
                     std::uint64_t slot, std::uint64_t ahead) {

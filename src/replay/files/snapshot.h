@@ -1,4 +1,5 @@
-// What is known of all places of a buffer at one time, while others write: enough to make another one of it.
+// Snapshot of the state of all chunks of a buffer, taken while writers continue. It is sufficient to rebuild the
+// buffer.
 #pragma once
 
 #include <vector>
@@ -9,19 +10,18 @@
 namespace shmtree::replay {
 
 struct Snapshot {
-  std::vector<StateEntry> places{};  // those with slots, by ticket
+  std::vector<StateEntry> places{};  // chunks with slots, by ticket
   Window window{};
 
-  // A row that is ready in one of the places has its successors in the places: they were looked at later.
+  // Takes a snapshot. It reads chunks with greater tickets later, so it has the successors of each ready row.
   static Snapshot of(const Store& store);
-  // Those that have left the window meanwhile go.
+  // Removes the chunks before `head`, which have left the window meanwhile.
   void forget_before(std::uint64_t head);
-  // That may be sampled.
+  // Returns the number of rows that may be sampled.
   std::uint64_t rows() const noexcept;
 };
 
-// Slots that the last ready rows of a place need may be missing in what was saved, or said to be: then fewer are ready.
-// `places`: by ticket.
+// Reduces `ready` of chunks whose last ready rows lack successors in `places`, which is sorted by ticket.
 void correct_ready(std::vector<StateEntry>& places, std::uint64_t ahead);
 
 }  // namespace shmtree::replay
