@@ -157,7 +157,7 @@ class Store {
     platform::prefetch(&progress_word(ticket), sizeof(std::uint64_t));
     if (with_about) platform::prefetch(&about(ticket), sizeof(About));
   }
-  // Returns the rows of the window that can be sampled. Checks only places that have changed since the last call.
+  // Returns the rows of the window that can be sampled. Checks only chunks that have changed since the last call.
   std::uint64_t size() const noexcept { return count_.count(*this); }
   // Sets the largest number of frames of a leaf in a batch. Rows whose frames have left the window do not count. Call
   // it before size().

@@ -137,7 +137,7 @@ Status Sampler::sample_and_copy(const Gather& gather, const Sample& chosen, std:
   Status replaced = lost ? replace(gather, chosen, gone, out, distinct) : Status(std::move(lost).error());
   if (replaced) return success();
   for (std::size_t at = 0; at < rows; ++at) {
-    if (gone[at]) chosen.weights[at] = 0;  // find_all() has put it back already
+    if (gone[at]) chosen.weights[at] = 0;  // put back by find_all() already, or gone
   }
   put_back(chosen);
   return replaced;
