@@ -18,11 +18,9 @@
 
 namespace shmtree::replay {
 
-// Size of a buffer.
+// Size of a buffer: maximum rows, rows per chunk (0: chosen from the capacity), approximate number of writers.
 struct Room {
-  std::uint64_t capacity = 0;  // maximum number of rows
-  std::uint64_t chunk = 0;     // rows that leave the window together; 0: chosen from the capacity
-  std::uint64_t streams = 1;   // approximate number of writers
+  std::uint64_t capacity = 0, chunk = 0, streams = 1;
 };
 
 // Idle samplers of each table. They are kept because their private trees are expensive to build.

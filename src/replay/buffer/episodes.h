@@ -85,7 +85,7 @@ struct GivenMarks {
 };
 // Returns the marks of the `count` rows of `columns`. A row ends its episode if `ends` names it or its own leaves say
 // so; the leaves take precedence. If only `ends` names a row, its episode was cut off, or terminated if the buffer has
-// no such leaves. kInvalid for a priority that no row can have, and for rows that contradict themselves.
+// no such leaves. Returns kInvalid for a priority that no row can have, and for rows that contradict themselves.
 Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> columns, std::size_t count,
                        const GivenMarks& given);
 
@@ -93,8 +93,8 @@ Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> col
 class Finals {
  public:
   Finals() = default;
-  // Takes the leaves of Spec::next of `count` observations, for `rows` rows. kInvalid, with the numbers, if `count`
-  // fits neither the rows nor their ends, or if the buffer keeps no last observations.
+  // Takes the leaves of Spec::next of `count` observations, for `rows` rows. Returns kInvalid, with the numbers, if
+  // `count` fits neither the rows nor their ends, or if the buffer keeps no last observations.
   static Result<Finals> of(const Spec& spec, std::vector<Writer::Column> columns, std::size_t count, std::size_t rows,
                            const Marks& marks);
   // Returns kInvalid if an episode was cut off and needs a last observation. Call it if none are given.

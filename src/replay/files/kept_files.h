@@ -44,10 +44,10 @@ class KeptFiles {
 
   Manifest& next_;
   Manifest old_;
-  std::vector<platform::UniqueFd> old_files_;       // invalid: the file is not used again
-  std::vector<std::uint64_t> live_;                 // bytes of each file that are still needed
-  std::unordered_map<std::uint64_t, Known> known_;  // rows in old files, by ticket
-  std::vector<std::uint32_t> kept_;                 // number in the new manifest of each old file, + 1
+  std::vector<platform::UniqueFd> old_files_;       // Invalid: the file is not used again.
+  std::vector<std::uint64_t> live_;                 // Bytes of each file that are still needed.
+  std::unordered_map<std::uint64_t, Known> known_;  // Rows in old files, by ticket.
+  std::vector<std::uint32_t> kept_;                 // Number in the new manifest of each old file, + 1.
 };
 
 }  // namespace shmtree::replay

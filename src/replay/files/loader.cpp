@@ -48,11 +48,11 @@ struct Loader::Way {
   std::span<const NamedSampler> samplers;        // names of the tables
   std::span<const NamedSampler> saved_samplers;  // names of the saved tables; empty: they have no names
   std::uint64_t ratio;
-  std::vector<StateEntry> places{};                                // saved chunks, by ticket
-  std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // state parts, and the position of their first chunk
-  std::unordered_map<std::uint64_t, std::size_t> place_of{};       // position in `places`, by ticket
-  std::vector<bool> is_loaded{};                                   // true for each chunk whose rows were read
-  Window window{};                                                 // window of the store; older chunks do not fit
+  std::vector<StateEntry> places{};                                // Saved chunks, by ticket.
+  std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // State parts, with position of first chunk.
+  std::unordered_map<std::uint64_t, std::size_t> place_of{};       // Position in `places`, by ticket.
+  std::vector<bool> is_loaded{};                                   // True for each chunk whose rows were read.
+  Window window{};                                                 // Window of the store; older chunks do not fit.
 
   std::uint64_t rows_here() const noexcept { return store.shape().rows_per_place; }
   // Returns the number of the store's chunks that the rows of a saved chunk need.

@@ -21,8 +21,8 @@ class Loader {
 
   // Returns the note of the saved buffer.
   std::span<const std::byte> note() const noexcept { return saved_.note; }
-  // Returns the specification of the buffer, from note(). kCorrupt, which names the manifest, if the note cannot be
-  // read, or describes other rows than the files have: it may have been altered together with its checksum.
+  // Reads the specification of the buffer from note(). Returns kCorrupt, which names the manifest, if the note is
+  // invalid or describes other rows than the files have. It may have been altered together with its checksum.
   Result<Spec> spec() const;
   std::span<const std::uint64_t> leaf_bytes() const noexcept { return saved_.leaf_bytes; }
   std::uint64_t capacity() const noexcept { return saved_.header.capacity; }

@@ -24,12 +24,12 @@ struct Manifest {
   // Reads the manifest. Code::kNotFound if there is none; kCorrupt, with file and numbers, if it was altered or
   // truncated; kIncompatible for another version.
   static Result<Manifest> read(const platform::Folder& folder);
-  // kCorrupt unless each file that the manifest names is there and has the size that the manifest says.
+  // Returns kCorrupt unless each file that the manifest names exists and has the size that the manifest states.
   Status check_files(const platform::Folder& folder) const;
-  // kCorrupt unless the files are large enough for the rows of these places.
+  // Returns kCorrupt unless the files are large enough for the rows of these chunks.
   Status check_rows(const platform::Folder& folder, std::span<const StateEntry> places) const;
-  // kInvalid if `bytes`, the size of an empty buffer of the saved capacity, is more than 256 MiB plus 16 times the size
-  // of the files.
+  // Returns kInvalid if `bytes`, the size of an empty buffer of the saved capacity, is more than 256 MiB plus 16 times
+  // the size of the files.
   Status check_overhead(const platform::Folder& folder, std::uint64_t bytes) const;
   // Writes the manifest to a new file, and replaces the old one by a rename.
   Status write(const platform::Folder& folder);

@@ -22,9 +22,11 @@ struct SaveReport {
   std::uint64_t bytes = 0;    // size of all files
 };
 
-// Brings the folder up to date, and creates it if necessary. `tables` may be null. kUnavailable while another process
-// saves or loads there, or if all rows were overwritten in each of several passes. kExists if the folder has other
-// files. kOs, with errno, if the file system fails; the previous save stays valid. kInterrupted by `wait`.
+// Brings the folder up to date, and creates it if necessary. `tables` may be null. Errors:
+//   - kUnavailable while another process saves or loads there, or if all rows were overwritten in several passes
+//   - kExists if the folder has other files
+//   - kOs, with errno, if the file system fails; the previous save stays valid
+//   - kInterrupted by `wait`
 Result<SaveReport> save(const Store& store, const Tables* tables, const std::string& path,
                         const platform::WaitContext& wait);
 

@@ -22,11 +22,11 @@ struct Position {
 
 // The n rows from a row on, within its episode, and their successor.
 struct Reach {
-  bool there = false;       // all of them were found, up to the end of the episode
-  bool terminated = false;  // the episode ended within them and was not cut off
-  std::uint32_t rows = 0;   // number of rows from the row itself on: n, or up to the episode's end
-  Position last{};          // the last of these rows
-  Position successor{};     // slot after `last`; at an episode's end its last observation, or `last` if it has none
+  bool there = false;       // All of them were found, up to the end of the episode.
+  bool terminated = false;  // The episode ended within them and was not cut off.
+  std::uint32_t rows = 0;   // Number of rows from the row itself on: n, or up to the episode's end.
+  Position last{};          // The last of these rows.
+  Position successor{};     // Slot after `last`; at an episode's end its last observation, or `last` if it has none.
 };
 
 enum class Before { kThere, kBegin, kGone };

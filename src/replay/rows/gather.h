@@ -17,22 +17,22 @@
 namespace shmtree::replay {
 
 enum class What : std::uint8_t {
-  kHere,            // a leaf of the row
-  kSuccessor,       // the leaf n_step rows later, or at the end of the episode (Reach::successor)
-  kStack,           // a leaf of the row and of earlier rows of its episode, oldest first
-  kSuccessorStack,  // the stack of the successor
-  kRewardSum,       // sum of a leaf over n_step rows, times 1, gamma, gamma^2, ...; float32 or float64
-  kDiscount,        // gamma to the number of rows summed; 0 if the episode terminated within them
-  kStream,          // int64: the row's stream
-  kStep,            // int64: number of rows that the stream had before it
+  kHere,            // A leaf of the row.
+  kSuccessor,       // The leaf n_step rows later, or at the end of the episode (Reach::successor).
+  kStack,           // A leaf of the row and of earlier rows of its episode, oldest first.
+  kSuccessorStack,  // The stack of the successor.
+  kRewardSum,       // Sum of a leaf over n_step rows, times 1, gamma, gamma^2, ...; float32 or float64.
+  kDiscount,        // Gamma to the number of rows summed; 0 if the episode terminated within them.
+  kStream,          // int64: the row's stream.
+  kStep,            // int64: number of rows that the stream had before it.
 };
 
 struct Output {
   What what = What::kHere;
-  std::size_t leaf = 0;        // number of the leaf, if the output is of one
-  std::uint32_t frames = 1;    // number of frames of a stack
-  bool repeats_first = false;  // pads a stack at the start of an episode with the first frame, not with zeros
-  bool is_double = false;      // float64 sums and discounts instead of float32
+  std::size_t leaf = 0;        // Number of the leaf, if the output is of one.
+  std::uint32_t frames = 1;    // Number of frames of a stack.
+  bool repeats_first = false;  // Pads a stack at the start of an episode with the first frame, not with zeros.
+  bool is_double = false;      // float64 sums and discounts instead of float32.
 };
 
 struct GatherOptions {

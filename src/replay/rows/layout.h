@@ -29,11 +29,11 @@ constexpr std::size_t kMostOffers = 64;
 
 // State of one chunk, packed into one word.
 struct Progress {
-  std::uint64_t ticket = 0;  // 0: never opened
-  std::uint32_t rows = 0;    // slots written, including the last observations of episodes
-  std::uint32_t ready = 0;   // slots, from the first, that have all successors that they need
-  bool closed = false;       // the chunk gets no more slots
-  bool busy = false;         // the owner is changing the chunk
+  std::uint64_t ticket = 0;  // 0: never opened.
+  std::uint32_t rows = 0;    // Slots written, including the last observations of episodes.
+  std::uint32_t ready = 0;   // Slots, from the first, that have all successors that they need.
+  bool closed = false;       // The chunk gets no more slots.
+  bool busy = false;         // The owner is changing the chunk.
 
   bool operator==(const Progress&) const noexcept = default;
 };
@@ -73,13 +73,13 @@ constexpr std::uint32_t stream_from(std::uint64_t index) noexcept {
 struct alignas(64) About {
   std::atomic<Identity> owner;        // kNobody: the chunk is offered, and the writer that takes it becomes its owner
   std::atomic<std::uint32_t> stream;  // stream of the first slot
-  std::atomic<std::uint64_t> first_row;  // number of rows that the stream had before this chunk
-  std::atomic<std::uint64_t> previous;   // ticket of the chunk with the stream's preceding slots; 0: it begins here
-  std::atomic<std::uint64_t> next;       // ticket of the chunk with the slots that follow; 0: none yet
-  std::atomic<std::uint64_t> ends;       // one bit per slot, as in the next three words: last row of an episode
-  std::atomic<std::uint64_t> finals;     // observation after the last row of an episode; never sampled
-  std::atomic<std::uint64_t> truncated;  // last row of an episode that was cut off, so not terminal
-  std::atomic<std::uint64_t> begins;     // first row of another stream, whose writer took over the chunk
+  std::atomic<std::uint64_t> first_row;  // Number of rows that the stream had before this chunk.
+  std::atomic<std::uint64_t> previous;   // Ticket of the chunk with the stream's preceding slots; 0: it begins here.
+  std::atomic<std::uint64_t> next;       // Ticket of the chunk with the slots that follow; 0: none yet.
+  std::atomic<std::uint64_t> ends;       // One bit per slot, as in the next three words: last row of an episode.
+  std::atomic<std::uint64_t> finals;     // Observation after the last row of an episode; never sampled.
+  std::atomic<std::uint64_t> truncated;  // Last row of an episode that was cut off, so not terminal.
+  std::atomic<std::uint64_t> begins;     // First row of another stream, whose writer took over the chunk.
 };
 static_assert(sizeof(About) == 64 && offsetof(About, ends) == 32);
 

@@ -61,11 +61,11 @@ struct Shape {
 };
 
 struct ShapeOptions {
-  std::uint64_t capacity = 0;        // rows
-  std::uint64_t rows_per_place = 0;  // a power of two up to 64; 0: chosen from the capacity
-  std::uint64_t streams = 1;         // approximate number of chunks that are open at a time
-  std::uint64_t ahead = 0;           // successors that a row needs before it may be sampled
-  bool finals = false;               // true: store the last observations of episodes, besides their rows
+  std::uint64_t capacity = 0;        // Rows.
+  std::uint64_t rows_per_place = 0;  // A power of two up to 64; 0: chosen from the capacity.
+  std::uint64_t streams = 1;         // Approximate number of chunks that are open at a time.
+  std::uint64_t ahead = 0;           // Successors that a row needs before it may be sampled.
+  bool finals = false;               // True: store the last observations of episodes, besides their rows.
 };
 
 // Computes the shape of a new buffer. Code::kInvalid, with the numbers, if the options are out of range.

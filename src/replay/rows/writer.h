@@ -141,16 +141,16 @@ class Writer {
   Membership membership_;
   Identity owner_ = memory::kNobody;  // process that opened the chunk, to detect a fork
   Part part_;
-  Entry entry_;                    // the chunk's first slot
-  std::vector<Part> left_;         // earlier chunks with rows that are not ready, oldest first
-  std::vector<float> priorities_;  // priorities of the slots from ready_ on
-  std::uint64_t added_ = 0;        // rows added
-  std::uint64_t written_ = 0;      // slots written
-  std::uint64_t ready_ = 0;        // earlier slots are ready, or never will be
-  bool in_episode_ = false;        // the last row did not end its episode
-  bool done_ = false;              // the last row ended its episode, and the last observation may still follow
-  bool lacks_final_ = false;       // the last row was truncated, and the last observation is still missing
-  bool is_terminal_ = false;       // RowInfo::terminated of the last row
+  Entry entry_;                    // The chunk's first slot.
+  std::vector<Part> left_;         // Earlier chunks with rows that are not ready, oldest first.
+  std::vector<float> priorities_;  // Priorities of the slots from ready_ on.
+  std::uint64_t added_ = 0;        // Rows added.
+  std::uint64_t written_ = 0;      // Slots written.
+  std::uint64_t ready_ = 0;        // Earlier slots are ready, or never will be.
+  bool in_episode_ = false;        // The last row did not end its episode.
+  bool done_ = false;              // The last row ended its episode, and the last observation may still follow.
+  bool lacks_final_ = false;       // The last row was truncated, and the last observation is still missing.
+  bool is_terminal_ = false;       // RowInfo::terminated of the last row.
   std::atomic<bool> has_ended_{false};
 };
 

@@ -62,9 +62,9 @@ class Table {
   bool take(std::uint64_t slot, std::uint64_t ticket) const noexcept;
   // Undoes take() of a row that had this weight.
   void put_back(std::uint64_t slot, std::uint64_t ticket, float weight) const noexcept;
-  // For files: state() returns the weight and the sample count of a row, or zeros if the row is gone. restore() sets
-  // them in a new buffer to which no other process is attached.
+  // For files. Returns the weight and the sample count of a row, or zeros if the row is gone.
   LeafState state(std::uint64_t slot, std::uint64_t ticket) const noexcept;
+  // Set them in a new buffer to which no other process is attached.
   void restore(std::uint64_t slot, std::uint64_t ticket, const LeafState& state) const noexcept;
   void restore(double max_priority, std::uint64_t samples) const noexcept;
   // Sets the weights of overwritten rows to 0 in the chunk with the number `place`.

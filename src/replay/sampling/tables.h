@@ -71,8 +71,9 @@ class Tables final : public RowObserver {
 
   static constexpr std::size_t kAll = ~std::size_t{0};
   // Sets the priorities of rows, in one table or in all with priorities (kAll). The last one of a repeated index
-  // counts. Sets `applied` to true for rows that were still there. kInvalid, and no change, for a priority that is
-  // negative, NaN or too large, and for an index that was never assigned. kNoRow counts as a row that is gone. `own` is
+  // counts. Sets `applied` to true for rows that were still there. Returns kInvalid, and changes nothing, for a
+  // priority that is negative, NaN or too large, and for an index that was never assigned. Treats kNoRow as a row that
+  // is gone. `own` is
   // the LeafWatch of a sampler of this process, which then need not check the changed leaves.
   Status update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                 std::span<bool> applied, LeafWatch* own = nullptr) const;
