@@ -193,9 +193,9 @@ struct ObservedArena {
   std::vector<ObservedParticipant> participants{};  ///< Attached processes, and killed ones not yet cleaned up.
   std::vector<ObservedHolder> holders{};            ///< Processes that hold memory.
   std::vector<ObservedChannel> channels{};          ///< Channels and queues.
-  std::vector<ObservedLatest> latests{};            ///< All of each kind.
-  std::vector<ObservedBroadcast> broadcasts{};
-  std::vector<ObservedReplay> replays{};
+  std::vector<ObservedLatest> latests{};            ///< All Latests.
+  std::vector<ObservedBroadcast> broadcasts{};      ///< All Broadcasts.
+  std::vector<ObservedReplay> replays{};            ///< All replay buffers.
 
   /// Returns the first name; empty if there is none.
   std::string_view name() const noexcept { return names.empty() ? std::string_view() : names.front(); }

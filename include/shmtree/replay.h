@@ -130,9 +130,8 @@ struct ReplayDraw {
   bool replace = true;           ///< Allows a row to occur several times.
   unsigned threads = 1;          ///< Maximum number of threads that copy.
   std::optional<double> beta{};  ///< Replaces the sampler's beta.
-  bool weights_of_buffer =
-      /// Scales the weights so that the least likely row of the buffer, not of the batch, has the largest one, 1.
-      false;
+  /// Scales the weights so that the least likely row of the buffer, not of the batch, has the largest one, 1.
+  bool weights_of_buffer = false;
   /// Destination of each leaf, by path: for all leaves, or none. Each has n times the bytes of a row's leaf.
   std::map<std::string, std::span<std::byte>> out{};
   /// Instead of `out`: puts the leaves into new arrays of ReplayBuffer::arena(). ReplayBatch::array_ref() returns them.
