@@ -33,7 +33,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 SINCE = "3aa3b82"
 #: How often each rule may still be broken. A change that mends places lowers the number; none may raise it.
-LIMITS = {"actor": 133, "pronoun": 1018, "fragment": 246, "long": 323, "most": 368, "test": 1308}
+LIMITS = {"actor": 101, "pronoun": 851, "fragment": 130, "long": 282, "most": 362, "test": 1308}
 
 FOLDERS = ("src", "include", "python", "tests", "bench", "examples", "dev", "docs", ".ci", "cmake", "tools")
 PRONOUNS = r"who|whoever|whose|nobody|somebody|everybody"
@@ -151,7 +151,10 @@ def in_lines(path: str, source: str) -> Iterator[Finding]:
     for number, line in enumerate(source.splitlines(), 1):
         if not is_page:
             yield from (Finding("pronoun", path, number, line) for _ in re.findall(rf"\b({PRONOUNS})\b", line, re.I))
-        yield from (Finding("most", path, number, name) for name in re.findall(r"\bk(?:Most|Fewest|Least)\w*", line))
+        yield from (
+            Finding("most", path, number, name)
+            for name in re.findall(r"\bk(?:Most|Fewest|Least)\w*", line.partition("//")[0])
+        )
         test = re.match(r"\s*(?:async )?def (test_\w+)|TEST_CASE(?:_METHOD)?\((?:\w+, )?\"([^\"]*)\"", line)
         name = (test.group(1) or test.group(2) or "") if test else ""
         if len(name) > MAX_NAME:
