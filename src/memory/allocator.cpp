@@ -17,15 +17,14 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kLarge =
-    1u << 20;  // for commits over this size the machine is asked before the arena is locked
+constexpr std::uint64_t kLarge = 1u << 20;  // larger commits check the machine's memory before the arena lock is taken
 constexpr std::uint64_t kMaxCredit = 4u << 20;
-constexpr std::uint64_t kLeftToPrograms = 4u << 20;  // they need some memory to deal with the error
+constexpr std::uint64_t kLeftToPrograms = 4u << 20;  // programs need some memory to handle the error
 constexpr std::int64_t kCreditLifeNs = 100'000'000;
 constexpr std::int64_t kNoGrowthNs = 1'000'000'000;
-constexpr std::uint64_t kSharers = 64;  // so many processes may use what is left at once
+constexpr std::uint64_t kSharers = 64;  // assumed number of processes that commit at the same time
 
-// Bytes that this process may commit before it asks again, and until when.
+// Bytes that this process may commit before it checks the machine's memory again, and when that credit expires.
 std::atomic<std::uint64_t> g_credit{0};
 std::atomic<std::int64_t> g_credit_ends_ns{0};
 
@@ -34,7 +33,7 @@ std::atomic<std::int64_t> g_no_growth_until_ns{0};
 
 std::atomic<Allocator::Shrinker> g_shrinker{nullptr};
 
-// What may be committed of what the machine and its control groups have left.
+// Returns how much of the memory that the machine and its control groups have left may be committed.
 std::uint64_t usable(std::uint64_t left) noexcept {
   return left - std::min(left, std::max(left / 20, kLeftToPrograms));
 }
@@ -43,7 +42,7 @@ bool machine_has(std::uint64_t bytes) {
   return bytes <= usable(available_memory_bytes());
 }
 
-// The same for pages that are about to be made, of few bytes: asks only when the last answer is used up, or old.
+// The same for a small commit that follows at once: checks only if the credit of the last check is used up or expired.
 bool machine_gives(std::uint64_t bytes) noexcept try {
   const std::int64_t now = coarse_monotonic_ns();
   if (now < g_credit_ends_ns.load(std::memory_order_relaxed)) {
@@ -78,13 +77,13 @@ void Allocator::set_shrinker(Shrinker shrinker) noexcept {
   g_shrinker.store(shrinker, std::memory_order_release);
 }
 
-// Makes the pages that `committed` already counts. On failure the count is taken back with the block.
+// Allocates the pages that `committed` already counts. If that fails, frees the block and corrects the count.
 Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me, const Request& request,
                                      const WaitContext& wait, bool* short_of_machine) {
   const std::uint64_t need = request.pages, had = std::min(taken.had, need);
   int failure = 0;
   if (need > had) {
-    // The block is left as by a process that was killed here: the others count this one as dead.
+    // Leaves the block as if the process were killed here: without descriptors, it counts as dead for the others.
     if (Status kept = parts_.participants.check_descriptors(); !kept) return std::move(kept).error();
     if (need <= kLarge && !machine_gives(need - had)) {
       parts_.reclaimer.give_back(taken.ref, had, need - had);
@@ -96,32 +95,31 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
     failure = try_commit_pages(parts_.mapping.file().number(), from, need - had);
   }
   if (failure == 0) return OwnedBlock(parts_.reclaimer, taken, me, request.bytes, need > had);
-  parts_.reclaimer.give_back(taken.ref, had,
-                             need - had);  // first of all: there may be no memory for the message either
+  parts_.reclaimer.give_back(taken.ref, had, need - had);  // before the error, for which memory may be short too
   Error error = os_error("the system has no memory for a block of " + in_words(need), failure);
   error.code = Code::kOutOfSharedMemory;
   return error;
 }
 
-// Pages that are free within the arena need not come from the machine; which of them will be used is not known before
-// the lock, so the question is asked for the worst case.
+// Pages of free blocks need not come from the machine. Before the lock is taken, it is unknown how many of them the
+// block will have. This counts on all of them first, and on none after an eviction.
 bool Allocator::make_room_in_machine(std::uint64_t need, const WaitContext& wait) {
   const std::uint64_t idle = parts_.pool.idle_bytes();
   return need <= idle || machine_has(need - idle) || (evict(need, wait) != 0 && machine_has(need));
 }
 
-// One attempt: a block; or one that is not valid when there is no room now.
+// Makes one attempt. Returns an invalid block if there is no space now.
 Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitContext& wait, bool* short_of_machine) {
   const unsigned size_class = parts_.table.geometry().class_for(request.bytes);
   const std::uint64_t need = request.pages;
-  // Not in a pinned arena, whose pages stay with their class, and not for large blocks, for which
+  // Does not grow in a pinned arena, where pages stay with their class, nor for large blocks, for which
   // make_room_in_machine() counts on the idle pages.
   bool may_grow = need <= kLarge && parts_.pool.wants_to_grow(size_class) && !parts_.participants.is_pinned() &&
                   coarse_monotonic_ns() >= g_no_growth_until_ns.load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < 4; ++attempt) {
     Status table = parts_.pool.ensure_table(size_class);
     if (!table) {
-      parts_.participants.has_descriptors();  // its error may be that
+      parts_.participants.has_descriptors();  // the cause may be a closed descriptor: this notes it
       return std::move(table).error();
     }
     if (need > kLarge && !make_room_in_machine(need, wait)) {
@@ -130,7 +128,7 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
     }
     Status locked = reconciler_.lock_arena(wait);
     if (!locked) return std::move(locked).error();
-    // Not before: a wait may run code that forks, and go on in the child.
+    // Read after the wait, which may run code that forks and continues in the child.
     const Identity me = parts_.participants.current();
     BlockPool::Taken taken;
     if (me != kNobody) taken = parts_.pool.take(size_class, need, request.bytes, request.kind, me, may_grow);
@@ -180,7 +178,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     return !block || block->valid();
   };
   std::int64_t hoarded_since = 0;
-  bool repaired_now = false;  // since the last sleep: what is marked again at once must not keep the call from ending
+  bool repaired_now = false;  // since the last sleep: a repeated request must not keep the call from ending
   const auto attend = [&](bool first) -> Result<bool> {
     if (first && !pool.counts_are_possible()) request_recovery(header_);
     if (!repaired_now && parts_.participants.check(wait_policy::alive_within_ns(!first))) {
@@ -192,7 +190,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     const Shrinker shrink = g_shrinker.load(std::memory_order_acquire);
     if (shrink != nullptr && shrink(header_, request.pages, wait)) return true;
     const bool stuck =
-        pool.held_bytes() >= pool.used_bytes() || is_kept_by_pins(bytes);  // what is queued would not help
+        pool.held_bytes() >= pool.used_bytes() || is_kept_by_pins(bytes);  // receiving queued messages would not help
     const std::int64_t now = monotonic_ns();
     if (!stuck) hoarded_since = 0;
     if (stuck && hoarded_since == 0) hoarded_since = now;
@@ -219,7 +217,7 @@ Error Allocator::no_room(std::uint64_t bytes, bool short_of_machine) const {
   const std::string budget = in_words(parts_.pool.max_bytes());
   if (short_of_machine) {
     std::string shortage = machine_shortage(bytes);
-    if (shortage.empty()) shortage = "the machine had no memory for " + in_words(bytes) + " more";  // it has by now
+    if (shortage.empty()) shortage = "the machine had no memory for " + in_words(bytes) + " more";  // by now it has
     return Error{Code::kOutOfSharedMemory,
                  shortage + "; the arena uses " + in_words(used) + " of its budget of " + budget};
   }
@@ -234,8 +232,8 @@ Error Allocator::no_room(std::uint64_t bytes, bool short_of_machine) const {
                    "; drop received arrays, or give the arena a larger max_bytes"};
 }
 
-// Whether an allocation of `bytes` fails for the pages of free blocks that nobody may take, and no block that could be
-// freed meanwhile would do for it.
+// Returns true if only DMA pins prevent an allocation of `bytes`. The budget has space for it, but free blocks of other
+// classes keep their pages, and no block of its class is in use that a process could free.
 bool Allocator::is_kept_by_pins(std::uint64_t bytes) const noexcept {
   if (!parts_.participants.is_pinned() || parts_.pool.used_bytes() + bytes > parts_.pool.max_bytes()) return false;
   const unsigned size_class = parts_.table.geometry().class_for(bytes);
@@ -247,7 +245,7 @@ bool Allocator::is_kept_by_pins(std::uint64_t bytes) const noexcept {
   return true;
 }
 
-// Gives pages of free blocks back to the system until `want` bytes are.
+// Returns pages of free blocks to the system until it has returned `want` bytes, or there are no more.
 std::uint64_t Allocator::evict(std::uint64_t want, const WaitContext& wait) noexcept {
   std::uint64_t bytes = 0;
   while (bytes < want && parts_.participants.current() != kNobody && reconciler_.lock_arena_quietly(wait)) {
@@ -264,8 +262,8 @@ std::uint64_t Allocator::trim() noexcept {
   return evict(parts_.pool.committed_bytes(), wait);
 }
 
-// Under the arena lock, which whoever picks victims has: from then on there are none. Those picked before are held by
-// nobody, so their pages are not registered before they are free again.
+// The arena lock is also held where victims are picked, so none are picked from here on. No process holds a victim that
+// was picked before, so its pages cannot be registered before it is free again.
 Status Allocator::set_pinned(bool pinned, const WaitContext& wait) {
   Status locked = reconciler_.lock_arena(wait);
   if (!locked) return locked;

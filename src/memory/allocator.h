@@ -1,14 +1,14 @@
-// Where blocks come from: pages within the budget of the arena and of the machine, waited for while messages that will
-// be received have them.
+// Allocates blocks within the budget of the arena and the memory of the machine. Waits while messages that receivers
+// will free use the memory.
 //
 // Invariants:
-//   - A block's `committed` is raised, under the arena lock, before its pages are made, and lowered with what could not
-//     be. So the budget is never exceeded, in the counts or in the file.
-//   - A block is the process's that takes it, also when that is a child which was forked in the call.
+//   - A block's `committed` is raised, under the arena lock, before its pages are allocated, and lowered again if that
+//     fails. So neither the counts nor the file ever exceed the budget.
+//   - A block belongs to the process that takes it off its list, even to a child that was forked during the call.
 //   - A process checks the machine's free memory before it commits more than a few MiB since its last check. A check is
-//   valid for 100 ms only: other processes use the same memory.
+//     valid for 100 ms only: other processes use the same memory.
 //   - The shrinker drops messages that readers may miss before a call waits for memory or fails.
-//   - Nobody waits for memory that only held blocks, or pins, keep: after a second that is an error with the numbers.
+//   - No call waits for memory that only held blocks or DMA pins keep: after 1 s it fails with the numbers.
 //
 // Thread safety: any thread.
 #pragma once
@@ -20,7 +20,7 @@
 
 namespace shmtree::memory {
 
-// Why the machine does not give `bytes` more, in words; empty when it does.
+// Returns the reason why the machine cannot provide `bytes` more; empty if it can.
 std::string machine_shortage(std::uint64_t bytes);
 
 class Allocator {
@@ -28,24 +28,24 @@ class Allocator {
   Allocator(const ArenaParts& parts, Reconciler& reconciler, const Inspector& inspector) noexcept
       : parts_(parts), header_(parts.mapping.header()), reconciler_(reconciler), inspector_(inspector) {}
 
-  // A block of at least `bytes`, its pages committed. Waits while undelivered messages hold the budget; then
-  //   kMessageTooLarge    bytes over the budget, at once
-  //   kOutOfSharedMemory  only held blocks, or the machine, are in the way, for 1 s (at once when it may not block)
+  // Allocates a block of at least `bytes`, with its pages committed. Waits while undelivered messages use the budget.
+  //   kMessageTooLarge    `bytes` exceeds the budget; at once
+  //   kOutOfSharedMemory  for 1 s only held blocks, or the machine, prevented it; at once if the call may not block
   //   kFull               the deadline passed
   Result<OwnedBlock> allocate(std::uint64_t bytes, BlockKind kind, const platform::WaitContext& wait);
   // Called by an allocation without space before it waits. Frees at least `bytes`, if it can, in blocks of that arena
   // that readers may miss. Returns true if it freed any. Set at most once.
   using Shrinker = bool (*)(const ArenaHeader& of, std::uint64_t bytes, const platform::WaitContext& wait);
   static void set_shrinker(Shrinker shrinker) noexcept;
-  // Gives the pages of free blocks back to the system; returns how many bytes.
+  // Returns the pages of free blocks to the system; the result is their number of bytes.
   std::uint64_t trim() noexcept;
-  // This process registers pages of blocks that it holds for DMA from now on, or has none any more. While any process
-  // does, nobody gives the pages of free blocks back: a device would go on reading the old ones.
+  // Records that this process has pages of held blocks registered for DMA, or no longer has. While any process has, no
+  // process returns the pages of free blocks to the system: a device would still access the old pages.
   Status set_pinned(bool pinned, const platform::WaitContext& wait);
 
  private:
   struct Request {
-    std::uint64_t bytes, pages;  // asked for, and what that takes
+    std::uint64_t bytes, pages;  // requested bytes, and the same in whole pages
     BlockKind kind;
   };
   Result<OwnedBlock> try_allocate(const Request& request, const platform::WaitContext& wait, bool* short_of_machine);

@@ -16,10 +16,10 @@ namespace shmtree::memory {
 
 using namespace platform;
 
-// The arenas of this process, and what is done with all of them around a fork.
+// The arenas of this process, and their fork handlers.
 struct Registry {
   static platform::WeakRegistry<Arena>& arenas() noexcept;
-  // Once is enough; more do nothing.
+  // Idempotent.
   static void install_fork_handlers() noexcept;
 };
 
@@ -35,7 +35,7 @@ Error incompatible(const std::string& why) {
   return Error{Code::kIncompatible, "this file is no arena: " + why};
 }
 
-// Half of what the machine has left, and no more than fits a file of the size that the process may make.
+// Returns half of the memory that the machine has left, or less if the process may not create so large a file.
 std::uint64_t default_budget() {
   std::uint64_t budget = round_up(std::clamp(available_memory_bytes() / 2, kMinBudget, kMaxBudget), kPageBytes);
   const std::uint64_t most = largest_file_bytes();
@@ -43,7 +43,7 @@ std::uint64_t default_budget() {
   return budget;
 }
 
-// What is mapped, and what is given back, begins at a multiple of the largest.
+// Mapped and released ranges begin at multiples of the largest supported page size, so every smaller size works too.
 Status check_pages(std::uint64_t page_bytes) {
   if (std::has_single_bit(page_bytes) && page_bytes >= kPageBytes && page_bytes <= kMostPageBytes) return success();
   return Error{Code::kIncompatible, "this system's pages of memory have " + std::to_string(page_bytes) +
@@ -67,7 +67,8 @@ Arena::Arena(std::unique_ptr<Mapping> mapping) noexcept
       inspector_(parts()),
       allocator_(parts(), reconciler_, inspector_) {}
 
-// Fork handlers see the arena until it has let go of its lock: a child that inherited that would keep us alive in it.
+// Fork handlers see the arena until leave() has closed the liveness lock: a child that inherited that lock would keep
+// this process alive in the arena.
 Arena::~Arena() {
   participants_.leave();
   Registry::arenas().erase(this);
@@ -98,7 +99,7 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   header.magic = kMagic;
   auto arena = enroll(std::move(*mapping), nullptr);
   if (arena && options.prefault != 0) {
-    // A block of that size, committed, touched and given back: its pages stay for whoever comes next.
+    // Allocates a block of that size, touches its pages and frees it. The pages stay for later allocations.
     auto block = (*arena)->allocate(options.prefault, BlockKind::kArray, WaitContext{Deadline::immediate()});
     if (!block) return std::move(block).error();
     populate(block->data(), block->bytes());
@@ -139,7 +140,7 @@ Result<std::shared_ptr<Arena>> Arena::attach(UniqueFd fd, ReservedSlot* reserved
 
 Result<std::shared_ptr<Arena>> Arena::enroll(std::unique_ptr<Mapping> mapping, ReservedSlot* reserved) {
   Registry::install_fork_handlers();
-  platform::forget_parent();  // a child that was forked before there were handlers would forget what it adopts now
+  platform::forget_parent();  // later, a child of a fork without handlers would forget what it adopts now
   const std::shared_ptr<Arena> made(new Arena(std::move(mapping)));
   auto arena = Registry::arenas().insert(
       made, [&](const Arena& other) { return std::memcmp(other.uuid(), made->uuid(), 16) == 0; });
@@ -187,7 +188,7 @@ Result<Lease> Arena::hold_referred(BlockRef ref) {
 
 Result<Lease> Arena::make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef) noexcept) {
   Lease lease;
-  lease.forks_ = holders_.forks();  // before a child could inherit it
+  lease.forks_ = holders_.forks();  // before a child can inherit the lease
   if (!(holders_.*make)(ref)) return Error{Code::kInvalid, "a hold that was not begun"};
   lease.arena_ = shared_from_this();
   lease.ref_ = ref;
@@ -202,9 +203,9 @@ void Arena::set_fork_hook(ForkHook hook) noexcept {
   g_fork_hook = hook;
 }
 
-// Before the fork-safe mutexes are taken. Children that came and went leave their slots to the next reconcile, which a
-// fork that needs one cannot run. The dead are looked for whenever twice as many slots would be in use, so that who
-// forks again and again does not use, and touch, all that there are.
+// Runs before the fork-safe mutexes are taken: with them held, no reconcile can run to free the slots of children that
+// have exited. Checks for deaths each time that the number of used slots has doubled and none is free. So a process
+// that forks again and again does not use, and touch, all slots.
 void Arena::make_room_for_child() noexcept {
   const std::uint32_t used = participants_.used_slots();
   if (used < kFewParticipants || !std::has_single_bit(used)) return;
@@ -214,9 +215,9 @@ void Arena::make_room_for_child() noexcept {
   if (participants_.check(0)) reconciler_.reconcile_quietly(WaitContext{Deadline::after_ns(1'000'000'000)});
 }
 
-// The child gets a slot of its own before it exists, with the parent's holds: its inherited views stay valid whatever
-// the parent does next. Where that fails (no descriptors, memory, slots) the child starts as nobody and releases
-// nothing.
+// Claims a slot for the child before it exists, and gives it the parent's holds, so that inherited views stay valid
+// whatever the parent does next. If that fails (no descriptors, memory or slots), the child starts as kNobody and
+// releases nothing.
 void Arena::before_fork(bool leaving) noexcept {
   const Identity child = participants_.claim_for_child(leaving);
   holders_.hand_down(child);
@@ -253,7 +254,7 @@ void Registry::install_fork_handlers() noexcept {
           [] { arenas().for_each_unlocked([](Arena& arena, bool leaving) { arena.after_fork_in_child(leaving); }); },
       .orphan = [] { arenas().for_each_unlocked([](Arena& arena, bool) { arena.forget_parent(); }); },
   };
-  arenas();  // made now, since the handlers run while every fork-safe mutex is held
+  arenas();  // created now, because the handlers run with every fork-safe mutex held
   platform::add_fork_handlers(handlers);
 }
 

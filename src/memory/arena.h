@@ -1,31 +1,30 @@
-// An arena: one shared-memory file and what a process does with it. A facade of its parts, each of which looks only at
-// those before it:
+// An arena: one shared-memory file, and what a process does with it. Arena is a facade of its parts. Each part uses
+// only the parts above it:
 //
 //   Mapping        the pieces of the file that this process has mapped        mapping.h
-//   BlockTable     the block table, as far as it can be believed              block_table.h
+//   BlockTable     the block table, with checks against damaged words         block_table.h
 //   Participants   attached processes, and those that died                    participants.h
-//   TransferTable  what is in transit between processes                       transfer_table.h
+//   TransferTable  objects in transit between processes                       transfer_table.h
 //   WakeTable      addresses of the participants' wake pipes                  wake_table.h
 //   RobustLock     a lock that outlives its owners                            robust_lock.h
-//   HeldBytes      a sum that is counted without a lock                       block_pool.h
-//   BlockPool      the free blocks, and the counts of all                     block_pool.h
-//   Reclaimer      when a block may be freed, and who does it                 reclaimer.h
+//   HeldBytes      a sum that processes update without a lock                 block_pool.h
+//   BlockPool      the free blocks, and the byte counts                       block_pool.h
+//   Reclaimer      decides when a block is freed, and frees it                reclaimer.h
 //   ReconcilePass  one pass of recovery                                       reconcile_pass.h
-//   Reconciler     locks, and an identity, with what is wrong repaired first  reconciler.h
+//   Reconciler     locks, and an identity, with repairs first                 reconciler.h
 //   HolderTable    which participant holds which block                        holder_table.h
-//   Inspector      looking in                                                 inspector.h
-//   Allocator      blocks within the budget, waited for                       allocator.h
+//   Inspector      reports the state, and checks invariants                   inspector.h
+//   Allocator      allocates blocks within the budget, and waits for memory   allocator.h
 //
 // Thread safety: every method may be called from any thread. An Arena object is one process's view of the file; a
 // process has at most one per file (attach() finds it), and forked children inherit theirs.
 //
-// The order of stores, which is what makes a kill at any instruction harmless (docs/recovery.md has the whole
-// argument):
+// The order of stores makes a kill at any instruction harmless (docs/recovery.md has the whole argument):
 //   allocate   word := writing(me), then `committed` is raised, then pages are allocated
 //   publish    the channel stores the block into its window; then word: writing -> live (by compare-and-swap, since a
 //              receiver may have done it already and even have released the block)
 //   receive    holder bit, then the window moves on
-//   release    holder bit cleared, then whoever gets the arena lock frees the block if nothing else keeps it
+//   release    holder bit cleared, then a process that has the arena lock frees the block if nothing else keeps it
 #pragma once
 
 #include <cstdint>
@@ -45,28 +44,29 @@ struct ArenaOptions {
   std::uint64_t max_bytes = 0;  // budget for all blocks; 0: half of what the machine and its control groups have left
   std::uint64_t prefault = 0;   // bytes to commit and touch at once
   bool huge_pages = false;
-  std::uint64_t page_bytes = 0;  // of a page of memory, for tests; 0: what the system has
+  std::uint64_t page_bytes = 0;  // page size, for tests; 0: that of the system
 };
 
 class Arena : public std::enable_shared_from_this<Arena> {
  public:
-  // A new arena of this process. Code::kInvalid for a budget under 1 MiB or over 2 TiB, Code::kOs from the system.
+  // Creates an arena. Code::kInvalid for a budget under 1 MiB or over 2 TiB, Code::kOs for an error of the system.
   static Result<std::shared_ptr<Arena>> create(const ArenaOptions& options);
-  // The arena behind a descriptor, which may be any file: Code::kIncompatible unless it is a sealed arena of this
-  // version. Gives the process's existing Arena where there is one; otherwise the process takes part as `reserved`,
-  // which is consumed, if it is given.
+  // Attaches to the arena behind a descriptor of any file. Code::kIncompatible unless the file is a sealed arena of
+  // this version. Returns the process's existing Arena of that file if there is one. Otherwise the process attaches, as
+  // the participant `reserved` if that is given, and consumes it.
   static Result<std::shared_ptr<Arena>> attach(platform::UniqueFd fd, ReservedSlot* reserved = nullptr);
-  // What the first bytes of the file say of it. Code::kIncompatible as attach(); takes no part in it.
+  // The arena's header, read without attaching. Code::kIncompatible as attach().
   struct Head {
     unsigned char uuid[16];
     std::uint64_t max_bytes, flags;
   };
   static Result<Head> read_head(int fd);
-  // The arena with this uuid if the process has it, else null.
+  // Returns this process's arena with that uuid, or null.
   static std::shared_ptr<Arena> find(const unsigned char uuid[16]);
   ~Arena();
 
-  // The number of its descriptor, by which others open the file; and that once it was checked, as CheckedFd::get().
+  // Returns the number of the descriptor by which other processes open the file. checked_fd() checks the descriptor
+  // first, as CheckedFd::get().
   int fd() const noexcept { return mapping_->file().number(); }
   Result<int> checked_fd() const { return mapping_->file().get("cannot hand on an arena"); }
   bool has_file() const noexcept { return mapping_->file().is_ours(); }
@@ -85,7 +85,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   const Inspector& inspector() const noexcept { return inspector_; }
   Allocator& allocator() noexcept { return allocator_; }
 
-  // What most callers want of the parts.
+  // Shortcuts to the parts.
   Result<Identity> identity() { return reconciler_.identity(); }
   Identity current_identity() const noexcept { return participants_.current(); }
   Status lock(std::atomic<std::uint32_t>& word, const platform::WaitContext& wait) {
@@ -97,18 +97,19 @@ class Arena : public std::enable_shared_from_this<Arena> {
     return allocator_.allocate(bytes, kind, wait);
   }
 
-  // Turns a written block into one that this process holds and nobody else knows.
+  // Pins a written block for this process. No other process knows the block yet.
   Result<Lease> hold_new(OwnedBlock block);
-  // Holds a block that must still be in use: Code::kNotFound when it is not.
+  // Pins a block that must still be in use; Code::kNotFound if it is not.
   Result<Lease> hold_existing(BlockRef ref, const platform::WaitContext& wait);
-  // Holds a block that is in use while `word` has that value (HolderTable::begin_while): kNotFound when it changed.
+  // Pins a block that is in use while `word` has that value (HolderTable::begin_while). kNotFound if it has changed.
   Result<Lease> hold_while(BlockRef ref, const std::atomic<std::uint64_t>& word, std::uint64_t value);
-  // Holds a block that one refers to which this process holds: without a lock. kNotFound when it is no block in use.
+  // Pins a block to which another block refers that this process holds. Takes no lock. kNotFound if it is not in use.
   Result<Lease> hold_referred(BlockRef ref);
-  // A lease besides a hold that was begun.
+  // Makes one more lease from a hold that was begun (HolderTable::share).
   Result<Lease> share_hold(BlockRef ref) { return make_lease(ref, &HolderTable::share); }
 
-  // Adds a child to channels and the like, around fork; called with every fork-safe mutex held.
+  // Makes a child a member of its parent's channels. Called in the parent before fork(), with every fork-safe mutex
+  // held.
   using ForkHook = void (*)(Arena&, Identity parent, Identity child);
   static void set_fork_hook(ForkHook hook) noexcept;
 
@@ -120,7 +121,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   ArenaParts parts() noexcept { return {*mapping_, blocks_, participants_, pool_, reclaimer_}; }
   Result<Lease> make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef) noexcept);
 
-  // The fork handlers. `leaving`: it has no user left and is on its way out.
+  // The fork handlers. `leaving`: the last reference to this object is gone, and its destructor is about to run.
   void make_room_for_child() noexcept;
   void before_fork(bool leaving) noexcept;
   void after_fork_in_child(bool leaving) noexcept;
@@ -140,21 +141,21 @@ class Arena : public std::enable_shared_from_this<Arena> {
   Allocator allocator_;
 };
 
-// --- Deaths of other processes, for calls that wait, and for those that do not.
+// --- Deaths of other processes
 
-// A recovery on the way of a call that does not wait. A stopped process may stand in the way: then things are as they
-// were.
+// Recovers in a call that does not wait. Gives up after kRecoverInPassingNs, with nothing recovered, because a stopped
+// process may block it.
 inline Status recover_in_passing(Arena& arena, platform::WaitHooks* hooks = nullptr) {
   return arena.reconcile({platform::Deadline::after_ns(platform::wait_policy::kRecoverInPassingNs), hooks});
 }
 
-// For a call that does not wait: looks who has died, when nobody has for `interval_ns`, and tidies up; true when there
-// was something to be tidied up.
+// For a call that does not wait: checks for deaths if no process has done so for `interval_ns`, and recovers. Returns
+// true if it recovered.
 inline bool look_for_dead(Arena& arena, std::int64_t interval_ns, platform::WaitHooks* hooks = nullptr) {
   return arena.participants().check(interval_ns) && recover_in_passing(arena, hooks).ok();
 }
 
-// For a call that waits: looks who has died, when nobody has for `interval_ns`, and recovers. True if it did.
+// The same for a call that waits.
 inline Result<bool> recover_from_deaths(Arena& arena, std::int64_t interval_ns, const platform::WaitContext& wait) {
   if (!arena.participants().check(interval_ns)) return false;
   Status repaired = arena.reconcile(wait);

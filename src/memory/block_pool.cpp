@@ -66,10 +66,10 @@ void BlockPool::note_usage(std::uint64_t used) noexcept {
   }
 }
 
-// The entry that a free list names by index + 1. Null, with `recovery_requests` set, when no free list that is in order
-// names it: then it has to be rebuilt. Null without it for want of address space.
+// Returns the entry that a free list names by index + 1. Null, after a request for a recovery, if the list is damaged;
+// null without one if there is no address space left.
 BlockEntry* BlockPool::free_entry(unsigned size_class, std::uint64_t place) noexcept {
-  if (place - 1 < table_.used_entries(size_class)) {  // 0 is what a list that was emptied meanwhile says
+  if (place - 1 < table_.used_entries(size_class)) {  // wraps for 0, the end of a list
     BlockEntry* block = mapping_.entry(BlockId::make(size_class, place - 1));
     if (block == nullptr) return nullptr;
     if (state_of(load_relaxed(block->word)) == BlockState::kFree &&
@@ -81,12 +81,12 @@ BlockEntry* BlockPool::free_entry(unsigned size_class, std::uint64_t place) noex
   return nullptr;
 }
 
-// The entry of a block that was never used. Null as above.
+// Returns the entry of a block that was never used. Null as for free_entry().
 BlockEntry* BlockPool::next_entry(unsigned size_class, std::uint64_t place) noexcept {
   BlockEntry* block = nullptr;
-  if (place - 1 < table_.geometry().count(size_class)) {  // otherwise the mark was damaged
+  if (place - 1 < table_.geometry().count(size_class)) {  // otherwise the mark is damaged
     block = mapping_.entry(BlockId::make(size_class, place - 1));
-    if (block == nullptr || load_relaxed(block->word) == 0) return block;  // otherwise it was used, says who knows
+    if (block == nullptr || load_relaxed(block->word) == 0) return block;  // else it was used: the mark is damaged
   }
   request_recovery(header_);
   return nullptr;
@@ -178,7 +178,7 @@ BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::u
   return taken;
 }
 
-// The word last of what a kill may separate: until then it is a block in use.
+// Stores the word after the other fields: a block that a kill leaves before that store is still in use.
 void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
   std::uint64_t committed = committed_of(block, id.size_class());
   const std::uint64_t used = load_relaxed(header_.used_bytes);
@@ -260,7 +260,7 @@ std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* vic
     store_relaxed(block->flags, 0u);
     store_relaxed(block->list_length, 0u);
     store_relaxed(block->refcount, 0u);
-    // In use until it is put back, but not a sign of what is needed (note_usage).
+    // Counts as used until it is put back, but not in note_usage(), which records the need for memory.
     store_release(header_.used_bytes, load_relaxed(header_.used_bytes) + committed);
     victims[count++] = Victim{{first.id, generation}, committed - bytes, bytes};
     want -= std::min(want, bytes);
@@ -268,7 +268,7 @@ std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* vic
   return count;
 }
 
-// What is true of the marks is in the file: an entry has a page before it is used, and a word from then on.
+// Rebuilds the marks from the file: an entry has a page before it is used, and a word that is not 0 from then on.
 void BlockPool::restore_marks() noexcept {
   for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
     ClassState& state = header_.class_state(k);
@@ -306,8 +306,8 @@ void BlockPool::rebuild() noexcept {
 
 // --- HeldBytes
 
-// Flag first, then the sum. If a new count began in between, the flag's epoch says whether it has counted this block
-// already.
+// Sets the flag, then adds to the sum. If a recount began in between, the epoch in the flags shows whether it has
+// counted this block.
 void HeldBytes::count(BlockEntry& block) noexcept {
   std::uint64_t held = load_acquire(sum_);
   std::uint32_t flags = load_relaxed(block.flags), counted;
@@ -341,7 +341,7 @@ std::uint32_t HeldBytes::begin_recount() noexcept {
   return epoch;
 }
 
-// Those of one counted before, or of a kind that never enters a queue.
+// Returns the bytes of a block that was counted before, or of a kind that never enters a queue; otherwise 0.
 std::uint64_t HeldBytes::recount(BlockEntry& block, std::uint32_t epoch) noexcept {
   const bool never_queued = !is_kind(block, BlockKind::kMessage);
   std::uint32_t flags = load_acquire(block.flags);

@@ -1,6 +1,6 @@
-// The free blocks of an arena, and the counts of bytes of all blocks. Each size class has three lists of free blocks:
-// `resting`, a queue of those that somebody held and freed lately; `warm`, a stack of others with pages; and `cold`, a
-// stack of those without.
+// The free blocks of an arena, and the byte counts of all blocks. Each size class has three lists of free blocks:
+// `resting`, a queue of those that a process held and recently freed; `warm`, a stack of others with pages; and `cold`,
+// a stack of those without.
 //
 // A reader on another core leaves the block's lines in that core's cache. Invalidating them makes the next write of the
 // block four to six times slower. So a freed block that was held is not reused until kRestBytes of its class were freed
@@ -9,15 +9,14 @@
 //
 // Invariants, which hold whenever the arena lock is free and derived state is right:
 //   - Each free block below its class's high-water mark is on one list: `cold` if it has no pages, else `resting` or
-//   `warm`.
+//     `warm`.
 //   - committed_bytes is the sum of all blocks' `committed`, used_bytes that of those that are not free; the first is
 //     never over the budget.
-//   - A block's word is the truth, the lists are derived: it says writing before anything else of a block taken is
-//     stored, and free after everything else of a block put back. What a kill leaves in between is rebuilt.
-//   - A list is followed only to blocks that are free: where it leads anywhere else, derived state is marked for
-//   recovery.
+//   - A block's word is primary state, the lists are derived. take() stores the word, kWriting, before anything else of
+//     the block, and put() stores kFree after everything else. Recovery rebuilds what a kill leaves in between.
+//   - A list is followed only to free blocks. If it leads anywhere else, a recovery is requested.
 //
-// Thread safety: any thread; with the arena lock held where it is not said otherwise.
+// Thread safety: any thread; with the arena lock held, unless a comment says otherwise.
 #pragma once
 
 #include "memory/block_table.h"
@@ -25,24 +24,25 @@
 
 namespace shmtree::memory {
 
-// ArenaHeader::held_bytes: the bytes of blocks that left a queue, or never enter one. It changes without a lock when a
-// receiver first takes hold of a message, while a recovery may be counting anew.
+// ArenaHeader::held_bytes: the bytes of blocks that have left a queue, or that never enter one. A receiver that first
+// pins a message updates it without a lock, while a recovery may be recounting it.
 //
-// Invariant: a block in use whose flag carries the epoch of the sum is in the sum once, or its bytes are on their way
-// into it. The sum's upper 16 bits are its epoch, the number of the count; the block's flags carry the one in which it
-// was counted. So each of two sides, one that counts a block and one that begins a new count, can tell what the other
-// has seen: whoever moves a block's flag to the new epoch is the one who adds its bytes.
+// Invariant: if the flags of a block in use carry the epoch of the sum, the block is in the sum once, or a process is
+// about to add it. The sum's upper 16 bits are its epoch, the number of the recount; the block's flags carry the epoch
+// in which it was counted. So a process that counts a block and one that begins a recount see what the other has done.
+// The one that moves the block's flags to the new epoch adds its bytes.
 class HeldBytes {
  public:
   explicit HeldBytes(ArenaHeader& header) noexcept : sum_(header.held_bytes) {}
 
   std::uint64_t bytes() const noexcept { return platform::load_acquire(sum_) & kHeldMask; }
-  // Counts a block in use, if it is not.
+  // Counts a block in use, unless it is counted already.
   void count(BlockEntry& block) noexcept;
-  // Under the arena lock: a block that nobody holds, and that had `committed` bytes, is about to be freed.
+  // Under the arena lock. Subtracts a block of `committed` bytes that no process holds and that is about to be freed.
   void uncount(const BlockEntry& block, std::uint64_t committed) noexcept;
 
-  // Under the arena lock, in this order: a new count, for each block in use the bytes that it adds to it, and the sum.
+  // Under the arena lock, in this order: begins a recount and returns its epoch; returns the bytes that each block in
+  // use adds; adds their sum.
   std::uint32_t begin_recount() noexcept;
   static std::uint64_t recount(BlockEntry& block, std::uint32_t epoch) noexcept;
   void end_recount(std::uint64_t held) noexcept { platform::add(sum_, held); }
@@ -56,7 +56,7 @@ class BlockPool {
   BlockPool(Mapping& mapping, const BlockTable& table, HeldBytes& held) noexcept
       : header_(mapping.header()), mapping_(mapping), table_(table), held_(held) {}
 
-  // Without the lock: bytes a message can count on at most, and bytes free within the budget now.
+  // Without the lock: the budget, and the current byte counts.
   std::uint64_t max_bytes() const noexcept { return mapping_.max_bytes(); }
   std::uint64_t used_bytes() const noexcept { return platform::load_acquire(header_.used_bytes); }
   std::uint64_t committed_bytes() const noexcept { return platform::load_acquire(header_.committed_bytes); }
@@ -65,42 +65,43 @@ class BlockPool {
     const std::uint64_t used = used_bytes();
     return used >= max_bytes() ? 0 : max_bytes() - used;
   }
-  // Pages that are free within the arena.
+  // Bytes of free blocks that have pages.
   std::uint64_t idle_bytes() const noexcept;
-  // Pages of free blocks beyond the most that was needed lately.
+  // The part of them beyond the recent maximum of used_bytes.
   std::uint64_t excess_bytes() const noexcept;
-  // More than the budget is never in use: such counts were damaged, and would refuse every block until a reconcile.
+  // False if the counts exceed the budget: they are damaged, and would make every allocation fail until a reconcile.
   bool counts_are_possible() const noexcept { return committed_bytes() <= max_bytes() && used_bytes() <= max_bytes(); }
-  // Without the lock, before it is taken: the table pages of the next blocks of a class.
+  // Before the lock is taken: commits the table pages of the next blocks of a class.
   Status ensure_table(unsigned size_class);
 
-  // Without the lock: whether take() of this class would rather get pages for another block than use one that rests.
+  // Without the lock: true if take() of this class would commit new pages rather than reuse a resting block.
   bool wants_to_grow(unsigned size_class) const noexcept;
 
-  // A block taken off its list, or a new one, being written by `me`, its pages counted and not yet made.
+  // A block taken off its list, or a new one, in state kWriting by `me`. Its pages are counted and not yet allocated.
   struct Taken {
     BlockRef ref{};
     std::byte* data = nullptr;  // null: none was taken
-    std::uint64_t had = 0;      // bytes that had pages before
-    bool unmapped = false;      // for want of address space
+    std::uint64_t had = 0;      // bytes that already have pages
+    bool unmapped = false;      // no address space left to map it
   };
-  // None when the budget has no room for `need` bytes of pages, the table is not long enough, or a list was damaged.
+  // Takes no block if the budget has no space for `need` bytes of pages, the table is too short, or a list is damaged.
   // `may_grow`: it may commit new pages instead of reusing a resting block.
   Taken take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind, Identity me,
              bool may_grow) noexcept;
   // Puts back a block that nothing refers to. It rests if any process held it.
   void put(BlockId id, BlockEntry& block) noexcept;
 
-  // Free blocks taken so that their pages be given back: the bytes from `keep` on.
+  // A free block that was taken to return pages to the system: `bytes` from `keep` on.
   struct Victim {
     BlockRef block{};
     std::uint64_t keep = 0, bytes = 0;
   };
   static constexpr std::size_t kMostVictims = 32;  // under one lock
-  // Those of the class least recently used first, until they have `want` bytes; returns how many.
+  // Takes victims, those of the least recently used class first, until they have `want` bytes. Returns their number.
   std::size_t take_victims(std::uint64_t want, Identity me, Victim* victims) noexcept;
 
-  // For recovery: the high-water marks, from what the file has; then lists and counts, from the blocks' words.
+  // For recovery: rebuilds the high-water marks from the pages of the file, then lists and counts from the blocks'
+  // words.
   void restore_marks() noexcept;
   void rebuild() noexcept;
 

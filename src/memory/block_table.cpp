@@ -8,7 +8,8 @@ namespace shmtree::memory {
 
 using namespace platform;
 
-// Whether a number read from shared memory is that of a block that was ever in use: only of those a table is mapped.
+// Returns true if a number read from shared memory is that of a block that was ever used. The table is mapped only for
+// such blocks.
 bool BlockTable::was_used(BlockId id) const noexcept {
   return geometry().contains(id) && id.index() < load_acquire(mapping_.header().class_state(id.size_class()).high);
 }
@@ -57,7 +58,7 @@ std::span<const ListEntry> BlockTable::references_of(BlockId id, const BlockEntr
   const std::uint64_t room = committed_of(block, id.size_class());
   if (offset % 8 != 0 || offset > room || length > (room - offset) / sizeof(ListEntry)) return {};
   const std::byte* data = address(id);
-  if (data == nullptr) {  // no address space: what the list keeps is counted by a process that has some
+  if (data == nullptr) {  // no address space: a recovery in another process counts the references
     request_recovery(mapping_.header());
     return {};
   }

@@ -1,12 +1,12 @@
-// The block table of an arena file, as far as it can be believed: every word of it may be anything.
+// Reads the block table of an arena file, with checks: any of its words may be damaged.
 //
 // Invariants:
-//   - An entry or an address is given out only for a block that the geometry has, and stays valid as long as the
-//     Mapping. Null means that this process has no address space for it.
-//   - No walk goes beyond the entries that the file has pages for: looking further would commit them.
+//   - entry() and address() return a pointer only for a block within the geometry. It stays valid as long as the
+//     Mapping. Null means that this process has no address space left to map it.
+//   - No walk goes beyond the entries that the file has pages for: reading further would commit pages.
 //   - A list of references lies within the bytes of its block.
 //
-// Thread safety: any thread. No state of its own but the Mapping below.
+// Thread safety: any thread. The only state is the Mapping.
 #pragma once
 
 #include <span>
@@ -25,24 +25,24 @@ class BlockTable {
   BlockEntry* entry(BlockId id) const noexcept { return geometry().contains(id) ? mapping_.entry(id) : nullptr; }
   std::byte* address(BlockId id) const noexcept { return geometry().contains(id) ? mapping_.address(id) : nullptr; }
 
-  // Whether `ref` names a block in use with that generation; for numbers read from shared memory.
+  // Returns true if `ref` names a block in use with that generation; for numbers read from shared memory.
   bool is_current(BlockRef ref) const noexcept;
-  // Whether what is known of `ref` is that this process cannot map it: it has no address space.
+  // Returns true if `ref` is within the geometry but this process has no address space left to map it.
   bool is_unmapped(BlockRef ref) const noexcept {
     return ref.id.value != 0 && geometry().contains(ref.id) && (entry(ref.id) == nullptr || address(ref.id) == nullptr);
   }
-  // How many of a block's bytes can be used, by its entry, which anybody may write: never more than it has.
+  // Returns the number of usable bytes of a block: never more than its class has, whatever the entry says.
   std::uint64_t room_of(BlockId id) const noexcept;
-  // A receiver found it in a window: it no longer belongs to its writer.
+  // Marks a block that a receiver has found in a window as live: it no longer belongs to its writer.
   void make_live(BlockRef ref) noexcept;
 
-  // Entries of a class that were ever used, as far as the mark can be believed.
+  // Returns the number of entries of a class that were ever used: the high-water mark, limited to the geometry.
   std::uint64_t used_entries(unsigned size_class) const noexcept;
-  // The same for walks: as far as the table is in the file, too. A read beyond would commit it.
+  // The same for walks: limited to the entries that the file has pages for, since a read beyond would commit pages.
   std::uint64_t walked_entries(unsigned size_class) const noexcept;
-  // Entries whose words the file has: the last may lie across into a page that nobody has touched.
+  // Returns the number of entries that the file has pages for. The last one may reach into a page not touched yet.
   std::uint64_t present_entries(unsigned size_class) const noexcept;
-  // visit(id, entry) of each block that was ever used and can be mapped.
+  // Calls visit(id, entry) for each block that was ever used and can be mapped.
   template <class Visit>
   void for_each(Visit visit) const {
     for (unsigned k = kMinClass; k <= geometry().max_class(); ++k) {
@@ -54,13 +54,13 @@ class BlockTable {
     }
   }
 
-  // The list of the blocks that a block refers to, as far as it can be believed.
+  // Returns a block's list of references; empty if its offset or length is damaged.
   std::span<const ListEntry> references_of(BlockId id, const BlockEntry& block) const noexcept;
-  // The same for a block that the caller holds, in the order in which they were recorded. A list that was damaged since
-  // ends early.
+  // Returns the blocks to which a block refers that the caller holds, in the order of the list. Ends early at a damaged
+  // entry.
   std::vector<BlockRef> referred_to_by(BlockRef ref) const;
-  // Maps what a block that is in use refers to, as far as it was not. The size of a block that there is no address
-  // space for; 0 when there was some for all.
+  // Maps the blocks to which a block in use refers. Returns 0, or the size of the first block for which there is no
+  // address space.
   std::uint64_t unmappable_reference(BlockId id) const noexcept {
     const BlockEntry* owner = entry(id);
     return owner == nullptr || platform::load_acquire(owner->list_length) == 0 ? 0 : map_references(id, *owner);
@@ -88,13 +88,13 @@ class BlockTable {
 
 // --- Chains
 //
-// A chain of blocks, each with elements behind its header. A block is put before the chain, and stays in it, so walks
-// need no lock.
+// A chain of blocks, each with a header and elements. Blocks are added at the front and never removed, so walks need no
+// lock.
 
-// Each block has as many elements as all after it together, so a longer chain than this is a damaged one.
+// Each block has as many elements as all blocks after it together, so a longer chain is damaged.
 constexpr int kMostChained = 40;
 
-enum class Walked { kAll, kStopped, kDamaged, kUnmapped };  // kUnmapped: this process has no address space for some
+enum class Walked { kAll, kStopped, kDamaged, kUnmapped };  // kUnmapped: no address space for a block
 
 // Calls visit(block, elements, count) for each block of the chain until it returns false.
 template <class Visit>

@@ -36,7 +36,7 @@ void offer_core() noexcept {
                 std::memory_order_relaxed);
 }
 
-// Whether somebody was waiting.
+// Returns true if a thread was waiting.
 bool wake(Event& event, int count) noexcept {
   fence_seq_cst();  // what was published is visible before the flag is read
   if (load_relaxed(event.waiters) == 0 || exchange_seq_cst(event.waiters, 0u) == 0) return false;

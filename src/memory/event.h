@@ -1,12 +1,13 @@
-// Sleeping until something was published, without ever depending on the publisher's wake-up: a Dekker handshake between
-// the publication and the waiter's flag.
+// Sleeps until another thread publishes something, without depending on that thread's wake-up: a Dekker handshake
+// between the publication and the waiter's flag.
 //
 //   publisher:  publish; unlock; notify()               (a fence lies between publishing and reading the flag)
-//   waiter:     loop { arm(); look at the condition; sleep() }
+//   waiter:     loop { arm(); check the condition; sleep() }
 //
-// The publisher takes the flag back and wakes one; the woken sets it again (arm), so a waiter that was killed costs one
-// needless system call at most, and whoever leaves something for others calls notify() too. A publisher may die before
-// it wakes anyone: sleeps come in slices, after each of which the waiter looks again.
+// The publisher clears the flag and wakes one waiter, which sets the flag again (arm). So a waiter that was killed
+// costs at most one needless system call. A woken waiter that leaves something for others calls notify() too. A
+// publisher may die before it wakes a waiter, so sleeps are cut into slices, after each of which the waiter checks
+// again.
 #pragma once
 
 #include <string>
@@ -20,21 +21,21 @@ namespace shmtree::memory {
 
 // Wakes one waiter, if there may be one, and may yield the core to it. Call it last, after unlocking.
 void notify(Event& event) noexcept;
-// Wakes all of them: the condition holds for everyone (closed, peer died).
+// Wakes all waiters, for a condition that holds for each of them (closed, peer died).
 void notify_all(Event& event) noexcept;
 
 // One waiting call. Not thread safe.
 class EventWait {
  public:
-  // `reason` is what is said of it while it sleeps.
+  // `reason` is what observers see while the thread sleeps.
   EventWait(Event& event, const SleepReason& reason, const platform::WaitContext& wait) noexcept
       : event_(event), reason_(reason), wait_(wait) {}
 
-  // Announces the waiter. What is published after this wakes the next sleep().
+  // Announces the waiter. A publication after this wakes the next sleep().
   void arm() noexcept;
   enum class Wake { kLookAgain, kTimedOut, kInterrupted };
-  // Sleeps for a slice at most (50 ms in the first second, then 250 ms). kTimedOut only when the deadline has passed,
-  // so the caller has looked at its condition at least once after that: look, then ask.
+  // Sleeps for at most one slice (50 ms in the first second, then 250 ms). Returns kTimedOut only once the deadline has
+  // passed. Check the condition once more after that.
   Wake sleep() noexcept;
 
  private:
@@ -45,19 +46,17 @@ class EventWait {
   std::uint32_t armed_ = 0;
 };
 
-// The one loop of calls that sleep at an event: check, arm, check again, look for what nobody wakes for,
-// sleep.
-
-// Blocks at `waiting`, an EventWait or what has its arm() and sleep(), until ready() returns true.
+// Blocks until ready() returns true. This is the only loop of calls that sleep at an event: check, arm, check again,
+// look for what wakes no thread, sleep. `waiting` is an EventWait, or has its arm() and sleep().
 //
 //   ready()        checks the condition, and may note what it finds. It runs at least once after the deadline.
 //   attend(first)  runs before each sleep, `first` before the first one, while the event is armed. It looks for what
-//                  wakes nobody, such as deaths. True: it changed something, so that ready() is checked again before
-//                  the call sleeps. An error ends the wait; whoever must report it only if ready() is still false
-//                  checks that.
+//                  wakes no thread, such as deaths. True: it changed something, so ready() is checked again before the
+//                  call sleeps. An error ends the wait; to report it only if ready() is still false, attend() checks
+//                  that itself.
 //
-// Returns false if the deadline has passed, and kInterrupted if a hook ended the wait, for `waited_for`. A call that
-// may not wait arms nothing.
+// Returns false if the deadline has passed, and kInterrupted, with `waited_for` in the message, if a hook ended the
+// wait. A call that may not wait arms nothing.
 template <class Waiting, class Ready, class Attend>
 Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, const char* waited_for, const Ready& ready,
                         const Attend& attend) {
@@ -80,7 +79,7 @@ Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, con
   }
 }
 
-// For calls that nothing but a wake-up ends.
+// The attend() of calls that only a wake-up ends.
 inline Result<bool> attend_to_nothing(bool /*first*/) {
   return false;
 }

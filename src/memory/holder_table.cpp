@@ -31,8 +31,8 @@ bool HolderTable::begin(BlockRef ref, Identity me) noexcept {
   return true;
 }
 
-// The bit is half of a Dekker handshake with who frees the block: we store it and look at the word, they store the word
-// and look at the bits.
+// A Dekker handshake with the process that frees the block. This process sets the bit and then reads the word, the
+// other one changes the word and then reads the bits.
 HolderTable::Tried HolderTable::begin_while(BlockRef ref, Identity me, const std::atomic<std::uint64_t>& word,
                                             std::uint64_t value) noexcept {
   BlockEntry* block = parts_.table.entry(ref.id);
@@ -42,8 +42,8 @@ HolderTable::Tried HolderTable::begin_while(BlockRef ref, Identity me, const std
     HoldCounts::Hold* hold = counts_.add(ref.id);
     if (hold == nullptr) return Tried::kNoMemory;
     const bool was_held = hold->leases + hold->in_flight != 0;
-    if (was_held && hold->generation != ref.generation) return Tried::kChanged;  // ours, in a later use
-    // A bit that is there already was set by who started this process, which has not come to it yet.
+    if (was_held && hold->generation != ref.generation) return Tried::kChanged;  // the hold is of another use
+    // A bit that is already set comes from the process that started this one, for a hold that is not adopted yet.
     const bool added = block->holders.add(slot_of(me));
     fence_seq_cst();
     if (load_acquire(word) == value) {
@@ -80,14 +80,14 @@ bool HolderTable::lease_begun(BlockRef ref, std::uint32_t fewer_begun) noexcept 
   return true;
 }
 
-// One lease, or one hold that became none, less.
+// Ends a lease, or a hold that did not become one.
 void HolderTable::end(BlockRef ref, std::uint32_t HoldCounts::Hold::*what) noexcept {
   const Identity me = parts_.participants.current();
   if (me == kNobody) return;
   {
     const std::lock_guard guard(mutex_);
     HoldCounts::Hold* hold = counts_.find(ref.id);
-    // Absent in a child that inherited the object alone: its bit is not ours to clear.
+    // Missing in a child that inherited only the object: the bit is not the child's to clear.
     if (hold == nullptr || hold->generation != ref.generation || hold->*what == 0) return;
     --(hold->*what);
     if (hold->leases + hold->in_flight != 0) return;
@@ -108,7 +108,7 @@ Status HolderTable::begin_new(OwnedBlock& block) {
 Status HolderTable::begin_existing(BlockRef ref, const WaitContext& wait) {
   auto me = reconciler_.identity();
   if (!me) return std::move(me).error();
-  // Under the arena lock nobody can free the block between the look and the bit.
+  // Under the arena lock no process can free the block between the check and the bit.
   Status locked = reconciler_.lock_arena(wait);
   if (!locked) return locked;
   const BlockEntry* block = parts_.table.is_current(ref) ? parts_.table.entry(ref.id) : nullptr;
@@ -120,7 +120,7 @@ Status HolderTable::begin_existing(BlockRef ref, const WaitContext& wait) {
   return success();
 }
 
-// Under the arena lock, so that a holder that died, and the message that it received, are counted away first.
+// lock_arena() first recovers from deaths, which removes dead holders and the messages that they had received.
 Result<bool> HolderTable::is_shared(BlockRef ref, const WaitContext& wait) {
   auto me = reconciler_.identity();
   if (!me) return std::move(me).error();
@@ -132,7 +132,7 @@ Result<bool> HolderTable::is_shared(BlockRef ref, const WaitContext& wait) {
   return shared;
 }
 
-// The bits of the dead are nobody's.
+// Ignores the bits of dead participants.
 bool HolderTable::is_held_by_others(BlockRef ref) const noexcept {
   const BlockEntry* block = parts_.table.entry(ref.id);
   if (block == nullptr) return false;
@@ -153,7 +153,7 @@ bool HolderTable::is_seen(BlockRef ref) noexcept {
   return is_held_by_others(ref);
 }
 
-// A child without bits holds nothing, and may see it all the same.
+// A child without bits holds nothing, but may still see the block.
 bool HolderTable::is_inherited(BlockRef ref, std::uint32_t forks) noexcept {
   {
     const std::lock_guard guard(mutex_);
@@ -163,7 +163,7 @@ bool HolderTable::is_inherited(BlockRef ref, std::uint32_t forks) noexcept {
   return is_held_by_others(ref);
 }
 
-// The list is stored in the block, then its length, under the arena lock.
+// Stores the list, then its length under the arena lock.
 Status HolderTable::refer(const OwnedBlock& block, std::span<const BlockRef> referred, const WaitContext& wait,
                           std::uint64_t most) {
   BlockEntry& owner = *parts_.table.entry(block.ref().id);
@@ -214,7 +214,7 @@ void HolderTable::hand_down(Identity child) noexcept {
     return;
   }
   counts_.for_each([&](const HoldCounts::Hold& hold) {
-    // What a receiving thread is about to make a lease of is not inherited: the thread is not.
+    // Holds without a lease belong to receiving threads, which the child does not inherit.
     BlockEntry* block = hold.leases == 0 ? nullptr : parts_.table.entry(BlockId{hold.id});
     if (block != nullptr) block->holders.add(slot_of(child));
   });

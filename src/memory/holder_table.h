@@ -1,20 +1,20 @@
-// Which participant holds which block: this process's leases, and the bits by which the others see them.
+// Pins blocks for this process: counts its leases of each block, and sets the holder bits by which other processes see
+// them.
 //
 // Invariants:
-//   - This process's bit of a block is set while it has a lease of the block, or a hold begun: it is set before
-//     whatever else keeps the block lets go (the window moves on, the arena lock is released), and cleared with the
-//     last one.
-//   - The last one clears the bit under `mutex_`, so that a thread that begins to hold the block then sets it after.
-//   - A bit that is set in doubt (begin_while) is set, and taken back, in one section under `mutex_`, and only for a
-//     block of which this process has no hold: so what is taken back is never the bit of a true hold, of whatever use
-//     of the block.
-//   - Counts of leases are private to the process. In a forked child they are its parent's, of which it has the bits;
-//     when it has not, it begins with none, and the fork epoch tells the leases that it inherited from its own.
-//   - Nobody sees a block that came with a message but its receiver, and children that were forked since. What may have
-//     been seen by an earlier receiver is looked up before the message is made anything of.
+//   - This process's holder bit of a block is set while it has a lease of the block, or a hold that was begun. The bit
+//     is set before anything else that keeps the block releases it (the window moves on, the arena lock is released),
+//     and the last lease or hold clears it.
+//   - The bit is cleared under `mutex_`, so a thread that begins a hold at that moment sets the bit afterwards.
+//   - An optimistic pin (begin_while) is set, and undone, in one critical section of `mutex_`, and undone only if this
+//     process has no hold of the block. So it never clears the bit of a real hold, of any use of the block.
+//   - The counts of leases are private to the process. A forked child has its parent's counts and the matching bits. If
+//     it got no bits, it begins with no counts, and the fork epoch tells inherited leases from its own.
+//   - A block that came with a message is seen only by its receiver, and by children forked since. Before a receiver
+//     builds anything from the message, it checks whether an earlier receiver may have seen the block (is_seen).
 //
-// Thread safety: any thread; those that the fork handlers call, with every fork-safe mutex held. Letting go never
-// blocks.
+// Thread safety: any thread; the functions that fork handlers call, with every fork-safe mutex held. Releasing a hold
+// never blocks.
 #pragma once
 
 #include <span>
@@ -33,7 +33,7 @@ class HoldCounts {
     std::uint64_t id = 0;
     std::uint32_t generation = 0;
     std::uint32_t leases = 0;
-    std::uint32_t in_flight = 0;  // begun by a receiving thread, not a lease yet
+    std::uint32_t in_flight = 0;  // holds begun by receiving threads, not leases yet
     std::uint32_t unused = 0;
 
     bool is_free() const noexcept { return id == 0; }
@@ -71,45 +71,46 @@ class HolderTable {
   HolderTable(const ArenaParts& parts, HeldBytes& held, Reconciler& reconciler) noexcept
       : parts_(parts), held_(held), reconciler_(reconciler) {}
 
-  // Sets this process's bit for a block found in a window, before the window moves on; then exactly one of adopt (views
-  // will be given) and drop (it was copied out) follows, and before that share, for views besides. begin() is false,
-  // with nothing done, when this process has no memory to note it; the others for a hold that was not begun.
+  // begin() pins a block that is in a window, before the window moves on. It returns false, and does nothing, if this
+  // process has no memory to note the hold. Call adopt() exactly once after it to make the hold a lease, for views, or
+  // drop() if the message was copied out. Before that, share() makes further leases. The two return false if no hold
+  // was begun.
   bool begin(BlockRef ref, Identity me) noexcept;
   bool adopt(BlockRef ref) noexcept { return lease_begun(ref, 1); }
   bool share(BlockRef ref) noexcept { return lease_begun(ref, 0); }
   void drop(BlockRef ref) noexcept { end(ref, &HoldCounts::Hold::in_flight); }
-  // Ends a lease that was made in that epoch: in a child that inherited the object but not the hold there is nothing to
-  // end.
+  // Ends a lease that was made in that epoch. Does nothing in a child that inherited the object but not the hold.
   void end_lease(BlockRef ref, std::uint32_t fork_epoch) noexcept {
     if (fork_epoch == this->fork_epoch()) end(ref, &HoldCounts::Hold::leases);
   }
-  // Begins to hold a block that is in use as long as `word` has that value, which others may change at any time: sets
-  // the bit, looks at the word, and takes the bit back when it has changed. Takes no shared lock. Who changes the word
-  // to free the block must look at the holders after that, with a full fence between. kDone: adopt or drop follows.
+  // An optimistic pin of a block that is in use as long as `word` has that value. Sets the bit, checks the word, and
+  // clears the bit if the word has changed. Takes no shared lock. A process that frees the block must first change the
+  // word, execute a full fence, then check the holders. kDone: call adopt() or drop() next.
   enum class Tried { kDone, kChanged, kNoMemory };
   Tried begin_while(BlockRef ref, Identity me, const std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept;
-  // Begins to hold a written block that nobody else knows, or one that must still be in use: Code::kNotFound when it is
-  // not.
+  // begin_new() pins and publishes a written block that no other process knows. begin_existing() pins a block that must
+  // still be in use; Code::kNotFound if it is not.
   Status begin_new(OwnedBlock& block);
   Status begin_existing(BlockRef ref, const platform::WaitContext& wait);
-  // A participant that does not run yet holds a block of this process's from now on.
+  // Pins a block of this process for a participant that does not run yet.
   void hold_for(BlockRef ref, Identity child) noexcept;
 
-  // Whether anything but this process keeps a block that it holds: another process, a message, a delivery. Once it is
-  // not so, it cannot become so but through this process.
+  // Returns true if anything besides this process keeps a block that it holds: another process, a message or a delivery
+  // record. Once false, only this process can make it true again.
   Result<bool> is_shared(BlockRef ref, const platform::WaitContext& wait);
-  // Records that `block` refers to `referred`, which the caller holds: they live as long as it does. The list is stored
-  // in the block's last bytes, which the caller left for it (16 bytes each): for `most` of them, if that is more.
+  // Records that `block` refers to `referred`, which the caller holds and which then live as long as the block. The
+  // list is stored in the last bytes of the block, which the caller left for it. It takes 16 bytes for each reference,
+  // or for each of `most` if that is more.
   Status refer(const OwnedBlock& block, std::span<const BlockRef> referred, const platform::WaitContext& wait,
                std::uint64_t most = 0);
-  // Makes `referred` the next that a block refers to which leaves room for more; the caller holds both. Nothing is done
-  // when it refers to more than `already`: somebody was faster.
+  // Appends `referred` to the list of a block that left space for it; the caller holds both. Does nothing if the list
+  // has more than `already` references: another process was faster.
   Status refer_also(BlockRef block, BlockRef referred, std::uint64_t already, const platform::WaitContext& wait);
 
-  // Whether somebody besides a hold that this process has begun may see the block: another participant that lives, or a
-  // lease of this process's.
+  // Returns true if another living participant, or a lease of this process, may see the block. A hold that was begun
+  // does not count.
   bool is_seen(BlockRef ref) noexcept;
-  // How often the process has forked; and whether a child since the fork of that number may have the block.
+  // forks(): number of forks of this process. is_inherited(): true if a child forked since `forks` may have the block.
   std::uint32_t forks() const noexcept { return forks_.load(std::memory_order_relaxed); }
   bool is_inherited(BlockRef ref, std::uint32_t forks) noexcept;
 
@@ -117,8 +118,8 @@ class HolderTable {
   // Number of leases in this process, for tests and stats.
   std::uint64_t lease_count();
 
-  // The fork handlers: the child's bit for every block that this process has a lease of, if it is anybody; then, in the
-  // child.
+  // Fork handlers. In the parent: pins every block that this process leases for the child, unless that is kNobody. In
+  // the child: `has_bits` says that it got those pins.
   void hand_down(Identity child) noexcept;
   void after_fork_in_child(bool has_bits) noexcept;
 
@@ -134,8 +135,8 @@ class HolderTable {
   platform::ForkSafeMutex mutex_;
   HoldCounts counts_;                         // under mutex_
   std::atomic<std::uint32_t> forks_{0};       // changes under mutex_
-  std::uint32_t forks_without_holds_ = 0;     // under mutex_; the number of the last one whose child has no bits
-  std::atomic<std::uint32_t> fork_epoch_{0};  // changes when a child is left without the holds of its parent
+  std::uint32_t forks_without_holds_ = 0;     // under mutex_; number of the last fork with a child without bits
+  std::atomic<std::uint32_t> fork_epoch_{0};  // changes in a child that did not get the holds of its parent
 };
 
 }  // namespace shmtree::memory

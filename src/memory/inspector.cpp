@@ -16,7 +16,7 @@ using namespace platform;
 std::vector<HolderInfo> Inspector::holders() const {
   std::vector<HolderInfo> found;
   const std::int64_t now = coarse_monotonic_ns();
-  // What the dead had is only waiting for a reconcile.
+  // Skips dead holders, which the next reconcile removes.
   std::array<std::optional<bool>, kMaxParticipants> alive{};
   const auto lives = [&](std::uint32_t slot) {
     if (!alive[slot]) alive[slot] = parts_.participants.is_owner_alive(slot);

@@ -1,6 +1,6 @@
-// Looking in: holders, counts, and the invariants as a function. Changes nothing, and commits nothing by looking.
+// Reports holders and counts, and checks the invariants. Changes nothing in the arena, and commits no pages.
 //
-// Thread safety: any thread; what is reported is of no one moment while others work in the arena.
+// Thread safety: any thread. While other threads use the arena, the results are not a consistent snapshot.
 #pragma once
 
 #include <string>
@@ -29,8 +29,8 @@ class Inspector {
   // One clause per holder for error messages: "pid 12 holds 1048576 bytes, the oldest for 3.2 s".
   std::string describe_holders(std::size_t most) const;
   ArenaStats stats() const;
-  // Walks the whole arena and names the first invariant that does not hold; empty when all do. Nobody else may be
-  // working in the arena. For tests.
+  // Walks the whole arena and names the first violated invariant; empty if there is none. No other thread may use the
+  // arena. For tests.
   std::string check() const;
 
  private:

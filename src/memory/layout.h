@@ -1,19 +1,18 @@
-// The arena file, byte for byte. Everything that processes share, except what the channel layer keeps inside its
-// blocks.
+// The layout of an arena file: everything that processes share, except the contents of the channel layer's blocks.
 //
 //   offset 0            ArenaHeader                                   16 KiB
-//   16 KiB              Participant[1024]                             1 MiB, a page is touched when a slot is
-//   2 MiB               WakeEntry[1024][4096]                         64 MiB, a page is touched when a slot needs it
+//   16 KiB              Participant[1024]                             1 MiB; a page is touched when a slot needs it
+//   2 MiB               WakeEntry[1024][4096]                         64 MiB; a page is touched when a slot needs it
 //   then, per class k   BlockEntry[count(k)]                          the block table, committed as it grows
 //   then, per class k   count(k) blocks of 2^k bytes                  the data, committed as messages need it
 //
-// Words that different processes write at the same time lie on cache lines of their own, against false sharing.
-// File offsets are free (the file is sparse), so every class owns at least twice the budget of them and can never run
-// out before the budget does. Bytes are little-endian. Who may write what:
-//   truth       BlockEntry::{word, committed, size, list of references and its length, kind, holders},
+// Words that different processes write concurrently are on separate cache lines, against false sharing. The file is
+// sparse, so offsets cost nothing: each class has offsets for at least twice the budget and cannot run out of them
+// before the budget is used up. Integers are little-endian. State is either primary or derived:
+//   primary     BlockEntry::{word, committed, size, list of references and its length, kind, holders},
 //               Participant::{generation, status, pinned}, the transfers; channels add their ring windows and delivery
 //               records
-//   derived     everything else; reconcile() rebuilds it from the truth
+//   derived     everything else; reconcile() rebuilds it from the primary state
 #pragma once
 
 #include <algorithm>
@@ -31,18 +30,18 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr std::uint64_t kMagic = 0x616e657261746d73;  // "smtarena"
 constexpr std::uint32_t kVersion = 8;
-constexpr const char* kFileName = "shmtree";  // as /proc shows it
+constexpr const char* kFileName = "shmtree";  // shown in /proc
 constexpr std::uint32_t kMaxParticipants = 1024;
 constexpr std::uint32_t kParticipantWords = kMaxParticipants / 64;
 constexpr unsigned kMinClass = 12;  // 4 KiB: one page
 constexpr unsigned kMaxClass = 42;  // 4 TiB
 constexpr unsigned kClasses = kMaxClass - kMinClass + 1;
-constexpr std::uint64_t kPageBytes = 4096;  // the least that a system may have; see Geometry
+constexpr std::uint64_t kPageBytes = 4096;  // smallest page size of a supported system; see Geometry
 constexpr std::uint64_t kMostPageBytes = 65536;
-constexpr std::uint64_t kTableStep = 1024;                    // table entries whose pages are committed at a time
+constexpr std::uint64_t kTableStep = 1024;                    // table entries that are committed at a time
 constexpr std::uint64_t kMaxBudget = std::uint64_t{2} << 40;  // keeps a block index within 30 bits
 
-// A participant: 10 bits of slot and 20 of that slot's generation. Never 0 for one that is attached.
+// Names a participant: 10 bits of slot and 20 bits of the slot's generation. Never 0 for an attached process.
 using Identity = std::uint32_t;
 constexpr Identity kNobody = 0;
 constexpr Identity make_identity(std::uint32_t slot, std::uint32_t generation) noexcept {
@@ -55,14 +54,13 @@ constexpr std::uint32_t generation_of(Identity identity) noexcept {
   return identity >> 10 & 0xfffffu;
 }
 
-// A set of participants, a bit each. Changes and looks are ordered among those of all processes (sequentially
-// consistent): in a Dekker handshake, in which two sides each store one word and then look at the other's, one sees the
-// other.
+// A set of participants, one bit each. All operations but for_each() are sequentially consistent. So in a Dekker
+// handshake, in which each side stores its own word and then reads the other's, at least one side sees the other.
 struct alignas(64) ParticipantSet {
   std::atomic<std::uint64_t> words[kParticipantWords];
 
   static constexpr std::uint64_t bit_of(std::uint32_t slot) noexcept { return std::uint64_t{1} << (slot % 64); }
-  // Whether it changed anything.
+  // add() and take() return true if they changed the set.
   bool add(std::uint32_t slot) noexcept {
     return (platform::set_bits(words[slot / 64], bit_of(slot)) & bit_of(slot)) == 0;
   }
@@ -88,11 +86,11 @@ struct alignas(64) ParticipantSet {
 };
 static_assert(sizeof(ParticipantSet) == 128);
 
-// A lock's word: 0, or the owner. kContended: somebody may sleep on the word.
+// A lock's word: 0 if it is free, else kHeld and the owner's identity. kContended: a thread may sleep on the word.
 constexpr std::uint32_t kHeld = 1u << 30;
 constexpr std::uint32_t kContended = 1u << 31;
 
-// A block: its class and its index within the class.
+// Names a block: its size class, and its index within the class.
 struct BlockId {
   std::uint64_t value = 0;
   static constexpr BlockId make(unsigned size_class, std::uint64_t index) noexcept {
@@ -103,15 +101,15 @@ struct BlockId {
   constexpr bool operator==(const BlockId&) const noexcept = default;
 };
 
-// One use of a block, from its allocation to its release: `generation` tells it from earlier and later ones.
+// Names one use of a block, from its allocation until it is freed. `generation` tells it from earlier and later uses.
 struct BlockRef {
   BlockId id{};
   std::uint32_t generation = 0;
   constexpr bool operator==(const BlockRef&) const noexcept = default;
 };
 
-// A BlockRef in one word, never 0: 5 bits of class, 30 of index, 29 of generation. Unpacking any word is safe; whether
-// it names a block is for Geometry::contains to say.
+// Packs a BlockRef into one word, never 0: 5 bits of class, 30 of index, 29 of generation. Any word can be unpacked;
+// Geometry::contains checks that the result names a block.
 constexpr std::uint64_t pack(BlockRef ref) noexcept {
   return std::uint64_t{ref.id.size_class() - kMinClass + 1} << 59 | ref.id.index() << 29 | ref.generation;
 }
@@ -122,7 +120,7 @@ constexpr BlockRef unpack(std::uint64_t word) noexcept {
 
 enum class BlockState : std::uint32_t { kFree = 0, kWriting = 1, kLive = 2 };
 
-// A block's word: state, the writer while it is being written, and the generation, which outlives the state.
+// A block's word: the state, the writer's identity during kWriting, and the generation, which a free block keeps.
 constexpr std::uint64_t block_word(BlockState state, Identity writer, std::uint32_t generation) noexcept {
   return std::uint64_t{static_cast<std::uint32_t>(state)} << 62 | std::uint64_t{writer} << 32 | generation;
 }
@@ -146,34 +144,38 @@ constexpr std::uint32_t next_generation(std::uint64_t word) noexcept {
   return (generation_of_block(word) + 1) & kBlockGenerationMask;
 }
 
+// kChannel, kReplay, kLatest and kBroadcast are control blocks. The channel layer's walker finds the blocks that a
+// channel keeps. The others have a list of references: kReplay to kExtent, kLatest and kBroadcast to kPublished.
 enum class BlockKind : std::uint32_t {
-  kMessage = 1,        // a frame
-  kArray = 2,          // memory handed to the user to write in place
-  kSegment = 3,        // a piece of a channel's ring
-  kDeliveries = 4,     // a channel's delivery records, or transfers of the arena
-  kChannel = 5,        // a channel's control block; what it holds is found by the channel layer's walker
-  kReplay = 6,         // a replay buffer's control block; its list of references names the next kind
-  kExtent = 7,         // rows of a replay buffer
-  kLatest = 8,         // a Latest's control block; its list of references names the next kind
-  kPublished = 9,      // a frame that a Latest, or a Broadcast, names
-  kBroadcast = 10,     // a Broadcast's control block; its list of references names such frames
-  kSubscription = 11,  // a subscription to one that nobody has claimed
+  kMessage = 1,     // a frame
+  kArray = 2,       // memory that the user writes in place
+  kSegment = 3,     // a piece of a channel's ring
+  kDeliveries = 4,  // a channel's delivery records, or transfers of the arena
+  kChannel = 5,
+  kReplay = 6,
+  kExtent = 7,  // rows of a replay buffer
+  kLatest = 8,
+  kPublished = 9,  // a frame of a Latest or a Broadcast
+  kBroadcast = 10,
+  kSubscription = 11,  // an unclaimed subscription to a Broadcast
 };                     // 12 was in use up to version 6
-// Whether a channel may keep a block of that kind, of which nothing else tells: then only a recovery can say that
-// nobody does.
+// Returns true if a channel may keep a block of this kind. No refcount shows that, so only a recovery can prove that no
+// channel keeps the block.
 constexpr bool may_be_queued(std::uint32_t kind) noexcept {
   return kind < static_cast<std::uint32_t>(BlockKind::kReplay) && kind != static_cast<std::uint32_t>(BlockKind::kArray);
 }
 
 enum BlockFlag : std::uint32_t {
-  kCountedHeld = 1,  // its bytes are part of ArenaHeader::held_bytes, of the epoch in the upper 16 bits
-  kDelivered = 2,    // a delivery record keeps it; changed under its channel's receivers' lock
-  kTrimmed = 4,      // only its first `size` bytes have pages: whoever frees it lowers `committed`
+  kCountedHeld = 1,  // counted in ArenaHeader::held_bytes, in the epoch that the upper 16 bits contain
+  kDelivered = 2,    // a delivery record keeps the block; changed under the receivers' lock of its channel
+  // Only the first `size` bytes have pages: the process that frees the block lowers `committed`.
+  kTrimmed = 4,
 };
 constexpr std::uint32_t kFlagMask = 0xffff;
 
-// ArenaHeader::held_bytes is counted without a lock while reconcile() counts anew. Its upper 16 bits are the number of
-// the count, which every counted block carries too, so that each of two sides can tell what the other has seen.
+// Processes update ArenaHeader::held_bytes without a lock, even while reconcile() recounts it. The upper 16 bits are an
+// epoch, which each recount increments. Each counted block carries the epoch in which it was counted, so that both
+// sides can tell what the other has seen.
 constexpr std::uint64_t kHeldMask = (std::uint64_t{1} << 48) - 1;
 constexpr std::uint32_t held_epoch(std::uint64_t held) noexcept {
   return static_cast<std::uint32_t>(held >> 48);
@@ -182,22 +184,24 @@ constexpr std::uint32_t counted_in(std::uint32_t flags, std::uint32_t epoch) noe
   return (flags & kFlagMask) | kCountedHeld | epoch << 16;
 }
 
-// 192 bytes: the first line is written by whoever owns the block or the arena lock, the others by every holder.
+// 192 bytes. The first cache line is written by the block's owner or under the arena lock, the others by every holder.
 //
 //   0 word  8 committed  16 size  24 list offset  32 list length  36 refcount  40 kind  44 flags  48 next free
 //   56 since  64 holders
 struct BlockEntry {
   std::atomic<std::uint64_t> word;
-  std::atomic<std::uint64_t> committed;    // bytes from the block's start that have pages: never less than is true
-  std::atomic<std::uint64_t> size;         // bytes asked for
-  std::atomic<std::uint64_t> list_offset;  // where in the block its list of referred-to blocks begins
-  std::atomic<std::uint32_t> list_length;  // written after the list
-  std::atomic<std::uint32_t> refcount;     // derived: lists of other blocks, and transfers, that name this one
+  std::atomic<std::uint64_t> committed;  // bytes from the block's start that have pages: never too few
+  std::atomic<std::uint64_t> size;       // requested bytes
+  // The list of references: its offset in the block, and its length, which is stored after the list.
+  std::atomic<std::uint64_t> list_offset;
+  std::atomic<std::uint32_t> list_length;
+  std::atomic<std::uint32_t> refcount;  // derived: references from lists of other blocks and from transfers
   std::atomic<std::uint32_t> kind;
-  std::atomic<std::uint32_t> flags;      // derived: BlockFlag
-  std::atomic<std::uint64_t> next_free;  // derived: index + 1 of the next block in its free list; while references
-                                         // are dropped, the next packed BlockRef to look at
-  std::atomic<std::int64_t> since_ns;    // when it was last taken hold of (coarse monotonic clock)
+  std::atomic<std::uint32_t> flags;  // derived: BlockFlag
+  // Derived: index + 1 of the next block in its free list. While references are dropped: packed BlockRef of the next
+  // block to check.
+  std::atomic<std::uint64_t> next_free;
+  std::atomic<std::int64_t> since_ns;  // when it was last pinned (coarse monotonic clock)
   ParticipantSet holders;
 };
 static_assert(sizeof(BlockEntry) == 192 && offsetof(BlockEntry, holders) == 64);
@@ -205,15 +209,15 @@ static_assert(sizeof(BlockEntry) == 192 && offsetof(BlockEntry, holders) == 64);
 inline bool is_kind(const BlockEntry& entry, BlockKind kind) noexcept {
   return platform::load_relaxed(entry.kind) == static_cast<std::uint32_t>(kind);
 }
-// What `committed` says, as far as it can be: a block of this class has no more bytes.
+// Returns `committed`, at most the size of a block of this class: the word may be damaged.
 inline std::uint64_t committed_of(const BlockEntry& entry, unsigned size_class) noexcept {
   return std::min(platform::load_acquire(entry.committed), std::uint64_t{1} << size_class);
 }
 
-// Maximum blocks that a message may refer to. Other lists are as long as their makers need.
+// Maximum number of blocks that a message may refer to. Lists of other kinds may be longer.
 constexpr std::uint64_t kMostReferences = std::uint64_t{1} << 20;
 
-// One entry of a block's list of the blocks it refers to; lives in the block.
+// An entry of a block's list of references, which is stored in the block.
 struct ListEntry {
   std::uint64_t id;
   std::uint64_t generation;
@@ -223,10 +227,10 @@ inline BlockRef ref_of(const ListEntry& item) noexcept {
                   static_cast<std::uint32_t>(platform::load_once(item.generation))};
 }
 
-// Begins a block of a chain: delivery records of a channel, or transfers. The elements follow it.
+// The header of a block in a chain of delivery records or transfers. The elements follow it.
 struct alignas(64) ChainHeader {
   std::uint64_t count;
-  std::atomic<std::uint64_t> next;  // packed BlockRef of a block of more, 0 when there is none
+  std::atomic<std::uint64_t> next;  // packed BlockRef of the next block; 0: none
   std::uint64_t unused[6];
 };
 static_assert(sizeof(ChainHeader) == 64);
@@ -234,18 +238,18 @@ constexpr std::uint64_t chain_bytes(std::uint64_t count, std::uint64_t element_b
   return sizeof(ChainHeader) + count * element_bytes;
 }
 
-// What a transfer hands over.
+// The kind of object that a transfer hands over.
 enum class Transferred : std::uint32_t {
   kSendingEnd = 0,
   kReceivingEnd = 1,
-  kMemory = 2,    // a block, or the arena as such
-  kBeingMade = 3  // the giver has the place, and has not said what it hands over
+  kMemory = 2,    // a block, or the arena itself
+  kBeingMade = 3  // the giver has claimed the entry and not filled it in yet
 };
-// Something that was pickled and not yet loaded (transfer_table.h).
+// An object in transit: pickled, and not yet unpickled (transfer_table.h).
 struct Transfer {
-  std::atomic<std::uint64_t> state;   // 0 when the place is free
-  std::atomic<std::uint64_t> block;   // packed BlockRef of what is handed over, 0 for the arena as such
-  std::atomic<std::int64_t> made_ns;  // for messages only
+  std::atomic<std::uint64_t> state;   // 0: the entry is free
+  std::atomic<std::uint64_t> block;   // packed BlockRef of the object's block; 0: the arena itself
+  std::atomic<std::int64_t> made_ns;  // when it began; for reports only
 };
 static_assert(sizeof(Transfer) == 24);
 constexpr std::uint32_t kFirstTransfers = 64;
@@ -253,61 +257,61 @@ constexpr std::uint32_t kFirstTransfers = 64;
 enum class ParticipantStatus : std::uint32_t {
   kFree = 0,
   kAttached = 1,
-  kDetached = 2,  // it is about to exit; what it still holds ends with its lock
-  kStale = 3,     // a newcomer owns the slot and what its predecessor left must be swept before anything is held
+  kDetached = 2,  // about to exit; what it still holds is released once it has exited
+  kStale = 3,     // new owner of a dead process's slot; holds nothing until a reconcile has swept the slot
 };
 
 constexpr std::uint32_t kDeferredFrees = 96;
 
-// What a thread sleeps for.
+// The condition that a thread sleeps for.
 enum class WaitFor : std::uint32_t {
-  kNothing = 0,      // the place is free
-  kUnsaid = 1,       // and this one is being written
-  kMessage = 2,      // of a channel or a Broadcast
-  kRoom = 3,         // in one
-  kMemory = 4,       // of the arena; for a channel, if that has no room for want of it
-  kAcks = 5,         // of messages of a channel or a Broadcast
+  kNothing = 0,  // none: the entry is free
+  kUnsaid = 1,   // the entry is being written
+  kMessage = 2,  // in a channel or a Broadcast, as for kRoom and kAcks
+  kRoom = 3,
+  kMemory = 4,  // of the arena, also for a message of a channel
+  kAcks = 5,
   kTasks = 6,        // of a queue, to be done
   kReservation = 7,  // of an end of a channel
-  kNewer = 8,        // version of a Latest, or of a shared array
-  kRows = 9,         // of a replay buffer
-  kRateLimit = 10,   // of one
-  kArray = 11,       // that others read or write
-  kLock = 12,        // of whatever the owner has it of
+  kNewer = 8,        // a newer version of a Latest or a shared array
+  kRows = 9,
+  kRateLimit = 10,  // of a replay buffer, as for kRows
+  kArray = 11,      // a shared array that other processes read or write
+  kLock = 12,       // of any object
 };
-// Whether both are sleep of the same SleepTime of one channel.
+// Returns true if one SleepTime of a channel counts both.
 constexpr bool is_counted_with(WaitFor a, WaitFor b) noexcept {
   const auto is_for_room = [](WaitFor what) { return what == WaitFor::kRoom || what == WaitFor::kMemory; };
   return (a == WaitFor::kMessage && b == WaitFor::kMessage) || (is_for_room(a) && is_for_room(b));
 }
 
 constexpr std::uint32_t kMostWaits = 8;
-// Set beside a WaitFor: the call has no deadline, and `threads` of its participant counts all that the process had
-// then.
+// Flag in the word of a WaitFor: the call has no deadline, and `threads` of its participant is up to date.
 constexpr std::uint32_t kWaitsForEver = 1u << 31;
 constexpr WaitFor what_of_wait(std::uint32_t word) noexcept {
   return static_cast<WaitFor>(word & ~kWaitsForEver);
 }
-// A thread that sleeps (sleep.h).
+// A sleeping thread (sleep.h).
 struct Wait {
-  std::atomic<std::uint64_t> about;    // packed BlockRef of what it sleeps at, 0: the arena; of a lock, its owner
+  // For a lock: its owner. Otherwise: packed BlockRef of the object, 0 for the arena.
+  std::atomic<std::uint64_t> about;
   std::atomic<std::int64_t> since_ns;  // when the call began to wait
   std::atomic<std::uint32_t> what;     // WaitFor, and kWaitsForEver
-  std::atomic<std::int32_t> thread;    // its number in its own PID namespace, for messages only
+  std::atomic<std::int32_t> thread;    // thread id in its PID namespace; for reports only
 };
 static_assert(sizeof(Wait) == 24);
 
-// 1 KiB. A participant lives while byte `slot` of the file is locked.
+// 1 KiB. A participant is alive while byte `slot` of the file is locked.
 struct alignas(64) Participant {
   std::atomic<std::uint32_t> generation;
   std::atomic<std::uint32_t> status;
   std::atomic<std::int32_t> pid;                 // in its own PID namespace: for error messages and wake pipes
-  std::atomic<std::uint32_t> deferred_overflow;  // frees that found the list full: only a reconcile finds them
+  std::atomic<std::uint32_t> deferred_overflow;  // 1: a free found the list full; only a reconcile finds the block
   std::atomic<std::int64_t> attached_ns;
-  std::atomic<std::uint32_t> pinned;        // the generation of the owner that has pages registered for DMA; 0: none
-  std::atomic<std::uint32_t> wake_entries;  // number in use of its table; later ones mean nothing (wake_table.h)
+  std::atomic<std::uint32_t> pinned;        // generation of the owner that has pages registered for DMA; 0: none
+  std::atomic<std::uint32_t> wake_entries;  // number of its wake table's entries in use (wake_table.h)
   Wait waits[kMostWaits];
-  std::atomic<std::uint32_t> threads;  // of the process: those that run Python, in a program that is Python's, else all
+  std::atomic<std::uint32_t> threads;  // of the process; in a Python program, those that run Python
   std::uint32_t unused;
   std::atomic<std::uint64_t> hub_address;  // WakeAddress of the process's hub (channel/wake_hub.h); 0: no hub
   std::uint64_t reserved[2];
@@ -327,38 +331,38 @@ constexpr std::uint32_t kMaxWakeEntries = 4096;
 constexpr std::uint64_t kWakeTableBytes = kMaxWakeEntries * sizeof(WakeEntry);
 static_assert(kWakeTableBytes % kMostPageBytes == 0);
 
-// How long somebody slept for one thing, and who does now (sleep.h).
+// The time that threads have slept for one condition, and the processes that sleep for it now (sleep.h).
 struct alignas(64) SleepTime {
   ParticipantSet who;
-  std::atomic<std::int64_t> since_ns;   // from when on it is not counted yet; 0: nobody sleeps
-  std::atomic<std::uint64_t> slept_ns;  // in all; time in which several slept is counted once
+  std::atomic<std::int64_t> since_ns;   // start of the time not counted yet; 0: no thread sleeps
+  std::atomic<std::uint64_t> slept_ns;  // total; time in which several threads slept counts once
 };
 static_assert(sizeof(SleepTime) == 192);
 
-// Whoever publishes looks at `waiters` and, when it is set, takes it back, moves `sequence` and wakes; whoever waits
-// sets it. Only changed or unchanged counts, so wrapping is harmless and a dead waiter costs nothing.
+// A waiter sets `waiters`. A publisher that finds it set clears it, increments `sequence` and wakes sleepers. A sleeper
+// only checks that `sequence` changed, so wrapping is harmless. A dead waiter costs at most one needless wake-up.
 struct alignas(64) Event {
   std::atomic<std::uint32_t> sequence;
   std::atomic<std::uint32_t> waiters;
 };
 static_assert(sizeof(Event) == 64);
 
-// Under the arena lock; all derived.
+// The free blocks of a class. Derived; changed under the arena lock, but for table_committed.
 struct ClassState {
   std::atomic<std::uint64_t> high;             // entries at and above were never used
-  std::atomic<std::uint64_t> table_committed;  // entries whose table pages exist; >= high
+  std::atomic<std::uint64_t> table_committed;  // entries with committed table pages; >= high
   // Free blocks, by index + 1.
   std::atomic<std::uint64_t> cold;           // without pages: a stack
   std::atomic<std::uint64_t> warm;           // with pages: a stack
-  std::atomic<std::uint64_t> resting_first;  // with pages, freed lately by their readers: a queue
+  std::atomic<std::uint64_t> resting_first;  // with pages, recently freed by a reader: a queue
   std::atomic<std::uint64_t> resting_last;
   std::atomic<std::uint64_t> resting_count;
-  std::atomic<std::uint64_t> last_freed;  // ArenaHeader::frees when the last one was freed
+  std::atomic<std::uint64_t> last_freed;  // ArenaHeader::frees when a block was last freed
 };
 static_assert(sizeof(ClassState) == 64);
 
 struct alignas(64) ArenaHeader {
-  // Written once, before the file is handed to anyone.
+  // Written once, before any other process has the file.
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t header_bytes;
@@ -371,36 +375,37 @@ struct alignas(64) ArenaHeader {
   alignas(64) std::atomic<std::uint32_t> arena_lock;
   std::atomic<std::uint32_t> participants_high;  // slots at and above were never used
 
-  alignas(64) std::atomic<std::uint32_t> recovery_requests;  // since the last recovery; 0: derived state is right
+  alignas(64) std::atomic<std::uint32_t> recovery_requests;  // since the last recovery; 0: derived state is correct
   std::atomic<std::uint32_t> reconcile_lock;
-  std::atomic<std::uint32_t> deferred_hint;       // some list of deferred frees is not empty
-  std::atomic<std::uint32_t> abandoned_channels;  // that nobody holds any more, left for the next recovery
-  std::atomic<std::int64_t> last_check_ns;        // when somebody last looked who is alive
-  std::atomic<std::uint64_t> reconciles;          // how many there have been, for stats
+  std::atomic<std::uint32_t> deferred_hint;       // 1: a deferred-free list may not be empty
+  std::atomic<std::uint32_t> abandoned_channels;  // that no process holds, for the next recovery
+  std::atomic<std::int64_t> last_check_ns;        // when a process last checked for deaths
+  std::atomic<std::uint64_t> reconciles;          // number of recoveries; for statistics
 
-  // Under the arena lock; derived.
-  alignas(64) std::atomic<std::uint64_t> committed_bytes;  // pages of all blocks
+  // Derived; changed under the arena lock, but for held_bytes.
+  alignas(64) std::atomic<std::uint64_t> committed_bytes;  // bytes of all blocks that have pages
   std::atomic<std::uint64_t> used_bytes;                   // of those, in blocks that are not free
-  std::atomic<std::uint64_t> held_bytes;                   // of those, in blocks that left a queue or never enter one
-  std::atomic<std::uint32_t> freed;                        // a block was freed since the last wake-up of `space`
-  std::atomic<std::uint64_t> peak_used[2];                 // most used in this and the last window of 10 s
-  std::atomic<std::int64_t> peak_window;                   // number of this window
-  std::atomic<std::uint64_t> frees;                        // blocks freed so far: the age of a class's free pages
+  // The part of used_bytes in blocks that have left a queue or never enter one.
+  std::atomic<std::uint64_t> held_bytes;
+  std::atomic<std::uint32_t> freed;         // a block was freed since the last wake-up of `space`
+  std::atomic<std::uint64_t> peak_used[2];  // maximum of used_bytes in this window of 10 s, and in the last
+  std::atomic<std::int64_t> peak_window;
+  std::atomic<std::uint64_t> frees;  // number of blocks freed so far: dates a class's free pages
 
-  Event space;  // memory was given back
+  Event space;  // a block was freed
 
   alignas(64) ClassState classes[kClasses];
   ClassState& class_state(unsigned size_class) noexcept { return classes[size_class - kMinClass]; }
 
   alignas(64) Transfer transfers[kFirstTransfers];
-  std::atomic<std::uint64_t> more_transfers;  // truth: packed BlockRef of the first block of more, 0: there is none
+  std::atomic<std::uint64_t> more_transfers;  // primary: packed BlockRef of the first block of more transfers; 0: none
 };
 constexpr std::uint64_t kHeaderBytes = 16384;
 static_assert(sizeof(ArenaHeader) <= kHeaderBytes);
 static_assert(offsetof(ArenaHeader, arena_lock) == 64 && offsetof(ArenaHeader, recovery_requests) == 128);
 static_assert(offsetof(ArenaHeader, transfers) == 2304 && offsetof(ArenaHeader, more_transfers) == 3840);
 
-// Derived state is wrong from now on, until a reconcile.
+// Marks derived state as wrong until a reconcile.
 inline void request_recovery(ArenaHeader& header) noexcept {
   platform::add(header.recovery_requests, 1u);
 }
@@ -413,13 +418,13 @@ constexpr std::uint64_t round_up(std::uint64_t value, std::uint64_t unit) noexce
   return (value + unit - 1) / unit * unit;
 }
 
-// Where everything is, as a function of the budget alone; and how a process goes about it whose system has pages larger
-// than the smallest blocks: it uses none of the classes below a page, since such blocks would share their pages.
+// The offsets in the file, as a function of the budget alone. A process with pages larger than the smallest blocks
+// does not use the classes below its page size, since such blocks would share pages.
 class Geometry {
  public:
   explicit Geometry(std::uint64_t max_bytes, std::uint64_t page_bytes = kPageBytes) noexcept;
 
-  // What pages hold `bytes`, which are one at least.
+  // Returns `bytes`, at least 1, rounded up to whole pages.
   std::uint64_t round_to_pages(std::uint64_t bytes) const noexcept {
     return (bytes + page_bytes_ - 1) & ~(page_bytes_ - 1);
   }
@@ -432,7 +437,7 @@ class Geometry {
     return round_up(control_bytes(), kRegionAlignment) + slot * kWakeTableBytes;
   }
   unsigned max_class() const noexcept { return max_class_; }
-  // The class of the smallest block that takes `bytes`; above max_class() when none does.
+  // Returns the class of the smallest block that holds `bytes`; above max_class() if none does.
   unsigned class_for(std::uint64_t bytes) const noexcept {
     return static_cast<unsigned>(std::bit_width(std::max(bytes, page_bytes_) - 1));
   }
@@ -444,7 +449,7 @@ class Geometry {
   std::uint64_t data_offset(BlockId id) const noexcept {
     return data_[id.size_class() - kMinClass] + (id.index() << id.size_class());
   }
-  // Whether a number read from shared memory names a block at all.
+  // Returns true if a number read from shared memory names a block.
   bool contains(BlockId id) const noexcept {
     const unsigned size_class = id.size_class();
     return size_class >= kMinClass && size_class <= max_class_ && id.index() < count(size_class);

@@ -1,4 +1,4 @@
-// Keeps a block for this process. Move-only; the block may be reused once every process's last Lease of it is gone.
+// Owns one pin of a block for this process. Move-only. The block may be freed once no process has a Lease of it.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,8 @@ class Lease {
   BlockRef ref() const noexcept { return ref_; }
   std::byte* data() const noexcept { return data_; }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  // Whether a child that was forked since it was made may have the block as well. To be asked before the block is given
-  // away.
+  // Returns true if a child that was forked since the lease was made may have the block as well. Call it before the
+  // block is handed to another owner.
   bool is_inherited() const noexcept;
   void reset() noexcept;
 
@@ -48,8 +48,8 @@ class Lease {
   BlockRef ref_{};
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
-  std::uint32_t fork_epoch_ = 0;  // of the HolderTable when it was made
-  std::uint32_t forks_ = 0;       // likewise
+  std::uint32_t fork_epoch_ = 0;  // HolderTable::fork_epoch() when it was made
+  std::uint32_t forks_ = 0;       // HolderTable::forks() when it was made
 };
 
 }  // namespace shmtree::memory

@@ -34,7 +34,7 @@ Mapping::~Mapping() {
 }
 
 std::byte* Mapping::map_table(unsigned size_class, std::uint64_t number) noexcept {
-  // The last piece may reach past the class's table into alignment or the next region: harmless, never indexed.
+  // The last piece may reach beyond the class's table, into padding or the next region. No index leads there.
   return map_piece(tables_[size_class - kMinClass], number,
                    geometry_.table_offset(size_class, number * kEntriesPerPiece), kEntriesPerPiece * sizeof(BlockEntry),
                    false);
@@ -66,7 +66,7 @@ std::byte* Mapping::map_piece(Pieces& pieces, std::uint64_t number, std::uint64_
   std::lock_guard guard(mutex_);
   std::atomic<std::byte*>* list = pieces.list.load(std::memory_order_relaxed);
   if (list == nullptr) {
-    // Zeroed memory is a valid array of null atomics; pages nobody indexes are never touched.
+    // Zeroed memory is a valid array of null atomics. Pages without a used index are never touched.
     list = static_cast<std::atomic<std::byte*>*>(std::calloc(pieces.count, sizeof(std::atomic<std::byte*>)));
     if (list == nullptr) return nullptr;
     pieces.list.store(list, std::memory_order_release);

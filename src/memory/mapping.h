@@ -1,7 +1,7 @@
 // An arena file, and the pieces of it that this process has mapped.
 //
-// Invariants: pieces are mapped when first used and stay until the Mapping goes, so an address once given out stays
-// valid; what is mapped is decided by the Geometry that was checked at create(), whatever the file says later.
+// Invariants: a piece is mapped when first used and stays mapped as long as the Mapping, so addresses stay valid. The
+// Geometry that create() checked determines the pieces, whatever the file says later.
 //
 // Thread safety: any thread.
 #pragma once
@@ -28,7 +28,7 @@ class Mapping {
 
   const platform::CheckedFd& file() const noexcept { return file_; }
   const Geometry& geometry() const noexcept { return geometry_; }
-  // As it was at create(), whatever the header says now.
+  // The budget that was passed to create(), whatever the header says now.
   std::uint64_t max_bytes() const noexcept { return max_bytes_; }
   ArenaHeader& header() const noexcept { return *reinterpret_cast<ArenaHeader*>(control_); }
   Participant& participant(std::uint32_t slot) const noexcept {
@@ -44,9 +44,9 @@ class Mapping {
     return reinterpret_cast<WakeEntry*>(piece);
   }
 
-  // Why an address was null: this process has no address space left to map `what`, or no descriptor of the file.
+  // Returns the error for a null address: no address space is left to map `what`, or the file's descriptor was closed.
   Error unmapped(const std::string& what) const;
-  // The table entry of a block that geometry() contains; null when its piece cannot be mapped (unmapped()).
+  // Returns the table entry of a block that geometry() contains; null if its piece cannot be mapped (unmapped()).
   BlockEntry* entry(BlockId id) noexcept {
     std::byte* piece = piece_of(tables_[id.size_class() - kMinClass], id.index() / kEntriesPerPiece);
     if (piece == nullptr) [[unlikely]] {
@@ -56,7 +56,7 @@ class Mapping {
     return reinterpret_cast<BlockEntry*>(piece) + id.index() % kEntriesPerPiece;
   }
 
-  // The first byte of such a block; null when it cannot be mapped.
+  // Returns the address of such a block; null if it cannot be mapped.
   std::byte* address(BlockId id) noexcept {
     const unsigned shift = piece_shift(id.size_class()) - id.size_class();
     std::byte* piece = piece_of(data_[id.size_class() - kMinClass], id.index() >> shift);
@@ -69,10 +69,10 @@ class Mapping {
 
  private:
   static constexpr std::uint64_t kEntriesPerPiece = 1024;  // 192 KiB of table
-  static constexpr unsigned kPieceShift = 21;              // 2 MiB of small blocks at a time
+  static constexpr unsigned kPieceShift = 21;              // small blocks are mapped in pieces of 2 MiB
   static_assert(kEntriesPerPiece * sizeof(BlockEntry) % kMostPageBytes == 0);
 
-  // Pointers to pieces by number; allocated whole when the first is mapped.
+  // Pointers to pieces by number. The list is allocated, in full length, when the first piece is mapped.
   struct Pieces {
     std::atomic<std::atomic<std::byte*>*> list{nullptr};
     std::uint64_t count = 0;

@@ -12,7 +12,7 @@ void OwnedBlock::publish() noexcept {
   SHMTREE_DCHECK(valid());
   Reclaimer& reclaimer = *std::exchange(reclaimer_, nullptr);
   std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
-  // A receiver may have done it already, and even have released the block.
+  // A receiver may have made the block live already, and even have released it.
   compare_swap_seq_cst(reclaimer.table_.entry(ref_.id)->word, word, live_word(ref_.generation));
 }
 
@@ -21,7 +21,7 @@ void OwnedBlock::give_back() noexcept {
   BlockEntry* entry = reclaimer.table_.entry(ref_.id);
   // In a forked child the block is still the parent's.
   if (entry == nullptr || writer_ != reclaimer.participants_.current()) return;
-  // Nobody else knows it, so it needs no walk, whatever it was to become.
+  // No other process knows the block, so it needs no walk, whatever kind it was to have.
   store_relaxed(entry->kind, static_cast<std::uint32_t>(BlockKind::kMessage));
   std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
   if (compare_swap_seq_cst(entry->word, word, live_word(ref_.generation))) {

@@ -1,4 +1,5 @@
-// A block being written by this process. Given up when it goes, unless it was published or turned into a Lease.
+// A block that this process is writing. The destructor frees it unless it was published or turned into a Lease.
+// Move-only.
 #pragma once
 
 #include <utility>
@@ -33,28 +34,28 @@ class OwnedBlock {
 
   bool valid() const noexcept { return reclaimer_ != nullptr; }
   BlockRef ref() const noexcept { return ref_; }
-  // A forked child has it as well, and is not.
+  // The process that writes it. A forked child inherits the object without being the writer.
   Identity writer() const noexcept { return writer_; }
   std::byte* data() const noexcept {
     SHMTREE_DCHECK(valid());
     return data_;
   }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  // Pages newly committed for it: they have never been touched, so a copy into them is cheaper after populate().
+  // True if pages were committed for it. They have never been touched, so a copy into them is faster after populate().
   bool cold() const noexcept { return cold_; }
 
-  // It was stored in a window, or is held: it no longer belongs to its writer.
+  // Call it after the block was stored in a window, or pinned: it no longer belongs to its writer.
   void publish() noexcept;
   void abandon() noexcept {
     if (valid()) give_back();
   }
-  // Somebody else sees to it.
+  // Drops the object without a change to the block: another owner is responsible for it.
   void release() noexcept { reclaimer_ = nullptr; }
 
  private:
   void give_back() noexcept;
 
-  Reclaimer* reclaimer_ = nullptr;  // whoever writes keeps the arena
+  Reclaimer* reclaimer_ = nullptr;  // valid because the writer keeps the arena
   BlockRef ref_{};
   Identity writer_ = kNobody;
   std::byte* data_ = nullptr;

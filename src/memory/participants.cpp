@@ -45,12 +45,12 @@ bool Participants::check(std::int64_t interval_ns) noexcept {
   if (lost_descriptors_.load(std::memory_order_relaxed)) return true;
   std::int64_t last = load_acquire(header.last_check_ns);
   if (last >= 0 && last <= now && now - last < interval_ns) return needs_recovery(header);
-  if (!compare_swap(header.last_check_ns, last, now)) return needs_recovery(header);  // somebody else is looking
+  if (!compare_swap(header.last_check_ns, last, now)) return needs_recovery(header);  // another process is checking
   const std::uint32_t high = used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
     if (is_status(number, ParticipantStatus::kFree)) continue;
     if (!is_owner_alive(number)) {
-      // A slot freed, or taken anew, between the two looks is no death; the reconcile looks again anyway.
+      // A slot that was freed or reused between the two checks is no death, but the reconcile checks again anyway.
       request_recovery(header);
       break;
     }
@@ -59,7 +59,7 @@ bool Participants::check(std::int64_t interval_ns) noexcept {
   return needs_recovery(header);
 }
 
-// Takes a byte lock and with it the slot. Slots that their last owner gave back are preferred.
+// Takes a byte lock, and the slot with it. Prefers slots that their last owner freed.
 Result<ReservedSlot> Participants::claim(Claimable slots) {
   if (lost_descriptors_.load(std::memory_order_acquire)) return check_descriptors().error();
   const auto file = mapping_.file().get("cannot use an arena");
@@ -73,7 +73,7 @@ Result<ReservedSlot> Participants::claim(Claimable slots) {
       auto locked = try_lock_byte(lock->get(), number);
       if (!locked) return std::move(locked).error();
       if (!*locked) continue;
-      if (is_status(number, ParticipantStatus::kFree) == stale) {  // changed hands while we looked
+      if (is_status(number, ParticipantStatus::kFree) == stale) {  // changed hands since the first check
         Status unlocked = unlock_byte(lock->get(), number);
         if (!unlocked) return std::move(unlocked).error();
         continue;
@@ -94,7 +94,7 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   if (!committed) return std::move(committed).error();
   Participant& mine = slot(number);
   std::uint32_t generation = (load_relaxed(mine.generation) + 1) & 0xfffffu;
-  if (generation == 0) generation = 1;  // identity 0 means nobody
+  if (generation == 0) generation = 1;  // identity 0 is kNobody
   store_relaxed(mine.pid, process_id());
   store_relaxed(mine.attached_ns, monotonic_ns());
   for (Wait& left : mine.waits) store_relaxed(left.what, static_cast<std::uint32_t>(WaitFor::kNothing));
@@ -125,8 +125,8 @@ void Participants::become(ReservedSlot claimed) noexcept {
   identity_.store(claimed.identity, std::memory_order_release);
 }
 
-// Moves the lock to a description of its own. Others may have descriptors of the old one, and a lock lives as long as
-// any of them: the parent that claimed it, and children that were forked before the descriptor was known to be ours.
+// Moves the lock to an open file description of its own. A lock lives as long as any descriptor of its description.
+// Descriptors of the old one may be in the parent that claimed the slot, and in children forked before enroll().
 void Participants::keep_lock_from_children(ReservedSlot& claimed) const noexcept {
   try {
     const auto file = mapping_.file().get("cannot use an arena");
@@ -134,7 +134,7 @@ void Participants::keep_lock_from_children(ReservedSlot& claimed) const noexcept
     auto own = reopen(*file);
     if (own && move_byte_lock(claimed.lock.get(), own->get(), slot_of(claimed.identity)))
       claimed.lock = std::move(*own);
-  } catch (const std::bad_alloc&) {  // the one that there is serves as well
+  } catch (const std::bad_alloc&) {  // keeps the old descriptor, which works as well
   }
 }
 
@@ -168,7 +168,7 @@ void Participants::detach() noexcept {
   store_release(slot_of_identity(me).status, static_cast<std::uint32_t>(ParticipantStatus::kDetached));
 }
 
-// The slot is given back clean if nothing names it any more; otherwise it is left to whoever finds the lock gone.
+// Frees the slot if it is clean. Otherwise a process that finds the lock released sweeps it.
 void Participants::leave() noexcept {
   const Identity me = current();
   if (me == kNobody) return;
@@ -188,7 +188,7 @@ void Participants::set_pinned(bool pinned) noexcept {
   if (me != kNobody) store_release(slot_of_identity(me).pinned, pinned ? generation_of(me) : 0u);
 }
 
-// A slot that has a new owner is not pinned by what the old one left there; that of a dead one is, until a reconcile.
+// A pin that an earlier owner of the slot left does not count. The pin of a dead owner counts until a reconcile.
 bool Participants::is_pinned() const noexcept {
   const std::uint32_t high = used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
@@ -206,7 +206,7 @@ bool Participants::is_pinned_here() const noexcept {
   return me != kNobody && load_relaxed(slot_of_identity(me).pinned) == generation_of(me);
 }
 
-// Stale slots are left alone: sweeping them would take locks.
+// Does not claim stale slots: sweeping them would take locks.
 Identity Participants::claim_for_child(bool leaving) noexcept {
   child_ = ReservedSlot{};
   if (leaving || load_identity() == kNobody) return kNobody;
@@ -217,17 +217,17 @@ Identity Participants::claim_for_child(bool leaving) noexcept {
   return child_.identity;
 }
 
-// The child's copy of the descriptor keeps the lock. If fork failed nobody has it and the slot is found dead.
+// The child's copy of the descriptor keeps the lock. If fork() failed, no process has it, and the slot is found dead.
 void Participants::after_fork_in_parent() noexcept {
   child_ = ReservedSlot{};
   add(forks_, 1u);
 }
 
 bool Participants::after_fork_in_child(bool leaving) noexcept {
-  // The thread that is on its way out of the arena is not inherited, so nobody would give the child's slot back.
+  // The child does not inherit the thread that leaves the arena, so no thread would free the child's slot.
   if (leaving) abandon(std::exchange(child_, ReservedSlot{}));
   const Identity me = child_.identity;
-  become(std::exchange(child_, ReservedSlot{}));  // closes ours of the parent's, which would keep it alive
+  become(std::exchange(child_, ReservedSlot{}));  // closes the copy of the parent's lock, which keeps it alive
   if (me != kNobody) store_relaxed(slot_of_identity(me).pid, process_id());
   return me != kNobody;
 }
@@ -238,8 +238,8 @@ void Participants::forget() noexcept {
 
 // --- DeadParticipants
 
-// A slot counts as dead only if nobody has its lock while neither generation nor status move: a newcomer takes the lock
-// first, and one that takes a dead participant's slot says so in the status and holds nothing yet.
+// A slot counts as dead only if its lock is free while neither its generation nor its status change. A new owner takes
+// the lock first. If it takes over a dead participant's slot, it sets the status to kStale and holds nothing yet.
 bool DeadParticipants::find(const CheckedFd& file) noexcept {
   bool settled = true;
   const std::uint32_t high = participants_.used_slots();
@@ -265,7 +265,7 @@ bool DeadParticipants::is_dead_writer(Identity writer) const noexcept {
   const Slot& slot = slots_[slot_of(writer)];
   const std::uint32_t newer = (generation_of(writer) - slot.generation) & 0xfffffu;
   if (newer == 0) return slot.is_unlocked;
-  // An owner of the slot that came after the look; or one before, or bits that no participant wrote.
+  // A small difference: an owner that took the slot after the check. A large one: an earlier owner, or a damaged word.
   return newer > kMaxParticipants;
 }
 

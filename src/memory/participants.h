@@ -1,15 +1,16 @@
-// Who takes part in an arena, this process among them, and who has died.
+// The participants of an arena: the attached processes, this one among them, and those that have died.
 //
 // Invariants:
-//   - A participant lives while byte `slot` of the file is locked, through a descriptor of its own that the kernel
-//     closes with the process. Everything else in its slot is for messages, or says how the slot was left.
-//   - An identity (slot and generation) names one owner of a slot for ever. Holder bits carry no generation, so a slot
-//     is used again only clean: given back so by its owner, swept by a reconcile, or claimed as stale and swept first.
-//   - In a forked child this process's identity is the one that its parent claimed for it before the fork, or none.
-//     Nothing of the parent's keeps the parent alive from then on.
-//   - Identity kNobody releases nothing.
+//   - A participant is alive while byte `slot` of the file is locked, through a descriptor of its own that the kernel
+//     closes with the process. The rest of the slot is for reports, or records how its owner left it.
+//   - An identity (slot and generation) names one owner of a slot forever. Holder bits carry no generation, so a slot
+//     is reused only when clean: its owner freed it clean, a reconcile swept it, or its new owner claims it as kStale
+//     and sweeps it first.
+//   - The identity of a forked child is the one that its parent claimed for it before the fork, or none. Nothing that
+//     the child inherited keeps the parent alive from then on.
+//   - A process with the identity kNobody releases nothing.
 //
-// Thread safety: any thread; those that the fork handlers call, with every fork-safe mutex held.
+// Thread safety: any thread; the functions that fork handlers call, with every fork-safe mutex held.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,8 @@
 
 namespace shmtree::memory {
 
-// A slot taken on behalf of a process that does not run yet (fork, spawn): it holds what `identity` is given and is
-// alive while `lock` is open anywhere.
+// A slot that was claimed for a process that does not run yet (fork, spawn). It can already hold blocks as `identity`,
+// and is alive while any process has `lock` open.
 struct ReservedSlot {
   Identity identity = kNobody;
   platform::UniqueFd lock;
@@ -33,7 +34,7 @@ class Participants {
  public:
   explicit Participants(Mapping& mapping) noexcept : mapping_(mapping) {}
 
-  // This process's identity; kNobody when it has none, as in a child of a fork that ran no handlers.
+  // Returns this process's identity; kNobody if it has none, as in a child of a fork without handlers.
   Identity current() const noexcept { return platform::process_stamp() == 0 ? kNobody : load_identity(); }
   bool is_alive(Identity identity) const noexcept;
   bool is_owner_alive(std::uint32_t number) const noexcept {
@@ -41,7 +42,7 @@ class Participants {
   }
   Participant& slot(std::uint32_t number) const noexcept { return mapping_.participant(number); }
   Participant& slot_of_identity(Identity identity) const noexcept { return slot(slot_of(identity)); }
-  // Slots that were ever used.
+  // Number of slots that were ever used.
   std::uint32_t used_slots() const noexcept {
     return std::min(platform::load_acquire(mapping_.header().participants_high), kMaxParticipants);
   }
@@ -49,51 +50,53 @@ class Participants {
     return platform::load_acquire(slot(number).status) == static_cast<std::uint32_t>(status);
   }
   ArenaHeader& header() const noexcept { return mapping_.header(); }
-  // Looks at everybody when nobody has for `interval_ns`; true when a recovery is asked for, as it is when
-  // somebody was found dead. Also true if has_descriptors() is not: the recovery then fails with that error.
+  // Checks all participants for deaths if no process has done so for `interval_ns`. Returns true if a recovery is
+  // requested, as it is after a death. Also true if has_descriptors() is false: the recovery then fails with that
+  // error.
   bool check(std::int64_t interval_ns) noexcept;
-  // Whether the program has left this process the descriptors of the arena. If not, this process counts as dead for
-  // the others, so it gives up its identity for good, and each later call that needs an identity fails with the error
-  // that check_descriptors() returns. 0.5 us.
+  // Returns false if the program has closed a descriptor of the arena. This process then counts as dead for the others,
+  // so it gives up its identity for good. Each later call that needs an identity fails with the error of
+  // check_descriptors(). Takes 0.5 us.
   bool has_descriptors() noexcept;
   Status check_descriptors();
 
   enum class Claimable { kFree, kFreeOrStale };
-  // Takes a free slot, or the slot of a dead participant. The latter is kStale: a reconcile must sweep it before it
-  // holds anything. Code::kUnavailable when living processes have all 1,024.
+  // Takes a free slot, or the slot of a dead participant. The latter becomes kStale: a reconcile must sweep it before
+  // it holds anything. Code::kUnavailable if living processes have all 1,024 slots.
   Result<ReservedSlot> claim(Claimable slots);
-  // How often this process has forked; before claim(), for enroll().
+  // Number of forks of this process. Read it before claim(), for enroll().
   std::uint32_t forks() const noexcept { return platform::load_acquire(forks_); }
-  // Makes this process the owner of a slot that it has claimed since it had forked so often. The slot is given back
-  // when another thread was faster.
+  // Makes this process the owner of a slot that it has claimed after its first `forks` forks. Frees the slot if another
+  // thread was faster.
   Identity enroll(ReservedSlot claimed, std::uint32_t forks);
-  // The same with a slot that this process's parent claimed. Ignored when it has an identity already. The parent's
-  // copies of `lock` do not keep it alive from then on.
+  // The same with a slot that this process's parent claimed. Does nothing if the process has an identity. The parent's
+  // copies of `lock` do not keep the slot alive from then on.
   void adopt(Identity identity, platform::UniqueFd lock) noexcept;
-  // Nobody will adopt the slot: not a death.
+  // Gives up a slot that no process will adopt. This is not reported as a death.
   void abandon(ReservedSlot claimed) noexcept;
-  // Of a slot that this process keeps: its children, which have a copy of the descriptor, do not keep it alive.
+  // Moves the lock of a slot that this process keeps, so that children with a copy of the descriptor do not keep the
+  // slot alive.
   void keep_lock_from_children(ReservedSlot& claimed) const noexcept;
-  // The process that a claimed slot is for was started; it is named so until it adopts the slot itself.
+  // Stores the pid of the process that was started for a claimed slot, until that process adopts the slot.
   void note_started(Identity claimed, int pid) noexcept;
-  // Ends participation, not holds: this process is about to exit normally.
+  // Ends the participation, but not the holds: this process is about to exit normally.
   void detach() noexcept;
-  // Ends both: no lease of this process is left.
+  // Ends both: this process has no lease left.
   void leave() noexcept;
 
-  // Under the arena lock: this process has pages registered for DMA from now on, or none any more.
+  // Under the arena lock: records that this process has pages registered for DMA, or no longer has.
   void set_pinned(bool pinned) noexcept;
-  // Whether anybody has.
+  // Returns true if any process has.
   bool is_pinned() const noexcept;
   bool is_pinned_here() const noexcept;
 
-  // The fork handlers. Before the fork: claims a slot for the child, which it names; kNobody when there is none.
+  // The fork handlers. Before the fork: claims a slot for the child and returns its identity; kNobody if that failed.
   Identity claim_for_child(bool leaving) noexcept;
   void after_fork_in_parent() noexcept;
-  // True when this process has taken over the slot that was claimed for it; if its parent was about to leave, nobody
-  // would, and the slot is given back.
+  // Returns true if this process has taken over the slot that was claimed for it. Abandons the slot if the parent was
+  // about to leave the arena, because no thread of the child would free it.
   bool after_fork_in_child(bool leaving) noexcept;
-  // In a child of a fork that ran no handlers: it is nobody.
+  // In a child of a fork without handlers: drops the identity.
   void forget() noexcept;
 
  private:
@@ -103,35 +106,35 @@ class Participants {
 
   Mapping& mapping_;
   std::atomic<Identity> identity_{kNobody};
-  platform::ForkSafeMutex mutex_;    // who changes the identity
+  platform::ForkSafeMutex mutex_;    // guards changes of the identity
   platform::CheckedFd liveness_fd_;  // under mutex_
   std::atomic<bool> lost_descriptors_{false};
   std::atomic<std::int64_t> descriptors_checked_ns_{0};
-  ReservedSlot child_;  // between the fork handlers
+  ReservedSlot child_;  // set between the fork handlers
   std::atomic<std::uint32_t> forks_{0};
 };
 
-// Who was dead when a recovery pass began.
+// The participants that were dead when a recovery pass began.
 class DeadParticipants {
  public:
   explicit DeadParticipants(Participants& participants) noexcept : participants_(participants) {}
 
-  // Looks at every slot. False when one changes hands meanwhile: the next pass sees who has it.
+  // Checks every slot. Returns false if one changed hands meanwhile: the next pass sees its new owner.
   bool find(const platform::CheckedFd& file) noexcept;
 
-  // A participant that has died or exited, or whose slot has a new owner that holds nothing yet.
+  // Returns true if the participant has died or exited, or if its slot has a new owner that holds nothing yet.
   bool contains(std::uint32_t slot) const noexcept { return (masks_[slot / 64] & ParticipantSet::bit_of(slot)) != 0; }
-  // The bits of the dead in a word of a set.
+  // Returns the bits of the dead in a word of a set.
   std::uint64_t mask(std::uint32_t word) const noexcept { return masks_[word]; }
-  // Dead, and it had not detached.
+  // Returns true if the participant is dead and had not detached.
   bool was_killed(std::uint32_t slot) const noexcept {
     return contains(slot) && slots_[slot].status != static_cast<std::uint32_t>(ParticipantStatus::kDetached);
   }
-  // Whether the writer was dead then. One that died since may have published the block after its channel was walked;
-  // its own death brings the next pass.
+  // Returns true if the writer was dead then. A writer that has died since may have published the block after its
+  // channel was walked; its own death causes the next pass.
   bool is_dead_writer(Identity writer) const noexcept;
   bool hold_all_of(const ParticipantSet& set) const noexcept;
-  // Their slots become free; a stale one is swept now, and its new owner's.
+  // Frees their slots. A kStale slot is swept now, and becomes its new owner's.
   void free_slots() noexcept;
 
  private:

@@ -1,8 +1,8 @@
-// Who publishes to many readers, or does anything else that others wait for: a word for each participant's slot, in a
-// control block. A process is in there from its first publication until it lets go. One that is dead is known by its
-// identity; readers look for themselves.
+// The processes that publish for many readers, or do anything else that others wait for. A control block has a word for
+// each participant's slot, which names such a process from its first publication until it leaves. Readers recognise a
+// dead one by its identity.
 //
-// Thread safety: an object is a name for the words; any thread, without locks.
+// Thread safety: any thread, without locks. An object only refers to the shared words.
 #pragma once
 
 #include <atomic>
@@ -21,14 +21,15 @@ class Publishers {
  public:
   Publishers(Participants& participants, PublisherWords& words) noexcept : participants_(participants), words_(words) {}
 
-  // This process publishes from now on, and readers wait for it in place of the dead. True when it did not before.
+  // Records that this process publishes, and removes the words of dead processes. Returns true if it did not publish
+  // before.
   bool enter(Identity me) noexcept;
-  // It does not any more. True when it did.
+  // Records that this process no longer publishes. Returns true if it did.
   bool leave() noexcept;
-  // The processes that do, and live. May throw std::bad_alloc.
+  // Returns the living processes that publish. May throw std::bad_alloc.
   std::vector<int> pids() const;
-  // kPeerDied, with their pids, when some of those who did were killed, and nobody does any more. kClosed when none was
-  // killed, and `begun` says that somebody did. `did` is what they did, for the message.
+  // Succeeds while a living process publishes. kPeerDied, with the pids, if publishers were killed and none lives.
+  // kClosed if none was killed, and `begun` says that one has published. `did` is the verb for the error message.
   Status check(bool begun, const char* did = "published") const;
 
  private:

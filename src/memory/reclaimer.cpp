@@ -13,7 +13,7 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kMostPunched = 64u << 20;  // by one call
+constexpr std::uint64_t kMostPunched = 64u << 20;  // by one call of trim_excess()
 
 }  // namespace
 
@@ -31,7 +31,7 @@ void Reclaimer::unlock() noexcept {
     const bool freed = load_relaxed(header_.freed) != 0;
     if (freed) store_relaxed(header_.freed, 0u);
     arena_lock().unlock();
-    // Only if there is something to see: a waiter that looks in vain must not wake itself.
+    // Only if a block was freed: a waiter that takes the lock and finds no space must not wake itself.
     if (freed) notify_all(header_.space);
     if (load_seq_cst(header_.deferred_hint) == 0 || !try_lock()) return;
   }
@@ -41,14 +41,14 @@ void Reclaimer::collect(BlockRef ref) noexcept {
   BlockEntry* block = table_.entry(ref.id);
   const Identity me = participants_.current();
   if (block == nullptr || me == kNobody) return;
-  if (is_referenced(*block)) return;  // whoever keeps it sees to it when they let go
+  if (is_referenced(*block)) return;  // its last keeper frees it
   free_or_defer(ref, me);
   trim_excess();
 }
 
-// A block that a channel may keep cannot be told from one that nobody does, so a recovery looks for it.
+// If the block is of a kind that channels keep, only a recovery can tell whether one does.
 void Reclaimer::collect_after_doubt(BlockId id) noexcept {
-  fence_seq_cst();  // the bit is gone before the word is read: who saw it had seen the block live
+  fence_seq_cst();  // the bit is gone before the word is read: a process that saw the bit saw the block live
   const BlockEntry* block = table_.entry(id);
   if (block == nullptr) return;
   const std::uint64_t word = load_acquire(block->word);
@@ -69,7 +69,7 @@ void Reclaimer::free_or_defer(BlockRef ref, Identity me) noexcept {
   }
 }
 
-// False when the list is full: the block is then found by a reconcile, which is asked for.
+// Returns false if the list is full, and requests a recovery, which finds the block.
 bool Reclaimer::defer_free(BlockRef ref, Identity me) noexcept {
   Participant& mine = participants_.slot_of_identity(me);
   const std::uint64_t packed = pack(ref);
@@ -90,7 +90,7 @@ bool Reclaimer::defer_free(BlockRef ref, Identity me) noexcept {
 }
 
 void Reclaimer::run_deferred_frees() noexcept {
-  exchange_seq_cst(header_.deferred_hint, 0u);  // sees what was deferred before any hint that it takes back
+  exchange_seq_cst(header_.deferred_hint, 0u);  // sees each free that was deferred before a hint that this clears
   const std::uint32_t high = participants_.used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
     for (auto& place : participants_.slot(number).deferred_frees) {
@@ -110,7 +110,7 @@ bool Reclaimer::is_referenced(const BlockEntry& block) const noexcept {
   return false;
 }
 
-// Receivers set their bit before the message goes, which is why the refcount is looked at before the bits.
+// A receiver sets its bit before the message is removed, so this reads the refcount before the bits.
 bool Reclaimer::is_shared(const BlockEntry& block, Identity me) noexcept {
   if (load_acquire(block.refcount) != 0 || (load_acquire(block.flags) & kDelivered) != 0) return true;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
@@ -142,12 +142,12 @@ void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
   if (block == nullptr || load_acquire(block->word) != live_word(ref.generation)) return;
   if (is_referenced(*block)) return;
   if (is_kind(*block, BlockKind::kChannel)) {
-    // What the channel keeps is found by reconcile, in one walk for all such channels.
+    // A reconcile finds what the channel keeps, in one walk for all such channels.
     add(header_.abandoned_channels, 1u);
     return;
   }
-  // Blocks to look at next are chained through `next_free`, since nothing may be allocated here. `count` ends the walk
-  // whatever others write into the chain.
+  // Chains the blocks to check next through `next_free`, since nothing may be allocated here. `count` ends the walk,
+  // whatever other processes write into the chain.
   std::uint64_t count = 0;
   std::uint64_t orphans = drop_references(ref.id, *block, 0, count);
   pool_.put(ref.id, *block);
@@ -170,7 +170,8 @@ void Reclaimer::drop_reference(BlockRef ref) noexcept {
   free_if_unreferenced(ref);
 }
 
-// Returns the chain of those that are not referred to any more, put before `orphans`, and adds their number to `count`.
+// Drops the references of a block. Puts the targets that have no references left before the chain `orphans`, adds their
+// number to `count`, and returns the new chain.
 std::uint64_t Reclaimer::drop_references(BlockId id, BlockEntry& block, std::uint64_t orphans,
                                          std::uint64_t& count) noexcept {
   for (const ListEntry& item : table_.references_of(id, block)) {
@@ -205,7 +206,7 @@ Reclaimer::Evicted Reclaimer::evict_and_unlock(std::uint64_t want, WaitHooks* ho
   return evicted;
 }
 
-// After a release: gives back what is beyond the most that was needed lately, a piece at a time.
+// Runs after a release. Returns pages beyond the recent maximum of use to the system, piece by piece.
 void Reclaimer::trim_excess() noexcept {
   std::uint64_t want = std::min(pool_.excess_bytes(), kMostPunched);
   while (want != 0 && try_lock()) {
@@ -215,7 +216,7 @@ void Reclaimer::trim_excess() noexcept {
   }
 }
 
-// The counts are put right with that, under the arena lock: a reconcile must not meet them half changed.
+// The free corrects the counts, under the arena lock: a reconcile must not find them half changed.
 bool Reclaimer::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noexcept {
   BlockEntry& block = *table_.entry(ref.id);
   const bool given =
@@ -229,18 +230,19 @@ bool Reclaimer::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes)
   return given;
 }
 
-// Its writer may have died between raising `committed` and the pages, so its pages go, and the count is right; where
-// none may go, the missing ones come.
+// The writer may have died between raising `committed` and allocating the pages. This releases all pages, so that the
+// count is right. If DMA pins forbid that, it allocates the missing pages.
 void Reclaimer::give_up_unfinished(BlockRef ref) noexcept {
   const BlockEntry* block = table_.entry(ref.id);
   if (block == nullptr) return;
   const std::uint64_t committed = committed_of(*block, ref.id.size_class());
-  // Who pins from here on registers what it holds, and nobody holds this one until it was free.
+  // A process that sets a DMA pin from here on registers blocks that it holds. None can hold this one before it is
+  // freed.
   if (!participants_.is_pinned()) {
     give_back(ref, 0, committed);
     return;
   }
-  // Where that fails they come when they are written to.
+  // If this fails, the first write to a page allocates it.
   if (file_.is_ours())
     static_cast<void>(try_commit_pages(file_.number(), table_.geometry().data_offset(ref.id), committed));
   give_back(ref, committed, 0);

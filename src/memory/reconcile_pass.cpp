@@ -38,7 +38,7 @@ Result<bool> ReconcilePass::run() {
 }
 
 bool ReconcilePass::map_tables() noexcept {
-  constexpr std::uint64_t kStep = 512;  // less than what is mapped at once
+  constexpr std::uint64_t kStep = 512;  // fewer entries than a mapped piece has
   for (unsigned k = kMinClass; k <= parts_.table.geometry().max_class(); ++k) {
     const std::uint64_t high = parts_.table.used_entries(k);
     for (std::uint64_t index = 0; index < high; index += kStep) {
@@ -66,7 +66,7 @@ void ReconcilePass::take_snapshot() {
   unfinished_.reserve(unfinished_.size() + unfinished);  // rebuild() may not allocate
 }
 
-// The time of those whose giver is gone begins. Their blocks have no reference from then on.
+// Starts the time limit of transfers with a dead giver. They have no reference to their blocks from then on.
 void ReconcilePass::walk_transfers() noexcept {
   Expiry expiry(parts_.participants);
   const Walked walked = transfers_.walk([&](BlockRef block, std::span<Transfer> transfers) {
@@ -95,7 +95,7 @@ Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
     abandoned_channels_.push_back(channel);
     return success();
   }
-  // Without the walker nothing can be said about what the channel keeps, and nothing may be given up.
+  // Without the walker, the channel may keep any block, so nothing may be freed.
   if (g_walker == nullptr) return Error{Code::kInvalid, "channels cannot be recovered: no walker was set"};
   mark(channel);
   g_walker(arena_, channel, *this);
@@ -104,13 +104,13 @@ Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
   return success();
 }
 
-// Everything up to the freeing only recomputes what the truth says, so a kill anywhere leaves a state from which the
-// next pass computes the same.
+// Until it frees blocks, it only derives state from primary state. So after a kill anywhere the next pass derives the
+// same.
 bool ReconcilePass::rebuild() noexcept {
   for (const BlockRef& channel : abandoned_channels_) {
     if (!dead_.hold_all_of(parts_.table.entry(channel.id)->holders)) return false;  // it was opened meanwhile
   }
-  if (!map_tables()) {  // there may be more than when they were noted
+  if (!map_tables()) {  // there may be more tables than at the snapshot
     unmapped_ = true;
     return false;
   }
@@ -138,13 +138,14 @@ void ReconcilePass::forget_dead_in(BlockId id, BlockEntry& block) noexcept {
   std::uint64_t word = load_acquire(block.word);
   if (state_of(word) != BlockState::kWriting || !snapshot_.is_unchanged(id, word)) return;
   if (!dead_.is_dead_writer(writer_of(word))) return;
-  if (snapshot_.is_marked(id)) {  // a message like any other
+  if (snapshot_.is_marked(id)) {  // a channel keeps the message
     compare_swap_seq_cst(block.word, word, live_word(generation_of_block(word)));
     return;
   }
-  // Nobody will ever finish it. It may have been killed between raising `committed` and the pages, or between the pages
-  // and lowering it, so this process takes the block over and gives all of its pages back, outside the locks.
-  if (unfinished_.size() == unfinished_.capacity()) return;  // a damaged word: the next pass has counted it
+  // The block will stay unfinished. Its writer may have died between raising `committed` and allocating the pages, or
+  // between releasing pages and lowering it. So this process takes the block over, and later releases its pages outside
+  // the locks.
+  if (unfinished_.size() == unfinished_.capacity()) return;  // a damaged word: the next pass counts it
   const BlockRef ref{id, generation_of_block(word)};
   store_relaxed(block.list_length, 0u);
   if (compare_swap(block.word, word, block_word(BlockState::kWriting, me_, ref.generation))) unfinished_.push_back(ref);

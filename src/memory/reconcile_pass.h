@@ -1,15 +1,16 @@
-// One pass of recovery: docs/recovery.md has the argument, arena.h the order of stores that it relies on. It is a mark
-// and sweep over the blocks: the roots are what channels keep and the living hold.
+// One pass of recovery: a mark-and-sweep over the blocks. Its roots are the blocks that channels keep and that living
+// processes hold. docs/recovery.md has the argument, arena.h the order of stores on which it relies.
 //
 // Invariants:
-//   - The pass never stops the arena as a whole. It first takes a snapshot of every block's word, then marks channel by
-//     channel, under that channel's locks, what windows and records keep, and only then takes the arena lock.
-//   - A block is given up only if it was in use and unchanged since the snapshot, and no channel marked it: it cannot
-//   have entered a window in between, since a block enters one only once, while its word says writing, and a
-//     dead writer's is given up only if the writer was dead before the note.
-//   - What cannot be looked at, for want of a lock, memory or addresses, is not taken for absent: the pass then gives
-//     nothing up.
-//   - It changes the truth only by single stores that are right on their own, so it may be killed anywhere.
+//   - The pass never stops the arena as a whole. It first takes a snapshot of every block's word. Then it marks,
+//     channel by channel and under that channel's locks, the blocks that windows and records keep. Only then it takes
+//     the arena lock.
+//   - A block is freed only if it was in use and unchanged since the snapshot, and no channel marked it. It cannot have
+//     entered a window since: a block enters one only once, while its word says kWriting, and a dead writer's block is
+//     freed only if the writer was dead before the snapshot.
+//   - What the pass cannot check, for lack of a lock, memory or address space, does not count as absent: it then frees
+//     nothing.
+//   - It changes primary state only by single stores that are correct on their own, so it may be killed anywhere.
 #pragma once
 
 #include <vector>
@@ -21,10 +22,10 @@
 
 namespace shmtree::memory {
 
-class Arena;  // here only to be handed on to the walker
+class Arena;  // only passed on to the walker
 class ReconcilePass;
 
-// What recovery works on.
+// The parts of an arena that recovery needs.
 struct ArenaParts {
   Mapping& mapping;
   BlockTable& table;
@@ -33,13 +34,13 @@ struct ArenaParts {
   Reclaimer& reclaimer;
 };
 
-// Repairs a channel and finds what it keeps, for the layer above.
+// A function of the channel layer that repairs a channel and marks the blocks that it keeps.
 using ChannelWalker = void (*)(Arena&, BlockRef channel, ReconcilePass&);
 
-// The words of all blocks as they were at one moment of a recovery pass, and a mark on each that a channel keeps.
+// The words of all blocks as one walk of a recovery pass found them, and a mark on each block that a channel keeps.
 class BlockSnapshot {
  public:
-  // Notes every word; visit(word) of each besides.
+  // Copies every word, and calls visit(word) for each.
   template <class Visit>
   void take(const BlockTable& table, Visit visit) {
     for (unsigned k = kMinClass; k <= table.geometry().max_class(); ++k) {
@@ -54,7 +55,7 @@ class BlockSnapshot {
       visit(word);
     });
   }
-  // visit(id, word) of each until one returns false.
+  // Calls visit(id, word) for each word until it returns false.
   template <class Visit>
   void for_each(Visit visit) const {
     for (unsigned k = kMinClass; k <= kMaxClass; ++k) {
@@ -86,7 +87,7 @@ class BlockSnapshot {
 
 class ReconcilePass {
  public:
-  // Blocks of dead writers, taken over: how many of their pages exist is not known.
+  // Blocks of dead writers that this process has taken over. It is unknown which of their pages exist.
   using Unfinished = std::vector<BlockRef>;
   ReconcilePass(Arena& arena, const ArenaParts& parts, Identity me, const platform::WaitContext& wait,
                 Unfinished& unfinished)
@@ -99,21 +100,21 @@ class ReconcilePass {
         transfers_(parts.mapping.header(), parts.table, parts.participants) {}
 
   static void set_channel_walker(ChannelWalker walker) noexcept;
-  // True when the pass went through; false when something moved and it has to be repeated.
+  // Returns true if the pass is complete; false if state changed meanwhile, so that it must be repeated.
   Result<bool> run();
 
   // For the walker.
   const DeadParticipants& dead() const noexcept { return dead_; }
-  // The channel keeps this block: it is in its window, in a record, or part of the channel itself.
+  // Marks a block that the channel keeps: it is in the window, in a record, or part of the channel itself.
   void mark(BlockRef ref) noexcept;
-  // Takes a channel's lock, also from a dead owner, without looking at `recovery_requests`. A channel whose lock cannot
-  // be had may keep anything: after one failure the pass gives nothing up.
+  // Takes a channel's lock, also from a dead owner, without checking `recovery_requests`. If that fails, the channel
+  // may keep any block, so the pass frees nothing.
   Status lock(std::atomic<std::uint32_t>& word) {
     Status locked = RobustLock(word, parts_.participants).lock(me_, wait_);
     if (!locked && failed_.ok()) failed_ = locked;
     return locked;
   }
-  // Something of the channel cannot be mapped: the same.
+  // Call it if a part of the channel cannot be mapped. The pass then frees nothing.
   void give_up() noexcept { unmapped_ = true; }
 
  private:

@@ -14,7 +14,7 @@ using namespace platform;
 namespace {
 
 constexpr int kMostPasses = 32;
-constexpr int kMostRepairs = 8;  // that a lock is waited for whatever the deadline
+constexpr int kMostRepairs = 8;  // for which lock() waits whatever the deadline
 
 template <class Act>
 bool quietly(Act act) noexcept {
@@ -35,7 +35,7 @@ Result<Identity> Reconciler::take_identity() {
   return parts_.participants.enroll(std::move(*claimed), forks);
 }
 
-// One whose owner died is swept before it holds anything, since holder bits carry no generation.
+// The slot of a dead owner is swept before it holds anything, since holder bits carry no generation.
 Result<ReservedSlot> Reconciler::reserve_slot() {
   auto claimed = parts_.participants.claim(Participants::Claimable::kFreeOrStale);
   if (!claimed || !parts_.participants.is_status(slot_of(claimed->identity), ParticipantStatus::kStale)) return claimed;
@@ -100,14 +100,14 @@ Status Reconciler::reconcile(const WaitContext& wait) {
 }
 
 Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
-  // Without them the living cannot be told from the dead.
+  // Without descriptors, this process cannot tell the living from the dead.
   if (Status kept = parts_.participants.check_descriptors(); !kept) return kept;
   RobustLock lock(header_.reconcile_lock, parts_.participants);
   Status locked = lock.lock(me, wait);
   if (!locked) return locked;
   Status result = success();
   ReconcilePass::Unfinished unfinished;
-  bool starved = false;  // this process has no memory to do it: another may
+  bool starved = false;  // this process has no memory for it; another one may have
   try {
     result = repeat_passes(me, wait, unfinished);
   } catch (const std::bad_alloc&) {
@@ -115,9 +115,9 @@ Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
   }
   add(header_.reconciles, std::uint64_t{1});
   lock.unlock();
-  // Killed from here on, this process leaves blocks that it was writing, like any other.
+  // If this process is killed from here on, these are blocks that it was writing, like any others.
   for (const BlockRef& ref : unfinished) parts_.reclaimer.give_up_unfinished(ref);
-  // What was released while `recovery_requests` kept its releasers from looking is deferred.
+  // Runs the frees that other processes deferred because `recovery_requests` kept them from the arena lock.
   if (load_seq_cst(header_.deferred_hint) != 0 && parts_.reclaimer.try_lock()) parts_.reclaimer.unlock();
   notify_all(header_.space);
   if (starved) throw std::bad_alloc();

@@ -46,7 +46,7 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
       if (compare_swap(word, seen, mine)) return success();
       continue;
     }
-    // Looked at before every slice: a dead owner, or a word that no owner can have written, costs no wait.
+    // Checked before every slice: a dead owner, or a word that no owner can have written, costs no wait.
     if ((seen & kHeld) == 0 || !participants.is_alive(owner_in(seen))) {
       if (!compare_swap(word, seen, mine)) continue;
       request_recovery(participants.header());
@@ -54,7 +54,7 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
     }
     if ((seen & kContended) == 0 && !compare_swap(word, seen, seen | kContended)) continue;
     {
-      // Only the sleep: hooks are called neither with the lock taken nor, below, between before_block and after_block.
+      // Covers only the sleep. Hooks must not run while the lock is held, nor between before_block and after_block.
       const BlockingScope blocking(wait.hooks);
       const SleepReason reason{participants, WaitFor::kLock, owner_in(seen)};
       const Sleep asleep(reason, began, began);

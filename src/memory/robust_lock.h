@@ -1,14 +1,13 @@
-// A lock in shared memory that outlives its owners: a futex word that names its owner, who is looked at when it keeps
-// one waiting.
+// A robust lock in shared memory: a futex word that names its owner. A waiter checks whether the owner is alive.
 //
 // Invariants:
-//   - The word is 0 or names the one owner; kContended besides, when somebody may sleep on it.
-//   - Only its owner lets go of it, but a dead or impossible owner's is taken over by compare-and-swap. Whoever does
-//     that asks for a recovery: what the lock guards may be half changed.
-//   - Letting go is a full barrier, its half of a Dekker handshake: what was published, with such a barrier, before the
-//     word was seen taken is seen by whoever lets go of it and looks afterwards.
+//   - The word is 0 or names the one owner. kContended is set besides if a thread may sleep on the word.
+//   - Only the owner releases the lock. A waiter takes over the lock of a dead or impossible owner by compare-and-swap,
+//     and requests a recovery: what the lock guards may be half changed.
+//   - A release is a full barrier, one half of a Dekker handshake. The other process publishes something, executes a
+//     full barrier, and sees the word taken. Then the owner sees the publication if it checks after the release.
 //
-// An object of this class is a name for the word; it is made where it is needed.
+// An object only refers to the word, so it is made where it is needed.
 #pragma once
 
 #include "memory/participants.h"
@@ -22,7 +21,7 @@ class RobustLock {
   RobustLock(std::atomic<std::uint32_t>& word, Participants& participants) noexcept
       : word_(word), participants_(participants) {}
 
-  // Whether it was free and this process has an identity to take it with.
+  // Takes the lock if it is free. False if it is taken, or if this process has no identity.
   bool try_lock() noexcept { return try_lock_as(participants_.current()); }
   bool try_lock_as(Identity me) noexcept {
     std::uint32_t expected = 0;
@@ -30,12 +29,13 @@ class RobustLock {
   }
   // True if the word is taken and names no living participant.
   bool has_dead_owner() const noexcept;
-  // Takes it, also from a dead owner, without looking at `recovery_requests`. kTimeout when a living owner keeps it for
-  // 40 ms, or 2 s if it is not stopped, whatever the deadline; kInterrupted.
+  // Takes the lock, also from a dead owner, without checking `recovery_requests`. After the deadline, returns kTimeout
+  // once a living owner has kept the lock for 40 ms if that owner is stopped, else for 2 s. kInterrupted if a hook ended
+  // the wait.
   Status lock(Identity me, const platform::WaitContext& wait) {
     return try_lock_as(me) ? success() : wait_and_lock(me, wait);
   }
-  // The same once it was seen taken.
+  // The same for a lock that was seen taken.
   Status wait_and_lock(Identity me, const platform::WaitContext& wait) {
     return wait_and_lock(word_, participants_, me, wait);
   }

@@ -13,7 +13,7 @@ using namespace platform;
 
 namespace {
 
-// Who sleeps sees to `since_ns` at the end of each slice. What is twice as old was left by a kill.
+// A sleeping thread updates `since_ns` at the end of each slice. A value twice as old was left by a kill.
 constexpr std::uint64_t kMostUncountedNs = 2 * wait_policy::kLaterSliceNs;
 
 Wait* take_place(Participant& mine) noexcept {
@@ -26,12 +26,12 @@ Wait* take_place(Participant& mine) noexcept {
   return nullptr;
 }
 
-// From a word that may be anything.
+// Returns the time since `then_ns`, or 0 if that word is damaged.
 std::uint64_t since(std::int64_t then_ns, std::int64_t now_ns) noexcept {
   return then_ns > 0 && then_ns < now_ns ? static_cast<std::uint64_t>(now_ns - then_ns) : 0;
 }
 
-// Whoever moves `since_ns` counts what it moved over.
+// The thread that advances `since_ns` counts the time in between.
 void count_until(SleepTime& time, std::int64_t now_ns) noexcept {
   std::int64_t then = load_acquire(time.since_ns);
   const std::uint64_t slept = since(then, now_ns);
@@ -57,11 +57,11 @@ Sleep::Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_
   store_relaxed(place_->thread, thread_id());
   const std::uint32_t for_ever = threads != 0 ? kWaitsForEver : 0;
   store_seq_cst(place_->what,
-                static_cast<std::uint32_t>(reason.what) | for_ever);  // complete, and there before the bit is set
+                static_cast<std::uint32_t>(reason.what) | for_ever);  // the entry is complete before the bit is set
   if (reason.time != nullptr) begin(*reason.time, now_ns);
 }
 
-// A child that was forked in a handler of a signal does not sleep, and leaves its parent's words alone.
+// A child that was forked in a signal handler does not sleep, and must not change its parent's words.
 Sleep::~Sleep() {
   if (place_ == nullptr || reason_.participants.current() != me_) return;
   store_seq_cst(place_->what, static_cast<std::uint32_t>(WaitFor::kNothing));
@@ -75,14 +75,14 @@ void Sleep::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
   compare_swap(time.since_ns, then, now_ns);
 }
 
-// Others may begin at any moment: each sets its bit and then looks at `since_ns`, which is changed here before the bits
-// are looked at again. So one of both opens it.
+// Other threads may begin at any moment: each sets its bit and then reads `since_ns`. This thread changes `since_ns`
+// and then reads the bits again. So at least one of them opens it.
 void Sleep::end(SleepTime& time) const noexcept {
   const std::int64_t now = monotonic_ns();
   while (!others_of_process_sleep()) {
     time.who.remove(slot_of(me_));
     if (!others_of_process_sleep()) break;
-    time.who.add(slot_of(me_));  // one has begun, and may have found its bit set; it may be over, too
+    time.who.add(slot_of(me_));  // another thread began, and may have seen the bit set; it may have ended, too
   }
   count_until(time, now);
   if (!time.who.is_empty()) return;

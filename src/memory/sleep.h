@@ -1,14 +1,14 @@
-// What a thread sleeps for, said in shared memory while it does, for whoever looks in from outside.
+// Publishes in shared memory what a thread sleeps for, for observers.
 //
 // Invariants:
-//   - A place of Participant::waits is its taker's from `what` = kUnsaid until it is kNothing again. Places of a
-//   process
-//     that was killed stay as they are: who looks in shows those of the living only, and a slot is taken over clean.
-//   - While a thread sleeps, its participant's bit is in SleepTime::who and `since_ns` is set, however many others
-//     begin and end meanwhile; `slept_ns` counts time once in which several slept. Each sleep is over after a slice
-//     (wait_policy.h), so what a kill leaves uncounted is no longer than one.
+//   - An entry of Participant::waits belongs to one thread from `what` = kUnsaid until it is kNothing again. The
+//     entries of a killed process stay as they are: observers show only those of living processes, and a new owner of
+//     the slot clears them.
+//   - While a thread sleeps, its participant's bit is in the set of the SleepTime and `since_ns` is not 0, however many
+//     other threads begin and end meanwhile. `slept_ns` counts time once in which several slept. A sleep ends after a
+//     slice (wait_policy.h), so a kill leaves at most one slice uncounted.
 //
-// Thread safety: any thread, one object each.
+// Thread safety: any thread; each has an object of its own.
 #pragma once
 
 #include "memory/participants.h"
@@ -19,14 +19,15 @@ struct SleepReason {
   Participants& participants;
   WaitFor what;
   std::uint64_t about = 0;    // as Wait::about
-  SleepTime* time = nullptr;  // that counts it, too
+  SleepTime* time = nullptr;  // counts the time as well; may be null
 };
 
-// Sleeps from its making to its end. A process with more threads asleep than it has places says nothing of the others.
+// Marks the thread as asleep from its construction to its destruction. A process has entries for kMostWaits sleeping
+// threads; further ones are not shown.
 class Sleep {
  public:
-  // `since_ns`: when the call began to wait, of which this is a slice that begins `now_ns`. `threads`: of a call
-  // without a deadline, how many the process has now; 0: unknown, first slice, or the call has a deadline.
+  // `since_ns`: when the call began to wait. `now_ns`: when this slice begins. `threads`: for a call without a
+  // deadline, the number of threads of the process. 0: unknown, the first slice, or the call has a deadline.
   Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns, std::uint32_t threads = 0) noexcept;
   ~Sleep();
   Sleep(const Sleep&) = delete;

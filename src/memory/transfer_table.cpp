@@ -12,7 +12,7 @@ InTransit TransferTable::in_transit(std::uint64_t block, Transferred what) const
   const std::int64_t now = monotonic_ns();
   for_each_of(block, what, [&](std::uint64_t state, std::int64_t made_ns) {
     ++found.count;
-    // Unsigned: the time lies in memory that every process can write.
+    // Unsigned, because every process can write the time.
     const auto age_ns =
         static_cast<std::int64_t>(static_cast<std::uint64_t>(now) - static_cast<std::uint64_t>(made_ns));
     if (found.count != 1 && age_ns <= found.age_ns) return true;
@@ -57,7 +57,7 @@ Transfer* TransferTable::take_place(std::uint64_t number) const noexcept {
     std::uint64_t old = load_acquire(place->state);
     if (old != 0 && Expiry(participants_).counts(*place)) continue;
     if (!compare_swap(place->state, old, being_made)) continue;
-    fence_release();  // before the words of the transfer change: handed_over()
+    fence_release();  // before the transfer's words change: see handed_over()
     return place;
   }
 }

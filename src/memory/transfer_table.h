@@ -1,17 +1,20 @@
-// Transfers: what was handed to another process, and has not been loaded there yet. An end of a channel, a block of
-// memory (of a Latest, a Broadcast, a subscription, a replay buffer or a shared array), or a whole arena is in transit
-// from the moment its handle is made until its receiver ends the transfer by number.
+// Transfers: objects that were handed to another process, and not loaded there yet. The object is an end of a channel,
+// a block of memory, or a whole arena. It is in transit from the moment its handle is made until its receiver ends the
+// transfer by number. A block may be that of a Latest, a Broadcast, a subscription, a replay buffer or a shared array.
 //
-// Invariants: a transfer counts while its giver lives; that of an end also for kEndLifeS seconds after a process found
-// the giver dead. While the giver lives, the transfer has a reference to its block (BlockEntry::refcount). After that,
-// recovery keeps the block of a channel as long as a transfer of one of its ends counts.
+// Invariants: a transfer counts while its giver lives. That of an end also counts for kEndLifeS seconds after a process
+// found the giver dead. While the giver lives, the transfer has a reference to its block (BlockEntry::refcount). After
+// that, recovery keeps the block of a channel as long as a transfer of one of its ends counts.
 //
-// Each transfer has a word of its own, in which every change is one store: place taken (0 -> kBeingMade), in transit
-// (-> what it hands over), giver found gone (the giver's identity -> the second of that), ended (-> 0). `block` and
-// `made_ns` change only while the word says kBeingMade. The refcount follows the word under the arena lock, or by a
+// The state of a transfer is one word, so each change is one store:
+//   0 -> kBeingMade           the giver has claimed the entry
+//   -> the kind of object     in transit
+//   giver -> second           a process found the giver dead
+//   -> 0                      ended
+// `block` and `made_ns` change only during kBeingMade. The refcount follows the word under the arena lock, or by a
 // recovery.
 //
-// The words that the arena's header has no place for are in a chain of blocks (block_table.h).
+// Transfers that do not fit in the arena's header are in a chain of blocks (block_table.h).
 //
 // Thread safety: any thread, without locks.
 #pragma once
@@ -27,9 +30,9 @@ namespace shmtree::memory {
 
 constexpr std::uint64_t kEndLifeS = 60;
 
-// A transfer's state: bits 0 and 1 what it hands over, bit 2 set when the giver is gone, 30 bits of the giver's
-// identity or of the second in which it was found gone, 31 random ones (not 0) that stay the same. Its number is the
-// state that it begins with.
+// A transfer's state. Bits 0 and 1 are the kind of object, and bit 2 says that the giver is dead. The next 30 bits are
+// the giver's identity, or the second in which it was found dead. The upper 31 bits are random, not 0, and stay the
+// same. A transfer's number is its first state.
 constexpr std::uint64_t kGiverGone = 4;
 constexpr std::uint64_t kGiverMask = 0x3fffffff;
 constexpr std::uint64_t transfer_state(std::uint32_t random, Identity giver, Transferred what) noexcept {
@@ -53,22 +56,22 @@ constexpr bool is_same_transfer(std::uint64_t a, std::uint64_t b) noexcept {
 inline std::uint64_t second_of(std::int64_t ns) noexcept {
   return static_cast<std::uint64_t>(ns) / 1'000'000'000;
 }
-// Seconds since the giver was found gone. Unsigned: the word lies in memory that every process can write.
+// Returns the seconds since the giver was found dead. Unsigned, because every process can write the word.
 constexpr std::uint64_t gone_for(std::uint64_t state, std::uint64_t now_s) noexcept {
   return (now_s - (state >> 3)) & kGiverMask;
 }
-// Whether a transfer without a giver still counts.
+// Returns true if a transfer with a dead giver still counts.
 constexpr bool outlives_giver(std::uint64_t state, std::uint64_t now_s) noexcept {
   return transferred(state) != Transferred::kMemory && gone_for(state, now_s) < kEndLifeS;
 }
 
-// Says which transfers count, for one walk: it checks a giver once in a row.
+// Decides which transfers count, for one walk. Checks the giver of consecutive transfers only once.
 class Expiry {
  public:
   explicit Expiry(const Participants& participants) noexcept
       : participants_(participants), now_s_(second_of(platform::monotonic_ns())) {}
 
-  // Notes the giver's end if it is the first to find it.
+  // Returns true if the transfer counts. Records the giver's death if this is the first process to find it.
   bool counts(Transfer& transfer) noexcept {
     std::uint64_t state = platform::load_acquire(transfer.state);
     while (state != 0 && !giver_is_gone(state)) {
@@ -92,10 +95,10 @@ class Expiry {
   bool lives_ = false;
 };
 
-// Transfers of one thing.
+// The transfers of one object.
 struct InTransit {
   std::uint64_t count;
-  int pid;              // of the giver of the oldest; 0 when it has ended
+  int pid;              // giver of the oldest; 0 if it is dead
   std::int64_t age_ns;  // of the oldest
 };
 
@@ -104,7 +107,8 @@ class TransferTable {
   TransferTable(ArenaHeader& header, const BlockTable& blocks, const Participants& participants) noexcept
       : header_(header), blocks_(blocks), participants_(participants) {}
 
-  // Calls visit(block, transfers) for each block, that of the header first with none, until it returns false.
+  // Calls visit(block, transfers) for the entries in the header, with an invalid block, then for each block of the
+  // chain, until it returns false.
   template <class Visit>
   Walked walk(Visit visit) const noexcept {
     if (!visit(BlockRef{}, std::span<Transfer>(header_.transfers))) return Walked::kStopped;
@@ -113,14 +117,14 @@ class TransferTable {
                         return visit(block, std::span<Transfer>(reinterpret_cast<Transfer*>(transfers), count));
                       });
   }
-  // Calls visit(transfer) for each place until it returns false.
+  // Calls visit(transfer) for each entry, free ones too, until it returns false.
   template <class Visit>
   Walked for_each(Visit visit) const noexcept {
     return walk([&](BlockRef, std::span<Transfer> transfers) {
       return std::all_of(transfers.begin(), transfers.end(), [&](Transfer& transfer) { return visit(transfer); });
     });
   }
-  // Calls visit(state, made_ns) for each that hands over `what` of `block` (packed) and counts, until it returns false.
+  // Calls visit(state, made_ns) for each transfer of `block` (packed) as `what` that counts, until it returns false.
   template <class Visit>
   Walked for_each_of(std::uint64_t block, Transferred what, Visit visit) const noexcept {
     Expiry expiry(participants_);
@@ -136,22 +140,23 @@ class TransferTable {
     return for_each_of(block, what, [](std::uint64_t, std::int64_t) { return false; }) == Walked::kStopped;
   }
   InTransit in_transit(std::uint64_t block, Transferred what) const noexcept;
-  // The place of that transfer; null when it has none any more.
+  // Returns the entry of that transfer; null if the transfer has ended.
   Transfer* find(std::uint64_t number) const noexcept;
-  // Whether the giver of a transfer is there, and so the transfer has a reference to a block. Under the arena lock.
+  // Returns true if the giver was not found dead, so that the transfer has a reference to its block. Under the arena
+  // lock.
   static bool has_reference(std::uint64_t state) noexcept {
     return state != 0 && transferred(state) != Transferred::kBeingMade && !giver_is_gone(state);
   }
 
-  // Takes a place: one that is free, else that of a transfer that does not count any more. Null when there is none.
+  // Claims an entry: a free one, else that of a transfer that no longer counts. Returns null if there is none.
   Transfer* take_place(std::uint64_t number) const noexcept;
-  // Number of places.
+  // Number of entries, free ones too.
   std::uint64_t places() const noexcept;
-  // Puts a block of `count` places, of which only its writer knows, before the others.
+  // Adds a block of `count` entries in front of the chain. No other process knows the block yet.
   void add_places(BlockRef block, std::byte* data, std::uint64_t count) const noexcept;
 
  private:
-  // The block of a transfer as it was with its state; all ones if both changed meanwhile.
+  // Returns the block that belongs to the transfer's state; all ones if the transfer changed meanwhile.
   static std::uint64_t handed_over(const Transfer& transfer) noexcept {
     const std::uint64_t state = platform::load_acquire(transfer.state);
     const std::uint64_t block = platform::load_relaxed(transfer.block);

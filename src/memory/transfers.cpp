@@ -17,7 +17,7 @@ using namespace platform;
 
 namespace {
 
-// A transfer of this process's, which keeps the process in the arena.
+// A transfer that this process began. It keeps the process attached to the arena.
 struct Begun {
   std::shared_ptr<Arena> arena;
   const Transfer* place = nullptr;
@@ -29,7 +29,7 @@ struct Begun {
   }
 };
 
-// By the arena and the number of the transfer.
+// The key is the arena and the number of the transfer.
 using BegunMap = std::map<std::pair<const Arena*, std::uint64_t>, Begun>;
 
 struct AllBegun {
@@ -41,7 +41,7 @@ AllBegun& all_begun() noexcept {
   return never_destroyed<AllBegun>();
 }
 
-// Under the mutex. The caller drops `over` without it: that may leave an arena.
+// Under the mutex. The caller destroys `over` without it, since that may destroy an arena.
 void move_over(AllBegun& all, BegunMap& over) noexcept {
   for (auto each = all.begun.begin(); each != all.begun.end();) {
     const auto at = each++;
@@ -91,8 +91,8 @@ Result<Transfer*> take_place(Arena& arena, std::uint64_t number) {
   }
 }
 
-// The arena lock, for a change of a transfer's word and of the refcount that follows it. If a stopped process has the
-// lock, a recovery counts anew.
+// Holds the arena lock for a change of a transfer's word and of the refcount that follows it. If a stopped process has
+// the lock, it requests a recovery, which recounts.
 class CountedChange {
  public:
   CountedChange(Arena& arena, std::uint64_t block) noexcept
@@ -125,7 +125,7 @@ class CountedChange {
 
 Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t block, Transferred what) try {
   sweep_if_due();
-  BegunMap made;  // what can fail comes first
+  BegunMap made;  // allocates first, since that may fail
   made.try_emplace({});
   auto me = arena->identity();
   if (!me) return std::move(me).error();
