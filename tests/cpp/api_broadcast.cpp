@@ -1,4 +1,4 @@
-// Messages that every reader sees, as users of C++ have them.
+// The C++ API of Broadcast: messages that every reader receives.
 #include <poll.h>
 #include <unistd.h>
 
@@ -238,7 +238,7 @@ TEST_CASE("another process puts and subscribes, by name and by handle") {
   CHECK(Subscriber::open(handle).code() == Code::kIncompatible);
   CHECK(Broadcast::open("0").code() == Code::kInvalid);
   broadcast.close();
-  CHECK(open_broadcast(name).ok());  // as long as somebody reads
+  CHECK(open_broadcast(name).ok());  // the name exists as long as a process reads
   reader.close();
   CHECK(open_broadcast(name).code() == Code::kNotFound);
 }
@@ -251,7 +251,7 @@ TEST_CASE("a subscription is of all who have it until one of them reads, and tha
   REQUIRE(child.succeeded());
   CHECK(reader.get(0s).code() == Code::kClosed);
   CHECK(reader.handle().code() == Code::kClosed);
-  broadcast.put(2, 20s).value();  // its reader has gone
+  broadcast.put(2, 20s).value();  // does not block: the reader has gone
   Subscriber closed = reader_of(broadcast);
   closed.close();
   CHECK((closed.closed() && closed.get().code() == Code::kClosed && closed.size() == 0 && closed.missed() == 0));

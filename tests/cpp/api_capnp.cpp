@@ -1,4 +1,4 @@
-// Messages of Cap'n Proto: sent from any builder, read where they lie.
+// Messages of Cap'n Proto: sent from any builder, and read in place.
 #include <messages.capnp.h>
 #include <shmtree/capnp.h>
 #include <shmtree/shmtree.h>
@@ -28,7 +28,7 @@ void check(Pose::Reader pose, std::size_t image_bytes = 0) {
   CHECK(std::string(pose.getFrame().cStr()) == "map");
   REQUIRE(pose.getPosition().size() == 3);
   CHECK(pose.getPosition()[2] == 1.0);
-  const auto image = pose.getImage();  // each call counts for the traversal limit
+  const auto image = pose.getImage();  // each call counts towards the traversal limit
   REQUIRE(image.size() == image_bytes);
   for (std::size_t i = 0; i < image_bytes; ++i) {
     if (image[i] != static_cast<capnp::byte>(i)) FAIL("byte " << i << " differs");
@@ -43,7 +43,7 @@ bool lies_in(const void* place, const CapnpRef& message) {
   return false;
 }
 
-// A value that was packed: a frame by itself.
+// Packs a value and unpacks it: the frame is self-contained.
 Item unpacked(const Value& value) {
   return unpack(pack(value).value()).value();
 }
@@ -61,7 +61,7 @@ TEST_CASE("a Cap'n Proto message is the root of a message") {
     capnp::MallocMessageBuilder builder;
     fill(builder.initRoot<Pose>(), bytes);
     sender.put<Pose>(builder, 60s).value();
-    builder.getRoot<Pose>().setSeq(8);  // it was copied
+    builder.getRoot<Pose>().setSeq(8);  // the message is a copy
     const Item item = receiver.get(60s).value();
     CHECK(item.kind() == Kind::kCapnp);
     check(*item.capnp<Pose>(), bytes);
@@ -191,7 +191,7 @@ TEST_CASE("words that are no Cap'n Proto message are refused when the root is re
   const auto refused = item.try_capnp<Pose>();
   REQUIRE(!refused);
   CHECK(refused.code() == Code::kCorrupt);
-  // A root that is sound, and a pointer in it that is not: Cap'n Proto says so when it is followed.
+  // The root is valid, but not a pointer in it. Cap'n Proto reports the error when that pointer is followed.
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>(), 100);
   const auto segment = builder.getSegmentsForOutput()[0];

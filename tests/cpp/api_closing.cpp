@@ -1,4 +1,4 @@
-// What close() lets go of, while handles of what was closed are still there.
+// close() releases resources even while other handles of the closed object exist.
 #include <unistd.h>
 
 #include <atomic>
@@ -46,7 +46,7 @@ template <class T>
 bool is_closed(const Result<T>& result) {
   return !result && result.code() == Code::kClosed;
 }
-// Until so many other threads of this process wait for something in the kernel.
+// Waits until `count` other threads of this process sleep in the kernel.
 void wait_until_others_sleep(std::size_t count) {
   for (std::size_t asleep = 0; asleep < count; std::this_thread::yield()) {
     asleep = 0;
@@ -58,7 +58,7 @@ void wait_until_others_sleep(std::size_t count) {
   }
 }
 
-// What a process makes once.
+// Creates the resources that a process creates only once.
 void warm_up() {
   auto [sender, receiver] = make_pair({});
   receiver.fileno().value();
@@ -146,7 +146,7 @@ TEST_CASE("A forked child lets go of what it closes, though other threads of its
   auto [to_empty, from_empty] = make_pair({.capacity = 4, .name = name_of(0), .arena = Arena::create().value()});
   auto [to_full, from_full] = make_pair({.capacity = 1, .name = name_of(1), .arena = Arena::create().value()});
   for (const auto& [to, from] : {std::pair(to_empty, from_empty), std::pair(to_full, from_full)}) {
-    to.put(Value(0)).value();  // the process uses both ends of both
+    to.put(Value(0)).value();  // the process uses both ends of both channels
     from.get().value();
   }
   to_full.put(Value(1)).value();
@@ -163,7 +163,7 @@ TEST_CASE("A forked child lets go of what it closes, though other threads of its
         to_full.close();
         from_full.close();
         Footprint now = Footprint::now();
-        now.names = before.names;  // the parent has them
+        now.names = before.names;  // the parent still has the names
         return now == before;
       });
   CHECK(child.succeeded());

@@ -1,4 +1,4 @@
-// Damaged messages among others: each is an error of its own, and takes nothing with it.
+// Damaged messages among others: each is an error of its own, and no other message is affected.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -18,8 +18,9 @@ shmtree::Arena new_arena() {
   return shmtree::Arena::create({.max_bytes = 1 << 20}).value();
 }
 
-// Puts an array of each number, in a block of its own, and damages the frame of number 2. The blocks are those that
-// three messages had before: the array says which is whose, and the frame begins with the page that the array is in.
+// Puts an array of each number in its own block, and damages the frame of number 2. The blocks are those of three
+// earlier messages. The array tells which block belongs to which number, and the frame begins with the page of the
+// array.
 void put_three_and_damage_the_second(const shmtree::Sender& sender, const shmtree::Receiver& receiver) {
   const auto put_three = [&] {
     for (int i = 1; i <= 3; ++i) sender.put(std::vector<double>(10'000, i)).value();

@@ -1,5 +1,5 @@
-// Safe uses of calls that return references and views. Compilers must not take them for dangling references: the
-// warnings are errors here, whatever the build makes of warnings.
+// Safe uses of calls that return references and views. Compilers must not report them as dangling references, so these
+// warnings are errors here, whatever the build does with warnings.
 #if defined(__clang__)
 #pragma clang diagnostic error "-Wdangling"
 #elif defined(__GNUC__) && __GNUC__ >= 14

@@ -1,4 +1,4 @@
-// Runs of bytes and structs as messages, copied or lent.
+// Byte ranges and structs as messages, copied or loaned.
 #include <bit>
 #include <chrono>
 #include <cstring>
@@ -96,7 +96,7 @@ TEST_CASE("a loan is written where it is received, and is gone once it was put")
   const std::uint64_t before = arena.usage().used_bytes;
   {
     Loaned<Image> loan = sender.loan<Image>().value();
-    CHECK(loan->width == 0);  // as Image() makes it
+    CHECK(loan->width == 0);  // the default of Image()
     loan->width = 320;
     const Image* place = &*loan;
     sender.put(std::move(loan)).value();

@@ -1,4 +1,4 @@
-// Bytes and structs that are taken and come back, and bytes that are sent on.
+// Bytes and structs that are taken and redelivered, and bytes that are forwarded.
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -22,7 +22,7 @@ struct Image {
   std::uint8_t pixels[100'000];
 };
 
-constexpr std::size_t kLarge = 100'000;  // over what is copied out
+constexpr std::size_t kLarge = 100'000;  // more than the size up to which messages are copied out
 
 struct Stages {
   Arena arena = Arena::create({.max_bytes = 64 << 20}).value();
@@ -58,7 +58,7 @@ TEST_CASE("bytes, a struct and a loan are taken, and gone when they were acknowl
   CHECK(receiver.stats().value().taken == 3);
   for (TakenBytes* each : {&bytes, &pose, &image}) CHECK(each->ack().ok());
   CHECK(bytes.ack().code() == Code::kInvalid);
-  CHECK(is_seven(bytes.item()));  // still held
+  CHECK(is_seven(bytes.item()));  // still pinned
   sender.wait_for_all_ack(0s).value();
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("bytes that were not acknowledged come back: given back, let go of, or
   TakenBytes again = receiver.take_bytes(30s).value();
   CHECK((again.redelivered() && again.attempts() == 4 && again.item().as<Pose>().x == 3));
   again.requeue().value();
-  CHECK(receiver.take_bytes().value().attempts() == 1);  // as if it had never been taken
+  CHECK(receiver.take_bytes().value().attempts() == 1);  // requeue() resets the attempts
 }
 
 TEST_CASE("what was moved from has no message, and a message that is made of no bytes is consumed") {
@@ -83,7 +83,7 @@ TEST_CASE("what was moved from has no message, and a message that is made of no 
   CHECK((receiver.empty() && receiver.stats().value().taken == 0));
   sender.put("text").value();
   CHECK(receiver.take().value().item().as<std::string>() == "text");
-  receiver.get().value();  // it came back
+  receiver.get().value();  // redelivered, because the delivery above was dropped
   sender.put_bytes({}).value();
   TakenBytes taken = receiver.take_bytes().value();
   TakenBytes to = std::move(taken);

@@ -1,4 +1,4 @@
-// What a forked child keeps of the ends that it inherits.
+// Inherited ends in a forked child.
 #include <unistd.h>
 
 #include <chrono>
@@ -75,7 +75,7 @@ TEST_CASE("the first use of an end that a child does not keep takes part again")
   });
   passive.wait();
   CHECK(receiver.stats().value().senders == 1);
-  CHECK(sender.put(4).ok());  // or this process would take no part in sending, once it receives
+  CHECK(sender.put(4).ok());  // otherwise this process would stop counting as a sender once it receives
   CHECK(receiver.get(60s).value().as<int>() == 4);
   go.open();
   CHECK(receiver.get(60s).value().as<int>() == 5);

@@ -1,4 +1,4 @@
-// Items that are sent on: copied, or given on without a copy when nobody here has them any more.
+// Forwarded items: copied, or moved on without a copy if this process has no other handle of them.
 #include <chrono>
 
 #include "shmtree/shmtree.h"
@@ -13,7 +13,7 @@ using shmtree::test::Child;
 
 namespace {
 
-constexpr std::size_t kCount = 20'000;  // over what is copied out
+constexpr std::size_t kCount = 20'000;  // more than the size up to which messages are copied out
 
 std::vector<double> some_numbers() {
   std::vector<double> numbers(kCount);
@@ -41,7 +41,7 @@ struct Stages {
   std::pair<Sender, Receiver> second = make_pair({.capacity = 1, .arena = arena});
   Item get() { return received(first.first, first.second); }
   void fill_second() {
-    second.first.put(0).value();  // a first use: what is unused here does not count
+    second.first.put(0).value();  // an end counts only after its first use
     second.second.get().value();
     second.first.put("full").value();
   }
@@ -69,7 +69,7 @@ TEST_CASE("an item that is moved and the last of its message goes on without a c
   CHECK(item.is_none());  // NOLINT(bugprone-use-after-move)
   Item got = stages.second.second.get().value();
   CHECK(place_of(got["a"]) == place);
-  got["a"].span<double>()[0] = 0;  // it is the receiver's
+  got["a"].span<double>()[0] = 0;  // the receiver may write to it
   stages.first.first.put(Dict{{"again", std::move(got)}}).value();
   const Item back = stages.first.second.get().value();
   CHECK(place_of(back["again"]["a"]) == place);
@@ -210,7 +210,7 @@ TEST_CASE("a value with a moved item gives it once, and is refused from then on"
   CHECK(place_of(given["a"]["a"]) == place);
   CHECK(stages.second.first.put(value).code() == Code::kInvalid);
   auto [sender, receiver] = make_pair({.arena = Arena::create({.max_bytes = 64 << 20}).value()});
-  CHECK(sender.put(value).code() == Code::kInvalid);  // also where nothing is given
+  CHECK(sender.put(value).code() == Code::kInvalid);  // also into an arena in which forwarding would copy
   CHECK((receiver.size() == 0 && has_numbers(given["a"]["a"])));
 }
 

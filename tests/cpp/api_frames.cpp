@@ -1,4 +1,4 @@
-// Messages as frames: taken and put without being decoded, packed and unpacked.
+// Messages as frames: taken and put without decoding, packed and unpacked.
 #include <unistd.h>
 
 #include <algorithm>
@@ -117,7 +117,7 @@ TEST_CASE("bytes that are no frame are refused with what is wrong, and nothing i
   CHECK(sender.put_frame(bytes).code() == Code::kIncompatible);
   CHECK(receiver.empty());
   bytes[14] = std::byte{2};
-  bytes.push_back(std::byte{0xff});  // is behind it
+  bytes.push_back(std::byte{0xff});  // beyond the end of the frame
   sender.put_frame(bytes).value();
   CHECK(receiver.get().value()["n"].as<int>() == 1);
 }

@@ -19,7 +19,7 @@ using shmtree::Code;
 
 namespace {
 
-// A process that has nothing of ours but what `ask` reads from the pipe.
+// A process without objects of the library. `body` gets only the text that tell() writes to the pipe.
 struct Stranger {
   int to_child[2];
   pid_t pid;
@@ -55,7 +55,7 @@ struct Stranger {
   }
 };
 
-// A child that stands still before the library's fork handlers run in it: those of pthread_atfork do in their order.
+// Blocks a child before the library's own fork handlers run in it: pthread_atfork calls handlers in their order.
 int g_go_on[2] = {-1, -1};
 [[maybe_unused]] const int g_registered = pthread_atfork(nullptr, nullptr, [] {
   char byte;
@@ -207,7 +207,8 @@ TEST_CASE("a name stays as long as a process has an end of the pair that came as
     by_name->close();
     if (!sender->put("joined", 30s) || !sender->wait_for_all_ack(30s)) return 2;
     auto receiver = shmtree::open_receiver(name);
-    return receiver && receiver->get(30s) ? 0 : 3;  // of the parent, which has let go of all and come back
+    // a message of the parent, which had released both ends and opened the name again
+    return receiver && receiver->get(30s) ? 0 : 3;
   });
   auto [sender, receiver] = shmtree::make_pair({.name = name});
   owner.tell(sender.handle().value());

@@ -1,4 +1,4 @@
-// Programs that keep all that they receive: those that put go on.
+// Programs that keep all messages that they receive do not block the senders.
 #include <chrono>
 #include <cstring>
 #include <span>
@@ -20,7 +20,7 @@ Arena new_arena() {
 std::vector<std::uint8_t> message(std::size_t i) {
   return std::vector<std::uint8_t>(kCount, static_cast<std::uint8_t>(i));
 }
-// Puts each and keeps what `get` returns. All are what was put.
+// Puts values and keeps the results of `get`. Checks that all are what was put.
 template <class Put, class Get>
 void put_and_keep(Put put, Get get) {
   std::vector<Item> kept;

@@ -1,4 +1,4 @@
-// What is kept of a message, while others receive it or what it lies in: it stays as it is.
+// Parts of a message that are kept stay unchanged while others receive the message or reuse its memory.
 #include <chrono>
 #include <cstring>
 
@@ -13,7 +13,7 @@ using shmtree::test::Gate;
 
 namespace {
 
-constexpr std::int64_t kCount = 20'000;  // over what is copied out
+constexpr std::int64_t kCount = 20'000;  // more than the size up to which messages are copied out
 
 struct Big {
   double values[kCount];
@@ -24,7 +24,7 @@ struct Stages {
   std::pair<Sender, Receiver> first = make_pair({.arena = arena});
   std::pair<Sender, Receiver> second = make_pair({.arena = arena});
   void put() { first.first.put(std::vector<double>(kCount, 1)).value(); }
-  // An array in a block of its own.
+  // Puts an array that has its own block.
   void put_referred() {
     const ArrayRef array = new_ones();
     first.first.put(Dict{{"a", array}}).value();
@@ -65,7 +65,7 @@ TEST_CASE("an item kept over a nack is not what the next receiver has, and is vi
   CHECK(is(1, kept));
   fill(kept, 3);
   CHECK(is(2, again.item()));
-  again.requeue().value();  // what was written into a copy is not in the message
+  again.requeue().value();  // writing to a copy does not change the message
   const Item last = stages.first.second.get().value();
   CHECK((is(3, last) && last.view().data != place));
   fill(last, 4);
@@ -77,7 +77,7 @@ TEST_CASE("an item kept over a nack is not what the next receiver has, and is vi
   const void* const in_block = kept.view().data;
   kept = Item();
   take().ack().value();
-  CHECK(kept.view().data == in_block);  // nobody else holds it
+  CHECK(kept.view().data == in_block);  // no other process or item has it pinned
 }
 
 TEST_CASE("an array that lies in a block of its own is no other receiver's either while its item is kept") {
@@ -117,7 +117,7 @@ TEST_CASE("what a killed taker's child still sees is copied for who takes it nex
   const Gate taken, go;
   Child taker([&] {
     const TakenItem mine = stages.first.second.take().value();
-    if (fork() == 0) {  // outlives its parent
+    if (fork() == 0) {  // the child outlives its parent
       alarm(280);
       taken.open();
       go.wait();
@@ -158,5 +158,5 @@ TEST_CASE("a forked child keeps what it has when its parent gives it on") {
     CHECK(child.succeeded());
   }
   stages.second.first.put(array).value();
-  CHECK(stages.second.second.get().value().view().data == array_place);  // the child is gone
+  CHECK(stages.second.second.get().value().view().data == array_place);  // the child has exited
 }

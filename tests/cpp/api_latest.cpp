@@ -1,4 +1,4 @@
-// The newest version of a value, as users of C++ have it.
+// The C++ API of Latest: the newest version of a value.
 #include <unistd.h>
 
 #include <chrono>

@@ -21,7 +21,7 @@ shmtree::Arena new_arena() {
   return shmtree::Arena::create({.max_bytes = 16 << 20}).value();
 }
 
-// Whether `act` threw nothing, for want of memory or otherwise.
+// Returns true if `act` throws nothing, neither bad_alloc nor any other exception.
 template <class Act>
 bool throws_nothing(Act act) {
   try {
@@ -58,7 +58,7 @@ bool is_right(const Item& item) {
 struct Receiving {
   shmtree::Sender sender;
   shmtree::Receiver receiver;
-  std::vector<Item> kept{};  // what reads them is at work, and the next needs memory of its own
+  std::vector<Item> kept{};  // received earlier and kept, so that the next receive has to allocate
   std::vector<Item> got{};
   bool threw = false;
   shmtree::Arena arena;
@@ -124,7 +124,7 @@ TEST_CASE("what a receiving call has no memory for is what the next one returns"
                          REQUIRE(state.got[1].as<std::string>() == "next");
                          REQUIRE(state.sender.pending_acks() == 0);
                          state.got.clear();
-                         REQUIRE(state.arena.usage().held_bytes < 32 << 10);  // what the channel is made of
+                         REQUIRE(state.arena.usage().held_bytes < 32 << 10);  // only the channel itself
                        });
 }
 
@@ -135,7 +135,7 @@ TEST_CASE("what a subscriber has no memory for is what its next call returns") {
     bool threw = false;
   };
   const auto bytes = GENERATE(as<std::size_t>{}, 10, 4'000, 80'000);
-  const int how = GENERATE(0, 1, 2, 3);  // as two items, an item, bytes, or bytes that were put as such
+  const int how = GENERATE(0, 1, 2, 3);  // as two items, an item, bytes, or bytes that were put as bytes
   const std::vector<std::uint8_t> value(bytes, 7);
   const auto prepare = [&] {
     const auto broadcast = shmtree::make_broadcast({.arena = new_arena()});
@@ -212,7 +212,7 @@ TEST_CASE("no call that returns a result throws where there is no memory, and a 
 
 namespace {
 
-// Of a process that has used both ends, and so takes part in each that it has.
+// Returns a pair after this process has used both ends, so that it counts as attached to both.
 std::pair<shmtree::Sender, shmtree::Receiver> used_pair(const std::string& name = "") {
   auto pair = shmtree::make_pair({.name = name, .arena = new_arena()});
   pair.first.put(1, 0s).value();

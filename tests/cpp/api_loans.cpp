@@ -1,4 +1,4 @@
-// Arrays of new_array(): each is given to one receiver, whatever puts it, and however often.
+// Arrays of new_array(): each is moved to one receiver, whatever function puts it, and however often.
 #include <chrono>
 
 #include "shmtree/shmtree.h"

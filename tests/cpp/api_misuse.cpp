@@ -1,4 +1,4 @@
-// Ends that were moved from, and handles that are of something else.
+// Ends that were moved from, and handles of the wrong kind.
 #include <chrono>
 #include <string>
 #include <utility>

@@ -1,4 +1,4 @@
-// Pairs that stay open, drop their oldest messages, tell of each death, or are there already.
+// Options of pairs: stay open, drop the oldest messages, report each death, open an existing pair.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -12,7 +12,7 @@ using shmtree::Code;
 
 namespace {
 
-// Runs `body` in a forked child; its exit status.
+// Runs `body` in a forked child. Returns its exit status.
 template <class Body>
 pid_t in_child(Body body) {
   const pid_t pid = fork();
@@ -119,7 +119,7 @@ TEST_CASE("a message that was taken too often is found among those given up") {
   for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {
     auto taken = receiver.take(30s).value();
     CHECK(taken.attempts() == attempt);
-    CHECK(receiver.take(0s).code() == Code::kEmpty);  // no more than one at a time
+    CHECK(receiver.take(0s).code() == Code::kEmpty);  // at most one unacked message
   }
   CHECK(receiver.take(30s).value().item().as<std::string>() == "next");
   sender.wait_for_ack(ticket, 30s).value();
@@ -163,7 +163,7 @@ TEST_CASE("max_bytes and queued_bytes count what is passed by reference") {
   for (int i = 0; i < 2; ++i) sender.put(arena.new_array(DType::kUInt8, {kCount}).value()).value();
   CHECK(sender.stats().value().queued_bytes >= 2 * kCount);
   CHECK(sender.put(arena.new_array(DType::kUInt8, {kCount}).value(), 0s).code() == Code::kFull);
-  for (int i = 0; i < 2; ++i) on.put(receiver.get().value()).value();  // sent on
+  for (int i = 0; i < 2; ++i) on.put(receiver.get().value()).value();  // forwarded
   CHECK(sender.stats().value().queued_bytes == 0);
   CHECK(on.stats().value().queued_bytes >= 2 * kCount);
   CHECK(on.put(arena.new_array(DType::kUInt8, {kCount}).value(), 0s).code() == Code::kFull);

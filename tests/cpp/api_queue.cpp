@@ -1,4 +1,4 @@
-// Queues: both ends of a channel that never ends, and the tasks that are counted in it.
+// Queues: both ends of a channel that never ends, and its count of unfinished tasks.
 #include <unistd.h>
 
 #include <chrono>
@@ -157,7 +157,7 @@ TEST_CASE("a queue is opened by its handle and by its name, and nothing else is"
   CHECK(open_queue(name + "-pair").code() == Code::kInvalid);
   const std::string handle = receiver.handle().value();
   CHECK(Queue::open(handle).code() == Code::kInvalid);
-  CHECK(Receiver::open(handle).ok());  // it is still good for that
+  CHECK(Receiver::open(handle).ok());  // the handle is still good for a receiver
   CHECK_THROWS_AS(make_queue({.name = name}), BadResult);
 }
 

@@ -1,4 +1,4 @@
-// Recordings as users of C++ read them.
+// The C++ API for reading recordings.
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -23,7 +23,7 @@ std::string small() {
   return small_recording(frame_of(obs), frame_of("an action"), frame_of(List{1, 2.5, "three"}));
 }
 
-// Whatever is in it, as a text, an array, or a number.
+// Reads an item as a text, an array, or a number.
 void look_into(const Item& item) {
   (void)item.try_as<std::string>().ok();
   (void)item.try_as<double>().ok();

@@ -1,4 +1,4 @@
-// Whole streams: range-for, several at once, several receivers.
+// Whole streams: range-for, several streams at once, and several receivers.
 #include <signal.h>
 #include <unistd.h>
 
@@ -188,7 +188,7 @@ TEST_CASE("wait() is woken by a message, by another process too, and by a stop")
   auto [a, from_a] = make_pair({.arena = new_arena()});
   auto [b, from_b] = make_pair({.arena = new_arena()});
   const std::vector<Receiver> both{from_a, from_b};
-  b.put(0).value();  // so that this process counts as a sender
+  b.put(0).value();  // now this process counts as a sender
   from_b.get().value();
   Child child([&, to = b] {
     usleep(20'000);

@@ -15,7 +15,7 @@ using shmtree::test::Gate;
 
 namespace {
 
-// Allocates memory in place of what was freed. The library must not write to it.
+// Allocates memory in place of memory that was freed. The library must not write to it.
 class Junk {
  public:
   Junk() {
@@ -43,7 +43,8 @@ bool is_message(const Item& item, int n) {
          item["big"].as<std::vector<double>>() == std::vector<double>(300, n);
 }
 
-// Calls `act` when the thread ends. Made before the thread's first call, it is destroyed after the library's variables.
+// Calls `act` when the thread ends. If it is made before the thread's first call, it is destroyed after the library's
+// variables.
 template <class Act>
 struct AtEnd {
   Act act;

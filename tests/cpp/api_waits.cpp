@@ -1,4 +1,4 @@
-// What ends a wait besides its deadline: close() from another thread, and a stop_token.
+// A wait ends before its deadline if another thread calls close(), or if its stop_token is stopped.
 #include <chrono>
 #include <stop_token>
 #include <string>
@@ -25,7 +25,7 @@ Code code_of(const Result<T>& result) {
   return result ? Code::kOs : result.code();
 }
 
-// A channel of one place, of both ends of which this process has made use: else one that it does not use is over.
+// A channel with a capacity of 1, of which this process has used both ends: a stream of unused ends would be over.
 std::pair<Sender, Receiver> used_pair() {
   auto pair = make_pair({.capacity = 1});
   pair.first.put(0, 0s).value();

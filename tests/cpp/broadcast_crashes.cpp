@@ -1,5 +1,5 @@
-// Who puts, and who reads, killed or stopped anywhere: no message is torn, twice there or lost, and nobody else is held
-// up.
+// Publishers and readers that are killed or stopped anywhere: no message is torn, duplicated or lost, and no other
+// process is blocked.
 #include <atomic>
 #include <thread>
 
@@ -117,7 +117,7 @@ TEST_CASE("A process stopped anywhere in a small put delays its own ring only") 
     const pid_t child = fork();
     if (child == 0) {
       alarm(280);
-      put(*ring, 1, kSmallWords).value();  // so that it has an identity, and is a publisher
+      put(*ring, 1, kSmallWords).value();  // gives the child an identity, and makes it a publisher
       crash_signal = SIGSTOP;
       changes_until_crash.store(stores);
       put(*ring, 2, kSmallWords).value();
@@ -196,7 +196,7 @@ TEST_CASE("Readers of every kind see whole messages in order while several put a
     }
     return true;
   };
-  // Of each who puts, numbers only rise; a blocking reader has all of them.
+  // The numbers of each publisher only increase. A blocking reader gets all of them.
   const auto read_all = [&](Subscriber& reader, bool blocks) {
     std::uint64_t last[3] = {0, 0, 0}, count = 0;
     broadcast::Incoming message;
@@ -214,7 +214,7 @@ TEST_CASE("Readers of every kind see whole messages in order while several put a
     return !blocks || count == 2 * rounds;
   };
   std::atomic<int> wrong{0};
-  put(*ring, 1).value();  // from now on nobody finds that all who put are gone, however late this process begins
+  put(*ring, 1).value();  // keeps a publisher attached, so that the stream does not end before the child begins
   {
     std::vector<std::unique_ptr<Subscriber>> readers;
     for (const Policy policy : {Policy::kBlock, Policy::kBlock, Policy::kSkip, Policy::kLatest, Policy::kRaise}) {
@@ -234,7 +234,7 @@ TEST_CASE("Readers of every kind see whole messages in order while several put a
   CHECK(wrong == 0);
   arena->participants().check(0);
   arena->reconcile(patience()).value();
-  subscribe(ring)->close();  // finds the child dead
+  subscribe(ring)->close();  // detects that the child is dead
   put(*ring, 1, kBlockWords).value();
   CHECK(ring->check() == "");
   CHECK(arena->inspector().check() == "");

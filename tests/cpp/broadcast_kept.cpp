@@ -13,7 +13,7 @@ namespace {
 
 using Numbers = std::vector<std::uint64_t>;
 
-// Has `reader` read the next message, which must be `number`, and give it back.
+// Makes `reader` read the next message, which must be `number`, and give it back.
 void give_back(Subscriber& reader, std::uint64_t number, FailedBuild how = FailedBuild::kCounted) {
   auto received = std::make_unique<Received>();
   reader.get(received->message, no_wait()).value();
@@ -33,7 +33,7 @@ TEST_CASE("A message that was given back is the next, and is counted as there") 
   for (int i = 1; i < static_cast<int>(broadcast::kMaxFailedBuilds); ++i) give_back(*reader, 0);
   CHECK(reader->size() == 2);
   CHECK(reader->ready());
-  put(*ring, 2, words).value();  // whoever puts does not wait for it
+  put(*ring, 2, words).value();  // a put does not wait for the message that was given back
   CHECK(all_of(*reader) == Numbers{0, 1, 2});
   CHECK(reader->missed() == 0);
   CHECK(reader->size() == 0);

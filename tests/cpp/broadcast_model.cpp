@@ -1,4 +1,4 @@
-// Any order of calls of a Broadcast, against a list of what was put.
+// Any sequence of calls of a Broadcast, compared with a list of the messages.
 #include <array>
 #include <map>
 #include <random>
@@ -26,13 +26,13 @@ struct ModelReader {
 
 class Trial {
  public:
-  // `words` is of all messages; 0: of any length, in blocks and in the ring.
+  // `words`: size of all messages. 0: random sizes, some in blocks and some in the ring.
   Trial(unsigned seed, const broadcast::Options& options, std::size_t words)
       : random_(seed), options_(options), words_(words), ring_(new_ring(options, arena_)) {
     empty_bytes_ = used_bytes(*arena_);
   }
 
-  // Whether what it did had the result that the list says.
+  // Makes a random call. Returns true if its result matches the list.
   bool act() {
     const std::uint64_t what = below(100);
     if (what < 40) return puts();
@@ -43,7 +43,7 @@ class Trial {
     return opens_and_reconciles();
   }
 
-  // The first thing that is not as the list says; empty when all is.
+  // Returns the first difference from the list, or an empty string.
   std::string wrong() {
     for (const auto& [message, number] : held_) {
       if (number_in(message) != number) return "a message that is held has changed";
@@ -62,9 +62,9 @@ class Trial {
   std::uint64_t below(std::uint64_t bound) { return random_() % bound; }
   std::uint64_t end() const { return put_.size(); }
   std::uint64_t last(std::uint64_t count) const { return end() - std::min(end(), count); }
-  // What who may fall behind finds.
+  // First message that a reader of a policy other than kBlock can find.
   std::uint64_t oldest() const { return last(std::max(options_.capacity, options_.history)); }
-  // What somebody has not read, or who comes may want.
+  // First message that a reader has not read, or that a new reader may request.
   std::uint64_t kept() const {
     std::uint64_t slowest = end();
     for (const ModelReader& reader : readers_) slowest = std::min(slowest, reader.position);
@@ -86,8 +86,8 @@ class Trial {
     }
     return true;
   }
-  // A page for each reader, and for each block that is in the ring or held. Where small messages lie between, what all
-  // have read may go later.
+  // Expects a page for each reader, and for each block that is in the ring or held. Blocks between small messages may
+  // be freed later, although all readers have read them.
   bool memory_is_right() const {
     const std::uint64_t in_ring = last(std::max(options_.capacity, options_.history) + 1);
     std::uint64_t held = 0, kept_blocks = 0, ring_blocks = 0;
@@ -144,9 +144,9 @@ class Trial {
     hold(std::move(message), expected.number);
     return true;
   }
-  // A process that was forked may put, and has left; this one stays from its first put on.
+  // A forked process may put, and has exited. This process stays a publisher after its first put.
   bool is_putting() const { return end() == 0 || !ring_->publishers().empty(); }
-  // For a while.
+  // Keeps up to four messages.
   void hold(broadcast::Incoming message, std::uint64_t number) {
     const auto is_it = [&](const auto& each) { return each.first.ticket == message.ticket; };
     if (held_.size() == 4) held_.erase(held_.begin() + static_cast<std::ptrdiff_t>(below(4)));
@@ -161,7 +161,7 @@ class Trial {
     readers_.push_back({subscribe(ring_, policy, from_oldest), policy, from});
     return true;
   }
-  // One that was never read by might be a forked child's.
+  // Reads first: a subscription that was never read could still belong to a forked child.
   bool closes() {
     if (readers_.empty()) return true;
     const auto reader = readers_.begin() + static_cast<std::ptrdiff_t>(below(readers_.size()));
@@ -169,7 +169,7 @@ class Trial {
     readers_.erase(reader);
     return was_right;
   }
-  // What children had that are gone.
+  // Recovers what exited children had.
   bool recovers() {
     arena_->participants().check(0);
     return arena_->reconcile(patience()).ok();

@@ -1,4 +1,5 @@
-// A Broadcast: every reader sees every message, once and in order; one that blocks is waited for, others fall behind.
+// Broadcast: every reader gets each message once and in order. Puts wait for blocking readers; other readers may fall
+// behind.
 #include <thread>
 
 #include "support/broadcasts.h"
@@ -112,7 +113,7 @@ TEST_CASE("Messages in blocks behind small ones go with the last reader, also wh
   CHECK(all_of(*other) == Numbers{0, 1, 2, 3});
   CHECK(used_bytes(*arena) == empty + (2 + 3) * 4096);
   one->close();
-  CHECK(used_bytes(*arena) == empty + 4096);  // of the other's subscription
+  CHECK(used_bytes(*arena) == empty + 4096);  // the page of the other subscription
 }
 
 TEST_CASE("A message that was passed while somebody had the arena's lock goes with the next, however small that is") {
@@ -214,7 +215,7 @@ TEST_CASE("A subscription that the parent has made is the child's that reads fir
   read.wait();
   broadcast::Incoming message;
   CHECK(reader->get(message, no_wait()).code() == Code::kClosed);
-  reader->close();  // gives up nothing that is the child's
+  reader->close();  // releases nothing that belongs to the child
   CHECK(ring->readers() == 1);
   end.open();
   REQUIRE(child.succeeded());

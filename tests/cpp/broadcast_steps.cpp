@@ -1,5 +1,5 @@
-// Who puts and who reads a Broadcast killed between any two instructions: the crash points lie before each change of
-// shared memory, these lie anywhere.
+// Publishers and readers of a Broadcast that are killed between any two instructions. Crash points are only before each
+// store to shared memory; these kills happen anywhere.
 #include <functional>
 
 #include "support/broadcast_survivors.h"
@@ -15,14 +15,14 @@ namespace {
 
 using Numbers = std::vector<std::uint64_t>;
 
-constexpr std::uint64_t kSurvivor = 400;  // the number of the message that a survivor puts
+constexpr std::uint64_t kSurvivor = 400;  // number of the message that the survivor puts
 
 struct Operation {
   const char* name;
   std::function<void(const std::shared_ptr<Ring>&)> act;
   std::size_t words = kBlockWords;
-  Numbers added{};           // what the child puts
-  std::int64_t cut_off = 0;  // the change before which another's put was killed; 0: none was
+  Numbers added{};           // numbers that the child puts
+  std::int64_t cut_off = 0;  // store before which an earlier put was killed; 0: none was
 };
 
 std::function<void(const std::shared_ptr<Ring>&)> putting(std::size_t words, const Numbers& numbers) {
@@ -51,7 +51,7 @@ void open_again(const std::shared_ptr<Ring>& ring) {
   Ring::open(ring->arena(), ring->block(), patience()).value();
 }
 
-// Two messages that a reader has not read, one that it has, and a ring that went round before.
+// Fills the ring once around. Then puts two messages that the reader has not read.
 std::unique_ptr<Subscriber> begin(const std::shared_ptr<Ring>& ring, std::size_t words) {
   for (std::uint64_t i = 100; i < 106; ++i) put(*ring, i, words).value();
   auto reader = subscribe(ring);
@@ -59,7 +59,7 @@ std::unique_ptr<Subscriber> begin(const std::shared_ptr<Ring>& ring, std::size_t
   return reader;
 }
 
-// Of a put that is cut off while it is under way: the first change before which it is so, with such a tail.
+// Returns the first store of a put before which a kill leaves a put cut off, with that tail.
 std::int64_t change_under_way(std::size_t words, std::uint64_t tail) {
   for (std::int64_t change = 1;; ++change) {
     const auto ring = new_ring({.capacity = 4});
@@ -86,7 +86,8 @@ std::vector<Operation> operations() {
   return all;
 }
 
-// At once, though nobody has looked for the dead: there is room for one more without what the child has put.
+// The survivor's put does not block, although no process has checked for dead ones: the ring has space for one more
+// message, even without recovering what the child put.
 void require_no_wait(Ring& ring, Subscriber& reader, const Operation& operation) {
   CountedWaits waits;
   const auto patient = waits.until(Deadline::after_ns(20'000'000'000));

@@ -1,4 +1,4 @@
-// Subscriptions that nobody has used yet: whose they are, and when they end.
+// Subscriptions that were made and not used yet: which process owns them, and when they end.
 #include <unistd.h>
 
 #include <atomic>
@@ -25,7 +25,7 @@ bool names(const Error& error, const std::vector<pid_t>& pids) {
   return std::all_of(pids.begin(), pids.end(),
                      [&](pid_t pid) { return error.message.find(std::to_string(pid)) != std::string::npos; });
 }
-// Its block, and the number of its transfer.
+// Puts a subscription in transit. Returns its block, and the number of its transfer.
 std::pair<BlockRef, std::uint64_t> give(Subscriber& reader) {
   const BlockRef block = reader.give().value();
   const auto number =

@@ -1,5 +1,5 @@
-// Givers and receivers of a subscription in transit, killed before each change of shared memory: the subscription
-// blocks no put once it belongs to no living process, and stays with its giver until it has arrived.
+// Givers and receivers of a subscription in transit, killed before each store to shared memory. The subscription stays
+// with its giver until it has arrived. It blocks no put once it belongs to no live process.
 #include "memory/transfers.h"
 #include "support/broadcasts.h"
 #include "support/catch2.h"

@@ -1,4 +1,4 @@
-// What counts against a channel's capacity: the messages that can be received, be they in the ring or given back.
+// Messages that count towards a channel's capacity: all that can be received, in the ring or returned.
 #include "support/catch2.h"
 #include "support/channel_check.h"
 #include "support/channels.h"
@@ -20,7 +20,7 @@ std::vector<Delivery> take_all(Channel& channel) {
 void give_back(std::vector<Delivery> deliveries) {
   for (Delivery& delivery : deliveries) delivery.nack(patience()).value();
 }
-// Numbers from `from` on, until there is no room.
+// Puts numbers from `from` on until the channel is full. Returns how many.
 std::uint64_t fill_up(Channel& channel, std::uint64_t from) {
   std::uint64_t count = 0;
   while (put(channel, from + count, 1, no_wait()).ok()) ++count;

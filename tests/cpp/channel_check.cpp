@@ -1,4 +1,4 @@
-// The walk over a whole arena that other tests end with: it has to see what is wrong.
+// The check of a whole arena that other tests end with detects damage.
 #include "support/channel_check.h"
 
 #include "support/catch2.h"

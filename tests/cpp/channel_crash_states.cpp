@@ -1,4 +1,4 @@
-// States that a death leaves, written by hand. Whoever survives puts and gets as if nothing had been.
+// States that a death leaves behind, written by hand. Survivors put and get as if nothing had happened.
 #include "support/survivors.h"
 
 using namespace shmtree;
@@ -6,7 +6,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// A participant that is dead, with a lock or two of the channel in its name.
+// Returns a dead participant. Tests store it as the owner of the channel's locks.
 memory::Identity dead_one(Arena& arena) {
   auto slot = arena.reconciler().reserve_slot().value();
   return slot.identity;
@@ -49,7 +49,7 @@ TEST_CASE("The count of a put whose sender died on either side of the tail is kn
     header.counted.store(took_place ? 0 : 1);
     REQUIRE(channel->counted() == 1);
     survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
-    REQUIRE(channel->counted() == 2);  // with the survivor's
+    REQUIRE(channel->counted() == 2);  // including the survivor's message
   }
 }
 

@@ -1,5 +1,5 @@
-// A participant killed between any two changes of shared memory, in every operation of a channel, and at random.
-// Whoever survives puts and gets as if nothing had been.
+// A participant killed between any two stores to shared memory, in every operation of a channel, and at random.
+// Survivors put and get as if nothing had happened.
 #include <unistd.h>
 
 #include <csignal>
@@ -15,13 +15,13 @@ namespace {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-// Kills a child before the n-th change that `act` makes, for every n. `prepare` fills the channel; `contents_are_right`
-// judges what the survivor finds in front of its own message.
+// Kills a child before the n-th store of `act`, for every n. `prepare` fills the channel. `contents_are_right` checks
+// the messages that the survivor finds before its own.
 void kill_at_every_change(ChannelOptions options, const std::function<void(Channel&)>& prepare,
                           const std::function<void(Channel&)>& act,
                           const std::function<bool(const Numbers&)>& contents_are_right) {
   std::int64_t n = 1;
-  const std::int64_t step = under_valgrind() ? 17 : 1;  // each child costs valgrind a tenth of a second
+  const std::int64_t step = under_valgrind() ? 17 : 1;  // each child costs valgrind 0.1 s
   for (bool killed = true; killed; n += step) {
     REQUIRE(n < 5'000);
     auto arena = new_arena(32 * kMiB);
@@ -120,7 +120,7 @@ TEST_CASE("A taker killed anywhere loses nothing") {
         [](Channel& channel) {
           Delivery first = take(channel).value();
           Delivery second = take(channel).value();
-          _exit(0);  // as good as killed
+          _exit(0);  // same as a kill
         },
         run_of(0, 5, 5));
   }
@@ -132,7 +132,7 @@ TEST_CASE("A taker killed anywhere in the growth of its records loses nothing") 
       [](Channel& channel) {
         std::vector<Delivery> deliveries;
         for (int i = 0; i < 9; ++i) deliveries.push_back(take(channel).value());
-        _exit(0);  // as good as killed
+        _exit(0);  // same as a kill
       },
       run_of(0, 10, 10));
 }
@@ -160,7 +160,7 @@ TEST_CASE("A taker killed in a nack after a failed build loses nothing") {
     delivery.nack(patience()).value();
   };
   kill_at_every_change(unlimited(), putting(0, 3, 700), fail, run_of(0, 3, 3));
-  const auto prepare = [&fail](Channel& channel) {  // until one failure is left
+  const auto prepare = [&fail](Channel& channel) {  // up to the last failure that is allowed
     putting(0, 3, 700)(channel);
     for (std::uint32_t i = 1; i < channel::kMaxFailedBuilds; ++i) fail(channel);
   };
@@ -188,7 +188,7 @@ TEST_CASE("A taker killed anywhere in taking what was given back loses nothing")
       },
       [](Channel& channel) {
         Delivery delivery = take(channel).value();
-        _exit(0);  // as good as killed
+        _exit(0);  // same as a kill
       },
       run_of(0, 3, 3));
 }
@@ -217,12 +217,12 @@ TEST_CASE("A process killed anywhere in a transfer of an end, or in leaving it, 
       channel->membership().leave(End::kSending);
     });
     INFO("killed before change " << n);
-    // A transfer that goes on may yet be ended by its receiver: here it is, by this process.
+    // The receiver of a transfer may still end it. Here this process does.
     for (auto& transfer : channel->arena()->header().transfers) {
       channel->membership().end_transfer(transfer.state.load(), End::kSending);
     }
     const auto after = code_of(get(*channel, patience(n < 4 ? 30 : n < 6 ? 2'000 : 20'000)));
-    // Before its first change as a sender it had no part in this end.
+    // Before its first store as a sender, the child was not attached to this end.
     REQUIRE((after == Code::kPeerDied || after == Code::kClosed || (n < 6 && after == Code::kEmpty)));
     if (!killed) break;
   }
@@ -283,12 +283,12 @@ TEST_CASE("A process killed anywhere in a fork, or its child in what it does fir
     });
     close(all_gone[1]);
     char nothing = 0;
-    REQUIRE(read(all_gone[0], &nothing, 1) == 0);  // the child of one that was killed has gone, too
+    REQUIRE(read(all_gone[0], &nothing, 1) == 0);  // the child of a killed process has exited too
     close(all_gone[0]);
     INFO("killed before change " << n);
     survive_with(*channel, tail_of(3, 1));
     channel.reset();
-    do {  // what ends lets go of its end of the pipe first, and of its lock a moment later
+    do {  // an exiting process closes its end of the pipe first, and releases its lock a moment later
       arena->participants().check(0);
       REQUIRE(arena->reconcile(patience()).ok());
     } while (arena->inspector().stats().participants > 1 && usleep(1'000) == 0);
@@ -335,7 +335,7 @@ TEST_CASE("Senders and receivers killed at random instants lose nothing of the o
   arena->participants().check(0);
   arena->reconcile(patience()).value();
   auto results = new_channel(arena, with_capacity(0));
-  // One sender and one receiver that live. What the sender put arrives once each, whoever dies with it in hand.
+  // One sender and one receiver survive. Each message of the sender arrives once, even if a process that took it dies.
   Gate stop;
   Child sender([&] {
     std::uint64_t count = 0;
@@ -360,7 +360,7 @@ TEST_CASE("Senders and receivers killed at random instants lose nothing of the o
       if (!message) return false;
       const std::uint64_t number = number_in(message->frame());
       if (number == kTorn) return false;
-      // What was given back comes again; what was not keeps its sender's order.
+      // Returned messages are redelivered. The others keep their sender's order.
       if (!message->redelivered() && last[number >> 32] >= number) return false;
       last[number >> 32] = std::max(last[number >> 32], number);
       if (number >> 32 != 0) continue;
@@ -377,7 +377,7 @@ TEST_CASE("Senders and receivers killed at random instants lose nothing of the o
         put(*channel, who << 32 | i, i % 3 == 0 ? 300 : 9).ok();
       } else {
         auto delivery = take(*channel);
-        if (delivery) delivery->nack(patience()).ok();  // or dies before, which is the same
+        if (delivery) delivery->nack(patience()).ok();  // a death before the nack has the same effect
       }
     }
     return true;
@@ -385,7 +385,7 @@ TEST_CASE("Senders and receivers killed at random instants lose nothing of the o
   const std::uint64_t victims = under_valgrind() ? 10 : kThreadSanitizer || kAddressSanitizer ? 100 : 300;
   for (std::uint64_t who = 1; who <= victims; ++who) {
     Child killed([&] { return victim(who); });
-    const timespec moment{0, static_cast<long>(next() % 5'000'000)};  // not to synchronise: any instant will do
+    const timespec moment{0, static_cast<long>(next() % 5'000'000)};  // not a synchronisation: any instant will do
     nanosleep(&moment, nullptr);
     killed.kill_and_wait();
   }

@@ -1,4 +1,4 @@
-// Whatever another process wrote into the shared memory: an error, and soon; never a crash, never an endless loop.
+// Whatever another process writes into shared memory causes an error soon, and never a crash or an endless loop.
 #include <csignal>
 #include <functional>
 
@@ -11,7 +11,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// Everything a process can do with a channel, after `damage`. In a child, whose end its alarm would force.
+// Makes all calls of a channel after `damage`, in a child. The child's alarm kills it if it hangs.
 void use_damaged(const std::function<void(Channel&)>& damage) {
   auto arena = new_arena();
   auto channel = new_channel(arena, with_capacity(0));
@@ -201,7 +201,7 @@ TEST_CASE("Calls return in time while a stopped process keeps a lock") {
       });
       REQUIRE(took < ms + 50);
     }
-    // A death elsewhere gives nothing up that the stopped process may be working on.
+    // The death of another process must not release anything that the stopped process may be using.
     Child dead([] { return true; });
     REQUIRE(dead.succeeded());
     channel->arena()->participants().check(0);

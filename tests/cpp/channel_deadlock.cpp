@@ -1,5 +1,5 @@
-// Calls that would wait for ever, since whoever has the other end waits for ever itself. ThreadSanitizer has a thread
-// of its own, which counts as one that could end them.
+// Calls that would block forever, because the process with the other end blocks forever too. ThreadSanitizer has its
+// own thread, which counts as one that could end the wait.
 #include <signal.h>
 
 #include <chrono>
@@ -14,7 +14,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// Longer than a proof takes.
+// longer than it takes to prove a deadlock
 constexpr std::chrono::milliseconds kLong{1500};
 const WaitContext kForEver{};
 
@@ -77,7 +77,7 @@ TEST_CASE("A deadlock ends one call, and the others see its end") {
     auto first = new_channel(arena), second = new_channel(arena);
     Child other([&] { return code_of(get(*second, kForEver)) == Code::kPeerDied; });
     if (code_of(get(*first, kForEver)) != Code::kClosed) return false;
-    // It still waits; and is told that this process was killed, or has left.
+    // The other call still waits. It must learn that this process was killed, or has left.
     for (const auto& channel : {first, second}) {
       for (const End end : channel::kEnds) channel->membership().leave(end);
     }
@@ -108,7 +108,7 @@ TEST_CASE("No deadlock is proved while some thread may still send") {
       auto first = new_channel(arena), second = new_channel(arena);
       Child other([&] { return other_thread(*first, *second); });
       if (get(*first, kForEver).value() != 7) return false;
-      second->membership().leave(End::kSending);  // the other one is let go
+      second->membership().leave(End::kSending);  // lets the other process continue
       return other.succeeded();
     });
     return all.succeeded();
@@ -169,7 +169,7 @@ TEST_CASE("A stopped process with a queued message proves no deadlock") {
   Child all([] {
     auto arena = new_arena();
     auto first = new_channel(arena), second = new_channel(arena);
-    put(*second, 1).value();  // as if by somebody who has gone
+    put(*second, 1).value();  // as if a process that exited had put it
     second->membership().leave(End::kSending);
     Gate waits;
     Child other([&] {

@@ -1,4 +1,4 @@
-// Channels that tell of each death, and streams that are kept open.
+// Channels that report each death, and streams that are kept open.
 #include <unistd.h>
 
 #include <atomic>
@@ -123,7 +123,7 @@ TEST_CASE("Each death is reported once by concurrent threads") {
 }
 
 TEST_CASE("A thread reports no end if another reports the deaths") {
-  auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));  // this process stays at both ends
+  auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));  // this process stays attached to both ends
   constexpr int kRounds = 2'000;
   const bool sending = GENERATE(false, true);
   const End peers = sending ? End::kReceiving : End::kSending;
@@ -155,8 +155,8 @@ TEST_CASE("A call continues if another thread has reported the deaths") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
   channel::Ends& ends = channel->ends();
   ends.note_killed(End::kSending, 7);
-  REQUIRE(ends.has_deaths_to_tell(End::kSending));             // so one thread finds,
-  REQUIRE(ends.take_deaths(End::kSending)->pids.at(0) == 7);   // and another reports it
+  REQUIRE(ends.has_deaths_to_tell(End::kSending));             // one thread finds a death,
+  REQUIRE(ends.take_deaths(End::kSending)->pids.at(0) == 7);   // and another thread reports it
   REQUIRE_FALSE(ends.take_deaths(End::kSending).has_value());  // before the first one does
   REQUIRE(ends.check_attended(End::kSending).ok());
 }

@@ -1,4 +1,4 @@
-// Messages taken, acknowledged and given back.
+// Messages that are taken, acknowledged and returned.
 #include <algorithm>
 #include <random>
 #include <set>
@@ -41,7 +41,7 @@ TEST_CASE("A message taken and acknowledged is gone, with its memory") {
   auto channel = channel_of(0);
   { take(*channel, no_wait()).ok(); }
   put(*channel, 1).value();
-  { REQUIRE(take(*channel).value().ack(patience()).ok()); }  // the first take makes the records
+  { REQUIRE(take(*channel).value().ack(patience()).ok()); }  // the first take allocates the delivery records
   const std::uint64_t before = used_bytes(*channel->arena());
   put(*channel, 7, 5'000).value();
   {
@@ -51,7 +51,7 @@ TEST_CASE("A message taken and acknowledged is gone, with its memory") {
     REQUIRE(used_bytes(*channel->arena()) > before);
     REQUIRE(delivery.ack(patience()).ok());
     REQUIRE(delivery.settled());
-    REQUIRE(number_in(delivery) == 7);  // it is held still
+    REQUIRE(number_in(delivery) == 7);  // still pinned
   }
   REQUIRE(used_bytes(*channel->arena()) == before);
   REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
@@ -272,7 +272,7 @@ TEST_CASE("Dropping a delivery neither sleeps nor runs a recovery") {
   taken.open();
   locked.wait();
   { Delivery dropped = std::move(first); }
-  // A sleeper would have marked the lock.
+  // A sleeping thread would have set kContended.
   REQUIRE((header_of(*channel).receivers_lock.load() & (memory::kHeld | memory::kContended)) == memory::kHeld);
   const std::uint64_t recoveries = channel->arena()->header().reconciles.load();
   REQUIRE(memory::needs_recovery(channel->arena()->header()));

@@ -1,4 +1,4 @@
-// What an immediate shutdown means for tasks: what nobody can receive any more counts as dealt with, each message once.
+// An immediate shutdown counts each message as done, exactly once, if no process can receive it any more.
 #include "support/catch2.h"
 #include "support/channel_check.h"
 #include "support/channels.h"
@@ -129,7 +129,7 @@ TEST_CASE("A process killed anywhere in an immediate shutdown counts what was gi
     killed = killed_at_change(n, [&] { shut_down(*queue); }) ? 1 : 0;
     INFO("killed before change " << n);
     const bool discarded = header_of(*queue).shutdown == 2;
-    CHECK(queue->tasks().unfinished() == (discarded ? 0 : 8));  // with the store, before anything is repaired
+    CHECK(queue->tasks().unfinished() == (discarded ? 0 : 8));  // with the store of `shutdown`, before any repair
     recover(*queue);
     CHECK(queue->tasks().unfinished() == (discarded ? 0 : 8));
     if (!discarded) shut_down(*queue);
@@ -144,7 +144,7 @@ TEST_CASE("A process killed anywhere in giving back to a queue shut down at once
     REQUIRE(n < 1'000);
     auto queue = queue_of(3);
     Gate taken, go;
-    Child other([&] {  // has one that it keeps
+    Child other([&] {  // keeps one delivery
       Delivery delivery = take(*queue).value();
       taken.open();
       go.wait();

@@ -1,4 +1,4 @@
-// Channels whose puts drop the oldest messages instead of waiting.
+// Channels whose puts drop the oldest messages instead of blocking.
 #include <unistd.h>
 
 #include <thread>

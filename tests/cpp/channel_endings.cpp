@@ -1,4 +1,5 @@
-// When who receives is told of the end, of a stream and of a queue that was shut down: once nothing may come any more.
+// The time at which receivers see the end of a stream, or of a queue that was shut down: once no message can come any
+// more.
 #include <optional>
 
 #include "support/catch2.h"
@@ -15,7 +16,7 @@ using memory::Event;
 enum class How { kLeave, kShutDown };
 enum class Doing { kAck, kNack, kDie };
 
-// A channel of some messages, the first of which another process has taken until it is told to settle it.
+// A channel of some messages. Another process has taken the first one, and settles it when told to.
 struct Taken {
   explicit Taken(How ends_by, Doing doing, std::uint64_t messages = 1) : how(ends_by) {
     for (std::uint64_t i = 0; i < messages; ++i) put(*channel, i).value();
@@ -145,7 +146,7 @@ TEST_CASE("A message on its way back, in its record and not yet counted, is wait
   put(*queue, 1).value();
   take(*queue).value().nack(patience()).value();
   queue->tasks().shut_down(false, patience()).value();
-  header_of(*queue).returned = 0;  // as between the two stores of a nack
+  header_of(*queue).returned = 0;  // the state between the two stores of a nack
   REQUIRE(code_of(get(*queue, no_wait())) == Code::kEmpty);
   header_of(*queue).returned = 1;
   REQUIRE(get(*queue).value() == 1);

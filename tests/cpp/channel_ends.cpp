@@ -1,4 +1,4 @@
-// Who takes part, and how the others learn of it.
+// Attached processes of an end, and how other processes learn that one detached.
 #include <poll.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -103,7 +103,7 @@ TEST_CASE("A process that uses the other end only takes no part in this one") {
   Child sender([&] { return put(*channel, 1).ok(); });
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(sender.succeeded());
-  REQUIRE(code_of(get(*channel, patience())) == Code::kPeerDied);  // ended by _exit, without a goodbye
+  REQUIRE(code_of(get(*channel, patience())) == Code::kPeerDied);  // the child ended with _exit, without closing
 }
 
 TEST_CASE("A child that says goodbye has closed, one that does not was killed") {
@@ -178,7 +178,7 @@ TEST_CASE("A killed process is dead before it is reaped") {
   });
   up.wait();
   get(*channel).value();
-  sender.signal(SIGKILL);  // and not waited for
+  sender.signal(SIGKILL);  // killed, but not reaped
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
@@ -215,7 +215,7 @@ TEST_CASE("A process whose first thread has ended is alive") {
       put(*channel, 2).value();
       _exit(0);
     }).detach();
-    syscall(SYS_exit, 0);  // of this thread alone, and without unwinding it
+    syscall(SYS_exit, 0);  // ends this thread only, without unwinding it
     return false;
   });
   REQUIRE(get(*channel).value() == 1);
@@ -229,7 +229,7 @@ TEST_CASE("A process that does not run yet takes part from the moment it is give
   memory::ReservedSlot slot = channel->arena()->reconciler().reserve_slot().value();
   channel->membership().give_to(slot.identity, End::kSending);
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
-  slot.lock.reset();  // it never came to life
+  slot.lock.reset();  // the process never started
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
@@ -252,7 +252,7 @@ TEST_CASE("A queue ends for a process that left an end of it which no process ha
   const bool is_killed = GENERATE(false, true);
   auto channel = new_channel(new_arena(), with_capacity(1, Ending::kNever));
   Gate up, go;
-  Child other([&] {  // which uses neither end
+  Child other([&] {  // uses neither end
     up.open();
     go.wait();
     return true;

@@ -1,5 +1,5 @@
-// A process checks whether an end is left, one instruction at a time, while another process passes that end on. In each
-// case some process, or a transfer, has the end at any time, so the check never says that it is left.
+// A process checks, one instruction at a time, if an end is left, while another process passes that end on. In each
+// case some process or a transfer has the end at any time. So the check must never report that it is left.
 #include <functional>
 
 #include "memory/transfers.h"
@@ -14,9 +14,10 @@ using namespace shmtree::test;
 namespace {
 
 constexpr End kEnd = End::kSending;
-constexpr int kLeft = 1, kAttached = 0;  // exit status of the process that checks
+constexpr int kLeft = 1, kAttached = 0;  // exit status of the checking process
 
-// This process is a member of the receiving end. The sending end is its own, or in transit in place 1 of the transfers.
+// This process is a member of the receiving end. The sending end is attached here, or in transit in entry 1 of the
+// transfers.
 struct Passed {
   std::shared_ptr<Channel> channel = receiving_channel();
   std::uint64_t number = 0;
@@ -29,7 +30,7 @@ struct Passed {
 
 struct Way {
   const char* name;
-  bool is_in_transit;  // at first
+  bool is_in_transit;  // at the beginning
   std::function<void(Passed&)> pass;
 };
 
@@ -41,7 +42,7 @@ void give(Passed& passed) {
   passed.begin();
   passed.leave();
 }
-// Into place 0, which a walk has passed when it comes to place 1.
+// The new transfer uses entry 0, which the check has already passed when it reads entry 1.
 void receive_and_give(Passed& passed) {
   passed.load();
   passed.begin();
@@ -55,7 +56,7 @@ const Way kWays[] = {
     {"an end is loaded and pickled again", true, receive_and_give},
 };
 
-// The child is stepped from its store of `begins` on.
+// Steps the child, beginning with its store to `begins`.
 Stepped check_at(const Way& way, int instructions) {
   INFO(way.name << " after " << instructions << " instructions of a check");
   Passed passed;
@@ -68,7 +69,7 @@ Stepped check_at(const Way& way, int instructions) {
   }
   std::atomic<std::uint32_t> begins{0};
   SteppedChild child(0, [&] {
-    if (!way.is_in_transit) passed.leave();  // what the child has inherited
+    if (!way.is_in_transit) passed.leave();  // leaves the end that the child has inherited
     changes_until_crash.store(1);
     store_relaxed(begins, 1u);
     _exit(passed.channel->ends().is_left(kEnd) ? kLeft : kAttached);

@@ -1,4 +1,5 @@
-// System calls that fail in this process. What is promised: an Error, nothing locked, and all in order for the others.
+// System calls that fail in this process. Each call then returns an Error, leaves nothing locked, and does not affect
+// other processes.
 #include "support/catch2.h"
 #include "support/channels.h"
 #include "support/failing_calls.h"
@@ -20,7 +21,7 @@ std::ostream& operator<<(std::ostream& out, const FailingCall& call) {
   return out << call.name << " fails with errno " << call.error;
 }
 
-// A bit of everything. What fails is an error, so that whatever comes back is fine, as long as it comes back.
+// Makes calls of all kinds. Any result is allowed, since failed system calls cause errors, but each call must return.
 void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
   auto made = Arena::create({.max_bytes = 8 * kMiB, .prefault = 0, .huge_pages = false});
   if (made) static_cast<void>(Channel::create(*made, with_capacity(2)).ok());
@@ -47,7 +48,7 @@ void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
 }  // namespace
 
 TEST_CASE("A process whose system calls fail gets errors and leaves all in order for the others") {
-  if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail as well
+  if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail too
   const FailingCall call = GENERATE(
       FailingCall{"fallocate", SYS_fallocate, ENOSPC}, FailingCall{"fallocate", SYS_fallocate, ENOMEM},
       FailingCall{"fallocate", SYS_fallocate, EOPNOTSUPP}, FailingCall{"mmap", SYS_mmap, ENOMEM},

@@ -1,4 +1,4 @@
-// What a killed taker had is kept for the one that replaces it.
+// Messages that a killed taker had are kept for its successor.
 #include <algorithm>
 
 #include "support/channel_check.h"
@@ -9,7 +9,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// A process that is the channel's heir until it is killed.
+// A process that is the channel's successor until it is killed.
 class Heir {
  public:
   explicit Heir(Channel& channel)
@@ -28,7 +28,7 @@ class Heir {
   Child child_;
 };
 
-// A process that takes so many, is asked for no more, and is killed.
+// Runs a process that takes `count` messages and is killed. `leaves`: it leaves its messages to the successor.
 void take_and_die(Channel& channel, std::size_t count, bool leaves) {
   Child taker([&] {
     if (leaves) channel.leave_to_heir().value();
@@ -70,7 +70,8 @@ TEST_CASE("What a killed taker left to the heir goes to nobody but the one that 
       REQUIRE(channel->inherited(patience()).value().empty());
     }
     REQUIRE(channel::check(*channel->arena()) == "");
-    REQUIRE(drain(*channel) == Numbers{1, 3});  // dropped by this process, which is no leaver
+    // message 1 was dropped by this process, which leaves nothing to the successor
+    REQUIRE(drain(*channel) == Numbers{1, 3});
     REQUIRE(channel->unsettled().empty());
   }
 }

@@ -1,4 +1,4 @@
-// A process that writes into a channel while others use it: what was checked is what is used.
+// A process that writes into a channel while others use it: each value is used exactly as it was checked.
 #include <functional>
 
 #include "support/catch2.h"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint64_t kMinusOne = ~std::uint64_t{0};
 
-// Everything a process can do with a channel, again and again. Nothing it is given lies outside of its block.
+// Makes all calls of a channel repeatedly. Returns false if a message is outside of its block.
 bool use(Channel& channel) {
   const auto is_within = [&](Incoming& message) {
     if (!message.in_block()) return message.frame().size() <= channel.inline_bytes();
@@ -39,7 +39,7 @@ bool use(Channel& channel) {
   return true;
 }
 
-// A channel with messages, a record and two segments, of which `word` is changed all the time.
+// Uses a channel with messages, a record and two segments, while `word` changes all the time.
 void survives(const std::function<std::atomic<std::uint64_t>&(Channel&)>& word,
               std::initializer_list<std::uint64_t> values) {
   auto channel = new_channel(new_arena(), with_capacity(0));
@@ -66,7 +66,7 @@ RingSlot& first_slot(Channel& channel) {
 }  // namespace
 
 TEST_CASE("A ring that grows and shrinks while it is used is not left") {
-  // With such a base every ticket is far beyond the ring, if only the ring is long enough.
+  // With this base, every ticket is far beyond the ring, provided the ring is long enough.
   constexpr std::uint64_t kFar = std::uint64_t{1} << 41;
   const auto first = [](Channel & channel) -> auto& {
     return first_segment(channel);

@@ -1,4 +1,4 @@
-// One descriptor for all ends that a process awaits.
+// One descriptor for all ends that a process waits for.
 #include <poll.h>
 
 #include <set>

@@ -1,4 +1,4 @@
-// Messages that a process cannot have now, for want of memory or addresses: they stay in the channel, or go back to it.
+// Messages that a process has no memory or addresses for now stay in the channel, or return to it.
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ std::unique_ptr<Received> received(Channel& channel) {
   channel.receiving().get(place->message, patience()).value();
   return place;
 }
-// All that is left of the arena: no record finds room.
+// Allocates the rest of the arena, so that there is no space for a record.
 std::vector<Lease> all_of(Arena& arena) {
   std::vector<Lease> taken;
   for (std::uint64_t bytes = 256 << 10; bytes >= 4096;) {
@@ -36,7 +36,7 @@ std::vector<Lease> all_of(Arena& arena) {
   }
   return taken;
 }
-// A channel with messages 0 to 2, of which the first was received and given back while there was no room for a record.
+// A channel with messages 0 to 2. The first one was received and given back when there was no space for a record.
 struct Kept {
   explicit Kept(std::size_t words) {
     for (std::uint64_t i = 0; i < 3; ++i) put(*channel, i, words).value();
@@ -48,7 +48,7 @@ struct Kept {
   std::shared_ptr<Channel> channel = new_channel(arena);
   std::vector<Lease> full{};
 };
-// Makes `times` receivers, one after the other, run out of memory for the next message.
+// Lets `times` receivers, one after the other, run out of memory for the next message.
 void fail_to_build(Channel& channel, std::uint32_t times) {
   for (std::uint32_t i = 0; i < times; ++i) {
     auto place = received(channel);
@@ -72,8 +72,8 @@ struct LockOwner {
   Child child;
 };
 
-// A message that refers to an array of 64 MiB, and one that does not, put by a process that is gone: nothing of either
-// is mapped here.
+// Puts a message that refers to an array of 64 MiB, and one that does not, from a child that exits. So neither message
+// is mapped in this process.
 constexpr std::uint64_t kLarge = 64 * kMiB, kTiB = kMiB << 20;
 void put_large(const std::shared_ptr<Arena>& arena, Channel& channel) {
   Child sender([&] {
@@ -256,7 +256,7 @@ TEST_CASE("A message whose array this process has no addresses for stays in the 
   auto arena = new_arena(256 * kMiB);
   auto channel = new_channel(arena);
   put_large(arena, *channel);
-  if (returned) {  // by somebody who could map it
+  if (returned) {  // by a process that could map it
     Child taker([&] { return take(*channel).value().nack(patience()).ok(); });
     REQUIRE(taker.succeeded());
   }

@@ -1,5 +1,5 @@
-// Out of memory in this process: every allocation of every operation fails in turn. What is promised: std::bad_alloc or
-// an Error, nothing changed, nothing locked, no descriptor left, and all of it usable afterwards.
+// Out of memory in this process: every allocation of every operation fails in turn. Each call throws std::bad_alloc or
+// returns an Error. It changes nothing, leaves nothing locked and leaks no descriptor, and later calls work.
 #include <dirent.h>
 
 #include <optional>
@@ -26,7 +26,7 @@ struct Ready {
   std::shared_ptr<Channel> channel;
   std::uint64_t used = 0;
 };
-// A channel with `count` messages in it, each of `words`.
+// Returns a channel with `count` messages of `words` words each.
 Ready with_messages(std::size_t count, std::size_t words, std::uint64_t capacity = 8) {
   Ready ready{new_arena(), nullptr, 0};
   ready.channel = new_channel(ready.arena, with_capacity(capacity));
@@ -34,7 +34,8 @@ Ready with_messages(std::size_t count, std::size_t words, std::uint64_t capacity
   ready.used = used_bytes(*ready.arena);
   return ready;
 }
-// A process that died with a message in the channel, a block half written and views of another, unnoticed so far.
+// Returns a channel after a death that no process has detected yet. The dead process had put a message, had a block
+// half written, and held views of another.
 Ready with_a_death(std::size_t words) {
   Ready ready = with_messages(2, words);
   Gate done;
@@ -317,7 +318,7 @@ TEST_CASE("A recovery that runs out of memory keeps nobody from the next one") {
         if (state.ready.arena->reconcile(patience()).ok()) static_cast<void>(state.ready.arena->allocator().trim());
       },
       [](State& state, bool) {
-        Child other([&] {  // finds every lock free
+        Child other([&] {  // needs every lock to be free
           return get(*state.ready.channel, patience()).value() == 0 &&
                  !memory::needs_recovery(state.ready.arena->header());
         });

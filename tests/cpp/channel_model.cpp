@@ -1,4 +1,4 @@
-// A channel against a plain model of it, and many threads and processes at once.
+// A channel compared with a plain model of it, and many threads and processes at once.
 #include <deque>
 #include <map>
 #include <random>
@@ -16,7 +16,7 @@ namespace {
 struct Model {
   struct Item {
     std::uint64_t number, ticket;
-    std::uint32_t attempts;  // that were made to receive it
+    std::uint32_t attempts;  // attempts to receive it so far
     bool operator<(const Item& other) const { return ticket < other.ticket; }
   };
   std::uint64_t capacity = 0, max_unsettled = 0, max_attempts = 0, next_ticket = 0, tasks_done = 0;
@@ -115,7 +115,7 @@ struct Run {
     expect(delivery->message(), item);
     taken.emplace_back(std::move(*delivery), item);
   }
-  // Returns whether it acknowledged the message.
+  // Settles a delivery in a random way. Returns true if that acknowledged the message.
   bool settle(Delivery& delivery, Model::Item& item) {
     switch (below(8)) {
       case 0:
@@ -161,7 +161,7 @@ struct Run {
     model.tasks_done += any;
     REQUIRE(channel->tasks().join(no_wait()).ok() == (model.done() == model.next_ticket));
   }
-  // By this process, which may go on using the end; nobody reserves it twice.
+  // Reserves or releases an end for this process, which may go on using the end. Nothing reserves an end twice.
   void reserve_or_release() {
     const std::uint64_t which = below(2);
     const End end = which == 0 ? End::kSending : End::kReceiving;
@@ -226,7 +226,7 @@ TEST_CASE("A channel does what a plain queue with deliveries does, step by step"
         run.check();
         if (i % 500 == 0) {
           REQUIRE(channel::check(*run.arena) == "");
-          memory::request_recovery(run.arena->header());  // whatever the state, a reconcile changes nothing
+          memory::request_recovery(run.arena->header());  // a reconcile changes nothing, whatever the state
           REQUIRE(run.arena->reconcile(patience()).ok());
           run.check();
         }
@@ -291,7 +291,8 @@ TEST_CASE("Four threads that put and four that get lose nothing and keep each ot
 TEST_CASE("A child forked while threads put and get works, and so does its parent") {
   if (kThreadSanitizer) return;  // its runtime does not support threads in a child of a process with threads
   auto channel = new_channel(new_arena(), with_capacity(50));
-  // From here on this process counts at both ends: a thread that is late must not leave one of them to the children.
+  // Makes this process count as a user of both ends, so that a late thread does not leave one of them to the children
+  // only.
   put(*channel, 1).value();
   REQUIRE(get(*channel).value() == 1);
   std::atomic<bool> stop{false};
@@ -366,7 +367,7 @@ TEST_CASE("Room that several messages left wakes every sender that waits for it"
   for (std::uint64_t i = 0; i < 8; ++i) put(*channel, i).value();
   std::vector<std::unique_ptr<Child>> senders;
   for (int i = 0; i < 8; ++i) senders.push_back(std::make_unique<Child>([&] { return put(*channel, 100).ok(); }));
-  // Each time all of them may be asleep, or not yet: either way all get through.
+  // The senders may be asleep or not yet. Either way all of them get through.
   for (int i = 0; i < 2; ++i) REQUIRE(get_several(*channel, 8)->size() > 0);
   for (auto& sender : senders) REQUIRE(sender->succeeded());
 }

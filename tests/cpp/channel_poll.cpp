@@ -1,4 +1,4 @@
-// Descriptors for poll loops, which nobody wakes to look who died.
+// Descriptors for poll loops, which become readable without any process that checks for deaths.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -26,7 +26,7 @@ TEST_CASE("A poll loop is not woken by the death of one of two senders, and by t
   Peer first(*channel), second(*channel);
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
   first.child.kill_and_wait();
-  REQUIRE_FALSE(readable(fd));  // it would be told of nothing
+  REQUIRE_FALSE(readable(fd));  // there is nothing to report
   REQUIRE(code_of(get(*channel, patience(400))) == Code::kEmpty);
   REQUIRE_FALSE(readable(fd));
   second.child.kill_and_wait();
@@ -50,7 +50,7 @@ TEST_CASE("A sender that died before the descriptor was asked for makes it reada
   auto channel = receiving_channel();
   Peer sender(*channel);
   sender.child.kill_and_wait();
-  usleep(10'000);  // nobody has looked for so long
+  usleep(10'000);  // in this time no process has checked for deaths
   REQUIRE(readable(channel->watchers().poll_fd(End::kReceiving).value()));
 }
 

@@ -1,4 +1,4 @@
-// Several messages put at once.
+// Puts of several messages at once.
 #include "support/catch2.h"
 #include "support/channels.h"
 

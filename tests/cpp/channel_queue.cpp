@@ -1,4 +1,4 @@
-// Order, room and time.
+// Order, capacity, and timeouts.
 #include <poll.h>
 
 #include <map>
@@ -14,7 +14,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// Puts 1, 2, ... until there is no room; how many went.
+// Puts 1, 2, ... until the channel is full. Returns how many were put.
 std::uint64_t fill_up(Channel& channel, std::size_t words = 1) {
   std::uint64_t count = 0;
   while (put(channel, count + 1, words, no_wait()).ok()) ++count;
@@ -28,7 +28,7 @@ struct Interrupting : WaitHooks {
   bool interrupted() noexcept override { return ++asked > 0; }
 };
 
-// Lets somebody go on who is waited for, once that has lasted longer than a stopped process is waited for.
+// Opens the gate once this process has waited for longer than it waits for a stopped process.
 struct Patient : WaitHooks {
   const Gate& go;
   const std::int64_t began = monotonic_ns();
@@ -126,7 +126,7 @@ TEST_CASE("An unlimited channel takes memory for what is in it and gives it back
   for (std::uint64_t i = 0; i < 4'000; ++i) REQUIRE(put(*channel, i).ok());
   REQUIRE(used_bytes(*arena) > 2 * kMiB);
   REQUIRE(drain(*channel).size() == 4'000);
-  // The last of the segments, which are no larger than a sixteenth of the budget, stays for the messages to come.
+  // The last segment stays for later messages. A segment takes at most a sixteenth of the budget.
   REQUIRE(used_bytes(*arena) <= before + arena->pool().max_bytes() / 16 + 8192);
   REQUIRE(arena->inspector().check() == "");
 }
@@ -259,7 +259,7 @@ TEST_CASE("A channel queues no more bytes than it leaves free for others") {
     REQUIRE((queued + 1) * kMiB <= arena->pool().free_bytes());
   }
   REQUIRE(queued >= 3);
-  REQUIRE(put(*channel, 99, 1, no_wait()).ok());  // small ones go on
+  REQUIRE(put(*channel, 99, 1, no_wait()).ok());  // small messages are still accepted
   auto other = new_channel(arena);
   REQUIRE(put(*other, 1, words, no_wait()).ok());
 }
@@ -345,7 +345,7 @@ TEST_CASE("A put that needs a segment outwaits a slow owner of the arena lock") 
     auto& word = channel->arena()->header().arena_lock;
     channel->arena()->lock(word, patience()).value();
     locked.open();
-    poll(nullptr, 0, 150);  // longer than a lock is waited for when nothing else is
+    poll(nullptr, 0, 150);  // longer than a call waits for a lock if it waits for nothing else
     channel->arena()->unlock(word);
     return true;
   });

@@ -1,4 +1,4 @@
-// What a message refers to in other blocks counts with it: for max_bytes, and for the bytes that are queued.
+// Blocks that a message refers to count towards max_bytes, and towards the queued bytes.
 #include <algorithm>
 
 #include "support/catch2.h"
@@ -18,7 +18,7 @@ std::shared_ptr<Channel> channel_of(std::uint64_t max_bytes) {
   return new_channel(new_arena(), options);
 }
 
-// Puts a message of kFrame bytes that refers to those blocks.
+// Puts a message of kFrame bytes that refers to these blocks.
 Result<std::uint64_t> put_referring(Channel& channel, std::span<const BlockRef> referred,
                                     const WaitContext& wait = no_wait()) {
   OwnedBlock block = new_block(*channel.arena(), 8192);
@@ -62,7 +62,7 @@ TEST_CASE("max_bytes bounds what messages refer to, and a sender goes on when th
   const BlockRef referred[] = {array.ref()};
   put_referring(*channel, referred).value();
   CHECK(code_of(put_referring(*channel, referred)) == Code::kFull);
-  CHECK(put(*channel, 1).ok());  // which fits
+  CHECK(put(*channel, 1).ok());  // this message fits
   Child receiver([&] { return get_message(*channel, patience()).ok(); });
   CHECK(put_referring(*channel, referred, patience(60'000)).ok());
   CHECK(receiver.succeeded());

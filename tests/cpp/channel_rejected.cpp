@@ -1,4 +1,4 @@
-// How often a message was taken, and what becomes of one that was taken too often.
+// Delivery attempts of a message, and rejected messages, which have reached the maximum.
 #include <functional>
 
 #include "support/catch2.h"
@@ -24,7 +24,7 @@ std::shared_ptr<Channel> channel_of(std::uint64_t count, std::uint64_t max_attem
 void give_back_one(Channel& channel) {
   take(channel, no_wait()).value().nack(patience()).value();
 }
-// Makes `times` receivers, one after the other, run out of memory for the next message.
+// Lets `times` receivers, one after the other, run out of memory for the next message.
 void fail_to_build(Channel& channel, int times) {
   for (int i = 0; i < times; ++i) {
     auto place = std::make_unique<channel::Received>();
@@ -33,7 +33,7 @@ void fail_to_build(Channel& channel, int times) {
     channel.returns().give_back(std::move(place));
   }
 }
-// A process that takes a message and is killed with it, which is then found out.
+// Runs a process that takes a message and is killed. Then detects the death.
 void take_and_die(Channel& channel) {
   Child taker([&] {
     Delivery delivery = take(channel).value();
@@ -109,7 +109,7 @@ TEST_CASE("Eight failed builds in a row reject a message") {
     REQUIRE(delivery.nack(patience()).ok());
   }
   fail_to_build(*channel, 6);
-  take_and_die(*channel);  // does not change the count
+  take_and_die(*channel);  // the death does not change the count of failed builds
   REQUIRE(channel->stats().rejected == 0);
   for (int i = 0; i < 2; ++i) {
     Delivery delivery = take(*channel, no_wait()).value();
@@ -169,7 +169,7 @@ TEST_CASE("A rejected message is gone when it is acknowledged, and stays when it
   { rejected(*channel)[0].nack(patience()).value(); }
   REQUIRE(used_bytes(*channel->arena()) == with_it);
   auto found = rejected(*channel);
-  REQUIRE(rejected(*channel).empty());  // it is in this process's hands
+  REQUIRE(rejected(*channel).empty());  // a delivery of this process has it
   REQUIRE(channel->stats().rejected == 1);
   REQUIRE(found[0].ack(patience()).ok());
   found.clear();
@@ -188,7 +188,7 @@ TEST_CASE("A message that is requeued is received as if it had never been taken"
   Delivery delivery = take(*channel, no_wait()).value();
   REQUIRE(number_in(delivery) == 0);
   REQUIRE(delivery.message().attempts() == 1);
-  REQUIRE(delivery.requeue(patience()).ok());  // nor is this an attempt
+  REQUIRE(delivery.requeue(patience()).ok());  // a requeue is no attempt either
   REQUIRE(channel->size() == 2);
   REQUIRE(channel->stats().rejected == 0);
   REQUIRE(channel::check(*channel->arena()) == "");
@@ -223,7 +223,7 @@ TEST_CASE("What a process had in hand that looked at rejected messages and died 
 
 TEST_CASE("A sender does not wait for the acknowledgement of a rejected message, but for one requeued") {
   auto channel = channel_of(2, 1);
-  REQUIRE(get(*channel).value() == 0);  // from here on this process receives, too
+  REQUIRE(get(*channel).value() == 0);  // now this process counts as a receiver too
   Gate taken;
   Child taker([&] {
     Delivery delivery = take(*channel).value();
@@ -267,7 +267,8 @@ TEST_CASE("More attempts than are counted cannot be asked for") {
 
 namespace {
 
-// What is in the channel and what was rejected, together and once each, and everything in order.
+// Kills a process before each store of `act`. Each message must then be in the channel or rejected, exactly once, and
+// the arena must be consistent.
 void kill_at_every_change(const std::function<void(Channel&)>& prepare, const std::function<void(Channel&)>& act,
                           const std::function<bool(const Numbers& left, const Numbers& given_up)>& is_right) {
   std::int64_t n = 1;

@@ -1,4 +1,4 @@
-// What queues have besides: counted tasks, shutting down, reservations, and a descriptor that tells of room.
+// Features of queues: counted tasks, shutdown, reservations, and a descriptor that is readable while there is space.
 
 #include <atomic>
 #include <thread>
@@ -16,7 +16,7 @@ namespace {
 std::shared_ptr<Channel> new_queue(std::uint64_t capacity = 0) {
   return new_channel(new_arena(), with_capacity(capacity, Ending::kNever));
 }
-// With `count` messages, of which the first is rejected.
+// Returns a queue of `count` messages, with the first one rejected.
 std::shared_ptr<Channel> queue_with_rejected(std::uint64_t count) {
   ChannelOptions options = with_capacity(0, Ending::kNever);
   options.max_attempts = 1;
@@ -90,13 +90,13 @@ TEST_CASE("A queue that was shut down gives out what it has, takes no more, and 
   queue->tasks().shut_down(false, patience()).value();
   REQUIRE(code_of(put(*queue, 3)) == Code::kShutDown);
   REQUIRE_FALSE(queue->sending().has_room());
-  REQUIRE(queue->watchers().can_put());  // it would not wait
+  REQUIRE(queue->watchers().can_put());  // true, since a put would not block
   REQUIRE(get(*queue).value() == 1);
   {
     Delivery delivery = take(*queue).value();
     REQUIRE(number_in(delivery) == 2);
   }
-  REQUIRE(get(*queue).value() == 2);  // it came back
+  REQUIRE(get(*queue).value() == 2);  // it was redelivered
   REQUIRE(code_of(get(*queue)) == Code::kShutDown);
   REQUIRE(code_of(take(*queue)) == Code::kShutDown);
 }
@@ -114,7 +114,7 @@ TEST_CASE("An immediate shutdown drops what is queued, counts it as done and giv
   REQUIRE(queue->stats().queued_bytes == 0);
   REQUIRE(code_of(get(*queue, no_wait())) == Code::kShutDown);
   REQUIRE(code_of(take(*queue, no_wait())) == Code::kShutDown);
-  REQUIRE(queue->tasks().unfinished() == 1);  // the one that was received
+  REQUIRE(queue->tasks().unfinished() == 1);  // the message that was received
   queue->tasks().done().value();
   REQUIRE(code_of(queue->tasks().done()) == Code::kInvalid);
   REQUIRE(queue->tasks().join(no_wait()).ok());
@@ -258,7 +258,7 @@ TEST_CASE("A descriptor does not tell of a message that was received before its 
   for (std::uint64_t i = 0; i < rounds; ++i) {
     const std::int64_t began = monotonic_ns();
     REQUIRE(get(*queue, patience(60'000)).value() == i);
-    // A sender that had no processor for longer than it is waited for tells late.
+    // A sender without a processor announces its message late, after the receiver has stopped waiting for that.
     const bool was_outwaited = monotonic_ns() - began >= wait_policy::kAnnouncedWakeNs;
     if (!was_outwaited) told += readable(fd, 1);
     put(*answers, i).value();
@@ -285,7 +285,7 @@ TEST_CASE("A process killed anywhere in a shutdown leaves a queue that is open o
       REQUIRE(put(*queue, 1).ok());
       continue;
     }
-    if (queue->tasks().unfinished() != 0) {  // so far only puts are refused
+    if (queue->tasks().unfinished() != 0) {  // the shutdown has only begun to refuse puts
       REQUIRE(queue->tasks().unfinished() == 9);
       REQUIRE(queue->size() == 9);
       REQUIRE(code_of(put(*queue, 1)) == Code::kShutDown);

@@ -1,4 +1,4 @@
-// When a waiting call looks again for a moment, and when it goes to sleep at once.
+// The decision of a waiting call to spin for a moment or to sleep at once.
 #include <chrono>
 #include <thread>
 
@@ -23,7 +23,7 @@ bool spins_in_vain(Spinner& spinner) {
   return looked;
 }
 
-// Waits that went straight to sleep before the next one that spun.
+// Returns the number of waits that slept at once before the next one that spun.
 int waits_until_a_try(Spinner& spinner) {
   int waits = 0;
   while (!spins_in_vain(spinner)) {
@@ -118,6 +118,6 @@ TEST_CASE("A wait that was over at once makes those after it begin with a lull")
     REQUIRE(spinner.until(eight, 8, {Deadline::never()}));
     return first;
   };
-  for (int i = 0; i < 1000; ++i) first_look_ns();  // one of them at least was over at once
+  for (int i = 0; i < 1000; ++i) first_look_ns();  // at least one of these ends at once
   for (int i = 0; i < 100; ++i) REQUIRE(first_look_ns() >= 250);
 }

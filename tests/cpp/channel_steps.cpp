@@ -1,8 +1,8 @@
-// A participant killed between any two instructions: single-stepped with ptrace through the operations of a channel and
-// killed at well over a thousand places. The crash points lie before each change of shared memory; these lie anywhere,
-// also within the allocator and the C library and around system calls.
+// A participant killed between any two instructions: single-stepped with ptrace through the operations of a channel,
+// and killed at well over a thousand places. Crash points are only before each store to shared memory. These kills
+// happen anywhere, including the allocator, the C library, and around system calls.
 //
-// A step takes two changes of processes, so a child runs to a crash point and is stepped from there.
+// A step takes two context switches, so a child runs to a crash point and is stepped from there.
 #include "support/stepped_child.h"
 #include "support/survivors.h"
 
@@ -20,9 +20,9 @@ struct Operation {
   std::uint64_t max_attempts = 0;
 };
 
-constexpr std::size_t kInline = 4, kBlock = 200;  // words; no slot takes the latter
+constexpr std::size_t kInline = 4, kBlock = 200;  // words; a slot has no space for kBlock
 
-// With records for deliveries, the making of which has a test of its own.
+// Prepares a channel whose delivery records exist already. Their creation has its own test.
 std::function<void(Channel&)> after_a_take(std::function<void(Channel&)> more) {
   return [more](Channel& channel) {
     put(channel, 0).value();
@@ -32,7 +32,7 @@ std::function<void(Channel&)> after_a_take(std::function<void(Channel&)> more) {
 }
 void take_one(Channel& channel) {
   Delivery delivery = take(channel).value();
-  _exit(0);  // as good as killed
+  _exit(0);  // same as a kill
 }
 void give_back_one(Channel& channel) {
   take(channel).value().nack(patience()).value();

@@ -1,4 +1,4 @@
-// Taps: who looks on at a channel sees what is put, takes nothing from anybody, and is waited for by nobody.
+// Taps: a tap sees each message that is put, takes none, and blocks no process.
 #include <unistd.h>
 
 #include <csignal>
@@ -18,7 +18,7 @@ constexpr std::size_t kInline = 4, kBlock = 700;  // words
 std::shared_ptr<Tap> new_tap(Channel& channel) {
   return channel.tap(Tap::Wants::kMessages, patience()).value();
 }
-// What the tap sees now, and is done with then.
+// Returns the messages that the tap can see now, and releases them.
 Numbers seen_by(Tap& tap) {
   Numbers numbers;
   for (;;) {
@@ -68,7 +68,7 @@ TEST_CASE("A tap that is done with a message leaves it to its receiver, who find
   put(*channel, 1, kBlock).value();
   CHECK(run_of(1, 1, 1)(seen_by(*tap)));
   arena->reconcile(patience()).value();
-  put(*channel, 2, kBlock).value();  // in other memory
+  put(*channel, 2, kBlock).value();  // must not overwrite the first message
   CHECK(run_of(1, 2, 2)(drain(*channel)));
   CHECK(run_of(2, 1, 1)(seen_by(*tap)));
   CHECK(used_bytes(*arena) == bytes);

@@ -1,4 +1,4 @@
-// Taps that want times: when each message was put and received, and by whom; and nothing of the messages.
+// Taps for times: when each message was put and received, and by which thread, without the messages.
 #include <unistd.h>
 
 #include <csignal>
@@ -21,7 +21,7 @@ constexpr std::size_t kInline = 4, kBlock = 700;  // words
 std::shared_ptr<Tap> new_tap(Channel& channel) {
   return channel.tap(Tap::Wants::kTimes, patience()).value();
 }
-// What the tap sees now, and is done with then.
+// Returns the times that the tap can see now, and releases them.
 std::vector<Times> times_by(Tap& tap, bool also_queued = false) {
   std::vector<Times> all;
   for (;;) {
@@ -55,7 +55,7 @@ TEST_CASE("A tap that wants times says when each message was put and received, a
       return got;
     }()));
     const auto received = times_by(*tap);
-    REQUIRE(received.size() == 10);  // of the one before it came there is no note
+    REQUIRE(received.size() == 10);  // no time of message 0, which was put before the tap was attached
     for (std::size_t i = 0; i < 10; ++i) {
       CHECK(received[i].ticket == i + 1);
       CHECK(is_received_here(received[i]));

@@ -1,4 +1,4 @@
-// Ends in transit to other processes: how long they count, and for which processes.
+// Ends in transit to other processes: how long they count as attached, and for which processes.
 #include <csignal>
 
 #include "memory/transfers.h"
@@ -14,7 +14,7 @@ namespace {
 bool waits(Channel& channel) {
   return code_of(get(channel, patience(10))) == Code::kEmpty;
 }
-// Every giver that is gone was found so a minute earlier. Returns how many there are.
+// Moves the detected deaths of givers to a minute earlier. Returns their number.
 int let_a_minute_pass(Channel& channel) {
   int aged = 0;
   channel.arena()->transfers().for_each([&](memory::Transfer& transfer) {
@@ -26,7 +26,7 @@ int let_a_minute_pass(Channel& channel) {
   });
   return aged;
 }
-// A child that gives a sending end away, does `then`, and waits; and what it gave.
+// A child that puts a sending end in transit, calls `then`, and waits. `number` is the transfer.
 struct Giver {
   template <class Then>
   Giver(std::shared_ptr<Channel>& channel, Then then)
@@ -89,7 +89,7 @@ TEST_CASE("A channel whose only end is on its way is kept") {
 TEST_CASE("An end on its way counts for as long as its giver lives") {
   auto channel = receiving_channel();
   const std::uint64_t number = channel->membership().begin_transfer(End::kSending).value();
-  channel->arena()->header().transfers[0].made_ns.store(0);  // that long ago
+  channel->arena()->header().transfers[0].made_ns.store(0);  // longer ago than a transfer lasts
   notice_deaths(*channel);
   REQUIRE(waits(*channel));
   REQUIRE(channel->ends().check_transfer(number, End::kSending, 1).ok());
@@ -173,7 +173,7 @@ TEST_CASE("Of thousands of ends on their way each one counts, and being ended tw
   const std::uint64_t blocks = channel->arena()->inspector().stats().blocks;
   for (int i = 0; i < 3'000; ++i)
     channel->membership().end_transfer(channel->membership().begin_transfer(End::kSending).value(), End::kSending);
-  REQUIRE(channel->arena()->inspector().stats().blocks == blocks);  // places are used again
+  REQUIRE(channel->arena()->inspector().stats().blocks == blocks);  // entries are reused
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 

@@ -1,4 +1,4 @@
-// A bound on what is taken and not settled, in all processes together.
+// A limit on the unacked messages of all processes together.
 #include "support/catch2.h"
 #include "support/channel_check.h"
 #include "support/channels.h"
@@ -30,7 +30,7 @@ TEST_CASE("No more is taken than may be unsettled, and the error has the numbers
     REQUIRE(refused.error().message.find("3 more can be received") != std::string::npos);
   }
   REQUIRE(channel->stats().taken == 2);
-  REQUIRE(get(*channel, no_wait()).value() == 2);  // which leaves nothing to settle
+  REQUIRE(get(*channel, no_wait()).value() == 2);  // get() leaves nothing to ack
   REQUIRE(first.ack(patience()).ok());
   Delivery third = take(*channel, no_wait()).value();
   REQUIRE(number_in(third) == 3);

@@ -1,5 +1,5 @@
-// Who waits is woken by what it waits for, and not by the end of a slice: those are for wake-ups that died with their
-// owner.
+// A waiting call is woken by the event that it waits for, and not by its periodic check. Periodic checks are for
+// wake-ups that died with their sender.
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -16,7 +16,7 @@ namespace {
 
 using memory::Event;
 
-// As somebody who sleeps there has left it.
+// Marks the event as if a thread slept there. Returns its sequence number.
 std::uint32_t arm(Event& event) {
   event.waiters.store(1);
   return event.sequence.load();
@@ -95,7 +95,7 @@ TEST_CASE("In an arena that small messages have filled each one received makes r
     REQUIRE(put(*channel, count + i, 1, no_wait()).ok());
   }
   REQUIRE(drain(*channel).size() == count);
-  REQUIRE(fill_up(*channel) >= count);  // once there is memory again, there is no other limit
+  REQUIRE(fill_up(*channel) >= count);  // once there is memory again, the channel has no other limit
   REQUIRE(drain(*channel).size() >= count);
   REQUIRE(channel::check(*arena) == "");
 }
@@ -115,7 +115,7 @@ TEST_CASE("A sender that waits for memory goes on as soon as there is some") {
     int received = 0;
     for (int i = 0; i < kRounds; ++i) {
       while (put_so_far != kRounds && header_of(*channel).freed_bytes.waiters.load() == 0) std::this_thread::yield();
-      received += get_message(*channel, patience()).ok();  // and let go of
+      received += get_message(*channel, patience()).ok();  // and frees it
     }
     sender.join();
     REQUIRE(received == kRounds);
@@ -159,7 +159,7 @@ TEST_CASE("Each message settled wakes takers that have too many, and what may be
 
 namespace {
 
-// Of a call that receives: what it finds when it has slept and there is a message.
+// Hooks of a receiving call. They record its state at the moment when it has slept and a message is there.
 class Woken final : public WaitHooks {
  public:
   Woken(Channel& channel, int fd) : channel_(channel), fd_(fd) {}
@@ -185,7 +185,7 @@ class Woken final : public WaitHooks {
   const int fd_;
 };
 
-// Gets a message that is put once the call sleeps; again, should the call find it at the end of a slice.
+// Gets a message that is put once the call sleeps. Repeats if the call found it with a periodic check.
 void get_woken(Channel& channel, Woken& woken) {
   const bool loses = woken.loses;
   while (!woken.woken) {
