@@ -77,7 +77,7 @@ TEST_CASE("a handle of an arena of another version is incompatible after its mak
   Handle handle;
   std::shared_ptr<Arena> arena = new_arena();
   handle = discovery::handle_of(*arena);
-  handle.pid = 1 << 30;  // no process has this number
+  handle.pid = 1 << 30;  // no process has this pid
   platform::UniqueFd file(::fcntl(arena->fd(), F_DUPFD_CLOEXEC, 3));
   const std::uint32_t version = 77;
   REQUIRE(::pwrite(file.get(), &version, sizeof version, offsetof(memory::ArenaHeader, version)) == sizeof version);
@@ -168,11 +168,11 @@ TEST_CASE("a name is in use while anybody has a part in its file, whatever can b
   const std::string path = Name::create(name, thing).value()->path();
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   auto opened = platform::open_private_directory(folder.string(), platform::IfMissing::kFail).value();
-  char header[512] = "smtname2";  // and nobody's entry
+  char header[512] = "smtname2";  // without an entry of any process
   auto part = platform::create_private_file(opened.get(), name, header, sizeof header);
   REQUIRE(part.ok());
   CHECK(Name::create(name, thing).code() == Code::kExists);
-  CHECK(Name::open(name).code() == Code::kNotFound);  // the arena's uuid is nobody's
+  CHECK(Name::open(name).code() == Code::kNotFound);  // no process has an arena with this uuid
   CHECK(discovery::list_names().value().at(0).pids == std::vector<int>{platform::process_id()});
   CHECK(discovery::clean_names().value().empty());
   part->reset();
@@ -284,7 +284,7 @@ TEST_CASE("what its giver has on its way keeps a name though its pid cannot be s
 }
 
 TEST_CASE("with however few descriptors, names are listed and swept as they are, or it is an error") {
-  if (test::under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  if (test::under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const OwnDirectory directory;
   const auto arena = new_arena();
   const std::string living = unique_name() + "-living", left = unique_name() + "-left";

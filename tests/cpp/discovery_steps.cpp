@@ -1,5 +1,5 @@
-// Givers and receivers of a name in transit, killed between instructions: the name stays with a living process that has
-// or gives it, and becomes free once there is none.
+// Givers and receivers of a name in transit, killed between instructions. The name stays with a live process that has
+// it or gives it, and becomes free once there is none.
 #include "discovery/name_file.h"
 #include "discovery/name_in_transit.h"
 #include "discovery/names.h"
@@ -19,14 +19,14 @@ namespace {
 constexpr std::uint64_t kTransfer = 7;
 constexpr int kStride = 3'989;  // instructions between kills
 
-// Calls `kill_at(instructions)`, which says where it killed the child, until the child ends before.
+// Calls `kill_at(instructions)`, which kills a child after that many, until a child ends before its kill.
 template <class KillAt>
 void kill_along(KillAt kill_at) {
   int kills = 0;
   for (int i = 1; kill_at(i) != Stepped::kEnded; i += kStride) ++kills;
   CHECK(kills > 3);
 }
-// From here on the child is stepped.
+// Makes the stepping of the child begin here.
 void begin_steps() {
   std::atomic<std::uint32_t> begins{0};
   changes_until_crash.store(1);
@@ -83,7 +83,7 @@ TEST_CASE("A receiver killed in taking a name leaves it to its giver") {
         },
         instructions);
     const bool is_free = Name::create(unique_name(), {NamedKind::kArena, arena, 0, ""}).ok();
-    REQUIRE(is_free != given.is_needed());  // the giver's entry is there, or has become the receiver's, which died
+    REQUIRE(is_free != given.is_needed());  // the giver has its entry, or the entry went to the receiver, which died
     given.take_back(kTransfer);
     REQUIRE(Name::create(unique_name(), {NamedKind::kArena, arena, 0, ""}).ok());
     return at;

@@ -1,4 +1,4 @@
-// What a message says of the blocks that it refers to, when another process has written into their entries.
+// Sizes that a message reports for the blocks that it refers to, after another process has overwritten their entries.
 #include "endpoint/staging.h"
 #include "support/catch2.h"
 #include "support/channels.h"

@@ -1,4 +1,4 @@
-// Frames on their way into a channel.
+// Frames that are being written for a channel.
 #include <vector>
 
 #include "endpoint/plain_messages.h"

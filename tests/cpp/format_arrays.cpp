@@ -15,7 +15,7 @@ using test::Bytes;
 
 namespace {
 
-// The elements of an int32 array in C order.
+// Returns the elements of an int32 array in C order.
 std::vector<std::int32_t> elements_of(const ArrayInfo& info) {
   std::vector<std::int32_t> out;
   std::int64_t at[kMaxDims] = {};
@@ -33,7 +33,7 @@ std::vector<std::int32_t> elements_of(const ArrayInfo& info) {
   return out;
 }
 
-// Writes the arrays given as children of a tuple and reads them back.
+// Writes arrays as children of a tuple and reads them back.
 struct RoundTrip {
   FrameBuilder builder;
   Bytes frame;
@@ -59,7 +59,7 @@ struct RoundTrip {
   }
 };
 
-// 24 int32 counting up, and views of them.
+// 24 increasing int32, and views of them.
 struct Numbers {
   std::int32_t values[24];
   std::int64_t shape[2] = {4, 6};

@@ -1,4 +1,4 @@
-// What goes into a frame comes out of it, column by column.
+// A frame returns exactly the values that were written, column by column.
 #include <cmath>
 #include <limits>
 
@@ -102,7 +102,7 @@ TEST_CASE("a name that is expected is passed over only where it stands, and is n
   for (const char* name : {"reward", "reward", "done"}) builder.add_name(name);
   const Bytes frame = test::bytes_of(builder);
   {
-    FrameReader first = FrameReader::open(frame).value();  // leaves its thread room for as many names
+    FrameReader first = FrameReader::open(frame).value();  // leaves capacity for that many names to its thread
     for (int i = 0; i < 3; ++i) first.next_name();
   }
   FrameReader reader = FrameReader::open(frame).value();
@@ -111,7 +111,7 @@ TEST_CASE("a name that is expected is passed over only where it stands, and is n
   REQUIRE(reader.names() == 0);
   REQUIRE(reader.next_name_is("reward"));
   REQUIRE(reader.names() == 1);
-  REQUIRE_FALSE(reader.next_name_is("reward"));  // a repeat
+  REQUIRE_FALSE(reader.next_name_is("reward"));  // a name that repeats the first one
   REQUIRE(reader.next_name().index == 0);
   REQUIRE(reader.next_name_is("done"));
   REQUIRE_FALSE(reader.next_name_is(""));

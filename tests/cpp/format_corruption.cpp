@@ -1,4 +1,4 @@
-// A frame that no sender wrote is refused with a reason, and never crashes, hangs or eats the memory of its reader.
+// A frame that no sender wrote is refused with a reason. It never causes a crash, a hang or large allocations.
 #include <functional>
 #include <random>
 
@@ -54,7 +54,7 @@ T peek(const Bytes& frame, std::size_t offset) {
   return value;
 }
 
-// A frame of whatever the columns get, consistent or not.
+// Returns a frame of columns that need not be consistent.
 Bytes written(const std::function<void(FrameBuilder&)>& add) {
   FrameBuilder builder;
   add(builder);
@@ -84,13 +84,13 @@ TEST_CASE("a frame that is cut off and says so is refused") {
 }
 
 TEST_CASE("no change of a single word makes a reader misbehave") {
-  // Exhaustive over words, with values chosen to hurt: what is accepted must have been read within bounds, which the
-  // sanitizers see.
+  // Changes every word to values that are likely to break a reader. An accepted frame must have been read within its
+  // bounds, which the sanitizers check.
   std::mt19937_64 random(20261121);
   std::uint64_t accepted = 0;
   for (const Bytes& whole : {small_dict(), one_array(), test::everything()}) {
     const std::size_t checked = 16 + peek<std::uint32_t>(whole, 4);
-    // A mutated copy of the exact size, so that a read beyond it is seen.
+    // The copy has the exact size, so that sanitizers detect a read beyond it.
     for (std::size_t offset = 0; offset + 8 <= checked; offset += 8) {
       const auto before = peek<std::uint64_t>(whole, offset);
       std::vector<std::uint64_t> values = {0,           UINT64_MAX, before + 1,
@@ -107,7 +107,7 @@ TEST_CASE("no change of a single word makes a reader misbehave") {
       }
     }
   }
-  // Values of ints, floats and text may change unseen; the structure may not.
+  // Changes of ints, floats and text may go undetected. Changes of the structure may not.
   CHECK(accepted > 0);
 }
 
@@ -140,7 +140,7 @@ TEST_CASE("the reason says what is wrong with the header") {
   frame = good;
   poke<std::uint32_t>(frame, 8, static_cast<std::uint32_t>(good.size() + 1));
   CHECK(refused(frame, "there are " + std::to_string(good.size())));
-  for (std::uint8_t total = 0; total < 16; ++total) {  // a whole that is shorter than its header
+  for (std::uint8_t total = 0; total < 16; ++total) {  // a total size that is smaller than the header
     frame = good;
     poke<std::uint32_t>(frame, 4, 0x4000'0000);
     poke<std::uint64_t>(frame, 8, std::uint64_t{format::kFrameVersion} << 48 | total);
@@ -240,7 +240,7 @@ TEST_CASE("arrays that cannot be are refused") {
   CHECK(refused(array({2}, {8}, DType::kFloat32, 8, 0), "goes beyond its buffer"));
   CHECK(refused(array({2}, {INT64_MAX}, DType::kFloat32, 8, 0), "goes beyond its buffer"));
   CHECK(refused(array({3, 2}, {INT64_MAX, INT64_MIN}, DType::kFloat32, 24, 0), "goes beyond its buffer"));
-  // Zero strides would make much of little.
+  // Zero strides would make a huge array from a few bytes.
   CHECK(refused(array({kHuge}, {0}, DType::kUInt8, 8, 0), "goes beyond its buffer"));
   CHECK(refused(array({kHuge, kHuge}, {}, DType::kUInt8, 8, 0), "the shape of an array overflows"));
   CHECK(refused(array({0, kHuge, kHuge}, {}, DType::kUInt8, 8, 0), "the shape of an array overflows"));
@@ -322,7 +322,7 @@ TEST_CASE("a message of more than 256 TiB is refused before anything is copied")
 
 namespace {
 
-// A Cap'n Proto message of segments whose descriptors are given.
+// Returns a Cap'n Proto message of segments with these descriptors.
 Bytes capnp_of(const std::vector<format::ArraySource>& segments, std::size_t count) {
   return written([&](FrameBuilder& builder) {
     builder.add_kind(Kind::kCapnp);

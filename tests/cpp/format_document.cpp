@@ -1,4 +1,4 @@
-// The example in docs/frame.md is what the library writes.
+// The library writes exactly the example in docs/frame.md.
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -27,7 +27,8 @@ Bytes example() {
   return test::bytes_of(builder);
 }
 
-// The bytes of lines such as "0040  07 00 00 00 00 00 00 00   | the int": up to the bar, offsets checked.
+// Parses lines such as "0040  07 00 00 00 00 00 00 00   | the int". Returns the bytes before the bar, and checks the
+// offsets.
 Bytes documented(std::istream& document) {
   Bytes bytes;
   for (std::string line; std::getline(document, line);) {

@@ -1,4 +1,4 @@
-// Frames of nothing but bytes are recognised, and read like those that a builder makes.
+// Frames of a single byte range are recognised, and read like those that a builder makes.
 #include <algorithm>
 #include <random>
 
@@ -18,7 +18,7 @@ std::vector<std::byte> some_bytes(std::size_t count) {
   return bytes;
 }
 
-// Without padding, and with it.
+// Byte ranges of the short form, and of the long form with its buffer.
 test::Bytes short_frame(const std::vector<std::byte>& run) {
   test::Bytes frame(flat_short_bytes(run.size()), std::byte{0xaa});
   write_flat_short(frame.data(), run);
@@ -38,7 +38,7 @@ bool is_run(const test::Bytes& frame, const std::vector<std::byte>& run) {
 
 }  // namespace
 
-// What a reader of any frame makes of it: the root's bytes.
+// Returns the root's bytes as a reader of any frame finds them.
 std::vector<std::byte> read_as_node(const test::Bytes& frame) {
   FrameReader reader = FrameReader::open(frame).value();
   const Kind kind = reader.next_kind();
@@ -92,7 +92,7 @@ TEST_CASE("no change of a word, and no cut, lets a run of bytes reach beyond its
         REQUIRE(found->data() >= frame.data());
         REQUIRE(found->data() + found->size() <= frame.data() + frame.size());
         auto reader = FrameReader::open(frame);
-        REQUIRE(reader.ok());  // what is recognised is a frame
+        REQUIRE(reader.ok());  // a recognised frame is valid
       }
     }
     for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) {

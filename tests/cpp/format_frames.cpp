@@ -1,4 +1,4 @@
-// Frames that are not decoded: checked, and made to stand alone.
+// Frames that are not decoded: checked, and made standalone.
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -21,14 +21,14 @@ using test::Bytes;
 
 namespace {
 
-// At an address like that of memory that frames lie in.
+// Memory with the alignment of frames.
 struct Aligned {
   explicit Aligned(std::size_t count) : memory(count + 64) {}
   std::byte* data() { return memory.data() + (64 - std::bit_cast<std::uintptr_t>(memory.data()) % 64) % 64; }
   Bytes memory;
 };
 
-// Those that the frame of every kind may refer to.
+// Blocks that the frame with nodes of every kind may refer to.
 struct Blocks3 {
   Bytes memory = Bytes(8192, std::byte{7});
   std::span<const std::byte> all[3] = {memory, memory, memory};
@@ -58,14 +58,14 @@ void add_external_array(FrameBuilder& builder, const format::External& range, st
   test::add_array_node(builder, source);
 }
 
-// The bytes of each array's elements, one after the other.
+// Returns the bytes of the elements of each array.
 std::vector<Bytes> elements_of(const Bytes& frame, Blocks blocks) {
   FrameReader reader;
   reader.load(frame).value();
   std::vector<Bytes> all;
   while (!reader.left().kinds.is_over()) {
     if (reader.next_kind() != Kind::kArray) {
-      reader.next_length();  // of the list around them
+      reader.next_length();  // of the list that contains the arrays
       continue;
     }
     format::ArrayInfo info;
@@ -164,7 +164,7 @@ TEST_CASE("what is checked is what a careful receiver accepts, whatever bit is a
     changed[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
     CheckedFrame checked;
     const bool sound = checked.load(changed, blocks.all).ok();
-    // It also refuses text that is no plain run of bytes, and arrays in blocks that are not there.
+    // It also refuses text that is no plain byte range, and arrays in missing blocks.
     if (sound) CHECK(test::walk_frame(changed).ok());
     accepted += sound;
   }
@@ -298,7 +298,7 @@ TEST_CASE("a frame with buffers and ranges that no array has can be made to stan
 }
 
 TEST_CASE("a frame is written into memory that another thread overwrites") {
-  // With the words that lead a builder astray: pointers to other segments, and far away.
+  // Includes words that lead a builder astray: pointers to other segments, and far outside.
   constexpr std::uint64_t kWords[] = {0x0000000100000002, 0x0000ffff7ffffffc, 0x0000ffff0007a400};
   FrameBuilder builder;
   test::add_everything(builder, test::Sample());

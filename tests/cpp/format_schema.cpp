@@ -1,4 +1,4 @@
-// The metadata is a Cap'n Proto message like any other: its library and our reader agree about every one.
+// The metadata is a plain Cap'n Proto message: Cap'n Proto's library and our reader agree about each message.
 #include <capnp/message.h>
 #include <capnp/serialize.h>
 
@@ -33,7 +33,7 @@ Words metadata_of(const Bytes& frame) {
   return words;
 }
 
-// A frame without buffers around some metadata.
+// Returns a frame with this metadata and without buffers.
 Bytes frame_around(::kj::ArrayPtr<const ::capnp::word> metadata) {
   const std::size_t bytes = metadata.size() * 8;
   Bytes frame(16 + bytes);
@@ -45,7 +45,7 @@ Bytes frame_around(::kj::ArrayPtr<const ::capnp::word> metadata) {
   return frame;
 }
 
-// Calls `use` with the message as Cap'n Proto's library sees it; false when it refuses it.
+// Calls `use` with the message as Cap'n Proto's library reads it. Returns false if the library refuses it.
 template <class Use>
 bool with_library(const Words& words, Use use) {
   const ::kj::ArrayPtr<const ::capnp::word> segment(reinterpret_cast<const ::capnp::word*>(words.data()), words.size());
@@ -59,7 +59,7 @@ bool with_library(const Words& words, Use use) {
   }
 }
 
-// Compares bits: there may be NaNs.
+// Compares bits, since there may be NaNs.
 template <class T, class Theirs>
 bool same_values(std::span<const T> ours, Theirs theirs) {
   if (ours.size() != theirs.size()) return false;
@@ -94,7 +94,7 @@ bool agree(const format::FrameColumns& ours, schema::Frame::Reader theirs) {
   return same;
 }
 
-// What read_metadata() finds in the message; nothing if it refuses the message.
+// Returns what read_metadata() finds in the message, or nothing if it refuses the message.
 std::optional<format::FrameColumns> columns_of(const Words& words, format::MetadataScratch& scratch) {
   format::FrameColumns columns;
   if (!format::read_metadata(words, scratch, columns)) return std::nullopt;
@@ -112,7 +112,7 @@ Words everything() {
   return metadata_of(test::bytes_of(builder));
 }
 
-// The same columns as Cap'n Proto's own builder lays them out.
+// Writes the same columns with Cap'n Proto's own builder.
 Words rebuilt(const Words& words) {
   ::capnp::MallocMessageBuilder message(static_cast<unsigned>(words.size()));
   const bool read = with_library(words, [&](schema::Frame::Reader from) {
@@ -132,7 +132,7 @@ Words rebuilt(const Words& words) {
   return made;
 }
 
-// So many values in some of the columns, and none in the others.
+// Adds random numbers of values to some columns, and none to the others.
 void add_some(format::FrameBuilder& builder, std::mt19937_64& random, const std::vector<float>& memory) {
   const auto some = [&random] { return random() % 3 == 0 ? 0 : random() % 20; };
   builder.add_none_node();
@@ -235,7 +235,7 @@ TEST_CASE("what is accepted, a plain reader of Cap'n Proto reads alike") {
 }
 
 TEST_CASE("lists that Cap'n Proto would adapt are refused") {
-  // The root's pointers follow the pointer to the root; element sizes are numbered as in Cap'n Proto's encoding.
+  // The root's pointers follow the pointer to the root. Element sizes have the numbers of Cap'n Proto's encoding.
   const auto changed = [whole = everything()](std::size_t field, std::uint64_t size) {
     Words words = whole;
     words[1 + field] = (words[1 + field] & ~(std::uint64_t{7} << 32)) | size << 32;

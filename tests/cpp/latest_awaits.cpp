@@ -19,7 +19,7 @@ namespace {
 WakePipe new_hub() {
   return WakePipe::open(WakeKind::kTexts).value();
 }
-// The texts that came since the last call.
+// Returns the texts that arrived since the last call.
 std::vector<WakeText> told(const WakePipe& hub) {
   std::array<WakeText, 8> texts{};
   std::size_t received = 0;
@@ -96,7 +96,7 @@ TEST_CASE("A publisher killed anywhere loses no request") {
     REQUIRE_FALSE(store->await_newer(1, hub.address()).value());
     const bool killed = killed_at_change(change, [&] { publish(*store, 2).value(); });
     recover(*store->arena());
-    // The bit was taken and the text sent, or the bit is left for the next publisher.
+    // Either the bit was cleared and the text sent, or the bit is left for the next publisher.
     std::vector<WakeText> texts = told(hub);
     const bool is_left = !header_of(*store).awaiting.is_empty();
     publish(*store, 3).value();

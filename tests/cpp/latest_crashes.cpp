@@ -1,5 +1,5 @@
-// Publishers and readers of a Latest killed, or stopped, anywhere: no version is torn, older or lost, and nobody else
-// is held up.
+// Publishers and readers of a Latest that are killed or stopped anywhere: no version is torn, goes back or gets lost,
+// and no other process is blocked.
 #include <atomic>
 #include <thread>
 
@@ -141,7 +141,7 @@ TEST_CASE("Threads and processes read while others publish as fast as they can: 
   const auto store = new_latest(1, arena);
   publish(*store, 1).value();
   const std::uint64_t bytes = used_bytes(*arena);
-  // The value is no version: two publish, and only who publishes is told which version it was.
+  // The value is not the version: there are two publishers, and only publish() returns the version.
   const auto publish_many = [&](std::uint64_t who) {
     for (int i = 0; i < rounds; ++i) {
       if (!publish(*store, who)) return false;
@@ -169,7 +169,7 @@ TEST_CASE("Threads and processes read while others publish as fast as they can: 
     });
     std::vector<std::jthread> readers;
     for (int i = 0; i < 2; ++i) readers.emplace_back([&] { wrong += !read_until(done); });
-    // Blocks of the same size that this process has for other uses, taken and given back all the time.
+    // Allocates and frees blocks of the same size for other uses all the time.
     readers.emplace_back([&] {
       while (!done) {
         const Lease lease = filled_lease(*arena, 64, 3);

@@ -1,4 +1,4 @@
-// Any order of calls of a Latest, against a list of what was published.
+// Any sequence of calls of a Latest, compared with a list of the published versions.
 #include <array>
 #include <map>
 #include <random>
@@ -24,7 +24,7 @@ class Trial {
     }
   }
 
-  // Whether what it did had the result that the list says.
+  // Makes a random call. Returns true if its result matches the list.
   bool act() {
     switch (below(10)) {
       case 0:
@@ -43,7 +43,7 @@ class Trial {
   bool is_right() {
     const std::uint64_t newest = published_.size();
     std::uint64_t expected = empty_bytes_, versions = 0, frames = 0;
-    std::map<std::uint64_t, std::size_t> kept;  // versions, and their words
+    std::map<std::uint64_t, std::size_t> kept;  // words of each version
     for (std::uint64_t version = 1; version <= newest; ++version) {
       if (!is_there(version)) continue;
       kept[version] = published_[version - 1].words;
@@ -73,7 +73,7 @@ class Trial {
     const Version& version = published_[held.version - 1];
     return held.bytes == version.words * 8 && value_of(held) == version.value;
   }
-  // Of some that are held.
+  // Keeps up to five held versions.
   void keep(Held held) {
     if (held_.size() < 5) held_.push_back(std::move(held));
   }
@@ -122,7 +122,7 @@ class Trial {
     publishing_ = false;
     return store_->publishers().empty();
   }
-  // What children had that are gone.
+  // Recovers what exited children had.
   bool recovers() {
     arena_->participants().check(0);
     return arena_->reconcile(patience()).ok();
@@ -137,7 +137,7 @@ class Trial {
   const std::shared_ptr<Arena> arena_;
   const std::shared_ptr<LatestStore> store_;
   std::uint64_t empty_bytes_ = 0;
-  std::map<std::size_t, std::uint64_t> bytes_of_;  // of blocks for so many words
+  std::map<std::size_t, std::uint64_t> bytes_of_;  // bytes of a block, by its words
   std::vector<Version> published_;
   std::vector<Held> held_;
   bool publishing_ = false;

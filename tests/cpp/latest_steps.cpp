@@ -1,5 +1,5 @@
-// Publishers and readers of a Latest killed between any two instructions: the crash points lie before each change of
-// shared memory, these lie anywhere.
+// Publishers and readers of a Latest that are killed between any two instructions. Crash points are only before each
+// store to shared memory; these kills happen anywhere.
 #include <functional>
 
 #include "support/latest_survivors.h"
@@ -18,8 +18,8 @@ constexpr std::uint64_t kPublished = 6;
 struct Operation {
   const char* name;
   std::function<void(LatestStore&)> act;
-  std::uint64_t most = kPublished;  // versions afterwards
-  std::int64_t cut_off = 0;         // the change before which another publisher was killed; 0: none was
+  std::uint64_t most = kPublished;  // newest version afterwards
+  std::int64_t cut_off = 0;         // store before which an earlier publisher was killed; 0: none was
 };
 
 void publish_some(LatestStore& store) {
@@ -47,7 +47,7 @@ void open_again(LatestStore& store) {
   LatestStore::open(store.arena(), store.block(), patience()).value();
 }
 
-// Of a publication that is cut off while it is under way: the first change before which it is so, with such a version.
+// Returns the first store of a publication before which a kill leaves it cut off, with `version` as the newest one.
 std::int64_t change_under_way(std::uint64_t version) {
   for (std::int64_t change = 1;; ++change) {
     const auto store = new_latest();
@@ -72,7 +72,7 @@ std::vector<Operation> operations() {
   };
 }
 
-// At once, though nobody has looked for the dead.
+// The survivor's publication does not block, although no process has checked for dead ones.
 void require_no_wait(LatestStore& store, std::uint64_t most) {
   const Held newest = store.newest(0).value();
   REQUIRE((kPublished <= newest.version && newest.version <= most));

@@ -1,5 +1,5 @@
-// Versions of a Latest: the newest is there for everybody, older ones as far as the history goes, and what is held
-// stays.
+// Versions of a Latest: every reader gets the newest one, older ones are kept as far as the history goes, and held
+// versions stay.
 #include <thread>
 
 #include "support/caller.h"
@@ -62,7 +62,7 @@ TEST_CASE("What is kept is the history and the newest, and it goes with the last
     const std::uint64_t empty = used_bytes(*arena);
     for (std::uint64_t i = 1; i <= 30; ++i) publish(*store, i, 1000).value();
     CHECK(used_bytes(*arena) == empty + 4 * 8192);
-    arena->reconcile(patience()).value();  // finds them by the list of references
+    arena->reconcile(patience()).value();  // finds the blocks by the list of references
     CHECK(used_bytes(*arena) == empty + 4 * 8192);
     CHECK(value_at(*store, 28) == 28);
     CHECK(arena->inspector().check().empty());
@@ -161,7 +161,7 @@ TEST_CASE("Readers wait where nobody has published yet, and are told of the end 
   store->ring()->leave();
   CHECK(store->publishers().empty());
   CHECK(store->wait_for_newer(1, patience()).code() == Code::kClosed);
-  CHECK(store->wait_for_newer(0, patience()).ok());  // what there is can be read
+  CHECK(store->wait_for_newer(0, patience()).ok());  // the existing version can be read
   publish(*store, 2).value();
   CHECK(store->wait_for_newer(2, no_wait()).code() == Code::kEmpty);
 }

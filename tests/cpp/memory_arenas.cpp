@@ -1,4 +1,4 @@
-// Making arenas, attaching to them, and what limits of the process do to them.
+// Creating arenas, attaching to them, and the effect of resource limits of the process.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -20,12 +20,12 @@ using namespace shmtree::test;
 
 namespace {
 
-// Also for several threads at once, which may not use the macros of Catch2. Arena::attach() reports a failure.
+// Works in several threads at once, which may not use the macros of Catch2. Arena::attach() reports a failure.
 UniqueFd duplicate(int fd) {
   return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 3));
 }
 
-// A new file with the header's first bytes of a real arena, in which `change` alters some.
+// Returns a new file with the first header bytes of a real arena, after `change` has altered them.
 template <class Change>
 UniqueFd altered_copy(Change change) {
   auto arena = new_arena();
@@ -99,7 +99,7 @@ TEST_CASE("Another process attaches by the descriptor and sees the same bytes") 
   const std::string path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(arena->fd());
   const BlockRef ref = lease.ref();
   Child child([&] {
-    // Nothing inherited is used: this stands for a process that was started anew.
+    // Use nothing that was inherited: the child stands for an unrelated process.
     lease.reset();
     arena.reset();
     auto mine = Arena::attach(UniqueFd(open(path.c_str(), O_RDWR | O_CLOEXEC))).value();
@@ -288,7 +288,7 @@ TEST_CASE("A core dump of a process with a large arena commits no pages") {
     const rlimit large{limit.rlim_max, limit.rlim_max};
     setrlimit(RLIMIT_CORE, &large);
     if (chdir(folder) != 0) return false;
-    // A mapping with holes, as of a large block that was used in part.
+    // A mapping with holes, like that of a large block that was used in part.
     static_cast<void>(arena->blocks().address(BlockId::make(32, 0)));
     signal(SIGABRT, SIG_DFL);
     std::abort();

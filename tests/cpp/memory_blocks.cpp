@@ -1,4 +1,4 @@
-// Blocks: reuse, growth, the budget, eviction and trimming, and what is said when there is no room.
+// Blocks: reuse, growth, the budget, eviction and trimming, and the error when there is no space.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -59,11 +59,11 @@ TEST_CASE("Resting blocks take no more than a quarter of the budget") {
 }
 
 TEST_CASE("Resting blocks are reused when the machine has no memory") {
-  if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail as well
+  if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail too
   auto arena = new_arena(64 * kMiB);
   Child child([&] {
     { const Lease a = new_lease(*arena, 100'000), b = new_lease(*arena, 100'000); }
-    if (!fail_call(SYS_fallocate, ENOSPC)) return true;  // no filters here
+    if (!fail_call(SYS_fallocate, ENOSPC)) return true;  // this machine has no seccomp filters
     for (int i = 0; i < 20; ++i) {
       if (!arena->allocate(100'000, BlockKind::kMessage, no_wait())) return false;
     }
@@ -121,10 +121,11 @@ TEST_CASE("Blocks of one class do not overlap and are aligned to their class") {
 TEST_CASE("A block has pages for what was asked and no more") {
   auto arena = new_arena();
   const std::uint64_t before = file_pages_bytes(*arena);
-  const OwnedBlock block = new_block(*arena, kMiB + 1);  // of the 2 MiB class
+  const OwnedBlock block = new_block(*arena, kMiB + 1);  // in the size class of 2 MiB
   const std::uint64_t wanted = kMiB + platform::page_size();
   CHECK(arena->inspector().stats().committed_bytes == wanted);
-  CHECK(file_pages_bytes(*arena) - before <= wanted + 512 * 1024);  // and its entry's part of the table
+  // including the page of the block table with its entry
+  CHECK(file_pages_bytes(*arena) - before <= wanted + 512 * 1024);
 }
 
 TEST_CASE("Zero bytes are a block too") {
@@ -242,7 +243,7 @@ TEST_CASE("Free pages beyond what was needed lately are given back by whoever fr
   auto arena = new_arena(512 * kMiB);
   std::vector<OwnedBlock> blocks;
   for (int i = 0; i < 20; ++i) blocks.push_back(new_block(*arena, 10 * kMiB));
-  // As if nothing of that size had been needed for a while.
+  // Simulates that no block of that size was needed for a while.
   arena->header().peak_used[0] = 0;
   arena->header().peak_used[1] = 0;
   arena->header().peak_window = arena->header().peak_window + 0;

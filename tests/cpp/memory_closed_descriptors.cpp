@@ -16,7 +16,7 @@ bool says_closed(const Result<T>& result) {
   return !result && result.code() == Code::kOs && result.error().os_errno == EBADF;
 }
 
-// Closes all that shmtree keeps, and opens files of the program under their numbers.
+// Closes all descriptors that shmtree keeps, and opens files of the program under their numbers.
 std::vector<int> replace_all() {
   const std::vector<int> kept = kept_descriptors();
   for (const int number : kept) {
@@ -41,7 +41,8 @@ TEST_CASE("Memory cannot grow without the arena's descriptor, and no other file 
   Child child([&] {
     const std::vector<int> mine = replace_all();
     const bool first = says_closed(arena->allocate(kMiB, BlockKind::kMessage, patience()));
-    const bool second = says_closed(arena->allocate(16, BlockKind::kMessage, patience()));  // it counts as dead
+    // this process counts as dead
+    const bool second = says_closed(arena->allocate(16, BlockKind::kMessage, patience()));
     const bool third = says_closed(arena->reconcile(patience())) && says_closed(arena->identity());
     arena->allocator().trim();
     return first && second && third && are_untouched(mine);

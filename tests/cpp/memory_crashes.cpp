@@ -1,5 +1,5 @@
-// A process killed between any two changes of shared memory, in every operation: the crash points count the changes, so
-// each of them is tried.
+// A process killed between any two stores to shared memory, in every operation. Crash points count the stores, so each
+// of them is tried.
 #include "support/arenas.h"
 #include "support/catch2.h"
 
@@ -10,11 +10,12 @@ using namespace shmtree::test;
 
 namespace {
 
-// What a survivor of `act`, killed before its n-th change, finds: `keep` bytes in use and nothing else out of order.
-// `prepare(arena)` makes the state before it, and what it returns lives until the end.
+// Kills `act` before its n-th store, for each n. The survivor must find `kept_bytes` in use and a consistent arena.
+// `prepare(arena)` creates the initial state; its result lives until the end.
 template <class Prepare, class Act, class Keep>
 void kill_at_every_change(Prepare prepare, Act act, Keep kept_bytes) {
-  const std::int64_t step = under_valgrind() ? 13 : 1;  // it is a hundred times slower, and looks for other faults
+  // valgrind is a hundred times slower, and looks for other errors
+  const std::int64_t step = under_valgrind() ? 13 : 1;
   std::int64_t n = 1;
   for (bool killed = true; killed; n += step) {
     REQUIRE(n < 20'000);
@@ -27,7 +28,7 @@ void kill_at_every_change(Prepare prepare, Act act, Keep kept_bytes) {
     REQUIRE(arena->reconcile(patience()).ok());
     REQUIRE(arena->inspector().check() == "");
     REQUIRE(used_bytes(*arena) == kept_bytes(*arena, state));
-    // And it all works still.
+    // The arena must still work.
     { const Lease lease = new_lease(*arena, 3 * kMiB); }
     REQUIRE(arena->inspector().check() == "");
   }
@@ -53,7 +54,7 @@ WindowState window_of_two(Arena& arena) {
   for (int i = 0; i < 2; ++i) Window::of(arena, state.channel.ref()).put(arena, new_block(arena, 10'000));
   return state;
 }
-// The channel's own page, and three pages for each message that is in it.
+// Bytes of the channel: its own page, and three pages for each of its messages.
 std::uint64_t window_bytes(Arena& arena, WindowState& state) {
   return 4096 + Window::of(arena, state.channel.ref()).queued() * 12288;
 }
@@ -158,7 +159,7 @@ TEST_CASE("A process killed anywhere in referring to blocks loses neither them n
         arena.holders().drop(window.get(arena));
       },
       [](Arena& arena, WindowState& state) {
-        // A message in the window keeps the array as well.
+        // Each message in the window keeps a page of the array too.
         return 4096 + Window::of(arena, state.channel.ref()).queued() * (12288 + 4096);
       });
 }
@@ -178,7 +179,7 @@ TEST_CASE("A process killed anywhere in attaching leaves a slot that others can 
   std::int64_t n = 1;
   for (bool killed = true; killed; ++n) {
     auto arena = new_arena();
-    // Gives up its own slot first, as a newcomer has none.
+    // Releases its own slot first, because a new process has none.
     killed = killed_at_change(n, [&] {
       auto slot = arena->reconciler().reserve_slot();
       if (slot) arena->participants().abandon(std::move(*slot));
@@ -198,7 +199,8 @@ TEST_CASE("A reconcile killed anywhere is finished by the next one") {
       [](Arena& arena) {
         WindowState state = window_of_two(arena);
         const Lease unused = new_lease(arena, 50'000);
-        // A dead process that was writing one block, held a second and a third through a list, and had one queued.
+        // A dead process that was writing one block, pinned a second one and a third through a list, and had one
+        // queued.
         Gate ready;
         Child dead([&] {
           const OwnedBlock written = new_block(arena, 7000);

@@ -1,4 +1,4 @@
-// Words of the shared control structures overwritten by a hostile or broken process: never a crash or an endless loop.
+// Words of the shared control structures that a hostile or broken process overwrote: never a crash or an endless loop.
 #include "support/arenas.h"
 #include "support/catch2.h"
 
@@ -7,7 +7,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// What a process does in an arena, whose results may be errors. The alarm of its child ends one that hangs.
+// Makes calls of all kinds in an arena. Errors are allowed. The alarm of the child kills it if it hangs.
 void use(Arena& arena, const Lease& channel) {
   Window& window = Window::of(arena, channel.ref());
   for (int round = 0; round < 2; ++round) {
@@ -34,7 +34,7 @@ void use(Arena& arena, const Lease& channel) {
   }
 }
 
-// Overwrites each 64-bit word of [from, from + bytes) of a fresh arena with several values and uses it.
+// Overwrites each 64-bit word of a region of a new arena with several values, and uses the arena.
 template <class Where>
 void damage_each_word(std::size_t words, Where where) {
   const std::uint64_t values[] = {0,
@@ -71,7 +71,7 @@ void damage_each_word(std::size_t words, Where where) {
 }  // namespace
 
 TEST_CASE("Any word of the header may be anything") {
-  // The classes that are in use, and those next to them, stand for all.
+  // The size classes that are in use, and the adjacent ones, represent all classes.
   damage_each_word(offsetof(memory::ArenaHeader, classes) / 8 + 4 * 4,
                    [](Arena& arena) { return reinterpret_cast<std::byte*>(&arena.header()); });
 }

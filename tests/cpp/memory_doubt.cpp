@@ -1,4 +1,4 @@
-// Holds that are tried without a lock: the bit is on the block before it is known to be the right one.
+// Optimistic pins: the bit is set on the block before it is known that the block is the right one.
 #include "support/arenas.h"
 #include "support/catch2.h"
 
@@ -31,13 +31,14 @@ TEST_CASE("A block that is named no more is not held, and none of this process's
   const auto arena = new_arena();
   const std::atomic<std::uint64_t> word{5};
   const BlockRef old = new_block(*arena).ref();
-  CHECK(arena->hold_while(old, word, 4).code() == Code::kNotFound);  // free
+  CHECK(arena->hold_while(old, word, 4).code() == Code::kNotFound);  // the block is free
   CHECK(holders_of(*arena, old.id) == 0);
   const Lease later = filled_lease(*arena, 4096, 7);  // the same block, in another use
   REQUIRE(later.ref().id == old.id);
   CHECK(arena->hold_while(old, word, 4).code() == Code::kNotFound);
   CHECK(arena->hold_while(later.ref(), word, 4).code() == Code::kNotFound);
-  CHECK(arena->hold_while(old, word, 5).code() == Code::kNotFound);  // ours in another use, whatever the word says
+  // the block is ours, but in another use, so the word does not matter
+  CHECK(arena->hold_while(old, word, 5).code() == Code::kNotFound);
   CHECK(holders_of(*arena, old.id) == 1);
   overfill(*arena);
   CHECK(is_filled(later, 7));

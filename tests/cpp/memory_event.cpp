@@ -1,4 +1,4 @@
-// When a thread that woke another one yields its core.
+// The decision of a thread that woke another one to yield its core.
 #include <chrono>
 #include <thread>
 
@@ -14,7 +14,7 @@ namespace policy = platform::wait_policy;
 
 namespace {
 
-// As if a thread slept at the event. Says whether the wake-up yielded.
+// Notifies the event as if a thread slept there. Returns true if the wake-up yielded.
 bool yields_at_wake(memory::Event& event) {
   const int before = yields;
   platform::store_relaxed(event.waiters, 1u);
@@ -32,7 +32,7 @@ bool yields_at_rare_wake(memory::Event& event) {
 
 TEST_CASE("A thread yields its core to the one it wakes after a pause") {
   memory::Event event{};
-  // A yield that takes long, because the machine is busy, is followed by wake-ups without one.
+  // After a yield that takes long, because the machine is busy, some wake-ups do not yield.
   for (int wakes = 0, in_a_row = 0; in_a_row < 2; ++wakes) {
     REQUIRE(wakes <= 2 * policy::kMostUnoffered);
     in_a_row = yields_at_rare_wake(event) ? in_a_row + 1 : 0;

@@ -1,5 +1,4 @@
-// Forks: what a child inherits of the holds of its parent, and forks that come at any moment of another thread, or in
-// the middle of a call.
+// Forks: the pins that a child inherits, and forks at any moment of another thread or in the middle of a call.
 #include <sys/syscall.h>
 
 #include <thread>
@@ -26,7 +25,7 @@ TEST_CASE("Children that come and go use each other's slots, also in an arena th
 }
 
 TEST_CASE("A child that is forked while its parent joins an arena does not keep the parent alive in it") {
-  std::vector<std::pair<UniqueFd, std::uint32_t>> joined;  // each arena's file, and our slot in it
+  std::vector<std::pair<UniqueFd, std::uint32_t>> joined;  // the file of each arena, and our slot in it
   std::atomic<bool> stop{false};
   std::thread joining([&] {
     while (!stop && joined.size() < 2000) {
@@ -42,7 +41,7 @@ TEST_CASE("A child that is forked while its parent joins an arena does not keep 
       return never.wait() == 0;
     }));
   }
-  for (std::size_t i = 0; i < children.size(); ++i) born.wait();  // a child lets go of its parent's locks as it starts
+  for (std::size_t i = 0; i < children.size(); ++i) born.wait();  // a child releases its parent's locks when it starts
   stop = true;
   joining.join();
   std::size_t locked = 0;
@@ -95,7 +94,7 @@ TEST_CASE("A grandchild's inherited lease keeps its bytes too") {
     return grandchild.succeeded();
   });
   lease.reset();
-  // Only when the child has dropped its own as well is the grandchild the last.
+  // The grandchild is the last holder only after the child has dropped its own lease too.
   while (arena->inspector().holders().size() > 1) std::this_thread::yield();
   overfill(*arena);
   dropped.open();
@@ -193,7 +192,7 @@ TEST_CASE("A child without fork handlers that takes part later does so as itself
     auto me = arena->identity();
     bool good = me.ok() && *me != parent;
     Lease own = arena->hold_existing(lease.ref(), patience()).value();
-    lease.reset();  // inherited: it counts for nothing here, so `own` is not ended by it
+    lease.reset();  // an inherited lease does not count here, so this does not release the pin of `own`
     good = good && arena->holders().lease_count() == 1;
     own.reset();
     syscall(SYS_exit_group, good && arena->holders().lease_count() == 0 ? 0 : 1);

@@ -1,4 +1,4 @@
-// Holds: who keeps a block, over processes and forks, and letting go without ever blocking.
+// Pins: which processes keep a block, across forks, and releases that never block.
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// A block that only its list's owner keeps.
+// Returns a block whose list is the only reference to the `referred` blocks.
 Lease message_with(Arena& arena, const std::vector<BlockRef>& referred) {
   OwnedBlock message = new_block(arena, 4096);
   if (!arena.holders().refer(message, referred, patience()).ok()) std::abort();
@@ -132,7 +132,7 @@ TEST_CASE("Letting go while another process has the arena lock does not block, a
     return true;
   });
   locked.wait();
-  lease.reset();  // would hang here for as long as the child has the lock
+  lease.reset();  // a blocking release would hang here while the child has the lock
   CHECK(used_bytes(*arena) == 4096);
   go.open();
   unlocked.wait();
@@ -176,7 +176,8 @@ TEST_CASE("More frees than the deferred-free list takes are all done") {
   });
   locked.wait();
   leases.clear();
-  CHECK(memory::needs_recovery(arena->header()));  // the list overflowed: the next to lock looks at everything
+  // the list overflowed: the next process that locks the arena scans all blocks
+  CHECK(memory::needs_recovery(arena->header()));
   go.open();
   REQUIRE(child.succeeded());
   new_block(*arena).abandon();

@@ -1,5 +1,5 @@
-// A process that writes into the arena's control words while others use them. Everybody may be told wrong things;
-// nobody leaves its memory for it, loops or commits what was not asked for.
+// A process that writes into the arena's control words while others use them. Calls may return wrong values, but never
+// access memory outside of the arena, loop forever or commit memory that was not requested.
 #include "support/arenas.h"
 #include "support/catch2.h"
 #include "support/flips.h"

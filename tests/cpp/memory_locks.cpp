@@ -1,4 +1,4 @@
-// Locks between processes: contention, dead owners, stopped owners, and words that nobody wrote.
+// Locks between processes: contention, dead owners, stopped owners, and corrupt lock words.
 #include <thread>
 #include <vector>
 
@@ -24,7 +24,7 @@ Lease new_guarded(Arena& arena) {
   return lease;
 }
 
-// A child that takes the lock, says so and keeps it until it is killed.
+// Returns the body of a child that takes the lock, reports it, and keeps the lock until it is killed.
 template <class Lock>
 auto owner_of(Arena& arena, Lock& word, Gate& taken) {
   return [&arena, &word, &taken] {

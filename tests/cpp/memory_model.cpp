@@ -1,4 +1,4 @@
-// Random work against plain models: one process step by step, and several of which some are always being killed.
+// Random operations compared with plain models: one process step by step, and several processes with continual kills.
 #include <map>
 #include <random>
 #include <set>
@@ -13,7 +13,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// What one process did, in plain containers, and the same done to an arena.
+// Makes calls in an arena, and compares the result with plain containers.
 class Model {
  public:
   explicit Model(std::uint64_t seed) : random_(seed), channel_(Window::create(*arena_)) {}
@@ -110,7 +110,7 @@ class Model {
       held_.push_back({adopt_hold(*arena_, ref).value(), marks_[name]});
     }
   }
-  // A child with all of our holds does something of its own and is killed.
+  // Runs a child that inherits all our pins, takes some of its own, and is killed.
   void inherit_and_kill() {
     const std::uint64_t what = random_() % 4;
     Gate done;
@@ -134,17 +134,17 @@ class Model {
   Lease channel_;
   std::vector<Held> held_;
   std::vector<std::uint64_t> queued_;
-  std::map<std::uint64_t, std::vector<std::uint64_t>> lists_;  // of every block that was ever sent
+  std::map<std::uint64_t, std::vector<std::uint64_t>> lists_;  // referenced blocks of every block that was ever sent
   std::map<std::uint64_t, int> marks_;
 };
 
-// Shared by the workers of the kill test, in a held block.
+// Shared by the workers of the kill test, in a pinned block.
 struct Progress {
   std::atomic<std::uint64_t> rounds;
   std::atomic<std::uint64_t> damaged;
 };
 
-// Fills messages with one value, sends them, receives some, holds a few, and checks what it holds.
+// Fills messages with one value, sends them, receives some, pins a few, and checks the pinned ones.
 bool work(Arena& arena, const Lease& channel, Progress& progress, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   Window& window = Window::of(arena, channel.ref());
@@ -209,7 +209,7 @@ TEST_CASE("Workers killed at random lose nothing, damage nothing and stop nobody
         worker = std::make_unique<Child>([&, own = random()] { return work(*arena, channel, progress, own); });
       }
     }
-    // The survivors must get on before the next one goes.
+    // The survivors must make progress before the next kill.
     const std::uint64_t until = progress.rounds + 5 + random() % 200;
     const std::int64_t began = monotonic_ns();
     while (progress.rounds < until) {

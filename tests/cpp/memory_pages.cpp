@@ -1,4 +1,4 @@
-// Systems whose pages are larger than the smallest blocks.
+// Systems with pages that are larger than the smallest blocks.
 #include <vector>
 
 #include "support/arenas.h"
@@ -42,7 +42,7 @@ TEST_CASE("With large pages the budget bounds what the file has, and a trim give
   CHECK(blocks.size() == 16 * kMiB / kPage);
   blocks.clear();
   CHECK(arena->allocator().trim() == 16 * kMiB);
-  CHECK(file_pages_bytes(*arena) <= before + kMiB);  // and tables
+  CHECK(file_pages_bytes(*arena) <= before + kMiB);  // including the tables
   CHECK(arena->inspector().check() == "");
 }
 

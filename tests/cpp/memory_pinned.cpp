@@ -1,4 +1,5 @@
-// Pages that a process registered for DMA stay where they are, whoever tidies up; and who else keeps a block.
+// Pages that a process registered for DMA stay in place, even if other processes free memory; and blocks with several
+// holders.
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// A process that pinned the arena and waits to be told, or killed.
+// A process that pinned the arena, and waits until told to go on or killed.
 struct Pinner {
   Gate pinned, told;
   Child child;
@@ -96,7 +97,7 @@ TEST_CASE("A block whose writer died keeps its pages while the arena is pinned")
   { ref = new_block(*arena, kMiB).ref(); }
   std::byte* data = arena->blocks().address(ref.id);
   REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
-  data[5000] = std::byte{77};  // what a device would read
+  data[5000] = std::byte{77};  // a device would read these bytes
 
   Gate writing;
   Child writer([&] {
@@ -169,7 +170,8 @@ TEST_CASE("What a pinned arena cannot give is refused, whatever is queued in it"
   auto arena = new_arena();
   { const Lease lease = new_lease(*arena, 12 * kMiB); }
   REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
-  const OwnedBlock queued = new_block(*arena, 4096);  // in use, and held by nobody: as if it were on its way
+  // in use, and not pinned by any process, like a message in transit
+  const OwnedBlock queued = new_block(*arena, 4096);
   const auto block = arena->allocate(4 * kMiB, BlockKind::kArray, WaitContext{});
   REQUIRE_FALSE(block.ok());
   REQUIRE(block.code() == Code::kOutOfSharedMemory);

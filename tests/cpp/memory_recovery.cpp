@@ -1,4 +1,4 @@
-// Crash states built by hand, and what recovery may not touch.
+// Crash states built by hand, and state that recovery must not touch.
 #include <thread>
 #include <vector>
 
@@ -10,7 +10,7 @@ using memory::Identity;
 
 namespace {
 
-// The block as its writer left it when it was killed.
+// Returns a block in the state in which a killed writer leaves it.
 BlockRef left_in_writing(Arena& arena, Identity writer, std::uint64_t bytes = 4096) {
   OwnedBlock block = new_block(arena, bytes);
   arena.blocks().entry(block.ref().id)->word = memory::block_word(BlockState::kWriting, writer, block.ref().generation);
@@ -68,7 +68,7 @@ TEST_CASE("A block killed between its count and its pages gives back what it has
   auto arena = new_arena();
   const std::uint64_t before = file_pages_bytes(*arena);
   const BlockRef ref = left_in_writing(*arena, dead_identity(*arena), kMiB);
-  // As if only a part had been allocated when its writer was killed.
+  // Simulates that only a part was allocated when the writer was killed.
   REQUIRE(release_pages(arena->fd(), arena->blocks().geometry().data_offset(ref.id) + kMiB / 2, kMiB / 2));
   recover(*arena);
   CHECK(arena->inspector().stats().committed_bytes == 0);
@@ -214,7 +214,7 @@ TEST_CASE("A sender that dies while recovery walks its channel has sent its mess
   });
   sender = &child;
   const BlockRef ref = memory::unpack(writing.wait());
-  // Alive when recovery looked who is gone, and its window empty when its channel was walked.
+  // The process lives when recovery checks for dead ones, and its window is empty when its channel is walked.
   memory::ReconcilePass::set_channel_walker([](Arena&, BlockRef, memory::ReconcilePass&) {
     go->open();
     static_cast<void>(sender->was_killed());
@@ -246,7 +246,7 @@ TEST_CASE("Recovery while threads hold and let go leaves the counts right") {
   for (int t = 0; t < 2; ++t) {
     threads.emplace_back([&] {
       while (!stop) {
-        OwnedBlock block = new_block(*arena);  // a message: it counts as held from its first hold on
+        OwnedBlock block = new_block(*arena);  // a message: it counts as pinned from its first pin on
         const Lease lease = arena->hold_new(std::move(block)).value();
         const Lease again = arena->hold_existing(lease.ref(), patience()).value();
       }

@@ -1,4 +1,4 @@
-// What threads that sleep say of it in shared memory, and how their time is counted.
+// Shared-memory records of sleeping threads, and the time that they slept.
 #include <deque>
 #include <limits>
 
@@ -19,7 +19,7 @@ using memory::WaitFor;
 
 namespace {
 
-// A SleepTime in shared memory, and reasons to sleep that it counts.
+// A SleepTime in shared memory, with the reasons of the sleeps that it counts.
 class Slept {
  public:
   Slept() { std::memset(lease_.data(), 0, sizeof(SleepTime)); }
@@ -91,7 +91,7 @@ TEST_CASE("Time in which several slept is counted once, whoever ends first") {
   std::deque<Sleep> asleep;
   for (int i = 0; i < 3; ++i) asleep.emplace_back(reason, begin, monotonic_ns());
   const std::int64_t all_asleep = monotonic_ns();
-  for (int i = 0; i < 2; ++i) {  // one that begins and ends within the others' sleep changes nothing
+  for (int i = 0; i < 2; ++i) {  // a sleep within the time of the others changes nothing
     let_time_pass();
     const Sleep short_one(reason, begin, monotonic_ns());
     let_time_pass();

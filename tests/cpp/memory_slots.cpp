@@ -1,4 +1,4 @@
-// Slots of participants: those of the dead are used again, clean.
+// Slots of participants: a slot of a dead process is reused, and is clean then.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -45,14 +45,15 @@ TEST_CASE("A process that has detached is told from one that was killed") {
   });
   const auto identity = static_cast<Identity>(gone.wait());
   CHECK(arena->participants().is_status(memory::slot_of(identity), memory::ParticipantStatus::kDetached));
-  CHECK(arena->participants().is_alive(identity));  // what it holds ends with it
+  // it stays alive until the process exits, because its pins end with it
+  CHECK(arena->participants().is_alive(identity));
   end.open();
   CHECK(child.succeeded());
 }
 
 TEST_CASE("With every slot taken by the living there is an error, and the dead make room") {
   Child child([] {
-    if (!raise_descriptor_limit(1200)) return true;  // too few descriptors to try it here
+    if (!raise_descriptor_limit(1200)) return true;  // too few descriptors for this test
     auto arena = new_arena();
     std::vector<memory::ReservedSlot> slots;
     for (std::uint32_t i = 1; i < memory::kMaxParticipants; ++i) {
@@ -63,7 +64,7 @@ TEST_CASE("With every slot taken by the living there is an error, and the dead m
     auto full = arena->reconciler().reserve_slot();
     if (full || full.code() != Code::kUnavailable) return false;
     if (full.error().message.find("1024") == std::string::npos) return false;
-    // One of them dies holding a block: whoever gets its slot holds nothing.
+    // One participant dies with a pinned block. The next owner of its slot must have no pins.
     Lease lease = new_lease(*arena);
     const std::uint32_t slot = memory::slot_of(slots[500].identity);
     arena->blocks().entry(lease.ref().id)->holders.add(slot);
@@ -79,7 +80,7 @@ TEST_CASE("With every slot taken by the living there is an error, and the dead m
 
 TEST_CASE("A fork when all slots are left by the dead protects what the child inherits") {
   Child child([] {
-    if (!raise_descriptor_limit(1200)) return true;  // too few descriptors to try it here
+    if (!raise_descriptor_limit(1200)) return true;  // too few descriptors for this test
     auto arena = new_arena();
     {
       std::vector<memory::ReservedSlot> slots;
@@ -99,7 +100,7 @@ TEST_CASE("A slot taken over from the dead holds nothing before it was swept") {
   const Identity dead = dead_identity(*arena);
   const BlockRef ref = left_live(*arena);
   arena->blocks().entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
-  // As the newcomer leaves it between taking the slot and the sweep.
+  // The state in which a new process leaves it between taking the slot and sweeping it.
   memory::Participant& slot = arena->participants().slot(memory::slot_of(dead));
   slot.generation = memory::generation_of(dead) + 1;
   slot.status = static_cast<std::uint32_t>(memory::ParticipantStatus::kStale);

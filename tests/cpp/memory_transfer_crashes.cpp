@@ -1,5 +1,5 @@
-// Givers and receivers of memory in transit, killed before each change of shared memory: the survivors neither lose the
-// memory nor keep what nothing refers to.
+// Givers and receivers of memory in transit, killed before each store to shared memory. The survivors neither lose the
+// memory, nor keep memory without references.
 #include "memory/transfers.h"
 #include "support/arenas.h"
 #include "support/catch2.h"
@@ -20,7 +20,7 @@ std::uint64_t begin(const std::shared_ptr<Arena>& arena, std::uint64_t block) {
 std::uint64_t in_transit(Arena& arena, std::uint64_t block) {
   return arena.transfers().in_transit(block, memory::Transferred::kMemory).count;
 }
-// So that the next transfer needs a block of places.
+// Fills the header's entries, so that the next transfer has to allocate a block for more.
 void use_all_places(const std::shared_ptr<Arena>& arena) {
   for (std::uint32_t i = 0; i < memory::kFirstTransfers; ++i) begin(arena, 0);
 }

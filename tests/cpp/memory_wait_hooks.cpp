@@ -1,5 +1,5 @@
-// What the embedding program is called back for while a lock is waited for: the Python bindings give up the GIL in
-// before_block() and need it back in interrupted().
+// Callbacks of the embedding program during a wait for a lock. The Python bindings release the GIL in before_block(),
+// and need it again in interrupted().
 #include "support/arenas.h"
 #include "support/catch2.h"
 
@@ -8,7 +8,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// Lets the lock's owner go on when the wait for it has begun.
+// Lets the owner of the lock continue once the wait for it has begun.
 class RecordingHooks : public WaitHooks {
  public:
   RecordingHooks(const std::atomic<std::uint32_t>& lock, memory::Identity me, const Gate& waiting)

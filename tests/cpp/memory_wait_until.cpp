@@ -13,7 +13,8 @@ using memory::attend_to_nothing;
 
 namespace {
 
-// A wait at an event of its own. Notes 'r' for each check, capital if the event was armed, and 'a' for each attend().
+// A wait at its own event. Records 'r' for each check, in upper case if the event was armed, and 'a' for each attend(),
+// in upper case after the first.
 class Waiter {
  public:
   template <class Ready, class Attend>

@@ -1,4 +1,5 @@
-// Tables of wake pipes: the pipes that senders find while a table changes, after its owner died, and if it is damaged.
+// Tables of wake pipes: the pipes that senders find during changes of a table, after its owner's death, and in damaged
+// tables.
 #include <poll.h>
 
 #include <array>
@@ -125,7 +126,7 @@ TEST_CASE("A hub is woken once for each request") {
   const std::uint32_t me = own_slot(*arena);
   bool is_asked = true;
   const auto take = [&]() noexcept { return std::exchange(is_asked, false); };
-  CHECK_FALSE(arena->wake_table().wake_hub(me, {}, take));  // it has none
+  CHECK_FALSE(arena->wake_table().wake_hub(me, {}, take));  // the participant has no hub
   CHECK(is_asked);
   arena->wake_table().set_hub(own_identity(*arena), hub.address());
   for (int i = 0; i < 3; ++i) CHECK(arena->wake_table().wake_hub(me, {}, take));

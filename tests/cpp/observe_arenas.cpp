@@ -1,4 +1,4 @@
-// What an observer sees of arenas and of who takes part in them, and that it changes nothing.
+// An observer's view of arenas and of their participants. Observing changes nothing.
 #include <unistd.h>
 
 #include <string>
@@ -72,7 +72,7 @@ TEST_CASE("Who has the arena's lock is named while it is stopped") {
 TEST_CASE("A look changes no byte of an arena and allocates no page of it") {
   const auto arena = new_arena(4 * kMiB);
   const Lease held = new_lease(*arena, 10'000);
-  // A table that is said to be longer than it is would cost pages, were it mapped.
+  // A table that claims to be longer than it is would cost pages if the observer mapped it.
   arena->header().classes[1].high = 100'000;
   const auto before = bytes_of(*arena);
   const std::uint64_t pages = file_pages_bytes(*arena);

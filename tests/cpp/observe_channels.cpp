@@ -1,4 +1,4 @@
-// What an observer sees of channels and of the messages in them.
+// An observer's view of channels and of the messages in them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ TEST_CASE("Who takes part in which end is seen, and who has not used it") {
   CHECK(seen.senders.pids == std::vector<int>{process_id()});
   CHECK(seen.senders.unused.empty());
   CHECK(seen.receivers.members == 1);
-  CHECK(seen.receivers.pids.empty());  // it has used the other one only
+  CHECK(seen.receivers.pids.empty());  // the process has used the other end only
 }
 
 TEST_CASE("Ends in transit are counted, also those that the arena's header has no place for") {
@@ -192,7 +192,7 @@ TEST_CASE("Who sleeps for room is seen, and its time is not counted on once it w
   while (waits.empty()) waits = waits_of(true);
   CHECK(waits[0].what == "room");
   child.kill_and_wait();
-  CHECK(waits_of(false).size() == 1);  // what it slept for when it died
+  CHECK(waits_of(false).size() == 1);  // the wait in which it died
   const double slept = look_at(*channel).full_seconds;
   CHECK(look_at(*channel).full_seconds == slept);
   notice_deaths(*channel);

@@ -1,4 +1,4 @@
-// What an observer sees with few descriptors, and of others that look.
+// Observers with few descriptors, and observers that other observers see.
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ Arenas new_arenas(std::size_t count) {
   return arenas;
 }
 
-// As `owner` has them, who takes part.
+// Returns true if all arenas are reported, with `owner` as a live participant.
 bool has_all(const std::vector<ObservedArena>& looked, const Arenas& arenas, int owner) {
   return std::all_of(arenas.begin(), arenas.end(), [&](const auto& arena) {
     const ObservedArena seen = look_at(arena->uuid(), looked);
@@ -42,7 +42,7 @@ bool says_why_nothing_is_seen(const std::vector<ObservedArena>& looked) {
          looked[0].refused.find("Too many open files") != std::string::npos;
 }
 
-// A look of a process that has so many descriptors free, and none of these arenas.
+// Runs an observer in a process with `count` free descriptors and without these arenas.
 template <class Check>
 bool holds_with_descriptors(rlim_t count, Check check) {
   constexpr unsigned kStandard = 3;
@@ -50,7 +50,7 @@ bool holds_with_descriptors(rlim_t count, Check check) {
                              [&] { return close_range(kStandard, ~0U, 0) == 0 && check(observe()); });
 }
 
-// A process that has an arena that nobody else has.
+// A process with an arena that no other process has.
 class ArenaElsewhere {
  public:
   ArenaElsewhere()
@@ -68,7 +68,7 @@ class ArenaElsewhere {
   memory::Arena::Head head() const { return Arena::read_head(open_for_reading().get()).value(); }
 
  private:
-  Gate ready_;  // made before the child
+  Gate ready_;  // must exist before the child
   Child child_;
   int fd_;
 };
@@ -76,7 +76,7 @@ class ArenaElsewhere {
 }  // namespace
 
 TEST_CASE("More arenas than an observer may have descriptors are all seen") {
-  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const Arenas arenas = new_arenas(40);
   CHECK(holds_with_descriptors(
       2, [&, owner = process_id()](const auto& looked) { return has_all(looked, arenas, owner); }));

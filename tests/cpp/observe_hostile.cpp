@@ -1,4 +1,4 @@
-// An observer of arenas in which a broken or hostile process writes: it may be told wrong things, and goes on.
+// An observer of arenas in which a broken or hostile process writes. It may report wrong values, but keeps working.
 #include <cstring>
 #include <random>
 #include <string>
@@ -23,14 +23,15 @@ namespace {
 
 constexpr std::uint64_t kInteresting[] = {0, 1, 7, 0x7fff'ffff, 0xffff'ffff, std::uint64_t{1} << 62, ~std::uint64_t{0}};
 
-// Looks with each word of [begin, begin + bytes) replaced, one at a time, then all at random.
+// Calls `look` with each word of [begin, begin + bytes) replaced, one at a time, and then with random values in all
+// words.
 template <class Look>
 void with_damage(std::byte* begin, std::size_t bytes, Look look) {
   std::mt19937_64 random(1);
   std::vector<std::uint64_t> whole(bytes / 8);
   std::memcpy(whole.data(), begin, bytes);
   for (std::size_t word = 0; word < whole.size(); ++word) {
-    if (whole[word] == 0 && word % 16 != 0) continue;  // one of a row of unused ones is enough
+    if (whole[word] == 0 && word % 16 != 0) continue;  // one of each group of unused words is enough
     const std::uint64_t value = kInteresting[random() % std::size(kInteresting)];
     std::memcpy(begin + 8 * word, &value, 8);
     look();
@@ -50,7 +51,7 @@ UniqueFd open_for_reading(const Arena& arena) {
   return open_from_process(process_id(), arena.fd(), Access::kRead).value();
 }
 
-// Without the search in /proc, which sees the same each time.
+// Observes one arena without the search in /proc, whose result does not change.
 struct Looker {
   explicit Looker(const Arena& of) : file(observer::ArenaFile::open(open_for_reading(of)).value()) {}
 
@@ -151,7 +152,7 @@ TEST_CASE("Whatever an arena's header, slots and block table say, the look ends 
         observer::look_at_arena(open_for_reading(*arena), {.processes = {{process_id(), {process_id()}}}}).value();
     if (!info || info->participants.size() > memory::kMaxParticipants) std::abort();
   };
-  // The first words say that it is an arena at all.
+  // The first words identify the file as an arena.
   with_damage(header + 32, sizeof(memory::ArenaHeader) - 32, look);
   with_damage(reinterpret_cast<std::byte*>(&arena->participants().slot(0)), 256, look);
   with_damage(reinterpret_cast<std::byte*>(arena->blocks().entry(held.ref().id)), sizeof(BlockEntry), look);

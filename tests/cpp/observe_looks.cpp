@@ -1,4 +1,4 @@
-// What several looks in a row tell: rates, ages, shares of the time, which end limits, and at what somebody waits.
+// Values that need several snapshots: rates, ages, shares of time, the limiting end, and waits.
 #include <string>
 
 #include "platform/machine.h"
@@ -51,12 +51,12 @@ TEST_CASE("Rates and the age of the oldest message come from looks in a row") {
 TEST_CASE("The age is of the oldest message that is there, whatever was put and received since") {
   const auto channel = new_channel(new_arena(), with_capacity(100));
   Observer observer;
-  for (std::uint64_t number = 0; number < 70; ++number) {  // more looks than are kept
+  for (std::uint64_t number = 0; number < 70; ++number) {  // more snapshots than the observer keeps
     put(*channel, number).value();
     if (number != 0) get(*channel).value();
     const ObservedChannel seen = look_at(observer, *channel);
     CHECK(seen.queued == 1);
-    CHECK(seen.oldest_seconds == 0);  // it was put since the last look
+    CHECK(seen.oldest_seconds == 0);  // it was put after the previous snapshot
   }
   CHECK(look_at(observer, *channel).oldest_seconds > 0);
 }

@@ -1,4 +1,4 @@
-// What an observer sees of Latests, Broadcasts and replay buffers.
+// An observer's view of Latests, Broadcasts and replay buffers.
 #include "platform/machine.h"
 #include "support/broadcasts.h"
 #include "support/catch2.h"

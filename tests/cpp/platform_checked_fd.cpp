@@ -30,7 +30,7 @@ bool is_open(int fd) {
 bool is_listed(int fd) {
   return std::ranges::binary_search(kept_descriptors(), fd);
 }
-// What a program does that closes all descriptors and opens a file of its own.
+// Replaces a descriptor, as a program does that closes all descriptors and opens its own file.
 UniqueFd replace(int number) {
   const UniqueFd mine = new_file();
   REQUIRE(dup2(mine.get(), number) == number);
@@ -76,7 +76,7 @@ TEST_CASE("A descriptor is closed with its owner, and listed until then") {
 }
 
 TEST_CASE("Kept descriptors have high numbers, and those for select() have numbers that it takes") {
-  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   CHECK(succeeds_with_limit(RLIMIT_NOFILE, 4096, [] {
     const CheckedFd high(new_file()), for_select(new_file(), FdRange::kSelectable);
     return high.number() >= 1024 && for_select.number() >= 512 && for_select.number() < 1024;
@@ -88,7 +88,7 @@ TEST_CASE("Kept descriptors have high numbers, and those for select() have numbe
 }
 
 TEST_CASE("Where all high numbers are taken a descriptor keeps the one that it has") {
-  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   CHECK(succeeds_with_limit(RLIMIT_NOFILE, 64, [] {
     UniqueFd file = new_file();
     const int number = file.get();

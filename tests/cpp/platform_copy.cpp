@@ -1,4 +1,4 @@
-// Copies: the same bytes, and no others, whatever the size and however the two places lie.
+// Copies write the right bytes, and no others, for any size and alignment.
 #include <algorithm>
 #include <cstdint>
 #include <vector>

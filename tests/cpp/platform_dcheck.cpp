@@ -1,4 +1,4 @@
-// Checks of invariants in the builds that tests use.
+// Assertions of invariants, in the builds that tests use.
 #include <fcntl.h>
 
 #include <csignal>
@@ -13,7 +13,7 @@ TEST_CASE("An invariant that does not hold aborts the process") {
   const auto check = [](int number) {
     return [number] {
       signal(SIGABRT, SIG_DFL);                          // Catch2 has a handler
-      dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);  // the message is expected
+      dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);  // the error message is expected
       SHMTREE_DCHECK(number == 1);
       return true;
     };

@@ -89,7 +89,7 @@ TEST_CASE("Pages read as zero after they were given back") {
 TEST_CASE("Pages are committed under a timer that interrupts every system call") {
   Child child([] {
     struct sigaction action {};
-    action.sa_handler = [](int) {};  // without SA_RESTART, as profilers may do
+    action.sa_handler = [](int) {};  // without SA_RESTART, which some profilers leave out
     sigaction(SIGALRM, &action, nullptr);
     const itimerval timer{{0, 300}, {0, 300}};
     setitimer(ITIMER_REAL, &timer, nullptr);

@@ -1,4 +1,4 @@
-// Which objects threads are in calls of.
+// Tracking of the objects that threads use in calls.
 #include <atomic>
 #include <cstddef>
 #include <memory>

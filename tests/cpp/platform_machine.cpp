@@ -1,4 +1,4 @@
-// What the machine has left, read from made-up /proc and /sys/fs/cgroup.
+// Free memory of the machine, read from fake /proc and /sys/fs/cgroup trees.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ using namespace shmtree::platform;
 
 namespace {
 
-// A folder with a /proc and a cgroup tree.
+// A folder with fake /proc and cgroup trees.
 class Machine {
  public:
   Machine() {

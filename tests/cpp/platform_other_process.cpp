@@ -1,4 +1,4 @@
-// What is seen of other processes.
+// Information about other processes.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -70,7 +70,7 @@ TEST_CASE("The descriptors of a process are there until the last of its threads 
       go.wait();
       _exit(0);
     }).detach();
-    syscall(SYS_exit, 0);  // of this thread alone, and without unwinding it
+    syscall(SYS_exit, 0);  // ends this thread only, without unwinding it
     return false;
   });
   first_ended.wait();
@@ -104,7 +104,7 @@ TEST_CASE("A process is told apart that was stopped from one that waits or runs"
   CHECK(is_stopped(child.pid()));
   CHECK(status_of(child.pid()).value().is_stopped);
   child.kill_and_wait();
-  CHECK(is_stopped(child.pid()));  // of which nothing can be seen
+  CHECK(is_stopped(child.pid()));  // a process without readable state counts as stopped
 }
 
 TEST_CASE("Memory files of a name are found in whichever process has them") {
@@ -139,7 +139,7 @@ TEST_CASE("A descriptor through which nothing can be written is found as such") 
 }
 
 TEST_CASE("Without a free descriptor nothing is said of other processes but that") {
-  if (under_valgrind()) return;  // which has its own descriptors, and keeps the limit to itself
+  if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const std::string name = "shmtree-test-exhausted-" + std::to_string(getpid());
   const UniqueFd fd = new_file(name);
   const Gate never;

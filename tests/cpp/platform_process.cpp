@@ -1,4 +1,4 @@
-// What a forked child inherits; futexes between processes.
+// Inherited state of a forked child, and futexes between processes.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>

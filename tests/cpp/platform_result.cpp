@@ -21,7 +21,7 @@ TEST_CASE("An error of a code alone has no details") {
   CHECK(empty.error().code == Code::kEmpty);
   CHECK(empty.error().message.empty());
   const Status same = Error{.code = Code::kEmpty};
-  CHECK(&empty.error() == &same.error());  // neither has memory of its own
+  CHECK(&empty.error() == &same.error());  // neither has allocated memory
 }
 
 TEST_CASE("An error keeps all of its details") {

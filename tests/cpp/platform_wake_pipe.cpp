@@ -1,4 +1,4 @@
-// Wake pipes: what reaches a listener, and what a sender opens and writes to.
+// Wake pipes: which bytes reach a listener, and which pipes a sender opens and writes to.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -84,7 +84,7 @@ TEST_CASE("A wake-up reaches the pipe of another process") {
   const int pid = getpid();
   Child child([&] {
     const WakeAddress address = pipe.address();
-    close(pipe.number());  // its copy of the descriptor
+    close(pipe.number());  // the child's copy of the descriptor
     return send_wake(pid, address) && send_wake(pid, address);
   });
   CHECK(child.succeeded());

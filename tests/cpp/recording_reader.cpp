@@ -1,4 +1,5 @@
-// Recordings: read as they were written, up to where they were cut off, and whatever their bytes are.
+// Recordings are read as they were written, up to the place where they were cut off, and are safe to read with any
+// bytes.
 #include <sys/stat.h>
 
 #include <cstring>
@@ -34,7 +35,7 @@ std::string text_of(const Entry& entry) {
   return {reinterpret_cast<const char*>(entry.frame.data()), entry.frame.size()};
 }
 
-// Every byte of every message, as far as they go.
+// Reads every byte of every message that the reader can find.
 std::uint64_t read_all(const Reader& reader) {
   Cursor cursor(reader);
   Entry entry;
@@ -219,7 +220,7 @@ TEST_CASE("a recording that is not there, or is no file, is an error of the syst
   const std::string pipe = "/tmp/shmtree-test-pipe-" + std::to_string(getpid());
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
   for (const std::string& path :
-       {std::string("/"), std::string("/dev/zero"), pipe}) {  // and who opens waits for nobody
+       {std::string("/"), std::string("/dev/zero"), pipe}) {  // open() must not block on the pipe
     const auto opened = Reader::open(path);
     REQUIRE_FALSE(opened.ok());
     CHECK(opened.code() == Code::kOs);

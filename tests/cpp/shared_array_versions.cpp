@@ -1,4 +1,4 @@
-// Versions of a block's data: writers one at a time, copies never torn, and what the dead and the stopped leave.
+// Versions of a block's data: one writer at a time, no torn copies, and recovery from dead and stopped writers.
 #include <algorithm>
 
 #include "shared_array/versions.h"
@@ -12,7 +12,7 @@ using shared_array::Versions;
 
 namespace {
 
-// A block whose words all have the number of the last write.
+// A block whose words all contain the number of the last write.
 class Shared {
  public:
   explicit Shared(std::uint64_t bytes = 4096) : arena(new_arena()), bytes_(bytes) {
@@ -30,7 +30,7 @@ class Shared {
     fill(value);
     return versions().end_write(true).ok();
   }
-  // The number in all words of a copy; with the error when there is none.
+  // Returns the number in all words of a copy, or the error.
   Result<std::uint64_t> read(const WaitContext& wait = patience()) const {
     std::vector<std::uint64_t> copy(bytes_ / 8, ~std::uint64_t{0});
     auto version = versions().read(reinterpret_cast<std::byte*>(copy.data()), wait);
@@ -94,7 +94,7 @@ TEST_CASE("A reader that finds one write after the other under way asks to go fi
   struct Writer final : WaitHooks {
     explicit Writer(const Shared& of) : shared(of) { begin(); }
     void begin() noexcept { writes += shared.versions().begin_write(no_wait()).ok() ? 1 : 0; }
-    // Whenever the reader is about to sleep. A writer that may wait does so for whom it finds asking.
+    // The wait of the reader calls this before each sleep. A writer that can wait does so for a reader that asks.
     void before_block() noexcept override {
       static_cast<void>(shared.versions().end_write(true));
       if (shared.words().reader.load() == 0) begin();

@@ -1,4 +1,4 @@
-// Arrays of C++: by reference out, as views of shared memory in.
+// Arrays in C++: sent by reference, received as views of shared memory.
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -219,7 +219,7 @@ TEST_CASE("arrays that cannot be are refused before anything is written") {
 
 namespace {
 
-// A block in which some of the sender's arrays lie.
+// A block that contains some of the sender's arrays.
 struct Block {
   std::vector<double> memory = std::vector<double>(100);
 

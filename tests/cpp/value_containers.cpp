@@ -1,4 +1,4 @@
-// Containers of the standard library go into Values and come out of Items.
+// Containers of the standard library are converted to Values and from Items.
 #include <list>
 
 #include "shmtree/containers.h"

@@ -1,4 +1,4 @@
-// What a small frame can cost its reader, whoever wrote it.
+// The maximum cost of reading a small frame, of any origin.
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -18,7 +18,7 @@ thread_local std::size_t allocated_bytes = 0;
 thread_local std::size_t allocations = 0;
 }  // namespace
 
-// All memory that C++ asks for in this program is counted, freed or not.
+// Counts all memory that C++ allocates in this program, freed or not.
 SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes) {
   allocated_bytes += bytes;
   ++allocations;
@@ -37,7 +37,7 @@ SHMTREE_REPLACES_ALLOCATION void* operator new(std::size_t bytes, std::align_val
   if (void* memory = std::aligned_alloc(align, (bytes + align - 1) / align * align)) return memory;
   throw std::bad_alloc();
 }
-// Sanitizers have their own for arrays, which do not ask the one above.
+// The sanitizers have their own operator for arrays, which does not call the one above.
 SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes) {
   return operator new(bytes);
 }
@@ -47,7 +47,7 @@ SHMTREE_REPLACES_ALLOCATION void* operator new[](std::size_t bytes, const std::n
 
 namespace {
 
-// As many nodes as a KiB holds.
+// Returns a frame with as many nodes as fit into a KiB.
 test::Bytes full_of(const std::function<void(FrameBuilder&)>& add) {
   FrameBuilder builder;
   test::Bytes frame;
@@ -113,11 +113,11 @@ TEST_CASE("a small message becomes an Item with one allocation at most, copied o
   }
   const test::Bytes frame = test::bytes_of(builder);
   const auto owner = has_owner ? std::make_shared<int>() : nullptr;
-  value::decode(frame, owner).value();  // what a thread keeps for all messages
+  value::decode(frame, owner).value();  // fills the caches that a thread keeps for all messages
   allocations = 0;
   const Item item = value::decode(frame, owner).value();
   const std::size_t made = allocations;
-  CHECK(made <= 1);  // none where the thread has room ready
+  CHECK(made <= 1);  // none if the thread has memory ready
   if (!is_array) return;
   const auto* begin = reinterpret_cast<const std::byte*>(frame.data());
   const bool is_viewed = item.view().data >= begin && item.view().data < begin + frame.size();

@@ -1,4 +1,4 @@
-// What the errors of conversions say: the way to what does not fit, whatever its keys are, and what was wrong there.
+// Errors of conversions contain the path of the value that does not fit, for any keys, and the reason.
 #include <stdexcept>
 
 #include "shmtree/containers.h"
@@ -12,7 +12,7 @@ using namespace std::string_literals;
 
 namespace lab {
 
-// A square of numbers; its own errors begin as a way does.
+// A square of numbers. Its own errors begin like a path.
 struct Square {
   std::vector<std::vector<int>> rows;
 };

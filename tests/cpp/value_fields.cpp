@@ -1,4 +1,4 @@
-// Aggregates go as dicts of their members, and come back.
+// Aggregates are sent as dicts of their members, and received as aggregates.
 #include <xtensor/xtensor.hpp>
 
 #include "shmtree/array.h"

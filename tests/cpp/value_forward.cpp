@@ -1,4 +1,4 @@
-// What was received goes into another message as it is.
+// Received items are put into other messages unchanged.
 #include <algorithm>
 #include <optional>
 
@@ -56,7 +56,7 @@ void check_same(const Item& a, const Item& b) {
   }
 }
 
-// Lends nothing; notes which received arrays it was asked about.
+// Lends nothing. Records which received arrays the encoder asked about.
 struct Asked {
   struct Question {
     value::Origin origin;

@@ -1,4 +1,4 @@
-// What Python wrote and C++ has no type for can still be read; what nobody wrote is refused.
+// C++ can still read nodes that Python wrote and for which it has no type. It refuses nodes that no sender writes.
 #include <cmath>
 #include <functional>
 
@@ -171,7 +171,7 @@ TEST_CASE("no change of a single word makes an item misbehave") {
   const test::Bytes whole = test::bytes_of(builder);
   const std::vector<std::byte> block(8192);
   const std::span<const std::byte> blocks[] = {{}, {}, block};
-  // Reads what there is to read of an item, whatever it is.
+  // Reads all that can be read of an item, for any kind.
   const std::function<std::size_t(const Item&)> look = [&look](const Item& item) -> std::size_t {
     std::size_t seen = item.ints().size() + item.floats().size() + item.class_name().size() + item.key().size();
     if (auto text = item.try_as<std::string>(); text.ok()) seen += text->size();

@@ -1,4 +1,4 @@
-// Objects that are met more than once in a message: read as what they refer to, forwarded as references.
+// Objects that occur several times in a message: read as the object that they refer to, and forwarded as references.
 #include <functional>
 
 #include "shmtree/containers.h"
@@ -32,7 +32,7 @@ Item with_references() {
       .value();
 }
 
-// What is read of the frame that `value` becomes.
+// Encodes `value` as a frame, and returns what is decoded.
 Item sent_on(const Value& value) {
   FrameBuilder builder;
   value::encode(value, builder).value();

@@ -1,4 +1,4 @@
-// What is text to C++ is text to Python: the rest is refused before it is put.
+// C++ and Python accept the same texts. C++ refuses any other text when it is put.
 #include <string>
 #include <string_view>
 

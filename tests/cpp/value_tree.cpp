@@ -1,4 +1,4 @@
-// Values that C++ sends are the Items that C++ receives.
+// C++ receives the Values that C++ sends as equal Items.
 #include <algorithm>
 #include <functional>
 #include <limits>
