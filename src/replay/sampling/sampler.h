@@ -3,8 +3,7 @@
 // Invariants:
 //   - A row is sampled only if the buffer has it and, in a table with leaves, its leaf has a weight.
 //   - With `max_times`, the samplers of all processes together sample no row more often. A row counts as sampled even
-//   if
-//     the process that sampled it was killed.
+//     if the process that sampled it was killed.
 //   - A failed call has sampled nothing.
 //
 // Thread safety: one thread at a time; any number of samplers. A forked child continues with other random numbers.

@@ -112,8 +112,7 @@ bool Table::take(std::uint64_t slot, std::uint64_t ticket) const noexcept {
   for (;;) {
     if (ticket_of(now) != low(ticket) && !is_older(ticket_of(now), low(ticket))) return false;  // of a later row
     const std::uint32_t times = ticket_of(now) == low(ticket) ? static_cast<std::uint32_t>(now) : 0;
-    if (times >= spec_.max_times) {  // the process that took the last sample died before it dropped the leaf, or is
-                                     // about to drop it
+    if (times >= spec_.max_times) {  // the process that took the last sample died, or has yet to drop the leaf
       end(slot, ticket);
       return false;
     }
