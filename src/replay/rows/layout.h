@@ -140,8 +140,8 @@ struct alignas(64) ReplayHeader {
   // Written by the creator before it publishes the buffer.
   Origin origin;
 
-  alignas(64) std::atomic<std::uint64_t> offers[kMostOffers];  // tickets of chunks that their writers left before they
-                                                               // were full; 0: none
+  // Tickets of chunks that their writers left before they were full; 0: none.
+  alignas(64) std::atomic<std::uint64_t> offers[kMostOffers];
 };
 static_assert(offsetof(ReplayHeader, lock) == 64 && offsetof(ReplayHeader, ready) == 128 &&
               offsetof(ReplayHeader, column_bytes) == 192 && offsetof(ReplayHeader, note_offset) == 704);

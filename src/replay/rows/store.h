@@ -4,8 +4,7 @@
 //
 // Invariants:
 //   - Only the process that made a chunk busy writes into it, and no process opens a chunk that a live owner keeps
-//   busy.
-//     So a writer that was stopped in the middle of a row never overwrites another writer's rows.
+//     busy. So a writer that was stopped in the middle of a row never overwrites another writer's rows.
 //   - Published slots do not change while the chunk keeps its ticket. A ready row has all that a reader needs:
 //     its successors, and their bits.
 //   - Readers take no lock, and never block a writer.

@@ -3,8 +3,7 @@
 //
 // Invariants:
 //   - A row may be sampled from a table once its leaf has its ticket and a weight, and the buffer says that it is
-//   ready.
-//     The leaf is written first.
+//     ready. The leaf is written first.
 //   - A row that was sampled `max_times` from a table has the weight 0 there, and keeps it.
 //
 // Thread safety: any thread of any process.
