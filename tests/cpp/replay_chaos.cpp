@@ -1,4 +1,4 @@
-// Writers that are killed all the time, and readers that look at every byte and at what belongs to it.
+// Readers check every byte of rows and of their successors, while writers are killed continuously.
 #include <cmath>
 #include <random>
 
@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::uint32_t kSteps = 3;
 
-// Episodes of any length, ended in all ways, until it is killed. Numbers count up within an episode.
+// Writes episodes of random lengths, with all kinds of ends, until the process is killed. Numbers increase by one
+// within an episode.
 void write_until_killed(const std::shared_ptr<Store>& store, std::uint32_t stream, unsigned seed) {
   std::mt19937 random(seed);
   changes_until_crash.store(1 + static_cast<std::int64_t>(random() % 4'000));
@@ -58,10 +59,10 @@ struct Looker {
     for (std::size_t i = 0; i < 512; ++i) {
       if (large[512 * at + i] != number[at] || large_after[512 * at + i] != after[at]) return false;
     }
-    if (discount[at] == 0) return after[at] - number[at] <= kSteps;  // terminated within these
+    if (discount[at] == 0) return after[at] - number[at] <= kSteps;  // the episode terminated within kSteps
     return after[at] - number[at] == static_cast<std::uint64_t>(std::lround(-std::log2(discount[at])));
   }
-  // False when a row is not what was written; counts those that it saw.
+  // Samples rows and adds their number to `seen`. Returns false if a row differs from what was written.
   bool look(std::uint64_t& seen) {
     for (std::uint64_t& index : indices) index = replay::random_row(*store, random);
     const auto to = [](auto& from) { return reinterpret_cast<std::byte*>(from.data()); };
@@ -97,7 +98,7 @@ TEST_CASE("While writers are killed all the time, every row that is read is whol
       REQUIRE(looker.look(seen));
     }
     CHECK(seen > 10'000);
-    // Who comes next finds everything in order.
+    // The next writer finds a consistent buffer.
     store->arena()->participants().check(0);
     store->arena()->reconcile(patience()).value();
     Writer writer(store, 1);

@@ -1,4 +1,5 @@
-// A writer killed, or stopped, anywhere: no row is torn or lost, and nobody else is held up.
+// Writers are killed or stopped before each change of shared memory. No row is torn or lost, and no other process
+// blocks.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,7 +19,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// A child that stops before its n-th change, or ends before it.
+// Child process that stops before its n-th change of shared memory, or exits if it makes fewer.
 class StoppedChild {
  public:
   template <class Act>
@@ -39,7 +40,7 @@ class StoppedChild {
 
   int pid() const { return pid_; }
   bool is_stopped() const { return stopped_; }
-  // With SIGCONT it goes on to its end.
+  // Sends the signal and waits for the exit. After SIGCONT the child runs to its end.
   void end(int signal) {
     if (!std::exchange(stopped_, false)) return;
     kill(pid_, signal);
@@ -75,7 +76,7 @@ TEST_CASE("Who needs a place while another process is stopped in opening one is 
       REQUIRE(added.code() == Code::kTimeout);
       CHECK(added.error().message.find("process " + std::to_string(child.pid()) + " ") != std::string::npos);
     }
-    known.push_back(add(writer, 14).value());  // it has a place
+    known.push_back(add(writer, 14).value());  // the writer has a chunk already
     Reader reader(store, 7);
     Batch batch(16);
     CHECK((sample(reader, batch).ok() && !batch.is_torn()));
@@ -139,7 +140,7 @@ TEST_CASE("A writer that is stopped in the middle of a row holds nobody up, and 
   const auto store = new_store({.capacity = 8, .rows_per_place = 2});
   const Gate begun, go_on;
   Child stopped([&] {
-    const auto ticket = store->open_place(5, 0, 0, patience()).value();  // busy: in the middle of its first row
+    const auto ticket = store->open_place(5, 0, 0, patience()).value();  // busy, as in the middle of its first row
     begun.open(ticket);
     go_on.wait();
     for (const replay::Leaf& leaf : store->shape().leaves) {
@@ -153,7 +154,7 @@ TEST_CASE("A writer that is stopped in the middle of a row holds nobody up, and 
   Writer writer(store, 1);
   std::set<std::uint64_t> tickets;
   for (std::uint64_t i = 0; i < 100; ++i) tickets.insert(add(writer, i).value() / 2);
-  CHECK(tickets.count(ticket + store->shape().places) == 0);  // that ticket was left out
+  CHECK(tickets.count(ticket + store->shape().places) == 0);  // the writer skipped that ticket
   std::vector<std::uint64_t> indices;
   for (std::uint64_t i = 0; i < 8; ++i) indices.push_back(add(writer, i).value());
   go_on.open();

@@ -1,5 +1,5 @@
-// Who waits for rows, or for room, and is told when all whom it waits for were killed; who these are, wherever they
-// died.
+// A call that waits for rows or for the rate limiter fails with the pids once all of its peers were killed, at any
+// instruction.
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::shared_ptr<Tables> with_members(const RateLimit* limit = nullptr) {
 WaitContext at_once() {
   return {Deadline::immediate()};
 }
-// The pids of those who were killed, of a call that was told.
+// Returns the pids in a kPeerDied error; empty for any other outcome.
 template <class Outcome>
 std::vector<int> told_by(const Outcome& outcome) {
   if (outcome.ok() || outcome.code() != Code::kPeerDied) return {};
@@ -47,7 +47,7 @@ TEST_CASE("Who waits to draw is told when those who added were killed, after wha
   const auto tables = with_members(&kOneEach);
   RateLimiter& limit = *tables->limiter();
   const Gate added;
-  CHECK(limit.take_samples(1, at_once()).code() == Code::kEmpty);  // nobody was killed
+  CHECK(limit.take_samples(1, at_once()).code() == Code::kEmpty);  // no process was killed
   Child child([&] {
     Writer writer(tables->store(), 2, tables.get());
     added.open(add_row(writer, 1));
@@ -63,7 +63,7 @@ TEST_CASE("Who waits to draw is told when those who added were killed, after wha
   waiting.join();
   CHECK(told);
   CHECK(limit.samples() == 0);
-  CHECK(limit.take_samples(1, patience()).ok());  // what was added can be sampled
+  CHECK(limit.take_samples(1, patience()).ok());  // the dead writer's row can be sampled
   limit.use_samples(1);
   CHECK(told_by(limit.take_samples(1, patience())) == Pids{child.pid()});
 }
@@ -131,7 +131,7 @@ TEST_CASE("Those who closed, or live, are waited for, and the killed are told of
   CHECK(writers.check().ok());
   other.close();
   CHECK(told_by(writers.check()) == Pids{child.pid()});
-  add_row(own, 3);  // a writer that was closed begins anew
+  add_row(own, 3);  // a writer that was closed joins again
   CHECK(writers.check().ok());
   own.close();
   CHECK(writers.check().ok());
@@ -230,7 +230,7 @@ TEST_CASE("Whatever the words are, some answer is given, and a newcomer is found
 
 namespace {
 
-// A process that joins and parts as it is told.
+// Process that joins and parts on command.
 class Attendant {
  public:
   explicit Attendant(Members& members)

@@ -1,4 +1,4 @@
-// Rows that need those after them: they are there when these are, or when their episode has ended.
+// A row that needs successors becomes ready when these are written, or when its episode has ended.
 #include "support/catch2.h"
 #include "support/replays.h"
 
@@ -130,7 +130,7 @@ TEST_CASE("An end without a row does nothing, and what is no last observation is
   const Row row(1);
   CHECK(writer.end(std::array<const void*, 1>{row.number.data()}, false, patience()).code() == Code::kInvalid);
   CHECK(store->size() == 0);
-  // Leaves that it lacks are zeros.
+  // Leaves that the last observation lacks are zeros.
   CHECK(writer.end(std::array<const void*, 3>{row.number.data(), nullptr, nullptr}, false, patience()).ok());
   CHECK(store->size() == 1);
   const auto plain = new_store(options(4, 0));

@@ -1,4 +1,4 @@
-// A buffer that was saved can be loaded, of any capacity, and saving it again costs what changed.
+// A saved buffer can be loaded with any capacity, and the next save writes only what has changed.
 #include <chrono>
 #include <limits>
 #include <thread>
@@ -21,7 +21,7 @@ std::shared_ptr<Store> filled(const ShapeOptions& options, std::uint64_t rows) {
   return store;
 }
 
-// Two streams in turns, with episodes of five rows.
+// Adds rows of two streams alternately, in episodes of five rows.
 void add_episodes(const std::shared_ptr<Store>& store, std::uint64_t rows) {
   Writer one(store, 1), other(store, 2);
   for (std::uint64_t i = 0; i < rows; ++i) {
@@ -33,7 +33,7 @@ void add_episodes(const std::shared_ptr<Store>& store, std::uint64_t rows) {
   }
 }
 
-// Fills the buffer anew while it is saved, as often as said: before its rows are written.
+// Overwrites all rows during a save, before it writes them, for the given number of passes.
 class Overwriting final : public platform::WaitHooks {
  public:
   Overwriting(const std::shared_ptr<Store>& store, int times) : writer_(store, 8), times_(times) {}
@@ -61,7 +61,7 @@ TEST_CASE("A save whose rows are overwritten meanwhile has those that came") {
   CHECK(report.rows == rows_of(store).size());
   CHECK(report.save == 1);
   CHECK(rows_of(loaded(folder, kPlain).value()) == rows_of(store));
-  CHECK(files_in(folder.saved()).size() == 2);  // what was begun in vain is gone
+  CHECK(files_in(folder.saved()).size() == 2);  // files of earlier passes were removed
 }
 
 TEST_CASE("A save that finds no row at its end is refused, and what was saved before stays") {
@@ -70,7 +70,7 @@ TEST_CASE("A save that finds no row at its end is refused, and what was saved be
   save(store, folder);
   const auto before = rows_of(store);
   Overwriting others(store, std::numeric_limits<int>::max());
-  others.interrupted();  // so that there is nothing in the files of what there is
+  others.interrupted();  // overwrites the rows, so that the files have none of the current ones
   auto refused = replay::save(*store, nullptr, folder.saved(), others.wait());
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.code() == Code::kUnavailable);
@@ -89,7 +89,7 @@ TEST_CASE("A buffer that was saved and loaded has the same rows with the same in
   CHECK(rows_of(back) == rows_of(store));
   CHECK(back->check().empty());
   Writer writer(back, 9);
-  CHECK(add(writer, 1000).value() > rows_of(store).rbegin()->first);  // tickets go on
+  CHECK(add(writer, 1000).value() > rows_of(store).rbegin()->first);  // tickets continue
   CHECK(back->note().size() == store->note().size());
 }
 
@@ -218,7 +218,7 @@ TEST_CASE("Priorities, how often rows were drawn, and the largest priority are l
   CHECK((*tables)[2].take(store->slot(indices[3] / 4, indices[3] % 4), indices[3] / 4));
   save(store, folder, tables.get());
   update(*tables, {indices[5]}, {50.0}).value();
-  CHECK(save(store, folder, tables.get()).written < 10'000);  // rows are not written again for it
+  CHECK(save(store, folder, tables.get()).written < 10'000);  // the save writes only states
   for (const std::uint64_t rows_per_place : {4u, 2u}) {
     const auto back = new_tables({.capacity = 64, .rows_per_place = rows_per_place}, specs);
     auto loader = Loader::open(folder.saved()).value();
@@ -234,7 +234,7 @@ TEST_CASE("Priorities, how often rows were drawn, and the largest priority are l
   const auto other = new_tables(options, {{.kind = replay::SamplerKind::kPrioritized, .alpha = 1.0}});
   auto loader = Loader::open(folder.saved()).value();
   loader.load_into(*other->store(), other.get(), patience()).value();
-  CHECK(std::abs(weight_at(*other, indices[9]) - 10.0f) < 1e-3f);  // of another alpha: by the priority
+  CHECK(std::abs(weight_at(*other, indices[9]) - 10.0f) < 1e-3f);  // with another alpha, the priority is preserved
 }
 
 TEST_CASE("A folder with other files, or in use, is refused") {
@@ -267,7 +267,7 @@ TEST_CASE("Saves while others write have whole rows, and rows with their success
       if (!add(writer, stream * 1'000'000 + i + i / 9, {.done = i % 9 == 8})) return false;
       if (i % 9 != 8) continue;
       if (!end_with(writer, stream * 1'000'000 + i + i / 9 + 1)) return false;
-      std::this_thread::sleep_for(std::chrono::microseconds(100));  // or nothing stays for as long as a save takes
+      std::this_thread::sleep_for(std::chrono::microseconds(100));  // otherwise all rows are overwritten during a save
     }
   };
   Child one([&] { return write(1); }), two([&] { return write(2); });
@@ -285,5 +285,5 @@ TEST_CASE("Saves while others write have whole rows, and rows with their success
   }
   one.kill_and_wait();
   two.kill_and_wait();
-  CHECK((one.was_killed() && two.was_killed()));  // and ended no earlier
+  CHECK((one.was_killed() && two.was_killed()));  // neither exited before
 }

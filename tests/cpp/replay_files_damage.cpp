@@ -1,4 +1,4 @@
-// Files that were altered, and saves that were killed or refused: what is loaded is whole, or there is a clear error.
+// Loads altered files, and the files of saves that were killed or failed. A load returns correct rows or a clear error.
 #include <sys/resource.h>
 
 #include <csignal>
@@ -155,7 +155,7 @@ TEST_CASE("A manifest that names a file or a part twice is refused") {
 
 TEST_CASE("A note that cannot be read, or is of other rows, is corruption of the manifest") {
   const TemporaryFolder folder;
-  save(small_store(7), folder);  // without a note
+  save(small_store(7), folder);  // a store without a note
   const auto spec = Loader::open(folder.saved()).value().spec();
   REQUIRE(spec.code() == Code::kCorrupt);
   CHECK(spec.error().message.starts_with(folder.saved() + "/manifest: "));
@@ -221,7 +221,7 @@ TEST_CASE("A save that is killed anywhere leaves the rows of the last save, or i
     INFO("killed at " << at);
     REQUIRE((rows == before || rows == after));
     ++(rows == before ? olds : news);
-    if (rows == after) {  // from the beginning
+    if (rows == after) {  // the save below starts with an empty folder
       std::filesystem::remove_all(folder.saved());
       break;
     }

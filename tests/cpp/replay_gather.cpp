@@ -1,4 +1,4 @@
-// Batches: what can be asked for, rows that are gone, and words that anybody wrote.
+// Batches: invalid options, rows that are gone, and damaged shared words.
 #include <random>
 
 #include "support/catch2.h"
@@ -49,7 +49,7 @@ TEST_CASE("Rows that are gone, or never were, are filled with zeros, and the oth
     ModelBatch batch(store, {});
     batch.read(indices, threads);
     for (std::size_t at = 0; at < indices.size(); ++at) {
-      const bool there = 202 <= at && at < 300;  // frames of two more have left the window
+      const bool there = 202 <= at && at < 300;  // rows 200 and 201 exist, but frames of theirs have left the window
       CHECK(batch.gone[at] == !there);
       if (200 <= at && at < 202) continue;
       CHECK(batch.number<std::uint64_t>(0, at) == (there ? at + 1 : 0));
@@ -97,7 +97,7 @@ TEST_CASE("Whatever the words of a buffer are, batches and writers stay within i
     };
     auto* control = reinterpret_cast<std::byte*>(&header_of(*store));
     auto* words = reinterpret_cast<std::atomic<std::uint64_t>*>(control);
-    const std::size_t first = sizeof(ReplayHeader) / 8;  // what is known of places, and nothing before it
+    const std::size_t first = sizeof(ReplayHeader) / 8;  // the state of chunks, behind the header
     const auto last = static_cast<std::size_t>(store->tables_area().data() - control) / 8;
     for (int i = 0; i < 40; ++i) words[first + random() % (last - first)] = any();
     if (trial % 3 == 0) words[9 + random() % 4] = any();  // head, tail, opening, reserved

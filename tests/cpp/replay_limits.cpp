@@ -1,5 +1,4 @@
-// Rate limits: how far those who add and those who sample may get from each other, whoever waits, gives up or is
-// killed.
+// The rate limiter bounds the ratio of sampled to added rows, even if processes time out or are killed.
 #include <atomic>
 #include <thread>
 
@@ -94,11 +93,11 @@ TEST_CASE("Permits that were not used are given back, and so are those of a draw
   RateLimiter& limit = *tables->limiter();
   CHECK(limit.take_inserts(1, 100, at_once()).value() == 3);
   CHECK(limit.take_inserts(1, 1, at_once()).code() == Code::kFull);
-  CHECK(limit.inserts() == 0);  // none is there yet
+  CHECK(limit.inserts() == 0);  // no row has been added yet
   limit.give_back_inserts(3);
   CHECK(adds(limit, 3));
   CHECK_FALSE(adds(limit));
-  CHECK(limit.take_samples(5, at_once()).code() == Code::kEmpty);  // four may be
+  CHECK(limit.take_samples(5, at_once()).code() == Code::kEmpty);  // the limit allows four
   CHECK(limit.samples() == 0);
   CHECK(takes_samples(limit, 4));
   CHECK(adds(limit, 4));
@@ -107,7 +106,7 @@ TEST_CASE("Permits that were not used are given back, and so are those of a draw
 TEST_CASE("Rows that become ready together count together, and those that nobody asked for as well") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
   RateLimiter& limit = *tables->limiter();
-  CHECK(limit.take_inserts(3, 3, at_once()).value() == 3);  // though only two would be let through one by one
+  CHECK(limit.take_inserts(3, 3, at_once()).value() == 3);  // row by row, only two would be allowed
   limit.use_inserts(3);
   CHECK_FALSE(adds(limit));
   limit.use_inserts(2);
@@ -224,9 +223,9 @@ TEST_CASE("Rows count when they are ready, so that no limit waits for rows that 
       REQUIRE(takes_samples(*tables->limiter()));
       ++sampled;
     }
-    CHECK(tables->limiter()->inserts() <= sampled + 2 + 2);  // those at an end become ready together
+    CHECK(tables->limiter()->inserts() <= sampled + 2 + 2);  // the last rows of an episode become ready together
   }
-  CHECK(tables->limiter()->inserts() == 198);  // two wait for others
+  CHECK(tables->limiter()->inserts() == 198);  // two rows lack successors
 }
 
 TEST_CASE("Many rows at once go in as far as they may, and no permit is left") {
@@ -276,7 +275,8 @@ TEST_CASE("Who is killed before any store of a count leaves exactly what was use
       limit.give_back_samples(2);
     });
     INFO("killed at change " << stores);
-    CHECK(limit.take_samples(50, {Deadline::after_ns(1'000'000)}).code() == Code::kEmpty);  // looks for the dead
+    CHECK(limit.take_samples(50, {Deadline::after_ns(1'000'000)}).code() ==
+          Code::kEmpty);  // returns the credits of dead processes
     const std::uint64_t used = limit.inserts() - 4;
     CHECK(used <= 1);
     CHECK(limit.samples() == 2);

@@ -1,4 +1,4 @@
-// Everything that a batch can have, against lists of episodes, with several writers that do anything.
+// Compares all outputs of a batch with a model, lists of episodes, under random actions of several writers.
 #include "support/replay_model.h"
 
 #include <random>
@@ -25,7 +25,7 @@ class Trial {
   }
 
   void act() {
-    const std::size_t who = below(3) == 0 ? below(3) : 0;  // the others are slow
+    const std::size_t who = below(3) == 0 ? below(3) : 0;  // writers 1 and 2 act rarely
     Writer& writer = *writers_[who];
     ModelWriter& model = models_[who];
     const std::uint64_t what = below(100);
@@ -36,7 +36,7 @@ class Trial {
     model.closed();
   }
 
-  // Every row that was ever added is there, with all that belongs to it, or it is not, as it must.
+  // Checks every row that was ever added: if it must exist it has the right values, otherwise it is gone.
   bool is_right() {
     const std::uint64_t head = store_->window().head;
     const Shape& shape = store_->shape();
@@ -137,7 +137,7 @@ class Trial {
 
   std::mt19937 random_;
   const ModelOptions options_;
-  std::shared_ptr<Store> store_, stacking_;  // one buffer; the second counts only rows with all frames
+  std::shared_ptr<Store> store_, stacking_;  // the same buffer; stacking_ counts only rows with all frames
   std::unique_ptr<ModelBatch> batch_;
   std::vector<std::unique_ptr<Writer>> writers_;
   std::vector<ModelWriter> models_;

@@ -1,4 +1,4 @@
-// Places that were left before they were full: they go to writers of new streams, one at a time.
+// Chunks that were left before they were full go to writers of new streams, one writer at a time.
 #include <array>
 #include <set>
 #include <thread>
@@ -12,7 +12,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// A stream of so many rows, whose place is left to the next one. The indices of its rows.
+// Writes a stream of `rows` rows and leaves its chunk to the next stream. Returns the indices of the rows.
 std::vector<std::uint64_t> short_stream(const std::shared_ptr<Store>& store, std::uint64_t first, std::uint64_t rows) {
   Writer writer(store, std::nullopt);
   std::vector<std::uint64_t> indices;
@@ -42,14 +42,14 @@ TEST_CASE("A stream that goes on in a place has none of the rows before it") {
   std::array<std::uint64_t, 16> found{};
   CHECK(chain.follow(position(before.front()), 1, found) == 3);
   CHECK(chain.follow(position(after.front()), 1, found) == 7);
-  CHECK(found[6] == after.back());  // in the next place
+  CHECK(found[6] == after.back());  // in the next chunk
   replay::Position at = position(after.front());
   CHECK(chain.step_back(at) == replay::Before::kBegin);
 }
 
 TEST_CASE("A place goes to nobody while rows of it wait, when it is old, or when its writer has a number") {
   const auto store = new_store({.capacity = 32, .rows_per_place = 8, .ahead = 1});
-  short_stream(store, 0, 2);  // the second one waits
+  short_stream(store, 0, 2);  // the second row waits for a successor
   CHECK(short_stream(store, 10, 2).front() == 16);
   {
     Writer writer(store, 7);

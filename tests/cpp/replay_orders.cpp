@@ -1,4 +1,4 @@
-// Samplers that sample in order: of time, or of priority.
+// Samplers that sample in order of time or of priority.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -53,7 +53,7 @@ TEST_CASE("Rows that may be drawn once come in order of time, whoever draws, unt
     CHECK(samples.from(*one).code() == Code::kEmpty);
   }
   add_row(writer, 300), add_row(writer, 301);
-  CHECK(samples.from(*one).code() == Code::kEmpty);  // two are no three, and nothing is taken
+  CHECK(samples.from(*one).code() == Code::kEmpty);  // only two rows are left; the failed call takes none
   add_row(writer, 302);
   CHECK(samples.from(*other).ok());
 }
@@ -99,7 +99,8 @@ TEST_CASE("Going round, no row is drawn more often than it may be") {
   Samples one(1), four(4), three(3);
   CHECK(sampler->sample(four.sample(), true).code() == Code::kEmpty);
   REQUIRE(sampler->sample(one.sample(), false).ok());
-  CHECK(sampler->sample(four.sample(), false).code() == Code::kEmpty);  // three are no four, and nothing is taken
+  CHECK(sampler->sample(four.sample(), false).code() ==
+        Code::kEmpty);  // only three samples are left; the failed call takes none
   REQUIRE(sampler->sample(three.sample(), false).ok());
   CHECK(three.indices == std::vector{first, second, second});
   CHECK(sampler->sample(one.sample(), false).code() == Code::kEmpty);

@@ -1,5 +1,4 @@
-// Rows of a replay buffer: what is added can be read and sampled until it is too old, by every process that has the
-// buffer.
+// Every attached process can read and sample the rows of a replay buffer until they leave the window.
 #include <algorithm>
 #include <atomic>
 #include <map>
@@ -56,7 +55,7 @@ TEST_CASE("A place that is closed early leaves its room to others") {
     add(writer, i).value();
   }
   CHECK(store->check().empty());
-  CHECK(store->size() >= 9);  // as many places as there are
+  CHECK(store->size() >= 9);  // the number of chunks
 }
 
 TEST_CASE("Who looks while places are opened one after the other always finds a window") {
@@ -65,7 +64,7 @@ TEST_CASE("Who looks while places are opened one after the other always finds a 
   std::thread adds([&] {
     for (std::uint64_t number = 0; number < 20'000; ++number) {
       Writer writer(store, 1);
-      add(writer, number).value();  // whose place is closed with one row, so that all places are in the window
+      add(writer, number).value();  // its chunk closes with one row, so that all chunks are in the window
     }
     over = true;
   });
@@ -93,7 +92,7 @@ TEST_CASE("Rows are drawn with equal chances") {
     for (const std::uint64_t number : batch.number) ++sampled[number];
   }
   REQUIRE(sampled.size() == 50);
-  // 1,000 are expected of each; the deviation is 31.
+  // The expected number for each row is 1,000; the standard deviation is 31.
   for (const auto& [number, times] : sampled) CHECK((800 < times && times < 1200));
 }
 
@@ -140,7 +139,7 @@ TEST_CASE("A buffer grows by extents, and gives them back with its last holder")
     for (std::uint64_t i = 0; i < 20'000; ++i) last = add(writer, i).value();
     CHECK(row_at(store, last) == 19'999);
     CHECK(used_bytes(*arena) > empty + 20'000 * 4096);
-    arena->reconcile(patience()).value();  // finds them by the buffer's list of references
+    arena->reconcile(patience()).value();  // keeps the extents, which the buffer's list of references names
     CHECK(row_at(store, last) == 19'999);
   }
   CHECK(used_bytes(*arena) == before);

@@ -1,4 +1,4 @@
-// Which rows are sampled, and how often: by their priorities as they are, whoever changed them.
+// Rows are sampled in proportion to their current priorities, whichever process changed these.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -14,8 +14,8 @@ namespace {
 const TableSpec kUniform{.kind = SamplerKind::kUniform};
 const TableSpec kByPriority{.kind = SamplerKind::kPrioritized, .alpha = 1, .eps = 0};
 
-// Pearson's test of how often each index was sampled, against how likely it should be. Rejects right samples once in
-// 10^9: Wilson and Hilferty's normal is below 6 deviations.
+// Pearson's chi-squared test of the number of samples of each index against its probability. A correct sampler fails
+// once in 10^9 runs: Wilson and Hilferty's normal approximation is below 6 standard deviations.
 bool fits(const std::map<std::uint64_t, std::uint64_t>& times, const std::map<std::uint64_t, double>& likely) {
   double sum = 0, statistic = 0, samples = 0;
   for (const auto& [index, weight] : likely) sum += weight;
@@ -177,7 +177,8 @@ TEST_CASE("In place of rows that had gone others are drawn, and without repetiti
     CHECK(!sampled.contains(samples.indices[3]));
     CHECK(!sampled.contains(samples.indices[20]));
     for (std::size_t i = 0; i < 32; ++i) CHECK((gone[i] || samples.indices[i] == before[i]));
-    CHECK(sampler->resample(samples.sample(), gone, true).code() == Code::kInvalid);  // there are 32 without those
+    CHECK(sampler->resample(samples.sample(), gone, true).code() ==
+          Code::kInvalid);  // all 34 rows were sampled or replaced
   }
 }
 
@@ -202,7 +203,7 @@ TEST_CASE("Leaves of rows that are all gone hide no row that is there") {
   const auto sampler = new_sampler(tables);
   Samples samples(4);
   REQUIRE(samples.from(*sampler).ok());
-  store_relaxed(header_of(*store).head, store->window().tail);  // nothing is there any more
+  store_relaxed(header_of(*store).head, store->window().tail);  // all rows leave the window
   store_relaxed(header_of(*store).reserved, std::uint64_t{0});
   CHECK(samples.from(*sampler).code() == Code::kEmpty);
   const std::uint64_t index = add_row(writer, 0, 1e-3f);
@@ -251,7 +252,7 @@ TEST_CASE("Nothing can be drawn from empty tables, nor a row that is not ready, 
     CHECK(samples.from(*sampler, true).code() == Code::kEmpty);
     Writer writer(tables->store(), 1, tables.get());
     const std::uint64_t index = add_row(writer, 0);
-    tables->before_ready(index + 1, std::array{1e30f});  // and its writer was killed
+    tables->before_ready(index + 1, std::array{1e30f});  // its writer was killed before the row was ready
     REQUIRE(samples.from(*sampler).ok());
     CHECK(std::ranges::all_of(samples.indices, [&](std::uint64_t sampled) { return sampled == index; }));
   }
@@ -277,7 +278,7 @@ TEST_CASE("No row is drawn more often than max_times, by all drawers together, a
     CHECK(samples.from(*other).ok());
     CHECK(more.from(*other).code() == Code::kEmpty);
     add_row(writer, 20);
-    CHECK(samples.from(*other).code() == Code::kEmpty);  // too few: nothing was taken
+    CHECK(samples.from(*other).code() == Code::kEmpty);  // too few rows; the failed call takes none
     Samples three(3);
     CHECK(three.from(*other).ok());
   }

@@ -1,4 +1,4 @@
-// Sequences: rows of one episode, one after the other.
+// Sequences: consecutive rows of one episode.
 #include <map>
 
 #include "replay/sampling/sequence_sampler.h"
@@ -73,7 +73,7 @@ TEST_CASE("Where a shorter sequence is refused, all are as long as asked for, an
     CHECK(sampled.number[at + 2] == sampled.number[at] + 8);
     ++first[sampled.number[at]];
   }
-  CHECK(first.size() == 12);                                                      // the first two of each episode
+  CHECK(first.size() == 12);                                                      // the first two rows of each episode
   for (const auto& [number, times] : first) CHECK((100 < times && times < 240));  // 167 are expected
 }
 

@@ -1,4 +1,4 @@
-// What a buffer is, as its note says it.
+// The specification of a buffer, and its note.
 #include <limits>
 #include <random>
 
@@ -19,7 +19,7 @@ SpecPart::Key key(const char* text) {
   return {.bytes = text};
 }
 
-// {"obs": {"image": ..., 7: ...}, "reward": ..., "done": ..., "more": [..., (...,)]}, with all that there may be.
+// {"obs": {"image": ..., 7: ...}, "reward": ..., "done": ..., "more": [..., (...,)]}, with every option set.
 Spec rich() {
   Spec spec;
   const SpecPart obs{
@@ -51,7 +51,7 @@ Result<Spec> unpacked(const std::string& note) {
   return unpack(std::as_bytes(std::span(note)));
 }
 
-// Which of them are not refused.
+// Returns true if check() refuses the changed specification.
 template <class Change>
 bool is_refused(Change change) {
   Spec spec = rich();

@@ -1,5 +1,4 @@
-// A writer killed between any two instructions: the crash points lie before each change of shared memory, these lie
-// anywhere.
+// A writer is killed between any two instructions. Crash points, in contrast, are only before changes of shared memory.
 #include <functional>
 
 #include "support/catch2.h"
@@ -17,7 +16,7 @@ struct Operation {
   const char* name;
   ShapeOptions options;
   std::function<void(Writer&)> act;
-  std::optional<std::uint32_t> stream = 2;  // none: it takes places that were left, and leaves its own
+  std::optional<std::uint32_t> stream = 2;  // none: the writer takes chunks that were left, and leaves its own
 };
 
 void add_some(Writer& writer, std::uint64_t first, std::uint64_t count) {

@@ -1,5 +1,5 @@
-// Writers, updaters and samplers of tables killed anywhere, or all at work at once: what is sampled is there, the sums
-// are those of the leaves, and nobody is held up.
+// Writers, updaters and samplers of tables are killed anywhere, or run at the same time. Sampled rows exist, the sums
+// equal those of the leaves, and no process blocks.
 #include <atomic>
 #include <map>
 #include <thread>
@@ -19,7 +19,7 @@ double sum_of(const Tables& tables) {
   for (std::uint64_t slot = 0; slot < tables[0].leaves().slots(); ++slot) sum += tables[0].leaves().weight(slot);
   return sum;
 }
-// What the sampler takes for the sum of all weights.
+// Returns the sampler's sum of all weights.
 double sum_known_to(replay::Sampler& sampler) {
   Samples one(1);
   one.from(sampler).value();

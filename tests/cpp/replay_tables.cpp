@@ -1,4 +1,5 @@
-// Priorities of rows: given, changed and refused, in every process, and never for the next row in the same place.
+// Priorities of rows: initial values, updates and refused ones, in every process. An update never affects the next row
+// in the same slot.
 #include <cfloat>
 #include <cmath>
 #include <limits>
@@ -52,7 +53,7 @@ TEST_CASE("The exponent and eps of a sampler make the weight, and the priority c
     CHECK((*tables)[0].priority_of(weight) == Approx(priority).margin(1e-6));
     CHECK((*tables)[1].priority_of((*tables)[1].weight_of(priority)) == Approx(priority));
   }
-  CHECK((*tables)[1].weight_of(0) > 0);  // rows without priority may be sampled, when there are no others
+  CHECK((*tables)[1].weight_of(0) > 0);  // rows of priority 0 are sampled if there are no others
 }
 
 TEST_CASE("An update changes the rows that are there and says which") {
@@ -84,7 +85,8 @@ TEST_CASE("A priority that is no priority is refused with its number, and nothin
   CHECK(is_refused(update(*tables, {index, other}, {2, std::nan("")}), "number 1 is nan"));
   CHECK(is_refused(update(*tables, {index, other}, {2, -0.5}), "-0.5"));
   CHECK(is_refused(update(*tables, {index, other}, {2, infinity}), "inf"));
-  CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}), "too large"));  // its fourth power is no float
+  CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}),
+                   "too large"));  // its fourth power exceeds the range of float
   CHECK(is_refused(update(*tables, {index, other}, {2}), "2 indices and 1 priorities"));
   CHECK(is_refused(update(*tables, {index, index + 5}, {2, 2}), std::to_string(index + 5)));
   CHECK(is_refused(update(*tables, {index, 0}, {2, 2}), "index 0"));
@@ -124,7 +126,7 @@ TEST_CASE("A late change of a row that has gone does not hit the next one in its
   const std::uint64_t old = add_row(writer, 0);
   std::uint64_t next = old;
   while (next != old + places) next = add_row(writer, 1);
-  tables->before_ready(old, std::array{2.0f});  // a writer that was stopped, and goes on
+  tables->before_ready(old, std::array{2.0f});  // as a writer that was stopped, and continues
   CHECK(update(*tables, {old}, {9}).value() == std::vector<bool>{false});
   CHECK(weight_at(*tables, next) == 1.0f);
   CHECK(tables->max_priority(0) == 2.0);
@@ -141,7 +143,7 @@ TEST_CASE("After a clear no row is there, nor the weight of one, and rows are ad
   CHECK(tables->limiter()->inserts() == 0);
   for (const std::uint64_t index : before) CHECK(weight_at(*tables, index) == 0);
   const std::uint64_t index = add_row(writer, 1);
-  CHECK(weight_at(*tables, index) == 5.0f);  // the largest priority stays
+  CHECK(weight_at(*tables, index) == 5.0f);  // the largest priority is kept
   CHECK(tables->limiter()->inserts() == 1);
   CHECK(tables->store()->size() == 1);
 }
