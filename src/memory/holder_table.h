@@ -73,8 +73,8 @@ class HolderTable {
 
   // begin() pins a block that is in a window, before the window moves on. It returns false, and does nothing, if this
   // process has no memory to note the hold. Call adopt() exactly once after it to make the hold a lease, for views, or
-  // drop() if the message was copied out. Before that, share() makes further leases. The two return false if no hold
-  // was begun.
+  // drop() if the message was copied out. Before that, share() makes further leases. Without a hold that was begun,
+  // adopt() and share() return false.
   bool begin(BlockRef ref, Identity me) noexcept;
   bool adopt(BlockRef ref) noexcept { return lease_begun(ref, 1); }
   bool share(BlockRef ref) noexcept { return lease_begun(ref, 0); }

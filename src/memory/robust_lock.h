@@ -30,8 +30,8 @@ class RobustLock {
   // True if the word is taken and names no living participant.
   bool has_dead_owner() const noexcept;
   // Takes the lock, also from a dead owner, without checking `recovery_requests`. After the deadline, returns kTimeout
-  // once a living owner has kept the lock for 40 ms if that owner is stopped, else for 2 s. kInterrupted if a hook ended
-  // the wait.
+  // once a living owner has kept the lock for 40 ms if that owner is stopped, else for 2 s. Returns kInterrupted if a
+  // hook ended the wait.
   Status lock(Identity me, const platform::WaitContext& wait) {
     return try_lock_as(me) ? success() : wait_and_lock(me, wait);
   }
