@@ -65,14 +65,14 @@ Result<Held> Store::try_hold(std::uint64_t version) const {
   return block.code() == Code::kCorrupt ? damaged() : std::move(block).error();
 }
 
-// Each time that a version is overwritten while it is being read, a newer one has come.
+// Starts over if the version was overwritten while it was being read: then there is a newer one.
 Result<Held> Store::newest(std::uint64_t known) const {
   for (;;) {
     const std::uint64_t version = this->version();
     if (version <= known) return Error{.code = Code::kEmpty, .message = "there is no newer version"};
     auto held = try_hold(version);
     if (held || held.code() != Code::kNotFound) return held;
-    fence_acquire();  // what showed that it was overwritten was stored after the newer one
+    fence_acquire();  // the word that showed the overwrite was stored after the newer version
     if (this->version() == version) return damaged();
   }
 }

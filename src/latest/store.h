@@ -33,7 +33,7 @@ struct Held {
 
 class Store {
  public:
-  // kInvalid for a history over 2^16; errors as of Arena::allocate().
+  // Creates a Latest. kInvalid for a history over 2^16; other errors as for Arena::allocate().
   static Result<std::shared_ptr<Store>> create(std::shared_ptr<Arena> arena, const Options& options,
                                                const WaitContext& wait);
   // Opens a Latest by its control block. kNotFound if the block is free, kIncompatible if it is anything else.
@@ -55,22 +55,22 @@ class Store {
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring_->wake(); }
 
-  // The newest version's number; 0: none yet.
+  // Returns the number of the newest version; 0 if there is none yet.
   std::uint64_t version() const noexcept { return ring_->tail(); }
-  // The newest version, if it is above `known`; otherwise kEmpty. kCorrupt when its words are damaged.
+  // Returns the newest version if it is above `known`, else kEmpty. kCorrupt if its words are damaged.
   Result<Held> newest(std::uint64_t known) const;
-  // That version; kNotFound when it is not in the history, or not published yet.
+  // Returns that version; kNotFound if it is not in the history, or not published yet.
   Result<Held> at(std::uint64_t version) const;
   // Waits for a version above `known`. kEmpty, kInterrupted; kClosed if no process publishes any more, kPeerDied if one
   // of those that did was killed.
   Status wait_for_newer(std::uint64_t known, const WaitContext& wait) const;
 
-  // Has the next publication, or the end of the last publisher, send name() to that hub of this process, once. True if
-  // there is a version above `known`, or no process publishes any more.
+  // Asks for one text at that hub of this process. The next publication, or the last publisher when it leaves, sends
+  // name() there. Returns true if there is a version above `known` already, or if no process publishes any more.
   Result<bool> await_newer(std::uint64_t known, platform::WakeAddress hub);
   bool is_newer(std::uint64_t known) const { return version() > known || !ring_->check_publishers(); }
 
-  // The processes that publish, and the versions that can be read, with the bytes of their frames.
+  // publishers(): the processes that publish. kept(): number of versions that can be read, and bytes of their frames.
   std::vector<int> publishers() const { return ring_->publishers(); }
   struct Kept {
     std::uint64_t versions = 0, bytes = 0;

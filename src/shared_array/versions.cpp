@@ -47,7 +47,7 @@ Result<Versions> Versions::of(const Lease& block, std::uint64_t data_bytes) {
   return Error{Code::kInvalid, "this shared array has no versions: it was made by an older release"};
 }
 
-// --- Who is at work
+// --- The words of the writer and the reader
 
 bool Versions::is_alive(std::uint32_t word) const noexcept {
   return (word & kHeld) != 0 && arena_->participants().is_alive(word & ~(kHeld | kContended));
@@ -103,7 +103,7 @@ Status Versions::begin_write(const WaitContext& wait) const {
   if (!me) return std::move(me).error();
   EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kArray}, wait);
   std::int64_t gave_way_ns = 0;
-  // A reader that was overtaken goes first: for a while, and if it is not stopped.
+  // Lets an overtaken reader go first, for at most kReaderGraceNs, unless it is stopped.
   const auto gives_way = [&] {
     const std::uint32_t reader = load_acquire(shared_->reader);
     if (reader == 0 || !is_alive(reader)) return false;
@@ -117,9 +117,9 @@ Status Versions::begin_write(const WaitContext& wait) const {
   if (!came) return std::move(came).error();
   if (!*came && !take(shared_->writer, *me)) return timed_out("others wrote this shared array");
   store_relaxed(shared_->writer_pid, process_id());
-  // Release: a reader that sees the odd sequence sees the writer too, and does not take it for dead.
+  // Release: a reader that sees the odd sequence sees the writer's word too, and does not take the data for torn.
   store_release(shared_->sequence, load_relaxed(shared_->sequence) | 1);
-  fence_seq_cst();  // the odd sequence is seen by whoever sees any of what is written
+  fence_seq_cst();  // the odd sequence is seen before any of the data
   return success();
 }
 
@@ -129,7 +129,7 @@ Status Versions::end_write(bool whole) const noexcept {
     return Error{Code::kInvalid, "this write was begun by another process, the parent of this one"};
   }
   if (whole) {
-    fence_seq_cst();  // what was written, past the caches too, is seen by whoever sees the even sequence
+    fence_seq_cst();  // the data, even from stores that bypass the caches, are seen before the even sequence
     store_release(shared_->sequence, (load_relaxed(shared_->sequence) | 1) + 1);
   }
   let_go(shared_->writer);
@@ -140,7 +140,7 @@ Status Versions::end_write(bool whole) const noexcept {
 
 namespace {
 
-// The word of a reader that was overtaken, for as long as it is.
+// Holds the word `reader` for a reader that was overtaken, until its copy is done.
 class Asking {
  public:
   Asking() = default;
@@ -181,7 +181,7 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
   for (;;) {
     const std::uint64_t before = load_acquire(shared_->sequence);
     if (is_odd(before)) {
-      was_overtaken();  // also by one write after the other, each of which began before this one looked
+      was_overtaken();  // consecutive writes count as well, if each one began before this check
       const auto attend = [&](bool first) -> Result<bool> {
         if (is_torn_at(before)) return torn();
         if (!first) was_overtaken();

@@ -1,27 +1,27 @@
-// Versions of what lies in a block that several processes write: one writer at a time, and copies that are never torn.
+// A seqlock for the data of a block that several processes write: one writer at a time, and copies that are never torn.
 //
-// Behind the data, from the next multiple of 64 on, lies a Versioned. The data are plain memory: who does not ask here
-// reads and writes them as ever.
+// A Versioned follows the data, at the next multiple of 64. The data are plain memory: code that does not use Versions
+// reads and writes them without protection.
 //
-//   writer:  writer := me; sequence := odd; fence; writes the data; fence; sequence := even; writer := 0; notify
-//   reader:  sequence, which is even; copies the data; fence; the same sequence again, or once more from the beginning
+//   writer:  writer := me; sequence := odd; fence; write the data; fence; sequence := even; writer := 0; notify
+//   reader:  read an even sequence; copy the data; fence; read the sequence again; start over if it has changed
 //
 // Invariants:
-//   - While the sequence is even the data are whole: they are those of version sequence / 2.
-//   - It is odd while somebody writes, and stays so when a writer dies, or gives up, before it was done. The data are
-//     torn then, until the next write was ended.
-//   - The writer's word names the one who may write. A dead writer's is taken over by compare-and-swap, wherever it
-//     died; that of a living one never is.
-//   - Readers change nothing that a copy depends on. One that was overtaken asks writers, by its own word, to let it go
-//     first. They do for a while, if it lives and runs; its copy does not depend on it.
+//   - While the sequence is even, the data are whole: they are version sequence / 2.
+//   - The sequence is odd during a write, and stays odd if the writer dies or gives up before the end. Then the data
+//     are torn until the next write has ended.
+//   - The word `writer` names the only process that may write. A dead writer's word is taken over by compare-and-swap,
+//     wherever the writer died. A living writer's word never is.
+//   - Readers change nothing on which a copy depends. A reader that was overtaken asks writers, by the word `reader`,
+//     to let it go first. They do so for a while if the reader is alive and not stopped. No copy depends on that.
 //
-// What a process that is killed leaves (each line: before the store of that name)
+// State after a kill (each line: before the store of that name):
 //   sequence := odd   the data are whole, and the next writer takes the word over
-//   sequence := even  the data are torn, though they may all be there
+//   sequence := even  the data count as torn, even if all of them were written
 //   writer := 0       the data are whole, the version counts, and the next writer takes the word over
-//   notify            whoever waits looks again after a slice
+//   notify            waiters check again after a slice
 //
-// Thread safety: an object is a name for the words, made where it is needed; any thread.
+// Thread safety: any thread. An object only refers to the shared words, so it is made where it is needed.
 #pragma once
 
 #include <cstdint>
@@ -33,44 +33,47 @@ namespace shmtree::shared_array {
 
 struct alignas(64) Versioned {
   std::uint64_t magic;
-  std::atomic<std::uint64_t> sequence;   // twice the version; one more while it is written, or torn
-  std::atomic<std::uint32_t> writer;     // a lock word, never contended: sleepers are at `changed`
-  std::atomic<std::uint32_t> reader;     // likewise: of one that was overtaken
-  std::atomic<std::int32_t> writer_pid;  // of the last writer; for messages only
+  std::atomic<std::uint64_t> sequence;   // twice the version; odd during a write, or if torn
+  std::atomic<std::uint32_t> writer;     // a lock word; waiters sleep at `changed`
+  std::atomic<std::uint32_t> reader;     // likewise, of an overtaken reader
+  std::atomic<std::int32_t> writer_pid;  // of the last writer; for errors
   std::uint32_t reserved[9];
-  memory::Event changed;  // a write was ended, or given up; a reader was served
+  memory::Event changed;  // a write has ended or was given up, or a reader is done
 };
 static_assert(sizeof(Versioned) == 128);
 constexpr std::uint64_t kVersionedMagic = 0x736e737265766d73;  // "smversns"
 
 class Versions {
  public:
-  // What a block has to have for data of so many bytes.
+  // Returns the size of a block for `data_bytes` of data.
   static constexpr std::uint64_t block_bytes(std::uint64_t data_bytes) noexcept {
     return memory::round_up(data_bytes, alignof(Versioned)) + sizeof(Versioned);
   }
-  // Of a block that nobody else knows yet: version 0.
+  // Initialises a block that no other process knows yet to version 0.
   static void init(std::byte* block, std::uint64_t data_bytes) noexcept;
-  // Code::kInvalid for a block that has no versions. The block must be held as long as the object is used.
+  // Returns the versions of a block, which the caller holds as long as it uses the object. Code::kInvalid if the block
+  // has none.
   static Result<Versions> of(const memory::Lease& block, std::uint64_t data_bytes);
 
-  // Begins a write, when no other is under way: by whatever process or thread. kTimeout names who writes; kInterrupted.
+  // Begins a write, once no other process or thread is writing. kTimeout names the writer; kInterrupted.
   Status begin_write(const platform::WaitContext& wait) const;
-  // Ends it: the data are the next version, or torn when they are not `whole`. Code::kInvalid in a process that has not
-  // begun it, such as a child that was forked meanwhile.
+  // Ends a write. The data become the next version, or count as torn if they are not `whole`. Code::kInvalid in a
+  // process that has not begun the write, such as a child that was forked meanwhile.
   Status end_write(bool whole) const noexcept;
 
-  // Copies the data to `out`, which has their size; the version that they are. kTimeout when writers were always at
-  // work, or one is stopped, which it names; at once kPeerDied when the data are torn; kInterrupted. Hooks are told of
-  // copies above 64 KiB.
+  // Copies the data to `out`, which has their size, and returns their version. Calls the blocking hooks around copies
+  // above 64 KiB.
+  //   kTimeout      a write was always under way, or a writer is stopped; names the writer
+  //   kPeerDied     the data are torn; at once
+  //   kInterrupted  a hook ended the wait
   Result<std::uint64_t> read(std::byte* out, const platform::WaitContext& wait) const;
   // Waits for a version above `known`, and returns the newest. kTimeout, kInterrupted.
   Result<std::uint64_t> wait_for_newer(std::uint64_t known, const platform::WaitContext& wait) const;
 
   std::uint64_t bytes() const noexcept { return bytes_; }
-  // How many writes were ended.
+  // Number of writes that were completed.
   std::uint64_t version() const noexcept { return platform::load_acquire(shared_->sequence) / 2; }
-  // Whether a write began and its writer will not end it.
+  // Returns true if a write has begun that its writer will not end.
   bool is_torn() const noexcept;
 
  private:
