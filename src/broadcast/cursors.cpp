@@ -38,7 +38,7 @@ Cursors::Slowest Cursors::slowest(Readers among) const noexcept {
   return found;
 }
 
-// A block that is gone, or in another use, is held by nobody as this subscription.
+// Ignores a block that was freed or reused: no process holds it as this subscription.
 template <class Visit>
 void Cursors::for_each_holder(const Cursor& cursor, Visit visit) const {
   const memory::BlockRef ref = memory::unpack(load_acquire(cursor.subscription));
@@ -84,7 +84,7 @@ std::vector<int> Cursors::pids_of(std::uint32_t number) const {
   for_each_holder(at(number), [&](std::uint32_t slot) { found.push_back(load_relaxed(participants.slot(slot).pid)); });
   for_each_giver(at(number),
                  [&](Identity giver) { found.push_back(load_relaxed(participants.slot_of_identity(giver).pid)); });
-  // A child that does not run yet has its parent's.
+  // A child that does not run yet has the pid of its parent.
   std::sort(found.begin(), found.end());
   found.erase(std::unique(found.begin(), found.end()), found.end());
   return found;

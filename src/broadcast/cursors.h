@@ -1,6 +1,6 @@
-// The cursors of a Broadcast: which one is behind all others, and which ones have no living process. A Latest has none.
+// The cursors of a Broadcast: finds the slowest one, and those without a living process. A Latest has none.
 //
-// Thread safety: an object is a name for the words; any thread, without locks.
+// Thread safety: any thread, without locks. An object only refers to the shared words.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,12 @@ enum class Readers { kAll, kBlocking };
 
 class Cursors {
  public:
-  // `most`: the places that the header has for them.
+  // `most`: number of cursors in the header.
   Cursors(memory::Arena& arena, RingHeader& header, std::uint64_t most) noexcept
       : arena_(arena), header_(header), most_(static_cast<std::uint32_t>(most)) {}
 
   memory::Arena& arena() const noexcept { return arena_; }
-  // Those that were ever used.
+  // Number of cursors that were ever used.
   std::uint32_t used() const noexcept { return std::min(platform::load_acquire(header_.cursors_high), most_); }
   Cursor& at(std::uint32_t number) const noexcept { return cursors_of(header_)[number]; }
   Owner owner_of(std::uint32_t number) const noexcept { return unpack_owner(platform::load_acquire(at(number).owner)); }
@@ -32,25 +32,25 @@ class Cursors {
 
   struct Slowest {
     std::uint64_t position;
-    Identity reader;  // nobody: there is none
+    Identity reader;  // kNobody: there is none
     std::uint32_t number = 0;
   };
   // The cursor that is behind all others of these readers; at `tail` if there is none.
   Slowest slowest(Readers among) const noexcept;
-  // Those of whom nobody lives that reads, or may begin to, hold nobody up. True when there were some.
+  // Frees the cursors without a living process that reads, or that may begin to. Returns true if there were any.
   bool drop_dead() const noexcept;
-  // Whether a process lives that has a subscription which nobody has claimed, or has one in transit.
+  // Returns true if a living process holds this unclaimed subscription, or has it in transit.
   bool is_held(const Cursor& cursor) const noexcept;
-  // The processes that have the cursor: who has claimed it, else all who may. May throw std::bad_alloc.
+  // Returns the pid of the process that has claimed the cursor, else those of all that may. May throw std::bad_alloc.
   std::vector<int> pids_of(std::uint32_t number) const;
-  // The same in words, with "has" or "have".
+  // The same as text, with "has" or "have" at its end.
   std::string name(std::uint32_t number) const;
 
  private:
-  // Calls visit(slot) for those that hold the subscription and live.
+  // Calls visit(slot) for each living process that holds the subscription.
   template <class Visit>
   void for_each_holder(const Cursor& cursor, Visit visit) const;
-  // Calls visit(identity) for the givers of its transfers that count.
+  // Calls visit(identity) for the giver of each of its transfers that counts.
   template <class Visit>
   void for_each_giver(const Cursor& cursor, Visit visit) const;
 

@@ -1,7 +1,7 @@
 // The ring of a Broadcast, or of a Latest, in shared memory: docs/broadcast-layout.md has the bytes, the order of
 // stores, and why a kill does no harm.
 //
-// What is true: `tail`, the entries of the ring, and the cursors. `kept`, `slowest`, `put_bytes` and `blocks_end` are
+// Primary state: `tail`, the entries of the ring, and the cursors. `kept`, `slowest`, `put_bytes` and `blocks_end` are
 // derived.
 #pragma once
 
@@ -19,29 +19,30 @@ constexpr std::uint32_t kMostCursors = 256;
 
 enum RingFlag : std::uint32_t { kPickles = 1, kWaits = 2 };
 
-// What a ring is used for.
+// The properties of the two uses of a ring: a Broadcast and a Latest.
 struct RingUse {
   memory::BlockKind kind;     // of its control block
   std::uint64_t magic;        // first word of its control block
   const char* name;           // in errors
-  std::uint64_t cursors;      // number of places for cursors
+  std::uint64_t cursors;      // number of cursors
   std::uint64_t entry_bytes;  // of an entry and the small frame that follows it
 };
 
-// What becomes of a reader that is slower than those who put.
+// The consequence for a reader that is too slow.
 enum class Policy : std::uint32_t {
-  kBlock = 1,   // they wait for it
-  kSkip = 2,    // it misses what was overwritten
-  kLatest = 3,  // it misses all but the last
-  kRaise = 4,   // as kSkip, and is told
+  kBlock = 1,   // puts wait for it
+  kSkip = 2,    // it misses messages that were overwritten
+  kLatest = 3,  // it misses all messages but the newest
+  kRaise = 4,   // as kSkip, and its next get() returns kOverrun
 };
 
-// A cursor's `owner`.
+// The fields of the word Cursor::owner.
 struct Owner {
   Identity identity = memory::kNobody;
-  std::uint32_t use = 0;  // of the cursor, to tell it from others before and after
-  bool claimed =
-      false;  // by the process that reads; until then it is of all who hold its Subscription, or are given it
+  std::uint32_t use = 0;  // number of this use of the cursor
+  // True once the process that reads has claimed it. Until then, the cursor belongs to all processes that hold its
+  // Subscription, or to which that is in transit.
+  bool claimed = false;
   Policy policy = Policy::kBlock;
 
   bool operator==(const Owner&) const noexcept = default;
@@ -51,7 +52,7 @@ constexpr std::uint64_t pack(const Owner& owner) noexcept {
   return std::uint64_t{owner.identity} << 32 | std::uint64_t{owner.use & kUseMask} << 8 | (owner.claimed ? 16u : 0u) |
          static_cast<std::uint32_t>(owner.policy);
 }
-// Of any word.
+// Unpacks any word, even a damaged one.
 constexpr Owner unpack_owner(std::uint64_t word) noexcept {
   return {.identity = static_cast<Identity>(word >> 32 & 0x3fffffff),
           .use = static_cast<std::uint32_t>(word >> 8) & kUseMask,
@@ -64,15 +65,15 @@ struct alignas(64) Cursor {
   std::atomic<std::uint64_t> position;
   std::atomic<std::uint64_t> missed;
   std::atomic<std::uint32_t> uses;
-  std::atomic<std::uint64_t> subscription;  // the block of that kind, packed; of meaning until it is claimed
-  std::atomic<std::uint32_t> asks;          // not 0: its reader is to be sent a byte (doorbell.h)
+  std::atomic<std::uint64_t> subscription;  // packed BlockRef of its Subscription; unused once it is claimed
+  std::atomic<std::uint32_t> asks;          // not 0: its reader asks for a byte (doorbell.h)
   std::atomic<std::uint64_t> wake_address;  // platform::WakeAddress of the pipe that its owner opened
 };
 static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && offsetof(Cursor, asks) == 40 &&
               offsetof(Cursor, wake_address) == 48);
 
-// A block of its own, of kind kSubscription, held by every process that has a subscription which nobody has claimed. It
-// refers to the control block. Written before any other process knows it.
+// The content of a block of kind kSubscription. Every process that has the subscription holds the block, until one
+// claims it. The block refers to the control block, and is written before any other process knows it.
 struct Subscription {
   std::uint64_t ring;   // the control block, packed
   std::uint64_t owner;  // as the cursor's
@@ -81,9 +82,9 @@ struct Subscription {
 };
 static_assert(sizeof(Subscription) == 24);
 
-// Changes only while `ticket` is 0. A small frame may follow it.
+// An entry of the ring, which a small frame may follow. It changes only while `ticket` is 0.
 struct Entry {
-  std::atomic<std::uint64_t> ticket;  // + 1
+  std::atomic<std::uint64_t> ticket;  // of the message, + 1; 0: no message
   std::atomic<std::uint64_t> block;   // packed; 0: the frame follows
   std::atomic<std::uint64_t> bytes;   // of the frame
   std::atomic<std::uint64_t> before;  // bytes that were put before it
@@ -115,14 +116,14 @@ struct alignas(64) RingHeader {
   std::atomic<std::uint64_t> put_bytes;
   std::atomic<std::uint32_t> cursors_high;  // cursors from here on were never used
   std::atomic<std::uint32_t> has_bells;     // some reader has asked for a wake-up, once
-  std::atomic<std::uint64_t> blocks_end;    // after the last message that is in a block
+  std::atomic<std::uint64_t> blocks_end;    // ticket after that of the last message in a block
   std::atomic<std::uint32_t> lock;
 
   Event items;  // there is a message, or no process puts any more
   Event space;  // a cursor has moved, or was freed
 
   memory::PublisherWords publishers;
-  memory::ParticipantSet awaiting;  // want one text at their hub; taken by the process that puts (doorbell.h)
+  memory::ParticipantSet awaiting;  // ask for one text at their hub; cleared by the process that puts (doorbell.h)
 };
 static_assert(offsetof(RingHeader, tail) == 64 && offsetof(RingHeader, items) == 128 &&
               offsetof(RingHeader, publishers) == 256 && offsetof(RingHeader, awaiting) == 8448 &&

@@ -143,7 +143,7 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
 
 // --- Cursors
 
-// Somebody is a whole ring behind: one that is dead would keep that much for ever.
+// Runs if a reader is a whole ring behind: a dead one would keep that many messages forever.
 void Ring::look_for_dead() noexcept {
   const std::int64_t now = coarse_monotonic_ns();
   if (now - last_look_ns_.load(std::memory_order_relaxed) < wait_policy::kLookedLatelyNs) return;
@@ -162,7 +162,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
   const std::uint32_t number = cursors().find_free();
   if (number != kMostCursors) {
     Cursor& mine = cursors().at(number);
-    // Small messages may lie there still that all have read.
+    // The ring may still contain small messages that all readers have read.
     const std::uint64_t end = tail();
     const std::uint64_t unread = std::min(cursors().slowest(Readers::kAll).position, end - std::min(end, history_));
     const std::uint64_t position = from_oldest ? std::max(oldest(), unread) : end;
@@ -233,7 +233,7 @@ bool Ring::has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const
   return queued + bytes <= max_bytes_;
 }
 
-// What was slowest a while ago is mostly far enough: only when it is not, all cursors are looked at.
+// The last known position of the slowest reader is usually far enough. Only if it is not, this checks all cursors.
 bool Ring::has_space_now(std::uint64_t bytes) noexcept {
   if (load_relaxed(header().cursors_high) == 0) return true;
   const Cursors::Slowest last{load_relaxed(header().slowest), memory::kNobody};
@@ -260,7 +260,7 @@ bool Ring::has_passed_blocks() const noexcept {
   return load_relaxed(header().blocks_end) > kept && needed() > kept;
 }
 
-// Removes the messages that every reader has read, but for the history, if there may be blocks of them.
+// Removes the messages that every reader has read, but not the history, if any of them may have blocks.
 void Ring::remove_passed() noexcept {
   if (load_relaxed(header().blocks_end) <= load_relaxed(header().kept)) return;
   const std::uint64_t limit = needed();
@@ -270,7 +270,7 @@ void Ring::remove_passed() noexcept {
   }
 }
 
-// No message before it is there.
+// Returns a ticket before which the ring has no message.
 std::uint64_t Ring::first_kept() const noexcept {
   const std::uint64_t end = tail();
   return std::max(load_relaxed(header().kept), end - std::min(end, entries_));
@@ -284,7 +284,7 @@ std::uint64_t Ring::kept_bytes() const noexcept {
   return is_there && put > before ? put - before : 0;
 }
 
-// Readers of a Latest limit no bytes.
+// Returns 0 for a Latest: it has no limit on bytes that readers have not read.
 std::uint64_t Ring::referred_bytes(BlockRef block) const noexcept {
   return use_.cursors == 0 ? 0 : arena_->blocks().referred_bytes(block);
 }
@@ -294,7 +294,7 @@ std::uint64_t Ring::frame_bytes(std::uint64_t ticket) const noexcept {
   return load_acquire(entry(ticket).ticket) == ticket + 1 ? bytes : 0;
 }
 
-// `putting` marks it, as a put: after a kill in the middle of it, repair() finds where the messages begin.
+// Sets `putting`, as a put does: after a kill in the middle, repair() finds where the messages begin.
 bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
   RingHeader& shared = header();
   const auto limit = [&] {
@@ -325,7 +325,7 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
   return dropped;
 }
 
-// The last process that put, or dropped, died in the middle of it.
+// Repairs the ring after a process has died in a put or a drop.
 void Ring::repair() noexcept {
   const std::uint64_t end = tail();
   for (std::uint64_t place = 0; place < entries_; ++place) {
@@ -334,7 +334,7 @@ void Ring::repair() noexcept {
         ticket != 0 && ticket <= end && end - (ticket - 1) <= entries_ && (ticket - 1) % entries_ == place;
     if (!is_there) remove_entry(place);
   }
-  std::uint64_t first = first_kept();  // what drop_oldest() let go of comes before it
+  std::uint64_t first = first_kept();  // skips what drop_oldest() has removed
   while (first < end && load_relaxed(entry(first).ticket) != first + 1) ++first;
   store_relaxed(header().kept, first);
   const Entry& last = entry(end - 1);
@@ -355,7 +355,7 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   Entry& mine = entry_at(place);
   // A process that was killed in remove_entry() may have left a reference of an entry without a ticket.
   const bool is_empty = load_relaxed(mine.ticket) == 0 && references().at(place).id.value == 0;
-  is_empty ? fence_release() : remove_entry(place);  // a reader that finds what follows finds the old ticket gone
+  is_empty ? fence_release() : remove_entry(place);  // a reader that sees the new words sees the old ticket gone
   if (is_block) references().fill(place, block);
   store_relaxed(mine.block, is_block ? memory::pack(block) : 0);
   store_relaxed(mine.bytes, bytes);
@@ -394,7 +394,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   const bool is_block = outgoing.held.valid();
   const std::uint64_t frame = is_block ? outgoing.bytes : outgoing.frame.size();
   if (!is_block && frame > inline_bytes()) return Error{.code = Code::kInvalid, .message = "too long a frame"};
-  std::uint64_t bytes = frame;  // those that count, and so with the arrays that it refers to
+  std::uint64_t bytes = frame;  // that count, so with the arrays to which it refers
   if (is_block) bytes += referred_bytes(outgoing.held.ref());
   if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
   Result<std::uint64_t> ticket = std::uint64_t{0};
@@ -444,12 +444,12 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
   return Error{.code = Code::kTimeout, .message = full(cursors().slowest(Readers::kBlocking), 0).message};
 }
 
-// Every reader has something to read, or is to be told that nobody puts any more.
+// Wakes all readers: there is a message, or no process puts any more.
 void Ring::announce() noexcept {
   notify_all(header().items);
   if (load_relaxed(header().has_bells) == 0) [[likely]]
     return;
-  Doorbell::ring(cursors());  // its fence comes before the hubs' bits, too
+  Doorbell::ring(cursors());  // its fence also comes before the hubs' bits are read
   hubs().wake();
 }
 
@@ -508,7 +508,7 @@ Error damaged() {
 
 }  // namespace
 
-// Of an entry that was read.
+// Pins the block of an entry that was read.
 Result<Lease> Ring::hold(const Entry& from, std::uint64_t ticket, BlockRef block, std::uint64_t bytes) const {
   if (!arena_->blocks().is_current(block)) return overwritten();
   auto held = arena_->hold_while(block, from.ticket, ticket + 1);

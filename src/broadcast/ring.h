@@ -1,13 +1,13 @@
 // A ring of messages in shared memory: any process puts, and any process reads without a lock. The messages of a
 // Broadcast are read in order, each reader by its cursor; those of a Latest are its versions, read by number.
-// docs/broadcast-layout.md has the order of stores.
+// See docs/broadcast-layout.md for the order of stores.
 //
 // Invariants:
 //   - A message that can be read is whole, and is not overwritten before every blocking cursor has passed it.
 //   - An entry's block is freed only after its ticket was cleared, with a full fence between that and the check of its
-//     holders; a reader holds the block first and checks the ticket again.
-//   - Messages are numbered one after the other. A process that is killed in a put has put the message or nothing.
-//   - A put waits only for readers that block and live.
+//     holders. A reader pins the block first, and then checks the ticket again.
+//   - Messages are numbered consecutively. A process that is killed in a put has put the message or nothing.
+//   - A put waits only for living readers of Policy::kBlock.
 //
 // Thread safety: any thread of any process, but for calls about one cursor: one thread at a time.
 #pragma once
@@ -34,13 +34,14 @@ using platform::WaitContext;
 struct Options {
   std::uint64_t capacity = 8;   // messages that the slowest blocking reader may be behind
   std::uint64_t history = 0;    // messages that are kept for later readers
-  std::uint64_t max_bytes = 0;  // of the messages that a blocking reader has not read; 0: no limit
+  std::uint64_t max_bytes = 0;  // limit on the unread messages of a blocking reader; 0: none
   bool allow_pickle = true;     // for encoders; kept with the ring
-  bool waits = false;           // readers wait for a next publisher: the last one's close is no end
+  // Readers wait for a next publisher: the stream does not end when the last one closes.
+  bool waits = false;
 };
 
-// What is put: a block of kind kPublished with a frame of `bytes` at its beginning, or a small frame. A block that was
-// not put is in `held`, to be put another time.
+// A message to put: a block of kind kPublished that begins with a frame of `bytes`, or a small frame. A put that fails
+// leaves the block in `held`, for another attempt.
 struct Outgoing {
   memory::OwnedBlock block{};
   memory::Lease held{};
@@ -48,7 +49,7 @@ struct Outgoing {
   std::span<const std::byte> frame{};
 };
 
-// What is read: a block that is held, or a small frame.
+// A message that was read: a pinned block, or a small frame.
 struct Incoming {
   std::uint64_t ticket = 0;
   memory::Lease block{};
@@ -61,10 +62,10 @@ struct Incoming {
 
 class Ring : public std::enable_shared_from_this<Ring> {
  public:
-  // kInvalid for a capacity of 0, or a ring too long; errors as of Arena::allocate().
+  // Creates a ring. kInvalid for a capacity of 0, or a ring that is too long; other errors as for Arena::allocate().
   static Result<std::shared_ptr<Ring>> create(std::shared_ptr<Arena> arena, const Options& options,
                                               const WaitContext& wait, const RingUse& use = kBroadcastUse);
-  // One that lives, and this process's own object where it has it: kNotFound, kIncompatible.
+  // Opens a ring by its control block. Returns this process's existing object if it has one. kNotFound, kIncompatible.
   static Result<std::shared_ptr<Ring>> open(const std::shared_ptr<Arena>& arena, BlockRef block,
                                             const WaitContext& wait, const RingUse& use = kBroadcastUse);
   ~Ring();
@@ -79,14 +80,14 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   // --- Putting
 
-  // Returns the ticket. Waits while a live blocking reader is `capacity` behind: kFull names it. kTimeout when a
-  // stopped process has the ring's lock or the arena's; kInterrupted.
+  // Puts a message and returns its ticket. Waits while a living blocking reader is `capacity` behind; kFull names that
+  // reader. kTimeout if a stopped process has the ring's lock or the arena's; kInterrupted.
   Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait);
   // Waits until all blocking readers have passed the ticket. kTimeout, kInterrupted.
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
-  // Whether a small message could be put without waiting.
+  // Returns true if a small message could be put without waiting.
   bool has_space() noexcept;
-  // How many of the messages before that ticket a blocking reader has not read.
+  // Number of messages before that ticket that a blocking reader has not read.
   std::uint64_t unread_before(std::uint64_t ticket) const noexcept;
   // The slowest blocking reader, if it has not read all and no process has ever read by that subscription.
   struct Blocker {
@@ -97,12 +98,12 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::vector<int> publishers() const { return publishing().pids(); }
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept;
-  // Counts an object by which this process puts. With the last one it leaves, though it may have readers.
+  // Count the objects by which this process puts. The last part() calls leave(), even if the process has readers.
   void join() noexcept { ends_.fetch_add(1, std::memory_order_relaxed); }
   void part() noexcept {
     if (ends_.fetch_sub(1, std::memory_order_acq_rel) == 1) leave();
   }
-  // This process no longer counts as a publisher, until its next put.
+  // Ends this process's part as a publisher, until its next put.
   void leave() noexcept;
   static void leave_all() noexcept;
 
@@ -112,39 +113,39 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Result<std::uint32_t> subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
                                   const WaitContext& wait);
   Cursor& cursor(std::uint32_t number) const noexcept { return cursors_of(header())[number]; }
-  // The oldest message that is left for a reader that does not block.
+  // Ticket of the oldest message that a reader that does not block can read.
   std::uint64_t oldest() const noexcept;
-  // The message of that ticket; kNotFound when it was overwritten.
+  // Reads the message of that ticket; kNotFound if it was overwritten.
   Status read(std::uint64_t ticket, Incoming& message) const;
-  // The block of such a message, if it has one, and the bytes of its frame.
+  // Pins the block of such a message, if it has one, and stores the size of its frame in `bytes`.
   Result<memory::Lease> read_block(std::uint64_t ticket, std::uint64_t* bytes) const;
   // Calls look() until it returns something other than kEmpty, and sleeps meanwhile until a message is put or the
   // deadline passes. After look() has seen all that was put, returns the error of check_publishers(). kInterrupted has
   // the message `interrupted`.
   template <class Look>
   Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Look look) const;
-  // Frees what all cursors have passed. To be called after one moved on, or was dropped.
+  // Frees the messages that all cursors have passed. Call it after a cursor has moved or was dropped.
   void free_passed() noexcept;
-  // Bytes of the messages that it keeps, about; of a Broadcast with the arrays that they refer to.
+  // Approximate bytes of the messages that it keeps; for a Broadcast, with the arrays to which they refer.
   std::uint64_t kept_bytes() const noexcept;
   // Bytes of a message's frame; 0 if it was overwritten.
   std::uint64_t frame_bytes(std::uint64_t ticket) const noexcept;
   // Drops the oldest messages that have blocks until at least `bytes` are freed. Keeps history, and messages that a
-  // blocking reader has not read; other readers miss the rest. False if there were none, or the lock was not free.
+  // blocking reader has not read; other readers miss the rest. Returns false if it dropped none, or got no lock.
   bool drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept;
   Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
-  // From now on, processes that put notify those readers that ask (doorbell.h).
+  // Makes processes that put notify the readers that ask (doorbell.h).
   void tell_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
-  // Has the next put, or the end of the last publisher, send name() to that hub of this process, once. Check for a
-  // message after it.
+  // Asks for one text at that hub of this process. The next put, or the last publisher when it leaves, sends name()
+  // there. Check for a message after the call.
   Status await(platform::WakeAddress hub);
   platform::WakeText name() const noexcept { return hubs().name(); }
   Cursors cursors() const noexcept { return {*arena_, header(), use_.cursors}; }
 
   // Number of cursors, those of dead processes included.
   std::uint32_t readers() const noexcept { return cursors().count(); }
-  // Names the first invariant that does not hold; empty when all do. No other thread may use the ring. For tests.
+  // Names the first violated invariant; empty if there is none. No other thread may use the ring. For tests.
   std::string check() const;
 
  private:
@@ -167,7 +168,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   void look_for_dead() noexcept;
   void announce() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
-  // The oldest ticket that a reader may yet read, or that is history. has_passed_blocks(): a block before it is kept.
+  // needed(): the oldest ticket that a reader may still read, or that is history. has_passed_blocks(): true if the ring
+  // keeps a block before that.
   std::uint64_t needed() const noexcept;
   bool has_passed_blocks() const noexcept;
 

@@ -1,4 +1,4 @@
-// Looking in, for tests.
+// Checks the invariants of a ring, for tests.
 #include "broadcast/ring.h"
 
 namespace shmtree::broadcast {

@@ -1,7 +1,7 @@
-// An object of a program's that puts into a Broadcast: what it has put last, and its part in putting, until it is
-// closed.
+// An object by which a program puts into a Broadcast. It knows the last message that it has put, and keeps the process
+// a publisher until it is closed.
 //
-// Thread safety: any thread. A child that was forked has the object too, as one of its own.
+// Thread safety: any thread. A forked child inherits the object as one of its own.
 #pragma once
 
 #include <atomic>
@@ -21,23 +21,24 @@ class Source {
 
   const std::shared_ptr<Ring>& ring() const noexcept { return ring_; }
 
-  // As Ring::put().
+  // Puts a message, like Ring::put().
   Result<std::uint64_t> put(Outgoing& outgoing, const WaitContext& wait) {
     auto ticket = ring_->put(outgoing, wait);
     if (ticket) end_.store(*ticket + 1, std::memory_order_relaxed);
     return ticket;
   }
-  // Until all blocking readers have passed that message, or what this object has put. Errors as of Ring.
+  // Waits until all blocking readers have passed that message, or by default all that this object has put. Errors as
+  // for Ring.
   Status wait_until_passed(std::optional<std::uint64_t> ticket, const WaitContext& wait) const {
     const std::uint64_t end = ticket ? *ticket + 1 : end_.load(std::memory_order_relaxed);
     return end == 0 ? success() : ring_->wait_until_passed(end - 1, wait);
   }
-  // Messages, up to the last that this object has put, that a blocking reader has not read.
+  // Number of messages that a blocking reader has not read, up to the last one that this object has put.
   std::uint64_t pending() const noexcept { return ring_->unread_before(end_.load(std::memory_order_relaxed)); }
 
-  // Wakes whoever waits, to look again.
+  // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring_->wake(); }
-  // It puts no more, and whoever waits in a call of it looks again. More than once does nothing.
+  // Ends the object's part in putting, and wakes its waiting calls. Idempotent.
   void close() noexcept {
     if (closed_.exchange(true, std::memory_order_relaxed)) return;
     ring_->part();

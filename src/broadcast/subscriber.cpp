@@ -14,7 +14,7 @@ using namespace platform;
 
 namespace {
 
-constexpr int kMostLooks = 64;  // for the next message of who may miss some
+constexpr int kMostLooks = 64;  // for the next message, by a reader that may miss some
 
 }  // namespace
 
@@ -61,7 +61,7 @@ Subscriber::~Subscriber() {
 }
 
 memory::Lease Subscriber::take_subscription() noexcept {
-  forget_parent();  // whose threads may have had the mutex
+  forget_parent();  // the parent's threads may have had the mutex
   const std::lock_guard guard(mutex_);
   return std::move(subscription_);
 }
@@ -77,7 +77,8 @@ Result<BlockRef> Subscriber::give() {
   return subscription_.ref();
 }
 
-// The first who reads takes it over from all who have it; the others let go of its block, outside the mutex.
+// Claims the cursor if no process has. If another process has, moves the pin of the block to `let_go`, which the caller
+// releases outside the mutex.
 Status Subscriber::claim(Identity me, memory::Lease& let_go) {
   Owner mine = owner_;
   mine.identity = me;
@@ -96,12 +97,12 @@ Status Subscriber::claim(Identity me, memory::Lease& let_go) {
   return success();
 }
 
-// Call it as the process that has claimed the cursor.
+// Only for the process that has claimed the cursor.
 void Subscriber::count_missed(std::uint64_t count) noexcept {
   store_relaxed(cursor().missed, load_relaxed(cursor().missed) + count);
 }
 
-// Whether there is a message; what was missed on the way to it is counted.
+// Moves the cursor to the next message that it can read, and counts those that it missed. Returns true if there is one.
 bool Subscriber::catch_up(bool& moved) noexcept {
   const std::uint64_t tail = ring_->tail(), position = load_relaxed(cursor().position);
   if (position >= tail) return false;
@@ -173,9 +174,9 @@ std::unique_ptr<Received> Subscriber::take_all_given_back() noexcept {
   return std::move(given_back_);
 }
 
-// What there is now; kEmpty for nothing.
+// Reads a message that is there now; kEmpty if there is none.
 Status Subscriber::get_now(Incoming& message) {
-  auto me = ring_->arena()->identity();  // which may take a recovery, and lets go of mutexes that a parent had locked
+  auto me = ring_->arena()->identity();  // may recover; resets mutexes that a parent had locked
   if (!me) return std::move(me).error();
   memory::Lease let_go;
   bool moved = false;
@@ -227,8 +228,8 @@ bool Subscriber::ready() const {
 
 Status Subscriber::get_claimed(Incoming& message, bool& moved) {
   if (take_given_back(message)) return success();
-  // A message that the ring has passed is looked for again further on; one that is not there all the same is being
-  // written over by somebody who was stopped, or damaged: who waits looks again later.
+  // If the ring has overwritten the message, tries a later one. If that is missing as well, a stopped process is
+  // overwriting it, or it is damaged: a call that waits checks again later.
   for (int looks = 0;; ++looks) {
     const bool there = catch_up(moved);
     if (is_to_be_told()) return overrun();
@@ -251,7 +252,7 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
   }
 }
 
-// Nothing is locked while it waits.
+// Holds no lock while it waits.
 Status Subscriber::get(Incoming& message, const WaitContext& wait) {
   return ring_->wait_for_item(memory::WaitFor::kMessage, "a message", wait, [&] { return get_now(message); });
 }
@@ -268,7 +269,7 @@ void Subscriber::close() noexcept {
   leave(OwnTransfers::kEnd);
 }
 
-// A forked child has no part in what its parent has claimed, and has handed over nothing.
+// A forked child does not own a cursor that its parent has claimed, and has no transfers.
 void Subscriber::leave(OwnTransfers transfers) noexcept {
   memory::Lease subscription = take_subscription();
   take_all_given_back().reset();  // outside the mutex

@@ -1,6 +1,6 @@
-// A reader of a Broadcast: a cursor, which the first process that reads by it claims. Until then it is of every process
-// that holds the subscription's block, or to which it is in transit, and goes with the last of them; from then on it is
-// the claimer's alone.
+// A reader of a Broadcast: a cursor, which the first process that reads by it claims. Until then, the cursor belongs to
+// every process that holds the subscription's block, or to which it is in transit. It is freed with the last of them.
+// Once claimed, it belongs to the claimer alone.
 //
 // If the caller of get() cannot build the object of a message, it gives the message back. The message stays in this
 // process: the next get() returns it before any other, unless the policy is kLatest and there is a newer one. For
@@ -21,7 +21,7 @@ namespace shmtree::broadcast {
 // A place for get() to read into. It is allocated before the message is read, so that give_back() needs no memory.
 struct Received {
   Incoming message;
-  std::unique_ptr<Received> next{};  // of those that were given back
+  std::unique_ptr<Received> next{};  // the next one that was given back
 };
 
 // Number of failed builds in a row after which a message is given up, so that the reader reaches the next one.
@@ -33,41 +33,45 @@ class Subscriber {
  public:
   static Result<std::unique_ptr<Subscriber>> create(std::shared_ptr<Ring> ring, Policy policy, bool from_oldest,
                                                     const WaitContext& wait);
-  // One that another process has made, by its block. kNotFound when everybody has let go of it, or somebody has claimed
-  // it and is gone.
+  // Opens a subscription that another process has made, by its block. Returns kNotFound if no process holds it any
+  // more, or if the process that claimed it has closed it or died.
   static Result<std::unique_ptr<Subscriber>> open(const std::shared_ptr<Arena>& arena, BlockRef subscription,
                                                   const WaitContext& wait);
-  // As close(), but what was given away lasts until it arrives, or this process ends.
+  // Like close(), but a transfer of the subscription lasts until it arrives, or until this process exits.
   ~Subscriber();
   Subscriber(const Subscriber&) = delete;
   Subscriber& operator=(const Subscriber&) = delete;
 
   const std::shared_ptr<Ring>& ring() const noexcept { return ring_; }
-  // The next message. kEmpty when the deadline passed, kInterrupted; kClosed when nobody puts any more, or the
-  // subscription was closed or is another process's, kPeerDied when one of those who put was killed. kOverrun: nothing
-  // was read, since a reader that is told has missed messages.
+  // Reads the next message.
+  //   kEmpty        the deadline has passed
+  //   kInterrupted  a hook ended the wait
+  //   kClosed       no process puts any more, or the subscription was closed or is another process's
+  //   kPeerDied     no process puts any more, and some that did were killed
+  //   kOverrun      a reader of Policy::kRaise has missed messages; nothing was read
   Status get(Incoming& message, const WaitContext& wait);
   // Has the next get() return a message that could not be built. After kMaxFailedBuilds failures that are kCounted, the
   // message is given up, and counts as missed. So does one of Policy::kLatest when there is a newer one. Drops the
   // message if the subscription was closed.
   void give_back(std::unique_ptr<Received> received, FailedBuild how) noexcept;
-  // Whether get() would return, or fail, at once.
+  // Returns true if get() would return, or fail, at once.
   bool ready() const;
   // Returns a descriptor that is readable while ready(), except for deaths; owned by this object. It may be readable
   // for a moment when another thread has just read. Claims the subscription. kClosed as of get(); errors of
   // WakePipe::open(). Sets `opened` to true if there was none before.
   Result<int> fd(bool* opened = nullptr);
   void close_fd() noexcept;
-  // Messages that it can read now, and those that it has missed so far.
+  // Number of messages that it can read now, and of those that it has missed so far.
   std::uint64_t size() const noexcept;
   std::uint64_t missed() const noexcept { return platform::load_relaxed(cursor().missed); }
   std::uint32_t number() const noexcept { return number_; }
-  // Its block, for another process. kClosed when somebody reads by it, or it was closed.
+  // Returns the subscription's block, for another process. kClosed if a process has claimed the subscription, or it was
+  // closed.
   Result<BlockRef> give();
-  // Wakes whoever waits, to look again.
+  // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring_->wake(); }
-  // Ends this process's part, and takes back what it gave and has not arrived. No put waits for it any more, unless
-  // another process has it.
+  // Closes the subscription in this process, and ends its transfers that have not arrived. No put waits for it any
+  // more, unless another process has it.
   void close() noexcept;
 
  private:
@@ -91,14 +95,15 @@ class Subscriber {
 
   const std::shared_ptr<Ring> ring_;
   const std::uint32_t number_;
-  const Owner owner_;  // of the cursor until it is claimed
-  // Who reads. Nothing waits while it is held; the mutexes of the arena that are taken inside are older (fork.h).
+  const Owner owner_;  // the cursor's owner until it is claimed
+  // Guards reads. No thread sleeps while it has the mutex. The arena's mutexes that are taken inside are older
+  // (fork.h).
   platform::ForkSafeMutex mutex_;
   Doorbell bell_;                           // under mutex_
-  std::uint64_t told_ = 0;                  // under mutex_; of `missed`
-  std::unique_ptr<Received> given_back_{};  // under mutex_; by ticket
+  std::uint64_t told_ = 0;                  // under mutex_; `missed` as last reported
+  std::unique_ptr<Received> given_back_{};  // under mutex_; sorted by ticket
   std::atomic<std::uint64_t> given_back_count_{0};
-  memory::Lease subscription_;  // under mutex_; none once it was claimed elsewhere, or closed
+  memory::Lease subscription_;  // under mutex_; empty once another process has claimed it, or it was closed
 };
 
 }  // namespace shmtree::broadcast

@@ -15,7 +15,7 @@ Result<Lease> new_subscription(const Ring& ring, const WaitContext& wait) {
   Arena& arena = *ring.arena();
   constexpr std::uint64_t kBytes = sizeof(Subscription) + sizeof(memory::ListEntry);
   auto block = arena.allocate(kBytes, BlockKind::kSubscription, {Deadline::immediate(), wait.hooks});
-  // Who was stopped with the arena's lock is waited for, which each try does a little.
+  // A stopped process may have the arena's lock. Each attempt waits a little for it.
   while (!block && block.code() == Code::kTimeout && !wait.deadline.passed()) {
     block = arena.allocate(kBytes, BlockKind::kSubscription, {Deadline::immediate(), wait.hooks});
   }
