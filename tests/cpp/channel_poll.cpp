@@ -1,4 +1,4 @@
-// Descriptors for poll loops, which become readable without any process that checks for deaths.
+// Descriptors for poll loops. A death makes them readable, although no process checks for deaths.
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>

@@ -104,7 +104,7 @@ TEST_CASE("A process is told apart that was stopped from one that waits or runs"
   CHECK(is_stopped(child.pid()));
   CHECK(status_of(child.pid()).value().is_stopped);
   child.kill_and_wait();
-  CHECK(is_stopped(child.pid()));  // a process without readable state counts as stopped
+  CHECK(is_stopped(child.pid()));  // a process that cannot be seen counts as stopped
 }
 
 TEST_CASE("Memory files of a name are found in whichever process has them") {

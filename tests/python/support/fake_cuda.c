@@ -1,9 +1,9 @@
-// A CUDA driver without a device, for tests of what is done with one across processes.
+// A CUDA driver without a device, for tests of shared device memory.
 //
-// Device memory is files of $FAKE_CUDA_DIR that are mapped, so handles can name it, and it stays when its process is
-// killed: whoever hands it out then has not looked. Devices are the letters of $FAKE_CUDA_DEVICES, each with a UUID of
-// that letter. Streams do their work at once, unless fake_keep_busy() says that they are busy. Every call that matters
-// is a line of $FAKE_CUDA_DIR/log.<pid>. Nothing is checked that the tests do not ask about.
+// Device memory is a mapped file in $FAKE_CUDA_DIR. So a handle can name it, and it outlives the kill of its process.
+// Each letter of $FAKE_CUDA_DEVICES is a device, with a UUID of that letter. Streams do their work at once, unless
+// fake_keep_busy() makes them busy. The log of the important calls is $FAKE_CUDA_DIR/log.<pid>. The driver checks only
+// what the tests ask about.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <limits.h>
@@ -35,7 +35,7 @@ typedef struct {
 } Handle;
 
 typedef struct {
-  char name[64];  // empty: the place is free
+  char name[64];  // empty: the entry is free
   uintptr_t base;
   size_t size;
   int device, opened, exportable;
@@ -55,7 +55,7 @@ static struct {
   size_t size;
 } registered[MOST];
 
-// All that is not a thread's own is read and written under the lock, which lasts to the end of the block.
+// Guards all state that is not thread-local. LOCKED holds it until the end of the block.
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static void unlock(pthread_mutex_t** held) {
@@ -129,8 +129,8 @@ static Region* add_region(const char* name, size_t size, int make) {
 
 // --- for the tests ---------------------------------------------------------------------------------------------------
 
-// Memory on the current device: the offset is that of a part within one allocation. Not exportable: as if it were made
-// of pieces, for which the driver has no handle.
+// Allocates memory on the current device. If not exportable, the driver has no handle for it, as for memory that is
+// made of pieces.
 uintptr_t fake_allocate(size_t size, int exportable) {
   LOCKED;
   char name[64];
@@ -143,7 +143,7 @@ uintptr_t fake_allocate(size_t size, int exportable) {
   return made->base;
 }
 
-// The work of all streams of this process takes until this is called with 0.
+// Keeps the streams of this process busy until it is called with 0.
 void fake_keep_busy(int is_busy) {
   LOCKED;
   busy = is_busy;
@@ -167,7 +167,7 @@ int fake_event_count(void) {
   return count;
 }
 
-// Bytes of host memory that are registered and lie in [base, base + size).
+// Returns the number of bytes of registered host memory within [base, base + size).
 size_t fake_registered(uintptr_t base, size_t size) {
   LOCKED;
   size_t bytes = 0;
