@@ -18,9 +18,9 @@ shmtree::Arena new_arena() {
   return shmtree::Arena::create({.max_bytes = 1 << 20}).value();
 }
 
-// Puts an array of each number in its own block, and damages the frame of number 2. The blocks are those of three
-// earlier messages. The array tells which block belongs to which number, and the frame begins with the page of the
-// array.
+// Puts three messages with the numbers 1 to 3, and damages the frame of number 2. The same blocks held three earlier
+// messages, whose addresses are known. An array tells the number of its block. Its frame begins at the start of the
+// array's page.
 void put_three_and_damage_the_second(const shmtree::Sender& sender, const shmtree::Receiver& receiver) {
   const auto put_three = [&] {
     for (int i = 1; i <= 3; ++i) sender.put(std::vector<double>(10'000, i)).value();

@@ -25,7 +25,8 @@ Code code_of(const Result<T>& result) {
   return result ? Code::kOs : result.code();
 }
 
-// A channel with a capacity of 1, of which this process has used both ends: a stream of unused ends would be over.
+// Returns a channel with a capacity of 1, after this process has used both ends. A wait for an unused end would end at
+// once.
 std::pair<Sender, Receiver> used_pair() {
   auto pair = make_pair({.capacity = 1});
   pair.first.put(0, 0s).value();

@@ -1,4 +1,4 @@
-// Messages that a process has no memory or addresses for now stay in the channel, or return to it.
+// Messages that a process cannot build, for lack of memory or addresses. They stay in the channel, or return to it.
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>

@@ -115,7 +115,7 @@ struct Run {
     expect(delivery->message(), item);
     taken.emplace_back(std::move(*delivery), item);
   }
-  // Settles a delivery in a random way. Returns true if that acknowledged the message.
+  // Ends a delivery in a random way. Returns true if that acknowledged the message.
   bool settle(Delivery& delivery, Model::Item& item) {
     switch (below(8)) {
       case 0:

@@ -20,7 +20,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// Works in several threads at once, which may not use the macros of Catch2. Arena::attach() reports a failure.
+// Does not use the macros of Catch2, because several threads call it at once. Arena::attach() reports a failure.
 UniqueFd duplicate(int fd) {
   return UniqueFd(fcntl(fd, F_DUPFD_CLOEXEC, 3));
 }

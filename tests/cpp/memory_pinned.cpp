@@ -1,4 +1,4 @@
-// Pages that a process registered for DMA stay in place, even if other processes free memory; and blocks with several
+// Pages that a process registered for DMA stay in place, even if other processes free memory. Also blocks with several
 // holders.
 #include <string>
 #include <vector>

@@ -1,5 +1,5 @@
-// Tables of wake pipes: the pipes that senders find during changes of a table, after its owner's death, and in damaged
-// tables.
+// Tables of wake pipes: which pipes senders find while a table changes, after its owner died, and if the table is
+// damaged.
 #include <poll.h>
 
 #include <array>

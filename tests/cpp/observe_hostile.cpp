@@ -51,7 +51,7 @@ UniqueFd open_for_reading(const Arena& arena) {
   return open_from_process(process_id(), arena.fd(), Access::kRead).value();
 }
 
-// Observes one arena without the search in /proc, whose result does not change.
+// Observes one arena, and skips the search in /proc, which would find the same each time.
 struct Looker {
   explicit Looker(const Arena& of) : file(observer::ArenaFile::open(open_for_reading(of)).value()) {}
 

@@ -1,8 +1,8 @@
 """One side of tests/versions/run.py: makes one object of each kind, or reads one that the other version made.
 
-    python peer.py make FOLDER           makes all objects, prints "ready", and keeps them until stdin is closed.
-    python peer.py read FOLDER CASE      prints the outcome as one line of JSON.
-    python peer.py cases                 prints the names of the cases, one a line.
+- `python peer.py make FOLDER` makes all objects, prints "ready", and keeps them until stdin is closed.
+- `python peer.py read FOLDER CASE` prints the outcome as one line of JSON.
+- `python peer.py cases` prints the names of the cases, one a line.
 
 It makes only calls that both versions have.
 """

@@ -1,4 +1,4 @@
-"""The limiting stage that `top` reports, and its output in place on a terminal."""
+"""The limiting stage that `top` reports, and how it redraws its output on a terminal."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 @contextlib.contextmanager
 def watching(directory: Path, *names: str, descriptors: int = 1024) -> Iterator[Any]:
-    """Yields the output of a `watch` process after its first snapshot. `descriptors` is its soft limit."""
+    """Starts `watch` and yields its output after the first snapshot. `descriptors`: soft limit of the process."""
     limited = ["sh", "-c", f'ulimit -S -n {descriptors}; exec "$@"', "sh"]
     command = [sys.executable, "-W", "error", "-m", "shmtree", "watch", "--json", "--dump", str(directory), *names]
     with subprocess.Popen([*limited, *command], stdout=subprocess.PIPE, text=True) as process:

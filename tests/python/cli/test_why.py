@@ -1,4 +1,4 @@
-"""Reports of which process waits for which other one."""
+"""Reports about which process waits for which other process."""
 
 from __future__ import annotations
 

@@ -309,7 +309,7 @@ def test_a_truncated_or_altered_frame_is_corrupt():
 
 
 def handle_of_another_arena() -> bytes:
-    """Returns a handle of an arena that is gone, so that only an arena passed next to it could be opened."""
+    """Returns a handle of an arena that no longer exists, so that open_handle() has only its other argument."""
     arena = _core.Arena.create(8 << 20, 0, False)
     handle = _core.make_handle(arena)
     del arena

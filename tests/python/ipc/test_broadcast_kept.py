@@ -16,7 +16,7 @@ import pytest
 import shmtree
 
 raising: list[BaseException] = []
-FAILED_BUILDS = 8  # failures in a row after which a message is given up
+FAILED_BUILDS = 8  # failures in a row after which a reader skips the message
 
 
 class Raises:

@@ -19,7 +19,7 @@ import shmtree
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 PROGRAM = Path(__file__).parents[1] / "support" / "closing_programs.py"
-#: Allowed results besides that error, of calls that need no descriptor.
+#: Allowed results besides the error about closed descriptors. These calls need no descriptor.
 NEED_NONE = {"ok", "TimeoutError: timed out while nobody wrote this shared array"}
 
 

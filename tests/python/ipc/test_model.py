@@ -79,7 +79,10 @@ class PairModel(RuleBasedStateMachine):
         self.returned.remove(number) if number in self.returned else self.queued.popleft()
 
     def settle_as(self, delivery: shmtree.Delivery, number: int, how: str) -> bool:
-        """Settles a delivery. Returns True if the message is then in the same state as before it was taken."""
+        """Ends a delivery as `how` says.
+
+        Returns True if the message is then in the same state as before it was taken.
+        """
         if how == "raise":
             with contextlib.suppress(KeyError), delivery:
                 raise KeyError

@@ -11,7 +11,7 @@ import pytest
 
 import shmtree
 
-FAILED_BUILDS = 8  # failures in a row after which a message is given up
+FAILED_BUILDS = 8  # failures in a row after which a message is rejected
 
 
 class Scarce:
@@ -42,7 +42,7 @@ def each(request: Any) -> Any:
 
 
 def give_up(q: Any) -> None:
-    """Makes the queue give up its first message."""
+    """Makes the queue reject its first message."""
     for _ in range(FAILED_BUILDS):
         with pytest.raises(MemoryError):
             q.get(timeout=60)

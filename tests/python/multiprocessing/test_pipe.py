@@ -114,7 +114,7 @@ def keep_both_sides() -> None:
     assert here.recv() == process.pid
     process.kill()
     process.join()
-    assert not here.poll(0.1)  # no end of the stream: this process has the other end too, and could give it away
+    assert not here.poll(0.1)  # the stream has not ended: this process has the other end too, and could give it away
     there.send("from here")
     assert here.recv() == "from here"
     with pytest.raises(queue.Empty):

@@ -43,7 +43,7 @@ def running(*functions: Callable[[], Any]) -> Iterator[None]:
 
 
 class Meets:
-    """An object whose pickling or loading blocks until the other side has arrived and left."""
+    """An object whose pickling or loading sets `come`, and then blocks until `go` is set."""
 
     come, go = threading.Event(), threading.Event()
 

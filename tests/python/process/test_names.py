@@ -243,7 +243,8 @@ def test_what_a_signal_left_of_a_name_goes_when_any_name_is_made_or_opened(name,
 @pytest.mark.parametrize("lookups", [2, 3])
 def test_a_lookup_checks_32_names(name, start, runtime_directory, lookups):
     kept, children = [], []
-    for part in range(lookups):  # a folder lists files in about this order, so no 32 in a row are all of children
+    # a folder lists files in about this order, so no 32 names in a row all belong to children
+    for part in range(lookups):
         ours, theirs = mp.Pipe()
         children.append(start(peers.keep_named, f"child-{part}", theirs))
         ours.recv()

@@ -1,4 +1,4 @@
-"""Files in the folder of names that are no names, fallback folders, and which texts are valid names."""
+"""Files in the folder of names that are not names, fallback folders, and valid texts of names."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def refusals(name: str) -> list[str]:
 
 
 def test_a_process_that_exits_is_not_called_out_of_sight(name, start):
-    """Freeing its memory takes longer than its descriptors are visible, and its locks are held until then."""
+    """The descriptors of an exiting process disappear before its memory is freed. Its locks are held until then."""
     for _ in range(3):
         ours, theirs = mp.Pipe()
         child = start(keep_much, name, theirs)
@@ -258,7 +258,7 @@ def test_a_process_that_exits_is_not_called_out_of_sight(name, start):
 
 @pytest.mark.skipif(USER != 0, reason="only root can become other users")
 def test_a_user_makes_a_name_while_the_process_that_had_it_exits(name, monkeypatch):
-    """During the exit of a process, from some moment on, only root may inspect it."""
+    """At some moment of its exit, a process becomes invisible to all users but root."""
     user, folder = 60_000 + os.getpid() % 1000, Path(f"/dev/shm/shmtree-test-{os.getpid()}")
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(folder))
 

@@ -135,7 +135,7 @@ def test_a_name_is_not_taken_from_a_process_that_is_out_of_sight(name):
 
 
 def as_plain_user(function) -> None:
-    """Runs a function in a child with a user other than root. It must return."""
+    """Runs a function in a child of a user other than root. Fails unless the function returns."""
 
     def run() -> None:
         if os.geteuid() == 0:

@@ -81,9 +81,10 @@ def add_both(buffer: Any, far: Any, here: list[int], there: list[int], *more: An
 
 
 def fits(values: Any, likely: dict[int, float]) -> bool:
-    """Pearson's chi-square test, with Wilson and Hilferty's approximation below 6 standard deviations.
+    """Returns True if the values have the expected frequencies, by Pearson's chi-square test.
 
-    It rejects correct samples once in 10**9.
+    It uses Wilson and Hilferty's approximation, with a limit of 6 standard deviations: it rejects correct samples once
+    in 10**9.
     """
     times, total, draws = Counter(np.asarray(values).tolist()), sum(likely.values()), len(values)
     assert times.keys() <= likely.keys()

@@ -284,7 +284,7 @@ class Sockets:
 
 
 class Epolls:
-    """Opens an epoll of the program, with a pipe in its set, under each number."""
+    """Opens an epoll descriptor of the program, which watches a pipe, under each number."""
 
     def __init__(self, numbers: list[int], folder: str) -> None:
         self.numbers = numbers

@@ -241,7 +241,7 @@ class PinningPeer:
         return tuple(found)
 
     def load(self) -> tuple[list[bool], list[bool], list[str]]:
-        """Returns for each batch if it is pinned and if its images reached the device, and the names of all threads."""
+        """Loads all batches. Returns for each: is it pinned, did its images reach the device. Also returns the threads."""
         loader = self._loader()
         self.arena.pin()
         pinned, right = [], []
@@ -261,7 +261,7 @@ class PinningPeer:
         )
 
     def draw(self) -> tuple[list[bool], list[bool]]:
-        """Returns for each batch of a replay buffer in the arena if it is pinned and if it reached the device."""
+        """Samples from a replay buffer in the arena. Returns for each batch: is it pinned, did it reach the device."""
         buffer = ReplayBuffer(256, example={"seen": np.zeros(1000, np.float32), "number": 0}, arena=self.arena)
         for number in range(256):
             buffer.add({"seen": np.full(1000, number, np.float32), "number": number})
