@@ -99,8 +99,8 @@ TEST_CASE("Going round, no row is drawn more often than it may be") {
   Samples one(1), four(4), three(3);
   CHECK(sampler->sample(four.sample(), true).code() == Code::kEmpty);
   REQUIRE(sampler->sample(one.sample(), false).ok());
-  CHECK(sampler->sample(four.sample(), false).code() ==
-        Code::kEmpty);  // only three samples are left; the failed call takes none
+  // Only three samples are left. The failed call takes none.
+  CHECK(sampler->sample(four.sample(), false).code() == Code::kEmpty);
   REQUIRE(sampler->sample(three.sample(), false).ok());
   CHECK(three.indices == std::vector{first, second, second});
   CHECK(sampler->sample(one.sample(), false).code() == Code::kEmpty);

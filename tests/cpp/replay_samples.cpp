@@ -177,8 +177,8 @@ TEST_CASE("In place of rows that had gone others are drawn, and without repetiti
     CHECK(!sampled.contains(samples.indices[3]));
     CHECK(!sampled.contains(samples.indices[20]));
     for (std::size_t i = 0; i < 32; ++i) CHECK((gone[i] || samples.indices[i] == before[i]));
-    CHECK(sampler->resample(samples.sample(), gone, true).code() ==
-          Code::kInvalid);  // all 34 rows were sampled or replaced
+    // All 34 rows were sampled or replaced.
+    CHECK(sampler->resample(samples.sample(), gone, true).code() == Code::kInvalid);
   }
 }
 

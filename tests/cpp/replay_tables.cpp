@@ -85,8 +85,7 @@ TEST_CASE("A priority that is no priority is refused with its number, and nothin
   CHECK(is_refused(update(*tables, {index, other}, {2, std::nan("")}), "number 1 is nan"));
   CHECK(is_refused(update(*tables, {index, other}, {2, -0.5}), "-0.5"));
   CHECK(is_refused(update(*tables, {index, other}, {2, infinity}), "inf"));
-  CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}),
-                   "too large"));  // its fourth power exceeds the range of float
+  CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}), "too large"));  // its fourth power overflows a float
   CHECK(is_refused(update(*tables, {index, other}, {2}), "2 indices and 1 priorities"));
   CHECK(is_refused(update(*tables, {index, index + 5}, {2, 2}), std::to_string(index + 5)));
   CHECK(is_refused(update(*tables, {index, 0}, {2, 2}), "index 0"));

@@ -70,8 +70,8 @@ class Batch {
   Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const SampleTerms& terms, bool has_data);
 
   // Samples rows, and writes the data to `out` unless that is empty. Blocks until there are rows, and until the rate
-  // limiter allows the sample. kEmpty at the deadline, kInterrupted. kPeerDied if all writers were killed and
-  // Spec::raises_on_death is set. Other errors: those of Sampler and SequenceSampler.
+  // limiter allows the sample. Returns kEmpty at the deadline, kInterrupted, or kPeerDied if all writers were killed
+  // and Spec::raises_on_death is set. Other errors: those of Sampler and SequenceSampler.
   Status sample(std::span<std::byte* const> out, const WaitContext& wait);
   // Returns the number of bytes that sample() copies.
   std::uint64_t copied_bytes() const noexcept;

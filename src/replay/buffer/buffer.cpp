@@ -92,8 +92,7 @@ Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t ma
   const auto takes = [&](std::uint64_t rows) {
     return total_bytes(spec, {rows, std::min(room.chunk, std::bit_floor(rows)), room.streams});
   };
-  const std::uint64_t least =
-      std::max(spec.ahead() + 1, spec.limit ? spec.limit->min_size : 1);  // smallest valid capacity
+  const std::uint64_t least = std::max(spec.ahead() + 1, spec.limit ? spec.limit->min_size : 1);  // smallest capacity
   auto smallest = takes(least);
   if (!smallest) return smallest;
   if (*smallest > max_bytes) {
@@ -136,7 +135,7 @@ Status Buffer::check_options(const Spec& spec, const Room& room) const {
   OptionDifferences others;
   others.compare("capacity", is.capacity, asked->capacity);
   if (room.chunk != 0) others.compare("chunk", is.rows_per_place, asked->rows_per_place);
-  // Members of a Spec are compared through notes: it replaces one member, and compares the notes.
+  // Compares a member that has no short text for the message: replaces it in a copy, and compares the notes.
   const auto compare = [&](const char* option, auto part) {
     Spec changed = spec_;
     changed.*part = spec.*part;

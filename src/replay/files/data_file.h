@@ -26,7 +26,7 @@ class DataFile {
   std::uint64_t number() const noexcept { return number_; }
   Mark mark() const noexcept { return at_; }
   void go_back(const Mark& mark) noexcept { at_ = mark; }
-  // Appends bytes. If another process changes them meanwhile, the caller detects that and calls go_back().
+  // Appends bytes. Another process may change them meanwhile; the caller checks for that, and calls go_back() if so.
   Status append(const void* data, std::uint64_t bytes);
   // Completes the file and syncs it to the disk.
   Result<SavedFile> end();

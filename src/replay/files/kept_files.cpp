@@ -116,8 +116,8 @@ bool KeptFiles::keep_state(std::uint64_t first, const std::vector<std::byte>& st
   for (const SavedPart& part : old_.parts) {
     if (part.kind != PartKind::kState || part.first != first || part.bytes != state.size()) continue;
     if (!old_files_[part.file].valid()) continue;
-    if (kept_[part.file] == 0 && old_.files[part.file].bytes > kLeastWaste)
-      continue;  // does not keep a large file only for its state
+    // A large file is not kept only for its state.
+    if (kept_[part.file] == 0 && old_.files[part.file].bytes > kLeastWaste) continue;
     std::vector<std::byte> then(part.bytes);
     if (!read_at(old_files_[part.file].get(), part.offset, then.data(), then.size()) || then != state) continue;
     next_.parts.push_back(part);

@@ -368,8 +368,7 @@ Result<Spec> Loader::spec() const {
   auto spec = unpack(saved_.note);
   if (!spec) {
     if (spec.code() != Code::kIncompatible) return spec;
-    return corrupt(folder_, kManifestName,
-                   printable(spec.error().message));  // the message may contain names from the file
+    return corrupt(folder_, kManifestName, printable(spec.error().message));  // it may have names from the file
   }
   if (spec->leaf_bytes() != saved_.leaf_bytes || spec->ahead() != ahead() || spec->has_finals() != finals()) {
     return corrupt(folder_, kManifestName, "its note is that of a replay buffer of other rows");

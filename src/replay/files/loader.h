@@ -30,8 +30,8 @@ class Loader {
   std::uint64_t ahead() const noexcept { return saved_.header.ahead; }
   bool finals() const noexcept { return saved_.header.finals != 0; }
 
-  // Checks `bytes`, the size of an empty buffer of capacity() rows. Call it if the program gives no capacity, since the
-  // manifest may be wrong. kInvalid if `bytes` is more than 256 MiB plus 16 times the size of the files.
+  // Checks `bytes`, the size of an empty buffer of capacity() rows. Call it if the program gives no capacity, since
+  // that of the manifest is untrusted. kInvalid if `bytes` is more than 256 MiB plus 16 times the size of the files.
   Status check_overhead(std::uint64_t bytes) const { return saved_.check_overhead(folder_, bytes); }
 
   // Loads the newest rows that fit into a new store to which no other process is attached. The store needs the same

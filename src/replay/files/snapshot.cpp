@@ -10,8 +10,8 @@ using namespace platform;
 
 namespace {
 
-constexpr int kMaxSnapshotRounds =
-    16;  // limit on rounds while writers keep opening chunks; the next save gets the rest
+// Limit on rounds while writers keep opening chunks. The next save gets the rest.
+constexpr int kMaxSnapshotRounds = 16;
 
 StateEntry entry_of(const Store& store, std::uint64_t ticket) {
   const std::uint64_t most = store.shape().rows_per_place;

@@ -21,7 +21,8 @@ struct Snapshot {
   std::uint64_t rows() const noexcept;
 };
 
-// Reduces `ready` of chunks whose last ready rows lack successors in `places`, which is sorted by ticket.
+// Reduces `ready` of each chunk whose last ready rows have no successors in `places`. Requires `places` sorted by
+// ticket.
 void correct_ready(std::vector<StateEntry>& places, std::uint64_t ahead);
 
 }  // namespace shmtree::replay

@@ -2,14 +2,14 @@
 // credits. The credits of a killed process can be returned exactly, without a lock.
 //
 //   total  {count: 42 bits, slot: 10, number of the operation: 12}      slot and operation of the last change
-//   part   {operation: 24 bits, change: 20, credits: 20}                of each participant
+//   part   {operation: 24 bits, change: 20, credits: 20}                one for each participant
 //
 // An operation first announces its change in the part. It then changes the total, which names the operation; this is
 // the commit point. Last, it moves the change from `change` to `credits`. The next process that changes the total
 // completes that last step first (settled()). So after a kill every process can tell if an announced operation was
 // done: it was if the total names it or if it is no longer announced.
 //
-// Thread safety: any thread of any process. An object is a name for the words.
+// Thread safety: any thread of any process. A Credits object is only a view of the shared words.
 #pragma once
 
 #include <cstdint>

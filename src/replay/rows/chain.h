@@ -37,8 +37,7 @@ class Chain {
 
   // Returns the slot after this one in its stream, if it is written.
   Position after(Position at) const noexcept {
-    const std::uint64_t next =
-        platform::load_acquire(store_.about(at.ticket).next);  // set once the chunk has its last slot
+    const std::uint64_t next = platform::load_acquire(store_.about(at.ticket).next);  // set after the last slot
     if (at.slot + 1 < written(at.ticket)) return {at.ticket, at.slot + 1};
     return leads_to(at.ticket, next) ? Position{next, 0} : Position{};
   }

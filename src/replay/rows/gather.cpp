@@ -24,8 +24,8 @@ namespace {
 
 constexpr std::uint64_t kSmallRow = 1024;  // bytes; smaller rows are processed in blocks of kMostRows
 constexpr std::size_t kLargeRows = 4;      // rows per block of larger ones
-constexpr std::uint64_t kWorthAThread = std::uint64_t{1}
-                                        << 19;  // bytes; starting a thread costs as much time as copying 100 KB
+// Minimum bytes per thread. Starting a thread takes as long as copying 100 KB.
+constexpr std::uint64_t kWorthAThread = std::uint64_t{1} << 19;
 
 bool is_of_leaf(What what) noexcept {
   return what != What::kDiscount && what != What::kStream && what != What::kStep;
@@ -139,8 +139,7 @@ class GatherBlock {
   std::array<std::uint32_t, kMostRows> summed_{}, frames_here_{}, frames_after_{};
   std::array<bool, kMostRows> terminated_{};
   std::array<std::int64_t, kMostRows> streams_{}, steps_{};
-  std::vector<Entry> sums_, stacks_here_,
-      stacks_after_;  // n_step entries, or the largest number of frames, for each row
+  std::vector<Entry> sums_, stacks_here_, stacks_after_;  // n_step entries, or the most frames, for each row
 };
 
 GatherBlock::GatherBlock(const Gather& gather)

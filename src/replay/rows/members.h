@@ -5,7 +5,7 @@
 // Invariants:
 //   - A process is listed from before its first operation until after its last one, or until it exits normally. So a
 //     dead process that is listed was killed.
-//   - A process leaves when the last of its objects that began has ended. The objects of a forked child begin anew.
+//   - A process leaves when its last object that joined has left. In a forked child no object has joined yet.
 //
 // Thread safety: any thread of any process.
 #pragma once

@@ -33,9 +33,7 @@ class RowCount {
   };
   struct Need {
     std::uint64_t needs = 0, ticket = 0;
-    bool operator<(const Need& other) const noexcept {
-      return needs > other.needs;
-    }  // the earliest one is at the top of the heap
+    bool operator<(const Need& other) const noexcept { return needs > other.needs; }  // the earliest is on top
   };
 
   Counted count_place(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept;

@@ -21,14 +21,14 @@ struct Leaf {
   std::uint64_t stride = 0;  // bytes from one slot's value to the next one's
 };
 
-// Divides numbers below 2^54 by a number known in advance, by a multiplication.
+// Divides numbers below 2^54 by a divisor that is known in advance, with a multiplication instead of a division.
 class Divisor {
  public:
   explicit constexpr Divisor(std::uint64_t by = 1) noexcept : by_(by), reciprocal_(~std::uint64_t{0} / by) {}
   constexpr std::uint64_t quotient(std::uint64_t of) const noexcept {
     __extension__ using Wide = unsigned __int128;
-    const auto least =
-        static_cast<std::uint64_t>(static_cast<Wide>(of) * reciprocal_ >> 64);  // the quotient, or one less
+    // The quotient, or one less.
+    const auto least = static_cast<std::uint64_t>(static_cast<Wide>(of) * reciprocal_ >> 64);
     return least + (of - least * by_ >= by_ ? 1 : 0);
   }
   constexpr std::uint64_t remainder(std::uint64_t of) const noexcept { return of - quotient(of) * by_; }

@@ -76,7 +76,8 @@ Error Writer::other_leaves(std::size_t leaves) const {
                           std::to_string(store_->shape().leaves.size())};
 }
 
-// kInvalid after a truncated row that lacks its last observation, since the next row belongs to another episode.
+// Returns kInvalid after a truncated row that lacks its last observation, since the next row belongs to another
+// episode.
 Status Writer::check_complete() const {
   if (!lacks_final_ || !is_mine()) return success();
   return Error{.code = Code::kInvalid,

@@ -74,8 +74,8 @@ class Writer {
     return add(leaves, {}, wait);
   }
   // Adds rows, given for each leaf the address of the first value and the stride. Writes the indices to `indices`
-  // unless that is null. Returns kInvalid before it adds anything. For the other errors of add(), Error::completed is
-  // the number of rows added. If last observations are kept, only the last of the rows may be truncated.
+  // unless that is null. If it returns kInvalid, it has added nothing. After another error of add(), Error::completed
+  // is the number of rows added. If last observations are kept, only the last of the rows may be truncated.
   struct Column {
     const std::byte* first = nullptr;
     std::uint64_t stride = 0;
@@ -101,7 +101,7 @@ class Writer {
   // True if the last row ended its episode, and begin_episode() was not called since. Any thread may call it.
   bool has_ended() const noexcept { return has_ended_.load(std::memory_order_relaxed); }
   void begin_episode() noexcept { has_ended_.store(false, std::memory_order_relaxed); }
-  // The number of the stream. Without a given one it is empty before the first row; set_stream() can set it until then.
+  // Returns the number of the stream. Empty before the first row, unless it was given or set.
   std::optional<std::uint32_t> stream() const noexcept { return stream_; }
   void set_stream(std::uint32_t stream) noexcept { stream_ = stream; }
 

@@ -36,8 +36,8 @@ class Sampler {
   Sampler& operator=(const Sampler&) = delete;
 
   // Samples rows, each at most once if `distinct`. Samplers in order of time or priority start again, in the same
-  // order, after the last row. Returns kEmpty if there is no row, or if too few rows have
-  // samples left. Returns kInvalid, with the numbers, for more distinct rows than there are.
+  // order, after the last row. Returns kEmpty if there is no row, or if too few rows have samples left. Returns
+  // kInvalid, with the numbers, for more distinct rows than there are.
   Status sample(const Sample& chosen, bool distinct);
   // Samples replacements for the rows marked in `gone`: they, or frames that they need, had left the window before they
   // were copied. The marked rows are not sampled again before the next sample().
@@ -74,6 +74,7 @@ class Sampler {
   virtual Status find(const Sample& chosen, bool distinct) = 0;
   // Returns the sum of all weights at the last sample or renew_total().
   virtual double total() const noexcept = 0;
+  // Updates total() to the current weights.
   virtual void renew_total() {}
   virtual double least() { return 1; }
   // Returns true if a sample counts towards `max_times`, so that put_back() has to undo it.

@@ -73,8 +73,7 @@ class Tables final : public RowObserver {
   // Sets the priorities of rows, in one table or in all with priorities (kAll). The last one of a repeated index
   // counts. Sets `applied` to true for rows that were still there. Returns kInvalid, and changes nothing, for a
   // priority that is negative, NaN or too large, and for an index that was never assigned. Treats kNoRow as a row that
-  // is gone. `own` is
-  // the LeafWatch of a sampler of this process, which then need not check the changed leaves.
+  // is gone. `own` is the LeafWatch of a sampler of this process, which then need not check the changed leaves.
   Status update(std::size_t table, std::span<const std::uint64_t> indices, std::span<const double> priorities,
                 std::span<bool> applied, LeafWatch* own = nullptr) const;
   double max_priority(std::size_t table) const noexcept { return tables_[table].max_priority(); }
