@@ -38,19 +38,19 @@ class SamplerPool {
 
 class Buffer {
  public:
-  // Returns the bytes of the arena that a full buffer takes. kInvalid, with the numbers, if the options are out of
-  // range.
+  // Returns the bytes of the arena that a full buffer takes. Returns kInvalid, with the numbers, if the options are out
+  // of range.
   static Result<std::uint64_t> total_bytes(const Spec& spec, const Room& room);
   // Returns the part of total_bytes() that a buffer takes before it has rows.
   static Result<std::uint64_t> overhead_bytes(const Spec& spec, const Room& room);
-  // Returns the largest capacity for which total_bytes() is at most `max_bytes`; ignores room.capacity. kInvalid, with
-  // the numbers, if not even the smallest buffer fits.
+  // Returns the largest capacity for which total_bytes() is at most `max_bytes`; ignores room.capacity. Returns
+  // kInvalid, with the numbers, if not even the smallest buffer fits.
   static Result<std::uint64_t> capacity_within(const Spec& spec, std::uint64_t max_bytes, const Room& room);
   // Creates a buffer from a Spec that was checked. Errors: those of Store::create().
   static Result<std::shared_ptr<Buffer>> create(std::shared_ptr<Arena> arena, Spec spec, const Room& room,
                                                 const WaitContext& wait);
   // Opens the buffer at `block`. Pins it before it reads the note, because no other process may be attached any more.
-  // Errors: those of Store::open() and unpack(). kIncompatible if the buffer contradicts its own note.
+  // Errors: those of Store::open() and unpack(). Returns kIncompatible if the buffer contradicts its own note.
   static Result<std::shared_ptr<Buffer>> open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                               const WaitContext& wait);
 

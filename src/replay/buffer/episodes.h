@@ -33,8 +33,8 @@ class Endings {
  public:
   explicit Endings(const Spec& spec);
 
-  // Returns the ending of one row, from the addresses of its leaves. kInvalid, with the keys and their values, for a
-  // row that contradicts itself.
+  // Returns the ending of one row, from the addresses of its leaves. Returns kInvalid, with the keys and their values,
+  // for a row that contradicts itself.
   Result<Ending> of(std::span<const void* const> leaves) const;
   // Returns the endings of `count` rows, kNone for rows that `left_out` marks (it may be empty). The error also has the
   // number of the row.

@@ -98,7 +98,7 @@ Error no_ends(const std::string& what);
 
 // Converts a Spec that was checked to a note.
 std::string pack(const Spec& spec);
-// Reads an untrusted note. kIncompatible if it has an unknown version or contradicts itself.
+// Reads an untrusted note. Returns kIncompatible if it has an unknown version or contradicts itself.
 Result<Spec> unpack(std::span<const std::byte> note);
 
 }  // namespace shmtree::replay

@@ -52,7 +52,8 @@ class InUse {
 // Locks the mutex. Returns false at the deadline, or if `wait` was interrupted.
 bool lock(Stream& stream, const WaitContext& wait);
 
-// Calls act(writer) with the mutex locked. kFull at the deadline; kInterrupted, also if the wait had ended before.
+// Calls act(writer) with the mutex locked. Returns kFull at the deadline. Returns kInterrupted if the wait was
+// interrupted or had ended before.
 template <class Act>
 auto alone(Stream& stream, const WaitContext& wait, Act act) -> decltype(act(stream.writer)) {
   if (!lock(stream, wait)) {

@@ -49,7 +49,7 @@ class DataFile {
 // Reads a file. `file` and `folder` must outlive it.
 class DataReader {
  public:
-  // Opens the file. Code::kCorrupt if it does not exist, or has another size.
+  // Opens the file. Returns Code::kCorrupt if it does not exist, or has another size.
   static Result<DataReader> begin(const platform::Folder& folder, const SavedFile& file);
 
   std::uint64_t at() const noexcept { return at_; }
@@ -58,7 +58,7 @@ class DataReader {
   Status skip(std::uint64_t bytes);
   // Reads at an offset, without moving the position and without updating the checksum.
   Status look(std::uint64_t offset, std::vector<std::byte>& out) const;
-  // Reads the rest, and compares the checksum. kCorrupt if any byte was altered.
+  // Reads the rest, and compares the checksum. Returns kCorrupt if any byte was altered.
   Status end();
   // Returns kCorrupt with the file's path and `what`.
   Error error(const std::string& what) const;

@@ -19,8 +19,8 @@ class KeptFiles {
   explicit KeptFiles(Manifest& next) noexcept : next_(next) {}
 
   // Finds the rows that are in files already: of this buffer, or of the buffer from which it was loaded. The caller has
-  // set the leaves of the new manifest. Sets its save number to that of the last save. kExists if the folder belongs to
-  // another buffer.
+  // set the leaves of the new manifest. Sets its save number to that of the last save. Returns kExists if the folder
+  // belongs to another buffer.
   Status look(const platform::Folder& folder, const Store& store, const Snapshot& now);
   // Drops files of which little is still needed, and the smaller half if there are too many. Their rows are written
   // again.

@@ -1,5 +1,5 @@
-// Loads a buffer from files, which docs/replay-files.md describes. Checks every byte of every file. Code::kCorrupt,
-// with the file and the numbers, if a file was altered, is truncated or belongs to another buffer.
+// Loads a buffer from files, which docs/replay-files.md describes. Checks every byte of every file. Returns
+// Code::kCorrupt, with the file and the numbers, if a file was altered, is truncated or belongs to another buffer.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -15,8 +15,8 @@ namespace shmtree::replay {
 
 class Loader {
  public:
-  // Opens a folder, and locks it against saves during the lifetime of the Loader. kNotFound if nothing was saved there,
-  // kIncompatible for another version, kUnavailable while another process saves.
+  // Opens a folder, and locks it against saves during the lifetime of the Loader. Returns kNotFound if nothing was
+  // saved there, kIncompatible for another version, or kUnavailable while another process saves.
   static Result<Loader> open(const std::string& path);
 
   // Returns the note of the saved buffer.
@@ -31,7 +31,8 @@ class Loader {
   bool finals() const noexcept { return saved_.header.finals != 0; }
 
   // Checks `bytes`, the size of an empty buffer of capacity() rows. Call it if the program gives no capacity, since
-  // that of the manifest is untrusted. kInvalid if `bytes` is more than 256 MiB plus 16 times the size of the files.
+  // that of the manifest is untrusted. Returns kInvalid if `bytes` is more than 256 MiB plus 16 times the size of the
+  // files.
   Status check_overhead(std::uint64_t bytes) const { return saved_.check_overhead(folder_, bytes); }
 
   // Loads the newest rows that fit into a new store to which no other process is attached. The store needs the same

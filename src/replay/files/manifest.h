@@ -21,7 +21,7 @@ struct Manifest {
   std::vector<SavedPart> parts{};
   std::vector<std::byte> note{};
 
-  // Reads the manifest. Code::kNotFound if there is none; kCorrupt, with file and numbers, if it was altered or
+  // Reads the manifest. Returns Code::kNotFound if there is none; kCorrupt, with file and numbers, if it was altered or
   // truncated; kIncompatible for another version.
   static Result<Manifest> read(const platform::Folder& folder);
   // Returns kCorrupt unless each file that the manifest names exists and has the size that the manifest states.

@@ -43,8 +43,8 @@ static_assert(offsetof(RateLimiterWords, owners) == 16704 && sizeof(RateLimiterW
 
 class RateLimiter {
  public:
-  // Returns the limit with defaults filled in. kInvalid, with the numbers, if it could block writers and samplers at
-  // the same time, or forever.
+  // Returns the limit with defaults filled in. Returns kInvalid, with the numbers, if it could block writers and
+  // samplers at the same time, or forever.
   static Result<RateLimit> checked(const RateLimit& limit, std::uint64_t capacity);
 
   // `words` were initialised by make() and are untrusted. `members`, which may be null, detect the death of writers and
@@ -58,15 +58,15 @@ class RateLimiter {
   std::uint64_t samples() const noexcept { return samples_.count(); }
 
   // Takes credits to add rows. Blocks until one row may be added, then takes as many credits as possible, up to `most`.
-  // Takes at least `least`, since some rows become ready together. Returns the number of credits. kFull at the
-  // deadline, kInterrupted, kPeerDied if all samplers were killed.
+  // Takes at least `least`, since some rows become ready together. Returns the number of credits. Returns kFull at the
+  // deadline, kInterrupted, or kPeerDied if all samplers were killed.
   Result<std::uint64_t> take_inserts(std::uint64_t least, std::uint64_t most, const platform::WaitContext& wait);
   // Counts rows that have become ready, also rows without a credit.
   void use_inserts(std::uint64_t rows) noexcept;
   void give_back_inserts(std::uint64_t credits) noexcept;
 
-  // Takes credits to sample `rows` rows, and blocks until it has all of them. kEmpty at the deadline, kInterrupted,
-  // kPeerDied if all writers were killed. After an error it has returned all credits.
+  // Takes credits to sample `rows` rows, and blocks until it has all of them. Returns kEmpty at the deadline,
+  // kInterrupted, or kPeerDied if all writers were killed. After an error it has returned all credits.
   Status take_samples(std::uint64_t rows, const platform::WaitContext& wait);
   // Counts rows that were sampled.
   void use_samples(std::uint64_t rows) noexcept;

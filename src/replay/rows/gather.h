@@ -56,7 +56,7 @@ class Gather {
 
   // Copies rows by their indices: output i of row n to out[i] + n * bytes(i). Returns the number of rows that are gone:
   // they or frames of theirs have left the window. It marks them in `gone`, which has one element per row; their output
-  // is undefined. Uses up to `threads` threads. kOutOfSharedMemory if this process cannot map the rows.
+  // is undefined. Uses up to `threads` threads. Returns kOutOfSharedMemory if this process cannot map the rows.
   Result<std::size_t> read(std::span<const std::uint64_t> indices, std::span<std::byte* const> out,
                            std::span<bool> gone, unsigned threads = 1) const;
 

@@ -68,10 +68,10 @@ struct ShapeOptions {
   bool finals = false;               // True: store the last observations of episodes, besides their rows.
 };
 
-// Computes the shape of a new buffer. Code::kInvalid, with the numbers, if the options are out of range.
+// Computes the shape of a new buffer. Returns Code::kInvalid, with the numbers, if the options are out of range.
 Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOptions& options);
-// Validates an untrusted header. `leaf_bytes` are the sizes with which the buffer was created. Code::kIncompatible if
-// the header does not fit them.
+// Validates an untrusted header. `leaf_bytes` are the sizes with which the buffer was created. Returns
+// Code::kIncompatible if the header does not fit them.
 Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t> leaf_bytes);
 
 }  // namespace shmtree::replay

@@ -52,8 +52,8 @@ class Store {
   static Result<std::shared_ptr<Store>> create(std::shared_ptr<Arena> arena, const Shape& shape,
                                                std::span<const std::byte> note, const WaitContext& wait,
                                                std::uint64_t table_bytes = 0);
-  // Opens an existing buffer, with the leaf sizes with which it was created. kNotFound if it was freed, kIncompatible
-  // if the block is not such a buffer.
+  // Opens an existing buffer, with the leaf sizes with which it was created. Returns kNotFound if it was freed,
+  // or kIncompatible if the block is not such a buffer.
   static Result<std::shared_ptr<Store>> open(std::shared_ptr<Arena> arena, memory::BlockRef block,
                                              std::span<const std::uint64_t> leaf_bytes, const WaitContext& wait);
 
@@ -79,8 +79,8 @@ class Store {
 
   // Opens an empty chunk, busy, and returns its ticket. Without `stream`, stream_from() numbers the stream. The stream
   // had `first_row` rows before, the last of them in the chunk with the ticket `previous` (0: none). The oldest chunks
-  // leave the window to make space. kUnavailable if live processes keep every chunk busy; errors of Arena::allocate()
-  // while the buffer grows.
+  // leave the window to make space. Returns kUnavailable if live processes keep every chunk busy. Other errors:
+  // those of Arena::allocate(), while the buffer grows.
   Result<std::uint64_t> open_place(std::optional<std::uint32_t> stream, std::uint64_t first_row, std::uint64_t previous,
                                    const WaitContext& wait);
   // Makes a chunk busy if it is still as its owner left it. Returns false if the owner has lost it.

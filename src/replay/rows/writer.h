@@ -90,9 +90,9 @@ class Writer {
   };
   Status extend(const Rows& rows, std::uint64_t* indices, const WaitContext& wait);
   // Ends the episode, so that its rows become ready. If last observations are kept, `final` has the address of each
-  // leaf of the last one, null for a leaf that it lacks; it may be empty. Code::kInvalid if the episode was cut off and
-  // `final` is empty. RowInfo::truncated and terminated of the last row take precedence over `truncated`. Does nothing
-  // if no row was added since the last end. Errors: those of add().
+  // leaf of the last one, null for a leaf that it lacks; it may be empty. Returns Code::kInvalid if the episode was cut
+  // off and `final` is empty. RowInfo::truncated and terminated of the last row take precedence over `truncated`. Does
+  // nothing if no row was added since the last end. Errors: those of add().
   Status end(std::span<const void* const> final, bool truncated, const WaitContext& wait);
   // Ends the stream. A further row begins another chunk. Rows that still lack successors never become ready.
   void close() noexcept;

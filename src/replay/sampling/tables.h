@@ -25,14 +25,15 @@ class LeafWatch;
 // Observes the writers. These have to check priorities themselves.
 class Tables final : public RowObserver {
  public:
-  // Returns the bytes that a Store needs for the tables. kInvalid, with the numbers, if the specs are out of range.
-  // `limit`, shared by all tables, may be null. With `has_members`, a blocked call fails if its peers were killed.
+  // Returns the bytes that a Store needs for the tables. Returns kInvalid, with the numbers, if the specs are out of
+  // range. `limit`, shared by all tables, may be null. With `has_members`, a blocked call fails if its peers were
+  // killed.
   static Result<std::uint64_t> bytes_for(const Shape& shape, std::span<const TableSpec> specs,
                                          const RateLimit* limit = nullptr, bool has_members = false);
   // Creates the tables in a new store that has bytes_for() bytes for them.
   static Result<std::shared_ptr<Tables>> create(std::shared_ptr<Store> store, std::span<const TableSpec> specs,
                                                 const RateLimit* limit = nullptr, bool has_members = false);
-  // Opens the tables of a store. kIncompatible if they are damaged.
+  // Opens the tables of a store. Returns kIncompatible if they are damaged.
   static Result<std::shared_ptr<Tables>> open(std::shared_ptr<Store> store);
 
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
