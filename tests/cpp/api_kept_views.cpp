@@ -1,4 +1,4 @@
-// Parts of a message that are kept stay unchanged while others receive the message or reuse its memory.
+// Items that a process keeps do not change while others receive the same message, or reuse its memory.
 #include <chrono>
 #include <cstring>
 

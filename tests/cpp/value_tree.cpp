@@ -1,4 +1,4 @@
-// C++ receives the Values that C++ sends as equal Items.
+// Values that C++ sends arrive in C++ as equal Items.
 #include <algorithm>
 #include <functional>
 #include <limits>

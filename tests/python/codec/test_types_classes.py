@@ -356,7 +356,7 @@ class ImportingThread(threading.Thread):
 
 @pytest.fixture
 def importing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ImportingThread]:
-    """A thread that is importing a module, and has not reached the class in it."""
+    """Yields a thread that is importing a module, and has not reached the class in it."""
     (tmp_path / f"{ImportingThread.MODULE}.py").write_text(ImportingThread.SOURCE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, ImportingThread.MODULE, raising=False)

@@ -25,7 +25,7 @@ Ask = Callable[[], str]
 def peer(*arguments: str) -> Iterator[tuple[str, Ask]]:
     """Starts a C++ program with the queue.
 
-    Yields its handle of it, and a function that lets it go on and returns its output.
+    Yields its handle of the queue, and a function that lets the program go on and returns its output.
     """
     program = pathlib.Path(PROGRAMS or "") / "queue_peer"
     pipe = subprocess.PIPE

@@ -374,7 +374,7 @@ def test_signals_without_end_change_nothing_that_is_put_or_got(arena: shmtree.Ar
             assert got[0] == i
             assert np.array_equal(got[1], large) if i % 4 == 0 else got[1] == b"small"
             del got
-        while not ran:  # a timer of processor time has had little to count
+        while not ran:  # a timer of CPU time may not have expired yet
             sum(range(1000))
     finally:
         signal.setitimer(timer, 0)

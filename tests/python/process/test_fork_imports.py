@@ -130,7 +130,7 @@ def frame_of(module: Blocked, name: str) -> bytes:
 
 
 def fork_inside_import(module: Blocked, first: Callable[[], Any], in_child: Callable[[], Any]) -> None:
-    """Forks while a thread that runs `first` is in the body of the module. The child runs `in_child`."""
+    """Forks while a thread that runs `first` executes the body of the module. The child runs `in_child`."""
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(first()))
     thread.start()

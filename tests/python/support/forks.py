@@ -58,7 +58,7 @@ def join(child: int) -> None:
 
 
 def join_within(child: int, seconds: float = MOST_S) -> None:
-    """Waits for a child that must leave with 0. Kills it if it has not left after that time."""
+    """Waits for a child that must exit with 0. Kills it if it still runs after that time."""
     left = os.pidfd_open(child)
     try:
         has_left = bool(select.select([left], [], [], seconds)[0])

@@ -241,7 +241,7 @@ class PinningPeer:
         return tuple(found)
 
     def load(self) -> tuple[list[bool], list[bool], list[str]]:
-        """Loads all batches. Returns for each: is it pinned, did its images reach the device. Also returns the threads."""
+        """Loads all batches. Returns for each: is it pinned, did its images arrive. Also returns all threads."""
         loader = self._loader()
         self.arena.pin()
         pinned, right = [], []
