@@ -232,7 +232,7 @@ void BlockPool::rest(BlockId id, BlockEntry& block) noexcept {
   push(first.id, *first.block, kPageBytes);
 }
 
-// The class with free pages that has gone unused for longest, or null.
+// Returns the class with free pages in which no block was freed for the longest time, or null.
 ClassState* BlockPool::least_recently_used() noexcept {
   ClassState* oldest = nullptr;
   for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {

@@ -91,7 +91,7 @@ class BlockPool {
   // Puts back a block that nothing refers to. It rests if any process held it.
   void put(BlockId id, BlockEntry& block) noexcept;
 
-  // A free block that was taken to return pages to the system: `bytes` from `keep` on.
+  // A free block that was taken to return its pages to the system: `bytes` bytes, from offset `keep` on.
   struct Victim {
     BlockRef block{};
     std::uint64_t keep = 0, bytes = 0;

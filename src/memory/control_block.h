@@ -32,7 +32,7 @@ Result<Lease> open_control_block(Arena& arena, BlockRef ref, BlockKind kind, std
 // Thread safety: under the arena lock.
 class ReferencePlaces {
  public:
-  // `list` is the one of HolderTable::refer(), in its full length.
+  // `list` is the list that HolderTable::refer() stored. It already has its final length.
   ReferencePlaces(Arena& arena, ListEntry* list) noexcept : arena_(arena), list_(list) {}
 
   BlockRef at(std::uint64_t place) const noexcept { return ref_of(list_[place]); }

@@ -120,7 +120,7 @@ Status HolderTable::begin_existing(BlockRef ref, const WaitContext& wait) {
   return success();
 }
 
-// lock_arena() first recovers from deaths, which removes dead holders and the messages that they had received.
+// Takes the arena lock, which first runs a requested recovery. That removes dead holders, and messages they received.
 Result<bool> HolderTable::is_shared(BlockRef ref, const WaitContext& wait) {
   auto me = reconciler_.identity();
   if (!me) return std::move(me).error();

@@ -286,7 +286,7 @@ constexpr bool is_counted_with(WaitFor a, WaitFor b) noexcept {
 }
 
 constexpr std::uint32_t kMostWaits = 8;
-// Flag in the word of a WaitFor: the call has no deadline, and `threads` of its participant is up to date.
+// Flag in the word of a WaitFor: the call has no deadline, and has stored the process's `threads` for this sleep.
 constexpr std::uint32_t kWaitsForEver = 1u << 31;
 constexpr WaitFor what_of_wait(std::uint32_t word) noexcept {
   return static_cast<WaitFor>(word & ~kWaitsForEver);
@@ -347,7 +347,7 @@ struct alignas(64) Event {
 };
 static_assert(sizeof(Event) == 64);
 
-// The free blocks of a class. Derived; changed under the arena lock, but for table_committed.
+// The free blocks of a class. Derived. Changed under the arena lock, except for table_committed.
 struct ClassState {
   std::atomic<std::uint64_t> high;             // entries at and above were never used
   std::atomic<std::uint64_t> table_committed;  // entries with committed table pages; >= high
@@ -382,7 +382,7 @@ struct alignas(64) ArenaHeader {
   std::atomic<std::int64_t> last_check_ns;        // when a process last checked for deaths
   std::atomic<std::uint64_t> reconciles;          // number of recoveries; for statistics
 
-  // Derived; changed under the arena lock, but for held_bytes.
+  // Derived. Changed under the arena lock, except for held_bytes.
   alignas(64) std::atomic<std::uint64_t> committed_bytes;  // bytes of all blocks that have pages
   std::atomic<std::uint64_t> used_bytes;                   // of those, in blocks that are not free
   // The part of used_bytes in blocks that have left a queue or never enter one.

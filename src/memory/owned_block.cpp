@@ -21,7 +21,7 @@ void OwnedBlock::give_back() noexcept {
   BlockEntry* entry = reclaimer.table_.entry(ref_.id);
   // In a forked child the block is still the parent's.
   if (entry == nullptr || writer_ != reclaimer.participants_.current()) return;
-  // No other process knows the block, so it needs no walk, whatever kind it was to have.
+  // No other process knows the block, so it can be freed at once. A channel's block would wait for a reconcile.
   store_relaxed(entry->kind, static_cast<std::uint32_t>(BlockKind::kMessage));
   std::uint64_t word = block_word(BlockState::kWriting, writer_, ref_.generation);
   if (compare_swap_seq_cst(entry->word, word, live_word(ref_.generation))) {

@@ -216,7 +216,7 @@ void Reclaimer::trim_excess() noexcept {
   }
 }
 
-// The free corrects the counts, under the arena lock: a reconcile must not find them half changed.
+// Freeing the block corrects the counts under the arena lock, so that no reconcile finds them half changed.
 bool Reclaimer::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes) noexcept {
   BlockEntry& block = *table_.entry(ref.id);
   const bool given =

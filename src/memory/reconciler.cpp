@@ -14,7 +14,7 @@ using namespace platform;
 namespace {
 
 constexpr int kMostPasses = 32;
-constexpr int kMostRepairs = 8;  // for which lock() waits whatever the deadline
+constexpr int kMostRepairs = 8;  // that lock() makes whatever the deadline
 
 template <class Act>
 bool quietly(Act act) noexcept {
