@@ -214,7 +214,7 @@ bool Ring::touches_blocks() const noexcept {
 Result<Ring::Locks> Ring::lock_and_repair(Locks locks, const WaitContext& wait) {
   if (touches_blocks()) locks = Locks::kArenaAndRing;
   Status locked = lock(locks, wait);
-  if (locked && locks == Locks::kRing && touches_blocks()) {  // that changed before the lock was taken
+  if (locked && locks == Locks::kRing && touches_blocks()) {  // the answer changed before the lock was taken
     unlock(locks);
     locks = Locks::kArenaAndRing;
     locked = lock(locks, wait);
@@ -245,7 +245,7 @@ bool Ring::has_space_now(std::uint64_t bytes) noexcept {
 
 void Ring::remove_entry(std::uint64_t place) noexcept {
   store_relaxed(entry_at(place).ticket, std::uint64_t{0});
-  fence_seq_cst();  // readers see the ticket gone, or we see their bits
+  fence_seq_cst();  // readers see the ticket gone, or this process sees their bits
   const BlockRef block = references().empty(place);
   if (block.id.value != 0) arena_->reclaimer().free_if_unreferenced(block);
 }

@@ -32,10 +32,11 @@ using memory::BlockRef;
 using platform::WaitContext;
 
 struct Options {
-  std::uint64_t capacity = 8;   // messages that the slowest blocking reader may be behind
-  std::uint64_t history = 0;    // messages that are kept for later readers
-  std::uint64_t max_bytes = 0;  // limit on the unread messages of a blocking reader; 0: none
-  bool allow_pickle = true;     // for encoders; kept with the ring
+  std::uint64_t capacity = 8;  // messages that the slowest blocking reader may be behind
+  std::uint64_t history = 0;   // messages that are kept for later readers
+  // Limit on the bytes of the messages that a blocking reader has not read; 0: no limit.
+  std::uint64_t max_bytes = 0;
+  bool allow_pickle = true;  // for encoders; stored in the ring
   // Readers wait for a next publisher: the stream does not end when the last one closes.
   bool waits = false;
 };
@@ -89,7 +90,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   bool has_space() noexcept;
   // Number of messages before that ticket that a blocking reader has not read.
   std::uint64_t unread_before(std::uint64_t ticket) const noexcept;
-  // The slowest blocking reader, if it has not read all and no process has ever read by that subscription.
+  // The slowest blocking reader, if it has unread messages and no process has ever claimed its subscription.
   struct Blocker {
     std::uint64_t position;
     std::string who;  // "process 5 has"

@@ -1,5 +1,5 @@
-// An object by which a program puts into a Broadcast. It knows the last message that it has put, and keeps the process
-// a publisher until it is closed.
+// An object by which a program puts into a Broadcast. It knows the last message that it has put. A process that has put
+// stays a publisher until it has closed its last such object.
 //
 // Thread safety: any thread. A forked child inherits the object as one of its own.
 #pragma once

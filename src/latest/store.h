@@ -21,7 +21,7 @@ constexpr std::uint64_t kMostHistory = 1 << 16;
 
 struct Options {
   std::uint64_t history = 0;  // versions besides the newest that are kept for readers
-  bool allow_pickle = true;   // for encoders; kept with the ring
+  bool allow_pickle = true;   // for encoders; stored in the ring
 };
 
 // A version that this process holds.
