@@ -21,7 +21,8 @@ namespace {
 constexpr std::size_t kMostPieces = 4;  // for two threads: a batch in use, and one being sampled, of each
 // Largest ratio of a reused piece to the request. Larger pieces are left for larger requests.
 constexpr std::size_t kMostWaste = 4;
-// Size from which the system may promise memory that it does not have, and kill the process that uses it.
+// From this size on, make() checks the available memory. The system may promise memory that it does not have, and later
+// kill the process that uses it.
 constexpr std::size_t kLarge = std::size_t{1} << 30;
 
 bool is_empty(const Status& sampled) {

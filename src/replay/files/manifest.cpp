@@ -69,7 +69,7 @@ bool is_disjoint(const Manifest& saved) {
   return std::ranges::adjacent_find(parts, overlap) == parts.end();
 }
 
-// Returns a contradiction in a manifest whose checksum is right, or an empty string. Such a manifest was forged.
+// Returns a contradiction in a manifest whose checksum is right, or an empty string. Only a forged manifest has one.
 std::string impossible(const Manifest& saved) {
   const ManifestHeader& header = saved.header;
   const std::uint64_t rows = header.rows_per_place;

@@ -31,7 +31,7 @@ struct Manifest {
   // Returns kInvalid if `bytes`, the size of an empty buffer of the saved capacity, is more than 256 MiB plus 16 times
   // the size of the files.
   Status check_overhead(const platform::Folder& folder, std::uint64_t bytes) const;
-  // Writes the manifest to a new file, and replaces the old one by a rename.
+  // Writes and syncs the manifest as kNextManifestName. The caller replaces the old one by a rename.
   Status write(const platform::Folder& folder);
 
   std::uint64_t row_bytes() const noexcept;

@@ -16,7 +16,7 @@ double most_priority_of(const TableSpec& spec) noexcept {
   return std::min(std::pow(static_cast<double>(FLT_MAX), 1 / spec.alpha) - spec.eps, DBL_MAX);
 }
 
-// Returns the half of a ticket that a leaf has.
+// Returns the low half of a ticket, as stored in a leaf.
 std::uint32_t low(std::uint64_t ticket) noexcept {
   return static_cast<std::uint32_t>(ticket);
 }
