@@ -341,7 +341,8 @@ std::uint32_t HeldBytes::begin_recount() noexcept {
   return epoch;
 }
 
-// Returns the bytes of a block that was counted before, or of a kind that never enters a queue; otherwise 0.
+// Counts a block in the new epoch if it was counted before, or is of a kind that never enters a queue. Returns its
+// bytes; 0 if it does not count, or if another process has just counted it in that epoch.
 std::uint64_t HeldBytes::recount(BlockEntry& block, std::uint32_t epoch) noexcept {
   const bool never_queued = !is_kind(block, BlockKind::kMessage);
   std::uint32_t flags = load_acquire(block.flags);

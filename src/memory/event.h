@@ -1,7 +1,7 @@
 // Sleeps until another thread publishes something, without depending on that thread's wake-up: a Dekker handshake
 // between the publication and the waiter's flag.
 //
-//   publisher:  publish; unlock; notify()               (a fence lies between publishing and reading the flag)
+//   publisher:  publish; unlock; notify()               (a fence separates publishing from reading the flag)
 //   waiter:     loop { arm(); check the condition; sleep() }
 //
 // The publisher clears the flag and wakes one waiter, which sets the flag again (arm). So a waiter that was killed
