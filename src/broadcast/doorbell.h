@@ -1,9 +1,10 @@
 // A descriptor by which poll loops see that a reader has something to read. It is a wake pipe: a reader asks for a
 // byte, and the next process that puts sends it.
 //
-// Invariant: once it is open, and as long as its reader calls refresh() after each get, it is readable while there is a
-// message, or at the end. The request is a Dekker handshake: the reader sets the cursor's `asks` and checks the tail; a
-// process that puts moves the tail and takes `asks`. A byte may come late, for a message that was read meanwhile.
+// Invariant: as long as its reader calls refresh() after each get, the open descriptor is readable while there is a
+// message, or at the end of the stream. The request is a Dekker handshake: the reader sets the cursor's `asks` and
+// checks the tail; a process that puts moves the tail and clears `asks`. A byte may come late, for a message that was
+// read meanwhile.
 //
 // Coroutines have no descriptor of their own: their process asks for one text at its hub, with a bit of `awaiting` as
 // the request, in the same handshake (Hubs).

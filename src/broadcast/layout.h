@@ -114,7 +114,7 @@ struct alignas(64) RingHeader {
   std::atomic<std::uint64_t> kept;
   std::atomic<std::uint64_t> slowest;
   std::atomic<std::uint64_t> put_bytes;
-  std::atomic<std::uint32_t> cursors_high;  // cursors from here on were never used
+  std::atomic<std::uint32_t> cursors_high;  // cursors at and above were never used
   std::atomic<std::uint32_t> has_bells;     // 1: a reader has asked for wake-ups at some time
   std::atomic<std::uint64_t> blocks_end;    // ticket after that of the last message in a block
   std::atomic<std::uint32_t> lock;

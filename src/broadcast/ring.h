@@ -9,7 +9,7 @@
 //   - Messages are numbered consecutively. A process that is killed in a put has put the message or nothing.
 //   - A put waits only for living readers of Policy::kBlock.
 //
-// Thread safety: any thread of any process, but for calls about one cursor: one thread at a time.
+// Thread safety: any thread of any process. Calls about one cursor: one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -121,8 +121,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Pins the block of such a message, if it has one, and stores the size of its frame in `bytes`.
   Result<memory::Lease> read_block(std::uint64_t ticket, std::uint64_t* bytes) const;
   // Calls look() until it returns something other than kEmpty, and sleeps meanwhile until a message is put or the
-  // deadline passes. After look() has seen all that was put, returns the error of check_publishers(). kInterrupted has
-  // the message `interrupted`.
+  // deadline passes. After look() has seen all that was put, returns the error of check_publishers(). The error
+  // kInterrupted names `waited_for`.
   template <class Look>
   Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Look look) const;
   // Frees the messages that all cursors have passed. Call it after a cursor has moved or was dropped.

@@ -50,9 +50,9 @@ class Subscriber {
   //   kPeerDied     no process puts any more, and some that did were killed
   //   kOverrun      a reader of Policy::kRaise has missed messages; nothing was read
   Status get(Incoming& message, const WaitContext& wait);
-  // Has the next get() return a message that could not be built. After kMaxFailedBuilds failures that are kCounted, the
-  // message is given up, and counts as missed. So does one of Policy::kLatest when there is a newer one. Drops the
-  // message if the subscription was closed.
+  // Makes the next get() return a message that could not be built. After kMaxFailedBuilds failures of kind kCounted,
+  // drops the message and counts it as missed. Does the same under Policy::kLatest if there is a newer message. Drops
+  // the message if the subscription was closed.
   void give_back(std::unique_ptr<Received> received, FailedBuild how) noexcept;
   // Returns true if get() would return, or fail, at once.
   bool ready() const;

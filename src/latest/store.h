@@ -61,8 +61,8 @@ class Store {
   Result<Held> newest(std::uint64_t known) const;
   // Returns that version; kNotFound if it is not in the history, or not published yet.
   Result<Held> at(std::uint64_t version) const;
-  // Waits for a version above `known`. kEmpty, kInterrupted; kClosed if no process publishes any more, kPeerDied if one
-  // of those that did was killed.
+  // Waits for a version above `known`. kEmpty at the deadline; kInterrupted. If no process publishes any more:
+  // kPeerDied if publishers were killed, else kClosed.
   Status wait_for_newer(std::uint64_t known, const WaitContext& wait) const;
 
   // Asks for one text at that hub of this process. The next publication, or the last publisher when it leaves, sends
