@@ -394,7 +394,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   const bool is_block = outgoing.held.valid();
   const std::uint64_t frame = is_block ? outgoing.bytes : outgoing.frame.size();
   if (!is_block && frame > inline_bytes()) return Error{.code = Code::kInvalid, .message = "too long a frame"};
-  std::uint64_t bytes = frame;  // that count, so with the arrays to which it refers
+  std::uint64_t bytes = frame;  // with the arrays to which it refers: counted towards max_bytes
   if (is_block) bytes += referred_bytes(outgoing.held.ref());
   if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
   Result<std::uint64_t> ticket = std::uint64_t{0};

@@ -118,8 +118,8 @@ class HolderTable {
   // Number of leases in this process, for tests and stats.
   std::uint64_t lease_count();
 
-  // Fork handlers. In the parent: pins every block that this process leases for the child, unless that is kNobody. In
-  // the child: `has_bits` says that it got those pins.
+  // Fork handlers. hand_down(), in the parent: sets the child's bit for every block of which this process has a lease,
+  // unless the child is kNobody. after_fork_in_child(): `has_bits` says that the child got those bits.
   void hand_down(Identity child) noexcept;
   void after_fork_in_child(bool has_bits) noexcept;
 
