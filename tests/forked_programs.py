@@ -77,7 +77,7 @@ class Worker(FORK.Process):  # type: ignore[name-defined, misc]
 
 
 class Job:
-    """Has its ends in an attribute of the object to which its method is bound."""
+    """Has its ends in an attribute. The target of the process is the bound method `do`."""
 
     def __init__(self, *job: Any) -> None:
         self.job = {"parts": [job]}

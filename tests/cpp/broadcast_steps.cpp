@@ -59,7 +59,7 @@ std::unique_ptr<Subscriber> begin(const std::shared_ptr<Ring>& ring, std::size_t
   return reader;
 }
 
-// Returns the first store of a put before which a kill leaves a put cut off, with that tail.
+// Returns the first store of a put before which a kill leaves the put unfinished, with that tail.
 std::int64_t change_under_way(std::size_t words, std::uint64_t tail) {
   for (std::int64_t change = 1;; ++change) {
     const auto ring = new_ring({.capacity = 4});

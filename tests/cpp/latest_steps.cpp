@@ -47,7 +47,7 @@ void open_again(LatestStore& store) {
   LatestStore::open(store.arena(), store.block(), patience()).value();
 }
 
-// Returns the first store of a publication before which a kill leaves it cut off, with `version` as the newest one.
+// Returns the first store of a publication before which a kill leaves it unfinished, with `version` as the newest one.
 std::int64_t change_under_way(std::uint64_t version) {
   for (std::int64_t change = 1;; ++change) {
     const auto store = new_latest();

@@ -155,7 +155,7 @@ def test_a_put_that_waits_for_memory_gets_within_a_second_what_a_killed_process_
         child = start(peers.get_and_hang, hoarded, theirs)
         hoarded.put(np.zeros(5_000_000))
         ours.recv()
-        queued.put(b"x" * 10_000)  # makes put wait for memory: this message could be received and free some
+        queued.put(b"x" * 10_000)  # gives put a reason to wait: this message may be received, which frees memory
         killer = Killer(child.pid)
         waited_for.put(np.ones(5_000_000), timeout=NEVER)
         took = time.monotonic() - killer.killed_at

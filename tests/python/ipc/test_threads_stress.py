@@ -27,7 +27,10 @@ GIL_DISABLED = not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def message(sender: Any, number: int, turn: int, random_: random.Random) -> dict[str, Any]:
-    """Returns a message that is sent inline, copied, or moved in place. `of` determines its contents."""
+    """Returns a message that is sent inline, copied, or created in the arena and moved.
+
+    `of` determines its contents.
+    """
     size = random_.choice([0, 10, 3_000, 20_000])
     if random_.random() < 0.3 and size:
         array = sender.new_empty(size, np.int32)

@@ -130,7 +130,7 @@ def keep_named(name: str, told: Connection) -> None:
 
 
 def look_and_allocate(arena: shmtree.Arena, told: Connection) -> None:
-    """Is attached to an arena and to none of its channels."""
+    """Uses an arena, but none of its channels: reads its statistics and allocates an array."""
     told.send("ready")
     told.recv()
     arena.stats()
