@@ -275,7 +275,7 @@ TEST_CASE("Who is killed before any store of a count leaves exactly what was use
       limit.give_back_samples(2);
     });
     INFO("killed at change " << stores);
-    // Returns the credits of dead processes.
+    // Releases the credits of dead processes.
     CHECK(limit.take_samples(50, {Deadline::after_ns(1'000'000)}).code() == Code::kEmpty);
     const std::uint64_t used = limit.inserts() - 4;
     CHECK(used <= 1);

@@ -112,7 +112,7 @@ bool Credits::is_clean(std::uint64_t part) noexcept {
   return unpack_part(part).change == 0 && unpack_part(part).credits == 0;
 }
 
-// Does one store of the return of a dead owner's credits. The caller loaded the settled total `before`, then `word`.
+// Does one store of the release of a dead owner's credits. The caller loaded the settled total `before`, then `word`.
 void Credits::give_back_step(std::uint32_t slot, std::uint64_t before, std::uint64_t word) noexcept {
   const Part part = unpack_part(word);
   if (part.change > 0) {  // the total does not name it, so it was not done
@@ -135,7 +135,7 @@ std::uint64_t Credits::used(std::uint32_t slots) const noexcept {
     const Part part = unpack_part(load_acquire(words_.parts[slot]));
     open += static_cast<std::uint64_t>(part.credits + std::max(part.change, 0));
   }
-  const std::uint64_t most = std::min(before, count());  // other processes may have returned credits meanwhile
+  const std::uint64_t most = std::min(before, count());  // other processes may have released credits meanwhile
   return most - std::min(most, open);
 }
 

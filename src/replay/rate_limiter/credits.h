@@ -1,5 +1,5 @@
 // A counter that many processes increment. It also knows how many of each process's increments are not used yet: its
-// credits. The credits of a killed process can be returned exactly, without a lock.
+// credits. Other processes can release the credits of a killed process, exactly and without a lock.
 //
 //   total  {count: 42 bits, slot: 10, number of the operation: 12}      slot and operation of the last change
 //   part   {operation: 24 bits, change: 20, credits: 20}                one for each participant
@@ -54,8 +54,8 @@ class Credits {
   // Makes credits of the slot count permanently. Returns the number of credits used, at most those that the slot had.
   std::uint64_t use(std::uint32_t slot, std::uint64_t credits) noexcept;
   void give_back(std::uint32_t slot, std::uint64_t credits) noexcept;
-  // Returns all credits of a dead owner. is_still() returns true while the slot is still that owner's. Returns false if
-  // the slot has another owner.
+  // Releases all credits of a dead owner. is_still() returns true while the slot is still that owner's. Returns false
+  // if the slot has another owner.
   template <class IsStill>
   bool give_back_all(std::uint32_t slot, IsStill is_still) noexcept {
     for (;;) {

@@ -106,7 +106,7 @@ std::uint64_t RateLimiter::sampleable(std::uint64_t samples, std::uint64_t most)
 
 // --- Credits of this process, and of dead ones
 
-// Returns the slot of this process. On first use, returns the credits of the slot's previous owner.
+// Returns the slot of this process. On first use, releases the credits of the slot's previous owner.
 Result<std::uint32_t> RateLimiter::own_slot() {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
@@ -120,7 +120,7 @@ Result<std::uint32_t> RateLimiter::own_slot() {
   return slot;
 }
 
-// Returns the credits of the slot's dead owner. False if the slot has another owner by now.
+// Releases the credits of the slot's dead owner. Returns false if the slot has another owner by now.
 bool RateLimiter::give_back_of(std::uint32_t slot) noexcept {
   const Identity owner = load_acquire(words_.owners[slot]);
   const auto is_still = [&] { return load_acquire(words_.owners[slot]) == owner; };
@@ -140,8 +140,8 @@ void RateLimiter::give_back_of_dead() noexcept {
 
 // --- Waiting
 
-// Calls take() until it returns credits, each time that the counts change. While it waits, it returns the credits of
-// dead processes.
+// Calls take() until it returns credits, each time that the counts change. While it waits, it releases the credits
+// of dead processes.
 template <class Take>
 Result<std::uint64_t> RateLimiter::wait_for(const Waiting& by, const WaitContext& wait, Take take) {
   Result<std::uint64_t> taken = std::uint64_t{0};

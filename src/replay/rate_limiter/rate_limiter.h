@@ -4,8 +4,8 @@
 //   inserts x samples_per_insert - samples stays within samples_per_insert x min_size -+ error_buffer
 //
 // Works row by row: a call that samples many rows takes the credits that it can get, and waits for the others. A row
-// counts as added when it is ready. A process takes credits before it adds or samples. It returns them if the operation
-// fails; if the process dies, a waiting process returns them.
+// counts as added when it is ready. A process takes credits before it adds or samples. It releases them if the
+// operation fails; if the process dies, a waiting process releases them.
 //
 // Thread safety: any thread of any process.
 #pragma once
@@ -66,7 +66,7 @@ class RateLimiter {
   void give_back_inserts(std::uint64_t credits) noexcept;
 
   // Takes credits to sample `rows` rows, and blocks until it has all of them. Returns kEmpty at the deadline,
-  // kInterrupted, or kPeerDied if all writers were killed. After an error it has returned all credits.
+  // kInterrupted, or kPeerDied if all writers were killed. After an error it has released all credits.
   Status take_samples(std::uint64_t rows, const platform::WaitContext& wait);
   // Counts rows that were sampled.
   void use_samples(std::uint64_t rows) noexcept;

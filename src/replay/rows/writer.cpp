@@ -247,7 +247,7 @@ Result<std::uint64_t> Writer::ask(std::uint64_t ended, std::uint64_t& rows, cons
   return credits;
 }
 
-// Returns the credits that exceed the `ready` rows to the observer.
+// Tells the observer how many credits exceed the `ready` rows, so that it releases them.
 void Writer::answer(std::uint64_t credits, std::uint64_t ready) noexcept {
   if (credits > ready) observer_->after_add(credits - ready);
 }
