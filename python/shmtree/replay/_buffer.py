@@ -287,7 +287,7 @@ class ReplayBuffer:
 
         Raises:
             queue.Empty: There was no row for `timeout` seconds.
-            PeerDied: With ``on_peer_death="raise"``: no writer is left, and some were killed.
+            shmtree.PeerDied: With ``on_peer_death="raise"``: no writer is left, and some were killed.
             ValueError: With ``replace=False``: `n` is more than the number of rows.
             RuntimeError: A wait without a timeout could never end, because only the calling thread could add rows. This
                 is so if this process made the buffer, without a name, has neither sent it nor forked since, and has no
