@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from footprints import footprint, footprint_of_child, use, warm_up
+from footprints import footprint, use, warm_up
 from forks import fork, join, wait_until_all_sleep
 
 import shmtree
 
 pytestmark = [
+    pytest.mark.serial,  # a child frees objects that other tests of this process left, and is compared with its parent
     pytest.mark.usefixtures("runtime_directory"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
@@ -85,7 +86,7 @@ def lets_go_of(before: tuple[int, int, int], *ends: Any) -> Callable[[], None]:
 
 @pytest.mark.parametrize("kind", ["pair", "queue"])
 def test_a_child_lets_go_of_ends_that_other_threads_were_waiting_at(name, kind):
-    before = footprint_of_child()
+    before = footprint()
 
     def make(size, name):
         return shmtree.create_pair(size, name=name) if kind == "pair" else (shmtree.Queue(size, name=name),) * 2
@@ -104,7 +105,7 @@ def test_a_child_lets_go_of_ends_that_other_threads_were_waiting_at(name, kind):
 
 
 def test_a_child_lets_go_of_ends_whose_threads_waited_for_acknowledgements_and_tasks(name):
-    before = footprint_of_child()
+    before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
     q = shmtree.JoinableQueue(name=name + "q")
     use(sender, receiver)
@@ -121,7 +122,7 @@ def test_a_child_lets_go_of_ends_whose_threads_waited_for_acknowledgements_and_t
 
 
 def test_a_child_lets_go_of_an_end_that_another_thread_was_filling_from_a_generator(name, meets):
-    before = footprint_of_child()
+    before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
     use(sender, receiver)
 
@@ -146,7 +147,7 @@ class FakeTorch(types.ModuleType):
 def test_a_child_lets_go_of_ends_that_another_thread_ran_code_of_the_user_in(name, meets, when, torch, monkeypatch):
     if torch == "with torch":  # torch has its own reducers
         monkeypatch.setitem(sys.modules, "torch", FakeTorch("torch"))
-    before = footprint_of_child()
+    before = footprint()
     sender, receiver = shmtree.create_pair(name=name, allow_pickle=True)
     use(sender, receiver)
 
@@ -161,7 +162,7 @@ def test_a_child_lets_go_of_ends_that_another_thread_ran_code_of_the_user_in(nam
 
 
 def test_a_child_waits_for_the_calls_of_its_own_threads(name):
-    before = footprint_of_child()
+    before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
     use(sender, receiver)
 
@@ -203,7 +204,7 @@ class Forks:
 
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_a_child_that_is_forked_in_a_call_may_close_what_that_call_goes_on_to_use(name, waiting):
-    before = footprint_of_child()
+    before = footprint()
     q = shmtree.Queue(name=name, allow_pickle=True)
     use(q, q)
     with running(*[q.get] * waiting):

@@ -30,22 +30,6 @@ def footprint() -> tuple[int, int, int]:
     return len(own_names()), len(descriptors), mappings
 
 
-def footprint_of_child() -> tuple[int, int, int]:
-    """Returns the footprint of a child that is forked here. A child frees what earlier tests left to their threads."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(ours)
-        names, descriptors, mappings = footprint()
-        os.write(theirs, f"{names} {descriptors - 1} {mappings}".encode())
-        os._exit(0)
-    os.close(theirs)
-    with open(ours, "rb") as pipe:
-        names, descriptors, mappings = map(int, pipe.read().split())
-    os.waitpid(child, 0)
-    return names, descriptors, mappings
-
-
 def warm_up() -> None:
     """Creates what a process creates once: the socket that wake-ups are sent through."""
     with shmtree.Arena(1 << 20) as arena:
