@@ -16,6 +16,14 @@ if(NOT compiler_version STREQUAL CapnpCore_VERSION)
     "CapnpCore_CPP_PLUGIN, CapnpCore_INCLUDE_DIR, CapnpCore_LIBRARY and CapnpCore_KJ_LIBRARY")
 endif()
 
+# The comparison operators of its older headers are ambiguous for compilers that follow P2468.
+if(CapnpCore_VERSION VERSION_LESS 1.0.1
+   AND ((CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+        OR (CMAKE_CXX_COMPILER_ID STREQUAL Clang AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 16)))
+  message(FATAL_ERROR "Cap'n Proto ${CapnpCore_VERSION} does not compile as C++20 with ${CMAKE_CXX_COMPILER_ID} "
+    "${CMAKE_CXX_COMPILER_VERSION}: use Cap'n Proto 1.0.1 or later, or GCC before 13, or Clang before 16")
+endif()
+
 set(schema ${PROJECT_SOURCE_DIR}/schema/shmtree.capnp)
 set(generated ${PROJECT_BINARY_DIR}/generated)
 file(MAKE_DIRECTORY ${generated}/schema)

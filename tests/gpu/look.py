@@ -9,6 +9,7 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import sysconfig
 import time
 from pathlib import Path
@@ -36,7 +37,7 @@ def lacks() -> list[str]:
         if not shutil.which(program) and importlib.util.find_spec(program) is None:
             missing.append(program)
     if not shutil.which("capnp"):
-        missing.append("Cap'n Proto (tests/gpu/prepare gathers it)")
+        missing.append("Cap'n Proto, or a wheel for this Python of tests/gpu/prepare")
     if not any(map(shutil.which, ("c++", "g++", "clang++"))):
         missing.append("a C++ compiler")
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
@@ -82,6 +83,7 @@ def main() -> None:
         json.dumps(
             {
                 "python": platform.python_version(),
+                "tag": "cp{}{}".format(*sys.version_info),
                 "kernel": platform.release(),
                 "system": platform.freedesktop_os_release().get("PRETTY_NAME", "") if has_release() else "",
                 "cpu": models[0] if models else platform.machine(),
