@@ -53,7 +53,7 @@ std::string text_of(const Result<T>& refused) {
 
 }  // namespace
 
-TEST_CASE("every subscriber gets every message that is put after it came") {
+TEST_CASE("each subscriber gets all messages put after it subscribed") {
   const Broadcast broadcast = new_broadcast();
   const Subscriber one = reader_of(broadcast);
   CHECK(broadcast.put(1).value() == 0);
@@ -66,7 +66,7 @@ TEST_CASE("every subscriber gets every message that is put after it came") {
   CHECK(one.get(10ms).code() == Code::kEmpty);
 }
 
-TEST_CASE("of large arrays there is one copy, which readers see and do not change") {
+TEST_CASE("arrays received from a Broadcast are read-only and stable") {
   const Broadcast broadcast = new_broadcast();
   const Subscriber one = reader_of(broadcast), other = reader_of(broadcast);
   broadcast.put(frame(7)).value();
@@ -82,7 +82,7 @@ TEST_CASE("of large arrays there is one copy, which readers see and do not chang
   for (const int each : second["big"].span<const int>()) REQUIRE(each == 7);
 }
 
-TEST_CASE("a put waits for who is to miss nothing, names it, and ends by a get, a close, or a stop") {
+TEST_CASE("put waits for a slow subscriber and the error names it") {
   Broadcast broadcast = new_broadcast({.capacity = 2});
   Subscriber reader = reader_of(broadcast);
   put_run(broadcast, 0, 2);
@@ -118,7 +118,7 @@ TEST_CASE("a put waits for who is to miss nothing, names it, and ends by a get, 
   CHECK(reader.get().code() == Code::kClosed);
 }
 
-TEST_CASE("a reader that falls behind skips, has the last message, or is told") {
+TEST_CASE("a lagging subscriber skips as its FallBehind option says") {
   const Broadcast broadcast = new_broadcast({.capacity = 4});
   const Subscriber skips = reader_of(broadcast, FallBehind::kSkip);
   const Subscriber latest = reader_of(broadcast, FallBehind::kLatest);
@@ -137,7 +137,7 @@ TEST_CASE("a reader that falls behind skips, has the last message, or is told") 
   CHECK(told.get_many(8).value().size() == 4);
 }
 
-TEST_CASE("who comes late begins with what is put next, or with the oldest that is kept") {
+TEST_CASE("a new subscriber starts at the next or oldest kept message") {
   const Broadcast broadcast = new_broadcast({.capacity = 4, .history = 3});
   put_run(broadcast, 0, 10);
   CHECK(numbers_of(broadcast.subscribe({.start = StartAt::kOldest}).value()) == std::vector{7, 8, 9});
@@ -147,7 +147,7 @@ TEST_CASE("who comes late begins with what is put next, or with the oldest that 
   CHECK(stats.publishers == std::vector<int>{getpid()});
 }
 
-TEST_CASE("the readers of a broadcast are 256 at most, and the one too many is told the numbers") {
+TEST_CASE("subscribe refuses a 257th subscriber and names the limit") {
   const Broadcast broadcast = new_broadcast();
   std::vector<Subscriber> readers;
   for (int i = 0; i < 256; ++i) readers.push_back(reader_of(broadcast, FallBehind::kSkip));
@@ -160,7 +160,7 @@ TEST_CASE("the readers of a broadcast are 256 at most, and the one too many is t
   for (std::size_t i = 0; i < readers.size(); ++i) CHECK(readers[i].get(0s).ok() == (i != 17));
 }
 
-TEST_CASE("bytes, structs and loans are broadcast") {
+TEST_CASE("bytes and structs and loans are broadcast") {
   struct Pose {
     double x = 0, y = 0;
   };
@@ -193,7 +193,7 @@ TEST_CASE("bytes, structs and loans are broadcast") {
   CHECK((refused.code() == Code::kInvalid && refused.error().ticket == 5));
 }
 
-TEST_CASE("a loan is put where it was made") {
+TEST_CASE("put refuses a loan made by another channel") {
   const Arena arena = Arena::create({.max_bytes = 16 << 20}).value();
   const Broadcast broadcast = make_broadcast({.arena = arena});
   auto [sender, receiver] = make_pair({.arena = arena});
@@ -205,7 +205,7 @@ TEST_CASE("a loan is put where it was made") {
   CHECK(broadcast.put(std::move(theirs)).ok());
 }
 
-TEST_CASE("an array made in place goes without a copy") {
+TEST_CASE("an array made by new_array is broadcast without a copy") {
   const Broadcast broadcast = new_broadcast();
   const Subscriber reader = reader_of(broadcast);
   ArrayRef array = broadcast.new_array(DType::kInt32, {100'000}).value();
@@ -217,7 +217,7 @@ TEST_CASE("an array made in place goes without a copy") {
   CHECK(item["array"].span<const int>()[99'999] == 99'999);
 }
 
-TEST_CASE("another process puts and subscribes, by name and by handle") {
+TEST_CASE("another process puts and subscribes by name and by handle") {
   const std::string name = "test-broadcast-" + std::to_string(getpid());
   Broadcast broadcast = make_broadcast({.name = name});
   Subscriber reader = reader_of(broadcast);
@@ -243,7 +243,7 @@ TEST_CASE("another process puts and subscribes, by name and by handle") {
   CHECK(open_broadcast(name).code() == Code::kNotFound);
 }
 
-TEST_CASE("a subscription is of all who have it until one of them reads, and that one's from then on") {
+TEST_CASE("the first process that reads takes over a subscription") {
   const Broadcast broadcast = new_broadcast({.capacity = 1});
   Subscriber reader = reader_of(broadcast);
   broadcast.put(1).value();
@@ -257,7 +257,7 @@ TEST_CASE("a subscription is of all who have it until one of them reads, and tha
   CHECK((closed.closed() && closed.get().code() == Code::kClosed && closed.size() == 0 && closed.missed() == 0));
 }
 
-TEST_CASE("a reader that was killed is waited for no more, and one that is stopped and may skip never was") {
+TEST_CASE("put ignores killed subscribers and stopped skipping ones") {
   const Broadcast broadcast = new_broadcast({.capacity = 1});
   const Subscriber reader = reader_of(broadcast), theirs = reader_of(broadcast);
   const Subscriber skips = reader_of(broadcast, FallBehind::kSkip);
@@ -283,7 +283,7 @@ TEST_CASE("a reader that was killed is waited for no more, and one that is stopp
   CHECK(stopped.succeeded());
 }
 
-TEST_CASE("subscribers are told that who put was killed, once they have read all, or that all have gone") {
+TEST_CASE("get reports a publisher death or close after all messages") {
   const Broadcast broadcast = new_broadcast();
   const Subscriber reader = reader_of(broadcast);
   const std::string handle = broadcast.handle().value();
@@ -312,7 +312,7 @@ TEST_CASE("subscribers are told that who put was killed, once they have read all
   CHECK_THROWS_AS(make_broadcast({.capacity = 0}), BadResult);
 }
 
-TEST_CASE("subscribers are waited for, and polled") {
+TEST_CASE("wait and fileno report subscribers with messages") {
   const Broadcast broadcast = new_broadcast();
   std::vector<Subscriber> readers{reader_of(broadcast), reader_of(broadcast)};
   CHECK(wait(readers, 10ms).value().empty());
@@ -335,7 +335,7 @@ TEST_CASE("subscribers are waited for, and polled") {
   CHECK(wait(std::span<const Subscriber>()).value().empty());
 }
 
-TEST_CASE("waits for a message end by a close, or a request to stop") {
+TEST_CASE("a blocked subscriber get ends on close or stop request") {
   const Broadcast broadcast = new_broadcast();
   Subscriber reader = reader_of(broadcast);
   std::atomic<Code> told{Code::kOs};

@@ -83,7 +83,7 @@ TEST_CASE("the segment count of a message is preserved") {
   }
 }
 
-TEST_CASE("a reader of a Cap'n Proto message keeps the message") {
+TEST_CASE("a capnp reader keeps its message alive") {
   auto [sender, receiver] = make_pair();
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>(), 100'000);
@@ -98,7 +98,7 @@ TEST_CASE("a reader of a Cap'n Proto message keeps the message") {
   CHECK(copy->getSeq() == 7);
 }
 
-TEST_CASE("a reader of a Cap'n Proto message reads in place unless a copy is asked for") {
+TEST_CASE("a capnp reader reads in place unless a copy is requested") {
   auto [sender, receiver] = make_pair();
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>(), 100'000);
@@ -110,7 +110,7 @@ TEST_CASE("a reader of a Cap'n Proto message reads in place unless a copy is ask
   CHECK(!lies_in(item.capnp<Pose>({.copy = true})->getImage().begin(), message));
 }
 
-TEST_CASE("queues, broadcasts and Latest take Cap'n Proto messages") {
+TEST_CASE("queues and broadcasts and Latest take capnp messages") {
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>(), 100);
   const Queue queue = make_queue();
@@ -140,7 +140,7 @@ TEST_CASE("a Cap'n Proto message is forwarded like any other item") {
   CHECK(last["pose"].capnp<Pose>()->getImage().begin() == place);
 }
 
-TEST_CASE("a Cap'n Proto message in a packed frame stays aligned where an array shares its bytes") {
+TEST_CASE("a packed capnp message that shares bytes stays aligned") {
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>(), 20'000);
   const CapnpRef message = capnp_ref<Pose>(builder);
@@ -184,7 +184,7 @@ TEST_CASE("put refuses a missing root and invalid segments") {
   CHECK(receiver.empty());
 }
 
-TEST_CASE("words that are no Cap'n Proto message are refused when the root is read") {
+TEST_CASE("invalid capnp words are reported when they are read") {
   alignas(8) std::byte words[64];
   std::memset(words, 0xff, sizeof(words));
   const Item item = unpacked(CapnpRef{.schema_id = capnp::typeId<Pose>(), .segments = {std::span(words)}});
@@ -214,7 +214,7 @@ TEST_CASE("segments of a Cap'n Proto message that overlap are refused") {
   CHECK(refused.code() == Code::kCorrupt);
 }
 
-TEST_CASE("a Cap'n Proto message in a frame that is not aligned is read as a copy only") {
+TEST_CASE("an unaligned capnp message is readable only as a copy") {
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>(), 100);
   const std::vector<std::byte> frame = bytes_of(capnp_ref<Pose>(builder));
@@ -237,7 +237,7 @@ TEST_CASE("the traversal limit applies and can be set") {
   CHECK(item.capnp<Pose>()->getImage().size() == 100'000);
 }
 
-TEST_CASE("the message of an ArenaMessageBuilder is not copied by the put") {
+TEST_CASE("put does not copy the message of an ArenaMessageBuilder") {
   const Arena arena = Arena::create().value();
   auto [sender, receiver] = make_pair({.arena = arena});
   for (const std::size_t first_words : {1u, 1024u}) {
@@ -265,7 +265,7 @@ TEST_CASE("only the used part of a segment is sent") {
   CHECK(item.capnp_segments().value().segments[0].size() == 48);
 }
 
-TEST_CASE("an ArenaMessageBuilder gives its memory away once and copies after that") {
+TEST_CASE("the second put of an ArenaMessageBuilder copies") {
   const Arena arena = Arena::create().value();
   auto [sender, receiver] = make_pair({.arena = arena});
   ArenaMessageBuilder builder(arena, 60s);
@@ -291,7 +291,7 @@ TEST_CASE("ArenaMessageBuilder survives a failed put") {
   CHECK(receiver.get(60s).value().capnp<Pose>()->getImage().begin() == place);
 }
 
-TEST_CASE("memory of an ArenaMessageBuilder is freed with it or its last reader") {
+TEST_CASE("ArenaMessageBuilder memory is freed with its last user") {
   const Arena arena = Arena::create().value();
   auto [sender, receiver] = make_pair({.arena = arena});
   const std::uint64_t before = arena.usage().used_bytes;
@@ -314,7 +314,7 @@ TEST_CASE("memory of an ArenaMessageBuilder is freed with it or its last reader"
   CHECK(arena.usage().used_bytes == before);
 }
 
-TEST_CASE("an ArenaMessageBuilder of another arena is copied, and Broadcast and Latest take one") {
+TEST_CASE("other arenas and Broadcast and Latest take a capnp builder") {
   const Arena arena = Arena::create().value();
   auto [sender, receiver] = make_pair({.arena = Arena::create().value()});
   ArenaMessageBuilder elsewhere(arena, 60s);
@@ -336,7 +336,7 @@ TEST_CASE("an ArenaMessageBuilder of another arena is copied, and Broadcast and 
   check(*latest.get(0, 60s).value().value.capnp<Pose>(), 100'000);
 }
 
-TEST_CASE("ArenaMessageBuilder throws in a full arena, and works once there is memory") {
+TEST_CASE("ArenaMessageBuilder throws only while the arena is full") {
   const Arena arena = Arena::create({.max_bytes = 1 << 20}).value();
   {
     std::vector<ArrayRef> arrays;
@@ -350,7 +350,7 @@ TEST_CASE("ArenaMessageBuilder throws in a full arena, and works once there is m
   check(builder.getRoot<Pose>().asReader(), 1'000);
 }
 
-TEST_CASE("an ArenaMessageBuilder without memory throws the error of the arena") {
+TEST_CASE("a growing ArenaMessageBuilder throws the arena error") {
   const Arena arena = Arena::create({.max_bytes = 4 << 20}).value();
   ArenaMessageBuilder builder(arena, 0s);
   auto pose = builder.initRoot<Pose>();

@@ -68,7 +68,7 @@ void warm_up() {
 
 }  // namespace
 
-TEST_CASE("A hundred closed named pairs leave no name, descriptor or mapping") {
+TEST_CASE("Closed named pairs leave no name or descriptor or mapping") {
   warm_up();
   const Footprint before = Footprint::now();
   std::vector<std::pair<Sender, Receiver>> pairs;
@@ -102,7 +102,7 @@ TEST_CASE("A hundred closed named pairs leave no name, descriptor or mapping") {
   }
 }
 
-TEST_CASE("An item keeps its memory when its ends are closed, and everything goes with it") {
+TEST_CASE("The last item of a closed pair frees its resources") {
   warm_up();
   const Footprint before = Footprint::now();
   auto [sender, receiver] = make_pair({.arena = Arena::create().value()});
@@ -116,7 +116,7 @@ TEST_CASE("An item keeps its memory when its ends are closed, and everything goe
   REQUIRE(Footprint::now() == before);
 }
 
-TEST_CASE("Ends that are closed while eight threads are in calls of them are let go of when the last is out") {
+TEST_CASE("Ends closed during calls of eight threads are released") {
   warm_up();
   for (int round = 0; round < 20; ++round) {
     const Footprint before = Footprint::now();
@@ -140,7 +140,7 @@ TEST_CASE("Ends that are closed while eight threads are in calls of them are let
   }
 }
 
-TEST_CASE("A forked child lets go of what it closes, though other threads of its parent were in calls of it") {
+TEST_CASE("A forked child frees closed ends that its parent waits on") {
   warm_up();
   const Footprint before = Footprint::now();
   auto [to_empty, from_empty] = make_pair({.capacity = 4, .name = name_of(0), .arena = Arena::create().value()});
@@ -172,7 +172,7 @@ TEST_CASE("A forked child lets go of what it closes, though other threads of its
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_CASE("A message that put() gave a ticket is received, though another thread closes the sender meanwhile") {
+TEST_CASE("No message is lost when a thread closes the sender") {
   for (int round = 0; round < 100; ++round) {
     auto [sender, receiver] = make_pair({.capacity = static_cast<std::uint64_t>(1 + round % 4)});
     const std::vector<float> message(round % 2 == 0 ? 5 : 60'000);
@@ -195,7 +195,7 @@ TEST_CASE("A message that put() gave a ticket is received, though another thread
   }
 }
 
-TEST_CASE("A message that leaves the queue is received, though another thread closes the receiver meanwhile") {
+TEST_CASE("No message is lost when a thread closes the receiver") {
   for (int round = 0; round < 50; ++round) {
     auto [sender, receiver] = make_pair({.capacity = 0});
     auto left = Receiver::open(receiver.handle().value()).value();

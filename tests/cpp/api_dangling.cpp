@@ -76,7 +76,7 @@ TEST_CASE("views of an Item from a temporary Item do not warn") {
   CHECK((front == 1 && second == 2 && number == 6.0));
 }
 
-TEST_CASE("texts, bytes and shapes from a temporary Item do not warn") {
+TEST_CASE("texts and bytes and shapes of a temporary Item do not warn") {
   const Item item = received();
   std::string text;
   for (const char each : item["text"].as<std::string_view>()) text += each;
@@ -102,7 +102,7 @@ TEST_CASE("the parts of a temporary Item do not warn") {
   CHECK(total == 3 * sum(kNumbers) + 2 + 5);
 }
 
-TEST_CASE("messages of a stream, of Latest and of Broadcast do not warn") {
+TEST_CASE("messages of streams and Latest and Broadcast do not warn") {
   int total = 0;
   {
     auto [sender, receiver] = new_pair();
@@ -128,7 +128,7 @@ TEST_CASE("messages of a stream, of Latest and of Broadcast do not warn") {
   CHECK(total == 4 * sum(kNumbers));
 }
 
-TEST_CASE("taken messages, bytes, structs and loans do not warn") {
+TEST_CASE("taken messages and flat messages and loans do not warn") {
   const auto [sender, receiver] = new_pair();
   sender.put(message()).value();
   TakenItem taken = receiver.take().value();
@@ -195,7 +195,7 @@ TEST_CASE("replay batches and writers do not warn") {
   for (const std::int64_t each : batch.index()) CHECK(each >= 0);
 }
 
-TEST_CASE("references into handles, Values and Errors do not warn") {
+TEST_CASE("references into handles and Values and Errors do not warn") {
   const Queue queue = make_queue({.capacity = 1, .arena = Arena::create({.max_bytes = 16 << 20}).value()});
   const Sender& sender = queue.sender();
   const Receiver& receiver = queue.receiver();

@@ -34,7 +34,7 @@ Arena new_arena() {
 
 }  // namespace
 
-TEST_CASE("bytes of every size arrive as they are, aligned") {
+TEST_CASE("put_bytes delivers bytes of every size aligned") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   for (const std::size_t count : {0u, 1u, 8u, 255u, 1'000u, 1'100u, 1'200u, 5'000u, 16'384u, 16'385u, 1'000'000u}) {
     INFO(count << " bytes");
@@ -46,7 +46,7 @@ TEST_CASE("bytes of every size arrive as they are, aligned") {
   }
 }
 
-TEST_CASE("bytes are an Item of bytes for who gets one, and come from such messages") {
+TEST_CASE("bytes can be received as items and byte items as bytes") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   for (const std::size_t count : {0u, 10u, 1'000u, 50'000u}) {
     const auto bytes = some_bytes(count);
@@ -59,7 +59,7 @@ TEST_CASE("bytes are an Item of bytes for who gets one, and come from such messa
   }
 }
 
-TEST_CASE("a struct arrives as it is, copied or in place") {
+TEST_CASE("a struct arrives unchanged as a copy or in place") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   sender.put_struct(Pose{1, 2, 3}).value();
   const Pose pose = receiver.get_struct<Pose>().value();
@@ -73,7 +73,7 @@ TEST_CASE("a struct arrives as it is, copied or in place") {
   CHECK(got.as<Image>().pixels[99'999] == 7);
 }
 
-TEST_CASE("a message of another size, or kind, is an error that names both and has its ticket") {
+TEST_CASE("an error for a wrong size or kind names both and the ticket") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   sender.put_struct(std::int32_t{5}).value();
   const auto smaller = receiver.get_struct<Pose>();
@@ -90,7 +90,7 @@ TEST_CASE("a message of another size, or kind, is an error that names both and h
   CHECK_THROWS_AS(item.as<Pose>(), BadResult);
 }
 
-TEST_CASE("a loan is written where it is received, and is gone once it was put") {
+TEST_CASE("a loan is received in place and is empty after put") {
   const Arena arena = new_arena();
   auto [sender, receiver] = make_pair({.arena = arena});
   const std::uint64_t before = arena.usage().used_bytes;
@@ -109,7 +109,7 @@ TEST_CASE("a loan is written where it is received, and is gone once it was put")
   CHECK(arena.usage().used_bytes == before);
 }
 
-TEST_CASE("a loan of bytes is theirs, and goes back when it is not put") {
+TEST_CASE("loaned bytes are sent or freed and bad sizes are refused") {
   const Arena arena = new_arena();
   auto [sender, receiver] = make_pair({.arena = arena});
   const std::uint64_t before = arena.usage().used_bytes;
@@ -128,7 +128,7 @@ TEST_CASE("a loan of bytes is theirs, and goes back when it is not put") {
   CHECK(arena.usage().used_bytes == before);
 }
 
-TEST_CASE("a loan whose put fails stays, and is put by the next") {
+TEST_CASE("a loan survives a failed put and the next put sends it") {
   auto [sender, receiver] = make_pair({.capacity = 1, .arena = new_arena()});
   sender.put(0).value();
   receiver.get().value();
@@ -142,7 +142,7 @@ TEST_CASE("a loan whose put fails stays, and is put by the next") {
   CHECK(receiver.get_struct<Pose>().value().id == 9);
 }
 
-TEST_CASE("a loan of another arena, or of the parent process, is not put") {
+TEST_CASE("put refuses loans of another arena or the parent process") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   auto [other_sender, other_receiver] = make_pair({.arena = new_arena()});
   Loaned<Pose> loan = sender.loan<Pose>().value();
@@ -166,7 +166,7 @@ TEST_CASE("a loan outlives its sender") {
   CHECK(arena.usage().used_bytes <= before);
 }
 
-TEST_CASE("a full channel, an empty one, a closed end and a stop are results of these calls, too") {
+TEST_CASE("byte and struct calls return flow conditions as results") {
   auto [sender, receiver] = make_pair({.capacity = 1, .arena = new_arena()});
   CHECK(receiver.get_bytes(0s).code() == Code::kEmpty);
   CHECK(receiver.get_struct<Pose>(0s).code() == Code::kEmpty);

@@ -40,7 +40,7 @@ bool is_seven(const FlatItem& item, std::size_t count = kLarge) {
 
 }  // namespace
 
-TEST_CASE("bytes, a struct and a loan are taken, and gone when they were acknowledged") {
+TEST_CASE("bytes and structs and loans can be taken and acked") {
   auto [sender, receiver] = make_pair({.arena = Arena::create({.max_bytes = 16 << 20}).value()});
   sender.put_bytes(std::vector<std::byte>(kLarge, std::byte{7})).value();
   sender.put_struct(Pose{1, 2}).value();
@@ -62,7 +62,7 @@ TEST_CASE("bytes, a struct and a loan are taken, and gone when they were acknowl
   sender.wait_for_all_ack(0s).value();
 }
 
-TEST_CASE("bytes that were not acknowledged come back: given back, let go of, or of a taker that died") {
+TEST_CASE("unacked bytes are redelivered after nack or drop or death") {
   auto [sender, receiver] = make_pair({.arena = Arena::create({.max_bytes = 16 << 20}).value()});
   sender.put_struct(Pose{3, 4}).value();
   receiver.take_bytes().value().nack().value();
@@ -75,7 +75,7 @@ TEST_CASE("bytes that were not acknowledged come back: given back, let go of, or
   CHECK(receiver.take_bytes().value().attempts() == 1);  // requeue() resets the attempts
 }
 
-TEST_CASE("what was moved from has no message, and a message that is made of no bytes is consumed") {
+TEST_CASE("wrong kinds are consumed and moved-from TakenBytes are empty") {
   auto [sender, receiver] = make_pair();
   CHECK(receiver.take_bytes(0s).code() == Code::kEmpty);
   sender.put(Dict{{"a", 1}}).value();
@@ -91,7 +91,7 @@ TEST_CASE("what was moved from has no message, and a message that is made of no 
   CHECK(to.ack().ok());
 }
 
-TEST_CASE("bytes that are sent on are where they were, through any number of channels, for the last who has them") {
+TEST_CASE("forwarding moves bytes unless another FlatItem pins them") {
   Stages stages;
   FlatItem item = stages.get();
   const std::byte* place = item.bytes().data();
@@ -107,7 +107,7 @@ TEST_CASE("bytes that are sent on are where they were, through any number of cha
   CHECK((copy.bytes().data() != place && is_seven(copy) && is_seven(other)));
 }
 
-TEST_CASE("bytes that were sent on already are no message any more, and those of none are one") {
+TEST_CASE("put refuses moved-from bytes but accepts zero bytes") {
   Stages stages;
   FlatItem item = stages.get();
   stages.second.first.put(std::move(item)).value();
@@ -120,7 +120,7 @@ TEST_CASE("bytes that were sent on already are no message any more, and those of
   CHECK(stages.second.second.get_bytes().value().size() == 0);
 }
 
-TEST_CASE("bytes that were sent on are an array for who gets an Item, short ones too") {
+TEST_CASE("forwarded bytes of any length arrive as a uint8 array") {
   Stages stages;
   for (const std::size_t count : {std::size_t{0}, std::size_t{10}, kLarge}) {
     stages.second.first.put(stages.get(count)).value();
@@ -132,7 +132,7 @@ TEST_CASE("bytes that were sent on are an array for who gets an Item, short ones
   CHECK(stages.second.second.get_struct<Pose>().value().y == 6);
 }
 
-TEST_CASE("bytes of a message that was taken are given on when it was acknowledged, and copied where it may go back") {
+TEST_CASE("forwarding moves acked bytes and copies unacked ones") {
   Stages stages;
   stages.first.first.put_bytes(std::vector<std::byte>(kLarge, std::byte{7})).value();
   FlatItem item;
@@ -153,7 +153,7 @@ TEST_CASE("bytes of a message that was taken are given on when it was acknowledg
   CHECK(stages.second.second.get_bytes().value().bytes().data() == place);
 }
 
-TEST_CASE("bytes that others see, of another arena, or that a child sends on are copied") {
+TEST_CASE("forwarding copies read-only or foreign or inherited bytes") {
   Stages stages;
   const std::vector<std::uint8_t> bytes(kLarge, 7);
   ArrayRef array = array_ref(bytes.data(), {kLarge});
@@ -178,7 +178,7 @@ TEST_CASE("bytes that others see, of another arena, or that a child sends on are
   CHECK(stages.second.second.get_bytes().value().bytes().data() == place);
 }
 
-TEST_CASE("bytes whose put fails are still there, and their memory goes back with their last receiver") {
+TEST_CASE("bytes survive a failed put and the last receiver frees them") {
   Stages stages;
   stages.second.first.put("first").value();
   stages.second.second.get().value();

@@ -21,7 +21,7 @@ Arena new_arena() {
 
 }  // namespace
 
-TEST_CASE("a stream ends though forked children have inherited its sender, when they keep other ends only") {
+TEST_CASE("a stream ends despite inherited senders after keep_only") {
   const Arena arena = new_arena();
   auto [a, b] = make_pair({.arena = arena});
   auto [c, d] = make_pair({.arena = arena});
@@ -62,7 +62,7 @@ TEST_CASE("a stream ends though forked children have inherited its sender, when 
   CHECK(last.succeeded());
 }
 
-TEST_CASE("the first use of an end that a child does not keep takes part again") {
+TEST_CASE("the first use of a passive end attaches the child again") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   Gate passive, go;
   Child child([&, &sender = sender] {
@@ -84,7 +84,7 @@ TEST_CASE("the first use of an end that a child does not keep takes part again")
   CHECK(child.succeeded());
 }
 
-TEST_CASE("an end that a child does not keep is closed for it when the stream has ended without it") {
+TEST_CASE("a passive end is closed if the stream ended without it") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   Gate passive, go;
   Child child([&, &sender = sender, &receiver = receiver] {
@@ -101,7 +101,7 @@ TEST_CASE("an end that a child does not keep is closed for it when the stream ha
   CHECK(child.succeeded());
 }
 
-TEST_CASE("nobody is told of the death of a child that did not keep the end") {
+TEST_CASE("the death of a child with only passive ends is not reported") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   Gate passive, never;
   Child child([&] {
@@ -116,7 +116,7 @@ TEST_CASE("nobody is told of the death of a child that did not keep the end") {
   CHECK(receiver.get(60s).code() == Code::kClosed);
 }
 
-TEST_CASE("a child that does not keep an end does not keep its name") {
+TEST_CASE("a passive end does not keep a name in use") {
   const std::string name = "keep-only-" + std::to_string(getpid());
   Gate passive, go;
   {
@@ -136,7 +136,7 @@ TEST_CASE("a child that does not keep an end does not keep its name") {
   }
 }
 
-TEST_CASE("what a child makes itself, and queues that it keeps, stay") {
+TEST_CASE("keep_only keeps ends that the child made and kept queues") {
   Queue queue = make_queue({.arena = new_arena()});
   Child child([&] {
     auto [sender, receiver] = make_pair({.arena = new_arena()});
@@ -147,7 +147,7 @@ TEST_CASE("what a child makes itself, and queues that it keeps, stay") {
   CHECK(child.succeeded());
 }
 
-TEST_CASE("in a process that was not forked nothing changes") {
+TEST_CASE("keep_only changes nothing in a process that was not forked") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   keep_only();
   CHECK(receiver.stats().value().senders == 1);

@@ -49,7 +49,7 @@ struct Stages {
 
 }  // namespace
 
-TEST_CASE("an item that is put stays, and a copy goes on") {
+TEST_CASE("putting an lvalue item sends a copy") {
   Stages stages;
   const Item item = stages.get();
   stages.second.first.put(Dict{{"b", item["a"]}, {"n", item["n"]}}).value();
@@ -61,7 +61,7 @@ TEST_CASE("an item that is put stays, and a copy goes on") {
   CHECK(got["b"].span<double>()[0] == 0);
 }
 
-TEST_CASE("an item that is moved and the last of its message goes on without a copy, through any number of channels") {
+TEST_CASE("a moved item is forwarded through channels without a copy") {
   Stages stages;
   Item item = stages.get();
   const void* place = place_of(item["a"]);
@@ -76,7 +76,7 @@ TEST_CASE("an item that is moved and the last of its message goes on without a c
   CHECK(has_numbers(back["again"]["a"]));
 }
 
-TEST_CASE("what another Item, or a view, still keeps is copied, though it was moved") {
+TEST_CASE("a moved item is copied if an item or view still pins it") {
   Stages stages;
   Item item = stages.get();
   const Item other = item["n"];
@@ -90,7 +90,7 @@ TEST_CASE("what another Item, or a view, still keeps is copied, though it was mo
   CHECK(static_cast<const void*>(view.data()) != place_of(got["a"]));
 }
 
-TEST_CASE("Items of one message that are moved into one value give its arrays when there are no others") {
+TEST_CASE("moving every item of a message forwards its arrays in place") {
   Stages stages;
   const std::vector<double> numbers = some_numbers();
   const auto get_two = [&] {
@@ -118,7 +118,7 @@ TEST_CASE("Items of one message that are moved into one value give its arrays wh
   CHECK(place_of(stages.second.second.get().value()["a"]) != place_a);
 }
 
-TEST_CASE("a value whose copy a thread waits to put is refused meanwhile, and copied by nobody") {
+TEST_CASE("put refuses a copy of a value that another put is sending") {
   Stages stages;
   stages.fill_second();
   const std::vector<double> numbers = some_numbers();
@@ -136,7 +136,7 @@ TEST_CASE("a value whose copy a thread waits to put is refused meanwhile, and co
   CHECK(place_of(stages.second.second.get().value()[0]) == place);
 }
 
-TEST_CASE("of thousands of Items of one message that are moved into one value each is given") {
+TEST_CASE("thousands of items moved into one value are not copied") {
   Stages stages;
   constexpr std::size_t kItems = 5'000;
   const std::vector<double> numbers(16);
@@ -152,7 +152,7 @@ TEST_CASE("of thousands of Items of one message that are moved into one value ea
   CHECK((place_of(got[0]) == first && place_of(got[kItems - 1]) == last));
 }
 
-TEST_CASE("an item that was taken is given on when it was acknowledged, and copied where it may go back") {
+TEST_CASE("forwarding moves an acked item and copies a nacked one") {
   Stages stages;
   const std::vector<double> numbers = some_numbers();
   stages.first.first.put(array_ref(numbers.data(), {kCount})).value();
@@ -175,7 +175,7 @@ TEST_CASE("an item that was taken is given on when it was acknowledged, and copi
   CHECK(place_of(stages.second.second.get().value()) == place);
 }
 
-TEST_CASE("an item of a message whose arrays are read-only is referred to, however often it is put") {
+TEST_CASE("read-only items are forwarded by reference on every put") {
   Stages stages;
   const Item item = received(stages.first.first, stages.first.second, true);
   for (int i = 0; i < 2; ++i) {
@@ -186,7 +186,7 @@ TEST_CASE("an item of a message whose arrays are read-only is referred to, howev
   }
 }
 
-TEST_CASE("an item whose put fails is still there, and can be given by the next") {
+TEST_CASE("an item survives a failed put and the next put moves it") {
   Stages stages;
   stages.fill_second();
   Item item = stages.get();
@@ -198,7 +198,7 @@ TEST_CASE("an item whose put fails is still there, and can be given by the next"
   CHECK(place_of(stages.second.second.get().value()["a"]) == place);
 }
 
-TEST_CASE("a value with a moved item gives it once, and is refused from then on") {
+TEST_CASE("a value with a moved item is refused after its first put") {
   Stages stages;
   Item item = stages.get();
   const void* place = place_of(item["a"]);
@@ -214,7 +214,7 @@ TEST_CASE("a value with a moved item gives it once, and is refused from then on"
   CHECK((receiver.size() == 0 && has_numbers(given["a"]["a"])));
 }
 
-TEST_CASE("what one thread waits to give is refused to another's put, until it was not put") {
+TEST_CASE("put refuses a value of a blocked put until that is stopped") {
   Stages stages;
   stages.fill_second();
   Item item = stages.get();
@@ -231,7 +231,7 @@ TEST_CASE("what one thread waits to give is refused to another's put, until it w
   CHECK(place_of(stages.first.second.get().value()["a"]) == place);
 }
 
-TEST_CASE("what a forked child puts on is copied") {
+TEST_CASE("an item that a forked child forwards is copied") {
   Stages stages;
   Item item = stages.get();
   const void* place = place_of(item["a"]);
@@ -245,7 +245,7 @@ TEST_CASE("what a forked child puts on is copied") {
   CHECK(has_numbers(from_child["a"]));
 }
 
-TEST_CASE("an item from another arena, or a small one, is copied when it is moved") {
+TEST_CASE("a moved item that is small or foreign arrives unchanged") {
   Stages stages;
   auto [sender, receiver] = make_pair({.arena = Arena::create({.max_bytes = 64 << 20}).value()});
   Item item = stages.get();
@@ -256,7 +256,7 @@ TEST_CASE("an item from another arena, or a small one, is copied when it is move
   CHECK(receiver.get().value()["small"].as<std::vector<int>>() == std::vector<int>{1, 2});
 }
 
-TEST_CASE("the memory of what went on goes back when its last receiver lets go") {
+TEST_CASE("the last receiver frees the memory of a forwarded item") {
   Stages stages;
   const std::uint64_t before = stages.arena.usage().used_bytes;
   Item item = stages.get();
@@ -269,7 +269,7 @@ TEST_CASE("the memory of what went on goes back when its last receiver lets go")
   CHECK(stages.arena.usage().used_bytes == before);
 }
 
-TEST_CASE("an array of new_array() and a received one go in one message, each where it is") {
+TEST_CASE("one message carries new and received arrays without a copy") {
   Stages stages;
   Item item = stages.get();
   const void* place = place_of(item["a"]);

@@ -34,7 +34,7 @@ struct Ends {
 
 }  // namespace
 
-TEST_CASE("messages are taken as frames and put as frames, in their order") {
+TEST_CASE("take_frames and put_frame forward messages in order") {
   Ends ends;
   for (int i = 0; i < 10; ++i) {
     ends.first.first.put(Dict{{"n", i}, {"a", i % 2 == 0 ? std::vector<double>{} : some_numbers()}}).value();
@@ -54,7 +54,7 @@ TEST_CASE("messages are taken as frames and put as frames, in their order") {
   }
 }
 
-TEST_CASE("arrays that were given away are in the frame") {
+TEST_CASE("a taken frame contains the bytes of new_array arrays") {
   Ends ends;
   const ArrayRef lent = ends.first.first.new_array(DType::kFloat64, {20'000}).value();
   const std::vector<double> numbers = some_numbers();
@@ -65,7 +65,7 @@ TEST_CASE("arrays that were given away are in the frame") {
   CHECK(unpack(frames[0].item()).value()["a"].as<std::vector<double>>() == numbers);
 }
 
-TEST_CASE("frames that are not acknowledged go back, in their order") {
+TEST_CASE("unacked frames are redelivered in order") {
   Ends ends;
   for (int i = 0; i < 3; ++i) ends.first.first.put(i).value();
   {
@@ -79,7 +79,7 @@ TEST_CASE("frames that are not acknowledged go back, in their order") {
   CHECK(again[0].redelivered());
 }
 
-TEST_CASE("what a killed process had taken as frames is taken again") {
+TEST_CASE("frames taken by a killed process are redelivered") {
   Ends ends;
   const auto& [sender, receiver] = ends.first;
   for (int i = 0; i < 3; ++i) sender.put(Dict{{"n", i}, {"a", some_numbers()}}).value();
@@ -105,7 +105,7 @@ TEST_CASE("what a killed process had taken as frames is taken again") {
   CHECK(std::accumulate(numbers.begin(), numbers.end(), 0) == 3);
 }
 
-TEST_CASE("bytes that are no frame are refused with what is wrong, and nothing is put") {
+TEST_CASE("put_frame refuses invalid frames and puts nothing") {
   Ends ends;
   const auto& [sender, receiver] = ends.first;
   const Frame frame = pack(Dict{{"n", 1}, {"text", "x"}}).value();
@@ -122,7 +122,7 @@ TEST_CASE("bytes that are no frame are refused with what is wrong, and nothing i
   CHECK(receiver.get().value()["n"].as<int>() == 1);
 }
 
-TEST_CASE("a frame is unpacked from any bytes, as views of who keeps them") {
+TEST_CASE("unpack views a frame in place and copies other bytes") {
   const std::vector<double> numbers = some_numbers();
   const Frame frame = pack(List{1, numbers}).value();
   const Item view = unpack(frame).value();
@@ -140,7 +140,7 @@ TEST_CASE("a frame is unpacked from any bytes, as views of who keeps them") {
   CHECK(unpack(Frame()).code() == Code::kCorrupt);
 }
 
-TEST_CASE("what C++ makes by itself is portable") {
+TEST_CASE("values of C++ can be packed and sent as portable frames") {
   Ends ends;
   auto portable = make_pair({.arena = ends.arena, .portable = true});
   portable.first.put(Dict{{"n", 1}}).value();
@@ -148,7 +148,7 @@ TEST_CASE("what C++ makes by itself is portable") {
   CHECK(pack(Dict{{"n", 1}}, {.portable = true}).value().portable());
 }
 
-TEST_CASE("taking frames waits, ends and refuses as taking does") {
+TEST_CASE("take_frames reports invalid counts and empty or closed ends") {
   Ends ends;
   auto [sender, receiver] = ends.first;
   CHECK(receiver.take_frames(0).code() == Code::kInvalid);

@@ -104,7 +104,7 @@ int send_one(shmtree::Result<shmtree::Sender> sender) {
 
 }  // namespace
 
-TEST_CASE("a process that was running before opens an end by its handle") {
+TEST_CASE("an unrelated process opens an end by its handle") {
   Stranger other([](const std::string& text) { return send_one(shmtree::Sender::open(text)); });
   auto [sender, receiver] = shmtree::make_pair();
   other.tell(sender.handle().value());
@@ -112,7 +112,7 @@ TEST_CASE("a process that was running before opens an end by its handle") {
   CHECK(other.exit_status() == 0);
 }
 
-TEST_CASE("a named pair is opened by a process that knows the name alone") {
+TEST_CASE("an unrelated process opens a pair by its name") {
   Stranger other([](const std::string& text) { return send_one(shmtree::open_sender(text)); });
   const std::string name = unique_name("named");
   auto [sender, receiver] = shmtree::make_pair({.name = name});
@@ -121,7 +121,7 @@ TEST_CASE("a named pair is opened by a process that knows the name alone") {
   CHECK(other.exit_status() == 0);
 }
 
-TEST_CASE("a name that is in use is refused, and free again with its last holder") {
+TEST_CASE("a name in use is refused until its last end is closed") {
   const std::string name = unique_name("used");
   {
     auto [sender, receiver] = shmtree::make_pair({.name = name});
@@ -131,13 +131,13 @@ TEST_CASE("a name that is in use is refused, and free again with its last holder
   CHECK(sender.has_space());
 }
 
-TEST_CASE("a name nobody has, and a handle that is none, are results") {
+TEST_CASE("unknown names and invalid handles are returned as errors") {
   CHECK(shmtree::open_sender(unique_name("nobody")).code() == Code::kNotFound);
   CHECK(shmtree::Receiver::open("no handle").code() == Code::kInvalid);
   CHECK(shmtree::Receiver::open("").code() == Code::kInvalid);
 }
 
-TEST_CASE("a name stays as long as a forked child has the pair") {
+TEST_CASE("a forked child keeps the name of its pair in use") {
   const std::string name = unique_name("forked");
   auto [sender, receiver] = shmtree::make_pair({.name = name});
   shmtree::test::Gate joined;
@@ -152,7 +152,7 @@ TEST_CASE("a name stays as long as a forked child has the pair") {
   CHECK(child.exit_status() == 0);
 }
 
-TEST_CASE("a name is a forked child's before fork returns, whatever its parent does next") {
+TEST_CASE("a forked child holds a name before fork returns") {
   const std::string name = unique_name("at-once");
   auto [sender, receiver] = shmtree::make_pair({.name = name});
   HeldChild child([to = sender] { return send_one(to); });
@@ -166,7 +166,7 @@ TEST_CASE("a name is a forked child's before fork returns, whatever its parent d
   CHECK(child.exit_status() == 0);
 }
 
-TEST_CASE("a name is free when the child that had it was killed before it ran") {
+TEST_CASE("a child killed before it ran frees its name") {
   const std::string name = unique_name("killed-at-once");
   {
     auto [sender, receiver] = shmtree::make_pair({.name = name});
@@ -179,7 +179,7 @@ TEST_CASE("a name is free when the child that had it was killed before it ran") 
   CHECK(shmtree::make_pair({.name = name}).first.has_space());
 }
 
-TEST_CASE("children that threads fork at once leave nothing of a name") {
+TEST_CASE("concurrently forked children leave no name behind") {
   const std::string name = unique_name("many");
   {
     auto [sender, receiver] = shmtree::make_pair({.name = name});
@@ -198,7 +198,7 @@ TEST_CASE("children that threads fork at once leave nothing of a name") {
   CHECK(shmtree::open_sender(name).code() == Code::kNotFound);
 }
 
-TEST_CASE("a name stays as long as a process has an end of the pair that came as a handle") {
+TEST_CASE("an end opened by handle keeps the name in use") {
   const std::string name = unique_name("handed");
   Stranger owner([&](const std::string& handle) {
     auto sender = shmtree::Sender::open(handle);
@@ -231,7 +231,7 @@ TEST_CASE("a named pair has an arena of its own") {
   CHECK(shmtree::Arena::shared().value().usage().used_bytes > before);
 }
 
-TEST_CASE("an array of one handle's arena goes without a copy by every other handle of that arena in the process") {
+TEST_CASE("an array is sent in place by any handle of its arena") {
   auto [sender, receiver] = shmtree::make_pair({.name = unique_name("arrays")});
   const shmtree::Sender again = shmtree::Sender::open(sender.handle().value()).value();
   shmtree::ArrayRef array = again.new_array(shmtree::DType::kFloat64, {100'000}).value();

@@ -48,7 +48,7 @@ void fill(const Item& item, double value) {
 
 }  // namespace
 
-TEST_CASE("an item kept over a nack is not what the next receiver has, and is viewed again when it is let go of") {
+TEST_CASE("a redelivered message is copied while an old item pins it") {
   Stages stages;
   stages.put();
   Item kept;
@@ -80,7 +80,7 @@ TEST_CASE("an item kept over a nack is not what the next receiver has, and is vi
   CHECK(kept.view().data == in_block);  // no other process or item has it pinned
 }
 
-TEST_CASE("an array that lies in a block of its own is no other receiver's either while its item is kept") {
+TEST_CASE("a redelivered new_array array is copied while it is pinned") {
   Stages stages;
   stages.put_referred();
   TakenItem taken = stages.first.second.take().value();
@@ -94,7 +94,7 @@ TEST_CASE("an array that lies in a block of its own is no other receiver's eithe
   CHECK(is(2, stages.second.second.get().value()["a"]));
 }
 
-TEST_CASE("bytes kept over a nack stay when another process sends on what it received then") {
+TEST_CASE("kept bytes stay unchanged when a redelivery is forwarded") {
   Stages stages;
   stages.first.first.put_struct(Big{{1}}).value();
   FlatItem kept;
@@ -111,7 +111,7 @@ TEST_CASE("bytes kept over a nack stay when another process sends on what it rec
   CHECK(kept.as<Big>().values[0] == 1);
 }
 
-TEST_CASE("what a killed taker's child still sees is copied for who takes it next") {
+TEST_CASE("a message pinned by a child of a dead taker is copied") {
   Stages stages;
   stages.put();
   const Gate taken, go;
@@ -134,7 +134,7 @@ TEST_CASE("what a killed taker's child still sees is copied for who takes it nex
   CHECK(stages.second.second.get(30s).value().as<int>() == 1);
 }
 
-TEST_CASE("a forked child keeps what it has when its parent gives it on") {
+TEST_CASE("a forked child keeps its views when its parent forwards them") {
   Stages stages;
   stages.put();
   Item item = stages.first.second.get().value();

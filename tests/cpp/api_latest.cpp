@@ -28,7 +28,7 @@ Value weights(int number) {
 
 }  // namespace
 
-TEST_CASE("what was published last is what is read, and older ones as far as the history goes") {
+TEST_CASE("Latest returns the newest version and the kept history") {
   const Latest latest = new_latest(1);
   CHECK(latest.version() == 0);
   CHECK(latest.get(0, 0s).code() == Code::kEmpty);
@@ -42,7 +42,7 @@ TEST_CASE("what was published last is what is read, and older ones as far as the
   CHECK(latest.stats().value().publishers == std::vector<int>{getpid()});
 }
 
-TEST_CASE("arrays of a version are read-only, and stay as they are") {
+TEST_CASE("arrays of a version are read-only and never change") {
   const Latest latest = new_latest();
   latest.publish(weights(7)).value();
   const Version kept = latest.get().value();
@@ -65,7 +65,7 @@ TEST_CASE("an array made in place is published without a copy") {
   CHECK(latest.stats().value().bytes < 10'000);
 }
 
-TEST_CASE("another process opens it by its handle, or its name, and publishes") {
+TEST_CASE("another process publishes to a Latest by handle or name") {
   const std::string name = "test-latest-" + std::to_string(getpid());
   Latest latest = make_latest({.name = name});
   latest.publish(1).value();
@@ -83,7 +83,7 @@ TEST_CASE("another process opens it by its handle, or its name, and publishes") 
   CHECK(Latest::open("0").code() == Code::kInvalid);
 }
 
-TEST_CASE("waits end by a newer version, a close, or a request to stop") {
+TEST_CASE("a wait for a version ends on publish or close or stop") {
   Latest latest = new_latest();
   const Latest other = Latest::open(latest.handle().value()).value();
   latest.publish(1).value();
@@ -106,7 +106,7 @@ TEST_CASE("waits end by a newer version, a close, or a request to stop") {
   CHECK(told == Code::kExists);
 }
 
-TEST_CASE("who waits is told that the publishers were killed, or have gone") {
+TEST_CASE("get reports that the publishers were killed") {
   const Latest latest = new_latest();
   const std::string handle = latest.handle().value();
   Child killed([&] {
@@ -122,7 +122,7 @@ TEST_CASE("who waits is told that the publishers were killed, or have gone") {
   CHECK(leaves.succeeded());
 }
 
-TEST_CASE("a Latest that exists is opened if it may exist and was made with the same options") {
+TEST_CASE("make_latest opens an existing Latest with equal options") {
   LatestOptions options{.name = "api-latest-exists-" + std::to_string(::getpid()), .history = 3};
   const Latest made = make_latest(options);
   REQUIRE(made.publish(Value(7), 60s).ok());
@@ -139,7 +139,7 @@ TEST_CASE("a Latest that exists is opened if it may exist and was made with the 
   }
 }
 
-TEST_CASE("an opener waits for a name for as long as it is told") {
+TEST_CASE("open_latest waits for the name until its timeout") {
   const std::string name = "api-latest-waited-" + std::to_string(::getpid());
   CHECK(open_latest(name).code() == Code::kNotFound);
   CHECK(open_latest(name, 1ms).code() == Code::kTimeout);

@@ -109,7 +109,7 @@ Step some_step() {
 
 }  // namespace
 
-TEST_CASE("what a receiving call has no memory for is what the next one returns") {
+TEST_CASE("a receive that fails to allocate loses no message") {
   const Put put = GENERATE(as<Put>{}, &put_inline, &put_copied, &put_viewed, &put_referring);
   const Receive receive = GENERATE(as<Receive>{}, &get, &get_many, &take_and_ack);
   fail_each_allocation([&] { return with_two(put); },
@@ -128,7 +128,7 @@ TEST_CASE("what a receiving call has no memory for is what the next one returns"
                        });
 }
 
-TEST_CASE("what a subscriber has no memory for is what its next call returns") {
+TEST_CASE("a subscriber get that fails to allocate loses no message") {
   struct Reading {
     shmtree::Subscriber reader;
     std::size_t read = 0;
@@ -160,7 +160,7 @@ TEST_CASE("what a subscriber has no memory for is what its next call returns") {
       });
 }
 
-TEST_CASE("what is wanted of an item that there is no memory for is a result") {
+TEST_CASE("item accessors do not throw on failed allocations") {
   auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
   sender.put(shmtree::Dict{{"text", std::string(100, 'x')}}).value();
   const Item item = receiver.get(0s).value();
@@ -179,7 +179,7 @@ TEST_CASE("what is wanted of an item that there is no memory for is a result") {
                        [](State& state, bool) { REQUIRE_FALSE(state.threw); });
 }
 
-TEST_CASE("no call that returns a result throws where there is no memory, and a put that fails puts nothing") {
+TEST_CASE("a failed allocation throws nothing and puts nothing") {
   using Call = void (*)(Receiving&);
   const Call call = GENERATE(
       as<Call>{},
@@ -233,7 +233,7 @@ struct Handing {
 
 }  // namespace
 
-TEST_CASE("a handle that there is no memory for leaves no end on its way") {
+TEST_CASE("a handle that fails to allocate leaves no end in transit") {
   fail_each_allocation([] { return Handing{}; }, [](Handing& state) { state.done = state.pair.first.handle().ok(); },
                        [](Handing& state, bool) {
                          REQUIRE(state.pair.second.stats().value().senders_on_their_way == (state.done ? 1 : 0));
@@ -241,7 +241,7 @@ TEST_CASE("a handle that there is no memory for leaves no end on its way") {
                        });
 }
 
-TEST_CASE("an end that there is no memory to open is not taken part in, and opens by the same handle later") {
+TEST_CASE("a failed open attaches nothing and the handle still works") {
   fail_each_allocation(
       [] {
         Handing state;
@@ -256,7 +256,7 @@ TEST_CASE("an end that there is no memory to open is not taken part in, and open
       });
 }
 
-TEST_CASE("a named end that there is no memory to open is not taken part in") {
+TEST_CASE("a failed open by name does not attach") {
   const std::string name = "cpp-limits-" + std::to_string(getpid());
   struct State {
     std::pair<shmtree::Sender, shmtree::Receiver> pair;
@@ -269,7 +269,7 @@ TEST_CASE("a named end that there is no memory to open is not taken part in") {
                        });
 }
 
-TEST_CASE("a pair that there is no memory for is a BadResult") {
+TEST_CASE("make_pair throws only BadResult on failed allocations") {
   struct State {
     shmtree::Arena arena = new_arena();
     bool other = false;
@@ -286,7 +286,7 @@ TEST_CASE("a pair that there is no memory for is a BadResult") {
                        [](State& state, bool) { REQUIRE_FALSE(state.other); });
 }
 
-TEST_CASE("an aggregate that there is no memory for is an error, and the item stays what it was") {
+TEST_CASE("try_as reports a failed allocation and keeps the item") {
   auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
   sender.put(some_step()).value();
   const Item item = receiver.get().value();
@@ -304,7 +304,7 @@ TEST_CASE("an aggregate that there is no memory for is an error, and the item st
   CHECK(std::get<1>(*item.as<Step>().note) == std::string(100, 'x'));
 }
 
-TEST_CASE("an error deep in an item that there is no memory to tell is one for want of memory") {
+TEST_CASE("a deep conversion error survives failed allocations") {
   auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
   sender.put(shmtree::Dict{{"obs", shmtree::List{1, std::string(100, 'x')}}, {"episode", 1}, {"tags", 1}}).value();
   const Item item = receiver.get().value();
@@ -314,7 +314,7 @@ TEST_CASE("an error deep in an item that there is no memory to tell is one for w
                        });
 }
 
-TEST_CASE("a value that there is no memory to build is not put, and what it was made of stays") {
+TEST_CASE("an aggregate that fails to allocate is not put") {
   auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
   const Step step = some_step();
   fail_each_allocation([] { return false; }, [&](bool& put) { put = sender.put(step, 0s).ok(); },
@@ -325,7 +325,7 @@ TEST_CASE("a value that there is no memory to build is not put, and what it was 
                        });
 }
 
-TEST_CASE("an item that there is no memory to send on stays, and its arrays are given once") {
+TEST_CASE("a failed forward keeps the item and its arrays in place") {
   const shmtree::Arena arena = new_arena();
   auto [sender, receiver] = shmtree::make_pair({.arena = arena});
   const std::uint64_t used = arena.usage().used_bytes;
@@ -366,7 +366,7 @@ void get_copied(Receiving& state) {
 
 }  // namespace
 
-TEST_CASE("bytes that a receiving call has no memory for are what the next one returns") {
+TEST_CASE("a flat receive that fails to allocate loses no message") {
   const Receive receive = GENERATE(as<Receive>{}, &get_flat, &get_copied);
   fail_each_allocation(
       [&] { return with_two([](const shmtree::Sender& sender) { sender.put_struct(Large{}).value(); }); },
@@ -380,7 +380,7 @@ TEST_CASE("bytes that a receiving call has no memory for are what the next one r
       });
 }
 
-TEST_CASE("a loan that there is no memory for is none, and what cannot be put stays") {
+TEST_CASE("a loan or put that fails to allocate puts and leaks nothing") {
   const shmtree::Arena arena = new_arena();
   auto [sender, receiver] = shmtree::make_pair({.arena = arena});
   sender.put(0).value();

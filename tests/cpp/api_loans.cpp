@@ -34,7 +34,7 @@ bool has_numbers(const Item& item) {
 
 }  // namespace
 
-TEST_CASE("an array that a thread waits to put is copied by who puts it meanwhile") {
+TEST_CASE("an array of a blocked put is copied by other puts") {
   const Arena arena = Arena::create({.max_bytes = 64 << 20}).value();
   auto [sender, receiver] = make_pair({.capacity = 1, .arena = arena});
   auto [other_sender, other_receiver] = make_pair({.arena = arena});
@@ -55,7 +55,7 @@ TEST_CASE("an array that a thread waits to put is copied by who puts it meanwhil
   CHECK(has_numbers(copied));
 }
 
-TEST_CASE("an array whose put failed can be given by the next") {
+TEST_CASE("an array whose put failed is not copied by the next put") {
   auto [sender, receiver] = make_pair({.capacity = 1});
   sender.put(0).value();
   receiver.get().value();
@@ -67,7 +67,7 @@ TEST_CASE("an array whose put failed can be given by the next") {
   CHECK(is_at(receiver.get().value(), array.data));
 }
 
-TEST_CASE("an array that a forked child puts is copied, and its parent's to give") {
+TEST_CASE("a forked child puts a copy of the array of its parent") {
   auto [sender, receiver] = make_pair();
   const ArrayRef array = new_numbers(sender);
   Child child([&, to = sender] { return to.put(array, 30s).ok(); });
@@ -81,7 +81,7 @@ TEST_CASE("an array that a forked child puts is copied, and its parent's to give
   CHECK(has_numbers(from_parent));
 }
 
-TEST_CASE("an array that is in a message twice is there once") {
+TEST_CASE("an array used twice in a message is stored once") {
   auto [sender, receiver] = make_pair();
   const ArrayRef array = new_numbers(sender);
   sender.put(Dict{{"a", array}, {"b", array}}).value();
@@ -90,7 +90,7 @@ TEST_CASE("an array that is in a message twice is there once") {
   CHECK(is_at(item["b"], array.data));
 }
 
-TEST_CASE("a part of an array from the arena is copied: what is left of it is the sender's") {
+TEST_CASE("putting a part of a new_array array copies it") {
   auto [sender, receiver] = make_pair();
   ArrayRef array = new_numbers(sender);
   ArrayRef part = array;

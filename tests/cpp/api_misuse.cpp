@@ -9,7 +9,7 @@
 using namespace std::chrono_literals;
 using shmtree::Code;
 
-TEST_CASE("every call of a sender that was moved from says that it is closed") {
+TEST_CASE("calls on a moved-from sender report a closed end") {
   auto [first, receiver] = shmtree::make_pair();
   const shmtree::Sender second = std::move(first);
   CHECK(first.closed());  // NOLINT(bugprone-use-after-move)
@@ -29,7 +29,7 @@ TEST_CASE("every call of a sender that was moved from says that it is closed") {
   CHECK(receiver.get(0s).value().as<std::string>() == "there");
 }
 
-TEST_CASE("every call of a receiver that was moved from says that it is closed") {
+TEST_CASE("calls on a moved-from receiver report a closed end") {
   auto [sender, first] = shmtree::make_pair();
   shmtree::Receiver second = sender.put(1, 0s).ok() ? std::move(first) : first;
   CHECK(first.closed());  // NOLINT(bugprone-use-after-move)
@@ -48,7 +48,7 @@ TEST_CASE("every call of a receiver that was moved from says that it is closed")
   CHECK(first.get(0s).value().as<int>() == 1);
 }
 
-TEST_CASE("an arena that was moved from has nothing, gives nothing and carries no pair") {
+TEST_CASE("a moved-from arena is empty and refuses new objects") {
   shmtree::Arena first = shmtree::Arena::create({.max_bytes = 4 << 20}).value();
   const shmtree::Arena second = std::move(first);
   CHECK(first.usage().max_bytes == 0);  // NOLINT(bugprone-use-after-move)
@@ -64,7 +64,7 @@ TEST_CASE("an arena that was moved from has nothing, gives nothing and carries n
   CHECK(first.new_array(shmtree::DType::kInt8, {4}, 0s).ok());
 }
 
-TEST_CASE("a taken message that was moved from is settled by nobody and read as nothing") {
+TEST_CASE("a moved-from TakenItem is empty and cannot be acked") {
   auto [sender, receiver] = shmtree::make_pair();
   sender.put(1, 0s).value();
   shmtree::TakenItem first = receiver.take(0s).value();
@@ -77,7 +77,7 @@ TEST_CASE("a taken message that was moved from is settled by nobody and read as 
   CHECK(second.ack().ok());
 }
 
-TEST_CASE("a handle of the other end is refused, and stays good for its own") {
+TEST_CASE("a handle of the other end is refused and stays valid") {
   auto [sender, receiver] = shmtree::make_pair();
   const std::string of_sender = sender.handle().value(), of_receiver = receiver.handle().value();
   const auto refused = shmtree::Sender::open(of_receiver);
@@ -89,7 +89,7 @@ TEST_CASE("a handle of the other end is refused, and stays good for its own") {
   CHECK(shmtree::Receiver::open(of_receiver).ok());
 }
 
-TEST_CASE("a handle with a digit too many, or one too few, is refused") {
+TEST_CASE("a handle with a wrong number of digits is refused") {
   auto [sender, receiver] = shmtree::make_pair();
   const std::string handle = sender.handle().value();
   for (const std::string& text : {handle + "0", handle + "00", handle.substr(1), handle.substr(2), "0" + handle}) {
@@ -100,7 +100,7 @@ TEST_CASE("a handle with a digit too many, or one too few, is refused") {
   CHECK(shmtree::Sender::open(handle).ok());
 }
 
-TEST_CASE("an array of more dimensions than can be sent is not made") {
+TEST_CASE("new_array refuses more than 64 dimensions") {
   auto [sender, receiver] = shmtree::make_pair();
   CHECK(sender.new_array(shmtree::DType::kInt8, std::vector<std::int64_t>(64, 1)).ok());
   auto refused = sender.new_array(shmtree::DType::kInt8, std::vector<std::int64_t>(65, 1));
@@ -108,7 +108,7 @@ TEST_CASE("an array of more dimensions than can be sent is not made") {
   CHECK(refused.error().message.find("65 dimensions; 64") != std::string::npos);
 }
 
-TEST_CASE("a moved-from batch, observer or recording is empty or an error") {
+TEST_CASE("a moved-from batch is empty and a moved-from observer throws") {
   const shmtree::ReplayBuffer buffer = shmtree::make_replay({.capacity = 100, .columns = {{"x"}}});
   buffer.add(shmtree::Dict{{"x", 1}}, 0s).value();
   shmtree::ReplayBatch first = buffer.sample(1, 0s).value();

@@ -27,7 +27,7 @@ PairOptions there_already(std::string name) {
 
 }  // namespace
 
-TEST_CASE("A pair that is there already is given to who says so") {
+TEST_CASE("make_pair with exist_ok opens an existing pair") {
   const PairOptions options = there_already(own_name("given"));
   auto [sender, receiver] = make_pair(options);
   sender.put(1).value();
@@ -37,7 +37,7 @@ TEST_CASE("A pair that is there already is given to who says so") {
   REQUIRE(receiver.get(0s).value().as<int>() == 2);
 }
 
-TEST_CASE("A pair that is there with other options is refused with the values of both") {
+TEST_CASE("exist_ok with other options is refused with both values") {
   PairOptions options = there_already(own_name("others"));
   const auto kept = make_pair(options);
   options.capacity = 16;
@@ -51,7 +51,7 @@ TEST_CASE("A pair that is there with other options is refused with the values of
   }
 }
 
-TEST_CASE("A pair that may be there already needs a name, and an arena that it is in") {
+TEST_CASE("exist_ok requires a name and the arena of the pair") {
   REQUIRE_THROWS_AS(make_pair(there_already("")), BadResult);
   PairOptions options = there_already(own_name("arena"));
   options.arena = Arena::create().value();
@@ -61,7 +61,7 @@ TEST_CASE("A pair that may be there already needs a name, and an arena that it i
   REQUIRE_THROWS_AS(make_pair(options), BadResult);
 }
 
-TEST_CASE("Each death of a sender is told, and the stream goes on where it is kept open") {
+TEST_CASE("keep_open continues a stream after each reported death") {
   PairOptions options{.on_peer_death = OnPeerDeath::kEach};
   options.keep_open = true;
   auto [sender, receiver] = make_pair(options);

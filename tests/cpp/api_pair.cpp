@@ -31,7 +31,7 @@ int exit_status(pid_t pid) {
 
 }  // namespace
 
-TEST_CASE("a nested sample arrives as a tree whose arrays are views of shared memory") {
+TEST_CASE("a nested value arrives as a tree with array views") {
   auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
   xt::xarray<float> obs = xt::ones<float>({84, 84});
   sender.put(shmtree::Dict{{"obs", obs}, {"reward", 1.5}, {"info", shmtree::Dict{{"episode", "ep-12"}}}}, 30s).value();
@@ -46,7 +46,7 @@ TEST_CASE("a nested sample arrives as a tree whose arrays are views of shared me
   CHECK(item["info"]["episode"].as<std::string>() == "ep-12");
 }
 
-TEST_CASE("an array written in the arena is put without a copy and received at the same place") {
+TEST_CASE("an array written in the arena is received in place") {
   auto [sender, receiver] = shmtree::make_pair();
   shmtree::ArrayRef array = sender.new_array(shmtree::DType::kFloat32, {1024, 1024}).value();
   auto* elements = static_cast<float*>(const_cast<void*>(array.data));
@@ -70,7 +70,7 @@ TEST_CASE("a second put of an array from the arena copies it") {
   CHECK(second.span<std::int64_t>().data() != array.data);
 }
 
-TEST_CASE("a full channel, an empty one and a closed end are results") {
+TEST_CASE("full and empty channels and closed ends are results") {
   auto [sender, receiver] = shmtree::make_pair({.capacity = 1});
   CHECK(receiver.get(0s).code() == Code::kEmpty);
   sender.put(1, 0s).value();
@@ -82,7 +82,7 @@ TEST_CASE("a full channel, an empty one and a closed end are results") {
   CHECK(receiver.get(30s).code() == Code::kClosed);
 }
 
-TEST_CASE("a child's messages outlive it, and its killing is told once") {
+TEST_CASE("messages outlive their sender and its death is reported once") {
   auto [sender, receiver] = shmtree::make_pair({.capacity = 8});
   const pid_t child = in_child([&sender = sender] {
     sender.put("last words", 30s).value();
@@ -97,7 +97,7 @@ TEST_CASE("a child's messages outlive it, and its killing is told once") {
   CHECK(receiver.get(30s).code() == Code::kClosed);
 }
 
-TEST_CASE("a message that its taker did not acknowledge goes to someone else") {
+TEST_CASE("a message that is dropped without ack is redelivered") {
   auto [sender, receiver] = shmtree::make_pair();
   sender.put(shmtree::List{1, 2, 3}).value();
   {
@@ -112,7 +112,7 @@ TEST_CASE("a message that its taker did not acknowledge goes to someone else") {
   sender.wait_for_all_ack(30s).value();
 }
 
-TEST_CASE("a message that was taken too often is found among those given up") {
+TEST_CASE("a message that reached max_attempts is a dead letter") {
   auto [sender, receiver] = shmtree::make_pair({.max_unsettled = 1, .max_attempts = 2});
   const std::uint64_t ticket = sender.put("poison").value();
   sender.put("next").value();
@@ -132,7 +132,7 @@ TEST_CASE("a message that was taken too often is found among those given up") {
   CHECK(receiver.take(30s).value().attempts() == 1);
 }
 
-TEST_CASE("views of a message stay valid when sender, receiver and channel are gone") {
+TEST_CASE("views of a message outlive both ends and the channel") {
   shmtree::Item item;
   {
     auto [sender, receiver] = shmtree::make_pair();
@@ -143,7 +143,7 @@ TEST_CASE("views of a message stay valid when sender, receiver and channel are g
   CHECK(item.span<int>()[99999] == 99999);
 }
 
-TEST_CASE("a message over the budget is refused at once with the numbers") {
+TEST_CASE("put refuses a message larger than the budget at once") {
   auto arena = shmtree::Arena::create({.max_bytes = 2 << 20}).value();
   auto [sender, receiver] = shmtree::make_pair({.arena = arena});
   const std::vector<double> big(1 << 20);
@@ -154,7 +154,7 @@ TEST_CASE("a message over the budget is refused at once with the numbers") {
   CHECK(receiver.get(30s).value().as<int>() == 1);
 }
 
-TEST_CASE("max_bytes and queued_bytes count what is passed by reference") {
+TEST_CASE("max_bytes and queued_bytes count referenced arrays") {
   using namespace shmtree;
   constexpr std::int64_t kCount = 50'000;
   const Arena arena = Arena::create({.max_bytes = 16 << 20}).value();

@@ -24,7 +24,7 @@ Queue new_queue(std::uint64_t capacity = 0) {
 
 }  // namespace
 
-TEST_CASE("a queue gives what was put in order, and knows how much is in it") {
+TEST_CASE("a queue returns messages in order and reports its size") {
   const Queue queue = new_queue(3);
   CHECK(queue.empty());
   CHECK(queue.put("one").value() == 0);
@@ -38,7 +38,7 @@ TEST_CASE("a queue gives what was put in order, and knows how much is in it") {
   CHECK_FALSE(new_queue().full());
 }
 
-TEST_CASE("a queue has no end: who gets waits for who comes, whoever left, and nobody's death is an error") {
+TEST_CASE("get on a queue waits although its last sender was killed") {
   const Queue queue = new_queue();
   const std::string handle = queue.handle().value();
   Child killed([&] {
@@ -50,7 +50,7 @@ TEST_CASE("a queue has no end: who gets waits for who comes, whoever left, and n
   CHECK(queue.get(300ms).code() == Code::kEmpty);
 }
 
-TEST_CASE("join() returns when as many messages were done as were put, and not before") {
+TEST_CASE("join returns once every put message is done") {
   const Queue queue = new_queue();
   queue.join(0s).value();
   queue.put_many(std::vector<int>{1, 2}).value();
@@ -65,7 +65,7 @@ TEST_CASE("join() returns when as many messages were done as were put, and not b
   CHECK(queue.task_done().code() == Code::kInvalid);
 }
 
-TEST_CASE("a join() ends by a stop_token, and by close() when nobody else has the queue") {
+TEST_CASE("join ends by stop request or by close of the last queue") {
   Queue queue = new_queue();
   queue.put(1).value();
   Status joined = Error{};
@@ -85,7 +85,7 @@ TEST_CASE("a join() ends by a stop_token, and by close() when nobody else has th
   CHECK((queue.closed() && queue.unfinished_tasks() == 0 && queue.capacity() == 0));
 }
 
-TEST_CASE("a join() goes on after close() while another process has the queue") {
+TEST_CASE("join continues after close while another process is attached") {
   Queue queue = new_queue();
   queue.put(1).value();
   auto [sender, receiver] = make_pair();
@@ -104,7 +104,7 @@ TEST_CASE("a join() goes on after close() while another process has the queue") 
   CHECK(other.succeeded());
 }
 
-TEST_CASE("a queue that was shut down takes nothing, gives what is in it, and then says so") {
+TEST_CASE("a shut down queue refuses puts and ends when drained") {
   const Queue queue = new_queue();
   queue.put_many(std::vector<int>{1, 2}).value();
   queue.shutdown().value();
@@ -120,7 +120,7 @@ TEST_CASE("a queue that was shut down takes nothing, gives what is in it, and th
   other.join(30s).value();
 }
 
-TEST_CASE("a queue that was shut down is waited at while another process may give something back") {
+TEST_CASE("a shut down queue waits for unacked messages") {
   const Queue queue = new_queue(), taken = new_queue(), go = new_queue();
   queue.put("job").value();
   Child taker([&] {
@@ -139,7 +139,7 @@ TEST_CASE("a queue that was shut down is waited at while another process may giv
   CHECK(queue.get(30s).code() == Code::kShutDown);
 }
 
-TEST_CASE("a queue is opened by its handle and by its name, and nothing else is") {
+TEST_CASE("only open_queue and Queue::open open a queue") {
   const std::string name = "api-queue-" + std::to_string(getpid());
   const Queue queue = make_queue({.name = name});
   const Queue named = open_queue(name).value(), handed = Queue::open(queue.handle().value()).value();
@@ -161,7 +161,7 @@ TEST_CASE("a queue is opened by its handle and by its name, and nothing else is"
   CHECK_THROWS_AS(make_queue({.name = name}), BadResult);
 }
 
-TEST_CASE("the ends of a queue have what a queue has not") {
+TEST_CASE("the ends of a queue can send structs and take messages") {
   const Queue queue = new_queue();
   queue.sender().put_struct(7).value();
   CHECK(queue.receiver().get_struct<int>().value() == 7);

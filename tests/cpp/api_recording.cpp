@@ -46,7 +46,7 @@ void look_into(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("a recording's messages are loaded in their order, and large arrays are views of the file, to be read") {
+TEST_CASE("a recording loads messages in order with arrays as views") {
   const FileInMemory file(small());
   const Recording recording = Recording::open(file.path()).value();
   CHECK(recording.path() == file.path());
@@ -72,7 +72,7 @@ TEST_CASE("a recording's messages are loaded in their order, and large arrays ar
   CHECK(view.data < messages[0].frame.data() + messages[0].frame.size());
 }
 
-TEST_CASE("the file stays mapped as long as an item of a message lives") {
+TEST_CASE("an item of a recorded message keeps the file mapped") {
   Item item;
   {
     const FileInMemory file(small());
@@ -82,7 +82,7 @@ TEST_CASE("the file stays mapped as long as an item of a message lives") {
   for (std::size_t i = 0; i < numbers.size(); ++i) REQUIRE(numbers[i] == static_cast<float>(i));
 }
 
-TEST_CASE("a recorded message is put as it is") {
+TEST_CASE("put_frame sends recorded messages unchanged") {
   const FileInMemory file(small());
   auto [sender, receiver] = make_pair();
   const Recording recording = Recording::open(file.path()).value();
@@ -91,7 +91,7 @@ TEST_CASE("a recorded message is put as it is") {
   CHECK(receiver.get().value().as<std::string>() == "an action");
 }
 
-TEST_CASE("whatever byte of a recording is another one, its messages are loaded or are an error") {
+TEST_CASE("a recording with any byte changed loads or reports an error") {
   const std::string bytes = small();
   const FileInMemory file(bytes);
   for (std::size_t at = 0; at < bytes.size(); ++at) {
@@ -103,7 +103,7 @@ TEST_CASE("whatever byte of a recording is another one, its messages are loaded 
   }
 }
 
-TEST_CASE("wherever a recording was cut off, its messages are loaded up to there") {
+TEST_CASE("a recording cut off at any byte loads or reports an error") {
   const std::string bytes = small();
   const FileInMemory file(bytes);
   for (std::size_t size = bytes.size() + 1; size-- > 0;) {
@@ -112,7 +112,7 @@ TEST_CASE("wherever a recording was cut off, its messages are loaded up to there
   }
 }
 
-TEST_CASE("a recording that was altered after it was opened is an error of who goes over it") {
+TEST_CASE("begin throws if a recording was altered after open") {
   const std::string bytes = small();
   const FileInMemory file(bytes);
   const Recording recording = Recording::open(file.path()).value();

@@ -67,7 +67,7 @@ bool has(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("rows are added as aggregates or dicts, and drawn with all that is known of them") {
+TEST_CASE("rows are added as structs or dicts and sampled with metadata") {
   const ReplayBuffer buffer = make_replay(steps());
   ReplayWriter writer = buffer.writer().value();
   CHECK(buffer.sample(1, 0s).code() == Code::kEmpty);
@@ -95,7 +95,7 @@ TEST_CASE("rows are added as aggregates or dicts, and drawn with all that is kno
   CHECK((view.shape.size() == 2 && view.shape[0] == 200 && view.strides[0] == 8 && view.c_order));
 }
 
-TEST_CASE("a leaf that is missing, too many or does not fit is named, and nothing is added") {
+TEST_CASE("a wrong column is named in the error and nothing is added") {
   const ReplayBuffer buffer = make_replay(steps());
   const ReplayWriter writer = buffer.writer().value();
   const std::vector<float> obs{1, 2}, three{1, 2, 3};
@@ -119,7 +119,7 @@ TEST_CASE("a leaf that is missing, too many or does not fit is named, and nothin
   CHECK(writer.add(step(1), 0s, 0.5).ok());
 }
 
-TEST_CASE("what no buffer can be is refused when it is made") {
+TEST_CASE("make_replay refuses invalid options") {
   const auto changed = [](auto change) {
     ReplayOptions options = steps();
     change(options);
@@ -144,7 +144,7 @@ TEST_CASE("what no buffer can be is refused when it is made") {
       "and the arena has");
 }
 
-TEST_CASE("a buffer is made for a number of bytes, which all of it takes at most") {
+TEST_CASE("max_bytes determines the capacity of a buffer") {
   ReplayOptions options = steps();
   options.capacity = options.chunk = 0;
   options.max_bytes = 4'000'000;
@@ -170,7 +170,7 @@ TEST_CASE("a buffer is made for a number of bytes, which all of it takes at most
   has(refusal(options), "max_bytes is 4611686018427387904, and the machine has ");
 }
 
-TEST_CASE("successors, sums of rewards and stacks come as the buffer was made for them") {
+TEST_CASE("samples have successors and n-step rewards and stacks") {
   ReplayOptions options = steps();
   options.next = {"obs"};
   options.n_step = 2;
@@ -198,7 +198,7 @@ TEST_CASE("successors, sums of rewards and stacks come as the buffer was made fo
   }
 }
 
-TEST_CASE("many rows are added at once") {
+TEST_CASE("extend adds many rows at once") {
   const ReplayBuffer buffer = make_replay(steps());
   const ReplayWriter writer = buffer.writer().value();
   std::vector<float> obs(20), reward(10);
@@ -233,7 +233,7 @@ TEST_CASE("many rows are added at once") {
   CHECK(buffer.size() == 10);
 }
 
-TEST_CASE("rows are drawn into the caller's memory") {
+TEST_CASE("sample writes rows into memory of the caller") {
   const ReplayBuffer buffer = make_replay(steps());
   const ReplayWriter writer = buffer.writer().value();
   for (int i = 0; i < 10; ++i) writer.add(step(i)).value();
@@ -254,7 +254,7 @@ TEST_CASE("rows are drawn into the caller's memory") {
   CHECK(batch.try_view("more").code() == Code::kNotFound);
 }
 
-TEST_CASE("priorities say what is drawn, and a row that is gone takes none") {
+TEST_CASE("priorities control sampling and skip overwritten rows") {
   ReplayOptions options = steps();
   options.capacity = 16;
   options.samplers = {{.name = "per", .kind = ReplayKind::kPrioritized, .alpha = 1, .eps = 0}, {.name = "all"}};
@@ -311,7 +311,7 @@ TEST_CASE("sequences are consecutive rows of one episode") {
   CHECK(buffer.sample(0, 0s).code() == Code::kInvalid);
 }
 
-TEST_CASE("a limit makes who adds wait for who draws, and these for rows") {
+TEST_CASE("a rate limiter makes writers and samplers wait") {
   ReplayOptions options = steps();
   options.limit = ReplayLimit{.samples_per_insert = 1, .min_size = 4, .error_buffer = 4};
   const ReplayBuffer buffer = make_replay(options);
@@ -330,7 +330,7 @@ TEST_CASE("a limit makes who adds wait for who draws, and these for rows") {
          buffer.stats().value().sampled == 2));
 }
 
-TEST_CASE("a buffer comes back from its files") {
+TEST_CASE("load_replay restores a saved buffer") {
   const Folder folder;
   const std::string path = folder.path + "/rows";
   std::vector<std::int64_t> index;
@@ -354,7 +354,7 @@ TEST_CASE("a buffer comes back from its files") {
   CHECK(again.size() == 0);
 }
 
-TEST_CASE("another process opens a buffer by its handle, or its name, and adds") {
+TEST_CASE("another process adds rows by handle or name") {
   const std::string name = "test-replay-" + std::to_string(getpid());
   ReplayOptions options = steps();
   options.name = name;
@@ -378,7 +378,7 @@ TEST_CASE("another process opens a buffer by its handle, or its name, and adds")
   CHECK((writer.closed() && writer.add(step(3)).code() == Code::kClosed));
 }
 
-TEST_CASE("a forked child's writer begins a stream of its own, and closing ends waits") {
+TEST_CASE("a forked writer has its own stream and close ends waits") {
   ReplayBuffer buffer = make_replay(steps());
   ReplayWriter writer = buffer.writer().value();
   writer.add(step(1)).value();

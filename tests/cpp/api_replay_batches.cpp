@@ -85,7 +85,7 @@ TEST_CASE("a buffer is made from an example of a row") {
   CHECK(batch.span<std::uint64_t>("list/1")[0] == 7);
 }
 
-TEST_CASE("an example that no rows are like is refused with the way to it") {
+TEST_CASE("an invalid example row is refused with its path") {
   CHECK(refusal({.capacity = 9, .example = Dict{{"a", List{1, "no"}}}}) ==
         "row[\"a\"][1] is a string: rows have numbers and arrays of them");
   CHECK(refusal({.capacity = 9, .example = Dict{{"a", nullptr}}}).find("row[\"a\"] is None") == 0);
@@ -94,7 +94,7 @@ TEST_CASE("an example that no rows are like is refused with the way to it") {
   CHECK(refusal({.capacity = 9, .columns = {{"n"}}, .example = 1}).find("columns and an example") == 0);
 }
 
-TEST_CASE("a batch in the buffer's arena goes on to another process without a copy") {
+TEST_CASE("a batch sampled into the arena is sent without a copy") {
   const Arena arena = Arena::create({.max_bytes = 64 << 20}).value();
   const ReplayBuffer buffer = numbers({.arena = arena});
   auto [sender, receiver] = make_pair({.arena = arena});
@@ -120,7 +120,7 @@ TEST_CASE("a batch in the buffer's arena goes on to another process without a co
   CHECK((received.view().data == there && received.view().shape.size() == 2));
 }
 
-TEST_CASE("sequences begin with the rows that a sampler draws, each once where they are to differ") {
+TEST_CASE("sequences start at rows of a sampler and can be distinct") {
   const ReplayBuffer buffer = numbers();
   const ReplayBatch batch = buffer.sample_sequences(400, 3, 60s, {.sampler = "per", .beta = 1.0}).value();
   std::size_t fives = 0;
@@ -152,7 +152,7 @@ TEST_CASE("sequences begin with the rows that a sampler draws, each once where t
   CHECK((n[1] == n[0] + 1 && n[7] == n[4] + 3));
 }
 
-TEST_CASE("the numbers of a buffer say what came of it since they were asked for last") {
+TEST_CASE("stats report totals and rates since the last call") {
   const ReplayBuffer buffer = numbers();
   buffer.sample(30, 60s, {.sampler = "all"}).value();
   const ReplayStats stats = buffer.stats().value();
@@ -165,7 +165,7 @@ TEST_CASE("the numbers of a buffer say what came of it since they were asked for
   CHECK((later.drawn == 10 && later.sampled_per_s > 0 && later.added_per_s == 0));
 }
 
-TEST_CASE("a buffer that is loaded may have other samplers, another limit and another name") {
+TEST_CASE("load_replay can replace samplers and limit and name") {
   const Folder folder;
   const std::string path = folder.path + "/rows", name = "test-replay-load-" + std::to_string(getpid());
   CHECK(numbers().save(path).ok());

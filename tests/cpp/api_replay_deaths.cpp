@@ -58,7 +58,7 @@ class Killed {
 
 }  // namespace
 
-TEST_CASE("who waits for rows is told when all who added were killed, until somebody adds") {
+TEST_CASE("sample reports that all writers died until a row is added") {
   const ReplayBuffer buffer = make_replay(told());
   CHECK(buffer.sample(1, 0s).code() == Code::kEmpty);
   std::optional<ReplayWriter> kept;
@@ -73,7 +73,7 @@ TEST_CASE("who waits for rows is told when all who added were killed, until some
   CHECK(buffer.sample(1, 0s).value().span<std::int64_t>("number")[0] == 2);
 }
 
-TEST_CASE("who waits for room is told when all who drew were killed, and who let go of the buffer draws no more") {
+TEST_CASE("a blocked add reports dead samplers once the rest detached") {
   ReplayOptions options = told();
   options.limit = {.samples_per_insert = 1, .min_size = 1, .error_buffer = 1};
   const ReplayBuffer buffer = make_replay(options);
@@ -92,7 +92,7 @@ TEST_CASE("who waits for room is told when all who drew were killed, and who let
   CHECK(add(writer, 5));
 }
 
-TEST_CASE("a buffer is told as it was made, after a load too, and channels have a word that it does not know") {
+TEST_CASE("on_peer_death is kept by load and kEach is refused") {
   std::string path = (std::filesystem::temp_directory_path() / "shmtree-replay-XXXXXX").string();
   REQUIRE(mkdtemp(path.data()) != nullptr);
   REQUIRE(make_replay(told()).save(path).ok());

@@ -180,7 +180,7 @@ Dict row_of(float obs, const Episode& now) {
 
 }  // namespace
 
-TEST_CASE("vectors in both reset modes add the episodes of their environments") {
+TEST_CASE("vector writers store the episodes in both reset modes") {
   for (const ReplayAutoreset mode : {ReplayAutoreset::kNextStep, ReplayAutoreset::kSameStep}) {
     for (unsigned seed = 1; seed <= 4; ++seed) {
       INFO("seed " << seed << ", mode " << static_cast<int>(mode));

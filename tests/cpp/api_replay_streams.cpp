@@ -55,7 +55,7 @@ std::map<std::int64_t, std::pair<float, float>> successors(const ReplayBuffer& b
 
 }  // namespace
 
-TEST_CASE("each thread adds in a stream of its own, which ends with it") {
+TEST_CASE("each thread adds rows to its own stream") {
   const ReplayBuffer buffer = make_replay({.capacity = 10'000, .columns = {{"n"}}});
   {
     std::vector<std::jthread> threads;
@@ -85,7 +85,7 @@ TEST_CASE("each thread adds in a stream of its own, which ends with it") {
   CHECK(all.size() == 5);
 }
 
-TEST_CASE("a forked child adds in streams of its own, and a closed buffer takes nothing from any thread") {
+TEST_CASE("a forked child has its own stream and close stops adds") {
   ReplayBuffer buffer = make_replay({.capacity = 100, .columns = {{"n"}}});
   buffer.add(Dict{{"n", 1}}).value();
   Child child([&] { return buffer.add(Dict{{"n", 2}}).ok(); });
@@ -109,7 +109,7 @@ TEST_CASE("a forked child adds in streams of its own, and a closed buffer takes 
   CHECK(buffer.end().code() == Code::kClosed);
 }
 
-TEST_CASE("a vector of streams takes a row for each, ends those that it is told to, and leaves out what is no step") {
+TEST_CASE("a vector writer adds a row per stream and skips resets") {
   const ReplayBuffer buffer = make_replay(episodes());
   ReplayVectorWriter writers = buffer.vector_writer(3).value();
   writers.set_version(7);
@@ -141,7 +141,7 @@ TEST_CASE("a vector of streams takes a row for each, ends those that it is told 
   CHECK(writers.add(more.rows()).code() == Code::kClosed);
 }
 
-TEST_CASE("a vector of rows that does not fit is refused whole, and one that is full says how many it has") {
+TEST_CASE("a vector add refuses invalid rows and reports how many fit") {
   const ReplayBuffer buffer = make_replay(episodes());
   const ReplayVectorWriter writers = buffer.vector_writer(3).value();
   const std::array<bool, 3> first{true, false, false};
@@ -190,7 +190,7 @@ TEST_CASE("a repeated add to a full vector skips the same rows") {
   CHECK((indices[0] >= 0 && indices[1] == -1 && indices[2] == -1));
 }
 
-TEST_CASE("many rows of one stream end episodes with their last observations") {
+TEST_CASE("extend ends episodes with their last observations") {
   const ReplayBuffer buffer = make_replay(episodes());
   const ReplayWriter writer = buffer.writer().value();
   Columns columns(0, 10);

@@ -33,7 +33,7 @@ ReplayBuffer full() {
 
 }  // namespace
 
-TEST_CASE("a stop_token ends each wait of a replay buffer, and the buffer goes on") {
+TEST_CASE("replay waits end on a stop request and work afterwards") {
   const ReplayBuffer empty = numbers(), taken = full();
   const ReplayWriter writer = taken.writer().value();
   const std::vector<std::int64_t> three{1, 2, 3};
@@ -60,7 +60,7 @@ TEST_CASE("a stop_token ends each wait of a replay buffer, and the buffer goes o
   CHECK(writer.add(row(2), 60s).ok());
 }
 
-TEST_CASE("the statistics of a replay buffer name those who wait to draw, and those who wait to add") {
+TEST_CASE("stats name the processes that wait to sample or to add") {
   const ReplayBuffer empty = numbers(), taken = full();
   const ReplayWriter writer = taken.writer().value();
   CHECK(empty.stats()->waiting_to_sample.empty());
@@ -95,7 +95,7 @@ TEST_CASE("a replay call does nothing if a stop was requested before") {
   CHECK(writer.add(row(1)).ok());
 }
 
-TEST_CASE("the close of a replay buffer ends its writers, also those that wait, and nobody else's") {
+TEST_CASE("closing a buffer ends its own writers and their waits") {
   ReplayBuffer buffer = full();
   const ReplayBuffer other = ReplayBuffer::open(buffer.handle().value()).value();
   const ReplayWriter idle = buffer.writer().value(), busy = buffer.writer().value(), stays = other.writer().value();
@@ -111,7 +111,7 @@ TEST_CASE("the close of a replay buffer ends its writers, also those that wait, 
   CHECK(stays.add(row(1), 60s).ok());
 }
 
-TEST_CASE("the close of a writer ends its add that waits") {
+TEST_CASE("closing a writer ends its blocked add") {
   const ReplayBuffer buffer = full();
   ReplayWriter writer = buffer.writer().value();
   Code told = Code::kOs;

@@ -31,7 +31,7 @@ std::vector<int> rest_of(const Receiver& receiver) {
 
 }  // namespace
 
-TEST_CASE("stats tell which processes keep a stream open and have never used their end") {
+TEST_CASE("stats report processes that never used their end") {
   auto [sender, receiver] = shmtree::make_pair();
   shmtree::ChannelStats stats = receiver.stats().value();
   CHECK(stats.senders_counting == 1);
@@ -46,7 +46,7 @@ TEST_CASE("stats tell which processes keep a stream open and have never used the
   CHECK(stats.receivers_unused.empty());
 }
 
-TEST_CASE("range-for over a receiver gives every message, and ends with the stream") {
+TEST_CASE("range-for over a receiver yields all messages then ends") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   for (const int i : {1, 2, 3}) sender.put(i).value();
   sender.close();
@@ -54,7 +54,7 @@ TEST_CASE("range-for over a receiver gives every message, and ends with the stre
   CHECK(rest_of(receiver).empty());
 }
 
-TEST_CASE("range-for waits for the next message, and ends when its receiver is closed") {
+TEST_CASE("range-for waits and ends when its receiver is closed") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   std::vector<int> got;
   Caller reading([&, from = receiver](const std::stop_token&) { got = rest_of(from); });
@@ -65,7 +65,7 @@ TEST_CASE("range-for waits for the next message, and ends when its receiver is c
   CHECK(got == std::vector<int>{1});
 }
 
-TEST_CASE("range-for throws what is neither a message nor the end, and can go on") {
+TEST_CASE("range-for throws a peer death and can continue after it") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   Child child([&, to = sender, from = receiver]() mutable {
     from.close();
@@ -84,7 +84,7 @@ TEST_CASE("range-for throws what is neither a message nor the end, and can go on
   CHECK_NOTHROW(read());
 }
 
-TEST_CASE("put_many puts all of a range, in order") {
+TEST_CASE("put_many puts a range in order") {
   auto [sender, receiver] = make_pair({.capacity = 0, .arena = new_arena()});
   std::vector<Value> values;
   for (int i = 0; i < 100; ++i) values.push_back(i == 50 ? Value(std::string(5'000, 'x')) : Value(i));
@@ -100,7 +100,7 @@ TEST_CASE("put_many puts all of a range, in order") {
   CHECK(receiver.empty());
 }
 
-TEST_CASE("put_many says how many went, and puts what comes before a value that cannot go") {
+TEST_CASE("put_many reports the number put before a full or bad value") {
   auto [sender, receiver] = make_pair({.capacity = 3, .arena = new_arena()});
   const std::vector<Value> five{1, 2, 3, 4, 5};
   const Status full = sender.put_many(five, 0s);
@@ -121,7 +121,7 @@ TEST_CASE("put_many says how many went, and puts what comes before a value that 
   CHECK(sender.put_many(five).code() == Code::kClosed);
 }
 
-TEST_CASE("put_many gives arrays of the arena, and moved items, where they are") {
+TEST_CASE("put_many sends new_array arrays without a copy") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   const ArrayRef array = sender.new_array(DType::kFloat32, {10'000}).value();
   const std::vector<Value> values{1, array, 2};
@@ -131,7 +131,7 @@ TEST_CASE("put_many gives arrays of the arena, and moved items, where they are")
   CHECK(receiver.get(0s).value().as<int>() == 2);
 }
 
-TEST_CASE("wait() returns the receivers that have something, or have ended") {
+TEST_CASE("wait returns receivers that have a message or have ended") {
   auto [a, from_a] = make_pair({.arena = new_arena()});
   auto [b, from_b] = make_pair({.arena = new_arena()});
   auto [c, from_c] = make_pair({.arena = new_arena()});
@@ -150,7 +150,7 @@ TEST_CASE("wait() returns the receivers that have something, or have ended") {
   CHECK(wait(all, 0s).value() == std::vector<std::size_t>{0, 2});
 }
 
-TEST_CASE("what is closed while others wait for it, and what is closed elsewhere, is let go of at once") {
+TEST_CASE("close frees a name while another thread is in wait") {
   const std::string name = "wait-closed-" + std::to_string(getpid());
   std::vector<std::pair<Sender, Receiver>> pairs;
   std::vector<Receiver> receivers;
@@ -171,7 +171,7 @@ TEST_CASE("what is closed while others wait for it, and what is closed elsewhere
   CHECK(open_sender(name).code() == Code::kNotFound);
 }
 
-TEST_CASE("statistics count nobody who was killed") {
+TEST_CASE("stats do not count deliveries of a killed process") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   sender.put(1).value();
   Child child([&, from = receiver] {
@@ -184,7 +184,7 @@ TEST_CASE("statistics count nobody who was killed") {
   CHECK(receiver.get(0s).value().as<int>() == 1);
 }
 
-TEST_CASE("wait() is woken by a message, by another process too, and by a stop") {
+TEST_CASE("wait wakes on a message of another process or on a stop") {
   auto [a, from_a] = make_pair({.arena = new_arena()});
   auto [b, from_b] = make_pair({.arena = new_arena()});
   const std::vector<Receiver> both{from_a, from_b};
@@ -205,7 +205,7 @@ TEST_CASE("wait() is woken by a message, by another process too, and by a stop")
   CHECK(stopped.code() == Code::kInterrupted);
 }
 
-TEST_CASE("wait() tells of a receiver whose senders were all killed") {
+TEST_CASE("wait returns a receiver whose senders were all killed") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   Child child([&, to = sender, from = receiver]() mutable {
     from.close();

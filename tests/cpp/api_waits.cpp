@@ -60,7 +60,7 @@ const Wait kWaits[] = {
 
 }  // namespace
 
-TEST_CASE("close() from another thread ends every wait at the end, and nothing is received by it") {
+TEST_CASE("close from another thread ends a wait and takes no message") {
   const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
   INFO(wait.name);
   auto [sender, receiver] = used_pair();
@@ -78,7 +78,7 @@ TEST_CASE("close() from another thread ends every wait at the end, and nothing i
   CHECK(receiver.size() == 1);
 }
 
-TEST_CASE("a stop_token ends every wait, and the end goes on") {
+TEST_CASE("a stop request ends a wait and the end stays usable") {
   const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
   INFO(wait.name);
   auto [sender, receiver] = used_pair();
@@ -129,7 +129,7 @@ TEST_CASE("a call does nothing if a stop was requested before") {
   CHECK(subscriber.get(0s).value().as<int>() == 1);
 }
 
-TEST_CASE("a wait for acknowledgements ends when the process has no end of the channel any more, and by a stop_token") {
+TEST_CASE("wait_for_ack ends on stop or when no end is left open") {
   auto [sender, receiver] = used_pair();
   sender.put(1).value();
   Status stopped = success(), closed = success();
@@ -144,7 +144,7 @@ TEST_CASE("a wait for acknowledgements ends when the process has no end of the c
   CHECK(closed.code() == Code::kClosed);
 }
 
-TEST_CASE("a wait for acknowledgements goes on after close() while another end of the process may receive") {
+TEST_CASE("wait_for_all_ack outlasts close while a receiver is open") {
   auto [sender, receiver] = used_pair();
   sender.put(1).value();
   Status acked = Error{};
@@ -155,7 +155,7 @@ TEST_CASE("a wait for acknowledgements goes on after close() while another end o
   CHECK(acked.ok());
 }
 
-TEST_CASE("a wait for memory ends by close(), and by a stop_token") {
+TEST_CASE("a wait for memory ends on close or stop request") {
   const Arena arena = Arena::create({.max_bytes = 4 << 20}).value();
   auto [sender, receiver] = make_pair({.capacity = 0, .arena = arena});
   sender.put(0, 0s).value();

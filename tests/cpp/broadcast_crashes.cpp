@@ -11,7 +11,7 @@ using namespace shmtree::test;
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("Who is killed before any store of a put has put the message, or nothing") {
+TEST_CASE("A put killed at any store is complete or has no effect") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {
@@ -35,7 +35,7 @@ TEST_CASE("Who is killed before any store of a put has put the message, or nothi
   }
 }
 
-TEST_CASE("A kill at any store of a dropping put leaves a valid Broadcast") {
+TEST_CASE("A dropping put killed at any store leaves a valid Broadcast") {
   constexpr std::size_t kWords = kMiB / 2 / 8;
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {
@@ -61,7 +61,7 @@ TEST_CASE("A kill at any store of a dropping put leaves a valid Broadcast") {
   CHECK(stores > 20);
 }
 
-TEST_CASE("A reader killed before any of its stores leaves nothing behind, and holds nobody up") {
+TEST_CASE("A subscriber killed at any store blocks and leaks nothing") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {
@@ -85,7 +85,7 @@ TEST_CASE("A reader killed before any of its stores leaves nothing behind, and h
   }
 }
 
-TEST_CASE("A reader that may fall behind and is stopped holds nobody up, and wakes to what is there") {
+TEST_CASE("A stopped skipping subscriber blocks no put and resumes") {
   const auto ring = new_ring({.capacity = 4});
   const Gate ready;
   Child child([&] {
@@ -107,7 +107,7 @@ TEST_CASE("A reader that may fall behind and is stopped holds nobody up, and wak
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A process stopped anywhere in a small put delays its own ring only") {
+TEST_CASE("A process stopped in a small put delays only its own ring") {
   std::int64_t stores = 1, kept_the_lock = 0;
   for (bool stopped = true; stopped; ++stores) {
     const auto arena = new_arena();
@@ -149,7 +149,7 @@ TEST_CASE("A process stopped anywhere in a small put delays its own ring only") 
   CHECK(kept_the_lock < stores);
 }
 
-TEST_CASE("Who reads is not held up by who was stopped before any store of a put") {
+TEST_CASE("A publisher stopped at any store blocks no subscriber") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     std::int64_t stores = 1;
     for (bool stopped = true; stopped; ++stores) {
@@ -185,7 +185,7 @@ TEST_CASE("Who reads is not held up by who was stopped before any store of a put
 
 #endif
 
-TEST_CASE("Readers of every kind see whole messages in order while several put as fast as they can") {
+TEST_CASE("Subscribers see whole messages in order during fast puts") {
   const std::uint64_t rounds = kThreadSanitizer || under_valgrind() ? 300 : 10'000;
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 4}, arena);
@@ -241,7 +241,7 @@ TEST_CASE("Readers of every kind see whole messages in order while several put a
   CHECK(used_bytes(*arena) == bytes);
 }
 
-TEST_CASE("Readers that fall behind in a ring of two see nothing torn while it is overwritten all the time") {
+TEST_CASE("Lagging subscribers of a tiny ring see no torn message") {
   const std::uint64_t rounds = kThreadSanitizer || under_valgrind() ? 1'000 : 300'000;
   const auto ring = new_ring({.capacity = 1});
   std::atomic<bool> done{false};

@@ -23,7 +23,7 @@ void give_back(Subscriber& reader, std::uint64_t number, FailedBuild how = Faile
 
 }  // namespace
 
-TEST_CASE("A message that was given back is the next, and is counted as there") {
+TEST_CASE("A returned message is delivered next and counts as unread") {
   const std::size_t words = GENERATE(kSmallWords, kBlockWords);
   const auto policy = GENERATE(Policy::kBlock, Policy::kSkip, Policy::kRaise);
   const auto ring = new_ring({.capacity = 2});
@@ -40,7 +40,7 @@ TEST_CASE("A message that was given back is the next, and is counted as there") 
   CHECK(ring->check().empty());
 }
 
-TEST_CASE("Messages that several threads gave back come in their order") {
+TEST_CASE("Messages returned out of order are delivered in order") {
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring);
   std::vector<std::unique_ptr<Received>> read;
@@ -55,7 +55,7 @@ TEST_CASE("Messages that several threads gave back come in their order") {
   CHECK(all_of(*reader) == Numbers{0, 1, 2, 3});
 }
 
-TEST_CASE("A message is given up after eight failed builds, and is missed") {
+TEST_CASE("A message is dropped as missed after eight failed builds") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
   const auto reader = subscribe_and_claim(ring);
@@ -72,7 +72,7 @@ TEST_CASE("A message is given up after eight failed builds, and is missed") {
   CHECK(all_of(*reader) == Numbers{1});
 }
 
-TEST_CASE("Interrupted builds give no message up, and a message that was built is counted anew") {
+TEST_CASE("Only failed builds of one message count toward the limit") {
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring);
   for (std::uint64_t number = 0; number < 3; ++number) {
@@ -84,7 +84,7 @@ TEST_CASE("Interrupted builds give no message up, and a message that was built i
   CHECK(reader->missed() == 0);
 }
 
-TEST_CASE("A reader that is told gets an overrun for a message that was given up") {
+TEST_CASE("A kRaise subscriber gets kOverrun for a dropped message") {
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring, Policy::kRaise);
   put(*ring, 0).value();
@@ -96,7 +96,7 @@ TEST_CASE("A reader that is told gets an overrun for a message that was given up
   CHECK(reader->get(message, no_wait()).code() == Code::kEmpty);
 }
 
-TEST_CASE("A reader of the last message misses what it gave back once there is a newer one") {
+TEST_CASE("A newer message replaces a returned one for kLatest") {
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring, Policy::kLatest);
   put(*ring, 0).value();
@@ -110,7 +110,7 @@ TEST_CASE("A reader of the last message misses what it gave back once there is a
   CHECK(reader->size() == 0);
 }
 
-TEST_CASE("Of two messages that a reader of the last one gave back, it keeps the newer") {
+TEST_CASE("kLatest keeps only the newer of two returned messages") {
   const bool newer_first = GENERATE(false, true);
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring, Policy::kLatest);
@@ -128,7 +128,7 @@ TEST_CASE("Of two messages that a reader of the last one gave back, it keeps the
   CHECK(reader->missed() == 1);
 }
 
-TEST_CASE("A message that was given back ends a wait of another thread") {
+TEST_CASE("A returned message wakes another waiting thread") {
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring);
   put(*ring, 7).value();
@@ -141,7 +141,7 @@ TEST_CASE("A message that was given back ends a wait of another thread") {
   CHECK(got == 7);
 }
 
-TEST_CASE("Closing drops what was given back, and what comes back later") {
+TEST_CASE("Close drops returned messages and those returned later") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
   const auto reader = subscribe_and_claim(ring);
@@ -162,7 +162,7 @@ TEST_CASE("Closing drops what was given back, and what comes back later") {
   CHECK(used_bytes(*arena) <= empty);
 }
 
-TEST_CASE("A forked child does not get what its parent gave back") {
+TEST_CASE("A forked child gets no message that its parent returned") {
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring);
   put(*ring, 0, kBlockWords).value();

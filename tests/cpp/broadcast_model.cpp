@@ -189,7 +189,7 @@ class Trial {
 
 }  // namespace
 
-TEST_CASE("Messages, what each reader misses, who is waited for and what is kept are those of a list") {
+TEST_CASE("A Broadcast matches a list model for random calls") {
   for (const broadcast::Options& options :
        {broadcast::Options{.capacity = 1}, broadcast::Options{.capacity = 4},
         broadcast::Options{.capacity = 3, .history = 2}, broadcast::Options{.capacity = 2, .history = 6},

@@ -20,7 +20,7 @@ void put_run(Ring& ring, std::uint64_t first, std::uint64_t count, std::size_t w
 
 }  // namespace
 
-TEST_CASE("Every reader sees every message that is put after it came, in order") {
+TEST_CASE("Subscribers get all later messages in order") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     const auto ring = new_ring();
     const auto one = subscribe(ring);
@@ -35,7 +35,7 @@ TEST_CASE("Every reader sees every message that is put after it came, in order")
   }
 }
 
-TEST_CASE("A put waits while a blocking reader is so far behind, and names it") {
+TEST_CASE("A put waits for a blocking subscriber and names it") {
   const auto ring = new_ring({.capacity = 3});
   const auto reader = subscribe(ring);
   put_run(*ring, 0, 3);
@@ -50,7 +50,7 @@ TEST_CASE("A put waits while a blocking reader is so far behind, and names it") 
   CHECK(all_of(*reader) == Numbers{1, 2, 3});
 }
 
-TEST_CASE("A put succeeds without readers, and leaves the history for those who come") {
+TEST_CASE("A put without subscribers keeps the history for new ones") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 4, .history = 2}, arena);
   const std::uint64_t empty = used_bytes(*arena);
@@ -60,7 +60,7 @@ TEST_CASE("A put succeeds without readers, and leaves the history for those who 
   CHECK(all_of(*subscribe(ring)) == Numbers{});
 }
 
-TEST_CASE("A reader that may fall behind finds the last messages, and knows how many it has missed") {
+TEST_CASE("Lossy subscribers get recent messages and count missed ones") {
   const auto ring = new_ring({.capacity = 4});
   const auto skips = subscribe(ring, Policy::kSkip), latest = subscribe(ring, Policy::kLatest);
   put_run(*ring, 0, 10);
@@ -71,7 +71,7 @@ TEST_CASE("A reader that may fall behind finds the last messages, and knows how 
   CHECK(latest->missed() == 9);
 }
 
-TEST_CASE("A reader that wants to be told of what it misses is told once, and reads on") {
+TEST_CASE("A kRaise subscriber gets one overrun and then reads on") {
   const auto ring = new_ring({.capacity = 4});
   const auto reader = subscribe(ring, Policy::kRaise);
   put_run(*ring, 0, 10);
@@ -85,7 +85,7 @@ TEST_CASE("A reader that wants to be told of what it misses is told once, and re
   CHECK(reader->missed() == 7);
 }
 
-TEST_CASE("A message's memory is free when its last reader has passed it and let go, and not before") {
+TEST_CASE("The last subscriber to release a message frees its memory") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
   const auto one = subscribe_and_claim(ring), other = subscribe_and_claim(ring);
@@ -103,7 +103,7 @@ TEST_CASE("A message's memory is free when its last reader has passed it and let
   CHECK(arena->inspector().check().empty());
 }
 
-TEST_CASE("Messages in blocks behind small ones go with the last reader, also when it leaves without reading") {
+TEST_CASE("Blocks behind small messages are freed by the last reader") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
   const std::uint64_t empty = used_bytes(*arena);
@@ -116,7 +116,7 @@ TEST_CASE("Messages in blocks behind small ones go with the last reader, also wh
   CHECK(used_bytes(*arena) == empty + 4096);  // the page of the other subscription
 }
 
-TEST_CASE("A message that was passed while somebody had the arena's lock goes with the next, however small that is") {
+TEST_CASE("A block passed while the lock was busy is freed by a put") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
   const auto one = subscribe_and_claim(ring);
@@ -130,7 +130,7 @@ TEST_CASE("A message that was passed while somebody had the arena's lock goes wi
   CHECK(used_bytes(*arena) == empty);
 }
 
-TEST_CASE("What a killed reader has not read goes when it is found dead") {
+TEST_CASE("Unread messages of a killed subscriber are freed") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
   const std::uint64_t empty = used_bytes(*arena);
@@ -150,7 +150,7 @@ TEST_CASE("What a killed reader has not read goes when it is found dead") {
   CHECK(used_bytes(*arena) == empty);
 }
 
-TEST_CASE("max_bytes bounds what a blocking reader has not read, but for one message") {
+TEST_CASE("max_bytes limits unread bytes but admits one large message") {
   const auto ring = new_ring({.capacity = 8, .max_bytes = 4000});
   const auto reader = subscribe(ring);
   put_run(*ring, 0, 2, kBlockWords);
@@ -181,7 +181,7 @@ TEST_CASE("max_bytes counts the arrays that a message refers to") {
   CHECK(ring->check() == "");
 }
 
-TEST_CASE("A blocking reader that is closed, or killed, holds nobody up") {
+TEST_CASE("A closed or killed blocking subscriber blocks no put") {
   const auto ring = new_ring({.capacity = 2, .history = 1});
   auto reader = subscribe(ring);
   put_run(*ring, 0, 2);
@@ -201,7 +201,7 @@ TEST_CASE("A blocking reader that is closed, or killed, holds nobody up") {
   CHECK(ring->readers() == 0);
 }
 
-TEST_CASE("A subscription that the parent has made is the child's that reads first") {
+TEST_CASE("The first child to read takes over an inherited subscription") {
   const auto ring = new_ring();
   const auto reader = subscribe(ring);
   put_run(*ring, 0, 2);
@@ -221,7 +221,7 @@ TEST_CASE("A subscription that the parent has made is the child's that reads fir
   REQUIRE(child.succeeded());
 }
 
-TEST_CASE("Readers are told of the end once they have read all, and of whom was killed") {
+TEST_CASE("Subscribers are notified of the end and of killed publishers") {
   const auto ring = new_ring();
   const auto one = subscribe(ring);
   Child child([&] { return put(*ring, 5).ok() && kill(getpid(), SIGKILL) == 0; });
@@ -237,7 +237,7 @@ TEST_CASE("Readers are told of the end once they have read all, and of whom was 
   CHECK(one->get(message, patience()).code() == Code::kClosed);
 }
 
-TEST_CASE("A put is waited for until all that block have passed it") {
+TEST_CASE("wait_until_passed waits only for blocking subscribers") {
   const auto ring = new_ring();
   const auto one = subscribe(ring), skips = subscribe(ring, Policy::kSkip);
   const std::uint64_t ticket = put(*ring, 1).value();
@@ -246,7 +246,7 @@ TEST_CASE("A put is waited for until all that block have passed it") {
   CHECK(ring->wait_until_passed(ticket, no_wait()).ok());
 }
 
-TEST_CASE("A put without space drops messages that lagging readers may miss") {
+TEST_CASE("A put without space drops messages of lossy subscribers") {
   const auto arena = new_arena(4 * kMiB);
   const auto ring = new_ring({.capacity = 16}, arena);
   const Policy policy = GENERATE(Policy::kSkip, Policy::kLatest, Policy::kRaise);
@@ -266,7 +266,7 @@ TEST_CASE("A put without space drops messages that lagging readers may miss") {
   CHECK(slow->missed() + numbers.size() == 40);
 }
 
-TEST_CASE("A put without space keeps history and unread blocking messages") {
+TEST_CASE("A put without space keeps history and blocking messages") {
   const auto arena = new_arena(4 * kMiB);
   const bool has_history = GENERATE(false, true);
   const auto ring = new_ring({.capacity = 16, .history = has_history ? 16u : 0u}, arena);
@@ -283,7 +283,7 @@ TEST_CASE("A put without space keeps history and unread blocking messages") {
   CHECK(ring->check() == "");
 }
 
-TEST_CASE("One subscription too many is an error with the number, and those of the dead are free again") {
+TEST_CASE("A 257th subscription is refused and dead ones are reused") {
   const auto ring = new_ring();
   Child child([&] {
     std::vector<std::unique_ptr<Subscriber>> all;
@@ -331,7 +331,7 @@ TEST_CASE("A process forks while a thread of it waits for a message") {
   CHECK(got);
 }
 
-TEST_CASE("What is kept for a reader that may fall behind is free once it is found dead") {
+TEST_CASE("Messages kept for a dead lossy subscriber are freed") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 4}, arena);
   const std::uint64_t empty = used_bytes(*arena);

@@ -38,7 +38,7 @@ bool is_full(Ring& ring) {
 
 }  // namespace
 
-TEST_CASE("A subscription that nobody has used goes with the last process that has it, and Full names them all") {
+TEST_CASE("An unused subscription ends with its last attached process") {
   const auto ring = new_ring({.capacity = 1});
   const auto reader = subscribe(ring);
   const Gate begun, close, closed, end;
@@ -75,7 +75,7 @@ TEST_CASE("A subscription that nobody has used goes with the last process that h
   CHECK(ring->check().empty());
 }
 
-TEST_CASE("From its first get on a subscription is the claimer's alone, and the others' part counts for nothing") {
+TEST_CASE("The first get makes a subscription exclusive to its process") {
   const auto ring = new_ring({.capacity = 1});
   const auto reader = subscribe(ring);
   put(*ring, 0).value();
@@ -95,7 +95,7 @@ TEST_CASE("From its first get on a subscription is the claimer's alone, and the 
   CHECK(code_of_get(*reader) == Code::kClosed);
 }
 
-TEST_CASE("A subscription in transit lasts until it arrives, and goes then with the process that has it") {
+TEST_CASE("A subscription in transit lasts until its receiver ends it") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
   const std::uint64_t empty = used_bytes(*arena);
@@ -141,7 +141,7 @@ TEST_CASE("A subscription in transit lasts until it arrives, and goes then with 
   CHECK(used_bytes(*arena) == empty);
 }
 
-TEST_CASE("A subscription in transit goes with its giver, and a child of it does not keep it") {
+TEST_CASE("A subscription in transit ends when its giver dies") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
   const Gate forked;
@@ -168,7 +168,7 @@ TEST_CASE("A subscription in transit goes with its giver, and a child of it does
   kill(kept, SIGKILL);
 }
 
-TEST_CASE("A giver that closes a subscription takes back what has not arrived") {
+TEST_CASE("Closing a subscription cancels its transfers") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
   const std::uint64_t empty = used_bytes(*arena);
@@ -183,7 +183,7 @@ TEST_CASE("A giver that closes a subscription takes back what has not arrived") 
   CHECK(closed->give().code() == Code::kClosed);
 }
 
-TEST_CASE("Of a subscription that is given away many times each may be the one that arrives") {
+TEST_CASE("A subscription stays alive until its last transfer ends") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
   auto given = subscribe(ring);
@@ -202,14 +202,14 @@ TEST_CASE("Of a subscription that is given away many times each may be the one t
   CHECK(put(*ring, 1).ok());
 }
 
-TEST_CASE("A subscription that is read by is nobody else's to have") {
+TEST_CASE("A subscription in use cannot be transferred") {
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring);
   CHECK(reader->give().code() == Code::kClosed);
   CHECK(Subscriber::open(ring->arena(), ring->block(), patience()).code() == Code::kIncompatible);
 }
 
-TEST_CASE("A subscription keeps its Broadcast, and goes with its giver") {
+TEST_CASE("A received subscription and its Broadcast outlive the giver") {
   const auto arena = new_arena();
   const Gate given;
   Child giver([&] {
@@ -231,7 +231,7 @@ TEST_CASE("A subscription keeps its Broadcast, and goes with its giver") {
   CHECK(code_of_get(*another) == Code::kClosed);
 }
 
-TEST_CASE("Who subscribes waits for a process that was stopped with the arena's lock, or names it in time") {
+TEST_CASE("Subscribing waits for a stopped lock owner or names it") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
   const Gate taken, go_on;
@@ -258,7 +258,7 @@ TEST_CASE("Who subscribes waits for a process that was stopped with the arena's 
   CHECK(owner.succeeded());
 }
 
-TEST_CASE("Children that are forked while a thread reads have no part in its subscription") {
+TEST_CASE("Children forked during a get do not share the subscription") {
   const auto ring = new_ring();
   const auto reader = subscribe_and_claim(ring);
   std::atomic<bool> done{false};

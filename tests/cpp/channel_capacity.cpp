@@ -29,7 +29,7 @@ std::uint64_t fill_up(Channel& channel, std::uint64_t from) {
 
 }  // namespace
 
-TEST_CASE("What was given back may exceed the capacity, and then put waits until there is less") {
+TEST_CASE("Put reports full while nacked messages exceed the capacity") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   REQUIRE(fill_up(*channel, 0) == 8);
   std::vector<Delivery> taken = take_all(*channel);
@@ -52,7 +52,7 @@ TEST_CASE("What was given back may exceed the capacity, and then put waits until
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("A message given back takes a place, also where the sender knew of room") {
+TEST_CASE("Nacked messages count even if the sender cached free slots") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();
   give_back(take_all(*channel));
@@ -61,7 +61,7 @@ TEST_CASE("A message given back takes a place, also where the sender knew of roo
   REQUIRE(fill_up(*channel, 8) == 8);
 }
 
-TEST_CASE("Of several messages put at once as many go as those given back leave room for") {
+TEST_CASE("put_many stops when nacked messages use up the capacity") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   for (std::uint64_t i = 0; i < 5; ++i) put(*channel, i).value();
   give_back(take_all(*channel));
@@ -75,7 +75,7 @@ TEST_CASE("Of several messages put at once as many go as those given back leave 
   REQUIRE(channel->size() == 8);
 }
 
-TEST_CASE("The bytes of what was given back count against max_bytes") {
+TEST_CASE("The bytes of nacked messages count against max_bytes") {
   ChannelOptions options = with_capacity(0);
   options.max_bytes = 100;
   auto channel = new_channel(new_arena(), options);
@@ -91,7 +91,7 @@ TEST_CASE("The bytes of what was given back count against max_bytes") {
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("What a killed taker had takes its places again") {
+TEST_CASE("Messages of a killed taker count towards the capacity again") {
   for (const std::size_t words : {1u, 700u}) {
     auto channel = new_channel(new_arena(), with_capacity(6));
     for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i, words).value();
@@ -110,7 +110,7 @@ TEST_CASE("What a killed taker had takes its places again") {
   }
 }
 
-TEST_CASE("A put that waits for those given back goes on when they are received") {
+TEST_CASE("A blocked put continues once nacked messages are received") {
   auto channel = new_channel(new_arena(), with_capacity(2));
   REQUIRE(fill_up(*channel, 0) == 2);
   std::vector<Delivery> taken = take_all(*channel);
@@ -123,7 +123,7 @@ TEST_CASE("A put that waits for those given back goes on when they are received"
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("A process killed anywhere in taking and giving back leaves no room that is not there") {
+TEST_CASE("A kill in take or nack never overstates the free space") {
   for (std::int64_t n = 1;; ++n) {
     auto channel = new_channel(new_arena(), with_capacity(8));
     for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();

@@ -24,12 +24,12 @@ struct Checked {
 
 }  // namespace
 
-TEST_CASE("The walk over an arena with messages in a ring, in records and in blocks finds nothing") {
+TEST_CASE("The arena check accepts a ring with records and blocks") {
   Checked all;
   REQUIRE(all.check() == "");
 }
 
-TEST_CASE("The walk over an arena names what is wrong in a channel") {
+TEST_CASE("The arena check reports damage to a channel header") {
   Checked all;
   all.header().bytes_in.fetch_add(8);
   REQUIRE(all.check().find("bytes are said to be queued") != std::string::npos);
@@ -47,7 +47,7 @@ TEST_CASE("The walk over an arena names what is wrong in a channel") {
   REQUIRE(all.check().find("the last segment is another") != std::string::npos);
 }
 
-TEST_CASE("The walk over an arena finds a block that nobody keeps") {
+TEST_CASE("The arena check reports a leaked block") {
   Checked all;
   OwnedBlock block = new_block(*all.arena);
   all.arena->blocks()

@@ -17,7 +17,7 @@ std::uint32_t held_by(memory::Identity who) {
 
 }  // namespace
 
-TEST_CASE("A slot written by a dead sender that did not move the tail is no message") {
+TEST_CASE("A slot beyond the tail is no message after its sender died") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   ChannelHeader& header = header_of(*channel);
@@ -29,14 +29,14 @@ TEST_CASE("A slot written by a dead sender that did not move the tail is no mess
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
 
-TEST_CASE("A message whose sender died between the tail and the lock is delivered") {
+TEST_CASE("A message is delivered if its sender died before unlocking") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   header_of(*channel).senders_lock.store(held_by(dead_one(*channel->arena())));
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
 
-TEST_CASE("The count of a put whose sender died on either side of the tail is known before and after its recovery") {
+TEST_CASE("The put count is exact if a sender dies at the commit point") {
   for (const bool took_place : {false, true}) {
     auto channel = new_channel(new_arena());
     channel->count_puts();
@@ -53,7 +53,7 @@ TEST_CASE("The count of a put whose sender died on either side of the tail is kn
   }
 }
 
-TEST_CASE("A block that is in the window is live although its dead sender still writes it") {
+TEST_CASE("Recovery keeps a queued block that a dead sender was writing") {
   auto channel = new_channel(new_arena());
   put(*channel, 1, 700).value();
   ChannelHeader& header = header_of(*channel);
@@ -63,7 +63,7 @@ TEST_CASE("A block that is in the window is live although its dead sender still 
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
 
-TEST_CASE("A segment that a dead sender linked without saying so is found") {
+TEST_CASE("Survivors find a linked segment behind a stale tail_segment") {
   auto channel = new_channel(new_arena(), with_capacity(0));
   for (std::uint64_t i = 0; i < 9; ++i) put(*channel, i).value();
   ChannelHeader& header = header_of(*channel);
@@ -72,7 +72,7 @@ TEST_CASE("A segment that a dead sender linked without saying so is found") {
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 1'000'000}); });
 }
 
-TEST_CASE("A record that a dead taker wrote without moving the head does not count") {
+TEST_CASE("Recovery ignores a record whose taker did not move the head") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   { REQUIRE(take(*channel).value().nack(patience()).ok()); }
@@ -88,7 +88,7 @@ TEST_CASE("A record that a dead taker wrote without moving the head does not cou
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{2, 1'000'000}); });
 }
 
-TEST_CASE("Both locks in the names of the dead, and of nobody who ever lived, are taken over") {
+TEST_CASE("Locks of dead and of invalid owners are taken over") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   ChannelHeader& header = header_of(*channel);

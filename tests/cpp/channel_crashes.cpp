@@ -44,19 +44,19 @@ void kill_at_every_change(ChannelOptions options, const std::function<void(Chann
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("A sender killed anywhere in a put of an inline message leaves it whole or not at all") {
+TEST_CASE("A put of an inline message is atomic if the sender is killed") {
   kill_at_every_change(unlimited(), putting(0, 3, 4), putting(3, 1, 4), run_of(0, 3, 4));
 }
 
-TEST_CASE("A sender killed anywhere in a put of a block leaves it whole or not at all") {
+TEST_CASE("A put of a block is atomic if the sender is killed") {
   kill_at_every_change(unlimited(), putting(0, 3, 700), putting(3, 2, 700), run_of(0, 3, 5));
 }
 
-TEST_CASE("A sender killed anywhere in the growth of the ring loses nothing") {
+TEST_CASE("A sender killed while the ring grows loses no queued message") {
   kill_at_every_change(unlimited(), putting(0, 7, 4), putting(7, 3, 4), run_of(0, 7, 10));
 }
 
-TEST_CASE("A sender killed anywhere in put_many leaves the first of its messages") {
+TEST_CASE("A sender killed in put_many leaves a prefix of its messages") {
   kill_at_every_change(
       unlimited(), putting(0, 6, 4),
       [](Channel& channel) {
@@ -67,7 +67,7 @@ TEST_CASE("A sender killed anywhere in put_many leaves the first of its messages
       run_of(0, 6, 10));
 }
 
-TEST_CASE("A put that counts itself is counted if, and only if, it took place, wherever its sender is killed") {
+TEST_CASE("A killed sender counts a put exactly if it took place") {
   for (const std::size_t words : {4u, 700u}) {
     Channel* made = nullptr;
     kill_at_every_change(
@@ -84,14 +84,14 @@ TEST_CASE("A put that counts itself is counted if, and only if, it took place, w
   }
 }
 
-TEST_CASE("A receiver killed anywhere in a get loses at most the message that it was getting") {
+TEST_CASE("A receiver killed in get loses at most that message") {
   for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 5, words), [](Channel& channel) { get(channel).value(); }, tail_of(5, 4));
   }
 }
 
-TEST_CASE("A receiver killed anywhere in giving a message back loses at most that one") {
+TEST_CASE("A receiver killed in give_back loses at most that message") {
   for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 5, words),
@@ -104,7 +104,7 @@ TEST_CASE("A receiver killed anywhere in giving a message back loses at most tha
   }
 }
 
-TEST_CASE("A receiver killed anywhere on its way to the next segment loses at most what it was getting") {
+TEST_CASE("A receiver killed across segments loses at most its own gets") {
   kill_at_every_change(
       unlimited(), [](Channel& channel) { putting(0, 20, 4)(channel); },
       [](Channel& channel) {
@@ -126,7 +126,7 @@ TEST_CASE("A taker killed anywhere loses nothing") {
   }
 }
 
-TEST_CASE("A taker killed anywhere in the growth of its records loses nothing") {
+TEST_CASE("A taker killed while its records grow loses nothing") {
   kill_at_every_change(
       unlimited(), putting(0, 10, 4),
       [](Channel& channel) {
@@ -137,7 +137,7 @@ TEST_CASE("A taker killed anywhere in the growth of its records loses nothing") 
       run_of(0, 10, 10));
 }
 
-TEST_CASE("A taker killed anywhere in an ack has acknowledged its message or not") {
+TEST_CASE("An ack is atomic if the taker is killed") {
   for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 3, words), [](Channel& channel) { take(channel).value().ack(patience()).value(); },
@@ -145,7 +145,7 @@ TEST_CASE("A taker killed anywhere in an ack has acknowledged its message or not
   }
 }
 
-TEST_CASE("A taker killed anywhere in giving back loses nothing") {
+TEST_CASE("A taker killed in nack loses nothing") {
   for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(), putting(0, 3, words), [](Channel& channel) { take(channel).value().nack(patience()).value(); },
@@ -167,7 +167,7 @@ TEST_CASE("A taker killed in a nack after a failed build loses nothing") {
   kill_at_every_change(unlimited(), prepare, fail, tail_of(3, 2));
 }
 
-TEST_CASE("A receiver killed anywhere in getting what was given back loses at most that") {
+TEST_CASE("A receiver killed in get loses at most one nacked message") {
   for (const std::size_t words : {4u, 700u}) {
     kill_at_every_change(
         unlimited(),
@@ -179,7 +179,7 @@ TEST_CASE("A receiver killed anywhere in getting what was given back loses at mo
   }
 }
 
-TEST_CASE("A taker killed anywhere in taking what was given back loses nothing") {
+TEST_CASE("A taker killed while it takes a nacked message loses nothing") {
   kill_at_every_change(
       unlimited(),
       [](Channel& channel) {
@@ -193,7 +193,7 @@ TEST_CASE("A taker killed anywhere in taking what was given back loses nothing")
       run_of(0, 3, 3));
 }
 
-TEST_CASE("A process killed anywhere in making a channel leaves no memory behind") {
+TEST_CASE("A process killed while it creates a channel leaks no memory") {
   for (std::int64_t n = 1;; ++n) {
     auto arena = new_arena();
     const bool killed = killed_at_change(n, [&] { new_channel(arena); });
@@ -206,7 +206,7 @@ TEST_CASE("A process killed anywhere in making a channel leaves no memory behind
   }
 }
 
-TEST_CASE("A process killed anywhere in a transfer of an end, or in leaving it, leaves the end to be told of") {
+TEST_CASE("Receivers see the stream end after a kill in an end transfer") {
   for (std::int64_t n = 1;; ++n) {
     auto channel = Channel::create(new_arena(), {}).value();
     channel->membership().join(End::kReceiving).value();
@@ -228,7 +228,7 @@ TEST_CASE("A process killed anywhere in a transfer of an end, or in leaving it, 
   }
 }
 
-TEST_CASE("A process killed anywhere in opening a channel, joining and leaving it leaves it to those who have it") {
+TEST_CASE("A kill while opening or leaving a channel leaks nothing") {
   auto arena = new_arena();
   Gate made, done;
   Child maker([&] {
@@ -260,7 +260,7 @@ TEST_CASE("A process killed anywhere in opening a channel, joining and leaving i
   REQUIRE(maker.succeeded());
 }
 
-TEST_CASE("A process killed anywhere in a fork, or its child in what it does first, leaves nothing behind") {
+TEST_CASE("A kill around a fork in parent or child leaks nothing") {
   std::int64_t n = 1;
   for (bool killed = true; killed; ++n) {
     REQUIRE(n < 1'000);
@@ -323,7 +323,7 @@ TEST_CASE("A reconcile killed anywhere is finished by the next") {
 
 #endif
 
-TEST_CASE("Senders and receivers killed at random instants lose nothing of the others, and no memory") {
+TEST_CASE("Random kills lose no message of survivors and no memory") {
   const std::uint64_t seed = 20260101;
   INFO("seed " << seed);
   std::uint64_t random = seed;

@@ -60,22 +60,22 @@ constexpr std::uint64_t kHuge = ~std::uint64_t{0} - 5;
 
 }  // namespace
 
-TEST_CASE("A head beyond the tail is an error") {
+TEST_CASE("A head beyond the tail causes no hang or crash") {
   nothing_hangs([](Channel& channel) { header(channel).head.store(1'000); });
   nothing_hangs([](Channel& channel) { header(channel).head.store(kHuge); });
 }
 
-TEST_CASE("A tail far beyond the ring is an error") {
+TEST_CASE("A tail far beyond the ring causes no hang or crash") {
   nothing_hangs([](Channel& channel) { header(channel).tail.store(kHuge); });
   nothing_hangs([](Channel& channel) { header(channel).tail.fetch_add(1'000); });
 }
 
-TEST_CASE("Cached indices that are wrong do no harm") {
+TEST_CASE("Wrong cached indices cause no hang or crash") {
   nothing_hangs([](Channel& channel) { header(channel).cached_tail.store(kHuge); });
   nothing_hangs([](Channel& channel) { header(channel).cached_head.store(kHuge); });
 }
 
-TEST_CASE("A chain of segments that leads back, or nowhere, is an error") {
+TEST_CASE("A damaged chain of segments causes no hang or crash") {
   nothing_hangs([](Channel& channel) { first_segment(channel).next.store(header(channel).head_segment.load()); });
   nothing_hangs([](Channel& channel) {
     segment_of(channel, header(channel).tail_segment.load()).next.store(header(channel).head_segment.load());
@@ -86,7 +86,7 @@ TEST_CASE("A chain of segments that leads back, or nowhere, is an error") {
   nothing_hangs([](Channel& channel) { header(channel).tail_segment.store(0x123456789abcdef0); });
 }
 
-TEST_CASE("A segment that cannot be one is an error") {
+TEST_CASE("An invalid segment header causes no hang or crash") {
   for (const std::uint64_t slots : {std::uint64_t{0}, std::uint64_t{7}, std::uint64_t{1} << 14, std::uint64_t{1} << 63})
     nothing_hangs([slots](Channel& channel) { first_segment(channel).slots = slots; });
   nothing_hangs([](Channel& channel) { first_segment(channel).base = kHuge; });
@@ -94,7 +94,7 @@ TEST_CASE("A segment that cannot be one is an error") {
   nothing_hangs([](Channel& channel) { segment_of(channel, header(channel).tail_segment.load()).base = 0; });
 }
 
-TEST_CASE("A slot that says more than it has gives an empty frame") {
+TEST_CASE("An invalid size or block in a slot gives an empty frame") {
   nothing_hangs([](Channel& channel) { slot(channel, 0).bytes = kHuge; });
   nothing_hangs([](Channel& channel) { slot(channel, 3).bytes = kHuge; });
   auto channel = new_channel(new_arena());
@@ -107,7 +107,7 @@ TEST_CASE("A slot that says more than it has gives an empty frame") {
   for (int i = 0; i < 3; ++i) REQUIRE(get_message(*channel, no_wait())->frame().empty());
 }
 
-TEST_CASE("A slot of another ticket is an error, again and again") {
+TEST_CASE("get and take report a slot with a wrong ticket as corrupt") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   slot(*channel, 0).ticket = 77;
@@ -133,7 +133,7 @@ TEST_CASE("Damaged byte counts do not make queued_bytes huge") {
   nothing_hangs([](Channel& damaged) { header(damaged).bytes_in.store(kHuge); });
 }
 
-TEST_CASE("Records beyond their block, and chains of them without end, are not followed") {
+TEST_CASE("Damaged record lists and counts cause no hang or crash") {
   nothing_hangs([](Channel& channel) { records_of(channel).count = kHuge; });
   nothing_hangs([](Channel& channel) { records_of(channel).count = (std::uint64_t{1} << 58) + 1; });
   nothing_hangs([](Channel& channel) { records_of(channel).next.store(header(channel).records.load()); });
@@ -146,7 +146,7 @@ TEST_CASE("Records beyond their block, and chains of them without end, are not f
   nothing_hangs([](Channel& channel) { header(channel).max_attempts = 1; });
 }
 
-TEST_CASE("Records in impossible states do no harm") {
+TEST_CASE("Impossible record states cause no hang or crash") {
   nothing_hangs([](Channel& channel) {
     for (std::uint64_t i = 0; i < records_of(channel).count; ++i) {
       std::memset(static_cast<void*>(&record_of(channel, i).slot()), 0xff, sizeof(RingSlot));
@@ -155,7 +155,7 @@ TEST_CASE("Records in impossible states do no harm") {
   });
 }
 
-TEST_CASE("Lists of the killed and of transfers that are too long are cut") {
+TEST_CASE("Damaged lists of deaths and transfers cause no hang or crash") {
   nothing_hangs([](Channel& channel) {
     for (auto& pid : header(channel).ends[End::kSending].killed.pids) pid.store(-7);
     for (auto& transfer : channel.arena()->header().transfers) {
@@ -166,7 +166,7 @@ TEST_CASE("Lists of the killed and of transfers that are too long are cut") {
   });
 }
 
-TEST_CASE("A channel full of ones or of zeros is an error") {
+TEST_CASE("A channel header of ones or zeros causes no hang or crash") {
   for (const int byte : {0xff, 0x00}) {
     nothing_hangs([byte](Channel& channel) {
       auto* bytes = reinterpret_cast<unsigned char*>(&header(channel));
@@ -175,7 +175,7 @@ TEST_CASE("A channel full of ones or of zeros is an error") {
   }
 }
 
-TEST_CASE("Calls return in time while a stopped process keeps a lock") {
+TEST_CASE("Calls return in time while a stopped process holds a lock") {
   for (const bool senders : {true, false}) {
     auto channel = new_channel(new_arena(), with_capacity(2));
     put(*channel, 1).value();

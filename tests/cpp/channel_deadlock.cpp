@@ -27,7 +27,7 @@ std::shared_ptr<Channel> new_pipe(const std::shared_ptr<Arena>& arena) {
 }  // namespace
 
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("A call without a timeout at a pipe that only its process has ends") {
+TEST_CASE("An untimed get on a pipe held by one process reports closed") {
   Child child([] {
     auto channel = new_pipe(new_arena());
     const bool may_come = code_of(get(*channel, patience(100))) == Code::kEmpty;
@@ -37,7 +37,7 @@ TEST_CASE("A call without a timeout at a pipe that only its process has ends") {
 }
 #endif
 
-TEST_CASE("The maker of a pipe is attached to both ends, whichever it uses") {
+TEST_CASE("The creator of a pipe is attached to both ends") {
   auto channel = new_pipe(new_arena());
   put(*channel, 1).value();
   REQUIRE(get(*channel).value() == 1);
@@ -53,7 +53,7 @@ TEST_CASE("The maker of a pipe is attached to both ends, whichever it uses") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("Killing the maker of a pipe is told at its unused end") {
+TEST_CASE("The death of a pipe creator is reported for its unused end") {
   auto arena = new_arena();
   Gate made, go;
   std::shared_ptr<Channel> channel;
@@ -71,7 +71,7 @@ TEST_CASE("Killing the maker of a pipe is told at its unused end") {
 }
 
 #ifndef __SANITIZE_THREAD__
-TEST_CASE("A deadlock ends one call, and the others see its end") {
+TEST_CASE("A deadlock ends one call and its exit ends the other") {
   Child all([] {
     auto arena = new_arena();
     auto first = new_channel(arena), second = new_channel(arena);
@@ -144,7 +144,7 @@ TEST_CASE("No deadlock is proved while some thread may still send") {
   }
 }
 
-TEST_CASE("A channel that may be opened by a name is no part of a deadlock") {
+TEST_CASE("A named channel is not part of a deadlock") {
   Child all([] {
     auto arena = new_arena();
     Gate named_one;

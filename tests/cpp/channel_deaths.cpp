@@ -21,7 +21,7 @@ ChannelOptions keeping_open() {
 
 }  // namespace
 
-TEST_CASE("Each death of a sender is told once, while others go on") {
+TEST_CASE("Each sender death is reported once while others remain") {
   auto channel = receiving_channel(with_capacity(8, Ending::kEach));
   Peer first(*channel), second(*channel);
   const int pid = first.child.pid();
@@ -35,7 +35,7 @@ TEST_CASE("Each death of a sender is told once, while others go on") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A death is told though there are messages all the time") {
+TEST_CASE("A death is reported although messages keep arriving") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
   Peer sender(*channel);
   sender.child.kill_and_wait();
@@ -47,7 +47,7 @@ TEST_CASE("A death is told though there are messages all the time") {
   REQUIRE(get(*channel).value() == 1);
 }
 
-TEST_CASE("A sender is told of each receiver's death, while others go on") {
+TEST_CASE("put reports the death of a receiver while others remain") {
   auto channel = new_channel(new_arena(), with_capacity(2, Ending::kEach));
   Gate up;
   Child receiver([&] {
@@ -63,7 +63,7 @@ TEST_CASE("A sender is told of each receiver's death, while others go on") {
   put(*channel, 3).value();
 }
 
-TEST_CASE("A stream that is kept open waits for senders when the last has gone") {
+TEST_CASE("A keep_open stream waits for senders after the last leaves") {
   auto channel = receiving_channel(keeping_open());
   channel->membership().join(End::kSending).value();
   put(*channel, 1).value();
@@ -76,14 +76,14 @@ TEST_CASE("A stream that is kept open waits for senders when the last has gone")
   REQUIRE(get(*channel).value() == 2);
 }
 
-TEST_CASE("A stream that is kept open goes on after a killed sender") {
+TEST_CASE("A keep_open stream reports no death of a sender") {
   auto channel = receiving_channel(keeping_open());
   Peer sender(*channel);
   sender.child.kill_and_wait();
   REQUIRE(code_of(get(*channel, patience(400))) == Code::kEmpty);
 }
 
-TEST_CASE("Senders of a stream that is kept open are told that nobody receives") {
+TEST_CASE("Senders of a keep_open stream see that no receiver is left") {
   auto channel = new_channel(new_arena(), keeping_open());
   REQUIRE(channel->sending().check_receivers().ok());
   put(*channel, 1).value();

@@ -37,7 +37,7 @@ struct StandingTaker {
 
 }  // namespace
 
-TEST_CASE("A message taken and acknowledged is gone, with its memory") {
+TEST_CASE("An acked message is removed and its memory is freed") {
   auto channel = channel_of(0);
   { take(*channel, no_wait()).ok(); }
   put(*channel, 1).value();
@@ -57,7 +57,7 @@ TEST_CASE("A message taken and acknowledged is gone, with its memory") {
   REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
 }
 
-TEST_CASE("A message given back comes first, and says so") {
+TEST_CASE("A nacked message comes first and is marked redelivered") {
   auto channel = channel_of(3);
   Delivery delivery = take(*channel).value();
   REQUIRE(channel->size() == 2);
@@ -69,7 +69,7 @@ TEST_CASE("A message given back comes first, and says so") {
   REQUIRE(drain(*channel) == std::vector<std::uint64_t>{1, 2});
 }
 
-TEST_CASE("Messages given back in any order are served in theirs") {
+TEST_CASE("Nacked messages are redelivered in their original order") {
   for (const std::size_t words : {1u, 1'000u}) {
     auto channel = channel_of(20, words);
     std::vector<Delivery> deliveries;
@@ -87,14 +87,14 @@ TEST_CASE("Messages given back in any order are served in theirs") {
   }
 }
 
-TEST_CASE("A delivery that goes out of scope gives its message back") {
+TEST_CASE("Destroying a delivery nacks its message") {
   auto channel = channel_of(1);
   { Delivery delivery = take(*channel).value(); }
   auto message = get_message(*channel, no_wait());
   REQUIRE(message->redelivered());
 }
 
-TEST_CASE("A delivery can be settled once") {
+TEST_CASE("A delivery can be acked or nacked only once") {
   auto channel = channel_of(1);
   Delivery delivery = take(*channel).value();
   REQUIRE(delivery.ack(patience()).ok());
@@ -103,7 +103,7 @@ TEST_CASE("A delivery can be settled once") {
   REQUIRE(code_of(Delivery{}.ack(patience())) == Code::kInvalid);
 }
 
-TEST_CASE("Any number of deliveries may be outstanding") {
+TEST_CASE("Hundreds of deliveries may be unacked at once") {
   constexpr std::uint64_t kCount = 300;
   auto channel = channel_of(kCount, 61);
   {
@@ -118,7 +118,7 @@ TEST_CASE("Any number of deliveries may be outstanding") {
   REQUIRE(channel->size() == 0);
 }
 
-TEST_CASE("A record that is free is used again, in whatever order messages are settled") {
+TEST_CASE("Free delivery records are reused in any ack order") {
   constexpr std::uint64_t kCount = 200;
   auto channel = channel_of(kCount);
   std::vector<Delivery> deliveries;
@@ -139,7 +139,7 @@ TEST_CASE("A record that is free is used again, in whatever order messages are s
   REQUIRE(channel->arena()->inspector().stats().blocks == blocks);
 }
 
-TEST_CASE("Takers in several processes that run out of records at once lose none of them") {
+TEST_CASE("Takers that run out of records together lose no message") {
   constexpr int kTakers = 4;
   auto channel = channel_of(600);
   auto seen = new_channel(channel->arena(), with_capacity(0));
@@ -164,7 +164,7 @@ TEST_CASE("Takers in several processes that run out of records at once lose none
   REQUIRE(numbers.size() == 600);
 }
 
-TEST_CASE("What a killed taker had is delivered again, exactly once, before the rest") {
+TEST_CASE("Messages of a killed taker are redelivered once and first") {
   for (const std::size_t words : {1u, 2'000u}) {
     auto channel = channel_of(12, words);
     Gate ready;
@@ -191,7 +191,7 @@ TEST_CASE("What a killed taker had is delivered again, exactly once, before the 
   }
 }
 
-TEST_CASE("A receiver that waits gets what a killed taker had") {
+TEST_CASE("A blocked receiver gets the message of a killed taker") {
   auto channel = channel_of(1);
   StandingTaker taker(*channel);
   taker.child.signal(SIGKILL);
@@ -200,7 +200,7 @@ TEST_CASE("A receiver that waits gets what a killed taker had") {
   REQUIRE(message->redelivered());
 }
 
-TEST_CASE("What a killed taker had comes back where the channel is never empty and nobody waits") {
+TEST_CASE("A busy channel redelivers the message of a killed taker") {
   auto channel = channel_of(2);
   StandingTaker taker(*channel);
   taker.child.kill_and_wait();
@@ -215,7 +215,7 @@ TEST_CASE("What a killed taker had comes back where the channel is never empty a
   REQUIRE(came_back);
 }
 
-TEST_CASE("A message that a process has written into a block is not for its forked child to put") {
+TEST_CASE("A forked child cannot put a block that its parent wrote") {
   auto arena = new_arena();
   auto channel = new_channel(arena);
   Outgoing message;
@@ -228,7 +228,7 @@ TEST_CASE("A message that a process has written into a block is not for its fork
   REQUIRE(drain(*channel) == std::vector<std::uint64_t>{7});
 }
 
-TEST_CASE("A forked child has no part in its parent's deliveries") {
+TEST_CASE("A forked child cannot ack the delivery of its parent") {
   auto channel = channel_of(1);
   Delivery delivery = take(*channel).value();
   Child child([&] { return code_of(delivery.ack(patience())) == Code::kInvalid && delivery.settled(); });
@@ -237,7 +237,7 @@ TEST_CASE("A forked child has no part in its parent's deliveries") {
   REQUIRE(delivery.ack(patience()).ok());
 }
 
-TEST_CASE("A delivery dropped while the lock is kept by a stopped process is given back all the same") {
+TEST_CASE("A delivery dropped while the lock is held is redelivered") {
   auto channel = channel_of(1);
   Gate taken, locked;
   Child owner([&] {
@@ -294,7 +294,7 @@ TEST_CASE("Dropping a delivery wakes poll loops if recovery is pending") {
   REQUIRE(get_message(*channel, no_wait())->redelivered());
 }
 
-TEST_CASE("The stream is not over while another process may give messages back") {
+TEST_CASE("A stream stays open while another process may nack") {
   auto channel = channel_of(1);
   Gate taken, go;
   Child taker([&] {
@@ -312,7 +312,7 @@ TEST_CASE("The stream is not over while another process may give messages back")
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A ticket is acknowledged when its message was received, or taken and acknowledged") {
+TEST_CASE("A ticket is acked once its message is received or acked") {
   auto channel = channel_of(3);
   REQUIRE(code_of(channel->acks().wait(0, no_wait())) == Code::kTimeout);
   REQUIRE(code_of(channel->acks().wait(3, no_wait())) == Code::kInvalid);
@@ -329,7 +329,7 @@ TEST_CASE("A ticket is acknowledged when its message was received, or taken and 
   REQUIRE(channel->acks().wait({}, no_wait()).ok());
 }
 
-TEST_CASE("A message given back is not acknowledged until it was received again") {
+TEST_CASE("A nacked message is unacked until it is received again") {
   auto channel = channel_of(1);
   take(*channel).value().nack(patience()).value();
   REQUIRE(code_of(channel->acks().wait({}, no_wait())) == Code::kTimeout);
@@ -339,7 +339,7 @@ TEST_CASE("A message given back is not acknowledged until it was received again"
   REQUIRE(channel->acks().pending() == 0);
 }
 
-TEST_CASE("The messages of a child are not its parent's to wait for, nor the other way round") {
+TEST_CASE("Parent and child wait only for acks of their own messages") {
   auto channel = channel_of(1);
   Child child([&] {
     const bool none_yet = channel->acks().pending() == 0 && channel->acks().wait({}, no_wait()).ok();
@@ -352,7 +352,7 @@ TEST_CASE("The messages of a child are not its parent's to wait for, nor the oth
   REQUIRE(channel->size() == 1);
 }
 
-TEST_CASE("Whoever waits for acknowledgements wakes when the last comes, and takes no sender's wake-up") {
+TEST_CASE("An ack waiter loses no wake-up and takes none from a sender") {
   constexpr std::int64_t kAcks = 200, kLostMs = kAcks * 30;  // a lost wake-up costs 50 ms each
   const auto put_and_wait = [] {
     auto small = new_channel(new_arena(), with_capacity(1));

@@ -30,7 +30,7 @@ std::string leftovers(Channel& queue) {
 
 }  // namespace
 
-TEST_CASE("What was given back before an immediate shutdown counts as done, and its memory is free") {
+TEST_CASE("Immediate shutdown completes nacked messages and frees them") {
   auto queue = queue_of(4);
   const std::uint64_t before = used_bytes(*queue->arena());
   std::vector<Delivery> taken;
@@ -46,7 +46,7 @@ TEST_CASE("What was given back before an immediate shutdown counts as done, and 
   CHECK(queue->acks().wait({}, no_wait()).ok());
 }
 
-TEST_CASE("What is given back after an immediate shutdown counts as done, however it comes back") {
+TEST_CASE("A message returned after immediate shutdown counts as done") {
   enum class Doing { kNack, kRequeue, kDrop, kDie };
   const Doing doing = GENERATE(Doing::kNack, Doing::kRequeue, Doing::kDrop, Doing::kDie);
   auto queue = queue_of(2);
@@ -78,7 +78,7 @@ TEST_CASE("What is given back after an immediate shutdown counts as done, howeve
   CHECK(code_of(get(*queue, no_wait())) == Code::kShutDown);
 }
 
-TEST_CASE("What was taken before an immediate shutdown, and is acknowledged after it, is a task as before") {
+TEST_CASE("A message acked after immediate shutdown is still a task") {
   auto queue = queue_of(3);
   Delivery first = take(*queue).value(), second = take(*queue).value();
   shut_down(*queue);
@@ -91,8 +91,7 @@ TEST_CASE("What was taken before an immediate shutdown, and is acknowledged afte
   CHECK(code_of(queue->tasks().done()) == Code::kInvalid);
 }
 
-TEST_CASE(
-    "What a process had no memory to decode counts as done when it gives that back to a queue shut down at once") {
+TEST_CASE("An undecoded message counts as done after immediate shutdown") {
   auto queue = queue_of(2);
   auto place = std::make_unique<channel::Received>();
   queue->receiving().get(place->message, patience()).value();
@@ -103,7 +102,7 @@ TEST_CASE(
   CHECK(leftovers(*queue) == "");
 }
 
-TEST_CASE("A record of what was discarded is not used again, so that it goes on counting") {
+TEST_CASE("Discarded messages free their record and stay counted") {
   auto queue = queue_of(2);
   Delivery one = take(*queue).value(), other = take(*queue).value();
   shut_down(*queue);
@@ -118,7 +117,7 @@ TEST_CASE("A record of what was discarded is not used again, so that it goes on 
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("A process killed anywhere in an immediate shutdown counts what was given back once, or not yet") {
+TEST_CASE("A kill in an immediate shutdown counts all messages or none") {
   for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
     REQUIRE(n < 1'000);
     auto queue = queue_of(8);
@@ -139,7 +138,7 @@ TEST_CASE("A process killed anywhere in an immediate shutdown counts what was gi
   }
 }
 
-TEST_CASE("A process killed anywhere in giving back to a queue shut down at once leaves each message counted once") {
+TEST_CASE("A kill in nack after shutdown counts each message once") {
   for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
     REQUIRE(n < 1'000);
     auto queue = queue_of(3);

@@ -19,7 +19,7 @@ std::shared_ptr<Channel> dropping(std::uint64_t capacity, std::shared_ptr<memory
 
 }  // namespace
 
-TEST_CASE("A put into a full channel drops the oldest message, and counts it") {
+TEST_CASE("A put into a full channel drops and counts the oldest") {
   auto channel = dropping(3);
   for (int i = 0; i < 10; ++i) put(*channel, static_cast<std::uint64_t>(i), 1, no_wait()).value();
   REQUIRE(channel->stats().dropped == 7);
@@ -30,7 +30,7 @@ TEST_CASE("A put into a full channel drops the oldest message, and counts it") {
   REQUIRE(channel->stats().dropped == 7);
 }
 
-TEST_CASE("A message that was given back is the oldest, and dropped first") {
+TEST_CASE("A nacked message is dropped first") {
   auto channel = dropping(2);
   put(*channel, 1).value();
   put(*channel, 2).value();
@@ -40,7 +40,7 @@ TEST_CASE("A message that was given back is the oldest, and dropped first") {
   REQUIRE(get(*channel).value() == 3);
 }
 
-TEST_CASE("What somebody has taken is not dropped") {
+TEST_CASE("A put does not drop an unacked delivery") {
   auto channel = dropping(2);
   put(*channel, 1).value();
   Delivery taken = take(*channel).value();
@@ -49,7 +49,7 @@ TEST_CASE("What somebody has taken is not dropped") {
   REQUIRE(get(*channel).value() == 1);
 }
 
-TEST_CASE("Messages with blocks are dropped for the bytes that a put needs") {
+TEST_CASE("Messages in blocks are dropped to free bytes for a put") {
   auto arena = new_arena(4 << 20);
   auto channel = dropping(0, arena);
   for (std::uint64_t i = 0; i < 40; ++i) {
@@ -60,7 +60,7 @@ TEST_CASE("Messages with blocks are dropped for the bytes that a put needs") {
   REQUIRE(channel->size() >= 1);
 }
 
-TEST_CASE("A put drops nothing where nobody is left to receive") {
+TEST_CASE("A put drops nothing if no receiver is left") {
   auto channel = dropping(1);
   put(*channel, 1).value();
   channel->membership().leave(End::kReceiving);
@@ -68,7 +68,7 @@ TEST_CASE("A put drops nothing where nobody is left to receive") {
   REQUIRE(channel->dropped() == 0);
 }
 
-TEST_CASE("Who waits for acknowledgements is not kept waiting by what was dropped") {
+TEST_CASE("Waiting for acks does not wait for dropped messages") {
   auto channel = dropping(1);
   put(*channel, 1).value();
   put(*channel, 2).value();
@@ -76,7 +76,7 @@ TEST_CASE("Who waits for acknowledgements is not kept waiting by what was droppe
   channel->acks().wait({}, patience()).value();
 }
 
-TEST_CASE("Two that put and one that gets lose only what is counted") {
+TEST_CASE("Concurrent puts lose only messages counted as dropped") {
   auto channel = dropping(4);
   constexpr int kEach = 20'000;
   const auto sends = [&] {
@@ -94,7 +94,7 @@ TEST_CASE("Two that put and one that gets lose only what is counted") {
   REQUIRE(channel->size() == 0);
 }
 
-TEST_CASE("Nobody drops what a receiver has reserved the end for") {
+TEST_CASE("A put drops nothing while a receiver has the end reserved") {
   auto channel = dropping(1);
   put(*channel, 1).value();
   Gate reserved;

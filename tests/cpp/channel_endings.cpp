@@ -54,7 +54,7 @@ bool was_woken(const Event& event, std::uint32_t since) {
 
 }  // namespace
 
-TEST_CASE("It is not over while another process has a message that it may give back") {
+TEST_CASE("The end is reported once no unacked message is left") {
   const Doing doing = GENERATE(Doing::kAck, Doing::kNack, Doing::kDie);
   Taken of(GENERATE(How::kLeave, How::kShutDown), doing);
   of.end();
@@ -68,7 +68,7 @@ TEST_CASE("It is not over while another process has a message that it may give b
   REQUIRE(of.channel->ready());
 }
 
-TEST_CASE("What a process has taken itself it does not wait for, and has it when it gave it back") {
+TEST_CASE("A process does not wait for its own unacked messages") {
   Taken of(GENERATE(How::kLeave, How::kShutDown), Doing::kAck, 2);
   Delivery mine = take(*of.channel).value();
   of.end();
@@ -80,7 +80,7 @@ TEST_CASE("What a process has taken itself it does not wait for, and has it when
   REQUIRE(code_of(get(*of.channel)) == of.over());
 }
 
-TEST_CASE("Whoever settles the last message wakes those who wait for the end, whatever they have taken themselves") {
+TEST_CASE("The last ack wakes receivers that wait for the end") {
   Taken of(GENERATE(How::kLeave, How::kShutDown), Doing::kAck, 2);
   const bool has_one = GENERATE(false, true);
   Delivery mine = take(*of.channel).value();
@@ -93,7 +93,7 @@ TEST_CASE("Whoever settles the last message wakes those who wait for the end, wh
   REQUIRE(code_of(get(*of.channel, no_wait())) == of.over());
 }
 
-TEST_CASE("Whoever receives the last message that was given back wakes those who wait for the end") {
+TEST_CASE("Receiving the last nacked message wakes waiters for the end") {
   Taken of(GENERATE(How::kLeave, How::kShutDown), Doing::kNack);
   const bool takes = GENERATE(false, true);
   of.end();
@@ -105,7 +105,7 @@ TEST_CASE("Whoever receives the last message that was given back wakes those who
   REQUIRE(was_woken(of.items(), since));
 }
 
-TEST_CASE("The descriptor is readable at the end once nothing may come any more, and not before") {
+TEST_CASE("The descriptor becomes readable once no message can come") {
   const bool has_one = GENERATE(false, true);
   Taken of(GENERATE(How::kLeave, How::kShutDown), Doing::kAck, 2);
   const int fd = of.channel->watchers().wake_fd(End::kReceiving).value();
@@ -120,7 +120,7 @@ TEST_CASE("The descriptor is readable at the end once nothing may come any more,
   REQUIRE(readable(fd));
 }
 
-TEST_CASE("The descriptor of who has the last messages is readable as soon as another ends the stream") {
+TEST_CASE("The descriptor of the last taker is readable at the end") {
   Taken of(GENERATE(How::kLeave, How::kShutDown), Doing::kAck, 2);
   of.go.open();
   REQUIRE(of.taker->succeeded());
@@ -142,7 +142,7 @@ TEST_CASE("The descriptor of who has the last messages is readable as soon as an
   REQUIRE(code_of(get(*of.channel)) == of.over());
 }
 
-TEST_CASE("A message on its way back, in its record and not yet counted, is waited for") {
+TEST_CASE("The end waits for a nack that is not yet counted") {
   auto queue = new_channel(new_arena(), with_capacity(0, Ending::kNever));
   put(*queue, 1).value();
   take(*queue).value().nack(patience()).value();
@@ -153,7 +153,7 @@ TEST_CASE("A message on its way back, in its record and not yet counted, is wait
   REQUIRE(get(*queue).value() == 1);
 }
 
-TEST_CASE("A queue that was shut down is not over while what is in it is reserved for another process") {
+TEST_CASE("A shut down queue stays open while messages are reserved") {
   auto queue = new_channel(new_arena(), with_capacity(0, Ending::kNever));
   put(*queue, 1).value();
   queue->tasks().reserve(End::kReceiving, no_wait()).value();
@@ -165,7 +165,7 @@ TEST_CASE("A queue that was shut down is not over while what is in it is reserve
   REQUIRE(waiting.succeeded());
 }
 
-TEST_CASE("After an immediate shutdown nobody waits for what others have taken") {
+TEST_CASE("Immediate shutdown does not wait for unacked messages") {
   Taken of(How::kShutDown, Doing::kNack);
   of.channel->tasks().shut_down(true, patience()).value();
   REQUIRE(code_of(get(*of.channel)) == Code::kShutDown);

@@ -14,12 +14,12 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("A channel that nobody has sent to is waited for") {
+TEST_CASE("get waits on a channel that has had no sender") {
   auto channel = receiving_channel();
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
 }
 
-TEST_CASE("When the last sender leaves, what is queued is delivered and then the stream is closed") {
+TEST_CASE("The stream closes once drained after the last sender left") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   channel->membership().join(End::kSending).value();
@@ -32,7 +32,7 @@ TEST_CASE("When the last sender leaves, what is queued is delivered and then the
   REQUIRE(code_of(take(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("Of those who have an end it is known who counts, and who of them has never used it") {
+TEST_CASE("Ends count attached processes and list unused ones") {
   using Pids = std::vector<int>;
   auto channel = new_channel(new_arena());
   channel::Ends& ends = channel->ends();
@@ -54,7 +54,7 @@ TEST_CASE("Of those who have an end it is known who counts, and who of them has 
   }
 }
 
-TEST_CASE("When no receivers are left, a sender is told once the channel is full") {
+TEST_CASE("A full channel without receivers reports closed to senders") {
   auto channel = new_channel(new_arena(), with_capacity(2));
   channel->membership().leave(End::kReceiving);
   put(*channel, 1).value();
@@ -64,7 +64,7 @@ TEST_CASE("When no receivers are left, a sender is told once the channel is full
   REQUIRE(code_of(channel->acks().wait({}, patience())) == Code::kClosed);
 }
 
-TEST_CASE("A newcomer makes the channel whole again") {
+TEST_CASE("A new sender reopens a closed channel") {
   auto channel = new_channel(new_arena());
   channel->membership().leave(End::kSending);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
@@ -74,7 +74,7 @@ TEST_CASE("A newcomer makes the channel whole again") {
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
 }
 
-TEST_CASE("A process in which one thread leaves an end as another joins it is a member of it") {
+TEST_CASE("Joining an end while a thread leaves it keeps membership") {
   constexpr int kRounds = 20'000;
   auto channel = new_channel(new_arena());
   std::atomic<int> round{0}, left{0};
@@ -98,7 +98,7 @@ TEST_CASE("A process in which one thread leaves an end as another joins it is a 
   CHECK(channel->stats().receivers == 0);
 }
 
-TEST_CASE("A process that uses the other end only takes no part in this one") {
+TEST_CASE("A process that only receives does not count as a sender") {
   auto channel = new_channel(new_arena());  // this process has the sending end, and never sends
   Child sender([&] { return put(*channel, 1).ok(); });
   REQUIRE(get(*channel).value() == 1);
@@ -106,7 +106,7 @@ TEST_CASE("A process that uses the other end only takes no part in this one") {
   REQUIRE(code_of(get(*channel, patience())) == Code::kPeerDied);  // the child ended with _exit, without closing
 }
 
-TEST_CASE("A child that says goodbye has closed, one that does not was killed") {
+TEST_CASE("A child that calls leave_all has closed its end") {
   auto channel = new_channel(new_arena());
   Child sender([&] {
     const bool went = put(*channel, 1).ok();
@@ -118,7 +118,7 @@ TEST_CASE("A child that says goodbye has closed, one that does not was killed") 
   REQUIRE(code_of(get(*channel, patience())) == Code::kClosed);
 }
 
-TEST_CASE("The death of senders is reported once, with their pids, and only when none are left") {
+TEST_CASE("Dead senders are reported once when no sender is left") {
   auto channel = receiving_channel();
   channel->membership().join(End::kSending).value();
   Gate up[2], go;
@@ -144,7 +144,7 @@ TEST_CASE("The death of senders is reported once, with their pids, and only when
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A sender that waits for room learns that its receivers were killed") {
+TEST_CASE("A blocked put reports that its receivers were killed") {
   auto channel = Channel::create(new_arena(), with_capacity(1)).value();
   channel->membership().join(End::kSending).value();
   channel->membership().join(End::kReceiving).value();
@@ -224,7 +224,7 @@ TEST_CASE("A process whose first thread has ended is alive") {
   REQUIRE(get(*channel).value() == 2);
 }
 
-TEST_CASE("A process that does not run yet takes part from the moment it is given an end") {
+TEST_CASE("give_to makes a process a member before it starts") {
   auto channel = receiving_channel();
   memory::ReservedSlot slot = channel->arena()->reconciler().reserve_slot().value();
   channel->membership().give_to(slot.identity, End::kSending);
@@ -233,7 +233,7 @@ TEST_CASE("A process that does not run yet takes part from the moment it is give
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
-TEST_CASE("A process that has both ends of a queue sees no end of it") {
+TEST_CASE("A queue does not end for a process with both of its ends") {
   auto channel = receiving_channel(with_capacity(8, Ending::kNever));
   channel->membership().join(End::kSending).value();
   Child other([&] {
@@ -247,7 +247,7 @@ TEST_CASE("A process that has both ends of a queue sees no end of it") {
   REQUIRE_FALSE(channel->watchers().ready());
 }
 
-TEST_CASE("A queue ends for a process that left an end of it which no process has any more") {
+TEST_CASE("A queue ends when the last member of a left end exits") {
   const End end = GENERATE(End::kSending, End::kReceiving);
   const bool is_killed = GENERATE(false, true);
   auto channel = new_channel(new_arena(), with_capacity(1, Ending::kNever));
@@ -274,7 +274,7 @@ TEST_CASE("A queue ends for a process that left an end of it which no process ha
   REQUIRE(wait(patience(10)) == (end == End::kSending ? Code::kEmpty : Code::kFull));
 }
 
-TEST_CASE("A queue whose senders have left is not over while its messages are reserved for another process") {
+TEST_CASE("A queue without senders stays open while reserved") {
   auto queue = new_channel(new_arena(), with_capacity(0, Ending::kNever));
   put(*queue, 1).value();
   queue->tasks().reserve(End::kReceiving, no_wait()).value();
@@ -286,7 +286,7 @@ TEST_CASE("A queue whose senders have left is not over while its messages are re
   REQUIRE(waiting.succeeded());
 }
 
-TEST_CASE("A channel that waits for killed senders waits until each has a successor, then ends as others do") {
+TEST_CASE("A kWait stream ends once a dead sender had a successor") {
   auto channel = receiving_channel(with_capacity(8, Ending::kWait));
   channel->membership().join(End::kSending).value();
   Gate up;
@@ -310,14 +310,14 @@ TEST_CASE("A channel that waits for killed senders waits until each has a succes
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A channel that waits for killed senders still ends when all have closed") {
+TEST_CASE("A kWait stream ends when all senders have closed") {
   auto channel = receiving_channel(with_capacity(8, Ending::kWait));
   channel->membership().join(End::kSending).value();
   channel->membership().leave(End::kSending);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A receiver that waits learns of the end as soon as the last sender leaves") {
+TEST_CASE("A blocked get ends when the last sender leaves") {
   auto channel = new_channel(new_arena());
   Child receiver([&] {
     channel->membership().leave(End::kSending);
@@ -329,7 +329,7 @@ TEST_CASE("A receiver that waits learns of the end as soon as the last sender le
   REQUIRE(receiver.succeeded());
 }
 
-TEST_CASE("The descriptor is readable exactly while there is something to get") {
+TEST_CASE("The descriptor is readable exactly while get would succeed") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   REQUIRE(channel->watchers().wake_fd(End::kReceiving).value() == fd);
@@ -353,13 +353,13 @@ TEST_CASE("The descriptor is readable exactly while there is something to get") 
   REQUIRE_FALSE(readable(fd));
 }
 
-TEST_CASE("The descriptor is readable at once when it is asked for late") {
+TEST_CASE("A new descriptor is readable if messages are queued") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   REQUIRE(readable(channel->watchers().wake_fd(End::kReceiving).value()));
 }
 
-TEST_CASE("A descriptor that is readable for what another process received falls silent at the first look") {
+TEST_CASE("get clears a descriptor whose message another process got") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   put(*channel, 0).value();
@@ -370,7 +370,7 @@ TEST_CASE("A descriptor that is readable for what another process received falls
   REQUIRE_FALSE(readable(fd));
 }
 
-TEST_CASE("The descriptor is readable at the end of the stream, and stays so") {
+TEST_CASE("The descriptor stays readable at the end of the stream") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   channel->membership().leave(End::kSending);
@@ -383,7 +383,7 @@ TEST_CASE("The descriptor is readable at the end of the stream, and stays so") {
   REQUIRE_FALSE(readable(fd));
 }
 
-TEST_CASE("The descriptor becomes readable when somebody notices that the last sender was killed") {
+TEST_CASE("The descriptor is readable once a sender death is detected") {
   auto channel = receiving_channel();
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   channel->membership().join(End::kSending).value();

@@ -83,7 +83,7 @@ Stepped check_at(const Way& way, int instructions) {
 
 }  // namespace
 
-TEST_CASE("An end that is passed on at any instruction of a check is not taken for left") {
+TEST_CASE("An end passed on during a check is never seen as left") {
   if (!can_step()) return;
   for (const Way& way : kWays) {
     int checks = 0;

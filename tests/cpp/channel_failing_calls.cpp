@@ -47,7 +47,7 @@ void use_everything(const std::shared_ptr<Arena>& arena, Channel& channel) {
 
 }  // namespace
 
-TEST_CASE("A process whose system calls fail gets errors and leaves all in order for the others") {
+TEST_CASE("Failing system calls cause no damage to other processes") {
   if (kAddressSanitizer || kThreadSanitizer || under_valgrind()) return;  // their own calls would fail too
   const FailingCall call = GENERATE(
       FailingCall{"fallocate", SYS_fallocate, ENOSPC}, FailingCall{"fallocate", SYS_fallocate, ENOMEM},

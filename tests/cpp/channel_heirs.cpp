@@ -51,7 +51,7 @@ Numbers numbers_of(std::vector<Delivery>& deliveries) {
 
 }  // namespace
 
-TEST_CASE("What a killed taker left to the heir goes to nobody but the one that asks for it") {
+TEST_CASE("Only inherited() returns messages left to a successor") {
   for (const std::size_t words : {1u, 700u}) {
     auto channel = new_channel(new_arena(), unlimited());
     putting(0, 4, words)(*channel);
@@ -76,7 +76,7 @@ TEST_CASE("What a killed taker left to the heir goes to nobody but the one that 
   }
 }
 
-TEST_CASE("What others had taken goes back whoever is the heir") {
+TEST_CASE("Messages not left to a successor are redelivered") {
   auto channel = new_channel(new_arena(), unlimited());
   putting(0, 3, 1)(*channel);
   Heir heir(*channel);
@@ -88,7 +88,7 @@ TEST_CASE("What others had taken goes back whoever is the heir") {
   REQUIRE(numbers_of(left) == Numbers{0});
 }
 
-TEST_CASE("What was left goes back when the heir is gone, too") {
+TEST_CASE("Left messages are redelivered when the successor dies") {
   for (const bool heir_first : {false, true}) {
     auto channel = new_channel(new_arena(), unlimited());
     putting(0, 3, 1)(*channel);
@@ -105,7 +105,7 @@ TEST_CASE("What was left goes back when the heir is gone, too") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("Wherever one that takes over is killed, the next one has all that it had") {
+TEST_CASE("A successor killed anywhere passes all messages to the next") {
   bool killed = true;
   for (std::int64_t n = 1; killed; ++n) {
     REQUIRE(n < 1'000);

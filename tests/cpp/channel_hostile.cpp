@@ -65,7 +65,7 @@ RingSlot& first_slot(Channel& channel) {
 
 }  // namespace
 
-TEST_CASE("A ring that grows and shrinks while it is used is not left") {
+TEST_CASE("A ring whose size flips during use is never overrun") {
   // With this base, every ticket is far beyond the ring, provided the ring is long enough.
   constexpr std::uint64_t kFar = std::uint64_t{1} << 41;
   const auto first = [](Channel & channel) -> auto& {
@@ -88,26 +88,26 @@ TEST_CASE("A ring that grows and shrinks while it is used is not left") {
   }
 }
 
-TEST_CASE("Records that become more and fewer while they are walked are not left") {
+TEST_CASE("Records whose count flips during use are never overrun") {
   survives([](Channel & channel) -> auto& { return as_atomic(records_of(channel).count); },
            {7, std::uint64_t{1} << 58, kMinusOne});
 }
 
-TEST_CASE("Records that change their state while they are looked at give no more than they have") {
+TEST_CASE("Records with flipping states give no bytes out of bounds") {
   const auto word = [](RecordState state, memory::Identity taker) { return channel::record_word(state, taker, 7); };
   survives([](Channel & channel) -> auto& { return record_of(channel, 0).state; },
            {word(RecordState::kReturned, 0), word(RecordState::kRejected, 0), 0, kMinusOne,
             word(RecordState::kTaken, 0x1234)});
 }
 
-TEST_CASE("A slot that changes while it is received gives no more than it has") {
+TEST_CASE("A slot that flips during get gives no bytes out of bounds") {
   survives([](Channel & channel) -> auto& { return as_atomic(first_slot(channel).bytes); },
            {24, kMinusOne, 481, 1 << 20});
   survives([](Channel & channel) -> auto& { return as_atomic(first_slot(channel).block); },
            {0, kMinusOne, std::uint64_t{3} << 59});
 }
 
-TEST_CASE("Slots that change their size while the channel is used are not left") {
+TEST_CASE("A slot size that flips during use causes no overrun") {
   survives([](Channel & channel) -> auto& { return as_atomic(header_of(channel).slot_bytes); },
            {512, 1280, 0, kMinusOne, std::uint64_t{1} << 40});
 }
@@ -117,7 +117,7 @@ TEST_CASE("Indices that jump while the channel is used do no harm") {
   survives([](Channel & channel) -> auto& { return header_of(channel).tail; }, {12, 0, kMinusOne, 20});
 }
 
-TEST_CASE("Chains that are bent while they are followed come to an end") {
+TEST_CASE("Chains that change while they are followed terminate") {
   survives([](Channel & channel) -> auto& { return first_segment(channel).next; }, {0, kMinusOne, 1});
   survives([](Channel & channel) -> auto& { return records_of(channel).next; }, {0, kMinusOne});
   survives([](Channel & channel) -> auto& { return header_of(channel).head_segment; }, {0, kMinusOne});

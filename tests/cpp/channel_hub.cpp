@@ -34,7 +34,7 @@ bool awaits(Channel& channel, End end, const WakeHub& hub) {
 
 }  // namespace
 
-TEST_CASE("A hub is told once of an end that is awaited, and not again until it is asked for") {
+TEST_CASE("A hub is notified once for each await of an end") {
   auto channel = new_channel(new_arena());
   auto hub = new_hub();
   for (int i = 0; i < 3; ++i) {
@@ -49,7 +49,7 @@ TEST_CASE("A hub is told once of an end that is awaited, and not again until it 
   }
 }
 
-TEST_CASE("A sender that awaits room is told of what is received") {
+TEST_CASE("A sender that awaits space is notified after a get") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   auto hub = new_hub();
   put(*channel, 1).value();
@@ -58,7 +58,7 @@ TEST_CASE("A sender that awaits room is told of what is received") {
   REQUIRE(told(*hub) == std::vector{channel->watchers().name_of(End::kSending)});
 }
 
-TEST_CASE("Who asks for what is there already is told so at once, and who asks too late of the end") {
+TEST_CASE("await is ready at once if a message or the end is there") {
   auto channel = new_channel(new_arena());
   auto hub = new_hub();
   put(*channel, 1).value();
@@ -70,7 +70,7 @@ TEST_CASE("Who asks for what is there already is told so at once, and who asks t
   REQUIRE_FALSE(awaits(*channel, End::kReceiving, *hub));
 }
 
-TEST_CASE("A hub tells of every end, or that it had no room for all") {
+TEST_CASE("A hub reports every awaited end or that some were lost") {
   auto arena = new_arena();
   auto hub = new_hub();
   std::vector<std::shared_ptr<Channel>> channels;
@@ -89,7 +89,7 @@ TEST_CASE("A hub tells of every end, or that it had no room for all") {
   REQUIRE_FALSE(readable(*hub));
 }
 
-TEST_CASE("A process has one hub, which is closed with the last who has it") {
+TEST_CASE("A process has one hub that closes with its last reference") {
   auto hub = new_hub();
   REQUIRE(new_hub() == hub);
   const platform::WakeAddress address = hub->address();
@@ -97,7 +97,7 @@ TEST_CASE("A process has one hub, which is closed with the last who has it") {
   REQUIRE(new_hub()->address() != address);
 }
 
-TEST_CASE("A forked child has a hub of its own, and takes nothing of its parent's") {
+TEST_CASE("A forked child has a hub separate from its parent") {
   auto channel = new_channel(new_arena());
   auto hub = new_hub();
   REQUIRE(awaits(*channel, End::kReceiving, *hub));
@@ -112,7 +112,7 @@ TEST_CASE("A forked child has a hub of its own, and takes nothing of its parent'
   REQUIRE(told(*hub).size() == 1);
 }
 
-TEST_CASE("A hub that is sent bytes that are no text says that it has lost some") {
+TEST_CASE("A hub reports invalid notifications as lost") {
   auto channel = new_channel(new_arena());
   auto hub = new_hub();
   for (const std::size_t bytes : {1u, 31u, 33u, 200u}) {
@@ -127,7 +127,7 @@ TEST_CASE("A hub that is sent bytes that are no text says that it has lost some"
   REQUIRE(told(*hub) == std::vector{channel->watchers().name_of(End::kReceiving)});
 }
 
-TEST_CASE("A process that cannot reach a hub leaves the request for one that can") {
+TEST_CASE("An await stays pending until a process can reach the hub") {
   auto channel = new_channel(new_arena());
   auto hub = new_hub();
   REQUIRE(awaits(*channel, End::kReceiving, *hub));
@@ -141,7 +141,7 @@ TEST_CASE("A process that cannot reach a hub leaves the request for one that can
   REQUIRE(told(*hub) == std::vector{channel->watchers().name_of(End::kReceiving)});
 }
 
-TEST_CASE("Who leaves an end, or dies, is awaiting it no more") {
+TEST_CASE("A process that leaves an end or dies no longer awaits it") {
   auto channel = new_channel(new_arena());
   channel::ChannelHeader& header = header_of(*channel);
   const auto is_awaited = [&] {

@@ -94,7 +94,7 @@ void put_large(const std::shared_ptr<Arena>& arena, Channel& channel) {
 
 }  // namespace
 
-TEST_CASE("A message that was given back is the next that is received, by anyone") {
+TEST_CASE("A returned message is the next one for every receiver") {
   const std::size_t words = GENERATE(kInline, kBlock);
   auto channel = new_channel(new_arena());
   for (std::uint64_t i = 0; i < 3; ++i) put(*channel, i, words).value();
@@ -115,7 +115,7 @@ TEST_CASE("A message that was given back is the next that is received, by anyone
   CHECK(channel->arena()->inspector().check() == "");
 }
 
-TEST_CASE("A message that there is no memory to give back is what this process receives next") {
+TEST_CASE("A message kept for lack of memory is received next") {
   const std::size_t words = GENERATE(kInline, kBlock);
   Kept kept(words);
   Channel& channel = *kept.channel;
@@ -130,7 +130,7 @@ TEST_CASE("A message that there is no memory to give back is what this process r
   CHECK(kept.arena->inspector().check() == "");
 }
 
-TEST_CASE("A kept message is given up after eight failed builds") {
+TEST_CASE("A kept message becomes a dead letter after 8 failed builds") {
   const std::size_t words = GENERATE(kInline, kBlock);
   Kept kept(words);
   Channel& channel = *kept.channel;
@@ -149,7 +149,7 @@ TEST_CASE("A kept message is given up after eight failed builds") {
   CHECK(kept.arena->inspector().check() == "");
 }
 
-TEST_CASE("Several such messages come in their order") {
+TEST_CASE("Kept messages are received in their order") {
   auto arena = new_arena(kMiB);
   auto channel = new_channel(arena);
   for (std::uint64_t i = 0; i < 4; ++i) put(*channel, i).value();
@@ -161,7 +161,7 @@ TEST_CASE("Several such messages come in their order") {
   CHECK(drain(*channel) == std::vector<std::uint64_t>{0, 1, 2, 3});
 }
 
-TEST_CASE("A take gives such a message back first, and takes it") {
+TEST_CASE("take delivers a kept message first") {
   Kept kept(kBlock);
   kept.full.clear();
   Delivery delivery = take(*kept.channel, no_wait()).value();
@@ -170,7 +170,7 @@ TEST_CASE("A take gives such a message back first, and takes it") {
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{1, 2});
 }
 
-TEST_CASE("Who leaves the channel gives such a message back as soon as there is memory") {
+TEST_CASE("Detaching returns a kept message once there is memory") {
   Kept kept(kBlock);
   kept.full.clear();
   kept.channel->membership().leave(End::kReceiving);
@@ -207,7 +207,7 @@ TEST_CASE("Detaching returns a kept message while a recovery is pending") {
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
 }
 
-TEST_CASE("A given-up message is rejected while a recovery is pending") {
+TEST_CASE("A kept message is rejected while a recovery is pending") {
   const bool by_get = GENERATE(true, false);
   Kept kept(kBlock);
   Channel& channel = *kept.channel;
@@ -221,7 +221,7 @@ TEST_CASE("A given-up message is rejected while a recovery is pending") {
   CHECK(channel.rejected(patience()).value().size() == 1);
 }
 
-TEST_CASE("A forked child does not give back what its parent received") {
+TEST_CASE("A forked child does not return a message of its parent") {
   const std::size_t words = GENERATE(kInline, kBlock);
   auto channel = new_channel(new_arena());
   put(*channel, 7, words).value();
@@ -236,21 +236,21 @@ TEST_CASE("A forked child does not give back what its parent received") {
   CHECK(drain(*channel) == std::vector<std::uint64_t>{7});
 }
 
-TEST_CASE("A forked child has no part in what its parent could not give back") {
+TEST_CASE("A forked child does not receive kept messages of its parent") {
   Kept kept(kBlock);
   Child child([&] { return kept.channel->size() == 2 && drain(*kept.channel) == std::vector<std::uint64_t>{1, 2}; });
   REQUIRE(child.succeeded());
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0});
 }
 
-TEST_CASE("What could not be given back to a queue goes with it when that is shut down at once") {
+TEST_CASE("Immediate shutdown releases kept messages") {
   Kept kept(kBlock);
   kept.channel->tasks().shut_down(true, patience()).value();
   CHECK(code_of(get(*kept.channel, no_wait())) == Code::kShutDown);
   CHECK(kept.arena->holders().lease_count() == kept.full.size() + 1);  // the channel's own
 }
 
-TEST_CASE("A message whose array this process has no addresses for stays in the channel") {
+TEST_CASE("A message with an unmappable array stays in the channel") {
   if (!address_limit_works()) return;
   const bool returned = GENERATE(false, true);
   auto arena = new_arena(256 * kMiB);
@@ -277,7 +277,7 @@ TEST_CASE("A message whose array this process has no addresses for stays in the 
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A list of references that leads nowhere keeps no message from being received") {
+TEST_CASE("A message with an invalid reference list is still received") {
   auto arena = new_arena();
   auto channel = new_channel(arena);
   const Lease array = new_lease(*arena);

@@ -62,7 +62,7 @@ constexpr std::size_t kBlock = 5'000;
 
 }  // namespace
 
-TEST_CASE("An arena that there is no memory for leaves no descriptor, and the next one is made") {
+TEST_CASE("A failed arena creation leaks no descriptor") {
   struct State {
     std::size_t descriptors;
     std::shared_ptr<Arena> made{};
@@ -80,7 +80,7 @@ TEST_CASE("An arena that there is no memory for leaves no descriptor, and the ne
                        });
 }
 
-TEST_CASE("An arena of another process that there is no memory to attach to can be attached to later") {
+TEST_CASE("A failed attach to a foreign arena leaks no descriptor") {
   Gate made, done;
   Child other([&] {
     auto arena = new_arena();
@@ -109,7 +109,7 @@ TEST_CASE("An arena of another process that there is no memory to attach to can 
   CHECK(other.succeeded());
 }
 
-TEST_CASE("A channel that there is no memory for leaves no block behind") {
+TEST_CASE("A failed channel creation leaks no block") {
   struct State {
     std::shared_ptr<Arena> arena;
     std::shared_ptr<Channel> made{};
@@ -129,7 +129,7 @@ TEST_CASE("A channel that there is no memory for leaves no block behind") {
                        });
 }
 
-TEST_CASE("A put that runs out of memory has put its message, or left everything as it was") {
+TEST_CASE("A put that runs out of memory is complete or has no effect") {
   const std::size_t words = GENERATE(kInline, kBlock);
   struct State {
     Ready ready;
@@ -150,7 +150,7 @@ TEST_CASE("A put that runs out of memory has put its message, or left everything
                        });
 }
 
-TEST_CASE("A ring that there is no memory to make longer takes what it did not take, later") {
+TEST_CASE("A ring that could not grow accepts the message later") {
   struct State {
     Ready ready;
     std::uint64_t went = 0;
@@ -171,7 +171,7 @@ TEST_CASE("A ring that there is no memory to make longer takes what it did not t
                        });
 }
 
-TEST_CASE("A get that runs out of memory leaves its message in the channel") {
+TEST_CASE("A get that runs out of memory leaves its message queued") {
   const std::size_t words = GENERATE(kInline, kBlock);
   struct State {
     Ready ready;
@@ -192,7 +192,7 @@ TEST_CASE("A get that runs out of memory leaves its message in the channel") {
       });
 }
 
-TEST_CASE("Messages that are viewed survive that there is no memory to note more views") {
+TEST_CASE("Views stay valid if memory for more views runs out") {
   struct State {
     Ready ready;
     std::vector<Lease> views{};
@@ -223,7 +223,7 @@ TEST_CASE("Messages that are viewed survive that there is no memory to note more
       });
 }
 
-TEST_CASE("A take, an acknowledgement or a return that runs out of memory loses no message") {
+TEST_CASE("A delivery that runs out of memory loses no message") {
   const std::size_t words = GENERATE(kInline, kBlock);
   struct State {
     Ready ready;
@@ -252,7 +252,7 @@ TEST_CASE("A take, an acknowledgement or a return that runs out of memory loses 
       });
 }
 
-TEST_CASE("A look at rejected messages that runs out of memory leaves them rejected") {
+TEST_CASE("rejected() that runs out of memory keeps the dead letters") {
   const std::size_t words = GENERATE(kInline, kBlock);
   fail_each_allocation(
       [&] {
@@ -268,7 +268,7 @@ TEST_CASE("A look at rejected messages that runs out of memory leaves them rejec
       });
 }
 
-TEST_CASE("Several messages at once that run out of memory go, and come, in order and once") {
+TEST_CASE("Batches that run out of memory keep order and lose nothing") {
   struct State {
     Ready ready;
     std::size_t put = 0;
@@ -303,7 +303,7 @@ TEST_CASE("Several messages at once that run out of memory go, and come, in orde
       });
 }
 
-TEST_CASE("A recovery that runs out of memory keeps nobody from the next one") {
+TEST_CASE("A recovery that runs out of memory blocks no later recovery") {
   struct State {
     Ready ready;
     std::vector<std::uint64_t> got{};
@@ -329,7 +329,7 @@ TEST_CASE("A recovery that runs out of memory keeps nobody from the next one") {
       });
 }
 
-TEST_CASE("What meets a death and runs out of memory in it neither ends the process nor keeps a lock") {
+TEST_CASE("A call that runs out of memory in recovery keeps no lock") {
   using Act = void (*)(Ready&);
   const Act act = GENERATE(
       as<Act>{}, [](Ready& ready) { static_cast<void>(put(*ready.channel, 3, kBlock, no_wait()).ok()); },
@@ -355,7 +355,7 @@ TEST_CASE("What meets a death and runs out of memory in it neither ends the proc
       });
 }
 
-TEST_CASE("A fork that runs out of memory makes a child that works, with or without its parent's ends") {
+TEST_CASE("A fork that runs out of memory makes a working child") {
   fail_each_allocation([] { return with_messages(2, kBlock); },
                        [](Ready& ready) {
                          const int pid = fork();
@@ -375,7 +375,7 @@ TEST_CASE("A fork that runs out of memory makes a child that works, with or with
                        });
 }
 
-TEST_CASE("A wake-up descriptor that there is no memory for can be had later, and wake-ups need none") {
+TEST_CASE("wake_fd works later if memory ran out at first") {
   struct State {
     Ready ready;
     bool watched = false;

@@ -215,7 +215,7 @@ struct Run {
 
 }  // namespace
 
-TEST_CASE("A channel does what a plain queue with deliveries does, step by step") {
+TEST_CASE("A channel behaves like a model queue at every step") {
   for (const std::uint64_t capacity : {0u, 1u, 5u, 64u, 100u}) {
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {
       INFO("capacity " << capacity << ", seed " << seed);
@@ -242,7 +242,7 @@ TEST_CASE("A channel does what a plain queue with deliveries does, step by step"
   }
 }
 
-TEST_CASE("Four threads that put and four that get lose nothing and keep each other's order") {
+TEST_CASE("Concurrent threads lose nothing and keep the sender order") {
   const std::uint64_t each = kThreadSanitizer || under_valgrind() ? 1'000 : 20'000;
   for (const std::uint64_t capacity : {0u, 3u, 100u}) {
     auto channel = new_channel(new_arena(64 * kMiB), with_capacity(capacity));
@@ -288,7 +288,7 @@ TEST_CASE("Four threads that put and four that get lose nothing and keep each ot
   }
 }
 
-TEST_CASE("A child forked while threads put and get works, and so does its parent") {
+TEST_CASE("A fork while threads put and get leaves both sides working") {
   if (kThreadSanitizer) return;  // its runtime does not support threads in a child of a process with threads
   auto channel = new_channel(new_arena(), with_capacity(50));
   // Makes this process count as a user of both ends, so that a late thread does not leave one of them to the children
@@ -333,7 +333,7 @@ TEST_CASE("A child forked while threads put and get works, and so does its paren
   REQUIRE(channel->arena()->inspector().check() == "");
 }
 
-TEST_CASE("Sixteen senders and sixteen receivers each get their part") {
+TEST_CASE("Sixteen senders and sixteen receivers transfer all messages") {
   constexpr std::uint64_t kEach = 300;
   auto arena = new_arena(64 * kMiB);
   auto channel = new_channel(arena, with_capacity(8));
@@ -362,7 +362,7 @@ TEST_CASE("Sixteen senders and sixteen receivers each get their part") {
   REQUIRE(total == 16 * kEach);
 }
 
-TEST_CASE("Room that several messages left wakes every sender that waits for it") {
+TEST_CASE("Space freed by a batch wakes every sender that waits") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   for (std::uint64_t i = 0; i < 8; ++i) put(*channel, i).value();
   std::vector<std::unique_ptr<Child>> senders;

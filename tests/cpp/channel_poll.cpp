@@ -21,7 +21,7 @@ TEST_CASE("A poll loop is woken by the death of the last sender") {
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
-TEST_CASE("A poll loop is not woken by the death of one of two senders, and by that of the last") {
+TEST_CASE("A poll loop wakes for the last sender death only") {
   auto channel = receiving_channel();
   Peer first(*channel), second(*channel);
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
@@ -33,7 +33,7 @@ TEST_CASE("A poll loop is not woken by the death of one of two senders, and by t
   REQUIRE(readable(fd, 60'000));
 }
 
-TEST_CASE("A poll loop is not woken by deaths that are not told") {
+TEST_CASE("A poll loop is not woken by deaths that are not reported") {
   ChannelOptions kept_open = with_capacity(8);
   kept_open.keep_open = true;
   for (const ChannelOptions& options : {kept_open, with_capacity(8, Ending::kWait)}) {
@@ -46,7 +46,7 @@ TEST_CASE("A poll loop is not woken by deaths that are not told") {
   }
 }
 
-TEST_CASE("A sender that died before the descriptor was asked for makes it readable") {
+TEST_CASE("poll_fd is readable at once if the sender is already dead") {
   auto channel = receiving_channel();
   Peer sender(*channel);
   sender.child.kill_and_wait();
@@ -54,7 +54,7 @@ TEST_CASE("A sender that died before the descriptor was asked for makes it reada
   REQUIRE(readable(channel->watchers().poll_fd(End::kReceiving).value()));
 }
 
-TEST_CASE("A poll loop is not woken by the death of who has nothing to do with its channel") {
+TEST_CASE("A poll loop ignores the death of an unattached process") {
   auto arena = new_arena();
   auto channel = new_channel(arena), other = new_channel(arena);
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
@@ -72,7 +72,7 @@ TEST_CASE("A poll loop is not woken by the death of who has nothing to do with i
   REQUIRE_FALSE(readable(fd));
 }
 
-TEST_CASE("A poll loop watches who came since, once it has received something") {
+TEST_CASE("A poll loop watches senders that attached later") {
   auto channel = receiving_channel();
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
   Peer sender(*channel);
@@ -82,7 +82,7 @@ TEST_CASE("A poll loop watches who came since, once it has received something") 
   REQUIRE(channel->watchers().poll_fd(End::kReceiving).value() == fd);
 }
 
-TEST_CASE("A poll loop's descriptor is readable for messages, and a forked child has its own") {
+TEST_CASE("poll_fd is readable for messages in a parent and its child") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
   REQUIRE_FALSE(readable(fd));
@@ -98,14 +98,14 @@ TEST_CASE("A poll loop's descriptor is readable for messages, and a forked child
   REQUIRE(child.succeeded());
 }
 
-TEST_CASE("A poll loop's descriptor is gone with the end") {
+TEST_CASE("Leaving an end closes its poll descriptor") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().poll_fd(End::kReceiving).value();
   channel->membership().leave(End::kReceiving);
   REQUIRE(fcntl(fd, F_GETFD) == -1);
 }
 
-TEST_CASE("Polling waits for a message, or for the end, and takes neither") {
+TEST_CASE("poll waits for a message or the end and consumes neither") {
   auto channel = new_channel(new_arena());
   REQUIRE(code_of(channel->receiving().poll(no_wait())) == Code::kEmpty);
   REQUIRE(code_of(channel->receiving().poll(patience(10))) == Code::kEmpty);
@@ -117,7 +117,7 @@ TEST_CASE("Polling waits for a message, or for the end, and takes neither") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("Polling that finds the senders killed leaves it to be reported") {
+TEST_CASE("poll leaves the death of senders to be reported by get") {
   auto channel = receiving_channel();
   Peer sender(*channel);
   sender.child.kill_and_wait();
@@ -125,7 +125,7 @@ TEST_CASE("Polling that finds the senders killed leaves it to be reported") {
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
-TEST_CASE("Of two that wait for one message, the one that only polls leaves it to the other") {
+TEST_CASE("A concurrent poll does not take the message of a get") {
   auto channel = new_channel(new_arena());
   for (std::uint64_t i = 0; i < 50; ++i) {
     std::thread polls([&] { channel->receiving().poll(patience()).value(); });

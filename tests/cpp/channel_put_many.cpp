@@ -5,7 +5,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("put_many puts all when there is room, in order") {
+TEST_CASE("put_many puts all messages in order if there is space") {
   auto channel = new_channel(new_arena(), with_capacity(0));
   std::vector<Outgoing> batch;
   std::vector<std::unique_ptr<Message>> messages;
@@ -17,7 +17,7 @@ TEST_CASE("put_many puts all when there is room, in order") {
   for (std::uint64_t i = 0; i < 300; ++i) REQUIRE(get(*channel, no_wait()).value() == i);
 }
 
-TEST_CASE("put_many says how many went when the channel fills up, and consumes only those") {
+TEST_CASE("put_many reports how many it put and consumes only those") {
   auto channel = new_channel(new_arena(), with_capacity(5));
   put(*channel, 100).value();
   std::vector<Outgoing> batch;
@@ -33,7 +33,7 @@ TEST_CASE("put_many says how many went when the channel fills up, and consumes o
   REQUIRE(drain(*channel) == std::vector<std::uint64_t>{100, 0, 1, 2, 3});
 }
 
-TEST_CASE("put_many stops before a message that can never go") {
+TEST_CASE("put_many stops before a message that is too large") {
   ChannelOptions options;
   options.capacity = 0;
   options.max_bytes = 100;

@@ -47,7 +47,7 @@ struct Patient : WaitHooks {
 
 }  // namespace
 
-TEST_CASE("Messages come out in the order in which they were put, with rising tickets") {
+TEST_CASE("Messages are received in order with rising tickets") {
   auto channel = new_channel(new_arena());
   for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(put(*channel, i * 11).value() == i);
   for (std::uint64_t i = 0; i < 8; ++i) {
@@ -58,7 +58,7 @@ TEST_CASE("Messages come out in the order in which they were put, with rising ti
   }
 }
 
-TEST_CASE("Several senders and receivers keep the order of each sender and lose nothing") {
+TEST_CASE("Concurrent processes lose nothing and keep the sender order") {
   constexpr std::uint64_t kEach = 3'000;
   auto arena = new_arena();
   auto channel = new_channel(arena, with_capacity(16));
@@ -95,7 +95,7 @@ TEST_CASE("Several senders and receivers keep the order of each sender and lose 
   REQUIRE(get(*results, patience(60'000)).value() + get(*results, patience(60'000)).value() == 3 * kEach);
 }
 
-TEST_CASE("A channel of capacity n holds n messages, whatever n is") {
+TEST_CASE("A channel of capacity n holds exactly n messages") {
   for (const std::uint64_t capacity : {1u, 2u, 3u, 7u, 8u, 9u, 63u, 1000u}) {
     auto channel = new_channel(new_arena(), with_capacity(capacity));
     REQUIRE(fill_up(*channel) == capacity);
@@ -108,7 +108,7 @@ TEST_CASE("A channel of capacity n holds n messages, whatever n is") {
   }
 }
 
-TEST_CASE("A ring wraps around and grows at any place without a message lost") {
+TEST_CASE("A ring wraps and grows at any position without a loss") {
   auto channel = new_channel(new_arena(), with_capacity(0));
   std::uint64_t in = 0, out = 0;
   for (std::uint64_t round = 1; round < 60; ++round) {
@@ -119,7 +119,7 @@ TEST_CASE("A ring wraps around and grows at any place without a message lost") {
   REQUIRE(channel->size() == 0);
 }
 
-TEST_CASE("An unlimited channel takes memory for what is in it and gives it back") {
+TEST_CASE("An unlimited channel frees the memory of received messages") {
   auto arena = new_arena();
   auto channel = new_channel(arena, with_capacity(0));
   const std::uint64_t before = used_bytes(*arena);
@@ -131,7 +131,7 @@ TEST_CASE("An unlimited channel takes memory for what is in it and gives it back
   REQUIRE(arena->inspector().check() == "");
 }
 
-TEST_CASE("Frames of any size travel, inline up to what a slot of their channel takes and in blocks beyond") {
+TEST_CASE("Frames up to the slot size are inline and others in blocks") {
   auto arena = new_arena();
   const auto [capacity, inline_words] =
       GENERATE(table<std::uint64_t, std::size_t>({{8, 156}, {1'024, 156}, {1'025, 60}, {0, 60}}));
@@ -153,7 +153,7 @@ TEST_CASE("Frames of any size travel, inline up to what a slot of their channel 
   REQUIRE(arena->inspector().check() == "");
 }
 
-TEST_CASE("A frame of no bytes travels, and one too long to be inline is refused") {
+TEST_CASE("put accepts an empty frame and refuses a long inline frame") {
   auto channel = new_channel(new_arena());
   Outgoing empty;
   REQUIRE(channel->sending().put(empty, no_wait()).ok());
@@ -164,7 +164,7 @@ TEST_CASE("A frame of no bytes travels, and one too long to be inline is refused
   REQUIRE(code_of(channel->sending().put(long_one, no_wait())) == Code::kInvalid);
 }
 
-TEST_CASE("A received message stays valid while it is moved, and after its channel is gone") {
+TEST_CASE("A received message outlives moves and its channel") {
   auto arena = new_arena();
   Incoming inline_one, block_one;
   {
@@ -195,7 +195,7 @@ TEST_CASE("Calls with an immediate deadline return without a wait") {
   REQUIRE(waits.blocks == 0);
 }
 
-TEST_CASE("Calls with a deadline wait until it, and not 50 ms longer") {
+TEST_CASE("Calls with a deadline return within 50 ms after it") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   const auto in_time = [](auto act) {
     const std::int64_t ms = shortest_ms(80, act);
@@ -234,7 +234,7 @@ TEST_CASE("max_bytes bounds the bytes that are queued") {
   REQUIRE(put(*channel, 5, 40, no_wait()).ok());
 }
 
-TEST_CASE("A message over max_bytes, or over the arena, is refused at once even when the channel is full") {
+TEST_CASE("An oversized message is refused even if the channel is full") {
   ChannelOptions options;
   options.capacity = 1;
   options.max_bytes = 1'000;
@@ -248,7 +248,7 @@ TEST_CASE("A message over max_bytes, or over the arena, is refused at once even 
   REQUIRE(code_of(plain->sending().wait_for_room(arena->pool().max_bytes() + 1, patience())) == Code::kMessageTooLarge);
 }
 
-TEST_CASE("A channel queues no more bytes than it leaves free for others") {
+TEST_CASE("A channel leaves other channels as many bytes as it queues") {
   auto arena = new_arena(8 * kMiB);
   auto channel = new_channel(arena, with_capacity(0));
   const std::size_t words = kMiB / 8;
@@ -264,7 +264,7 @@ TEST_CASE("A channel queues no more bytes than it leaves free for others") {
   REQUIRE(put(*other, 1, words, no_wait()).ok());
 }
 
-TEST_CASE("An empty channel admits one message of almost the whole arena") {
+TEST_CASE("An empty channel accepts a message of almost the arena size") {
   auto arena = new_arena(8 * kMiB);
   auto channel = new_channel(arena);
   const std::size_t words = 7 * kMiB / 8;
@@ -273,7 +273,7 @@ TEST_CASE("An empty channel admits one message of almost the whole arena") {
   REQUIRE(get(*channel).value() == 1);
 }
 
-TEST_CASE("A thousand channels in one arena give all of their memory back") {
+TEST_CASE("A thousand channels in one arena free all their memory") {
   auto arena = new_arena(64 * kMiB);
   {
     std::vector<std::shared_ptr<Channel>> channels;
@@ -289,7 +289,7 @@ TEST_CASE("A thousand channels in one arena give all of their memory back") {
   REQUIRE(arena->inspector().check() == "");
 }
 
-TEST_CASE("A channel that nobody has any more is reclaimed with what is queued in it") {
+TEST_CASE("An unattached channel is reclaimed with its messages") {
   auto arena = new_arena();
   {
     auto channel = new_channel(arena, with_capacity(0));
@@ -302,7 +302,7 @@ TEST_CASE("A channel that nobody has any more is reclaimed with what is queued i
   REQUIRE(arena->inspector().check() == "");
 }
 
-TEST_CASE("A channel can be opened by its block, once per process, and by nothing else") {
+TEST_CASE("open accepts only the current block of a channel") {
   auto arena = new_arena();
   auto channel = new_channel(arena);
   REQUIRE(Channel::open(arena, channel->block(), patience()).value() == channel);
@@ -325,7 +325,7 @@ TEST_CASE("open names both layout versions of a channel") {
   REQUIRE(names_versions(opened.error(), 77, channel::kChannelVersion));
 }
 
-TEST_CASE("A channel of slots of an unknown size is not opened") {
+TEST_CASE("open refuses a channel with an unknown slot size") {
   auto arena = new_arena();
   auto channel = new_channel(arena);
   const BlockRef block = channel->block();
@@ -337,7 +337,7 @@ TEST_CASE("A channel of slots of an unknown size is not opened") {
   REQUIRE(opened.error().message.find("640") != std::string::npos);
 }
 
-TEST_CASE("A put that needs a segment outwaits a slow owner of the arena lock") {
+TEST_CASE("A put that needs a segment waits for the arena lock") {
   auto channel = new_channel(new_arena(), with_capacity(0));
   for (std::uint64_t i = 0; i < channel::kFirstSlots; ++i) put(*channel, i).value();
   Gate locked;
@@ -354,8 +354,7 @@ TEST_CASE("A put that needs a segment outwaits a slow owner of the arena lock") 
   REQUIRE(owner.succeeded());
 }
 
-TEST_CASE(
-    "A call that may not wait finds room and messages although a lock is kept for a while by one who is not stopped") {
+TEST_CASE("Non-blocking put and get wait for a running lock owner") {
   for (const bool senders : {true, false}) {
     auto channel = new_channel(new_arena(), with_capacity(2));
     put(*channel, 1).value();

@@ -32,7 +32,7 @@ Result<std::uint64_t> put_referring(Channel& channel, std::span<const BlockRef> 
 
 }  // namespace
 
-TEST_CASE("What a message refers to is queued with it, and counted with each that refers to it") {
+TEST_CASE("Referenced blocks count in queued_bytes for each message") {
   auto channel = channel_of(0);
   const Lease one = new_lease(*channel->arena(), kArray), other = new_lease(*channel->arena(), kArray);
   const BlockRef both[] = {one.ref(), other.ref()};
@@ -56,7 +56,7 @@ TEST_CASE("What a message refers to is queued with it, and counted with each tha
   CHECK(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("max_bytes bounds what messages refer to, and a sender goes on when there is less") {
+TEST_CASE("max_bytes bounds referenced bytes and a get unblocks put") {
   auto channel = channel_of(2 * kArray);
   const Lease array = new_lease(*channel->arena(), kArray);
   const BlockRef referred[] = {array.ref()};
@@ -69,7 +69,7 @@ TEST_CASE("max_bytes bounds what messages refer to, and a sender goes on when th
   CHECK(channel->stats().queued_bytes == kArray + kFrame + 8);
 }
 
-TEST_CASE("A message that refers to more than max_bytes is refused at once, and says why") {
+TEST_CASE("A message with references over max_bytes is refused at once") {
   auto channel = channel_of(kArray);
   const Lease array = new_lease(*channel->arena(), kArray);
   const BlockRef referred[] = {array.ref()};
@@ -79,7 +79,7 @@ TEST_CASE("A message that refers to more than max_bytes is refused at once, and 
         "a message of 32 bytes, and 100000 passed by reference, is over the channel's max_bytes of 100000");
 }
 
-TEST_CASE("What many messages refer to keeps no memory from those that are copied") {
+TEST_CASE("Many references to one array do not block other messages") {
   auto arena = new_arena(16 * kMiB);
   auto channel = new_channel(arena, with_capacity(0));
   const Lease array = new_lease(*arena, 4 * kMiB);

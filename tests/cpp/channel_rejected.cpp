@@ -55,7 +55,7 @@ Numbers numbers_of(std::vector<Delivery> deliveries) {
 
 }  // namespace
 
-TEST_CASE("A delivery says how often its message was taken") {
+TEST_CASE("A delivery counts the attempts of its message") {
   auto channel = channel_of(1, 0);
   for (std::uint32_t attempt = 1; attempt <= 3; ++attempt) {
     Delivery delivery = take(*channel, no_wait()).value();
@@ -68,7 +68,7 @@ TEST_CASE("A delivery says how often its message was taken") {
   REQUIRE(get_message(*channel, no_wait())->attempts() == 6);
 }
 
-TEST_CASE("A message that was given back as often as it may be taken is received by nobody") {
+TEST_CASE("A message nacked max_attempts times is not delivered again") {
   for (const std::size_t words : {1u, 700u}) {
     auto channel = channel_of(2, 2, words);
     give_back_one(*channel);
@@ -86,7 +86,7 @@ TEST_CASE("A message that was given back as often as it may be taken is received
   }
 }
 
-TEST_CASE("A message that those who get it have no memory for is given up as well") {
+TEST_CASE("A message not decoded in max_attempts attempts is rejected") {
   auto channel = channel_of(2, 2);
   for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {
     auto place = std::make_unique<channel::Received>();
@@ -134,7 +134,7 @@ TEST_CASE("requeue resets the count of failed builds") {
   REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
 }
 
-TEST_CASE("A message that kills its takers is given up, and the next is taken") {
+TEST_CASE("A message whose takers die max_attempts times is rejected") {
   auto channel = channel_of(2, 2);
   take_and_die(*channel);
   take_and_die(*channel);
@@ -148,7 +148,7 @@ TEST_CASE("A message that kills its takers is given up, and the next is taken") 
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("What takers had when all of them were killed is found at once") {
+TEST_CASE("rejected() finds the messages of killed takers at once") {
   auto channel = channel_of(3, 1);
   Child taker([&] {
     Delivery first = take(*channel).value(), second = take(*channel).value(), third = take(*channel).value();
@@ -159,7 +159,7 @@ TEST_CASE("What takers had when all of them were killed is found at once") {
   REQUIRE(numbers_of(rejected(*channel)) == Numbers{0, 1, 2});
 }
 
-TEST_CASE("A rejected message is gone when it is acknowledged, and stays when it is not") {
+TEST_CASE("A dead letter is freed by ack and stays after a nack") {
   auto channel = channel_of(0, 1);
   { rejected(*channel); }
   putting(0, 1, 700)(*channel);
@@ -179,7 +179,7 @@ TEST_CASE("A rejected message is gone when it is acknowledged, and stays when it
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("A message that is requeued is received as if it had never been taken") {
+TEST_CASE("Requeue resets the attempts of a message") {
   auto channel = channel_of(2, 1);
   give_back_one(*channel);
   { rejected(*channel)[0].requeue(patience()).value(); }
@@ -194,7 +194,7 @@ TEST_CASE("A message that is requeued is received as if it had never been taken"
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("Rejected messages come in their order, any number of them") {
+TEST_CASE("Hundreds of dead letters are listed in order") {
   constexpr std::uint64_t kCount = 300;
   auto channel = channel_of(kCount, 1, 61);
   {
@@ -208,7 +208,7 @@ TEST_CASE("Rejected messages come in their order, any number of them") {
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("What a process had in hand that looked at rejected messages and died is rejected still") {
+TEST_CASE("Dead letters stay rejected if the process reading them dies") {
   auto channel = channel_of(1, 1);
   give_back_one(*channel);
   Child supervisor([&] {
@@ -221,7 +221,7 @@ TEST_CASE("What a process had in hand that looked at rejected messages and died 
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("A sender does not wait for the acknowledgement of a rejected message, but for one requeued") {
+TEST_CASE("Waiting for acks covers requeued but not rejected messages") {
   auto channel = channel_of(2, 1);
   REQUIRE(get(*channel).value() == 0);  // now this process counts as a receiver too
   Gate taken;
@@ -240,7 +240,7 @@ TEST_CASE("A sender does not wait for the acknowledgement of a rejected message,
   REQUIRE(code_of(channel->acks().wait(1, no_wait())) == Code::kTimeout);
 }
 
-TEST_CASE("A stream of which only rejected messages are left is over") {
+TEST_CASE("A stream with only dead letters left is over") {
   auto channel = channel_of(1, 1);
   Gate taken, go;
   Child taker([&] {
@@ -257,7 +257,7 @@ TEST_CASE("A stream of which only rejected messages are left is over") {
   REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
 }
 
-TEST_CASE("More attempts than are counted cannot be asked for") {
+TEST_CASE("create refuses max_attempts above 32 bits") {
   auto made = Channel::create(new_arena(), with_attempts(std::uint64_t{1} << 32));
   REQUIRE(code_of(made) == Code::kInvalid);
   REQUIRE(made.error().message == "max_attempts is 4294967296; it must be at most 4294967295");
@@ -297,7 +297,7 @@ void kill_at_every_change(const std::function<void(Channel&)>& prepare, const st
 
 }  // namespace
 
-TEST_CASE("A taker killed anywhere in its message's last attempt leaves it to be taken, or rejected") {
+TEST_CASE("A kill in the last attempt leaves the message or rejects it") {
   for (const std::size_t words : {4u, 700u}) {
     const auto once_taken = [words](Channel& channel) {
       putting(0, 2, words)(channel);
@@ -311,9 +311,7 @@ TEST_CASE("A taker killed anywhere in its message's last attempt leaves it to be
   }
 }
 
-TEST_CASE(
-    "A process killed anywhere in looking at what was rejected, or in deciding on it, leaves it where it was or is to "
-    "be") {
+TEST_CASE("Acking or requeueing a dead letter is atomic under kills") {
   for (const std::size_t words : {4u, 700u}) {
     const auto rejected_one = [words](Channel& channel) {
       putting(0, 2, words)(channel);
@@ -335,7 +333,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("A reconcile killed anywhere leaves what was taken too often to the next, which rejects it") {
+TEST_CASE("A killed reconcile leaves rejections to the next one") {
   for (std::int64_t n = 1;; ++n) {
     auto channel = channel_of(3, 1);
     Child taker([&] {

@@ -28,7 +28,7 @@ std::shared_ptr<Channel> queue_with_rejected(std::uint64_t count) {
 
 }  // namespace
 
-TEST_CASE("Tasks are done when each message that was put has been reported") {
+TEST_CASE("join returns once every message is reported as done") {
   auto queue = new_queue();
   REQUIRE(queue->tasks().join(no_wait()).ok());
   for (std::uint64_t i = 0; i < 3; ++i) put(*queue, i).value();
@@ -44,7 +44,7 @@ TEST_CASE("Tasks are done when each message that was put has been reported") {
   REQUIRE(queue->stats().unfinished == 0);
 }
 
-TEST_CASE("A rejected message counts as a done task until it is requeued") {
+TEST_CASE("A dead letter counts as a done task until it is requeued") {
   auto queue = queue_with_rejected(2);
   REQUIRE(queue->tasks().unfinished() == 1);
   queue->tasks().done().value();
@@ -60,7 +60,7 @@ TEST_CASE("A rejected message counts as a done task until it is requeued") {
   REQUIRE(queue->stats().unfinished == 0);
 }
 
-TEST_CASE("A rejected message that is acknowledged stays a done task") {
+TEST_CASE("An acked dead letter stays a done task") {
   const bool is_shut_down = GENERATE(false, true);
   auto queue = queue_with_rejected(2);
   if (is_shut_down) queue->tasks().shut_down(true, patience()).value();
@@ -70,7 +70,7 @@ TEST_CASE("A rejected message that is acknowledged stays a done task") {
   REQUIRE(queue->tasks().unfinished() == unfinished);
 }
 
-TEST_CASE("A message that is rejected ends a join that waits for it") {
+TEST_CASE("Rejecting a message ends a join that waits for it") {
   ChannelOptions options = with_capacity(0, Ending::kNever);
   options.max_attempts = 1;
   auto queue = new_channel(new_arena(), options);
@@ -83,7 +83,7 @@ TEST_CASE("A message that is rejected ends a join that waits for it") {
   REQUIRE(worker.succeeded());
 }
 
-TEST_CASE("A queue that was shut down gives out what it has, takes no more, and then says so") {
+TEST_CASE("A shut down queue delivers the rest and accepts no more") {
   auto queue = new_queue(2);
   put(*queue, 1).value();
   put(*queue, 2, 200).value();
@@ -101,7 +101,7 @@ TEST_CASE("A queue that was shut down gives out what it has, takes no more, and 
   REQUIRE(code_of(take(*queue)) == Code::kShutDown);
 }
 
-TEST_CASE("An immediate shutdown drops what is queued, counts it as done and gives its memory back") {
+TEST_CASE("Immediate shutdown drops and frees queued messages as done") {
   auto queue = new_queue();
   for (std::uint64_t i = 0; i < 20; ++i) put(*queue, i, 1'000).value();
   get(*queue).value();
@@ -136,7 +136,7 @@ TEST_CASE("A shutdown ends the waits of other processes") {
   }
 }
 
-TEST_CASE("What was put before a shutdown is received exactly once, by however many") {
+TEST_CASE("Messages put before a shutdown are received exactly once") {
   constexpr std::uint64_t kMost = 100'000;
   auto queue = new_queue(16);
   std::atomic<std::uint64_t> sent{0}, received{0}, wrong{0};
@@ -170,7 +170,7 @@ TEST_CASE("What was put before a shutdown is received exactly once, by however m
   REQUIRE(received == sent);
 }
 
-TEST_CASE("An end that one process has reserved is the others' again when it is released") {
+TEST_CASE("A reserved end is usable by others again after its release") {
   auto queue = new_queue(1);
   queue->tasks().reserve(End::kReceiving, no_wait()).value();
   REQUIRE(code_of(queue->tasks().reserve(End::kReceiving, no_wait())) == Code::kTimeout);
@@ -211,7 +211,7 @@ TEST_CASE("A reservation ends with the process that made it") {
   queue->tasks().reserve(End::kReceiving, patience(60'000)).value();
 }
 
-TEST_CASE("The descriptor of the sending end is readable exactly while there is room") {
+TEST_CASE("The send descriptor is readable exactly while there is space") {
   auto queue = new_queue(2);
   const int fd = queue->watchers().wake_fd(End::kSending).value();
   REQUIRE(fd != queue->watchers().wake_fd(End::kReceiving).value());
@@ -229,7 +229,7 @@ TEST_CASE("The descriptor of the sending end is readable exactly while there is 
   REQUIRE(readable(fd));
 }
 
-TEST_CASE("A queue is shut down although a sender and a receiver died with its locks") {
+TEST_CASE("shut_down works although the owner of a lock has died") {
   for (const bool discard : {false, true}) {
     for (const End which : {End::kSending, End::kReceiving}) {
       auto queue = new_queue();
@@ -244,7 +244,7 @@ TEST_CASE("A queue is shut down although a sender and a receiver died with its l
   }
 }
 
-TEST_CASE("A descriptor does not tell of a message that was received before its sender came to tell") {
+TEST_CASE("A descriptor ignores a message that was received already") {
   auto queue = new_queue(), answers = new_channel(queue->arena(), with_capacity(0, Ending::kNever));
   const int fd = queue->watchers().wake_fd(End::kReceiving).value();
   const std::uint64_t rounds = under_valgrind() ? 10 : 300;
@@ -269,7 +269,7 @@ TEST_CASE("A descriptor does not tell of a message that was received before its 
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("A process killed anywhere in a shutdown leaves a queue that is open or shut, and loses no task") {
+TEST_CASE("A queue is open or shut down after a kill and loses no task") {
   for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
     REQUIRE(n < 1'000);
     auto queue = new_queue();
@@ -298,7 +298,7 @@ TEST_CASE("A process killed anywhere in a shutdown leaves a queue that is open o
   }
 }
 
-TEST_CASE("A process killed anywhere in a reservation, or in ending it, leaves the end to the others") {
+TEST_CASE("A kill in reserve or release leaves the end usable") {
   std::int64_t n = 1;
   for (bool killed = true; killed; ++n) {
     REQUIRE(n < 100);
@@ -320,7 +320,7 @@ TEST_CASE("A process killed anywhere in a reservation, or in ending it, leaves t
   REQUIRE(n > 4);
 }
 
-TEST_CASE("A process killed anywhere in settling a rejected message leaves it a done task, or one to be done") {
+TEST_CASE("A kill in ack or requeue of a dead letter miscounts no task") {
   enum class Doing { kAck, kRequeue };
   const Doing doing = GENERATE(Doing::kAck, Doing::kRequeue);
   for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
@@ -345,7 +345,7 @@ TEST_CASE("A process killed anywhere in settling a rejected message leaves it a 
   }
 }
 
-TEST_CASE("A process killed anywhere in reporting a task leaves it done or not") {
+TEST_CASE("done() is atomic if its process is killed") {
   for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
     REQUIRE(n < 100);
     auto queue = new_queue();

@@ -34,7 +34,7 @@ int waits_until_a_try(Spinner& spinner) {
 
 }  // namespace
 
-TEST_CASE("A spin that does not pay is given up, and tried again more and more rarely") {
+TEST_CASE("Spins that fail are retried more and more rarely") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
   int first = 0;
@@ -45,7 +45,7 @@ TEST_CASE("A spin that does not pay is given up, and tried again more and more r
   CHECK(waits_until_a_try(spinner) == 127);
 }
 
-TEST_CASE("A try that pays makes every wait spin again") {
+TEST_CASE("A successful retry makes every wait spin again") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
   while (spins_in_vain(spinner)) {
@@ -56,7 +56,7 @@ TEST_CASE("A try that pays makes every wait spin again") {
   CHECK(spins_in_vain(spinner));
 }
 
-TEST_CASE("One wait that was too long for a spin does not end those that pay, nor makes them shorter") {
+TEST_CASE("Single failed spins neither stop nor shorten later spins") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
   const auto at_once = [] { return true; };
@@ -73,7 +73,7 @@ TEST_CASE("One wait that was too long for a spin does not end those that pay, no
   }
 }
 
-TEST_CASE("A spin during which the thread lost its core has not paid, though its condition came true") {
+TEST_CASE("A spin that was preempted counts as failed") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
   const auto spins = [&] {
@@ -89,7 +89,7 @@ TEST_CASE("A spin during which the thread lost its core has not paid, though its
   CHECK(first > 0);
 }
 
-TEST_CASE("A spin keeps its core, which a yield might give away for a time slice") {
+TEST_CASE("A spin does not yield its core") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
   const int before = tests::yields;
@@ -105,7 +105,7 @@ TEST_CASE("A call that must not wait does not spin") {
   CHECK_FALSE(looked);
 }
 
-TEST_CASE("A wait that was over at once makes those after it begin with a lull") {
+TEST_CASE("After an immediate success later waits begin with a pause") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
   const auto first_look_ns = [&] {

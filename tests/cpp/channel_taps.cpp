@@ -31,7 +31,7 @@ Numbers seen_by(Tap& tap) {
 
 }  // namespace
 
-TEST_CASE("A tap sees what is put after it came, and takes nothing from those who receive") {
+TEST_CASE("A tap sees later messages and takes none from receivers") {
   for (const std::size_t words : {kInline, kBlock}) {
     auto channel = new_channel(new_arena(), unlimited());
     put(*channel, 1, words).value();
@@ -45,7 +45,7 @@ TEST_CASE("A tap sees what is put after it came, and takes nothing from those wh
   }
 }
 
-TEST_CASE("Messages stay for a tap that comes to them after their receivers let go, and their memory is free then") {
+TEST_CASE("A tap sees messages that receivers have already released") {
   auto arena = new_arena();
   auto channel = new_channel(arena, unlimited());
   auto tap = new_tap(*channel);
@@ -60,7 +60,7 @@ TEST_CASE("Messages stay for a tap that comes to them after their receivers let 
   CHECK(channel::check(*arena) == "");
 }
 
-TEST_CASE("A tap that is done with a message leaves it to its receiver, who finds it whole and frees it") {
+TEST_CASE("A message that a tap released stays whole for its receiver") {
   auto arena = new_arena();
   auto channel = new_channel(arena, unlimited());
   auto tap = new_tap(*channel);
@@ -74,7 +74,7 @@ TEST_CASE("A tap that is done with a message leaves it to its receiver, who find
   CHECK(used_bytes(*arena) == bytes);
 }
 
-TEST_CASE("A message that its taker has given back is still there when a tap is done with it") {
+TEST_CASE("A nacked message survives its release by a tap") {
   auto channel = new_channel(new_arena(), unlimited());
   auto tap = new_tap(*channel);
   put(*channel, 1, kBlock).value();
@@ -83,7 +83,7 @@ TEST_CASE("A message that its taker has given back is still there when a tap is 
   CHECK(get(*channel).value() == 1);
 }
 
-TEST_CASE("Nobody waits for a tap that does not read: what finds no room is counted, and is all that is missed") {
+TEST_CASE("An idle tap blocks no put and counts missed messages") {
   for (const std::size_t words : {kInline, kBlock}) {
     auto arena = new_arena();
     auto channel = new_channel(arena, with_capacity(1));
@@ -102,7 +102,7 @@ TEST_CASE("Nobody waits for a tap that does not read: what finds no room is coun
   }
 }
 
-TEST_CASE("A message larger than what is kept for a tap is seen where nothing else is kept") {
+TEST_CASE("A tap sees a large message if nothing else is kept for it") {
   auto arena = new_arena(8 * kMiB);
   auto channel = new_channel(arena, unlimited());
   auto tap = new_tap(*channel);
@@ -113,7 +113,7 @@ TEST_CASE("A message larger than what is kept for a tap is seen where nothing el
   }
 }
 
-TEST_CASE("A channel has one tap at a time, and another one when that is closed or killed") {
+TEST_CASE("A channel has one tap until that is closed or killed") {
   auto channel = new_channel(new_arena());
   auto tap = new_tap(*channel);
   CHECK(code_of(channel->tap(Tap::Wants::kMessages, patience())) == Code::kInvalid);
@@ -133,7 +133,7 @@ TEST_CASE("A channel has one tap at a time, and another one when that is closed 
   CHECK(run_of(1, 1, 1)(seen_by(*mine)));
 }
 
-TEST_CASE("What is put after a tap was stopped is not seen, and it is over when the rest is taken") {
+TEST_CASE("A stopped tap sees no later puts and ends when drained") {
   auto channel = new_channel(new_arena());
   auto tap = new_tap(*channel);
   put(*channel, 1, kBlock).value();
@@ -145,7 +145,7 @@ TEST_CASE("What is put after a tap was stopped is not seen, and it is over when 
   CHECK(tap->is_over(patience()));
 }
 
-TEST_CASE("A tap is at neither end: it is over when the stream is, and the stream does not wait for it") {
+TEST_CASE("A tap ends with the stream and does not keep it open") {
   auto channel = new_channel(new_arena());
   auto tap = new_tap(*channel);
   put(*channel, 1).value();
@@ -157,7 +157,7 @@ TEST_CASE("A tap is at neither end: it is over when the stream is, and the strea
   CHECK(tap->is_over(patience()));
 }
 
-TEST_CASE("A tap that is stopped by a signal holds nobody up") {
+TEST_CASE("A tap process stopped by a signal blocks no other process") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   Gate tapped;
   Child child([&] {
@@ -177,7 +177,7 @@ TEST_CASE("A tap that is stopped by a signal holds nobody up") {
   CHECK(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("Notes of nonsense are missed, and lead nowhere") {
+TEST_CASE("Damaged tap notes are counted as missed") {
   auto channel = new_channel(new_arena(), unlimited());
   auto tap = new_tap(*channel);
   const std::uint64_t packed = header_of(*channel).tap.load();
@@ -197,7 +197,7 @@ TEST_CASE("Notes of nonsense are missed, and lead nowhere") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("A put that is killed before any of its stores is seen by a tap if, and only if, it took place") {
+TEST_CASE("A tap sees a killed put exactly if it took place") {
   for (const std::size_t words : {kInline, kBlock}) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {
@@ -221,7 +221,7 @@ TEST_CASE("A put that is killed before any of its stores is seen by a tap if, an
   }
 }
 
-TEST_CASE("A tap that is killed before any of its stores leaves nothing behind, and holds nobody up") {
+TEST_CASE("A killed tap leaks nothing and blocks no other process") {
   for (const std::size_t words : {kInline, kBlock}) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {
@@ -249,7 +249,7 @@ TEST_CASE("A tap that is killed before any of its stores leaves nothing behind, 
   }
 }
 
-TEST_CASE("A receiver and a tap that are killed before any of their stores lose no other message") {
+TEST_CASE("A killed receiver of a tapped channel loses no other message") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {
     auto arena = new_arena();
@@ -270,7 +270,7 @@ TEST_CASE("A receiver and a tap that are killed before any of their stores lose 
 
 #endif
 
-TEST_CASE("Recovery survives a damaged slot size of a channel with a tap") {
+TEST_CASE("Recovery survives a damaged slot size of a tapped channel") {
   const std::uint64_t damaged = GENERATE(std::uint64_t{0}, std::uint64_t{7}, (std::uint64_t{1} << 54) - 32,
                                          ~std::uint64_t{63}, std::uint64_t{1} << 63);
   auto arena = new_arena();

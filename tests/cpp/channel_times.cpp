@@ -40,7 +40,7 @@ bool is_received_here(const Times& one) {
 
 }  // namespace
 
-TEST_CASE("A tap that wants times says when each message was put and received, and keeps none") {
+TEST_CASE("A times tap reports put and get times and keeps no messages") {
   for (const std::size_t words : {kInline, kBlock}) {
     auto arena = new_arena();
     auto channel = new_channel(arena, unlimited());
@@ -72,7 +72,7 @@ TEST_CASE("A tap that wants times says when each message was put and received, a
   }
 }
 
-TEST_CASE("Who takes a message has received it, the first time, and so has who drops it for a newer one") {
+TEST_CASE("The first take or drop of a message counts as its receipt") {
   auto options = with_capacity(2);
   options.drop_oldest = true;
   auto channel = new_channel(new_arena(), options);
@@ -86,7 +86,7 @@ TEST_CASE("Who takes a message has received it, the first time, and so has who d
   CHECK(std::ranges::all_of(received, is_received_here));
 }
 
-TEST_CASE("Another process and another thread are told apart") {
+TEST_CASE("Times name the process and thread of put and get") {
   auto channel = new_channel(new_arena(), unlimited());
   auto tap = new_tap(*channel);
   int thread = 0;
@@ -105,7 +105,7 @@ TEST_CASE("Another process and another thread are told apart") {
   CHECK(times[0].got_thread == pid);
 }
 
-TEST_CASE("A tap that does not read is waited for by nobody, and what found no note is missed") {
+TEST_CASE("An idle times tap blocks no put and counts missed times") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   auto tap = new_tap(*channel);
   const std::uint64_t count = 40'000;
@@ -118,7 +118,7 @@ TEST_CASE("A tap that does not read is waited for by nobody, and what found no n
   CHECK(tap->missed() == count - seen.size());
 }
 
-TEST_CASE("When a tap that wanted times has gone, receipts leave none") {
+TEST_CASE("Receipts are not timed after the times tap has closed") {
   auto channel = new_channel(new_arena(), unlimited());
   auto tap = new_tap(*channel);
   CHECK(header_of(*channel).timed.load() == 1);
@@ -130,7 +130,7 @@ TEST_CASE("When a tap that wanted times has gone, receipts leave none") {
   CHECK(messages->take_times(10, true).empty());
 }
 
-TEST_CASE("A word that says that receipts are timed, and is wrong, harms nobody") {
+TEST_CASE("A wrong timed flag does not affect put and get") {
   auto channel = new_channel(new_arena(), unlimited());
   header_of(*channel).timed = 1;
   put(*channel, 1).value();
@@ -144,7 +144,7 @@ TEST_CASE("A word that says that receipts are timed, and is wrong, harms nobody"
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("A put and a receipt that are killed before any of their stores are timed if, and only if, they took place") {
+TEST_CASE("A killed put or get is timed exactly if it took place") {
   for (const std::size_t words : {kInline, kBlock}) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {
@@ -177,7 +177,7 @@ TEST_CASE("A put and a receipt that are killed before any of their stores are ti
   }
 }
 
-TEST_CASE("A tap that wants times, killed before any of its stores, leaves nothing behind, and holds nobody up") {
+TEST_CASE("A killed times tap leaks nothing and blocks no process") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {
     auto arena = new_arena();
@@ -205,7 +205,7 @@ TEST_CASE("A tap that wants times, killed before any of its stores, leaves nothi
   CHECK(stores > 30);
 }
 
-TEST_CASE("A tap begins and ends whoever was killed with a lock of the channel") {
+TEST_CASE("A tap can begin and end after any kill with a channel lock") {
   for (const bool begins : {true, false}) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {

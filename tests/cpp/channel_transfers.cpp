@@ -46,7 +46,7 @@ struct Giver {
 
 }  // namespace
 
-TEST_CASE("An end on its way to another process counts until it is claimed") {
+TEST_CASE("An end in transit counts as attached until it is claimed") {
   auto channel = receiving_channel();
   const std::uint64_t number = channel->membership().begin_transfer(End::kSending).value();
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
@@ -54,7 +54,7 @@ TEST_CASE("An end on its way to another process counts until it is claimed") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A transfer is of one end, and ending it twice is harmless") {
+TEST_CASE("A transfer is of one end and may be ended twice") {
   auto channel = receiving_channel();
   const std::uint64_t first = channel->membership().begin_transfer(End::kSending).value();
   const std::uint64_t second = channel->membership().begin_transfer(End::kReceiving).value();
@@ -67,7 +67,7 @@ TEST_CASE("A transfer is of one end, and ending it twice is harmless") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A channel whose only end is on its way is kept") {
+TEST_CASE("A channel whose only end is in transit stays alive") {
   auto arena = new_arena();
   BlockRef block{};
   std::uint64_t number = 0;
@@ -86,7 +86,7 @@ TEST_CASE("A channel whose only end is on its way is kept") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("An end on its way counts for as long as its giver lives") {
+TEST_CASE("An end in transit counts while its giver lives") {
   auto channel = receiving_channel();
   const std::uint64_t number = channel->membership().begin_transfer(End::kSending).value();
   channel->arena()->header().transfers[0].made_ns.store(0);  // longer ago than a transfer lasts
@@ -97,7 +97,7 @@ TEST_CASE("An end on its way counts for as long as its giver lives") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("An end on its way counts for a minute after its giver was found dead") {
+TEST_CASE("An end in transit counts for 60 s after its giver died") {
   auto channel = receiving_channel();
   Giver giver(channel, [] {});
   REQUIRE(waits(*channel));
@@ -114,7 +114,7 @@ TEST_CASE("An end on its way counts for a minute after its giver was found dead"
   REQUIRE(std::stoi(said.substr(said.find("ended ") + 6)) >= 60);
 }
 
-TEST_CASE("A giver that leaves normally is given the same minute") {
+TEST_CASE("An end in transit counts for 60 s after its giver exited") {
   auto channel = receiving_channel();
   Giver giver(channel, [] {});
   giver.done.open();
@@ -125,7 +125,7 @@ TEST_CASE("A giver that leaves normally is given the same minute") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A giver that has closed its own ends, and lives, still counts for what it gave") {
+TEST_CASE("A giver that closed its own ends keeps its transfer alive") {
   auto channel = receiving_channel();
   Giver giver(channel, [&] {
     channel->membership().leave(End::kReceiving);
@@ -137,7 +137,7 @@ TEST_CASE("A giver that has closed its own ends, and lives, still counts for wha
   REQUIRE(channel->arena()->inspector().stats().participants == 2);
 }
 
-TEST_CASE("A process stays in an arena that it has closed until what it gave has arrived") {
+TEST_CASE("A process stays in a closed arena until its transfer is done") {
   auto arena = new_arena();
   const std::weak_ptr<Arena> seen = arena;
   auto channel = new_channel(arena);
@@ -154,7 +154,7 @@ TEST_CASE("A process stays in an arena that it has closed until what it gave has
   REQUIRE(seen.expired());
 }
 
-TEST_CASE("Of thousands of ends on their way each one counts, and being ended twice is being ended once") {
+TEST_CASE("Thousands of transfers are counted and can be ended twice") {
   auto channel = receiving_channel();
   std::vector<std::uint64_t> numbers;
   for (int i = 0; i < 3'000; ++i) numbers.push_back(channel->membership().begin_transfer(End::kSending).value());
@@ -177,7 +177,7 @@ TEST_CASE("Of thousands of ends on their way each one counts, and being ended tw
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("Ends that several processes give away at once are all counted") {
+TEST_CASE("Concurrent transfers of several processes are all counted") {
   auto channel = receiving_channel();
   Gate go;
   const auto give = [&] {
@@ -204,7 +204,7 @@ TEST_CASE("Ends that several processes give away at once are all counted") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("An end that comes late joins those who keep the stream open") {
+TEST_CASE("A late transfer is valid if the stream is open again") {
   auto channel = receiving_channel();
   Giver giver(channel, [] {});
   giver.child.kill_and_wait();
@@ -215,7 +215,7 @@ TEST_CASE("An end that comes late joins those who keep the stream open") {
   REQUIRE(channel->ends().check_transfer(giver.number, End::kSending, 1).ok());
 }
 
-TEST_CASE("An end that is loaded twice while its giver lives is not late") {
+TEST_CASE("Loading an end twice is not late while its giver lives") {
   auto channel = receiving_channel();
   const std::uint64_t number = channel->membership().begin_transfer(End::kSending).value();
   channel->membership().end_transfer(number, End::kSending);
@@ -223,7 +223,7 @@ TEST_CASE("An end that is loaded twice while its giver lives is not late") {
   REQUIRE(channel->ends().check_transfer(number, End::kSending, 1).ok());
 }
 
-TEST_CASE("Who waits for ends on their way can tell since when, and from whom") {
+TEST_CASE("in_transit reports the age and giver of an end in transit") {
   auto channel = receiving_channel();
   REQUIRE_FALSE(channel->ends().is_forgotten(End::kSending));
   Giver giver(channel, [] {});
@@ -242,7 +242,7 @@ TEST_CASE("Who waits for ends on their way can tell since when, and from whom") 
   REQUIRE(channel->ends().in_transit(End::kReceiving).count == 0);
 }
 
-TEST_CASE("A channel whose only end is on its way is given up a minute after the giver") {
+TEST_CASE("A channel with its only end in transit expires after 60 s") {
   auto arena = new_arena();
   Gate made, done;
   Child giver([&] {
@@ -269,7 +269,7 @@ TEST_CASE("A channel whose only end is on its way is given up a minute after the
   REQUIRE(used_bytes(*arena) == 0);
 }
 
-TEST_CASE("Words of transfers that others have written do no harm") {
+TEST_CASE("Damaged transfer entries cause no hang or crash") {
   auto channel = receiving_channel();
   for (int i = 0; i < 200; ++i) channel->membership().begin_transfer(End::kSending).value();
   for (const std::uint64_t word :

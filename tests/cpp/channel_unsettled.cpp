@@ -19,7 +19,7 @@ std::shared_ptr<Channel> channel_of(std::uint64_t count, std::uint64_t max_unset
 
 }  // namespace
 
-TEST_CASE("No more is taken than may be unsettled, and the error has the numbers") {
+TEST_CASE("take stops at the unacked limit and reports the numbers") {
   auto channel = channel_of(5, 2);
   Delivery first = take(*channel, no_wait()).value();
   Delivery second = take(*channel, no_wait()).value();
@@ -37,7 +37,7 @@ TEST_CASE("No more is taken than may be unsettled, and the error has the numbers
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("A message given back and taken again counts once") {
+TEST_CASE("A nacked and retaken message counts once") {
   auto channel = channel_of(3, 2);
   Delivery first = take(*channel, no_wait()).value();
   Delivery second = take(*channel, no_wait()).value();
@@ -49,7 +49,7 @@ TEST_CASE("A message given back and taken again counts once") {
   REQUIRE(take(*channel, no_wait()).ok());
 }
 
-TEST_CASE("Without such a bound more may be taken than the capacity") {
+TEST_CASE("Without a limit unacked messages may exceed the capacity") {
   auto channel = new_channel(new_arena(), with_capacity(2));
   std::vector<Delivery> taken;
   for (std::uint64_t i = 0; i < 10; ++i) {
@@ -59,7 +59,7 @@ TEST_CASE("Without such a bound more may be taken than the capacity") {
   REQUIRE(channel->stats().taken == 10);
 }
 
-TEST_CASE("A taker that waits goes on when another process settles, or dies") {
+TEST_CASE("A blocked take continues when another process acks or dies") {
   enum class Doing { kAck, kNack, kDie };
   for (const Doing doing : {Doing::kAck, Doing::kNack, Doing::kDie}) {
     auto channel = channel_of(2, 1);
@@ -80,7 +80,7 @@ TEST_CASE("A taker that waits goes on when another process settles, or dies") {
   }
 }
 
-TEST_CASE("A child that is forked while its parent waits to take has what it takes") {
+TEST_CASE("A child forked during a take owns the delivery it takes") {
   auto channel = channel_of(2, 1);
   Delivery first = take(*channel).value();
   ForkingWaits waits;
@@ -93,7 +93,7 @@ TEST_CASE("A child that is forked while its parent waits to take has what it tak
   CHECK(channel->size() == 0);
 }
 
-TEST_CASE("Who waits to take is not told of the end of the stream while there are messages") {
+TEST_CASE("A blocked take sees no end of stream while messages remain") {
   auto channel = channel_of(2, 1);
   Delivery first = take(*channel).value();
   channel->membership().leave(End::kSending);
@@ -103,7 +103,7 @@ TEST_CASE("Who waits to take is not told of the end of the stream while there ar
   REQUIRE(code_of(take(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A taker that may take no more leaves what woke it to those who get") {
+TEST_CASE("A take at its limit passes its wake-up on to a get") {
   auto channel = channel_of(1, 1);
   Delivery first = take(*channel).value();
   Child taker([&] { return code_of(take(*channel, patience(60'000))) == Code::kClosed; });

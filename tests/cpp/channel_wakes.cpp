@@ -33,7 +33,7 @@ std::uint64_t fill_up(Channel& channel, std::size_t words = 1) {
 
 }  // namespace
 
-TEST_CASE("Each message received from a full channel wakes a sender that waits for a place") {
+TEST_CASE("Each receipt from a full channel wakes a waiting sender") {
   const std::uint64_t capacity = GENERATE(1, 2, 3, 4, 8, 64, 1000);
   const std::size_t words = GENERATE(1, 200);
   const int how = GENERATE(0, 1);
@@ -48,7 +48,7 @@ TEST_CASE("Each message received from a full channel wakes a sender that waits f
   }
 }
 
-TEST_CASE("A sender that puts one of several messages that there is room for wakes the next who waits") {
+TEST_CASE("A put wakes the next waiting sender while space is left") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   REQUIRE(fill_up(*channel) == 8);
   REQUIRE(get_several(*channel, 3)->size() == 3);
@@ -60,7 +60,7 @@ TEST_CASE("A sender that puts one of several messages that there is room for wak
   }
 }
 
-TEST_CASE("A sender that has seen room and is yet to write its message leaves the room to others meanwhile") {
+TEST_CASE("A sender that found space wakes the next before it writes") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   Event& space = header_of(*channel).space;
   const std::uint32_t since = arm(space);
@@ -68,7 +68,7 @@ TEST_CASE("A sender that has seen room and is yet to write its message leaves th
   REQUIRE(was_woken(space, since));
 }
 
-TEST_CASE("Each message received wakes those who wait for bytes or for memory") {
+TEST_CASE("Each receipt wakes waiters for bytes and for memory") {
   ChannelOptions options = with_capacity(0);
   options.max_bytes = 1000;
   auto channel = new_channel(new_arena(), options);
@@ -80,7 +80,7 @@ TEST_CASE("Each message received wakes those who wait for bytes or for memory") 
   REQUIRE(was_woken(memory, since_memory));
 }
 
-TEST_CASE("In an arena that small messages have filled each one received makes room for one") {
+TEST_CASE("Each receipt from a full arena makes space for one message") {
   const std::uint64_t capacity = GENERATE(0, 1'000, 100'000);
   auto arena = new_arena(1 * kMiB);
   auto channel = new_channel(arena, with_capacity(capacity));
@@ -100,7 +100,7 @@ TEST_CASE("In an arena that small messages have filled each one received makes r
   REQUIRE(channel::check(*arena) == "");
 }
 
-TEST_CASE("A sender that waits for memory goes on as soon as there is some") {
+TEST_CASE("A sender blocked on memory wakes once memory is freed") {
   constexpr int kRounds = 40, kLostMs = kRounds * 30;  // a lost wake-up costs 50 ms each
   constexpr std::size_t kWords = 12'500;               // 100 kB
   auto channel = new_channel(new_arena(1 * kMiB), with_capacity(0));
@@ -124,7 +124,7 @@ TEST_CASE("A sender that waits for memory goes on as soon as there is some") {
   REQUIRE(shortest_ms(kLostMs, put_and_get) < kLostMs);
 }
 
-TEST_CASE("A message received that was given back wakes a sender that waits for a place") {
+TEST_CASE("Receiving a nacked message wakes a waiting sender") {
   auto channel = new_channel(new_arena(), with_capacity(3));
   REQUIRE(fill_up(*channel) == 3);
   for (int i = 0; i < 3; ++i) take(*channel, no_wait()).value().nack(no_wait()).value();
@@ -137,7 +137,7 @@ TEST_CASE("A message received that was given back wakes a sender that waits for 
   }
 }
 
-TEST_CASE("Each message settled wakes takers that have too many, and what may be taken again those who wait for it") {
+TEST_CASE("A nack wakes limited takers and a redelivery wakes receivers") {
   ChannelOptions options = with_capacity(8);
   options.max_attempts = 2;
   options.max_unsettled = 1;
@@ -208,7 +208,7 @@ void get_woken(Channel& channel, Woken& woken) {
 
 }  // namespace
 
-TEST_CASE("The descriptor is not readable for a message that a woken call has claimed") {
+TEST_CASE("The descriptor ignores a message that a woken call claimed") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   Woken woken(*channel, fd);
@@ -220,7 +220,7 @@ TEST_CASE("The descriptor is not readable for a message that a woken call has cl
   REQUIRE(readable(fd));
 }
 
-TEST_CASE("A message that was claimed and not received makes the descriptor readable again") {
+TEST_CASE("A claimed message that is not received is readable again") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   Woken woken(*channel, fd);
@@ -233,7 +233,7 @@ TEST_CASE("A message that was claimed and not received makes the descriptor read
   REQUIRE_FALSE(readable(fd));
 }
 
-TEST_CASE("A forked child has none of the claims of its parent's threads") {
+TEST_CASE("A forked child has no claims of threads of its parent") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   Woken woken(*channel, fd);

@@ -35,7 +35,7 @@ std::shared_ptr<Arena> new_arena() {
 
 }  // namespace
 
-TEST_CASE("a handle comes back from its bytes as it was") {
+TEST_CASE("a handle survives encode and decode") {
   const auto arena = new_arena();
   Handle handle = discovery::handle_of(*arena);
   handle.block = 0x1234567890abcdef;
@@ -51,7 +51,7 @@ TEST_CASE("a handle comes back from its bytes as it was") {
   CHECK(again.name == handle.name);
 }
 
-TEST_CASE("bytes of another length or beginning are no handle") {
+TEST_CASE("decode refuses handles of a wrong length or prefix") {
   const auto arena = new_arena();
   const std::string bytes = discovery::encode(discovery::handle_of(*arena));
   for (std::size_t length = 0; length < bytes.size(); ++length) {
@@ -73,7 +73,7 @@ TEST_CASE("decode names both versions of a handle") {
   CHECK(discovery::decode(std::as_bytes(std::span(bytes.data(), bytes.size()))).code() == Code::kInvalid);
 }
 
-TEST_CASE("a handle of an arena of another version is incompatible after its maker has closed it") {
+TEST_CASE("a handle to a closed arena reports a version mismatch") {
   Handle handle;
   std::shared_ptr<Arena> arena = new_arena();
   handle = discovery::handle_of(*arena);
@@ -94,17 +94,17 @@ TEST_CASE("open and create name both versions of a name's file") {
   CHECK(test::names_versions(Name::create(unique_name(), {NamedKind::kArena, arena, 0, ""}).error(), 7, 2));
 }
 
-TEST_CASE("a handle opens the arena that the process has already") {
+TEST_CASE("open_arena returns an arena that is already open") {
   const auto arena = new_arena();
   CHECK(discovery::open_arena(discovery::handle_of(*arena)).value() == arena);
 }
 
-TEST_CASE("a handle of an arena that its process let go of is not found") {
+TEST_CASE("a handle to a closed arena is not found") {
   Handle handle = discovery::handle_of(*new_arena());
   CHECK(discovery::open_arena(handle).code() == Code::kNotFound);
 }
 
-TEST_CASE("a lock that is handed on is held all the time, and by the new owner alone in the end") {
+TEST_CASE("move_byte_lock keeps a lock held until its new owner closes") {
   auto file = platform::create_memory_file("lock", 4096).value();
   auto first = platform::reopen(file.get()).value(), second = platform::reopen(file.get()).value();
   REQUIRE(platform::try_lock_byte(first.get(), 7).value());
@@ -118,7 +118,7 @@ TEST_CASE("a lock that is handed on is held all the time, and by the new owner a
   CHECK(platform::try_lock_byte(third.get(), 7).value());
 }
 
-TEST_CASE("a name finds its arena, and is refused to others while somebody has it") {
+TEST_CASE("a name finds its arena and cannot be created twice") {
   const OwnDirectory directory;
   const std::string name = unique_name();
   const auto arena = new_arena();
@@ -132,7 +132,7 @@ TEST_CASE("a name finds its arena, and is refused to others while somebody has i
   CHECK(Name::create(name, {NamedKind::kArena, arena, 0, ""}).code() == Code::kExists);
 }
 
-TEST_CASE("a name goes with the last that has it") {
+TEST_CASE("the last holder of a name removes its file") {
   const OwnDirectory directory;
   const std::string name = unique_name();
   const auto arena = new_arena();
@@ -146,7 +146,7 @@ TEST_CASE("a name goes with the last that has it") {
   CHECK(Name::open(name).code() == Code::kNotFound);
 }
 
-TEST_CASE("the lock of a file is free when its holder is done, also if a process was forked meanwhile") {
+TEST_CASE("closing a locked file unlocks it despite a forked child") {
   const OwnDirectory directory;
   auto opened =
       platform::open_private_directory((directory.path / "own").string(), platform::IfMissing::kCreate).value();
@@ -160,7 +160,7 @@ TEST_CASE("the lock of a file is free when its holder is done, also if a process
   CHECK(child.succeeded());
 }
 
-TEST_CASE("a name is in use while anybody has a part in its file, whatever can be seen of him") {
+TEST_CASE("a name is in use while its file has a locked part") {
   const OwnDirectory directory;
   const std::string name = unique_name();
   const auto arena = new_arena();
@@ -179,7 +179,7 @@ TEST_CASE("a name is in use while anybody has a part in its file, whatever can b
   CHECK(Name::create(name, thing).ok());
 }
 
-TEST_CASE("a file appears whole or not at all, and never in place of another") {
+TEST_CASE("create_private_file leaves whole files and replaces none") {
   const OwnDirectory directory;
   auto opened =
       platform::open_private_directory((directory.path / "own").string(), platform::IfMissing::kCreate).value();
@@ -191,7 +191,7 @@ TEST_CASE("a file appears whole or not at all, and never in place of another") {
   CHECK(platform::list_directory(opened.get()).value() == std::vector<std::string>{"x"});
 }
 
-TEST_CASE("who only looks at names sees what they are of, and removes none that a kill left over") {
+TEST_CASE("look_at_names reports names and removes no stale ones") {
   const OwnDirectory directory;
   const auto arena = new_arena();
   const std::string name = unique_name();
@@ -223,7 +223,7 @@ TEST_CASE("who only looks at names sees what they are of, and removes none that 
   CHECK(seen->has_parts);
 }
 
-TEST_CASE("a name is kept for what is on its way, until that has arrived, and from others than its giver") {
+TEST_CASE("a name in transit is kept until its last transfer ends") {
   const OwnDirectory directory;
   const std::string name = unique_name();
   const auto arena = new_arena();
@@ -254,7 +254,7 @@ TEST_CASE("a name is kept for what is on its way, until that has arrived, and fr
   CHECK_FALSE(std::filesystem::exists(path));
 }
 
-TEST_CASE("what its giver has on its way keeps a name though its pid cannot be seen, and nobody's when it is dead") {
+TEST_CASE("a name in transit is kept for a giver with a hidden pid") {
   const OwnDirectory directory;
   const std::string name = unique_name();
   const auto arena = new_arena();
@@ -283,7 +283,7 @@ TEST_CASE("what its giver has on its way keeps a name though its pid cannot be s
   CHECK(Name::create(name, thing).ok());
 }
 
-TEST_CASE("with however few descriptors, names are listed and swept as they are, or it is an error") {
+TEST_CASE("listing and cleaning names works or reports few descriptors") {
   if (test::under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const OwnDirectory directory;
   const auto arena = new_arena();

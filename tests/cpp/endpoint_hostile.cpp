@@ -6,7 +6,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("A block that a message refers to is no longer than it can be") {
+TEST_CASE("A forged size of a referenced block is clamped") {
   auto arena = new_arena();
   auto channel = new_channel(arena);
   const Lease array = new_lease(*arena, 5000);

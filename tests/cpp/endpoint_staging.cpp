@@ -9,7 +9,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("While a stopped process keeps the arena's lock a channel is full, and what is published is told its name") {
+TEST_CASE("Staging with a stopped lock owner reports full or its pid") {
   auto channel = new_channel(new_arena());
   Gate taken;
   Child owner([&] {

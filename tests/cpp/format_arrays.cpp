@@ -96,7 +96,7 @@ struct Numbers {
 
 }  // namespace
 
-TEST_CASE("every buffer starts at a multiple of 64 and the gaps are zero") {
+TEST_CASE("buffers start at multiples of 64 and gaps are zero") {
   const std::uint8_t bytes[] = {1, 2, 3};
   const std::int64_t one[] = {1};
   const std::int64_t three[] = {3};
@@ -115,7 +115,7 @@ TEST_CASE("every buffer starts at a multiple of 64 and the gaps are zero") {
   }
 }
 
-TEST_CASE("shape, strides, type and flags of a C array come back") {
+TEST_CASE("shape and strides and type and flags of a C array survive") {
   const Numbers numbers;
   ArraySource source = numbers.whole();
   source.read_only = true;
@@ -140,7 +140,7 @@ TEST_CASE("a Fortran array keeps its order") {
   CHECK(std::memcmp(trip.arrays[0].data, numbers.values, 96) == 0);
 }
 
-TEST_CASE("a transposed array is copied as it lies and keeps its strides") {
+TEST_CASE("a transposed array is copied verbatim with its strides") {
   const Numbers numbers;
   const RoundTrip trip({numbers.turned()});
   CHECK((trip.arrays[0].strides[0] == 4 && trip.arrays[0].strides[1] == 24));
@@ -168,7 +168,7 @@ TEST_CASE("negative strides are read from the right end") {
   CHECK(elements_of(trip.arrays[0]) == std::vector<std::int32_t>{11, 9, 7, 5, 3, 1});
 }
 
-TEST_CASE("a reversed array without gaps keeps its strides and its place") {
+TEST_CASE("a reversed contiguous array keeps its strides and offset") {
   const Numbers numbers;
   const std::int64_t shape[] = {24};
   const std::int64_t strides[] = {-4};
@@ -229,7 +229,7 @@ TEST_CASE("the same array twice is stored once") {
   CHECK(trip.arrays[2].data == trip.arrays[3].data);
 }
 
-TEST_CASE("an array and its views are stored once, wherever the owner comes") {
+TEST_CASE("an array and its views are stored once in any order") {
   const Numbers numbers;
   const RoundTrip trip({numbers.rows(1), numbers.whole(), numbers.turned(), numbers.column(3, true)});
   REQUIRE(trip.builder.buffer_count() == 1);
@@ -249,7 +249,7 @@ TEST_CASE("overlapping rows are stored as the range that they cover") {
   CHECK(trip.builder.buffer_bytes() == 96);
 }
 
-TEST_CASE("views that only lie close to each other are not stored together") {
+TEST_CASE("views that do not overlap are stored separately") {
   const Numbers numbers;
   const RoundTrip rows({numbers.rows(0), numbers.rows(2)});
   CHECK(rows.builder.buffer_count() == 2);
@@ -279,14 +279,14 @@ TEST_CASE("sharing never makes a frame larger") {
   CHECK(elements_of(trip.arrays[1])[2] == 201);
 }
 
-TEST_CASE("buffers come in the order of the arrays and not of their addresses") {
+TEST_CASE("buffers are ordered by array and not by address") {
   const Numbers numbers;
   const RoundTrip trip({numbers.rows(2), numbers.rows(0)});
   CHECK(trip.arrays[0].buffer == 0);
   CHECK(trip.arrays[1].buffer == 1);
 }
 
-TEST_CASE("many arrays find their buffers") {
+TEST_CASE("many arrays refer to the right buffers") {
   std::vector<std::int32_t> values(1000);
   std::iota(values.begin(), values.end(), 0);
   const std::int64_t shape[] = {1};
@@ -327,14 +327,14 @@ TEST_CASE("an array of zero dimensions has one element") {
   CHECK(elements_of(trip.arrays[0]) == std::vector<std::int32_t>{42});
 }
 
-TEST_CASE("64 dimensions are carried") {
+TEST_CASE("arrays of 64 dimensions are supported") {
   const std::int32_t value = 1;
   std::vector<std::int64_t> shape(64, 1);
   const RoundTrip trip({{.data = &value, .shape = shape.data(), .ndim = 64, .dtype = DType::kInt32}});
   CHECK(trip.arrays[0].ndim == 64);
 }
 
-TEST_CASE("a described element type comes back with its text and size") {
+TEST_CASE("a described element type keeps its text and size") {
   const std::uint8_t bytes[24] = {};
   const std::int64_t shape[] = {2};
   const ArraySource source{
@@ -346,7 +346,7 @@ TEST_CASE("a described element type comes back with its text and size") {
   CHECK(trip.arrays[0].nbytes == 24);
 }
 
-TEST_CASE("an external array carries the place and no bytes") {
+TEST_CASE("an external array stores a reference and no bytes") {
   FrameBuilder builder;
   const std::int64_t shape[] = {4, 2};
   const std::int64_t strides[] = {64, 8};

@@ -12,7 +12,7 @@ using format::FrameBuilder;
 using format::FrameReader;
 using test::Bytes;
 
-TEST_CASE("a dict of scalars comes back value by value") {
+TEST_CASE("a dict of scalars survives encoding") {
   FrameBuilder builder;
   test::add_small_dict(builder);
   const Bytes frame = test::bytes_of(builder);
@@ -46,7 +46,7 @@ TEST_CASE("a dict of five scalars fits a ring slot several times over") {
   CHECK(test::bytes_of(builder).size() <= 224);
 }
 
-TEST_CASE("a transition of two small arrays and five scalars fits a ring slot") {
+TEST_CASE("a transition with two small arrays fits a ring slot") {
   FrameBuilder builder;
   const float observation[2][4] = {};
   const std::int64_t shape[] = {4};
@@ -69,7 +69,7 @@ TEST_CASE("a transition of two small arrays and five scalars fits a ring slot") 
   CHECK(test::bytes_of(builder).size() <= 448);
 }
 
-TEST_CASE("lengths of any size come back") {
+TEST_CASE("lengths of any size survive encoding") {
   const std::uint64_t lengths[] = {0, 1, 254, 255, 256, 65536, std::uint64_t{1} << 40, INT64_MAX};
   FrameBuilder builder;
   builder.add_none_node();
@@ -96,7 +96,7 @@ TEST_CASE("ints and floats keep every bit") {
   }
 }
 
-TEST_CASE("a name that is expected is passed over only where it stands, and is new") {
+TEST_CASE("next_name_is matches only the next new name") {
   FrameBuilder builder;
   builder.add_none_node();
   for (const char* name : {"reward", "reward", "done"}) builder.add_name(name);
@@ -118,7 +118,7 @@ TEST_CASE("a name that is expected is passed over only where it stands, and is n
   REQUIRE(reader.finish().ok());
 }
 
-TEST_CASE("a repeated name is stored once and has the number of its first appearance") {
+TEST_CASE("a repeated name is stored once and keeps its first index") {
   FrameBuilder builder;
   builder.add_none_node();
   for (const char* name : {"reward", "observation", "reward", "", "r", "observation", ""}) builder.add_name(name);
@@ -139,7 +139,7 @@ TEST_CASE("a repeated name is stored once and has the number of its first appear
   CHECK(reader.finish().ok());
 }
 
-TEST_CASE("a thousand different names, each twice, all come back") {
+TEST_CASE("a thousand repeated names survive encoding") {
   FrameBuilder builder;
   for (int round = 0; round < 3; ++round) {
     builder.clear();
@@ -181,7 +181,7 @@ TEST_CASE("one node of every kind survives the trip") {
   CHECK(walk->touched > sample.long_text.size() + sizeof(sample.matrix) + sizeof(sample.pixels));
 }
 
-TEST_CASE("every kind has a rule and a name, and no other number has either") {
+TEST_CASE("exactly the known kinds have a grammar and a name") {
   std::size_t known = 0;
   for (int number = 0; number < 256; ++number) {
     const auto kind = static_cast<Kind>(number);
@@ -204,7 +204,7 @@ TEST_CASE("a builder used again writes the same bytes") {
   CHECK(test::bytes_of(builder) == first);
 }
 
-TEST_CASE("what was rewound leaves no trace") {
+TEST_CASE("rewind leaves no trace") {
   const test::Sample sample;
   FrameBuilder plain;
   test::add_small_dict(plain);
@@ -235,7 +235,7 @@ TEST_CASE("after a rewind earlier arrays and names are still shared") {
   CHECK(test::walk_frame(test::bytes_of(builder)).ok());
 }
 
-TEST_CASE("an empty message is only written as a node, and its frame has no buffer") {
+TEST_CASE("a frame of None is one node without a buffer") {
   FrameBuilder builder;
   builder.add_none_node();
   const Bytes frame = test::bytes_of(builder);
@@ -243,7 +243,7 @@ TEST_CASE("an empty message is only written as a node, and its frame has no buff
   CHECK(builder.buffer_bytes() == 0);
 }
 
-TEST_CASE("a tree of depth 1000 is accepted on both sides and no deeper one") {
+TEST_CASE("trees deeper than 1000 are refused by builder and reader") {
   FrameBuilder builder;
   for (std::size_t i = 0; i < kMaxDepth; ++i) {
     builder.add_kind(Kind::kList);

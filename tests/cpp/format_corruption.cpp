@@ -73,7 +73,7 @@ TEST_CASE("a frame that is cut off anywhere is refused") {
   }
 }
 
-TEST_CASE("a frame that is cut off and says so is refused") {
+TEST_CASE("a truncated frame with a matching size field is refused") {
   for (const Bytes& whole : {small_dict(), one_array()}) {
     for (std::size_t size = 16; size < whole.size(); ++size) {
       Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
@@ -111,7 +111,7 @@ TEST_CASE("no change of a single word makes a reader misbehave") {
   CHECK(accepted > 0);
 }
 
-TEST_CASE("random bytes behind a good header are refused") {
+TEST_CASE("random words after a valid header are refused or read") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 2000; ++i) {
     Bytes frame = small_dict();
@@ -123,7 +123,7 @@ TEST_CASE("random bytes behind a good header are refused") {
   }
 }
 
-TEST_CASE("the reason says what is wrong with the header") {
+TEST_CASE("the error describes a bad header field") {
   const Bytes good = small_dict();
   Bytes frame = good;
   poke<std::uint32_t>(frame, 0, 0x46445025);
@@ -151,7 +151,7 @@ TEST_CASE("the reason says what is wrong with the header") {
   CHECK(refused(frame, "has no node"));
 }
 
-TEST_CASE("a frame of another version is incompatible, and the error names both") {
+TEST_CASE("a version mismatch error names both frame versions") {
   Bytes frame = small_dict();
   poke<std::uint8_t>(frame, 14, 3);
   auto walk = test::walk_frame(frame);
@@ -159,7 +159,7 @@ TEST_CASE("a frame of another version is incompatible, and the error names both"
   CHECK(test::names_versions(walk.error(), 3, 2));
 }
 
-TEST_CASE("a frame may stand in a larger piece of memory") {
+TEST_CASE("a frame can be followed by other bytes") {
   Bytes frame = small_dict();
   frame.resize(frame.size() + 1000);
   CHECK(test::walk_frame(frame).ok());
@@ -200,7 +200,7 @@ TEST_CASE("values left over after the last node are an error") {
                 "left over"));
 }
 
-TEST_CASE("names that cannot be are refused") {
+TEST_CASE("invalid names are refused") {
   const auto named = [](std::uint64_t reference) {
     return written([reference](FrameBuilder& builder) {
       builder.add_kind(Kind::kGlobal);
@@ -215,7 +215,7 @@ TEST_CASE("names that cannot be are refused") {
                 "longer than 4096"));
 }
 
-TEST_CASE("arrays that cannot be are refused") {
+TEST_CASE("invalid arrays are refused") {
   const float values[8] = {};
   const auto array = [&values](std::vector<std::int64_t> shape, std::vector<std::int64_t> strides, DType dtype,
                                std::uint64_t range_bytes, std::int64_t offset) {
@@ -247,7 +247,7 @@ TEST_CASE("arrays that cannot be are refused") {
   CHECK(refused(array(std::vector<std::int64_t>(65, 1), {}, DType::kUInt8, 8, 0), "more than 64 dimensions"));
 }
 
-TEST_CASE("an array of an unknown type, or with a buffer that is not there, is refused") {
+TEST_CASE("invalid array descriptors are refused") {
   const Bytes good = one_array();
   REQUIRE(test::walk_frame(good).ok());
   // The descriptor is the only word that has float32, no flags and two dimensions.
@@ -273,7 +273,7 @@ TEST_CASE("an array of an unknown type, or with a buffer that is not there, is r
   CHECK(refused(frame, "an offset or stride is missing"));
 }
 
-TEST_CASE("a frame changed after it was opened cannot move its reader out of bounds") {
+TEST_CASE("a frame changed after open cannot move reads out of bounds") {
   const test::Sample sample;
   FrameBuilder builder;
   test::add_everything(builder, sample);
@@ -286,7 +286,7 @@ TEST_CASE("a frame changed after it was opened cannot move its reader out of bou
   CHECK(walk.nodes == builder.kinds());
 }
 
-TEST_CASE("after a failure every call gives nothing and the first reason stays") {
+TEST_CASE("a failed reader returns nothing and keeps the first error") {
   const Bytes frame = small_dict();
   FrameReader reader = FrameReader::open(frame).value();
   reader.next_kind();
@@ -304,7 +304,7 @@ TEST_CASE("after a failure every call gives nothing and the first reason stays")
   CHECK(reader.error().message.find("node 1 of 8") != std::string::npos);
 }
 
-TEST_CASE("a message of more than 256 TiB is refused before anything is copied") {
+TEST_CASE("a message of more than 256 TiB is refused before copying") {
   FrameBuilder builder;
   builder.add_none_node();
   const std::int64_t shape[] = {INT64_C(1) << 40};

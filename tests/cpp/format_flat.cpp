@@ -56,7 +56,7 @@ std::vector<std::byte> read_as_node(const test::Bytes& frame) {
   return found;
 }
 
-TEST_CASE("a run of bytes is found in its frame, and read like a node of bytes") {
+TEST_CASE("a byte range is found in its frame and read as bytes") {
   for (const std::size_t count : {0u, 1u, 7u, 8u, 100u, 254u, 255u, 256u, 1024u, 4096u, 1'000'000u}) {
     INFO(count << " bytes");
     const auto run = some_bytes(count);
@@ -67,7 +67,7 @@ TEST_CASE("a run of bytes is found in its frame, and read like a node of bytes")
   }
 }
 
-TEST_CASE("a frame of anything else is no run of bytes") {
+TEST_CASE("flat_run finds nothing in other frames") {
   FrameBuilder builder;
   test::add_small_dict(builder);
   CHECK_FALSE(flat_run(test::bytes_of(builder)));
@@ -78,7 +78,7 @@ TEST_CASE("a frame of anything else is no run of bytes") {
   CHECK_FALSE(flat_run(some_bytes(111)));
 }
 
-TEST_CASE("no change of a word, and no cut, lets a run of bytes reach beyond its frame") {
+TEST_CASE("flat_run of a damaged frame stays within the frame") {
   const std::uint64_t words[] = {0, 1, 0xff, 1000, UINT64_MAX, std::uint64_t{1} << 47, kMaxFrameBytes, 1024 + 192};
   for (const bool is_short : {true, false}) {
     const auto run = some_bytes(1024);

@@ -92,7 +92,7 @@ std::vector<Bytes> elements_of(const Bytes& frame, Blocks blocks) {
 
 }  // namespace
 
-TEST_CASE("a frame of every kind is sound, and can be made to stand alone") {
+TEST_CASE("a frame of every kind loads and can be made standalone") {
   const Bytes frame = test::everything();
   const Blocks3 blocks;
   CheckedFrame checked;
@@ -106,7 +106,7 @@ TEST_CASE("a frame of every kind is sound, and can be made to stand alone") {
   CHECK(alone(made, {}) == made);
 }
 
-TEST_CASE("a frame tells of its pickles, classes as values and handles") {
+TEST_CASE("a checked frame reports pickles and classes and handles") {
   FrameBuilder builder;
   SECTION("a pickle") {
     builder.add_kind(Kind::kPickle);
@@ -152,7 +152,7 @@ TEST_CASE("a frame tells of its pickles, classes as values and handles") {
   }
 }
 
-TEST_CASE("what is checked is what a careful receiver accepts, whatever bit is another") {
+TEST_CASE("CheckedFrame accepts only frames that a reader accepts") {
   const Bytes frame = test::everything();
   const Blocks3 blocks;
   CheckedFrame whole;
@@ -175,7 +175,7 @@ TEST_CASE("what is checked is what a careful receiver accepts, whatever bit is a
   }
 }
 
-TEST_CASE("arrays in other blocks become a frame's own") {
+TEST_CASE("a standalone frame contains its external arrays") {
   Aligned memory(4096);
   for (std::size_t i = 0; i < 4096; ++i) memory.data()[i] = static_cast<std::byte>(i * 7);
   const std::span<const std::byte> blocks[] = {{memory.data(), 1024}, {memory.data() + 1024, 3072}};
@@ -201,7 +201,7 @@ TEST_CASE("arrays in other blocks become a frame's own") {
   CHECK(elements_of(made, {}) == elements_of(frame, blocks));
 }
 
-TEST_CASE("ranges that overlap become one buffer, in which every element is aligned as it was") {
+TEST_CASE("overlapping ranges share one aligned buffer") {
   Aligned memory(1024);
   const std::span<const std::byte> blocks[] = {{memory.data(), 1024}};
   FrameBuilder builder;
@@ -227,7 +227,7 @@ TEST_CASE("ranges that overlap become one buffer, in which every element is alig
   CHECK(doubles.offset == 96);
 }
 
-TEST_CASE("a block that is not there, or too short, is refused") {
+TEST_CASE("a missing or short block is refused") {
   Aligned memory(1024);
   FrameBuilder builder;
   add_external_array(builder, {.reference = 1, .offset = 100, .bytes = 100}, {100}, DType::kUInt8);
@@ -241,7 +241,7 @@ TEST_CASE("a block that is not there, or too short, is refused") {
   CHECK(checked.load(frame).code() == Code::kCorrupt);
 }
 
-TEST_CASE("a frame with any ranges means the same when it stands alone") {
+TEST_CASE("a standalone frame has the same elements for any ranges") {
   std::mt19937 random(20260730);
   const auto up_to = [&](std::size_t most) { return static_cast<std::int64_t>(random() % (most + 1)); };
   Aligned memory(2048);
@@ -275,7 +275,7 @@ TEST_CASE("a frame with any ranges means the same when it stands alone") {
   }
 }
 
-TEST_CASE("a frame with buffers and ranges that no array has can be made to stand alone") {
+TEST_CASE("a frame with unused buffers and ranges can be standalone") {
   const std::uint8_t kinds[] = {static_cast<std::uint8_t>(Kind::kNone)};
   const std::uint64_t buffers[] = {5};
   const format::External ranges[] = {{.reference = 0, .offset = 0, .bytes = 8}};
@@ -297,7 +297,7 @@ TEST_CASE("a frame with buffers and ranges that no array has can be made to stan
   CHECK(again.contents().stands_alone);
 }
 
-TEST_CASE("a frame is written into memory that another thread overwrites") {
+TEST_CASE("writing a frame survives concurrent overwrites") {
   // Includes words that lead a builder astray: pointers to other segments, and far outside.
   constexpr std::uint64_t kWords[] = {0x0000000100000002, 0x0000ffff7ffffffc, 0x0000ffff0007a400};
   FrameBuilder builder;

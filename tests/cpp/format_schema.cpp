@@ -160,7 +160,7 @@ void add_some(format::FrameBuilder& builder, std::mt19937_64& random, const std:
 
 }  // namespace
 
-TEST_CASE("the metadata is byte for byte what Cap'n Proto's builder makes of the columns") {
+TEST_CASE("metadata is byte-identical to that of the capnp builder") {
   CHECK(everything() == rebuilt(everything()));
   const std::vector<float> memory(100);
   for (unsigned seed = 0; seed < 300; ++seed) {
@@ -184,7 +184,7 @@ TEST_CASE("a plain reader of Cap'n Proto finds the same columns") {
   CHECK(same);
 }
 
-TEST_CASE("columns may stand in any order, and unused words between them") {
+TEST_CASE("columns may be in any order with unused words between") {
   ::capnp::MallocMessageBuilder message;
   auto frame = message.initRoot<schema::Frame>();
   frame.initInts(4);
@@ -207,7 +207,7 @@ TEST_CASE("an older writer with fewer columns is read") {
   CHECK(test::walk_frame(bytes).ok());
 }
 
-TEST_CASE("what is accepted, a plain reader of Cap'n Proto reads alike") {
+TEST_CASE("accepted metadata reads the same with the capnp library") {
   const Words whole = everything();
   std::mt19937_64 random(15);
   std::size_t accepted = 0;
@@ -249,7 +249,7 @@ TEST_CASE("lists that Cap'n Proto would adapt are refused") {
   CHECK(changed(3, kStructs));
 }
 
-TEST_CASE("a list of structs without bytes is refused, however many it says that there are") {
+TEST_CASE("a list of empty structs is refused") {
   ::capnp::MallocMessageBuilder message;
   auto frame = message.initRoot<schema::Frame>();
   frame.initKinds(1);
@@ -265,7 +265,7 @@ TEST_CASE("a list of structs without bytes is refused, however many it says that
   CHECK(is_refused(words));
 }
 
-TEST_CASE("a message with another segment, or with more columns, is refused") {
+TEST_CASE("metadata with far pointers or extra columns is refused") {
   Words words = everything();
   words[1] = 2 | std::uint64_t{1} << 32;  // a far pointer to segment 1
   CHECK(is_refused(words));
@@ -274,7 +274,7 @@ TEST_CASE("a message with another segment, or with more columns, is refused") {
   CHECK(is_refused(wide));
 }
 
-TEST_CASE("a malformed message is refused while an exception unwinds the stack") {
+TEST_CASE("a malformed message is refused during stack unwinding") {
   struct ReadsAtUnwinding {
     bool& refused;
     ~ReadsAtUnwinding() { refused = is_refused({std::uint64_t{9}}); }

@@ -31,7 +31,7 @@ std::vector<WakeText> told(const WakePipe& hub) {
 
 }  // namespace
 
-TEST_CASE("A version that is awaited sends one text for each request") {
+TEST_CASE("Each request to await a version gets one wake text") {
   const auto store = new_latest();
   const WakePipe hub = new_hub();
   publish(*store, 1).value();
@@ -56,7 +56,7 @@ TEST_CASE("The end of the last publisher wakes readers that await") {
   CHECK(store->await_newer(1, hub.address()).value());
 }
 
-TEST_CASE("A message that is awaited is reported by another process") {
+TEST_CASE("A put by another process notifies an awaiting hub") {
   const auto ring = new_ring();
   const WakePipe hub = new_hub();
   REQUIRE(ring->await(hub.address()).ok());

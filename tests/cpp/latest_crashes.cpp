@@ -10,7 +10,7 @@ using namespace shmtree::test;
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("A publisher killed before any of its stores changed nothing, or published its version") {
+TEST_CASE("A publisher killed at any store publishes fully or nothing") {
   for (const std::uint64_t history : {0u, 2u}) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {
@@ -26,7 +26,7 @@ TEST_CASE("A publisher killed before any of its stores changed nothing, or publi
   }
 }
 
-TEST_CASE("A reader killed before any of its stores leaves no block behind") {
+TEST_CASE("A reader killed at any store leaks no block") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {
     const auto arena = new_arena();
@@ -40,7 +40,7 @@ TEST_CASE("A reader killed before any of its stores leaves no block behind") {
   CHECK(stores > 3);
 }
 
-TEST_CASE("Publishers killed half-way a thousand times never show a reader a torn or an older version") {
+TEST_CASE("Repeated publisher kills never show torn or older versions") {
   const int rounds = kThreadSanitizer || under_valgrind() ? 50 : 1000;
   const auto arena = new_arena(4 * kMiB);
   const auto store = new_latest(1, arena);
@@ -69,7 +69,7 @@ TEST_CASE("Publishers killed half-way a thousand times never show a reader a tor
   require_whole(*store, newest, newest, bytes + 4096);
 }
 
-TEST_CASE("A publisher that is stopped at any of its stores holds no reader up") {
+TEST_CASE("A publisher stopped at any store blocks no reader") {
   std::int64_t stores = 1;
   for (bool stopped = true; stopped; ++stores) {
     const auto store = new_latest();
@@ -99,7 +99,7 @@ TEST_CASE("A publisher that is stopped at any of its stores holds no reader up")
   CHECK(stores > 30);
 }
 
-TEST_CASE("A reader that is stopped at any of its stores holds nobody up, and keeps one version at most") {
+TEST_CASE("A stopped reader blocks no publisher and pins one version") {
   std::int64_t stores = 1;
   for (bool stopped = true; stopped; ++stores) {
     const auto arena = new_arena();
@@ -135,7 +135,7 @@ TEST_CASE("A reader that is stopped at any of its stores holds nobody up, and ke
 
 #endif
 
-TEST_CASE("Threads and processes read while others publish as fast as they can: nothing is torn, or goes back") {
+TEST_CASE("Concurrent readers see no torn or older version") {
   const int rounds = kThreadSanitizer || under_valgrind() ? 300 : 20'000;
   const auto arena = new_arena();
   const auto store = new_latest(1, arena);

@@ -100,7 +100,7 @@ Stepped kill_in(const Operation& operation, std::int64_t change, int further) {
 
 }  // namespace
 
-TEST_CASE("Who is killed at any instruction of a Latest tears no version, takes none back, and stops nobody") {
+TEST_CASE("A kill at any instruction leaves a Latest consistent") {
   if (!can_step()) return;
   int kills = 0;
   for (const Operation& operation : operations()) {

@@ -10,7 +10,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("What was published last is what is read, and versions count from 1") {
+TEST_CASE("Readers get the last version and versions count from 1") {
   const auto store = new_latest();
   CHECK(store->version() == 0);
   CHECK(store->newest(0).code() == Code::kEmpty);
@@ -25,7 +25,7 @@ TEST_CASE("What was published last is what is read, and versions count from 1") 
   CHECK(store->ring()->check().empty());
 }
 
-TEST_CASE("The history has as many older versions as it was made for, and no others") {
+TEST_CASE("The history contains exactly the configured versions") {
   for (const std::uint64_t history : {0u, 1u, 5u}) {
     const auto store = new_latest(history);
     for (std::uint64_t i = 1; i <= 20; ++i) {
@@ -40,7 +40,7 @@ TEST_CASE("The history has as many older versions as it was made for, and no oth
   }
 }
 
-TEST_CASE("A version that is held stays as it is, and its memory comes back when it is let go") {
+TEST_CASE("A held version stays unchanged and is freed on release") {
   const auto arena = new_arena();
   const auto store = new_latest(0, arena);
   publish(*store, 1, 1000).value();
@@ -54,7 +54,7 @@ TEST_CASE("A version that is held stays as it is, and its memory comes back when
   CHECK(used_bytes(*arena) == one);
 }
 
-TEST_CASE("What is kept is the history and the newest, and it goes with the last who has the Latest") {
+TEST_CASE("Only history and newest are kept until the last detach") {
   const auto arena = new_arena();
   const std::uint64_t before = used_bytes(*arena);
   {
@@ -70,7 +70,7 @@ TEST_CASE("What is kept is the history and the newest, and it goes with the last
   CHECK(used_bytes(*arena) == before);
 }
 
-TEST_CASE("Blocks that a version refers to live as long as it") {
+TEST_CASE("Blocks live as long as the version that refers to them") {
   const auto arena = new_arena();
   const auto store = new_latest(0, arena);
   const std::uint64_t empty = used_bytes(*arena);
@@ -90,7 +90,7 @@ TEST_CASE("Blocks that a version refers to live as long as it") {
   CHECK(used_bytes(*arena) == empty + 3 * 4096);
 }
 
-TEST_CASE("Another process publishes and reads, also one that opens the Latest by its block") {
+TEST_CASE("Another process opens a Latest by its block and publishes") {
   const auto arena = new_arena();
   const auto store = new_latest(2, arena);
   publish(*store, 5).value();
@@ -119,13 +119,13 @@ TEST_CASE("open names both layout versions of a Latest") {
   CHECK(names_versions(opened.error(), 77, broadcast::kRingVersion));
 }
 
-TEST_CASE("A history beyond all measure is refused with the numbers") {
+TEST_CASE("A history above the maximum is refused with the number") {
   const auto made = LatestStore::create(new_arena(), {.history = latest::kMostHistory + 1}, patience());
   CHECK(made.code() == Code::kInvalid);
   CHECK(made.error().message.find("65537") != std::string::npos);
 }
 
-TEST_CASE("A reader that waits is woken by the version that it waits for") {
+TEST_CASE("A new version wakes a waiting reader") {
   const auto store = new_latest();
   publish(*store, 1).value();
   CHECK(store->wait_for_newer(0, no_wait()).ok());
@@ -140,7 +140,7 @@ TEST_CASE("A reader that waits is woken by the version that it waits for") {
   CHECK(seen == 2);
 }
 
-TEST_CASE("All readers that wait are woken by one version") {
+TEST_CASE("One new version wakes all waiting readers") {
   const auto store = new_latest();
   publish(*store, 1).value();
   std::vector<std::unique_ptr<Child>> children;
@@ -152,7 +152,7 @@ TEST_CASE("All readers that wait are woken by one version") {
   for (const auto& child : children) CHECK(child->succeeded());
 }
 
-TEST_CASE("Readers wait where nobody has published yet, and are told of the end once the last publisher has let go") {
+TEST_CASE("Readers wait for versions until the last publisher leaves") {
   const auto store = new_latest();
   CHECK(store->wait_for_newer(0, no_wait()).code() == Code::kEmpty);
   publish(*store, 1).value();
@@ -166,7 +166,7 @@ TEST_CASE("Readers wait where nobody has published yet, and are told of the end 
   CHECK(store->wait_for_newer(2, no_wait()).code() == Code::kEmpty);
 }
 
-TEST_CASE("Readers are told which publishers were killed, until somebody publishes again") {
+TEST_CASE("Readers are notified of dead publishers until a new version") {
   const auto store = new_latest();
   const Gate published;
   Child child([&] {
@@ -191,7 +191,7 @@ TEST_CASE("Readers are told which publishers were killed, until somebody publish
   CHECK(store->wait_for_newer(2, patience()).code() == Code::kClosed);
 }
 
-TEST_CASE("Words that nobody writes are an error or another version, never a crash") {
+TEST_CASE("Corrupt words cause errors and a new version repairs them") {
   const auto arena = new_arena();
   const auto store = new_latest(1, arena);
   const Lease array = new_lease(*arena);

@@ -54,7 +54,7 @@ ArenaOptions budget(std::uint64_t bytes) {
 
 }  // namespace
 
-TEST_CASE("A new arena is sealed, empty and in order") {
+TEST_CASE("A new arena is sealed and empty and passes its check") {
   auto arena = new_arena();
   CHECK(size_is_sealed(arena->fd()));
   CHECK(arena->inspector().stats().used_bytes == 0);
@@ -62,13 +62,13 @@ TEST_CASE("A new arena is sealed, empty and in order") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A new arena without a budget takes half of what is left") {
+TEST_CASE("A default budget is at least 1 MiB and fits the free memory") {
   auto arena = Arena::create({}).value();
   CHECK(arena->pool().max_bytes() >= kMiB);
   CHECK(arena->pool().max_bytes() <= available_memory_bytes());
 }
 
-TEST_CASE("A budget under 1 MiB or over 2 TiB is refused with the numbers") {
+TEST_CASE("A budget under 1 MiB or over 2 TiB is refused") {
   for (const std::uint64_t bytes : {std::uint64_t{1000}, std::uint64_t{3} << 40, ~std::uint64_t{0} - 5}) {
     auto arena = Arena::create(budget(bytes));
     REQUIRE_FALSE(arena.ok());
@@ -86,13 +86,13 @@ TEST_CASE("The smallest and the largest budget work") {
   }
 }
 
-TEST_CASE("Attaching to an arena that the process has gives that one") {
+TEST_CASE("Attaching twice in a process returns the same arena") {
   auto arena = new_arena();
   CHECK(Arena::attach(duplicate(arena->fd())).value() == arena);
   CHECK(Arena::find(arena->uuid()) == arena);
 }
 
-TEST_CASE("Another process attaches by the descriptor and sees the same bytes") {
+TEST_CASE("A process that attaches by descriptor sees the same bytes") {
   auto arena = new_arena();
   Lease lease = new_lease(*arena);
   lease.data()[17] = std::byte{42};
@@ -109,7 +109,7 @@ TEST_CASE("Another process attaches by the descriptor and sees the same bytes") 
   CHECK(child.succeeded());
 }
 
-TEST_CASE("An arena that was let go is gone, and its slot is free again") {
+TEST_CASE("Releasing an arena frees its participant slot") {
   auto arena = new_arena();
   const UniqueFd fd = duplicate(arena->fd());
   arena.reset();
@@ -119,7 +119,7 @@ TEST_CASE("An arena that was let go is gone, and its slot is free again") {
   CHECK_FALSE(memory::needs_recovery(again->header()));
 }
 
-TEST_CASE("Threads find, attach to and drop arenas at once") {
+TEST_CASE("Threads find and attach and drop arenas concurrently") {
   auto kept = new_arena();
   std::vector<std::thread> threads;
   std::atomic<bool> good{true};
@@ -162,11 +162,11 @@ TEST_CASE("A file whose size can still change is refused") {
   CHECK(code_of_attach(std::move(fd)) == Code::kIncompatible);
 }
 
-TEST_CASE("A copy of an arena's header in a file of its size attaches, which the next tests rely on") {
+TEST_CASE("A copy of an arena header attaches as an arena") {
   CHECK(Arena::attach(altered_copy([](memory::ArenaHeader&) {})).ok());
 }
 
-TEST_CASE("Another version of the layout is refused, and the error names both") {
+TEST_CASE("Another layout version is refused and the error names both") {
   auto arena = Arena::attach(altered_copy([](memory::ArenaHeader& header) { header.version = 77; }));
   REQUIRE_FALSE(arena.ok());
   CHECK(names_versions(arena.error(), 77, memory::kVersion));
@@ -187,14 +187,14 @@ TEST_CASE("A budget beyond reason in a header is refused") {
         Code::kIncompatible);
 }
 
-TEST_CASE("Under RLIMIT_FSIZE an arena is refused with an error, and a smaller one still works") {
+TEST_CASE("RLIMIT_FSIZE makes a large arena fail and a small one work") {
   CHECK(succeeds_with_limit(RLIMIT_FSIZE, 200 * kMiB, [] {
     auto large = Arena::create(budget(64 * kMiB));
     return !large && large.code() == Code::kOs && large.error().os_errno == EFBIG && Arena::create(budget(kMiB)).ok();
   }));
 }
 
-TEST_CASE("Without descriptors an arena is refused with an error, and one fits again when they are back") {
+TEST_CASE("Arenas fail without descriptors and work once some are free") {
   if (under_valgrind()) {
     WARN("valgrind has its own descriptors and keeps the limit to itself");
     return;
@@ -214,7 +214,7 @@ TEST_CASE("Without descriptors an arena is refused with an error, and one fits a
   }));
 }
 
-TEST_CASE("A block that does not fit the address space is refused, and smaller ones still fit") {
+TEST_CASE("A block over the address limit fails and smaller ones fit") {
   if (!address_limit_works()) {
     WARN("this tool needs more addresses than a limit would leave");
     return;
@@ -238,7 +238,7 @@ TEST_CASE("Three hundred arenas live in one process at once") {
   for (int i = 0; i < 300; ++i) CHECK(leases[static_cast<std::size_t>(i)].data()[0] == static_cast<std::byte>(i));
 }
 
-TEST_CASE("Three hundred arenas fit into 8 GB of addresses, and a fork of them all works") {
+TEST_CASE("300 arenas fit into 8 GB of addresses and survive a fork") {
   if (!address_limit_works()) {
     WARN("this tool needs more addresses than a limit would leave");
     return;

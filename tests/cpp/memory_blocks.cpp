@@ -37,7 +37,7 @@ TEST_CASE("Held blocks rest until 2 MiB of their class are freed") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("The size of a class is bounded by peak use plus resting blocks") {
+TEST_CASE("A size class is bounded by peak use plus resting blocks") {
   auto arena = new_arena(64 * kMiB);
   for (int round = 0; round < 5; ++round) {
     std::vector<Lease> leases;
@@ -80,7 +80,7 @@ TEST_CASE("Resting blocks are reclaimed for another class") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A block used again has a new generation, so an old reference to it is not current") {
+TEST_CASE("Reusing a block makes old references to it stale") {
   auto arena = new_arena();
   OwnedBlock block = new_block(*arena);
   const BlockRef old = block.ref();
@@ -103,7 +103,7 @@ TEST_CASE("Generations wrap without losing the block") {
   CHECK(memory::unpack(memory::pack(block.ref())) == block.ref());
 }
 
-TEST_CASE("Blocks of one class do not overlap and are aligned to their class") {
+TEST_CASE("Blocks of one class do not overlap and are 4 KiB aligned") {
   auto arena = new_arena();
   std::vector<OwnedBlock> blocks;
   for (int i = 0; i < 64; ++i) {
@@ -118,7 +118,7 @@ TEST_CASE("Blocks of one class do not overlap and are aligned to their class") {
   }
 }
 
-TEST_CASE("A block has pages for what was asked and no more") {
+TEST_CASE("A block commits pages for the requested bytes only") {
   auto arena = new_arena();
   const std::uint64_t before = file_pages_bytes(*arena);
   const OwnedBlock block = new_block(*arena, kMiB + 1);  // in the size class of 2 MiB
@@ -128,14 +128,14 @@ TEST_CASE("A block has pages for what was asked and no more") {
   CHECK(file_pages_bytes(*arena) - before <= wanted + 512 * 1024);
 }
 
-TEST_CASE("Zero bytes are a block too") {
+TEST_CASE("A block of zero bytes is valid") {
   auto arena = new_arena();
   const OwnedBlock block = new_block(*arena, 0);
   CHECK(block.valid());
   CHECK(block.data() != nullptr);
 }
 
-TEST_CASE("Pages that a block has already are not committed again, and it grows when more is needed") {
+TEST_CASE("A reused block does not commit its pages again") {
   auto arena = new_arena();
   new_block(*arena, 300'000).abandon();
   const OwnedBlock smaller = new_block(*arena, 270'000);
@@ -144,7 +144,7 @@ TEST_CASE("Pages that a block has already are not committed again, and it grows 
   new_block(*arena, 4000).abandon();
 }
 
-TEST_CASE("A thousand blocks of a class extend its table") {
+TEST_CASE("Thousands of blocks of a class extend its table") {
   auto arena = new_arena(64 * kMiB);
   std::vector<OwnedBlock> blocks;
   for (int i = 0; i < 5000; ++i) blocks.push_back(new_block(*arena, 100));
@@ -164,7 +164,7 @@ TEST_CASE("Every size from a byte to the whole budget fits") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A request over the budget is refused at once with both numbers") {
+TEST_CASE("A request over the budget fails at once with both numbers") {
   auto arena = new_arena(8 * kMiB);
   auto block = arena->allocate(9 * kMiB, BlockKind::kMessage, WaitContext{});
   REQUIRE_FALSE(block.ok());
@@ -173,12 +173,12 @@ TEST_CASE("A request over the budget is refused at once with both numbers") {
   CHECK(block.error().message.find(std::to_string(8 * kMiB)) != std::string::npos);
 }
 
-TEST_CASE("A request for more bytes than there are numbers is refused") {
+TEST_CASE("A request for the largest 64-bit size is refused") {
   auto arena = new_arena();
   CHECK(arena->allocate(~std::uint64_t{0}, BlockKind::kMessage, no_wait()).code() == Code::kMessageTooLarge);
 }
 
-TEST_CASE("Free pages make room for a block of another size") {
+TEST_CASE("Free pages are reclaimed for a block of another size") {
   auto arena = new_arena(8 * kMiB);
   { const OwnedBlock a = new_block(*arena, 5 * kMiB), b = new_block(*arena, 3 * kMiB); }
   CHECK(arena->inspector().stats().committed_bytes == 8 * kMiB);
@@ -187,7 +187,7 @@ TEST_CASE("Free pages make room for a block of another size") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("Pages of the class that went unused for longest make room, whatever its size") {
+TEST_CASE("Pages of the longest unused class are reclaimed first") {
   auto arena = new_arena(8 << 20);
   OwnedBlock idle = new_block(*arena, 1 << 20), busy = new_block(*arena, 2 << 20);
   const BlockRef idle_ref = idle.ref(), busy_ref = busy.ref();
@@ -198,7 +198,7 @@ TEST_CASE("Pages of the class that went unused for longest make room, whatever i
   CHECK(arena->blocks().entry(idle_ref.id)->committed < 1 << 20);
 }
 
-TEST_CASE("The budget is never exceeded, in the counts or in the file") {
+TEST_CASE("Neither the counts nor the file exceed the budget") {
   auto arena = new_arena(8 * kMiB);
   const std::uint64_t control = 2 * kMiB;  // header, participants and tables
   std::vector<OwnedBlock> blocks;
@@ -218,7 +218,7 @@ TEST_CASE("The budget is never exceeded, in the counts or in the file") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("Trim gives the pages of every free block back to the system") {
+TEST_CASE("trim returns the pages of all free blocks to the system") {
   auto arena = new_arena(64 * kMiB);
   const Lease kept = new_lease(*arena, 100'000);
   { const OwnedBlock a = new_block(*arena, 20 * kMiB), b = new_block(*arena, 3 * kMiB); }
@@ -239,7 +239,7 @@ TEST_CASE("A trimmed block is used again with new pages") {
   CHECK(file_pages_bytes(*arena) >= kMiB);
 }
 
-TEST_CASE("Free pages beyond what was needed lately are given back by whoever frees") {
+TEST_CASE("A free returns pages beyond the recent peak to the system") {
   auto arena = new_arena(512 * kMiB);
   std::vector<OwnedBlock> blocks;
   for (int i = 0; i < 20; ++i) blocks.push_back(new_block(*arena, 10 * kMiB));
@@ -253,7 +253,7 @@ TEST_CASE("Free pages beyond what was needed lately are given back by whoever fr
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("One release gives back 64 MiB of pages at most, also of the smallest blocks") {
+TEST_CASE("One free returns at most 64 MiB of pages") {
   auto arena = new_arena(160 * kMiB);
   std::vector<OwnedBlock> blocks;
   for (int i = 0; i < 160 * 256; ++i) blocks.push_back(new_block(*arena));
@@ -266,7 +266,7 @@ TEST_CASE("One release gives back 64 MiB of pages at most, also of the smallest 
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("When only held blocks are in the way the error names who holds how much, after a second") {
+TEST_CASE("Out of memory after a second names holders and their bytes") {
   auto arena = new_arena(8 * kMiB);
   const Lease hoard = new_lease(*arena, 6 * kMiB);
   const std::int64_t began = monotonic_ns();
@@ -279,7 +279,7 @@ TEST_CASE("When only held blocks are in the way the error names who holds how mu
   CHECK(took >= 900'000'000);
 }
 
-TEST_CASE("A caller that may not wait is told of the hoarder at once") {
+TEST_CASE("A non-blocking request fails without waiting") {
   auto arena = new_arena(8 * kMiB);
   const Lease hoard = new_lease(*arena, 6 * kMiB);
   CountedWaits waits;
@@ -288,7 +288,7 @@ TEST_CASE("A caller that may not wait is told of the hoarder at once") {
   CHECK(waits.blocks == 0);
 }
 
-TEST_CASE("While queued messages hold the bytes, waiting ends with the deadline and full") {
+TEST_CASE("A request times out as full while queued blocks fill memory") {
   auto arena = new_arena(8 * kMiB);
   const OwnedBlock queued = new_block(*arena, 6 * kMiB);
   auto block = arena->allocate(4 * kMiB, BlockKind::kMessage, patience(50));
@@ -356,13 +356,13 @@ TEST_CASE("An interrupt ends a wait for memory") {
   CHECK(hooks.blocks > 0);
 }
 
-TEST_CASE("An abandoned channel's block needs no walk") {
+TEST_CASE("Abandoning a new channel block frees it") {
   auto arena = new_arena();
   new_block(*arena, 4096, BlockKind::kChannel).abandon();
   CHECK(used_bytes(*arena) == 0);
 }
 
-TEST_CASE("A block whose list of references does not fit it is refused") {
+TEST_CASE("refer refuses a reference list that does not fit the block") {
   auto arena = new_arena();
   OwnedBlock block = new_block(*arena, 16);
   const BlockRef list[2] = {block.ref(), block.ref()};

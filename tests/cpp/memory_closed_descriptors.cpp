@@ -36,7 +36,7 @@ bool are_untouched(const std::vector<int>& numbers) {
 
 }  // namespace
 
-TEST_CASE("Memory cannot grow without the arena's descriptor, and no other file grows") {
+TEST_CASE("An arena without its descriptor fails and grows no file") {
   auto arena = new_arena();
   Child child([&] {
     const std::vector<int> mine = replace_all();
@@ -50,7 +50,7 @@ TEST_CASE("Memory cannot grow without the arena's descriptor, and no other file 
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A child of a process without the arena's descriptor has no part in the arena") {
+TEST_CASE("A child of a process without the descriptor cannot attach") {
   auto arena = new_arena();
   Child parent([&] {
     const std::vector<int> mine = replace_all();
@@ -60,7 +60,7 @@ TEST_CASE("A child of a process without the arena's descriptor has no part in th
   CHECK(parent.succeeded());
 }
 
-TEST_CASE("The lock alone being closed is found by a look for the dead") {
+TEST_CASE("A check for dead participants detects a closed lock") {
   auto arena = new_arena();
   Child child([&] {
     for (const int kept : kept_descriptors()) {
@@ -72,7 +72,7 @@ TEST_CASE("The lock alone being closed is found by a look for the dead") {
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A process that closed its descriptors frees what it held, for the others") {
+TEST_CASE("Others reclaim the pins of a process without descriptors") {
   auto arena = new_arena();
   const std::uint64_t before = arena->pool().used_bytes();
   Gate closed, seen;
@@ -92,7 +92,7 @@ TEST_CASE("A process that closed its descriptors frees what it held, for the oth
   CHECK(child.succeeded());
 }
 
-TEST_CASE("What cannot be mapped without the arena's descriptor says so") {
+TEST_CASE("A mapping error reports that the descriptor is closed") {
   auto arena = new_arena();
   const Lease lease = new_lease(*arena, 4 * kMiB);
   const BlockRef ref = lease.ref();

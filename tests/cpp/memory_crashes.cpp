@@ -61,12 +61,12 @@ std::uint64_t window_bytes(Arena& arena, WindowState& state) {
 
 }  // namespace
 
-TEST_CASE("A process killed anywhere in allocate and abandon leaves no block behind") {
+TEST_CASE("A process killed in allocate or abandon leaks no block") {
   kill_at_every_change(
       nothing, [](Arena& arena, Nothing) { new_block(arena, 5000); }, none);
 }
 
-TEST_CASE("A process killed anywhere in the growth of a block leaves no page behind") {
+TEST_CASE("A process killed while a block grows leaks no page") {
   kill_at_every_change(
       [](Arena& arena) {
         new_lease(arena, 5000);
@@ -79,7 +79,7 @@ TEST_CASE("A process killed anywhere in the growth of a block leaves no page beh
       none);
 }
 
-TEST_CASE("A process killed anywhere in an eviction leaves counts and pages right") {
+TEST_CASE("A kill in an eviction leaves counts and pages right") {
   kill_at_every_change(
       [](Arena& arena) {
         const Lease a = new_lease(arena, 5 * kMiB), b = new_lease(arena, 5 * kMiB);
@@ -88,7 +88,7 @@ TEST_CASE("A process killed anywhere in an eviction leaves counts and pages righ
       [](Arena& arena, Nothing) { new_block(arena, 12 * kMiB); }, none);
 }
 
-TEST_CASE("A process killed anywhere in trim leaves counts and pages right") {
+TEST_CASE("A kill in trim leaves counts and pages right") {
   kill_at_every_change(
       [](Arena& arena) {
         new_lease(arena, 5 * kMiB);
@@ -97,12 +97,12 @@ TEST_CASE("A process killed anywhere in trim leaves counts and pages right") {
       [](Arena& arena, Nothing) { arena.allocator().trim(); }, none);
 }
 
-TEST_CASE("A process killed anywhere in holding and letting go holds nothing") {
+TEST_CASE("A process killed while it pins or releases leaves no pin") {
   kill_at_every_change(
       nothing, [](Arena& arena, Nothing) { new_lease(arena, 5000); }, none);
 }
 
-TEST_CASE("A process killed anywhere in letting go of what another holds takes nothing from it") {
+TEST_CASE("A process killed in a release leaves the pins of others") {
   kill_at_every_change(
       [](Arena& arena) {
         Lease lease = new_lease(arena, 5000);
@@ -119,7 +119,7 @@ TEST_CASE("A process killed anywhere in letting go of what another holds takes n
       });
 }
 
-TEST_CASE("A sender killed anywhere leaves its message wholly in the window or not at all") {
+TEST_CASE("A sender killed anywhere leaves a whole message or none") {
   kill_at_every_change(
       empty_window,
       [](Arena& arena, WindowState& state) {
@@ -128,14 +128,14 @@ TEST_CASE("A sender killed anywhere leaves its message wholly in the window or n
       window_bytes);
 }
 
-TEST_CASE("A receiver killed anywhere takes at most its message with it") {
+TEST_CASE("A receiver killed anywhere loses at most its message") {
   kill_at_every_change(
       window_of_two,
       [](Arena& arena, WindowState& state) { arena.holders().drop(Window::of(arena, state.channel.ref()).get(arena)); },
       window_bytes);
 }
 
-TEST_CASE("A receiver killed anywhere while it has views takes at most its message with it") {
+TEST_CASE("A receiver killed with views loses at most its message") {
   kill_at_every_change(
       window_of_two,
       [](Arena& arena, WindowState& state) {
@@ -144,7 +144,7 @@ TEST_CASE("A receiver killed anywhere while it has views takes at most its messa
       window_bytes);
 }
 
-TEST_CASE("A process killed anywhere in referring to blocks loses neither them nor their bytes") {
+TEST_CASE("A process killed in refer loses neither blocks nor bytes") {
   kill_at_every_change(
       empty_window,
       [](Arena& arena, WindowState& state) {
@@ -164,7 +164,7 @@ TEST_CASE("A process killed anywhere in referring to blocks loses neither them n
       });
 }
 
-TEST_CASE("A channel whose last holder is killed anywhere goes with all that it keeps") {
+TEST_CASE("A channel is freed whole if its last holder is killed") {
   kill_at_every_change(
       nothing,
       [](Arena& arena, Nothing) {
@@ -175,7 +175,7 @@ TEST_CASE("A channel whose last holder is killed anywhere goes with all that it 
       none);
 }
 
-TEST_CASE("A process killed anywhere in attaching leaves a slot that others can take") {
+TEST_CASE("A process killed while attaching leaves a reusable slot") {
   std::int64_t n = 1;
   for (bool killed = true; killed; ++n) {
     auto arena = new_arena();
@@ -225,7 +225,7 @@ TEST_CASE("A reconcile killed anywhere is finished by the next one") {
       window_bytes);
 }
 
-TEST_CASE("A reconcile killed while another process lets go of blocks loses none of them") {
+TEST_CASE("A reconcile killed during releases of others leaks no block") {
   for (std::int64_t n = 1;; n += 3) {
     auto arena = new_arena();
     Lease first = new_lease(*arena, 9000), second = new_lease(*arena, 9000);

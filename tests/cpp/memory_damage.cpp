@@ -70,32 +70,32 @@ void damage_each_word(std::size_t words, Where where) {
 
 }  // namespace
 
-TEST_CASE("Any word of the header may be anything") {
+TEST_CASE("A damaged header word causes no hang or crash") {
   // The size classes that are in use, and the adjacent ones, represent all classes.
   damage_each_word(offsetof(memory::ArenaHeader, classes) / 8 + 4 * 4,
                    [](Arena& arena) { return reinterpret_cast<std::byte*>(&arena.header()); });
 }
 
-TEST_CASE("Any word of a participant may be anything") {
+TEST_CASE("A damaged participant word causes no hang or crash") {
   damage_each_word(48, [](Arena& arena) { return reinterpret_cast<std::byte*>(&arena.participants().slot(0)); });
 }
 
-TEST_CASE("Any word of a block's entry may be anything while the block is held") {
+TEST_CASE("A damaged entry of a held block causes no hang or crash") {
   damage_each_word(
       24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.blocks().entry(BlockId::make(13, 0))); });
 }
 
-TEST_CASE("Any word of a free block's entry may be anything") {
+TEST_CASE("A damaged entry of a free block causes no hang or crash") {
   damage_each_word(
       24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.blocks().entry(BlockId::make(13, 1))); });
 }
 
-TEST_CASE("Any word of a channel block's entry may be anything") {
+TEST_CASE("A damaged entry of a channel block causes no hang or crash") {
   damage_each_word(
       24, [](Arena& arena) { return reinterpret_cast<std::byte*>(arena.blocks().entry(BlockId::make(12, 0))); });
 }
 
-TEST_CASE("Pages are taken from no block but one of the class whose list names it") {
+TEST_CASE("Pages are reclaimed only from blocks of the class of a list") {
   auto arena = new_arena();
   new_block(*arena, 5000).abandon();
   std::atomic<std::uint64_t>& warm = arena->header().classes[13 - memory::kMinClass].warm;
@@ -108,7 +108,7 @@ TEST_CASE("Pages are taken from no block but one of the class whose list names i
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A list of references that is longer than its block, or lies beyond it, refers to nothing") {
+TEST_CASE("A reference list outside its block refers to nothing") {
   auto arena = new_arena();
   Lease lease = new_lease(*arena, 5000);
   BlockEntry& entry = *arena->blocks().entry(lease.ref().id);
@@ -122,7 +122,7 @@ TEST_CASE("A list of references that is longer than its block, or lies beyond it
   CHECK(used_bytes(*arena) == 0);
 }
 
-TEST_CASE("Blocks that refer to each other in a circle are not walked for ever") {
+TEST_CASE("Recovery ends although blocks refer to each other") {
   auto arena = new_arena();
   Lease one = new_lease(*arena, 4096), two = new_lease(*arena, 4096);
   for (const auto& [from, to] : {std::pair{&one, &two}, std::pair{&two, &one}}) {

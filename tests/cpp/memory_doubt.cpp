@@ -15,7 +15,7 @@ std::size_t holders_of(Arena& arena, BlockId id) {
 
 }  // namespace
 
-TEST_CASE("A block that is still named is held, and let go of like any other") {
+TEST_CASE("hold_while pins a block that the word still names") {
   const auto arena = new_arena();
   Lease kept = filled_lease(*arena, 4096, 3);
   const std::atomic<std::uint64_t> word{5};
@@ -27,7 +27,7 @@ TEST_CASE("A block that is still named is held, and let go of like any other") {
   CHECK(used_bytes(*arena) == 0);
 }
 
-TEST_CASE("A block that is named no more is not held, and none of this process's holds is lost by the attempt") {
+TEST_CASE("hold_while fails on a stale block and loses no other pin") {
   const auto arena = new_arena();
   const std::atomic<std::uint64_t> word{5};
   const BlockRef old = new_block(*arena).ref();
@@ -44,7 +44,7 @@ TEST_CASE("A block that is named no more is not held, and none of this process's
   CHECK(is_filled(later, 7));
 }
 
-TEST_CASE("A bit that was set for a process before it came to its block is not taken back") {
+TEST_CASE("A failed hold_while keeps a pin that was set in advance") {
   const auto arena = new_arena();
   const std::atomic<std::uint64_t> word{5};
   const BlockRef old = new_block(*arena).ref();
@@ -56,7 +56,7 @@ TEST_CASE("A bit that was set for a process before it came to its block is not t
   CHECK(holders_of(*arena, old.id) == 1);
 }
 
-TEST_CASE("A block that was let go of while another's bit was on it in doubt is freed by who takes the bit back") {
+TEST_CASE("Undoing an optimistic pin frees a block released meanwhile") {
   const auto arena = new_arena();
   const std::uint64_t before = used_bytes(*arena);
   for (const BlockKind kind : {BlockKind::kArray, BlockKind::kPublished, BlockKind::kMessage}) {
@@ -75,7 +75,7 @@ TEST_CASE("A block that was let go of while another's bit was on it in doubt is 
   }
 }
 
-TEST_CASE("A message that is queued is not freed by who takes a bit back from it") {
+TEST_CASE("Undoing an optimistic pin does not free a queued message") {
   const auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   Window& window = Window::of(*arena, channel.ref());

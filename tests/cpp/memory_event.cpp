@@ -39,14 +39,14 @@ TEST_CASE("A thread yields its core to the one it wakes after a pause") {
   }
 }
 
-TEST_CASE("A thread that wakes others in quick succession does not yield each time") {
+TEST_CASE("Wake-ups in quick succession do not yield each time") {
   memory::Event event{};
   int count = 0;
   for (int i = 0; i < 1000; ++i) count += yields_at_wake(event);
   CHECK(count < 1000);
 }
 
-TEST_CASE("Where a yield gave the core away for long, the next wake-ups do not yield") {
+TEST_CASE("After a costly yield the next wake-ups do not yield") {
   memory::Event event{};
   tests::core_kept_ns = 2 * policy::kCoreWasKeptNs;
   int wakes = 0;
@@ -55,7 +55,7 @@ TEST_CASE("Where a yield gave the core away for long, the next wake-ups do not y
   for (int i = 0; i < policy::kFirstUnoffered; ++i) CHECK_FALSE(yields_at_rare_wake(event));
 }
 
-TEST_CASE("A wake-up that finds nobody asleep does not yield") {
+TEST_CASE("A wake-up without sleepers does not yield") {
   memory::Event event{};
   std::this_thread::sleep_for(std::chrono::nanoseconds(2 * policy::kRareWakeNs));
   const int before = yields;

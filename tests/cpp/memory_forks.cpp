@@ -15,7 +15,7 @@ using namespace shmtree::platform;
 using namespace shmtree::test;
 using memory::Arena;
 
-TEST_CASE("Children that come and go use each other's slots, also in an arena that nobody does anything in") {
+TEST_CASE("Short-lived children reuse slots even in an idle arena") {
   const auto arena = new_arena(kMiB);
   for (int i = 0; i < 300; ++i) {
     Child child([] { return true; });
@@ -24,7 +24,7 @@ TEST_CASE("Children that come and go use each other's slots, also in an arena th
   CHECK(arena->participants().used_slots() <= 64);
 }
 
-TEST_CASE("A child that is forked while its parent joins an arena does not keep the parent alive in it") {
+TEST_CASE("A child forked during a join does not keep its parent alive") {
   std::vector<std::pair<UniqueFd, std::uint32_t>> joined;  // the file of each arena, and our slot in it
   std::atomic<bool> stop{false};
   std::thread joining([&] {
@@ -49,7 +49,7 @@ TEST_CASE("A child that is forked while its parent joins an arena does not keep 
   CHECK(locked == 0);
 }
 
-TEST_CASE("A child that is forked while memory is waited for has a block of its own") {
+TEST_CASE("A child forked while its parent waits gets its own block") {
   const auto arena = new_arena(kMiB);
   OwnedBlock queued = new_block(*arena, 600'000);
   ForkingWaits waits;
@@ -65,7 +65,7 @@ TEST_CASE("A child that is forked while memory is waited for has a block of its 
   CHECK(used_bytes(*arena) == 0);
 }
 
-TEST_CASE("A lease inherited over fork keeps its bytes while the parent drops its own and fills the arena") {
+TEST_CASE("An inherited lease keeps its bytes if the parent drops its") {
   auto arena = new_arena();
   Lease lease = filled_lease(*arena, 2 * kMiB, 5);
   Gate dropped;
@@ -79,7 +79,7 @@ TEST_CASE("A lease inherited over fork keeps its bytes while the parent drops it
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A grandchild's inherited lease keeps its bytes too") {
+TEST_CASE("A lease inherited by a grandchild keeps its bytes") {
   auto arena = new_arena();
   Lease lease = filled_lease(*arena, kMiB, 6);
   Gate dropped, gone;
@@ -101,7 +101,7 @@ TEST_CASE("A grandchild's inherited lease keeps its bytes too") {
   CHECK(child.succeeded());
 }
 
-TEST_CASE("What a child lets go of is still held by its parent") {
+TEST_CASE("A block released by a child stays pinned by its parent") {
   auto arena = new_arena();
   Lease lease = filled_lease(*arena, kMiB, 4);
   Child child([&] {
@@ -113,7 +113,7 @@ TEST_CASE("What a child lets go of is still held by its parent") {
   CHECK(is_filled(lease, 4));
 }
 
-TEST_CASE("A forked child's bytes are free when it exits") {
+TEST_CASE("The pins of a forked child are released after it exits") {
   auto arena = new_arena();
   Lease lease = new_lease(*arena, kMiB);
   Child child([] { return true; });
@@ -125,7 +125,7 @@ TEST_CASE("A forked child's bytes are free when it exits") {
   CHECK(used_bytes(*arena) == 0);
 }
 
-TEST_CASE("A block being written at a fork stays the parent's") {
+TEST_CASE("A block being written at a fork stays with the parent") {
   auto arena = new_arena();
   OwnedBlock block = new_block(*arena);
   Child child([&] {
@@ -137,7 +137,7 @@ TEST_CASE("A block being written at a fork stays the parent's") {
   CHECK(used_bytes(*arena) == 4096);
 }
 
-TEST_CASE("A receive under way in another thread at a fork is not inherited") {
+TEST_CASE("A forked child does not inherit a receive under way") {
   auto arena = new_arena();
   OwnedBlock block = new_block(*arena);
   const BlockRef ref = block.ref();
@@ -179,7 +179,7 @@ TEST_CASE("A child without fork handlers releases nothing") {
   CHECK(is_filled(lease, 8));
 }
 
-TEST_CASE("A child without fork handlers that takes part later does so as itself") {
+TEST_CASE("A child without fork handlers attaches as itself") {
   if (kThreadSanitizer) {
     WARN("ThreadSanitizer does not survive a clone that it does not see");
     return;

@@ -22,7 +22,7 @@ Lease message_with(Arena& arena, const std::vector<BlockRef>& referred) {
 
 }  // namespace
 
-TEST_CASE("A block is free when its last lease goes, not before") {
+TEST_CASE("A block is freed only when its last lease is released") {
   auto arena = new_arena();
   Lease first = new_lease(*arena);
   Lease second = arena->hold_existing(first.ref(), patience()).value();
@@ -34,7 +34,7 @@ TEST_CASE("A block is free when its last lease goes, not before") {
   CHECK(arena->holders().lease_count() == 0);
 }
 
-TEST_CASE("A lease that is moved is one lease") {
+TEST_CASE("A moved lease counts as one lease") {
   auto arena = new_arena();
   Lease first = new_lease(*arena);
   Lease second = std::move(first);
@@ -44,12 +44,12 @@ TEST_CASE("A lease that is moved is one lease") {
   CHECK(used_bytes(*arena) == 0);
 }
 
-TEST_CASE("A lease keeps its arena") {
+TEST_CASE("A lease keeps its arena alive") {
   Lease lease = filled_lease(*new_arena(), 5000, 3);
   CHECK(is_filled(lease, 3));
 }
 
-TEST_CASE("A block that is gone cannot be held by its old name") {
+TEST_CASE("A freed block cannot be pinned by its old reference") {
   auto arena = new_arena();
   const BlockRef old = new_block(*arena).ref();
   const Lease other = new_lease(*arena);
@@ -57,7 +57,7 @@ TEST_CASE("A block that is gone cannot be held by its old name") {
   CHECK(arena->hold_existing(old, patience()).code() == Code::kNotFound);
 }
 
-TEST_CASE("A name that no block can have is not found") {
+TEST_CASE("An invalid block reference is not found") {
   auto arena = new_arena();
   for (const std::uint64_t id : {std::uint64_t{0}, ~std::uint64_t{0}, BlockId::make(12, 0x3fffffff).value,
                                  BlockId::make(42, 0).value, BlockId::make(12, 5).value}) {
@@ -65,7 +65,7 @@ TEST_CASE("A name that no block can have is not found") {
   }
 }
 
-TEST_CASE("Two processes hold one block, and either may go first") {
+TEST_CASE("Two processes pin one block and either may release it first") {
   auto arena = new_arena();
   for (const bool child_first : {true, false}) {
     Lease lease = filled_lease(*arena, 5000, 9);
@@ -97,7 +97,7 @@ TEST_CASE("Two processes hold one block, and either may go first") {
   }
 }
 
-TEST_CASE("A block received again while an earlier view lives stays held when that view goes") {
+TEST_CASE("A redelivered block stays pinned when its first view ends") {
   auto arena = new_arena();
   Lease view = new_lease(*arena);
   arena->holders().begin(view.ref(), arena->identity().value());  // as a redelivery does
@@ -108,7 +108,7 @@ TEST_CASE("A block received again while an earlier view lives stays held when th
   CHECK(used_bytes(*arena) == 4096);
 }
 
-TEST_CASE("A message copied out does not end the hold of an earlier view of it") {
+TEST_CASE("Dropping a copied message keeps the pin of an earlier view") {
   auto arena = new_arena();
   const Lease view = new_lease(*arena);
   arena->holders().begin(view.ref(), arena->identity().value());
@@ -117,7 +117,7 @@ TEST_CASE("A message copied out does not end the hold of an earlier view of it")
   CHECK(arena->inspector().holders().size() == 1);
 }
 
-TEST_CASE("Letting go while another process has the arena lock does not block, and the owner collects it") {
+TEST_CASE("A release does not block and the lock owner frees the block") {
   auto arena = new_arena();
   Lease lease = new_lease(*arena);
   Gate locked, go, unlocked, end;
@@ -142,7 +142,7 @@ TEST_CASE("Letting go while another process has the arena lock does not block, a
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("What is let go while the owner of the arena lock dies is collected by recovery") {
+TEST_CASE("Recovery frees a block released while the lock owner died") {
   auto arena = new_arena();
   Lease lease = new_lease(*arena);
   Gate locked;
@@ -161,7 +161,7 @@ TEST_CASE("What is let go while the owner of the arena lock dies is collected by
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("More frees than the deferred-free list takes are all done") {
+TEST_CASE("Frees that overflow the deferred-free list are all done") {
   auto arena = new_arena();
   std::vector<Lease> leases;
   for (int i = 0; i < 300; ++i) leases.push_back(new_lease(*arena));
@@ -201,7 +201,7 @@ TEST_CASE("Blocks that a message refers to live as long as it does") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A block referred to twice in one message is free when the message is") {
+TEST_CASE("A block referenced twice by a message is freed with it") {
   auto arena = new_arena();
   Lease array = new_lease(*arena);
   Lease message = message_with(*arena, {array.ref(), array.ref()});
@@ -232,7 +232,7 @@ TEST_CASE("A chain of references is freed to its end") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A block still held when its message goes is kept by the holder") {
+TEST_CASE("A pinned block outlives the message that referred to it") {
   auto arena = new_arena();
   Lease array = filled_lease(*arena, 5000, 7);
   Lease message = message_with(*arena, {array.ref()});
@@ -241,7 +241,7 @@ TEST_CASE("A block still held when its message goes is kept by the holder") {
   CHECK(is_filled(array, 7));
 }
 
-TEST_CASE("Held bytes are counted once, however many hold them") {
+TEST_CASE("Held bytes are counted once for any number of holders") {
   auto arena = new_arena();
   const Lease lease = new_lease(*arena, 5000);
   const Lease again = arena->hold_existing(lease.ref(), patience()).value();
@@ -257,7 +257,7 @@ TEST_CASE("Held bytes are counted once, however many hold them") {
   go.open();
 }
 
-TEST_CASE("Threads allocate, hold, hand over and let go while others fork") {
+TEST_CASE("Concurrent allocations and releases survive forks") {
   auto arena = new_arena(64 * kMiB);
   std::atomic<bool> good{true};
   const int rounds = kThreadSanitizer || under_valgrind() ? 300 : 3000;
@@ -292,7 +292,7 @@ TEST_CASE("Threads allocate, hold, hand over and let go while others fork") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("The table of holds finds, grows and closes gaps like a map") {
+TEST_CASE("The table of holds behaves like a map") {
   memory::HoldCounts table;
   std::vector<bool> model(2000, false);
   std::uint64_t random = 12345;

@@ -17,7 +17,7 @@ memory::ClassState& class_of(Arena& arena, unsigned size_class) {
 
 }  // namespace
 
-TEST_CASE("A trim ends when more bytes are said to be there than can be") {
+TEST_CASE("trim ends if committed_bytes is impossibly large") {
   auto arena = new_arena();
   new_block(*arena, 5000).abandon();
   for (const std::uint64_t value : {kMinusOne, kMinusOne - 4000, kMinusOne << 12}) {
@@ -30,7 +30,7 @@ TEST_CASE("A trim ends when more bytes are said to be there than can be") {
   }
 }
 
-TEST_CASE("Looking into an arena whose marks are damaged commits nothing") {
+TEST_CASE("Inspecting an arena with damaged marks commits no memory") {
   auto arena = new_arena(memory::round_up(std::uint64_t{8} << 30, memory::kPageBytes));
   const Lease held = new_lease(*arena, 5000);
   const std::uint64_t before = file_pages_bytes(*arena);
@@ -47,7 +47,7 @@ TEST_CASE("Looking into an arena whose marks are damaged commits nothing") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("Counts that cannot be are counted anew before a block is refused") {
+TEST_CASE("Impossible counts are rebuilt before a block is refused") {
   for (const std::uint64_t value : {kMinusOne, std::uint64_t{1} << 62}) {
     auto arena = new_arena();
     arena->header().used_bytes = value;
@@ -56,7 +56,7 @@ TEST_CASE("Counts that cannot be are counted anew before a block is refused") {
   }
 }
 
-TEST_CASE("A mark that is too low gives no block away twice") {
+TEST_CASE("A watermark that is too low hands out no block twice") {
   auto arena = new_arena();
   const Lease held = new_lease(*arena, 5000);
   std::memset(held.data(), 7, 5000);
@@ -66,7 +66,7 @@ TEST_CASE("A mark that is too low gives no block away twice") {
   CHECK(arena->blocks().is_current(held.ref()));
 }
 
-TEST_CASE("A mark beyond the table is set right") {
+TEST_CASE("Allocation works with a watermark beyond the table") {
   auto arena = new_arena();
   for (const std::uint64_t value : {kMinusOne, std::uint64_t{1} << 33, std::uint64_t{1} << 40}) {
     class_of(*arena, 13).high = value;
@@ -76,7 +76,7 @@ TEST_CASE("A mark beyond the table is set right") {
   }
 }
 
-TEST_CASE("A lease is no longer than its block, whatever the entry says") {
+TEST_CASE("A damaged size makes no lease longer than its block") {
   auto arena = new_arena();
   const Lease held = new_lease(*arena, 5000);
   arena->blocks().entry(held.ref().id)->size = kMinusOne;
@@ -84,7 +84,7 @@ TEST_CASE("A lease is no longer than its block, whatever the entry says") {
   CHECK(again.bytes() == 8192);
 }
 
-TEST_CASE("Pages are punched out of no other block, whatever the entry says meanwhile") {
+TEST_CASE("A flipping committed word releases no pages of other blocks") {
   auto arena = new_arena();
   const Lease neighbour = [&] {
     new_block(*arena, 5000).abandon();
@@ -102,7 +102,7 @@ TEST_CASE("Pages are punched out of no other block, whatever the entry says mean
   CHECK(neighbour.data()[4999] == std::byte{7});
 }
 
-TEST_CASE("Free lists that are emptied and filled by somebody else are no way out of the table") {
+TEST_CASE("Free lists that flip during use never lead out of the table") {
   auto arena = new_arena();
   new_block(*arena, 5000).abandon();
   memory::ClassState& state = class_of(*arena, 13);
@@ -135,7 +135,7 @@ TEST_CASE("A corrupted resting queue never leads outside the table") {
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A list of references that changes while it is read leads nowhere") {
+TEST_CASE("A reference list that changes while read stays in bounds") {
   auto arena = new_arena();
   const Lease held = new_lease(*arena, 5000);
   OwnedBlock message = new_block(*arena, 5000);

@@ -86,7 +86,7 @@ TEST_CASE("A lock lets one of several threads in at a time") {
   CHECK(guarded.first == 4000);
 }
 
-TEST_CASE("The lock of a killed owner goes to the next at once, and what it left is repaired") {
+TEST_CASE("The lock of a killed owner is taken over and repaired") {
   auto arena = new_arena();
   const Lease lease = new_guarded(*arena);
   Guarded& guarded = Guarded::in(lease);
@@ -121,7 +121,7 @@ TEST_CASE("A waiter that sleeps when the owner is killed gets the lock") {
   CHECK(waiter.succeeded());
 }
 
-TEST_CASE("The arena lock of a killed owner is taken over by an allocation") {
+TEST_CASE("An allocation takes over the arena lock of a killed owner") {
   auto arena = new_arena();
   Gate taken;
   Child owner(owner_of(*arena, arena->header().arena_lock, taken));
@@ -131,7 +131,7 @@ TEST_CASE("The arena lock of a killed owner is taken over by an allocation") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("The lock of a killed recovery is taken over by the next recovery") {
+TEST_CASE("A recovery takes over the lock of a killed recovery") {
   auto arena = new_arena();
   Gate taken;
   Child owner(owner_of(*arena, arena->header().reconcile_lock, taken));
@@ -142,7 +142,7 @@ TEST_CASE("The lock of a killed recovery is taken over by the next recovery") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A stopped owner is not dead: its lock is waited for, and the error names it") {
+TEST_CASE("A lock wait times out and names its stopped owner") {
   auto arena = new_arena();
   const Lease lease = new_guarded(*arena);
   Guarded& guarded = Guarded::in(lease);
@@ -158,7 +158,7 @@ TEST_CASE("A stopped owner is not dead: its lock is waited for, and the error na
   CHECK_FALSE(memory::needs_recovery(arena->header()));
 }
 
-TEST_CASE("Recovery behind a stopped owner gives up in time and frees nothing that a channel may keep") {
+TEST_CASE("Recovery behind a stopped owner times out and frees nothing") {
   auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   Window& window = Window::of(*arena, channel.ref());
@@ -195,7 +195,7 @@ TEST_CASE("A lock word that no owner wrote is replaced") {
   }
 }
 
-TEST_CASE("Damaged words of the arena's own locks are replaced") {
+TEST_CASE("Damaged lock words of the arena are replaced") {
   auto arena = new_arena();
   arena->header().arena_lock = 0xdeadbeef;
   arena->header().reconcile_lock = 0xfeedface;
@@ -237,7 +237,7 @@ TEST_CASE("An event wakes a waiter in another process") {
   CHECK(waiter.succeeded());
 }
 
-TEST_CASE("A publisher that dies before it wakes anyone costs a slice of time, not the message") {
+TEST_CASE("A publisher that dies before its wake-up only delays waiters") {
   auto arena = new_arena();
   const Lease lease = new_lease(*arena);
   auto& event = *new (lease.data()) memory::Event{};
@@ -253,7 +253,7 @@ TEST_CASE("A publisher that dies before it wakes anyone costs a slice of time, n
   while (load_acquire(published) == 0) REQUIRE(waiting.sleep() == memory::EventWait::Wake::kLookAgain);
 }
 
-TEST_CASE("An event without waiters costs its publisher no change of the sequence") {
+TEST_CASE("Notifying an event without waiters keeps its sequence") {
   memory::Event event{};
   memory::notify(event);
   memory::notify_all(event);

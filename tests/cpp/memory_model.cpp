@@ -183,7 +183,7 @@ bool work(Arena& arena, const Lease& channel, Progress& progress, std::uint64_t 
 
 }  // namespace
 
-TEST_CASE("Random work of one process agrees with a plain model at every step") {
+TEST_CASE("Random operations agree with a model at every step") {
   const int steps = kThreadSanitizer || kAddressSanitizer || under_valgrind() ? 300 : 1500;
   for (const std::uint64_t seed : {std::uint64_t{1}, std::uint64_t{2}}) {
     INFO("seed " << seed);
@@ -195,7 +195,7 @@ TEST_CASE("Random work of one process agrees with a plain model at every step") 
   }
 }
 
-TEST_CASE("Workers killed at random lose nothing, damage nothing and stop nobody") {
+TEST_CASE("Random kills of workers neither damage nor leak blocks") {
   std::mt19937_64 random(3);
   auto arena = new_arena(4 * kMiB);
   const Lease channel = Window::create(*arena);

@@ -17,7 +17,7 @@ std::shared_ptr<Arena> arena_with_pages(std::uint64_t page_bytes) {
 
 }  // namespace
 
-TEST_CASE("No two blocks share a page, and what is counted is whole pages") {
+TEST_CASE("Blocks share no page and counts are whole pages") {
   auto arena = arena_with_pages(kPage);
   for (const std::uint64_t bytes : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{5000}, kPage, kPage + 1}) {
     const std::uint64_t before = used_bytes(*arena);
@@ -30,7 +30,7 @@ TEST_CASE("No two blocks share a page, and what is counted is whole pages") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("With large pages the budget bounds what the file has, and a trim gives all of it back") {
+TEST_CASE("With large pages the budget holds and trim frees all of it") {
   auto arena = arena_with_pages(kPage);
   const std::uint64_t before = file_pages_bytes(*arena);
   std::vector<OwnedBlock> blocks;
@@ -46,7 +46,7 @@ TEST_CASE("With large pages the budget bounds what the file has, and a trim give
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("Part of a free block that is given back is whole pages") {
+TEST_CASE("Part of a free block is returned in whole pages") {
   auto arena = arena_with_pages(kPage);
   new_block(*arena, 10 * kMiB).abandon();
   const OwnedBlock other = new_block(*arena, 6 * kMiB + 1);
@@ -54,7 +54,7 @@ TEST_CASE("Part of a free block that is given back is whole pages") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("Pages that an arena does not work with are refused with their size") {
+TEST_CASE("An unsupported page size is refused and named") {
   for (const std::uint64_t page_bytes : {2048u, 5000u, 131072u}) {
     auto refused = Arena::create({.max_bytes = 16 * kMiB, .page_bytes = page_bytes});
     REQUIRE(!refused);

@@ -32,7 +32,7 @@ bool is_shared(Arena& arena, const Lease& lease) {
 
 }  // namespace
 
-TEST_CASE("While a process pins the arena, nobody gives pages back") {
+TEST_CASE("No process releases pages while the arena is pinned") {
   auto arena = new_arena();
   { const Lease lease = new_lease(*arena, 3 * kMiB); }
   const std::uint64_t pages = file_pages_bytes(*arena);
@@ -53,7 +53,7 @@ TEST_CASE("While a process pins the arena, nobody gives pages back") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("Another process's pin holds until it unpins") {
+TEST_CASE("A pin of another process holds until it unpins") {
   auto arena = new_arena();
   { const Lease lease = new_lease(*arena, kMiB); }
   Pinner other(*arena);
@@ -65,7 +65,7 @@ TEST_CASE("Another process's pin holds until it unpins") {
   CHECK(arena->allocator().trim() == kMiB);
 }
 
-TEST_CASE("The pin of a process that died ends with the next look at who lives") {
+TEST_CASE("The next trim ends the pin of a dead process") {
   const bool is_killed = GENERATE(true, false);
   auto arena = new_arena();
   { const Lease lease = new_lease(*arena, kMiB); }
@@ -81,7 +81,7 @@ TEST_CASE("The pin of a process that died ends with the next look at who lives")
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("Whoever gets the slot of a process that had pinned does not pin") {
+TEST_CASE("The next owner of a slot does not inherit its pin") {
   auto arena = new_arena();
   { Pinner other(*arena, false); }
   CHECK(Child([&] { return !arena->participants().is_pinned_here(); }).succeeded());
@@ -91,7 +91,7 @@ TEST_CASE("Whoever gets the slot of a process that had pinned does not pin") {
   CHECK_FALSE(arena->participants().is_pinned());
 }
 
-TEST_CASE("A block whose writer died keeps its pages while the arena is pinned") {
+TEST_CASE("A pinned arena keeps the pages of a dead writer") {
   auto arena = new_arena();
   BlockRef ref{};
   { ref = new_block(*arena, kMiB).ref(); }
@@ -120,14 +120,14 @@ TEST_CASE("A block whose writer died keeps its pages while the arena is pinned")
   CHECK_FALSE(again.cold());
 }
 
-TEST_CASE("In a pinned arena no class grows so that its blocks may rest") {
+TEST_CASE("No class of a pinned arena grows for resting blocks") {
   auto arena = new_arena();
   REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
   for (int i = 0; i < 20; ++i) new_lease(*arena, 100'000);
   CHECK(arena->inspector().stats().committed_bytes == memory::round_up(100'000, platform::page_size()));
 }
 
-TEST_CASE("An error for want of room says when a pin is why") {
+TEST_CASE("An out-of-memory error reports that the arena is pinned") {
   auto arena = new_arena(8 * kMiB);
   { const Lease lease = new_lease(*arena, 6 * kMiB); }
   REQUIRE(arena->allocator().set_pinned(true, patience()).ok());
@@ -139,7 +139,7 @@ TEST_CASE("An error for want of room says when a pin is why") {
   CHECK(arena->allocate(3 * kMiB, BlockKind::kMessage, no_wait()).ok());
 }
 
-TEST_CASE("A block is kept by others while a message refers to it or another process holds it") {
+TEST_CASE("A block is shared while referenced or pinned by others") {
   auto arena = new_arena();
   const Lease token = new_lease(*arena);
   CHECK_FALSE(is_shared(*arena, token));
@@ -166,7 +166,7 @@ TEST_CASE("A block is kept by others while a message refers to it or another pro
   CHECK_FALSE(is_shared(*arena, token));
 }
 
-TEST_CASE("What a pinned arena cannot give is refused, whatever is queued in it") {
+TEST_CASE("A pinned arena refuses a block despite queued messages") {
   auto arena = new_arena();
   { const Lease lease = new_lease(*arena, 12 * kMiB); }
   REQUIRE(arena->allocator().set_pinned(true, patience()).ok());

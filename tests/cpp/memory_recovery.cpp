@@ -57,14 +57,14 @@ TEST_CASE("A block that a living process is writing is left alone") {
   CHECK(arena->blocks().is_current(ref));
 }
 
-TEST_CASE("A block whose writer has bits that nobody had is freed") {
+TEST_CASE("A block with an impossible writer is freed") {
   auto arena = new_arena();
   const BlockRef ref = left_in_writing(*arena, memory::make_identity(0, 0xffff0));
   recover(*arena);
   CHECK_FALSE(arena->blocks().is_current(ref));
 }
 
-TEST_CASE("A block killed between its count and its pages gives back what it has of them") {
+TEST_CASE("Recovery returns the pages of a partly committed block") {
   auto arena = new_arena();
   const std::uint64_t before = file_pages_bytes(*arena);
   const BlockRef ref = left_in_writing(*arena, dead_identity(*arena), kMiB);
@@ -76,7 +76,7 @@ TEST_CASE("A block killed between its count and its pages gives back what it has
   CHECK(new_block(*arena, kMiB).cold());
 }
 
-TEST_CASE("A message of a dead sender in the window is a message like any other") {
+TEST_CASE("Recovery delivers a queued message of a dead sender") {
   auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   Window& window = Window::of(*arena, channel.ref());
@@ -88,7 +88,7 @@ TEST_CASE("A message of a dead sender in the window is a message like any other"
   CHECK(window.get(*arena) == ref);
 }
 
-TEST_CASE("A block stored beyond the window's end does not count") {
+TEST_CASE("Recovery frees a block stored beyond the end of the window") {
   auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   const BlockRef ref = left_in_writing(*arena, dead_identity(*arena));
@@ -97,7 +97,7 @@ TEST_CASE("A block stored beyond the window's end does not count") {
   CHECK_FALSE(arena->blocks().is_current(ref));
 }
 
-TEST_CASE("A live block that nothing keeps is freed") {
+TEST_CASE("An unreferenced live block is freed") {
   auto arena = new_arena();
   const BlockRef ref = left_live(*arena);
   recover(*arena);
@@ -113,7 +113,7 @@ TEST_CASE("A live block that only a dead process held is freed") {
   CHECK_FALSE(arena->blocks().is_current(ref));
 }
 
-TEST_CASE("The list of an unfinished message keeps nothing") {
+TEST_CASE("References of an unfinished message keep no block") {
   auto arena = new_arena();
   Lease array = new_lease(*arena);
   OwnedBlock message = new_block(*arena);
@@ -126,7 +126,7 @@ TEST_CASE("The list of an unfinished message keeps nothing") {
   CHECK(used_bytes(*arena) == 0);
 }
 
-TEST_CASE("The list of a message in the window keeps its blocks, whatever the counts said") {
+TEST_CASE("References of a queued message survive a wrong refcount") {
   auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   Lease array = new_lease(*arena);
@@ -160,7 +160,7 @@ TEST_CASE("Free lists and counts of any value are rebuilt") {
   CHECK(arena->pool().held_bytes() == 8192);
 }
 
-TEST_CASE("High-water marks too high and too low are put right") {
+TEST_CASE("Watermarks that are too high or too low are corrected") {
   auto arena = new_arena();
   const Lease lease = new_lease(*arena, 5000);
   std::memset(lease.data(), 5, 5000);
@@ -177,7 +177,7 @@ TEST_CASE("High-water marks too high and too low are put right") {
   }
 }
 
-TEST_CASE("A free list that goes in a circle gives each block once") {
+TEST_CASE("A circular free list hands out each block once") {
   auto arena = new_arena();
   BlockRef one, two;
   {
@@ -195,7 +195,7 @@ TEST_CASE("A free list that goes in a circle gives each block once") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A sender that dies while recovery walks its channel has sent its message") {
+TEST_CASE("A message survives if its sender dies during recovery") {
   auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   Window& window = Window::of(*arena, channel.ref());
@@ -227,7 +227,7 @@ TEST_CASE("A sender that dies while recovery walks its channel has sent its mess
   CHECK(window.get(*arena) == ref);
 }
 
-TEST_CASE("Without a walker recovery gives nothing up and says so") {
+TEST_CASE("Recovery without a walker fails and frees nothing") {
   auto arena = new_arena();
   const Lease channel = Window::create(*arena);
   const BlockRef ref = left_live(*arena);
@@ -239,7 +239,7 @@ TEST_CASE("Without a walker recovery gives nothing up and says so") {
   recover(*arena);
 }
 
-TEST_CASE("Recovery while threads hold and let go leaves the counts right") {
+TEST_CASE("Recovery during concurrent releases keeps the counts right") {
   auto arena = new_arena(64 * kMiB);
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -264,7 +264,7 @@ TEST_CASE("Recovery while threads hold and let go leaves the counts right") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A block whose entry lies across two pages, the second untouched, outlives a reconcile") {
+TEST_CASE("A block whose entry spans two pages outlives a reconcile") {
   auto arena = new_arena();
   std::vector<OwnedBlock> blocks;
   constexpr std::size_t kAcross = 4096 / sizeof(BlockEntry);  // begins in the table's first page and ends in its second

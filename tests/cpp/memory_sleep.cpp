@@ -51,7 +51,7 @@ std::uint64_t passed_since(std::int64_t begin) {
 
 }  // namespace
 
-TEST_CASE("What a thread sleeps for stands in its participant's slot while it sleeps") {
+TEST_CASE("A sleep is recorded in its participant while it lasts") {
   Slept slept;
   const SleepReason reason = slept.reason(WaitFor::kRoom, 99);
   {
@@ -68,7 +68,7 @@ TEST_CASE("What a thread sleeps for stands in its participant's slot while it sl
   CHECK(slept.time().since_ns == 0);
 }
 
-TEST_CASE("Of more threads than a participant has places, the first are shown, and the others take nobody's") {
+TEST_CASE("Sleeps beyond the maximum replace no recorded ones") {
   Slept slept;
   const SleepReason reason = slept.reason();
   std::deque<Sleep> asleep;
@@ -84,7 +84,7 @@ TEST_CASE("Of more threads than a participant has places, the first are shown, a
   CHECK(slept.time().who.is_empty());
 }
 
-TEST_CASE("Time in which several slept is counted once, whoever ends first") {
+TEST_CASE("Overlapping sleep time is counted once in any order") {
   Slept slept;
   const SleepReason reason = slept.reason();
   const std::int64_t begin = monotonic_ns();
@@ -104,7 +104,7 @@ TEST_CASE("Time in which several slept is counted once, whoever ends first") {
   CHECK(slept.ns() <= passed_since(begin));
 }
 
-TEST_CASE("Time in which nobody slept is not counted") {
+TEST_CASE("Time without a sleeper is not counted") {
   Slept slept;
   const SleepReason reason = slept.reason();
   std::uint64_t most = 0;
@@ -140,7 +140,7 @@ TEST_CASE("Sleep of two processes is counted once") {
   CHECK(slept.ns() <= passed_since(begin));
 }
 
-TEST_CASE("A sleep that a kill has left open long ago is not counted up to the next one") {
+TEST_CASE("A sleep that a kill left open is not counted afterwards") {
   Slept slept;
   const SleepReason reason = slept.reason();
   slept.time().who.add(1000);
@@ -150,7 +150,7 @@ TEST_CASE("A sleep that a kill has left open long ago is not counted up to the n
   CHECK(slept.ns() <= passed_since(begin));
 }
 
-TEST_CASE("Words that nobody can have written do no harm") {
+TEST_CASE("Impossible sleep words do not distort the sleep time") {
   Slept slept;
   const SleepReason reason = slept.reason();
   for (const std::int64_t word :
@@ -163,7 +163,7 @@ TEST_CASE("Words that nobody can have written do no harm") {
   }
 }
 
-TEST_CASE("A slot is taken over without what its predecessor slept for") {
+TEST_CASE("A reused slot has no sleeps of its previous owner") {
   Slept slept;
   const SleepReason reason = slept.reason();
   Gate asleep_too;

@@ -34,7 +34,7 @@ TEST_CASE("The slot of a killed process is swept and used again") {
   CHECK_FALSE(arena->participants().is_alive(dead));
 }
 
-TEST_CASE("A process that has detached is told from one that was killed") {
+TEST_CASE("A detached process is marked and alive until it exits") {
   auto arena = new_arena();
   Gate gone, end;
   Child child([&] {
@@ -51,7 +51,7 @@ TEST_CASE("A process that has detached is told from one that was killed") {
   CHECK(child.succeeded());
 }
 
-TEST_CASE("With every slot taken by the living there is an error, and the dead make room") {
+TEST_CASE("reserve_slot fails when full until a participant dies") {
   Child child([] {
     if (!raise_descriptor_limit(1200)) return true;  // too few descriptors for this test
     auto arena = new_arena();
@@ -78,7 +78,7 @@ TEST_CASE("With every slot taken by the living there is an error, and the dead m
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A fork when all slots are left by the dead protects what the child inherits") {
+TEST_CASE("A fork that reuses a dead slot protects inherited pins") {
   Child child([] {
     if (!raise_descriptor_limit(1200)) return true;  // too few descriptors for this test
     auto arena = new_arena();
@@ -95,7 +95,7 @@ TEST_CASE("A fork when all slots are left by the dead protects what the child in
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A slot taken over from the dead holds nothing before it was swept") {
+TEST_CASE("A reused slot holds no pins before it is swept") {
   auto arena = new_arena();
   const Identity dead = dead_identity(*arena);
   const BlockRef ref = left_live(*arena);

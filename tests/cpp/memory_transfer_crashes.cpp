@@ -53,7 +53,7 @@ TEST_CASE("A giver killed in a transfer of memory leaves no reference") {
   });
 }
 
-TEST_CASE("A receiver killed in taking memory leaves it to its giver") {
+TEST_CASE("A killed receiver leaves memory in transit or frees it") {
   try_every_change([&](std::int64_t change) {
     const auto arena = new_arena();
     Lease given = filled_lease(*arena, 5000, kValue);
@@ -80,7 +80,7 @@ TEST_CASE("A receiver killed in taking memory leaves it to its giver") {
   });
 }
 
-TEST_CASE("A giver killed in giving an arena leaves none in transit") {
+TEST_CASE("A giver killed in a transfer of an arena leaves no transfer") {
   try_every_change([&](std::int64_t change) {
     const auto arena = new_arena();
     const std::uint64_t kept = begin(arena, 0);

@@ -49,7 +49,7 @@ class RecordingHooks : public WaitHooks {
 
 }  // namespace
 
-TEST_CASE("Hooks are not asked for an interrupt between before_block and after_block, nor called with the lock taken") {
+TEST_CASE("Hooks are not asked while blocking nor called under the lock") {
   auto arena = new_arena();
   Gate taken, waiting;
   Child owner([&] {

@@ -59,14 +59,14 @@ TEST_CASE("A wait whose condition holds arms and attends to nothing") {
   CHECK(waiter.steps == "r");
 }
 
-TEST_CASE("A call that may not wait attends once and checks again without arming") {
+TEST_CASE("A non-blocking wait attends once and rechecks without arming") {
   Waiter waiter;
   CHECK_FALSE(waiter.wait(no_wait(), never, attend_to_nothing).value());
   CHECK(waiter.steps == "rar");
   CHECK(load_relaxed(waiter.event.waiters) == 0);
 }
 
-TEST_CASE("A call that waits checks again once it is armed, and after its deadline") {
+TEST_CASE("A wait rechecks after arming and after its deadline") {
   Waiter waiter;
   CountedWaits waits;
   CHECK_FALSE(waiter.wait(waits.until(Deadline::after_ns(1'000'000)), never, attend_to_nothing).value());
@@ -96,7 +96,7 @@ TEST_CASE("An error of attend() ends the wait") {
   CHECK(waiter.steps == "rRa");
 }
 
-TEST_CASE("A hook that ends a wait is reported with what was waited for") {
+TEST_CASE("An interrupt error names what the call waited for") {
   Waiter waiter;
   Interrupting hooks;
   const auto came = waiter.wait({Deadline::after_ns(60'000'000'000), &hooks}, never, attend_to_nothing);
@@ -104,7 +104,7 @@ TEST_CASE("A hook that ends a wait is reported with what was waited for") {
   CHECK(came.error().message == "interrupted while waiting for tests");
 }
 
-TEST_CASE("A notification ends a wait without a deadline") {
+TEST_CASE("A notification ends a wait") {
   Waiter waiter;
   std::atomic<bool> is_ready{false};
   std::jthread publisher([&] {

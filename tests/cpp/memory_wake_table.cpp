@@ -63,7 +63,7 @@ TEST_CASE("Each end of a channel has its own wake pipe") {
   CHECK_FALSE(wake(*arena, me + 1, 0, 0));
 }
 
-TEST_CASE("A new wake pipe of an end takes the place of the old one") {
+TEST_CASE("A new wake pipe of an end replaces the old one") {
   const auto arena = new_arena();
   const WakePipe old = new_pipe(), fresh = new_pipe();
   set(*arena, 1, 0, old);
@@ -73,7 +73,7 @@ TEST_CASE("A new wake pipe of an end takes the place of the old one") {
   CHECK((is_readable(fresh) && !is_readable(old)));
 }
 
-TEST_CASE("An end whose wake pipe was cleared is not woken, and its entry is used again") {
+TEST_CASE("A cleared wake pipe is not woken and its entry is reused") {
   const auto arena = new_arena();
   const std::uint32_t me = own_slot(*arena);
   const WakePipe pipe = new_pipe();
@@ -90,7 +90,7 @@ TEST_CASE("An end whose wake pipe was cleared is not woken, and its entry is use
   CHECK(entries_of(*arena, me) == 0);
 }
 
-TEST_CASE("A process watches as many ends as its table has entries, and gets an error for one more") {
+TEST_CASE("A full wake table refuses one more end") {
   const auto arena = new_arena();
   const std::uint32_t me = own_slot(*arena);
   const WakePipe pipe = new_pipe();
@@ -104,7 +104,7 @@ TEST_CASE("A process watches as many ends as its table has entries, and gets an 
   CHECK(wake(*arena, me, 1, 0));
 }
 
-TEST_CASE("A forked child has a table of its own") {
+TEST_CASE("A forked child has its own wake table") {
   const auto arena = new_arena();
   const WakePipe pipe = new_pipe();
   set(*arena, 1, 0, pipe);
@@ -137,7 +137,7 @@ TEST_CASE("A hub is woken once for each request") {
   CHECK((received == 1 && !damaged));
 }
 
-TEST_CASE("Words of a damaged table make a sender miss, and nothing else") {
+TEST_CASE("A damaged wake table only makes senders miss a wake-up") {
   const auto arena = new_arena();
   const std::uint32_t me = own_slot(*arena);
   const WakePipe pipe = new_pipe();
@@ -154,7 +154,7 @@ TEST_CASE("Words of a damaged table make a sender miss, and nothing else") {
   CHECK_FALSE(is_readable(pipe));
 }
 
-TEST_CASE("Senders find the pipe of an end while the process changes its table") {
+TEST_CASE("Senders find a pipe while its owner changes the table") {
   const auto arena = new_arena();
   const std::uint32_t me = own_slot(*arena);
   const WakePipe pipe = new_pipe(), other = new_pipe();
@@ -222,7 +222,7 @@ void require_harmless(Arena& arena, std::uint32_t slot) {
 
 }  // namespace
 
-TEST_CASE("A process killed at any change of its table leaves nothing that wakes, and a clean slot") {
+TEST_CASE("A kill at any table change leaves a clean and silent slot") {
   std::int64_t changes = 1;
   for (bool killed = true; killed; ++changes) {
     INFO("killed at change " << changes);
@@ -234,7 +234,7 @@ TEST_CASE("A process killed at any change of its table leaves nothing that wakes
   CHECK(changes > 20);
 }
 
-TEST_CASE("A process killed at any instruction of a change of its table leaves a clean slot") {
+TEST_CASE("A kill at any instruction of a change leaves a clean slot") {
   if (!can_step()) return;
   const int kills = kill_everywhere(400, [](std::int64_t change, int further) {
     INFO("killed " << further << " instructions after change " << change);
@@ -249,7 +249,7 @@ TEST_CASE("A process killed at any instruction of a change of its table leaves a
   CHECK(kills > 20);
 }
 
-TEST_CASE("A process stopped at any change of its table holds up no sender") {
+TEST_CASE("A process stopped in a table change blocks no sender") {
   std::int64_t changes = 1;
   for (bool stopped = true; stopped; ++changes) {
     const auto arena = new_arena();

@@ -10,7 +10,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("An arena without a name is found by who has it open") {
+TEST_CASE("An unnamed arena is found through its fd holders") {
   const auto arena = new_arena(8 * kMiB);
   const Lease held = new_lease(*arena, 100'000);
   const ObservedArena seen = look_at(*arena);
@@ -26,7 +26,7 @@ TEST_CASE("An arena without a name is found by who has it open") {
   CHECK_FALSE(seen.locked_by.has_value());
 }
 
-TEST_CASE("Participants are shown as they are: alive, stopped, and killed") {
+TEST_CASE("Participants are shown as alive or stopped or dead") {
   const auto arena = new_arena();
   Participant child(arena);
   CHECK(participant_of(look_at(*arena), process_id()).alive);
@@ -50,7 +50,7 @@ TEST_CASE("Participants are shown as they are: alive, stopped, and killed") {
   for (const ObservedParticipant& one : after.participants) CHECK(one.alive == (one.said_pid == process_id()));
 }
 
-TEST_CASE("Who holds how much, and for how long, is summed for each process") {
+TEST_CASE("Held bytes and times are summed per process") {
   const auto arena = new_arena();
   const Lease one = new_lease(*arena, 100'000), other = new_lease(*arena, 50'000);
   const ObservedArena seen = look_at(*arena);
@@ -62,14 +62,14 @@ TEST_CASE("Who holds how much, and for how long, is summed for each process") {
   CHECK(seen.holders[0].seconds >= 0);
 }
 
-TEST_CASE("Who has the arena's lock is named while it is stopped") {
+TEST_CASE("A stopped owner of the arena lock is reported") {
   const auto arena = new_arena();
   const StoppedOwner owner(arena, arena->header().arena_lock);
   const ObservedArena seen = look_at(*arena);
   CHECK(seen.locked_by == owner.pid());
 }
 
-TEST_CASE("A look changes no byte of an arena and allocates no page of it") {
+TEST_CASE("A snapshot changes no byte and allocates no page") {
   const auto arena = new_arena(4 * kMiB);
   const Lease held = new_lease(*arena, 10'000);
   // A table that claims to be longer than it is would cost pages if the observer mapped it.
@@ -81,7 +81,7 @@ TEST_CASE("A look changes no byte of an arena and allocates no page of it") {
   CHECK(file_pages_bytes(*arena) == pages);
 }
 
-TEST_CASE("An arena of another layout version is named as such, and nothing of it is shown") {
+TEST_CASE("An arena of another version is refused with both versions") {
   const auto arena = new_arena();
   arena->header().version = 77;
   const ObservedArena seen = look_at(*arena);
@@ -101,7 +101,7 @@ TEST_CASE("A budget that does not fit the file is refused") {
   }
 }
 
-TEST_CASE("Other files of the same name are passed over") {
+TEST_CASE("Files that only have the name of an arena are ignored") {
   const UniqueFd empty = create_memory_file(memory::kFileName, 0).value();
   const UniqueFd zeros = create_memory_file(memory::kFileName, 1 << 20).value();
   const UniqueFd text = create_memory_file(memory::kFileName, 4096).value();

@@ -28,7 +28,7 @@ std::vector<observer::MessageInfo> queued_in(Channel& channel, std::size_t most 
 
 }  // namespace
 
-TEST_CASE("A channel is seen with the counts that it has itself") {
+TEST_CASE("Observed counts equal those of the channel") {
   const auto channel = new_channel(new_arena(), with_capacity(5));
   for (std::uint64_t number = 0; number < 4; ++number) put(*channel, number, number == 3 ? 1000 : 4).value();
   get(*channel).value();
@@ -51,7 +51,7 @@ TEST_CASE("A channel is seen with the counts that it has itself") {
   CHECK_FALSE(seen.senders.locked_by.has_value());
 }
 
-TEST_CASE("Who takes part in which end is seen, and who has not used it") {
+TEST_CASE("Observed ends list the processes that used them") {
   const auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   const ObservedChannel seen = look_at(*channel);
@@ -61,7 +61,7 @@ TEST_CASE("Who takes part in which end is seen, and who has not used it") {
   CHECK(seen.receivers.pids.empty());  // the process has used the other end only
 }
 
-TEST_CASE("Ends in transit are counted, also those that the arena's header has no place for") {
+TEST_CASE("All ends in transit are counted even beyond the header") {
   const auto channel = new_channel(new_arena());
   for (int i = 0; i < 70; ++i) channel->membership().begin_transfer(End::kReceiving).value();
   channel->membership().begin_transfer(End::kSending).value();
@@ -69,7 +69,7 @@ TEST_CASE("Ends in transit are counted, also those that the arena's header has n
   CHECK(look_at(*channel).senders.on_their_way == 1);
 }
 
-TEST_CASE("A sender that is stopped in the middle of a put is named, and the rest is seen") {
+TEST_CASE("A sender stopped in a put is named and the rest is shown") {
   const auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   const StoppedOwner owner(channel->arena(), header_of(*channel).senders_lock);
@@ -79,7 +79,7 @@ TEST_CASE("A sender that is stopped in the middle of a put is named, and the res
   CHECK(queued_in(*channel).size() == 1);
 }
 
-TEST_CASE("Queued messages are seen in their order, over all segments, and stay queued") {
+TEST_CASE("Queued messages are observed in order and stay queued") {
   const auto channel = new_channel(new_arena(), with_capacity(0));
   for (std::uint64_t number = 0; number < 50; ++number) put(*channel, number, number % 7 == 0 ? 400 : 3).value();
   for (std::uint64_t number = 0; number < 11; ++number) get(*channel).value();
@@ -105,7 +105,7 @@ TEST_CASE("A frame over the limit is named and not copied") {
   CHECK(seen[0].frame.empty());
 }
 
-TEST_CASE("Of a channel that is being used, no message is seen torn, and no more than it can have") {
+TEST_CASE("A busy channel shows no torn message and no excess count") {
   const auto channel = new_channel(new_arena(), with_capacity(8));
   std::atomic<bool> over{false};
   std::thread sender([&] {
@@ -128,7 +128,7 @@ TEST_CASE("Of a channel that is being used, no message is seen torn, and no more
   receiver.join();
 }
 
-TEST_CASE("A look at channels whose every user is stopped changes no byte") {
+TEST_CASE("A snapshot of a channel with stopped users changes nothing") {
   const auto channel = new_channel(new_arena(4 * kMiB));
   const Gate ready;
   Child child([&] {
@@ -149,7 +149,7 @@ TEST_CASE("A look at channels whose every user is stopped changes no byte") {
   CHECK(bytes_of(*channel->arena()) == before);
 }
 
-TEST_CASE("Who sleeps for a message is seen with what, where and since when, and its time grows while it does") {
+TEST_CASE("A wait for a message is shown with its reason and time") {
   const auto channel = new_channel(new_arena());
   Child child([&] { return get(*channel).ok(); });
   const auto sleeping = [&] {
@@ -178,7 +178,7 @@ TEST_CASE("Who sleeps for a message is seen with what, where and since when, and
   CHECK(look_at(*channel).empty_seconds == last);
 }
 
-TEST_CASE("Who sleeps for room is seen, and its time is not counted on once it was killed") {
+TEST_CASE("A wait for space is shown and stops counting after a kill") {
   const auto channel = new_channel(new_arena(), with_capacity(1));
   put(*channel, 1).value();
   Child child([&] { return put(*channel, 2).ok(); });
@@ -200,7 +200,7 @@ TEST_CASE("Who sleeps for room is seen, and its time is not counted on once it w
   CHECK(look_at(*channel).full_seconds == slept);
 }
 
-TEST_CASE("Who sleeps for a lock is seen with the lock's owner") {
+TEST_CASE("A wait for a lock is shown with the lock owner") {
   const auto channel = new_channel(new_arena());
   const StoppedOwner owner(channel->arena(), header_of(*channel).senders_lock);
   Child child([&] { return put(*channel, 1).ok(); });

@@ -75,14 +75,14 @@ class ArenaElsewhere {
 
 }  // namespace
 
-TEST_CASE("More arenas than an observer may have descriptors are all seen") {
+TEST_CASE("An observer with few descriptors still sees all arenas") {
   if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const Arenas arenas = new_arenas(40);
   CHECK(holds_with_descriptors(
       2, [&, owner = process_id()](const auto& looked) { return has_all(looked, arenas, owner); }));
 }
 
-TEST_CASE("A look that has too few descriptors shows nothing but that") {
+TEST_CASE("An observer short of descriptors reports it or sees all") {
   if (under_valgrind()) return;
   const Arenas arenas = new_arenas(3);
   for (const rlim_t count : {rlim_t{0}, rlim_t{1}}) {
@@ -93,7 +93,7 @@ TEST_CASE("A look that has too few descriptors shows nothing but that") {
   }
 }
 
-TEST_CASE("Threads that look are not among those who have an arena") {
+TEST_CASE("Observing threads are not listed as fd holders") {
   ArenaElsewhere elsewhere;
   const int owner = elsewhere.process().pid();
   const auto head = elsewhere.head();
@@ -111,7 +111,7 @@ TEST_CASE("Threads that look are not among those who have an arena") {
   CHECK(wrong == 0);
 }
 
-TEST_CASE("An arena is opened though its process has closed the descriptor that was seen") {
+TEST_CASE("An arena is opened although its known descriptor is closed") {
   ArenaElsewhere elsewhere;
   observer::OpenArena open{.id = file_id(elsewhere.open_for_reading().get()).value()};
   open.users.push_back({.pid = elsewhere.process().pid(), .fd = 900, .read_only = false});
@@ -120,7 +120,7 @@ TEST_CASE("An arena is opened though its process has closed the descriptor that 
   CHECK(file_id(opened->get()).value() == open.id);
 }
 
-TEST_CASE("An arena that nobody but observers has any more is seen with these") {
+TEST_CASE("An arena open only in observers is listed with them") {
   ArenaElsewhere elsewhere;
   const auto head = elsewhere.head();
   const UniqueFd kept = elsewhere.open_for_reading();
@@ -132,7 +132,7 @@ TEST_CASE("An arena that nobody but observers has any more is seen with these") 
   CHECK_FALSE(seen.participants[0].alive);
 }
 
-TEST_CASE("Who comes between the search and the look is seen with its number and its descriptor") {
+TEST_CASE("A process that attaches during a snapshot is listed") {
   const auto arena = new_arena();
   arena->identity().value();
   const auto found = observer::find_open_arenas().value();
@@ -148,7 +148,7 @@ TEST_CASE("Who comes between the search and the look is seen with its number and
   CHECK(opens(seen, other.pid()));
 }
 
-TEST_CASE("Who was killed is not shown under the number of a process that has its own in another PID namespace") {
+TEST_CASE("A dead participant is not confused across PID namespaces") {
   const auto arena = new_arena();
   Participant other(arena);
   other.process().kill_and_wait();
@@ -164,7 +164,7 @@ TEST_CASE("Who was killed is not shown under the number of a process that has it
   CHECK(dead->said_pid == other.pid());
 }
 
-TEST_CASE("An arena that is made and named while somebody looks is not said to be out of sight") {
+TEST_CASE("An arena created during a snapshot is not reported hidden") {
   const Gate stop;
   Child maker([&] {
     while (!stop.is_open()) {

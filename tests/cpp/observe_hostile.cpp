@@ -65,7 +65,7 @@ struct Looker {
 
 }  // namespace
 
-TEST_CASE("Whatever a channel's control block says, the look ends and stays inside the file") {
+TEST_CASE("A snapshot of a corrupt channel header stays in the file") {
   const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
   for (std::uint64_t number = 0; number < 20; ++number) put(*channel, number).value();
   const Looker looker(*channel->arena());
@@ -78,7 +78,7 @@ TEST_CASE("Whatever a channel's control block says, the look ends and stays insi
   CHECK(drain(*channel).size() == 20);
 }
 
-TEST_CASE("A channel that says it has more messages than could ever be put is looked at for no longer") {
+TEST_CASE("A forged message count does not lengthen a snapshot") {
   const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
   put(*channel, 7).value();
   const Looker looker(*channel->arena());
@@ -88,7 +88,7 @@ TEST_CASE("A channel that says it has more messages than could ever be put is lo
   tail = whole;
 }
 
-TEST_CASE("Of elements that a block is said to have, those are read for which there are pages") {
+TEST_CASE("A forged element count is limited to present pages") {
   const auto arena = new_arena();
   memory::OwnedBlock block = arena->allocate(20'480, memory::BlockKind::kReplay, {}).value();
   const memory::Lease lease = arena->hold_new(std::move(block)).value();
@@ -101,7 +101,7 @@ TEST_CASE("Of elements that a block is said to have, those are read for which th
   CHECK(looker.file.present(lease.ref(), ~std::uint64_t{0}, 1, 1) == 0);
 }
 
-TEST_CASE("Whatever a ring's segment says, messages are looked for inside the file") {
+TEST_CASE("A corrupt ring segment is read only inside the file") {
   const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
   for (std::uint64_t number = 0; number < 20; ++number) put(*channel, number, number % 2 == 0 ? 300 : 3).value();
   const Looker looker(*channel->arena());
@@ -112,7 +112,7 @@ TEST_CASE("Whatever a ring's segment says, messages are looked for inside the fi
   CHECK(drain(*channel).size() == 20);
 }
 
-TEST_CASE("A chain of segments that leads back to itself is left") {
+TEST_CASE("A cycle of segments ends the walk") {
   const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
   for (std::uint64_t number = 0; number < 20; ++number) put(*channel, number).value();
   const Looker looker(*channel->arena());
@@ -123,7 +123,7 @@ TEST_CASE("A chain of segments that leads back to itself is left") {
   segment.next = next;
 }
 
-TEST_CASE("Whatever Latests, Broadcasts and replay buffers say, the look ends and stays inside the file") {
+TEST_CASE("Corrupt Latest/Broadcast/replay headers are read in bounds") {
   const auto arena = new_arena();
   const auto latest = new_latest(2, arena);
   const auto ring = new_ring({.capacity = 4}, arena);
@@ -141,7 +141,7 @@ TEST_CASE("Whatever Latests, Broadcasts and replay buffers say, the look ends an
               [&] { observer::look_at_replay(looker.file, store->block(), people); });
 }
 
-TEST_CASE("Whatever an arena's header, slots and block table say, the look ends and stays inside the file") {
+TEST_CASE("Corrupt arena headers and tables are read in bounds") {
   const auto arena = new_arena(4 * kMiB);
   const auto channel = new_channel(arena);
   put(*channel, 1, 300).value();
@@ -160,7 +160,7 @@ TEST_CASE("Whatever an arena's header, slots and block table say, the look ends 
   CHECK(look_at(*arena).channels.size() == 1);
 }
 
-TEST_CASE("Looks at a channel while somebody else writes over its words end, each of them") {
+TEST_CASE("Snapshots end while another process overwrites the channel") {
   const auto channel = new_channel(new_arena(4 * kMiB), with_capacity(0));
   for (std::uint64_t number = 0; number < 20; ++number) put(*channel, number).value();
   const Looker looker(*channel->arena());

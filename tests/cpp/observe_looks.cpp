@@ -27,7 +27,7 @@ ObservedWait wait_of(const Arena& arena, int pid) {
 
 }  // namespace
 
-TEST_CASE("Rates and the age of the oldest message come from looks in a row") {
+TEST_CASE("Rates and message age come from consecutive snapshots") {
   const auto channel = new_channel(new_arena(), with_capacity(100));
   put(*channel, 0).value();
   Observer observer;
@@ -48,7 +48,7 @@ TEST_CASE("Rates and the age of the oldest message come from looks in a row") {
   CHECK(last.oldest_seconds == 0);
 }
 
-TEST_CASE("The age is of the oldest message that is there, whatever was put and received since") {
+TEST_CASE("The age is that of the oldest message still queued") {
   const auto channel = new_channel(new_arena(), with_capacity(100));
   Observer observer;
   for (std::uint64_t number = 0; number < 70; ++number) {  // more snapshots than the observer keeps
@@ -61,7 +61,7 @@ TEST_CASE("The age is of the oldest message that is there, whatever was put and 
   CHECK(look_at(observer, *channel).oldest_seconds > 0);
 }
 
-TEST_CASE("A full channel is limited by its receiving end, an empty one at which somebody waits by its sending end") {
+TEST_CASE("Receivers limit full channels and senders limit empty ones") {
   const auto channel = new_channel(new_arena(), with_capacity(1));
   CHECK_FALSE(look_at(*channel->arena()).channels[0].limiting.has_value());
   put(*channel, 1).value();
@@ -79,7 +79,7 @@ TEST_CASE("A full channel is limited by its receiving end, an empty one at which
   CHECK(child.succeeded());
 }
 
-TEST_CASE("Between two looks the end limits for which the other one slept, whatever is queued at the second one") {
+TEST_CASE("The limiting end is the one that the other waited for") {
   const auto channel = new_channel(new_arena(), with_capacity(1));
   put(*channel, 1).value();
   Child child([&] { return put(*channel, 2).ok(); });
@@ -97,7 +97,7 @@ TEST_CASE("Between two looks the end limits for which the other one slept, whate
   get(*channel).value();
 }
 
-TEST_CASE("At what somebody sleeps is said in words, with the place of a channel") {
+TEST_CASE("A wait names the channel that the process sleeps on") {
   const auto arena = new_arena();
   const auto first = new_channel(arena), second = new_channel(arena);
   Child receiving([&] { return get(*second).ok(); });
@@ -110,7 +110,7 @@ TEST_CASE("At what somebody sleeps is said in words, with the place of a channel
   CHECK(receiving.succeeded());
 }
 
-TEST_CASE("An observer that was moved goes on, and what has gone is forgotten") {
+TEST_CASE("A moved observer keeps its history") {
   Observer observer;
   {
     const auto channel = new_channel(new_arena(), with_capacity(10));

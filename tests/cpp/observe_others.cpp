@@ -9,7 +9,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("A Latest is seen with its version and who publishes") {
+TEST_CASE("A Latest is observed with its version and publishers") {
   const auto store = new_latest(3);
   publish(*store, 1).value();
   publish(*store, 2).value();
@@ -20,7 +20,7 @@ TEST_CASE("A Latest is seen with its version and who publishes") {
   CHECK(seen.latests[0].publishers == std::vector<int>{process_id()});
 }
 
-TEST_CASE("A Broadcast is seen with its readers and how far they are") {
+TEST_CASE("A Broadcast is observed with its subscribers and their lag") {
   const auto ring = new_ring({.capacity = 10});
   const auto reader = subscribe_and_claim(ring);
   const auto unclaimed = subscribe(ring, Policy::kSkip);
@@ -41,7 +41,7 @@ TEST_CASE("A Broadcast is seen with its readers and how far they are") {
   CHECK_FALSE(one.subscribers[1].blocks);
 }
 
-TEST_CASE("A replay buffer is seen with the rows that may be drawn") {
+TEST_CASE("A replay buffer is observed with its number of ready rows") {
   const auto store = new_store({.capacity = 1000});
   Writer writer(store, 1);
   for (std::uint64_t number = 0; number < 150; ++number) add(writer, number).value();

@@ -50,7 +50,7 @@ TEST_CASE("A descriptor is ours until the program closes it") {
   CHECK(fd.get("a test").error().message.find(std::to_string(fd.number())) != std::string::npos);
 }
 
-TEST_CASE("A file of the program under our number is neither used nor closed") {
+TEST_CASE("A foreign file under our number is neither used nor closed") {
   std::optional<CheckedFd> fd(new_file());
   const int number = fd->number();
   const UniqueFd mine = replace(number);
@@ -61,7 +61,7 @@ TEST_CASE("A file of the program under our number is neither used nor closed") {
   CHECK(is_open(number));
 }
 
-TEST_CASE("A descriptor is closed with its owner, and listed until then") {
+TEST_CASE("A descriptor is listed until its owner closes it") {
   std::optional<CheckedFd> fd(new_file());
   const int number = fd->number();
   CHECK(is_listed(number));
@@ -75,7 +75,7 @@ TEST_CASE("A descriptor is closed with its owner, and listed until then") {
   CHECK_FALSE(is_listed(number));
 }
 
-TEST_CASE("Kept descriptors have high numbers, and those for select() have numbers that it takes") {
+TEST_CASE("Kept descriptors are high unless select() must take them") {
   if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   CHECK(succeeds_with_limit(RLIMIT_NOFILE, 4096, [] {
     const CheckedFd high(new_file()), for_select(new_file(), FdRange::kSelectable);
@@ -87,7 +87,7 @@ TEST_CASE("Kept descriptors have high numbers, and those for select() have numbe
   }));
 }
 
-TEST_CASE("Where all high numbers are taken a descriptor keeps the one that it has") {
+TEST_CASE("A descriptor keeps its number if no high number is free") {
   if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   CHECK(succeeds_with_limit(RLIMIT_NOFILE, 64, [] {
     UniqueFd file = new_file();
@@ -104,7 +104,7 @@ TEST_CASE("Where all high numbers are taken a descriptor keeps the one that it h
   }));
 }
 
-TEST_CASE("An epoll of the program is not taken for ours") {
+TEST_CASE("A foreign epoll is not mistaken for ours") {
   const WakePipe pipe = WakePipe::open(WakeKind::kBytes).value();
   auto watch = std::make_optional(ProcessWatch::around(pipe.descriptor()).value());
   const int self[] = {getpid()};
@@ -122,7 +122,7 @@ TEST_CASE("An epoll of the program is not taken for ours") {
   for (const UniqueFd& each : mine) CHECK(is_open(each.get()));
 }
 
-TEST_CASE("A watch that goes closes all of its descriptors") {
+TEST_CASE("A destroyed watch closes all of its descriptors") {
   const WakePipe pipe = WakePipe::open(WakeKind::kBytes).value();
   const auto before = kept_descriptors();
   auto watch = std::make_optional(ProcessWatch::around(pipe.descriptor()).value());

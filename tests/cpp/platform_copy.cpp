@@ -19,7 +19,7 @@ std::vector<std::uint8_t> numbered(std::size_t bytes) {
 
 }  // namespace
 
-TEST_CASE("A copy has the bytes of its source and leaves those around it alone") {
+TEST_CASE("A copy writes the source bytes and no others") {
   constexpr std::size_t kMargin = 256;
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, std::size_t{4097}, kStreamedBytes - 1, kStreamedBytes,
                                   kStreamedBytes + 1, kStreamedBytes + 63, kStreamedBytes + 65}) {

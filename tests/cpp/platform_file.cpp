@@ -33,7 +33,7 @@ UniqueFd new_file(std::uint64_t bytes = 64 * kMiB) {
 
 }  // namespace
 
-TEST_CASE("A memory file cannot be shrunk, grown or unsealed") {
+TEST_CASE("A memory file cannot be resized or given other seals") {
   const UniqueFd fd = new_file();
   REQUIRE(size_is_sealed(fd.get()));
   CHECK(ftruncate(fd.get(), 0) == -1);
@@ -48,7 +48,7 @@ TEST_CASE("A memory file is closed by exec") {
   CHECK((fcntl(reopen(fd.get()).value().get(), F_GETFD) & FD_CLOEXEC) != 0);
 }
 
-TEST_CASE("A file over RLIMIT_FSIZE is an error with both numbers, not a signal") {
+TEST_CASE("A file over RLIMIT_FSIZE fails with both numbers") {
   CHECK(succeeds_with_limit(RLIMIT_FSIZE, 1u << 20, [] {
     auto fd = create_memory_file("test", 2 * kMiB);
     return !fd && fd.error().os_errno == EFBIG && fd.error().message.find("2097152") != std::string::npos &&
@@ -56,7 +56,7 @@ TEST_CASE("A file over RLIMIT_FSIZE is an error with both numbers, not a signal"
   }));
 }
 
-TEST_CASE("Without descriptors a file is an error that names the operation") {
+TEST_CASE("Creating a file without descriptors names the operation") {
   if (under_valgrind()) {
     WARN("valgrind has its own descriptors and keeps the limit to itself");
     return;
@@ -67,7 +67,7 @@ TEST_CASE("Without descriptors a file is an error that names the operation") {
   }));
 }
 
-TEST_CASE("Pages are allocated by commit and given back by release") {
+TEST_CASE("commit_pages allocates pages and release_pages returns them") {
   const UniqueFd fd = new_file();
   CHECK(allocated_bytes(fd.get()) == 0);
   REQUIRE(commit_pages(fd.get(), 4 * kMiB, 20 * kMiB).ok());
@@ -77,7 +77,7 @@ TEST_CASE("Pages are allocated by commit and given back by release") {
   CHECK(file_size(fd.get()).value() == 64 * kMiB);
 }
 
-TEST_CASE("Pages read as zero after they were given back") {
+TEST_CASE("Released pages read as zero") {
   const UniqueFd fd = new_file();
   std::byte* at = map_shared(fd.get(), 0, kMiB).value();
   std::memset(at, 1, kMiB);
@@ -86,7 +86,7 @@ TEST_CASE("Pages read as zero after they were given back") {
   unmap(at, kMiB);
 }
 
-TEST_CASE("Pages are committed under a timer that interrupts every system call") {
+TEST_CASE("commit_pages succeeds under a timer that interrupts calls") {
   Child child([] {
     struct sigaction action {};
     action.sa_handler = [](int) {};  // without SA_RESTART, which some profilers leave out
@@ -99,7 +99,7 @@ TEST_CASE("Pages are committed under a timer that interrupts every system call")
   CHECK(child.succeeded());
 }
 
-TEST_CASE("The end of a file's first stretch of pages is found") {
+TEST_CASE("pages_from finds the end of the first run of pages") {
   const UniqueFd fd = new_file();
   std::byte* at = map_shared(fd.get(), 0, kMiB).value();
   std::memset(at, 1, 3 * 4096);
@@ -133,7 +133,7 @@ TEST_CASE("Mappings are left out of core dumps") {
   unmap(at, 8 * kMiB);
 }
 
-TEST_CASE("A byte lock is free as soon as its process is killed, reaped or not") {
+TEST_CASE("A byte lock of a killed process is free before it is reaped") {
   const UniqueFd fd = new_file();
   Gate locked, died;
   Child child([&] {
@@ -175,7 +175,7 @@ TEST_CASE("Two descriptions cannot lock the same byte") {
   CHECK(try_lock_byte(other.get(), 3).value());
 }
 
-TEST_CASE("A byte lock moves to another description and leaves the first one without it") {
+TEST_CASE("A byte lock moves from one file description to another") {
   const UniqueFd fd = new_file();
   UniqueFd from = reopen(fd.get()).value();
   const UniqueFd to = reopen(fd.get()).value();
@@ -186,7 +186,7 @@ TEST_CASE("A byte lock moves to another description and leaves the first one wit
   CHECK(byte_is_locked(fd.get(), 3));
 }
 
-TEST_CASE("A mapping without address space is an error that names the bytes") {
+TEST_CASE("A mapping without address space fails and names its size") {
   if (!address_limit_works()) {
     WARN("this tool needs more addresses than a limit would leave");
     return;

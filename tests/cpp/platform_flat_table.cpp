@@ -26,7 +26,7 @@ auto has(std::uint64_t key) {
 
 }  // namespace
 
-TEST_CASE("A flat table finds, grows and closes gaps like a map") {
+TEST_CASE("A flat table behaves like a map") {
   const auto spread = GENERATE(std::uint64_t{1}, std::uint64_t{61}, ~std::uint64_t{0});  // the first ones collide
   const auto hash = [spread](std::uint64_t key) { return platform::mixed(key) >> 32 & spread; };
   const auto hash_of = [hash](const Pair& pair) { return hash(pair.key); };
@@ -59,7 +59,7 @@ TEST_CASE("A flat table finds, grows and closes gaps like a map") {
   for (std::uint64_t key = 1; key <= 200; ++key) CHECK(table.find(hash(key), has(key)) == nullptr);
 }
 
-TEST_CASE("A flat table of indexes finds entries by the list they point to") {
+TEST_CASE("A flat table of indexes finds entries by their list") {
   std::vector<std::uint64_t> list;
   FlatTable<std::uint32_t> numbers;
   const auto hash_of = [&](std::uint32_t number) { return platform::mixed(list[number - 1]) >> 32; };
@@ -77,7 +77,7 @@ TEST_CASE("A flat table of indexes finds entries by the list they point to") {
   }
 }
 
-TEST_CASE("A flat table keeps at most the places that it may keep idle") {
+TEST_CASE("clear_to frees a flat table over the allowed size") {
   FlatTable<std::uint32_t> table;
   const auto hash_of = [](std::uint32_t entry) { return platform::mixed(entry); };
   CHECK(table.places() == 0);

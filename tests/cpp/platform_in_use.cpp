@@ -30,7 +30,7 @@ TEST_CASE("An object is in use while a thread is in a call of it") {
   CHECK_FALSE(is_in_use(&object));
 }
 
-TEST_CASE("An object is in use while a thread is in a call of a part of it") {
+TEST_CASE("An object is in use while a call uses a part of it") {
   struct {
     int before = 0, first = 0, second = 0;
   } objects;
@@ -40,7 +40,7 @@ TEST_CASE("An object is in use while a thread is in a call of a part of it") {
   CHECK_FALSE(is_in_use(&objects.before, 2 * sizeof(int)));
 }
 
-TEST_CASE("Calls within calls are all seen, however deep they are") {
+TEST_CASE("Nested calls are seen at any depth") {
   const int objects[10]{}, other = 0;
   {
     std::vector<std::unique_ptr<InUse>> uses;
@@ -52,7 +52,7 @@ TEST_CASE("Calls within calls are all seen, however deep they are") {
   for (const int& object : objects) CHECK_FALSE(is_in_use(&object));
 }
 
-TEST_CASE("Calls of one thread that end in another order than they began are seen to their own end") {
+TEST_CASE("Calls that end out of order are seen until each ends") {
   const int objects[3]{};
   for (int round = 0; round < 10; ++round) {
     std::optional<InUse> first(&objects[0]), second(&objects[1]);
@@ -67,7 +67,7 @@ TEST_CASE("Calls of one thread that end in another order than they began are see
   CHECK_FALSE(is_in_use(&objects[2]));
 }
 
-TEST_CASE("What is taken away when nobody is in a call of it is never met by a caller") {
+TEST_CASE("A part freed when not in use is never seen by a caller") {
   struct Object {
     std::atomic<bool> closed{false};
     std::unique_ptr<int> part = std::make_unique<int>(7);
@@ -94,7 +94,7 @@ TEST_CASE("What is taken away when nobody is in a call of it is never met by a c
   }
 }
 
-TEST_CASE("In a forked child those objects are in use that its own thread is in calls of, however many there are") {
+TEST_CASE("A forked child sees only the calls of its own thread") {
   const int objects[10]{}, others[10]{};
   const shmtree::test::Gate inside, leave;
   static shmtree::platform::ForkHandlers none;
@@ -134,7 +134,7 @@ TEST_CASE("In a forked child those objects are in use that its own thread is in 
   thread.join();
 }
 
-TEST_CASE("A forked child can ask as well") {
+TEST_CASE("is_in_use works in a forked child") {
   const int object = 0;
   std::optional<InUse> use(&object);
   shmtree::test::Child child([&] {

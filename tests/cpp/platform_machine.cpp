@@ -36,14 +36,14 @@ constexpr const char* kMeminfo = "MemTotal: 9000 kB\nMemFree: 10 kB\nMemAvailabl
 
 }  // namespace
 
-TEST_CASE("Without control groups the machine's available memory counts") {
+TEST_CASE("Without control groups MemAvailable is the limit") {
   Machine machine;
   machine.write("proc/meminfo", kMeminfo);
   CHECK(machine.available() == 1000 * 1024);
   CHECK(machine.left().limit == "the machine (MemAvailable)");
 }
 
-TEST_CASE("The tightest of a group and all its ancestors counts") {
+TEST_CASE("The tightest control group of all ancestors is the limit") {
   Machine machine;
   machine.write("proc/meminfo", kMeminfo);
   machine.write("proc/self/cgroup", "0::/a/b\n");
@@ -55,7 +55,7 @@ TEST_CASE("The tightest of a group and all its ancestors counts") {
   CHECK(machine.left().limit == "the memory limit of the control group (cgroup v2) /a, 500000 bytes,");
 }
 
-TEST_CASE("A group over its limit has nothing left") {
+TEST_CASE("A control group over its limit has no memory left") {
   Machine machine;
   machine.write("proc/meminfo", kMeminfo);
   machine.write("proc/self/cgroup", "0::/\n");
@@ -64,7 +64,7 @@ TEST_CASE("A group over its limit has nothing left") {
   CHECK(machine.available() == 0);
 }
 
-TEST_CASE("A memory controller of the first version counts, other controllers do not") {
+TEST_CASE("Only the memory controller of cgroup v1 counts") {
   Machine machine;
   machine.write("proc/meminfo", kMeminfo);
   machine.write("proc/self/cgroup", "4:cpu:/x\n3:memory:/docker/1\n");
@@ -75,7 +75,7 @@ TEST_CASE("A memory controller of the first version counts, other controllers do
   CHECK(machine.left().limit == "the memory limit of the control group (cgroup v1) /, 700000 bytes,");
 }
 
-TEST_CASE("A machine that tells nothing is taken to have memory") {
+TEST_CASE("A machine without information has unlimited memory") {
   const Machine machine;
   CHECK(machine.available() == ~std::uint64_t{0});
 }
@@ -85,14 +85,14 @@ TEST_CASE("This machine has memory left and a core to run on") {
   CHECK(usable_cores() >= 1);
 }
 
-TEST_CASE("A deadline that is never does not pass, and one that is immediate has passed") {
+TEST_CASE("never() does not pass and immediate() has passed") {
   CHECK_FALSE(Deadline::never().passed());
   CHECK(Deadline::immediate().passed());
   CHECK(Deadline::after_ns(-1).is_immediate());
   CHECK_FALSE(Deadline::after_ns(std::numeric_limits<std::int64_t>::max()).passed());
 }
 
-TEST_CASE("The remaining time of a deadline is at most what is asked for") {
+TEST_CASE("remaining_ns is at most the requested maximum") {
   CHECK(Deadline::never().remaining_ns(5) == 5);
   CHECK(Deadline::after_ns(3'600'000'000'000).remaining_ns(5) == 5);
 }

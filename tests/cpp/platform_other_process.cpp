@@ -33,7 +33,7 @@ bool is_zombie(int pid) {
 
 }  // namespace
 
-TEST_CASE("A descriptor of another process can be opened, and one that is not there says so") {
+TEST_CASE("open_from_process opens a descriptor or reports not found") {
   const UniqueFd fd = new_file();
   CHECK(file_size(open_from_process(getpid(), fd.get()).value().get()).value() == 1u << 20);
   auto absent = open_from_process(getpid(), 9999);
@@ -41,7 +41,7 @@ TEST_CASE("A descriptor of another process can be opened, and one that is not th
   CHECK(absent.code() == Code::kNotFound);
 }
 
-TEST_CASE("A descriptor that was opened for reading alone cannot be written to") {
+TEST_CASE("A descriptor opened for reading cannot be written to") {
   const UniqueFd fd = new_file();
   const UniqueFd seen = open_from_process(getpid(), fd.get(), Access::kRead).value();
   CHECK(file_id(seen.get()).value() == file_id(fd.get()).value());
@@ -49,17 +49,17 @@ TEST_CASE("A descriptor that was opened for reading alone cannot be written to")
   CHECK(try_map_shared(seen.get(), 0, 4096) == nullptr);
 }
 
-TEST_CASE("A process of our PID namespace has the number there that it has here") {
+TEST_CASE("status_of reports the same pid in our own PID namespace") {
   CHECK(status_of(getpid()).value().pid_inside == getpid());
   CHECK(status_of(1 << 30).code() == Code::kNotFound);
 }
 
-TEST_CASE("What another process has at the number instead of a memory file is not opened") {
+TEST_CASE("open_from_process refuses a file that is no memory file") {
   const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   CHECK(open_from_process(getpid(), null.get()).code() == Code::kNotFound);
 }
 
-TEST_CASE("The descriptors of a process are there until the last of its threads has ended") {
+TEST_CASE("Descriptors of a process exist until its last thread ends") {
   if (kThreadSanitizer || under_valgrind()) return;  // their runtimes end the process with its first thread
   const UniqueFd fd = new_file();
   const Gate first_ended, go;
@@ -83,7 +83,7 @@ TEST_CASE("The descriptors of a process are there until the last of its threads 
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A process that was killed has no descriptors, reaped or not") {
+TEST_CASE("A killed process has no descriptors before it is reaped") {
   const UniqueFd fd = new_file();
   const Gate never;
   Child child([&] { return never.wait() == 0; });
@@ -93,7 +93,7 @@ TEST_CASE("A process that was killed has no descriptors, reaped or not") {
   CHECK(open_from_process(child.pid(), fd.get()).code() == Code::kNotFound);
 }
 
-TEST_CASE("A process is told apart that was stopped from one that waits or runs") {
+TEST_CASE("is_stopped distinguishes stopped processes from others") {
   const Gate never;
   Child child([&] { return never.wait() == 0; });
   CHECK_FALSE(is_stopped(child.pid()));
@@ -107,7 +107,7 @@ TEST_CASE("A process is told apart that was stopped from one that waits or runs"
   CHECK(is_stopped(child.pid()));  // a process that cannot be seen counts as stopped
 }
 
-TEST_CASE("Memory files of a name are found in whichever process has them") {
+TEST_CASE("find_memory_file finds a file in every process that has it") {
   const std::string name = "shmtree-test-search-" + std::to_string(getpid());
   const UniqueFd fd = new_file(name);
   const Gate never;
@@ -125,7 +125,7 @@ TEST_CASE("Memory files of a name are found in whichever process has them") {
   CHECK(found == expected);
 }
 
-TEST_CASE("A descriptor through which nothing can be written is found as such") {
+TEST_CASE("find_memory_file reports a read-only descriptor as such") {
   const std::string name = "shmtree-test-reader-" + std::to_string(getpid());
   const UniqueFd fd = new_file(name);
   const UniqueFd reader = open_from_process(getpid(), fd.get(), Access::kRead).value();
@@ -138,7 +138,7 @@ TEST_CASE("A descriptor through which nothing can be written is found as such") 
   CHECK(readers == 1);
 }
 
-TEST_CASE("Without a free descriptor nothing is said of other processes but that") {
+TEST_CASE("Calls on other processes report exhausted descriptors") {
   if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const std::string name = "shmtree-test-exhausted-" + std::to_string(getpid());
   const UniqueFd fd = new_file(name);

@@ -39,7 +39,7 @@ TEST_CASE("A fork runs the handlers on both sides") {
   CHECK(g_calls == 6);
 }
 
-TEST_CASE("A fork leaves the child with every fork-safe mutex free, whichever thread had it") {
+TEST_CASE("Fork-safe mutexes are free in a forked child") {
   static ForkHandlers none;
   add_fork_handlers(none);
   ForkSafeMutex mutex;
@@ -61,7 +61,7 @@ TEST_CASE("A fork leaves the child with every fork-safe mutex free, whichever th
   CHECK(all);
 }
 
-TEST_CASE("A child of fork has the process stamp, a child of clone has not") {
+TEST_CASE("A child has the process stamp after fork but not after clone") {
   static ForkHandlers none;
   add_fork_handlers(none);
   REQUIRE(process_stamp() != 0);

@@ -98,7 +98,7 @@ TEST_CASE("A pipe that is full of wake-ups takes more without blocking") {
   CHECK_FALSE(is_readable(pipe));
 }
 
-TEST_CASE("A pipe that the program made blocking blocks nobody") {
+TEST_CASE("A pipe that was made blocking does not block drain") {
   const WakePipe pipe = new_pipe();
   const int flags = fcntl(pipe.number(), F_GETFL);
   REQUIRE(fcntl(pipe.number(), F_SETFL, flags & ~O_NONBLOCK) == 0);
@@ -119,7 +119,7 @@ TEST_CASE("A listener that is stopped with a full pipe blocks no sender") {
   for (int i = 0; i < 10'000; ++i) REQUIRE(send_wake(listener.pid(), address));
 }
 
-TEST_CASE("A wake-up for a closed pipe fails and writes nothing to the file that has its number") {
+TEST_CASE("A wake-up for a closed pipe fails and writes to no file") {
   WakePipe pipe = new_pipe();
   const WakeAddress address = pipe.address();
   const int number = pipe.number();
@@ -134,7 +134,7 @@ TEST_CASE("A wake-up for a closed pipe fails and writes nothing to the file that
   for (const int each : {ends[0], ends[1], number}) close(each);
 }
 
-TEST_CASE("A wake-up for a pipe whose listener was killed raises no signal") {
+TEST_CASE("A wake-up for a killed listener raises no signal") {
   Gate told;
   Child listener([&] { return listen_until_killed(told); });
   const WakeAddress address = told.wait();
@@ -144,7 +144,7 @@ TEST_CASE("A wake-up for a pipe whose listener was killed raises no signal") {
   for (int i = 0; i < 3; ++i) send_wake(pid, address);
 }
 
-TEST_CASE("A forked child that keeps its parent's pipe takes no wake-up of the parent's") {
+TEST_CASE("A forked child takes no wake-up from the pipe of its parent") {
   const WakePipe pipe = new_pipe();
   const Gate started;
   Child child([&] {
@@ -159,7 +159,7 @@ TEST_CASE("A forked child that keeps its parent's pipe takes no wake-up of the p
   CHECK(is_readable(pipe));
 }
 
-TEST_CASE("A child of a process that died with a pipe is not woken in its place") {
+TEST_CASE("A child of a dead listener is not woken instead of it") {
   Gate told;
   const Gate done;
   int heir = 0;
@@ -191,7 +191,7 @@ TEST_CASE("A child of a process that died with a pipe is not woken in its place"
   done.open();
 }
 
-TEST_CASE("A request is taken by a sender that reaches the pipe, and by no other") {
+TEST_CASE("A request is taken only by a sender that reaches the pipe") {
   const WakePipe pipe = new_pipe();
   const WakeSender sender;
   int asked = 0;
@@ -208,7 +208,7 @@ TEST_CASE("A request is taken by a sender that reaches the pipe, and by no other
   CHECK(asked == 2);
 }
 
-TEST_CASE("Texts arrive whole and in order, and bytes that are no text are reported") {
+TEST_CASE("Texts arrive whole and in order and other bytes are reported") {
   const WakePipe pipe = new_pipe(WakeKind::kTexts);
   std::vector<WakeText> out(3);
   std::size_t received = 0;
@@ -225,7 +225,7 @@ TEST_CASE("Texts arrive whole and in order, and bytes that are no text are repor
   CHECK_FALSE(is_readable(pipe));
 }
 
-TEST_CASE("A pipe takes as many texts as it says") {
+TEST_CASE("A pipe accepts max_waiting_texts texts") {
   const WakePipe pipe = new_pipe(WakeKind::kTexts);
   const std::uint64_t max = pipe.max_waiting_texts();
   REQUIRE(max > 0);
@@ -237,7 +237,7 @@ TEST_CASE("A pipe takes as many texts as it says") {
   CHECK((received == max && !damaged));
 }
 
-TEST_CASE("A process keeps at most an eighth of its descriptors for wake-ups, and reaches the other pipes too") {
+TEST_CASE("A sender reaches all pipes with an eighth of the descriptors") {
   std::vector<WakePipe> pipes;
   for (int i = 0; i < 40; ++i) pipes.push_back(new_pipe());
   const int pid = getpid();
@@ -253,7 +253,7 @@ TEST_CASE("A process keeps at most an eighth of its descriptors for wake-ups, an
   for (const WakePipe& pipe : pipes) CHECK(is_readable(pipe));
 }
 
-TEST_CASE("A process keeps at most 256 descriptors for wake-ups until the sender is destroyed") {
+TEST_CASE("A sender reaches 400 pipes with at most 256 descriptors") {
   if (under_valgrind()) return;  // valgrind has its own descriptors
   CHECK(succeeds_with_limit(RLIMIT_NOFILE, 4096, [&] {
     std::vector<WakePipe> pipes;
@@ -267,7 +267,7 @@ TEST_CASE("A process keeps at most 256 descriptors for wake-ups until the sender
   }));
 }
 
-TEST_CASE("A process without a free descriptor sends wake-ups again once one is free") {
+TEST_CASE("Wake-ups work again once a descriptor is free") {
   if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const WakePipe pipe = new_pipe();
   const int pid = getpid();
@@ -287,7 +287,7 @@ TEST_CASE("A process without a free descriptor sends wake-ups again once one is 
   CHECK(child.succeeded());
 }
 
-TEST_CASE("A pipe that the program has closed is opened again, and the program's file is not written to") {
+TEST_CASE("A sender reopens its closed pipe and spares other files") {
   const WakePipe pipe = new_pipe();
   const int pid = getpid();
   Child child([&] {
@@ -330,7 +330,7 @@ TEST_CASE("A false address makes a sender open and write to nothing") {
   for (const int number : {fifo.get(), reading.get(), pipe.number()}) CHECK_FALSE(is_readable(number));
 }
 
-TEST_CASE("Threads that send to more pipes than are kept reach each of them") {
+TEST_CASE("Concurrent senders reach more pipes than they keep open") {
   const int rounds = kThreadSanitizer || under_valgrind() ? 20 : 200;
   CHECK(succeeds_with_limit(RLIMIT_NOFILE, 256, [&] {
     std::vector<WakePipe> pipes;

@@ -55,7 +55,7 @@ std::uint64_t read_all(const Reader& reader) {
 
 }  // namespace
 
-TEST_CASE("messages come in the order in which they were written, where they lie in the file") {
+TEST_CASE("messages are read in place in the order of writing") {
   const auto reader = open_bytes(small()).value();
   REQUIRE(reader->channels().size() == 2);
   CHECK(reader->channels()[0].channel == "obs");
@@ -88,7 +88,7 @@ TEST_CASE("messages come in the order in which they were written, where they lie
   CHECK_FALSE(cursor.next(entry).value());
 }
 
-TEST_CASE("a recording that was cut off anywhere has whole messages up to there") {
+TEST_CASE("a truncated recording keeps its whole messages") {
   const std::string bytes = small();
   std::uint64_t before = 0;
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
@@ -105,7 +105,7 @@ TEST_CASE("a recording that was cut off anywhere has whole messages up to there"
   CHECK(before == 3);
 }
 
-TEST_CASE("whatever a byte is in place of what was written, nothing outside the file is read") {
+TEST_CASE("a changed byte never causes a read outside the file") {
   const std::string bytes = small();
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     for (const int value : {0x00, 0x01, 0x05, 0x7f, 0x80, 0xff, bytes[at] ^ 0x01}) {
@@ -122,7 +122,7 @@ TEST_CASE("whatever a byte is in place of what was written, nothing outside the 
   }
 }
 
-TEST_CASE("bytes that become others after a recording was opened are read as they are, or are an error") {
+TEST_CASE("bytes changed after open are read safely or are an error") {
   const std::string bytes = small();
   const FileInMemory file(bytes);
   const auto reader = Reader::map(file.fd(), "run.mcap").value();
@@ -137,7 +137,7 @@ TEST_CASE("bytes that become others after a recording was opened are read as the
   CHECK(read_all(*reader) == sum);
 }
 
-TEST_CASE("messages that are there no more are an error, and those that came behind are not of the recording") {
+TEST_CASE("lost messages are an error and later ones are not read") {
   RecordingBytes made;
   made.channel(0, "obs");
   made.message(0, 0, 1, "first");
@@ -165,7 +165,7 @@ TEST_CASE("messages that are there no more are an error, and those that came beh
   CHECK(second.error().message.find("only 1 of the 2 messages are there") != std::string::npos);
 }
 
-TEST_CASE("what is no recording is named, with the place of what is not as it was written") {
+TEST_CASE("errors of invalid recordings name the file and the offset") {
   CHECK(why_not("four") == "'run.mcap' has 4 bytes: too few for a recording");
   CHECK(why_not("something else entirely") == "'run.mcap' is no recording: it does not begin as MCAP does");
   RecordingBytes made;
@@ -196,7 +196,7 @@ TEST_CASE("what is no recording is named, with the place of what is not as it wa
   }
 }
 
-TEST_CASE("what a recording has besides is passed over, and what stands twice counts once") {
+TEST_CASE("foreign records are skipped and repeated entries merged") {
   RecordingBytes made;
   made.raw(static_cast<Opcode>(0x90), "of another tool");
   made.raw(Opcode::kMetadata, RecordingBytes::text("of another tool") + RecordingBytes::text("not a map"));
@@ -215,7 +215,7 @@ TEST_CASE("what a recording has besides is passed over, and what stands twice co
   CHECK(reader->missed()[0].messages == 2);
 }
 
-TEST_CASE("a recording that is not there, or is no file, is an error of the system with its path") {
+TEST_CASE("a missing or irregular file is refused with its path") {
   CHECK(Reader::open("/proc/self/nothing.mcap").code() == Code::kNotFound);
   const std::string pipe = "/tmp/shmtree-test-pipe-" + std::to_string(getpid());
   REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);

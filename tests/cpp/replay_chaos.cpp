@@ -78,7 +78,7 @@ struct Looker {
 
 }  // namespace
 
-TEST_CASE("While writers are killed all the time, every row that is read is whole, and so is what comes after it") {
+TEST_CASE("Sampled rows and successors stay whole while writers die") {
   for (const std::uint64_t rows_per_place : {1u, 4u}) {
     const auto store =
         new_store({.capacity = 48, .rows_per_place = rows_per_place, .streams = 3, .ahead = kSteps, .finals = true});

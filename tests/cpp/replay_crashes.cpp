@@ -54,7 +54,7 @@ class StoppedChild {
 
 }  // namespace
 
-TEST_CASE("Who needs a place while another process is stopped in opening one is told which, and all others go on") {
+TEST_CASE("A writer that needs a chunk names the stopped process") {
   const int how = GENERATE(SIGKILL, SIGCONT);
   int told = 0;
   bool stopped = true;
@@ -87,7 +87,7 @@ TEST_CASE("Who needs a place while another process is stopped in opening one is 
   CHECK(told > 5);
 }
 
-TEST_CASE("Who is killed while a buffer is cleared leaves all rows or none") {
+TEST_CASE("A kill during clear leaves all rows or none") {
   bool killed = true;
   for (std::int64_t stores = 1; killed; ++stores) {
     const auto store = new_store({.capacity = 12, .rows_per_place = 4});
@@ -103,7 +103,7 @@ TEST_CASE("Who is killed while a buffer is cleared leaves all rows or none") {
   }
 }
 
-TEST_CASE("A writer killed before any of its stores leaves whole rows, and places that others open") {
+TEST_CASE("A writer killed at any store leaves whole rows behind") {
   for (const Kind& kind : kinds()) {
     std::int64_t stores = 1;
     for (bool killed = true; killed; ++stores) {
@@ -136,7 +136,7 @@ TEST_CASE("A writer killed before any of its stores leaves whole rows, and place
 
 #endif
 
-TEST_CASE("A writer that is stopped in the middle of a row holds nobody up, and wakes in nobody's rows") {
+TEST_CASE("A writer stopped in a row blocks no writer and harms no row") {
   const auto store = new_store({.capacity = 8, .rows_per_place = 2});
   const Gate begun, go_on;
   Child stopped([&] {
@@ -163,7 +163,7 @@ TEST_CASE("A writer that is stopped in the middle of a row holds nobody up, and 
   CHECK_FALSE(row_at(store, ticket * 2));
 }
 
-TEST_CASE("Threads draw while others of their process add") {
+TEST_CASE("Threads sample whole rows while others add") {
   const auto store = new_store({.capacity = 16, .rows_per_place = 4, .streams = 2});
   std::vector<std::thread> threads;
   std::atomic<int> torn{0};
@@ -185,7 +185,7 @@ TEST_CASE("Threads draw while others of their process add") {
   CHECK(store->check().empty());
 }
 
-TEST_CASE("Readers of a small buffer that several processes write never see a torn row") {
+TEST_CASE("A small buffer with several writers shows no torn row") {
   const auto store = new_store({.capacity = 16, .rows_per_place = 4, .streams = 3});
   const auto write = [&](std::uint32_t stream) {
     Writer writer(store, stream);

@@ -43,7 +43,7 @@ using Pids = std::vector<int>;
 
 }  // namespace
 
-TEST_CASE("Who waits to draw is told when those who added were killed, after what these had added") {
+TEST_CASE("A wait for rows reports dead writers after their last rows") {
   const auto tables = with_members(&kOneEach);
   RateLimiter& limit = *tables->limiter();
   const Gate added;
@@ -68,7 +68,7 @@ TEST_CASE("Who waits to draw is told when those who added were killed, after wha
   CHECK(told_by(limit.take_samples(1, patience())) == Pids{child.pid()});
 }
 
-TEST_CASE("Who waits for room is told when those who drew were killed, and goes on when somebody draws again") {
+TEST_CASE("A wait for space reports dead samplers until one returns") {
   const auto tables = with_members(&kOneEach);
   RateLimiter& limit = *tables->limiter();
   const auto sample = [&] {
@@ -103,7 +103,7 @@ TEST_CASE("Who waits for room is told when those who drew were killed, and goes 
   CHECK(writer.add(row.leaves(), patience()).ok());
 }
 
-TEST_CASE("Those who closed, or live, are waited for, and the killed are told of when the last of these has closed") {
+TEST_CASE("Dead members are reported once the last live one closes") {
   const auto tables = with_members();
   Members& writers = *tables->writers();
   Child closer([&] {
@@ -137,7 +137,7 @@ TEST_CASE("Those who closed, or live, are waited for, and the killed are told of
   CHECK(writers.check().ok());
 }
 
-TEST_CASE("A forked child counts for itself, and takes nothing from its parent") {
+TEST_CASE("A forked child is a member separate from its parent") {
   const auto tables = with_members();
   Members& writers = *tables->writers();
   auto writer = std::make_unique<Writer>(tables->store(), 1, tables.get());
@@ -166,7 +166,7 @@ TEST_CASE("A forked child counts for itself, and takes nothing from its parent")
   CHECK(told_by(writers.check()) == Pids{child.pid()});
 }
 
-TEST_CASE("All objects of a process are counted together, whichever of its openings of the buffer they have") {
+TEST_CASE("All objects of a process are one member of a buffer") {
   const auto tables = with_members();
   const auto again = opened_tables(tables);
   REQUIRE(again->has_members());
@@ -189,7 +189,7 @@ TEST_CASE("All objects of a process are counted together, whichever of its openi
   CHECK(told_by(tables->samplers()->check()) == Pids{child.pid()});
 }
 
-TEST_CASE("Who ends in order is no death, though it has not closed") {
+TEST_CASE("A process that exits normally is not reported as dead") {
   const auto tables = with_members();
   Child child([&]() -> bool {
     Writer writer(tables->store(), 2, tables.get());
@@ -206,7 +206,7 @@ TEST_CASE("Who ends in order is no death, though it has not closed") {
   CHECK(tables->samplers()->check().ok());
 }
 
-TEST_CASE("A buffer that is not told of deaths has no words for it") {
+TEST_CASE("A buffer without death reports has no member words") {
   const auto tables = new_tables({.capacity = 100, .rows_per_place = 4}, {{.kind = SamplerKind::kUniform}});
   CHECK_FALSE(tables->has_members());
   CHECK((tables->writers() == nullptr && tables->samplers() == nullptr));
@@ -214,7 +214,7 @@ TEST_CASE("A buffer that is not told of deaths has no words for it") {
         with_members()->store()->tables_area().size());
 }
 
-TEST_CASE("Whatever the words are, some answer is given, and a newcomer is found") {
+TEST_CASE("Corrupt member words give an answer and accept new members") {
   const auto tables = with_members();
   auto& words = *reinterpret_cast<replay::BufferMemberWords*>(tables->store()->tables_area().data() + 64 + 128);
   replay::Random random(11);
@@ -264,7 +264,7 @@ class Attendant {
 
 }  // namespace
 
-TEST_CASE("Who is told of whom is as in a plain model, whoever joins, parts and is killed") {
+TEST_CASE("Reported deaths match a model for random joins and kills") {
   const auto seed = GENERATE(1u, 2u, 3u);
   INFO("seed " << seed);
   replay::Random random(seed);
@@ -302,7 +302,7 @@ TEST_CASE("Who is told of whom is as in a plain model, whoever joins, parts and 
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("Who is killed before any store from its first row to its close is told of, if it had begun") {
+TEST_CASE("A writer killed at any store is reported if it had begun") {
   bool killed = true;
   std::int64_t stores = 1;
   for (; killed; ++stores) {
@@ -327,7 +327,7 @@ TEST_CASE("Who is killed before any store from its first row to its close is tol
   CHECK(stores > 8);
 }
 
-TEST_CASE("Who is killed while it forgets the dead leaves some of them, or is one itself") {
+TEST_CASE("A kill during cleanup still reports a dead member") {
   bool killed = true;
   std::int64_t stores = 1;
   for (; killed; ++stores) {
@@ -379,7 +379,7 @@ Stepped kill_in_attendance(std::int64_t change, int instructions) {
 
 }  // namespace
 
-TEST_CASE("Who joins and parts may be killed at any instruction") {
+TEST_CASE("A member can be killed at any instruction of join and leave") {
   if (!can_step()) return;
   CHECK(kill_everywhere(20, kill_in_attendance) > 10);
 }

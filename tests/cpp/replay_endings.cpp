@@ -41,7 +41,7 @@ std::string text_of(const Result<Ending>& result) {
 
 }  // namespace
 
-TEST_CASE("done is the union of the other keys, or stands for a missing one") {
+TEST_CASE("done equals the other end keys or replaces a missing one") {
   using Row = std::vector<char>;
   const Spec all = spec_of(true, true, true);
   CHECK(ending_of(all, Row{0, 0, 0}).value() == Ending::kNone);
@@ -116,7 +116,7 @@ TEST_CASE("A truncated row and its stream wait for the last observation") {
   }
 }
 
-TEST_CASE("end() can truncate a done row, but not a terminated row") {
+TEST_CASE("end can truncate a done row but not a terminated row") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8, .ahead = 1, .finals = true});
   Writer writer(store, 1);
   const auto was_cut = [&](std::uint64_t index) {

@@ -15,7 +15,7 @@ ShapeOptions options(std::uint64_t rows_per_place, std::uint64_t ahead, bool fin
 
 }  // namespace
 
-TEST_CASE("A row is there once as many rows as it needs were added after it") {
+TEST_CASE("A row is ready once all its successors were added") {
   for (const std::uint64_t rows_per_place : kRowsPerPlace) {
     for (const std::uint64_t ahead : {0u, 1u, 3u, 5u}) {
       const auto store = new_store(options(rows_per_place, ahead));
@@ -34,7 +34,7 @@ TEST_CASE("A row is there once as many rows as it needs were added after it") {
   }
 }
 
-TEST_CASE("A row that ends its episode is there at once, with those before it, where no last observations are kept") {
+TEST_CASE("A done row is ready at once without final observations") {
   for (const std::uint64_t rows_per_place : kRowsPerPlace) {
     const auto store = new_store(options(rows_per_place, 3));
     Writer writer(store, 1);
@@ -54,7 +54,7 @@ TEST_CASE("A row that ends its episode is there at once, with those before it, w
   }
 }
 
-TEST_CASE("An episode's last observation comes after its last row, and is no row") {
+TEST_CASE("A final observation follows the last row and is no row") {
   for (const std::uint64_t rows_per_place : kRowsPerPlace) {
     const auto store = new_store(options(rows_per_place, 2, true));
     Writer writer(store, 1);
@@ -80,8 +80,7 @@ TEST_CASE("An episode's last observation comes after its last row, and is no row
   }
 }
 
-TEST_CASE(
-    "Without a last observation, a row that ends its episode is there at the next row, at the end or at the close") {
+TEST_CASE("A done row without its final is ready at the next call") {
   for (const std::uint64_t rows_per_place : kRowsPerPlace) {
     const auto store = new_store(options(rows_per_place, 1, true));
     Writer writer(store, 1);
@@ -101,7 +100,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("Rows whose successors never came are not there, and neither are those of a killed writer") {
+TEST_CASE("Rows that lack successors stay hidden after close or exit") {
   const auto store = new_store(options(4, 2));
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 10; ++i) add(writer, i).value();
@@ -120,7 +119,7 @@ TEST_CASE("Rows whose successors never came are not there, and neither are those
   CHECK(store->check().empty());
 }
 
-TEST_CASE("An end without a row does nothing, and what is no last observation is refused") {
+TEST_CASE("An end without rows does nothing and bad finals are refused") {
   const auto store = new_store(options(4, 1, true));
   Writer writer(store, 1);
   CHECK(end_with(writer, 1).ok());
@@ -139,7 +138,7 @@ TEST_CASE("An end without a row does nothing, and what is no last observation is
   CHECK(end_with(other, 1).code() == Code::kInvalid);
 }
 
-TEST_CASE("A forked child goes on with a stream of its own, and leaves its parent's rows alone") {
+TEST_CASE("A forked child continues with a stream of its own") {
   const auto store = new_store(options(4, 2));
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 3; ++i) add(writer, i).value();
@@ -155,7 +154,7 @@ TEST_CASE("A forked child goes on with a stream of its own, and leaves its paren
   CHECK(store->check().empty());
 }
 
-TEST_CASE("A slow writer leaves its place before the window does") {
+TEST_CASE("A slow writer leaves its chunk before the window passes it") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 4, .streams = 2, .ahead = 1});
   Writer slow(store, 1), fast(store, 2);
   for (std::uint64_t i = 0; i < 20; ++i) {
@@ -191,7 +190,7 @@ struct Told : replay::RowObserver {
 
 }  // namespace
 
-TEST_CASE("An observer is told of each row once, with its priority, before it can be drawn") {
+TEST_CASE("Observers see each row once before it can be sampled") {
   for (const std::uint64_t rows_per_place : kRowsPerPlace) {
     for (const bool finals : {false, true}) {
       const auto store = new_store(options(rows_per_place, 2, finals));
@@ -218,7 +217,7 @@ TEST_CASE("An observer is told of each row once, with its priority, before it ca
   }
 }
 
-TEST_CASE("Rows that are added at once are told of, and there, as if they were added one by one") {
+TEST_CASE("Rows added at once are observed like rows added singly") {
   for (const std::uint64_t rows_per_place : kRowsPerPlace) {
     const auto store = new_store(options(rows_per_place, 2));
     Told told;

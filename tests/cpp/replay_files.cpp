@@ -53,7 +53,7 @@ class Overwriting final : public platform::WaitHooks {
 
 }  // namespace
 
-TEST_CASE("A save whose rows are overwritten meanwhile has those that came") {
+TEST_CASE("A save of overwritten rows contains the current rows") {
   const TemporaryFolder folder;
   const auto store = filled(kPlain, 50);
   Overwriting others(store, 3);
@@ -64,7 +64,7 @@ TEST_CASE("A save whose rows are overwritten meanwhile has those that came") {
   CHECK(files_in(folder.saved()).size() == 2);  // files of earlier passes were removed
 }
 
-TEST_CASE("A save that finds no row at its end is refused, and what was saved before stays") {
+TEST_CASE("A save without any current row fails and keeps the last one") {
   const TemporaryFolder folder;
   const auto store = filled(kPlain, 50);
   save(store, folder);
@@ -79,7 +79,7 @@ TEST_CASE("A save that finds no row at its end is refused, and what was saved be
   CHECK(files_in(folder.saved()).size() == 2);
 }
 
-TEST_CASE("A buffer that was saved and loaded has the same rows with the same indices") {
+TEST_CASE("A saved and loaded buffer has the same rows and indices") {
   const TemporaryFolder folder;
   const auto store = filled(kPlain, 50);
   const SaveReport report = save(store, folder);
@@ -93,7 +93,7 @@ TEST_CASE("A buffer that was saved and loaded has the same rows with the same in
   CHECK(back->note().size() == store->note().size());
 }
 
-TEST_CASE("Streams, ends, last observations and what may be drawn are as they were") {
+TEST_CASE("Streams and ends and final observations survive a load") {
   const TemporaryFolder folder;
   const auto store = new_store(kChains);
   add_episodes(store, 23);
@@ -114,7 +114,7 @@ TEST_CASE("Streams, ends, last observations and what may be drawn are as they we
   }
 }
 
-TEST_CASE("Rows of a writer that still writes are saved, and those that it adds by the next save") {
+TEST_CASE("Each save contains the ready rows of an active writer") {
   const TemporaryFolder folder;
   const auto store = new_store(kChains);
   Writer writer(store, 1);
@@ -128,7 +128,7 @@ TEST_CASE("Rows of a writer that still writes are saved, and those that it adds 
   CHECK(chains_are_right(back));
 }
 
-TEST_CASE("A smaller buffer gets the newest rows, a larger one all of them, with the same indices") {
+TEST_CASE("A load keeps the newest rows that fit and their indices") {
   const TemporaryFolder folder;
   const auto store = new_store(kChains);
   add_episodes(store, 40);
@@ -159,7 +159,7 @@ TEST_CASE("A smaller buffer gets the newest rows, a larger one all of them, with
   CHECK(loaded(folder, larger).code() == Code::kInvalid);
 }
 
-TEST_CASE("What did not change since the last save is not written again") {
+TEST_CASE("A save does not write unchanged chunks again") {
   const TemporaryFolder folder;
   const ShapeOptions options{.capacity = 4000, .rows_per_place = 16};
   const auto arena = new_arena(128 * kMiB);
@@ -176,7 +176,7 @@ TEST_CASE("What did not change since the last save is not written again") {
   CHECK(rows_of(loaded(folder, options, arena).value()) == rows_of(store));
 }
 
-TEST_CASE("A loaded buffer goes on with the files that it is from, and another buffer does not take their place") {
+TEST_CASE("Only the first buffer to save continues the loaded files") {
   const TemporaryFolder folder;
   save(filled(kPlain, 40), folder);
   const auto one = loaded(folder, kPlain).value(), other = loaded(folder, kPlain).value();
@@ -190,7 +190,7 @@ TEST_CASE("A loaded buffer goes on with the files that it is from, and another b
   CHECK(rows_of(loaded(folder, kPlain).value()) == rows_of(one));
 }
 
-TEST_CASE("Many saves leave few files, and not much more than the rows that there are") {
+TEST_CASE("Many saves leave few files and little excess data") {
   const TemporaryFolder folder;
   const auto store = new_store({.capacity = 256, .rows_per_place = 4});
   Writer writer(store, 1);
@@ -204,7 +204,7 @@ TEST_CASE("Many saves leave few files, and not much more than the rows that ther
   CHECK(rows_of(loaded(folder, {.capacity = 256, .rows_per_place = 4}).value()) == rows_of(store));
 }
 
-TEST_CASE("Priorities, how often rows were drawn, and the largest priority are loaded with the rows") {
+TEST_CASE("Priorities and sample counts are loaded with the rows") {
   const TemporaryFolder folder;
   const std::vector<replay::TableSpec> specs{{.kind = replay::SamplerKind::kPrioritized},
                                              {.kind = replay::SamplerKind::kUniform},
@@ -237,7 +237,7 @@ TEST_CASE("Priorities, how often rows were drawn, and the largest priority are l
   CHECK(std::abs(weight_at(*other, indices[9]) - 10.0f) < 1e-3f);  // with another alpha, the priority is preserved
 }
 
-TEST_CASE("A folder with other files, or in use, is refused") {
+TEST_CASE("A folder with other files or in use is refused") {
   const TemporaryFolder folder;
   const auto store = filled(kPlain, 10);
   std::filesystem::create_directory(folder.saved());
@@ -255,7 +255,7 @@ TEST_CASE("A folder with other files, or in use, is refused") {
   CHECK(Loader::open(folder.saved() + "/nowhere").code() == Code::kNotFound);
 }
 
-TEST_CASE("Saves while others write have whole rows, and rows with their successors") {
+TEST_CASE("Saves during writes have whole rows with successors") {
   const TemporaryFolder folder;
   ShapeOptions options = kChains;
   options.capacity = 200;

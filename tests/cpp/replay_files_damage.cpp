@@ -38,7 +38,7 @@ bool is_found(const Result<std::shared_ptr<Store>>& loaded, const std::string& n
 
 }  // namespace
 
-TEST_CASE("Any byte of any file that is another one is found, and the file is named") {
+TEST_CASE("A changed byte in any file is detected and the file named") {
   const TemporaryFolder folder;
   const auto arena = new_arena();
   const auto store = small_store(5);
@@ -63,7 +63,7 @@ TEST_CASE("Any byte of any file that is another one is found, and the file is na
   CHECK(loaded(folder, kOptions, arena).ok());
 }
 
-TEST_CASE("load names both versions of a file, whatever its checksum") {
+TEST_CASE("load names both versions of a file with any checksum") {
   const TemporaryFolder folder;
   save(small_store(5), folder);
   for (const auto& file : files_in(folder.saved())) {
@@ -79,7 +79,7 @@ TEST_CASE("load names both versions of a file, whatever its checksum") {
   CHECK(loaded(folder, kOptions).ok());
 }
 
-TEST_CASE("A file that was cut off, grew, is missing, or is another buffer's is found") {
+TEST_CASE("A truncated or grown or missing or foreign file is detected") {
   const TemporaryFolder folder, others;
   const auto arena = new_arena();
   save(small_store(5), folder);
@@ -102,7 +102,7 @@ TEST_CASE("A file that was cut off, grew, is missing, or is another buffer's is 
   CHECK(loaded(folder, kOptions, arena).ok());
 }
 
-TEST_CASE("Files with other numbers and right checksums are refused, or what they say is possible") {
+TEST_CASE("Forged manifests with right checksums are refused or valid") {
   const TemporaryFolder folder;
   const auto arena = new_arena();
   save(small_store(7), folder);
@@ -153,7 +153,7 @@ TEST_CASE("A manifest that names a file or a part twice is refused") {
   CHECK(loaded(folder, kOptions).ok());
 }
 
-TEST_CASE("A note that cannot be read, or is of other rows, is corruption of the manifest") {
+TEST_CASE("An invalid or foreign note is a corrupt manifest") {
   const TemporaryFolder folder;
   save(small_store(7), folder);  // a store without a note
   const auto spec = Loader::open(folder.saved()).value().spec();
@@ -202,7 +202,7 @@ TEST_CASE("load refuses a saved capacity far larger than the files") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("A save that is killed anywhere leaves the rows of the last save, or its own") {
+TEST_CASE("A save killed anywhere leaves the old rows or the new rows") {
   const TemporaryFolder folder;
   const auto arena = new_arena();
   const auto store = small_store(5);
@@ -235,7 +235,7 @@ TEST_CASE("A save that is killed anywhere leaves the rows of the last save, or i
 
 #endif
 
-TEST_CASE("A disk that is full at any byte leaves the rows of the last save, and no other files") {
+TEST_CASE("A save that cannot write keeps the last save unchanged") {
   const TemporaryFolder folder;
   const auto arena = new_arena();
   const auto store = small_store(5);

@@ -22,7 +22,7 @@ std::uint64_t add_row(Writer& writer, std::uint64_t number) {
 
 }  // namespace
 
-TEST_CASE("A batch of what rows do not have is refused with the numbers") {
+TEST_CASE("An impossible batch is refused with the numbers") {
   const auto store = model_store({.capacity = 100, .ahead = 2, .finals = true});
   const auto refused = [&](const GatherOptions& options, const std::string& number) {
     const auto gather = Gather::create(store, options);
@@ -38,7 +38,7 @@ TEST_CASE("A batch of what rows do not have is refused with the numbers") {
   CHECK(Gather::create(store, {.outputs = {{.what = What::kRewardSum, .leaf = 2}}, .n_step = 3}).ok());
 }
 
-TEST_CASE("Rows that are gone, or never were, are filled with zeros, and the others are right") {
+TEST_CASE("Missing rows are filled with zeros and others are right") {
   const auto store = model_store({.capacity = 100, .rows_per_place = 4});
   Writer writer(store, 1);
   std::vector<std::uint64_t> indices;
@@ -58,7 +58,7 @@ TEST_CASE("Rows that are gone, or never were, are filled with zeros, and the oth
   }
 }
 
-TEST_CASE("A large batch that several threads copy is the same") {
+TEST_CASE("A batch copied by several threads has the right rows") {
   const auto store = model_store({.capacity = 20'000});
   Writer writer(store, 1);
   std::vector<std::uint64_t> all, sampled;
@@ -77,7 +77,7 @@ TEST_CASE("A large batch that several threads copy is the same") {
   }
 }
 
-TEST_CASE("Whatever the words of a buffer are, batches and writers stay within it") {
+TEST_CASE("Batches and writers stay in bounds with corrupt words") {
   std::mt19937_64 random(11);
   for (int trial = 0; trial < 60; ++trial) {
     const ModelOptions options{.n_step = 3, .finals = true};

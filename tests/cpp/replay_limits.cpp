@@ -34,7 +34,7 @@ bool takes_samples(RateLimiter& limit, std::uint64_t rows = 1) {
 
 }  // namespace
 
-TEST_CASE("Nothing is drawn before there were min_size rows, and these may all be added") {
+TEST_CASE("Until min_size rows only adds are allowed") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 5, .error_buffer = 2});
   RateLimiter& limit = *tables->limiter();
   for (int i = 0; i < 5; ++i) {
@@ -46,7 +46,7 @@ TEST_CASE("Nothing is drawn before there were min_size rows, and these may all b
   CHECK(limit.samples() == 1);
 }
 
-TEST_CASE("Rows and draws stay as near to each other as the limit says, row by row") {
+TEST_CASE("Adds and samples stay within the error buffer row by row") {
   for (const double ratio : {0.1, 0.5, 1.0, 3.0, 8.0}) {
     const RateLimit terms{.samples_per_insert = ratio, .min_size = 10, .error_buffer = std::max(1.0, ratio) * 1.5};
     const auto tables = limited(terms);
@@ -71,7 +71,7 @@ TEST_CASE("Rows and draws stay as near to each other as the limit says, row by r
   }
 }
 
-TEST_CASE("A limit that would block both sides, or never end, is refused with its numbers") {
+TEST_CASE("An impossible rate limit is refused with its numbers") {
   const auto refused = [](const RateLimit& limit, const std::string& number) {
     const auto checked = RateLimiter::checked(limit, 1000);
     return checked.code() == Code::kInvalid && checked.error().message.find(number) != std::string::npos;
@@ -88,7 +88,7 @@ TEST_CASE("A limit that would block both sides, or never end, is refused with it
   CHECK(RateLimiter::checked({.samples_per_insert = 0.5}, 1000).value().error_buffer == Approx(2));
 }
 
-TEST_CASE("Permits that were not used are given back, and so are those of a draw that did not get all") {
+TEST_CASE("Unused credits are returned and failed samples take none") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 2});
   RateLimiter& limit = *tables->limiter();
   CHECK(limit.take_inserts(1, 100, at_once()).value() == 3);
@@ -103,7 +103,7 @@ TEST_CASE("Permits that were not used are given back, and so are those of a draw
   CHECK(adds(limit, 4));
 }
 
-TEST_CASE("Rows that become ready together count together, and those that nobody asked for as well") {
+TEST_CASE("Rows that become ready together are counted together") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
   RateLimiter& limit = *tables->limiter();
   CHECK(limit.take_inserts(3, 3, at_once()).value() == 3);  // row by row, only two would be allowed
@@ -114,7 +114,7 @@ TEST_CASE("Rows that become ready together count together, and those that nobody
   CHECK(takes_samples(limit, 5));
 }
 
-TEST_CASE("Who waits to add goes on when rows were drawn, and who waits to draw when rows were added") {
+TEST_CASE("Adds and samples of two processes unblock each other") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
   Child adder([&] {
     for (int i = 0; i < 500; ++i) {
@@ -132,7 +132,7 @@ TEST_CASE("Who waits to add goes on when rows were drawn, and who waits to draw 
   CHECK(tables->limiter()->samples() == 500);
 }
 
-TEST_CASE("A wait for the limit ends at its deadline, and when the caller's hooks say so") {
+TEST_CASE("A limiter wait ends at its deadline or on interruption") {
   struct Interrupt final : platform::WaitHooks {
     void before_block() noexcept override {}
     void after_block() noexcept override {}
@@ -147,7 +147,7 @@ TEST_CASE("A wait for the limit ends at its deadline, and when the caller's hook
   CHECK(limit.take_inserts(1, 1, {Deadline::never(), &interrupt}).code() == Code::kInterrupted);
 }
 
-TEST_CASE("Permits of a killed process are given back to those who wait") {
+TEST_CASE("Credits of a killed process are returned to waiters") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
   const Gate taken, never;
   Child holder([&] {
@@ -165,7 +165,7 @@ TEST_CASE("Permits of a killed process are given back to those who wait") {
   CHECK(limit.inserts() == 2);
 }
 
-TEST_CASE("Many who add and draw keep the count between them") {
+TEST_CASE("Concurrent adds and samples keep exact counts") {
   const auto tables = limited({.samples_per_insert = 2, .min_size = 1, .error_buffer = 4});
   const auto add_some = [&] {
     for (int i = 0; i < 300; ++i) {
@@ -194,7 +194,7 @@ TEST_CASE("Many who add and draw keep the count between them") {
   CHECK(tables->limiter()->samples() == 1200);
 }
 
-TEST_CASE("A writer waits for those who draw, and adds nothing at its deadline") {
+TEST_CASE("A writer at its limit adds nothing until rows are sampled") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 2});
   Writer writer(tables->store(), 1, tables.get());
   const Row row(7);
@@ -210,7 +210,7 @@ TEST_CASE("A writer waits for those who draw, and adds nothing at its deadline")
   CHECK(added == 4);
 }
 
-TEST_CASE("Rows count when they are ready, so that no limit waits for rows that wait for others") {
+TEST_CASE("Rows count when ready so that no limit waits for successors") {
   const RateLimit limit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1};
   const auto tables = new_tables({.capacity = 100, .rows_per_place = 4, .ahead = 2}, {{.kind = SamplerKind::kUniform}},
                                  new_arena(), kLeafBytes, &limit);
@@ -228,7 +228,7 @@ TEST_CASE("Rows count when they are ready, so that no limit waits for rows that 
   CHECK(tables->limiter()->inserts() == 198);  // two rows lack successors
 }
 
-TEST_CASE("Many rows at once go in as far as they may, and no permit is left") {
+TEST_CASE("extend adds rows up to the limit and keeps no credit") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 10, .error_buffer = 2});
   Writer writer(tables->store(), 1, tables.get());
   const std::vector<Row> rows(30, Row(5));
@@ -244,7 +244,7 @@ TEST_CASE("Many rows at once go in as far as they may, and no permit is left") {
   CHECK(tables->limiter()->take_inserts(1, 1, at_once()).code() == Code::kFull);
 }
 
-TEST_CASE("After a reset the count begins anew") {
+TEST_CASE("After a reset the counts begin at zero") {
   const auto tables = limited({.samples_per_insert = 1, .min_size = 3, .error_buffer = 1});
   RateLimiter& limit = *tables->limiter();
   REQUIRE(adds(limit, 3));
@@ -259,7 +259,7 @@ TEST_CASE("After a reset the count begins anew") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("Who is killed before any store of a count leaves exactly what was used") {
+TEST_CASE("A process killed at any store leaves exact counts") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {
     const auto tables = limited({.samples_per_insert = 1, .min_size = 1, .error_buffer = 10});

@@ -146,7 +146,7 @@ class Trial {
 
 }  // namespace
 
-TEST_CASE("Rows, their successors, stacks and sums are those of a list of episodes, whatever several writers do") {
+TEST_CASE("Batches match a model of episodes for several writers") {
   for (const ModelOptions& options :
        {ModelOptions{.n_step = 1}, ModelOptions{.n_step = 3}, ModelOptions{.n_step = 10},
         ModelOptions{.n_step = 1, .finals = true}, ModelOptions{.n_step = 3, .finals = true, .frames = 5}}) {

@@ -22,7 +22,7 @@ std::vector<std::uint64_t> short_stream(const std::shared_ptr<Store>& store, std
 
 }  // namespace
 
-TEST_CASE("Streams of a row each fill the places one after the other") {
+TEST_CASE("Streams of one row each fill chunks one after another") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8});
   for (std::uint64_t i = 0; i < 50; ++i) CHECK(short_stream(store, i, 1).front() == 8 + i);
   CHECK(store->size() == 50);
@@ -30,7 +30,7 @@ TEST_CASE("Streams of a row each fill the places one after the other") {
   CHECK(store->check().empty());
 }
 
-TEST_CASE("A stream that goes on in a place has none of the rows before it") {
+TEST_CASE("A stream in a shared chunk excludes earlier rows") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8});
   const auto before = short_stream(store, 10, 3), after = short_stream(store, 20, 7);
   CHECK(after.front() == before.back() + 1);
@@ -47,7 +47,7 @@ TEST_CASE("A stream that goes on in a place has none of the rows before it") {
   CHECK(chain.step_back(at) == replay::Before::kBegin);
 }
 
-TEST_CASE("A place goes to nobody while rows of it wait, when it is old, or when its writer has a number") {
+TEST_CASE("A chunk is not reused while pending or old or numbered") {
   const auto store = new_store({.capacity = 32, .rows_per_place = 8, .ahead = 1});
   short_stream(store, 0, 2);  // the second row waits for a successor
   CHECK(short_stream(store, 10, 2).front() == 16);
@@ -66,7 +66,7 @@ TEST_CASE("A place goes to nobody while rows of it wait, when it is old, or when
   CHECK(other->check().empty());
 }
 
-TEST_CASE("Places that are left go to one stream each, whoever comes at once") {
+TEST_CASE("Abandoned chunks go to one stream each under concurrency") {
   const auto store = new_store({.capacity = 2048, .rows_per_place = 16});
   const auto work = [&](std::uint64_t first) {
     for (std::uint64_t i = 0; i < 100; ++i) short_stream(store, first + 2 * i, 2);
@@ -88,7 +88,7 @@ TEST_CASE("Places that are left go to one stream each, whoever comes at once") {
   CHECK(rows.size() == 800);
 }
 
-TEST_CASE("Whatever the offers are, no place goes to two streams") {
+TEST_CASE("Corrupt offers never give a chunk to two streams") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8});
   const auto rows = short_stream(store, 10, 3);
   Writer busy(store, 1);
@@ -109,7 +109,7 @@ TEST_CASE("Whatever the offers are, no place goes to two streams") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("Who is killed while it takes a place that was left, or leaves its own, leaves whole rows") {
+TEST_CASE("A kill while taking or leaving a chunk leaves whole rows") {
   for (const Kind& kind : kinds()) {
     bool killed = true;
     for (std::int64_t stores = 1; killed; ++stores) {

@@ -18,7 +18,7 @@ const TableSpec kLargest{.kind = SamplerKind::kMaxPriority};
 
 }  // namespace
 
-TEST_CASE("The oldest and the newest rows are drawn in their order, each once, and again in the next draw") {
+TEST_CASE("Oldest and newest rows are sampled in order and repeatedly") {
   const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {kFifo, kLifo});
   Writer writer(tables->store(), 1, tables.get());
   std::vector<std::uint64_t> added;
@@ -36,7 +36,7 @@ TEST_CASE("The oldest and the newest rows are drawn in their order, each once, a
   CHECK(too_many.from(*oldest, true).code() == Code::kInvalid);
 }
 
-TEST_CASE("Rows that may be drawn once come in order of time, whoever draws, until there are no more") {
+TEST_CASE("Rows with max_times 1 are sampled oldest first until empty") {
   const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {kOldestOnce});
   Writer writer(tables->store(), 1, tables.get());
   const auto one = new_sampler(tables), other = new_sampler(tables);
@@ -58,7 +58,7 @@ TEST_CASE("Rows that may be drawn once come in order of time, whoever draws, unt
   CHECK(samples.from(*other).ok());
 }
 
-TEST_CASE("The newest rows that were not drawn yet come first, also across the end of the buffer") {
+TEST_CASE("Newest unsampled rows come first across the buffer end") {
   const auto tables = new_tables({.capacity = 20, .rows_per_place = 1}, {kNewestOnce});
   Writer writer(tables->store(), 1, tables.get());
   const auto sampler = new_sampler(tables);
@@ -75,7 +75,7 @@ TEST_CASE("The newest rows that were not drawn yet come first, also across the e
   }
 }
 
-TEST_CASE("Who draws more rows than there are in order, and not each once, goes round again") {
+TEST_CASE("Ordered sampling with repetition wraps around") {
   for (const TableSpec& spec : {kFifo, kLifo, kLargest}) {
     const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {spec});
     Writer writer(tables->store(), 1, tables.get());
@@ -90,7 +90,7 @@ TEST_CASE("Who draws more rows than there are in order, and not each once, goes 
   }
 }
 
-TEST_CASE("Going round, no row is drawn more often than it may be") {
+TEST_CASE("Wrapped sampling respects max_times") {
   const TableSpec twice{.kind = SamplerKind::kFifo, .max_times = 2};
   const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {twice});
   Writer writer(tables->store(), 1, tables.get());
@@ -106,7 +106,7 @@ TEST_CASE("Going round, no row is drawn more often than it may be") {
   CHECK(sampler->sample(one.sample(), false).code() == Code::kEmpty);
 }
 
-TEST_CASE("The rows of the largest priorities are drawn, as these are now") {
+TEST_CASE("Rows of the largest current priorities are sampled") {
   const auto tables = new_tables({.capacity = 400, .rows_per_place = 8}, {kLargest});
   Writer writer(tables->store(), 1, tables.get());
   std::map<std::uint64_t, double> priority;
@@ -134,7 +134,7 @@ TEST_CASE("The rows of the largest priorities are drawn, as these are now") {
   CHECK(all.from(*sampler).ok());
 }
 
-TEST_CASE("Rows drawn in order that had gone are replaced by the next ones") {
+TEST_CASE("Overwritten rows of an ordered sample are replaced") {
   for (const TableSpec& spec : {kFifo, kOldestOnce, kLargest}) {
     const auto tables = new_tables({.capacity = 40, .rows_per_place = 1}, {spec});
     Writer writer(tables->store(), 1, tables.get());

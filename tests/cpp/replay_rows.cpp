@@ -11,7 +11,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
-TEST_CASE("A row is there by its index as soon as it was added") {
+TEST_CASE("A row is readable by its index as soon as it was added") {
   const auto store = new_store({.capacity = 100, .rows_per_place = 4});
   Writer writer(store, 1);
   std::vector<std::uint64_t> indices;
@@ -23,7 +23,7 @@ TEST_CASE("A row is there by its index as soon as it was added") {
   CHECK(store->check().empty());
 }
 
-TEST_CASE("With chunks of one row there are exactly as many as the capacity, the oldest gone") {
+TEST_CASE("With one row per chunk a buffer holds exactly its capacity") {
   const auto store = new_store({.capacity = 10, .rows_per_place = 1});
   Writer writer(store, 1);
   std::vector<std::uint64_t> indices;
@@ -37,7 +37,7 @@ TEST_CASE("With chunks of one row there are exactly as many as the capacity, the
   CHECK(store->check().empty());
 }
 
-TEST_CASE("Larger chunks leave at most a chunk for each open place under the capacity") {
+TEST_CASE("Each open chunk leaves at most one chunk of capacity unused") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8, .streams = 2});
   Writer one(store, 1), other(store, 2);
   for (std::uint64_t i = 0; i < 500; ++i) {
@@ -48,7 +48,7 @@ TEST_CASE("Larger chunks leave at most a chunk for each open place under the cap
   CHECK(store->check().empty());
 }
 
-TEST_CASE("A place that is closed early leaves its room to others") {
+TEST_CASE("Chunks that are closed early still hold their rows") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8});
   for (std::uint64_t i = 0; i < 40; ++i) {
     Writer writer(store, 1);
@@ -58,7 +58,7 @@ TEST_CASE("A place that is closed early leaves its room to others") {
   CHECK(store->size() >= 9);  // the number of chunks
 }
 
-TEST_CASE("Who looks while places are opened one after the other always finds a window") {
+TEST_CASE("The window is valid at all times while chunks are opened") {
   const auto store = new_store({.capacity = 8, .rows_per_place = 4});
   std::atomic<bool> over{false};
   std::thread adds([&] {
@@ -79,7 +79,7 @@ TEST_CASE("Who looks while places are opened one after the other always finds a 
   CHECK(is_there);
 }
 
-TEST_CASE("Rows are drawn with equal chances") {
+TEST_CASE("Rows are sampled uniformly") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8});
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 50; ++i) add(writer, i).value();
@@ -96,14 +96,14 @@ TEST_CASE("Rows are drawn with equal chances") {
   for (const auto& [number, times] : sampled) CHECK((800 < times && times < 1200));
 }
 
-TEST_CASE("Nothing can be drawn from a buffer without rows") {
+TEST_CASE("Sampling from an empty buffer reports kEmpty") {
   const auto store = new_store({.capacity = 64});
   Reader reader(store, 1);
   Batch batch(4);
   CHECK(sample(reader, batch).code() == Code::kEmpty);
 }
 
-TEST_CASE("Rows of other sizes, and of more leaves, are refused, and nothing is added") {
+TEST_CASE("A row with too few columns is refused and not added") {
   const auto store = new_store({.capacity = 64});
   Writer writer(store, 1);
   const Row row(3);
@@ -112,7 +112,7 @@ TEST_CASE("Rows of other sizes, and of more leaves, are refused, and nothing is 
   CHECK(store->size() == 0);
 }
 
-TEST_CASE("A shape that cannot be is refused with its numbers") {
+TEST_CASE("An invalid shape is refused with its numbers") {
   const auto refused = [](std::vector<std::uint64_t> leaves, const ShapeOptions& options, const std::string& number) {
     const auto shape = replay::shape_of(leaves, options);
     return shape.code() == Code::kInvalid && shape.error().message.find(number) != std::string::npos;
@@ -128,7 +128,7 @@ TEST_CASE("A shape that cannot be is refused with its numbers") {
   CHECK(refused({std::uint64_t{1} << 30}, {.capacity = 1 << 20}, "1048576"));
 }
 
-TEST_CASE("A buffer grows by extents, and gives them back with its last holder") {
+TEST_CASE("A buffer grows by extents and frees them on last detach") {
   const auto arena = new_arena(256 * kMiB);
   const std::uint64_t before = used_bytes(*arena);
   {
@@ -145,7 +145,7 @@ TEST_CASE("A buffer grows by extents, and gives them back with its last holder")
   CHECK(used_bytes(*arena) == before);
 }
 
-TEST_CASE("Another process opens the buffer by its block, and sees and adds rows") {
+TEST_CASE("Another process opens a buffer by its block and adds rows") {
   const auto arena = new_arena();
   const auto store = new_store({.capacity = 100, .rows_per_place = 4}, arena);
   Writer writer(store, 1);
@@ -165,7 +165,7 @@ TEST_CASE("Another process opens the buffer by its block, and sees and adds rows
   CHECK(Store::open(arena, gone, kLeafBytes, patience()).code() == Code::kNotFound);
 }
 
-TEST_CASE("open and note_at name both layout versions of a replay buffer") {
+TEST_CASE("open and note_at name both versions of a replay buffer") {
   const auto arena = new_arena();
   const auto store = new_store({.capacity = 100}, arena);
   header_of(*store).version = 77;
@@ -174,7 +174,7 @@ TEST_CASE("open and note_at name both layout versions of a replay buffer") {
   CHECK(names_versions(Store::note_at(arena, store->block(), patience()).error(), 77, replay::kReplayVersion));
 }
 
-TEST_CASE("A forked child's writer opens a place of its own") {
+TEST_CASE("A writer in a forked child opens its own chunk") {
   const auto store = new_store({.capacity = 100, .rows_per_place = 8});
   Writer writer(store, 1);
   const std::uint64_t before = add(writer, 1).value();
@@ -184,7 +184,7 @@ TEST_CASE("A forked child's writer opens a place of its own") {
   CHECK(store->size() == 3);
 }
 
-TEST_CASE("The tables' area has the bytes that were asked for, zeros that every process sees at the same place") {
+TEST_CASE("The tables area is zeroed and shared and of the given size") {
   const auto arena = new_arena();
   const auto shape = replay::shape_of(kLeafBytes, {.capacity = 100}).value();
   const auto store = Store::create(arena, shape, {}, patience(), 1000).value();
@@ -200,7 +200,7 @@ TEST_CASE("The tables' area has the bytes that were asked for, zeros that every 
   CHECK(Store::open(arena, store->block(), kLeafBytes, patience()).code() == Code::kIncompatible);
 }
 
-TEST_CASE("A buffer that is cleared has no rows, and those that writers add afterwards have later indices") {
+TEST_CASE("A cleared buffer is empty and later rows get larger indices") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8, .streams = 2, .ahead = 1});
   Writer one(store, 1), other(store, 2);
   std::uint64_t last = 0;
@@ -220,7 +220,7 @@ TEST_CASE("A buffer that is cleared has no rows, and those that writers add afte
   CHECK(store->check().empty());
 }
 
-TEST_CASE("The number of rows is right however seldom one asks, and in processes that ask at different times") {
+TEST_CASE("Row counts are right in every opened buffer at any time") {
   const auto store = new_store({.capacity = 30, .rows_per_place = 2, .streams = 3, .ahead = 1, .finals = true});
   Writer one(store, 1), other(store, 2);
   const auto again = Store::open(store->arena(), store->block(), kLeafBytes, patience()).value();
@@ -236,7 +236,7 @@ TEST_CASE("The number of rows is right however seldom one asks, and in processes
   }
 }
 
-TEST_CASE("With a thousand streams a buffer keeps the most of its capacity, if it knows of them") {
+TEST_CASE("A buffer with a thousand streams uses most of its capacity") {
   const auto store =
       Store::create(new_arena(64 * kMiB),
                     replay::shape_of(std::array<std::uint64_t, 1>{8}, {.capacity = 100'000, .streams = 1'000}).value(),

@@ -35,7 +35,7 @@ bool fits(const std::map<std::uint64_t, std::uint64_t>& times, const std::map<st
 
 }  // namespace
 
-TEST_CASE("Rows are drawn as often as their priorities say") {
+TEST_CASE("Rows are sampled in proportion to their priorities") {
   const auto tables = new_tables({.capacity = 1000, .rows_per_place = 8}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   std::map<std::uint64_t, double> likely;
@@ -64,7 +64,7 @@ TEST_CASE("Rows are drawn as often as their priorities say") {
   CHECK(fits(times, likely));
 }
 
-TEST_CASE("Every row is as likely to a uniform sampler, also where rows may be drawn some times only") {
+TEST_CASE("A uniform sampler is uniform with and without max_times") {
   for (const std::uint32_t max_times : {0u, 1'000'000u}) {
     const auto tables =
         new_tables({.capacity = 500, .rows_per_place = 8}, {{.kind = SamplerKind::kUniform, .max_times = max_times}});
@@ -82,7 +82,7 @@ TEST_CASE("Every row is as likely to a uniform sampler, also where rows may be d
   }
 }
 
-TEST_CASE("A draw tells the probability of each row, and what it counts for who learns") {
+TEST_CASE("A sample has the probability and weight of each row") {
   const auto tables = new_tables({.capacity = 100}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   std::map<std::uint64_t, double> priority;
@@ -103,7 +103,7 @@ TEST_CASE("A draw tells the probability of each row, and what it counts for who 
   }
 }
 
-TEST_CASE("A sampler weighs its rows as they are now, and draws none of them") {
+TEST_CASE("weigh returns current totals without sampling rows") {
   for (const bool has_priorities : {false, true}) {
     const auto tables = new_tables({.capacity = 100, .rows_per_place = 8}, {has_priorities ? kByPriority : kUniform});
     Writer writer(tables->store(), 1, tables.get());
@@ -120,7 +120,7 @@ TEST_CASE("A sampler weighs its rows as they are now, and draws none of them") {
   }
 }
 
-TEST_CASE("Without repetition all rows can be drawn once, and one more is refused with the numbers") {
+TEST_CASE("Without repetition each row is sampled once and no more") {
   for (const TableSpec& spec : {kUniform, kByPriority}) {
     const auto tables = new_tables({.capacity = 200, .rows_per_place = 8}, {spec});
     Writer writer(tables->store(), 1, tables.get());
@@ -140,7 +140,7 @@ TEST_CASE("Without repetition all rows can be drawn once, and one more is refuse
   }
 }
 
-TEST_CASE("Without repetition the likelier rows come first") {
+TEST_CASE("Sampling without repetition follows the priorities") {
   const auto tables = new_tables({.capacity = 200, .rows_per_place = 8}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   const std::uint64_t heavy = add_row(writer, 0, 1e20f);
@@ -160,7 +160,7 @@ TEST_CASE("Without repetition the likelier rows come first") {
   CHECK(fits(second, likely));
 }
 
-TEST_CASE("In place of rows that had gone others are drawn, and without repetition not those that stayed") {
+TEST_CASE("Overwritten samples are replaced by rows not yet sampled") {
   for (const TableSpec& spec : {kUniform, kByPriority}) {
     const auto tables = new_tables({.capacity = 64, .rows_per_place = 1}, {spec});
     Writer writer(tables->store(), 1, tables.get());
@@ -182,7 +182,7 @@ TEST_CASE("In place of rows that had gone others are drawn, and without repetiti
   }
 }
 
-TEST_CASE("Rows that left the window are not drawn, and weigh nothing for long") {
+TEST_CASE("Rows outside the window are never sampled") {
   const auto tables = new_tables({.capacity = 32, .rows_per_place = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   const auto sampler = new_sampler(tables);
@@ -194,7 +194,7 @@ TEST_CASE("Rows that left the window are not drawn, and weigh nothing for long")
   }
 }
 
-TEST_CASE("Leaves of rows that are all gone hide no row that is there") {
+TEST_CASE("Sum tree leaves of overwritten rows hide no current row") {
   const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
   const auto& store = tables->store();
   Writer writer(store, 1, tables.get());
@@ -211,7 +211,7 @@ TEST_CASE("Leaves of rows that are all gone hide no row that is there") {
   CHECK(samples.indices[0] == index);
 }
 
-TEST_CASE("Whatever the words of tables are, draws and updates end, and rows that are there can be drawn later") {
+TEST_CASE("Corrupt tables end every call and new rows can be sampled") {
   replay::Random random(7);
   for (int trial = 0; trial < 40; ++trial) {
     const auto tables =
@@ -243,7 +243,7 @@ TEST_CASE("Whatever the words of tables are, draws and updates end, and rows tha
   }
 }
 
-TEST_CASE("Nothing can be drawn from empty tables, nor a row that is not ready, however heavy") {
+TEST_CASE("Empty tables and unready rows cannot be sampled") {
   for (const TableSpec& spec : {kUniform, kByPriority}) {
     const auto tables = new_tables({.capacity = 64, .rows_per_place = 8}, {spec});
     const auto sampler = new_sampler(tables);
@@ -258,7 +258,7 @@ TEST_CASE("Nothing can be drawn from empty tables, nor a row that is not ready, 
   }
 }
 
-TEST_CASE("No row is drawn more often than max_times, by all drawers together, and what was put back may be again") {
+TEST_CASE("All samplers together respect max_times and put_back") {
   for (const SamplerKind kind : {SamplerKind::kUniform, SamplerKind::kPrioritized}) {
     const auto tables = new_tables({.capacity = 64, .rows_per_place = 8}, {{.kind = kind, .max_times = 3}});
     Writer writer(tables->store(), 1, tables.get());
@@ -284,7 +284,7 @@ TEST_CASE("No row is drawn more often than max_times, by all drawers together, a
   }
 }
 
-TEST_CASE("Draws are counted, and those that are drawn again once") {
+TEST_CASE("A resampled row is counted once") {
   const auto tables = new_tables({.capacity = 64}, {kUniform, kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   add_row(writer, 0);
@@ -299,7 +299,7 @@ TEST_CASE("Draws are counted, and those that are drawn again once") {
   CHECK((*tables)[1].samples() == 10);
 }
 
-TEST_CASE("A forked child draws other rows than its parent") {
+TEST_CASE("A forked child samples other rows than its parent") {
   const auto tables = new_tables({.capacity = 2000, .rows_per_place = 8}, {kUniform});
   Writer writer(tables->store(), 1, tables.get());
   for (std::uint64_t i = 0; i < 1000; ++i) add_row(writer, i);

@@ -29,7 +29,7 @@ struct Drawn {
 
 }  // namespace
 
-TEST_CASE("A sequence is rows of one episode, and what it lacks is masked and zero") {
+TEST_CASE("A sequence stays in one episode and is masked and padded") {
   const auto store = new_store({.capacity = 200, .rows_per_place = 4, .streams = 2});
   Writer one(store, 1), other(store, 2);
   for (std::uint64_t i = 1; i <= 60; ++i) {
@@ -59,7 +59,7 @@ TEST_CASE("A sequence is rows of one episode, and what it lacks is masked and ze
   CHECK(lengths[1] > 0);
 }
 
-TEST_CASE("Where a shorter sequence is refused, all are as long as asked for, and from as many first rows") {
+TEST_CASE("Refusing partial sequences samples all full ones uniformly") {
   const auto store = new_store({.capacity = 200, .rows_per_place = 4});
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 60; ++i) add(writer, i, {.done = i % 10 == 9}).value();
@@ -77,7 +77,7 @@ TEST_CASE("Where a shorter sequence is refused, all are as long as asked for, an
   for (const auto& [number, times] : first) CHECK((100 < times && times < 240));  // 167 are expected
 }
 
-TEST_CASE("Sequences that cannot be are refused, and where no episode is long enough it is said") {
+TEST_CASE("Invalid sequences and too short episodes are refused") {
   const auto store = new_store({.capacity = 200, .rows_per_place = 4});
   std::vector<std::uint64_t> indices(8);
   const auto mask = std::make_unique<bool[]>(8);
@@ -96,7 +96,7 @@ TEST_CASE("Sequences that cannot be are refused, and where no episode is long en
   CHECK(refused.error().message.find("4 in its episode") != std::string::npos);
 }
 
-TEST_CASE("Sequences are whole while others write over the oldest rows") {
+TEST_CASE("Sequences stay whole while other writers overwrite rows") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 4, .streams = 2});
   Child child([&] {
     Writer writer(store, 1);
@@ -123,7 +123,7 @@ TEST_CASE("Sequences are whole while others write over the oldest rows") {
   CHECK(store->check().empty());
 }
 
-TEST_CASE("A draw of sequences ends if damaged words hide all rows") {
+TEST_CASE("Sampling sequences ends if damaged words hide all rows") {
   const auto store = new_store({.capacity = 200, .rows_per_place = 4});
   Writer writer(store, 1);
   for (std::uint64_t i = 1; i <= 60; ++i) add(writer, i).value();

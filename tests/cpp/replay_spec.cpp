@@ -61,7 +61,7 @@ bool is_refused(Change change) {
 
 }  // namespace
 
-TEST_CASE("a note says all that a buffer is made of") {
+TEST_CASE("a note preserves the whole specification") {
   const Spec spec = rich();
   REQUIRE(check(spec).ok());
   const Spec again = unpacked(pack(spec)).value();
@@ -102,7 +102,7 @@ TEST_CASE("notes of earlier versions can be read") {
   CHECK(test::names_versions(unpacked(note).error(), 4, 3));
 }
 
-TEST_CASE("what a batch has follows from what rows are") {
+TEST_CASE("the specification determines the outputs of a batch") {
   const Spec spec = rich();
   CHECK((spec.ahead() == 3 && spec.has_finals() && spec.has_discount()));
   CHECK(spec.leaf_bytes() == std::vector<std::uint64_t>{84 * 84, 8, 4, 1, 16, 8, 8, 1, 8});
@@ -117,7 +117,7 @@ TEST_CASE("what a batch has follows from what rows are") {
   CHECK(spec.output(9).dtype == "<f8");
 }
 
-TEST_CASE("what no buffer can be is refused, and in a note not believed") {
+TEST_CASE("invalid specifications are refused also when in a note") {
   CHECK(is_refused([](Spec& spec) { spec.leaves[0].shape[0] = 0; }));
   CHECK(is_refused([](Spec& spec) { spec.leaves[0].shape[0] = ~std::uint64_t{0}; }));
   CHECK(is_refused([](Spec& spec) { spec.leaves[0].shape.assign(29, 1); }));
@@ -142,7 +142,7 @@ TEST_CASE("what no buffer can be is refused, and in a note not believed") {
   CHECK(is_refused([](Spec& spec) { spec.limit->samples_per_insert = 0; }));
 }
 
-TEST_CASE("a note that was cut off or altered is refused, or says what can be") {
+TEST_CASE("a damaged note is refused or contains a valid spec") {
   const std::string note = pack(rich());
   for (std::size_t bytes = 0; bytes < note.size(); ++bytes) {
     REQUIRE(unpacked(note.substr(0, bytes)).code() == Code::kIncompatible);

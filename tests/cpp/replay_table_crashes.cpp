@@ -50,7 +50,7 @@ void update_some(Tables& tables, replay::Sampler& sampler, replay::Random& rando
 
 }  // namespace
 
-TEST_CASE("A drawer's sum is that of the leaves, whoever changed them, after any number of changes") {
+TEST_CASE("The sum of a sampler equals the leaves after any changes") {
   const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
   Writer writer(tables->store(), 1, tables.get());
   const auto one = new_sampler(tables, 0, 1), other = new_sampler(tables, 0, 2);
@@ -65,7 +65,7 @@ TEST_CASE("A drawer's sum is that of the leaves, whoever changed them, after any
   }
 }
 
-TEST_CASE("After a hundred million changes the sum is right to a billionth", "[.][slow]") {
+TEST_CASE("The sum is right to 1e-9 after a hundred million changes", "[.][slow]") {
   const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
   Writer writer(tables->store(), 1, tables.get());
   for (std::uint64_t i = 0; i < 2000; ++i) add_row(writer, i);
@@ -82,7 +82,7 @@ TEST_CASE("After a hundred million changes the sum is right to a billionth", "[.
   CHECK(sum_known_to(*sampler) == Approx(sum_of(*tables)).epsilon(1e-9));
 }
 
-TEST_CASE("Weights are those of a plain map, whatever is added, changed, drawn and left behind") {
+TEST_CASE("Weights match a plain map for random operations") {
   const auto seed = GENERATE(1u, 2u, 3u);
   INFO("seed " << seed);
   replay::Random random(seed);
@@ -121,7 +121,7 @@ TEST_CASE("Weights are those of a plain map, whatever is added, changed, drawn a
   }
 }
 
-TEST_CASE("Threads that add, update and draw see rows that are there") {
+TEST_CASE("Threads that add and update and sample see valid rows") {
   const auto tables = new_tables({.capacity = 64, .rows_per_place = 4, .streams = 2}, {kByPriority});
   Writer first(tables->store(), 9, tables.get());
   for (std::uint64_t i = 0; i < 10; ++i) add_row(first, i);
@@ -149,7 +149,7 @@ TEST_CASE("Threads that add, update and draw see rows that are there") {
   CHECK(sum_known_to(*sampler) == Approx(sum_of(*tables)).epsilon(1e-9));
 }
 
-TEST_CASE("Writers, updaters and drawers that are killed all the time leave rows that others draw") {
+TEST_CASE("Frequent kills of writers and updaters leave valid samples") {
   const auto tables = new_tables({.capacity = 256, .rows_per_place = 8, .streams = 4},
                                  {kByPriority, {.kind = SamplerKind::kUniform, .max_times = 3}});
   Writer first(tables->store(), 9, tables.get());
@@ -191,7 +191,7 @@ TEST_CASE("Writers, updaters and drawers that are killed all the time leave rows
 
 #if defined(SHMTREE_CRASH_POINTS)
 
-TEST_CASE("Who is killed before any store of a table leaves rows that others add, change and draw") {
+TEST_CASE("A process killed at any store leaves usable tables") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {
     const auto tables =

@@ -20,7 +20,7 @@ bool is_refused(const Result<std::vector<bool>>& result, const std::string& numb
 
 }  // namespace
 
-TEST_CASE("A row gets the priority that it is given, or the largest that there was, 1 at first") {
+TEST_CASE("New rows get a given priority or the largest so far") {
   const auto tables = new_tables({.capacity = 64, .rows_per_place = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   const std::uint64_t first = add_row(writer, 0), second = add_row(writer, 1, 3.0f);
@@ -32,7 +32,7 @@ TEST_CASE("A row gets the priority that it is given, or the largest that there w
   CHECK(tables->max_priority(0) == 3.0);
 }
 
-TEST_CASE("New rows have the largest priority that is said of other tables, and one that can be none changes nothing") {
+TEST_CASE("raise_max_priority only raises and ignores invalid values") {
   const auto tables = new_tables({.capacity = 64, .rows_per_place = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   tables->raise_max_priority(0, 7.0);
@@ -44,7 +44,7 @@ TEST_CASE("New rows have the largest priority that is said of other tables, and 
   CHECK(tables->max_priority(0) == 7.0);
 }
 
-TEST_CASE("The exponent and eps of a sampler make the weight, and the priority can be had back") {
+TEST_CASE("alpha and eps make a weight that converts back to priority") {
   const TableSpec spec{.kind = SamplerKind::kPrioritized, .alpha = 0.6, .eps = 0.01};
   const auto tables = new_tables({.capacity = 64}, {spec, {.kind = SamplerKind::kMaxPriority}});
   for (const double priority : {0.0, 0.3, 1.0, 50.0}) {
@@ -56,7 +56,7 @@ TEST_CASE("The exponent and eps of a sampler make the weight, and the priority c
   CHECK((*tables)[1].weight_of(0) > 0);  // rows of priority 0 are sampled if there are no others
 }
 
-TEST_CASE("An update changes the rows that are there and says which") {
+TEST_CASE("An update changes existing rows and reports which") {
   const auto tables = new_tables({.capacity = 8, .rows_per_place = 1}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   std::vector<std::uint64_t> indices;
@@ -67,7 +67,7 @@ TEST_CASE("An update changes the rows that are there and says which") {
   CHECK(tables->max_priority(0) == 5.0);
 }
 
-TEST_CASE("Of an index that comes twice in an update the last priority counts") {
+TEST_CASE("The last priority of a repeated index counts") {
   const auto tables = new_tables({.capacity = 8}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   const std::uint64_t index = add_row(writer, 0), other = add_row(writer, 1);
@@ -76,7 +76,7 @@ TEST_CASE("Of an index that comes twice in an update the last priority counts") 
   CHECK(weight_at(*tables, other) == 3.0f);
 }
 
-TEST_CASE("A priority that is no priority is refused with its number, and nothing is changed") {
+TEST_CASE("Invalid priorities and indices are refused without changes") {
   const TableSpec steep{.kind = SamplerKind::kPrioritized, .alpha = 4, .eps = 0};
   const auto tables = new_tables({.capacity = 8}, {steep});
   Writer writer(tables->store(), 1, tables.get());
@@ -97,13 +97,13 @@ TEST_CASE("A priority that is no priority is refused with its number, and nothin
   CHECK(update(*tables, {index}, {2}).value() == std::vector<bool>{true});
 }
 
-TEST_CASE("Rows of samplers without priorities take none") {
+TEST_CASE("Samplers without priorities refuse updates") {
   const auto tables = new_tables({.capacity = 8}, {{.kind = SamplerKind::kUniform}});
   Writer writer(tables->store(), 1, tables.get());
   CHECK(is_refused(update(*tables, {add_row(writer, 0)}, {2}), "none"));
 }
 
-TEST_CASE("Several samplers have priorities of their own, and one update may be for all of them") {
+TEST_CASE("One update can target one sampler or all of them") {
   const auto tables =
       new_tables({.capacity = 8}, {kByPriority, {.kind = SamplerKind::kUniform}, {.kind = SamplerKind::kMaxPriority}});
   Writer writer(tables->store(), 1, tables.get());
@@ -118,7 +118,7 @@ TEST_CASE("Several samplers have priorities of their own, and one update may be 
   CHECK(tables->max_priority(2) == 7.0);
 }
 
-TEST_CASE("A late change of a row that has gone does not hit the next one in its place") {
+TEST_CASE("A late update does not change a new row in the same slot") {
   const auto tables = new_tables({.capacity = 4, .rows_per_place = 1}, {kByPriority});
   const std::uint64_t places = tables->store()->shape().places;
   Writer writer(tables->store(), 1, tables.get());
@@ -131,7 +131,7 @@ TEST_CASE("A late change of a row that has gone does not hit the next one in its
   CHECK(tables->max_priority(0) == 2.0);
 }
 
-TEST_CASE("After a clear no row is there, nor the weight of one, and rows are added as to a new buffer") {
+TEST_CASE("clear resets rows and weights but keeps the max priority") {
   const replay::RateLimit limit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 100};
   const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {kByPriority}, new_arena(), kLeafBytes, &limit);
   Writer writer(tables->store(), 1, tables.get());
@@ -147,7 +147,7 @@ TEST_CASE("After a clear no row is there, nor the weight of one, and rows are ad
   CHECK(tables->store()->size() == 1);
 }
 
-TEST_CASE("Another process opens the tables, and what is no table is refused") {
+TEST_CASE("Another process opens tables and invalid ones are refused") {
   const auto arena = new_arena();
   const auto tables = new_tables({.capacity = 100}, {kByPriority, {.kind = SamplerKind::kFifo, .max_times = 2}}, arena);
   Writer writer(tables->store(), 1, tables.get());
@@ -170,7 +170,7 @@ TEST_CASE("Another process opens the tables, and what is no table is refused") {
   CHECK(Tables::open(tables->store()).code() == Code::kIncompatible);
 }
 
-TEST_CASE("Samplers that cannot be are refused with their numbers") {
+TEST_CASE("Invalid samplers are refused with their numbers") {
   const Shape shape = replay::shape_of(kLeafBytes, {.capacity = 100}).value();
   const auto refused = [&](const TableSpec& spec, const std::string& number) {
     const auto bytes = Tables::bytes_for(shape, std::array{spec});

@@ -48,7 +48,7 @@ class Shared {
 
 }  // namespace
 
-TEST_CASE("A copy has the last write, and the version counts writes that were ended") {
+TEST_CASE("A copy has the last write and the version counts writes") {
   Shared shared;
   REQUIRE(shared.read().value() == 0);
   REQUIRE(shared.versions().version() == 0);
@@ -59,14 +59,14 @@ TEST_CASE("A copy has the last write, and the version counts writes that were en
   REQUIRE_FALSE(shared.versions().is_torn());
 }
 
-TEST_CASE("A block without versions is told from one that has them") {
+TEST_CASE("A block without versions is refused") {
   auto arena = new_arena();
   const Lease plain = filled_lease(*arena, 8192, 0);
   REQUIRE(Versions::of(plain, 4096).code() == Code::kInvalid);
   REQUIRE(Versions::of(plain, 8192).code() == Code::kInvalid);
 }
 
-TEST_CASE("No copy is torn, and readers get theirs, while several processes write without a pause") {
+TEST_CASE("Readers get whole copies while processes keep writing") {
   constexpr std::uint64_t kBytes = 2 * kMiB;
   Shared shared(kBytes);
   const auto write_for_ever = [&] {
@@ -89,7 +89,7 @@ TEST_CASE("No copy is torn, and readers get theirs, while several processes writ
   REQUIRE(reader.succeeded());
 }
 
-TEST_CASE("A reader that finds one write after the other under way asks to go first") {
+TEST_CASE("A reader blocked by consecutive writes gets priority") {
   Shared shared;
   struct Writer final : WaitHooks {
     explicit Writer(const Shared& of) : shared(of) { begin(); }
@@ -109,7 +109,7 @@ TEST_CASE("A reader that finds one write after the other under way asks to go fi
   CHECK(shared.versions().begin_write(no_wait()).ok());
 }
 
-TEST_CASE("Two writers exclude each other: one of a process, or of a thread, waits for the other") {
+TEST_CASE("Writers exclude each other within and across processes") {
   Shared shared;
   REQUIRE(shared.versions().begin_write(patience()).ok());
   const Status again = shared.versions().begin_write(no_wait());
@@ -129,7 +129,7 @@ TEST_CASE("Two writers exclude each other: one of a process, or of a thread, wai
   REQUIRE(shared.versions().version() == 2);
 }
 
-TEST_CASE("What a writer gave up is torn until the next write") {
+TEST_CASE("An abandoned write is torn until the next write") {
   Shared shared;
   REQUIRE(shared.versions().begin_write(patience()).ok());
   REQUIRE(shared.versions().end_write(false).ok());
@@ -142,7 +142,7 @@ TEST_CASE("What a writer gave up is torn until the next write") {
   REQUIRE(shared.versions().version() == 1);
 }
 
-TEST_CASE("A stopped writer is waited for until the time is over, and named, and goes on where it was") {
+TEST_CASE("A stopped writer is named at the deadline and can continue") {
   Shared shared;
   Gate writes, go_on;
   Child writer([&] {
@@ -169,7 +169,7 @@ TEST_CASE("A stopped writer is waited for until the time is over, and named, and
   REQUIRE(writer.succeeded());
 }
 
-TEST_CASE("A child that is forked in a write has no part in it") {
+TEST_CASE("A child forked during a write cannot end it") {
   Shared shared;
   REQUIRE(shared.versions().begin_write(patience()).ok());
   Child child([&] { return shared.versions().end_write(true).code() == Code::kInvalid; });
@@ -179,7 +179,7 @@ TEST_CASE("A child that is forked in a write has no part in it") {
   REQUIRE(shared.write(2));
 }
 
-TEST_CASE("A reader that was stopped, or killed, after it had asked to go first holds up no writer for long") {
+TEST_CASE("A stopped or killed reader does not block writers") {
   Shared shared;
   Gate asked;
   Child reader([&] {
@@ -199,7 +199,7 @@ TEST_CASE("A reader that was stopped, or killed, after it had asked to go first 
   REQUIRE(shared.versions().end_write(true).ok());
 }
 
-TEST_CASE("Whatever stands in the words, calls end in time and the next write repairs them") {
+TEST_CASE("Corrupt words end calls in time and are repaired by a write") {
   for (const std::uint64_t bits : {~std::uint64_t{0}, std::uint64_t{0x4000000140000001}, std::uint64_t{1}}) {
     Shared shared;
     shared.words().sequence.store(bits);
@@ -216,7 +216,7 @@ TEST_CASE("Whatever stands in the words, calls end in time and the next write re
 }
 
 #if defined(SHMTREE_CRASH_POINTS)
-TEST_CASE("A writer killed anywhere leaves the old data, the new ones, or what is told to be torn") {
+TEST_CASE("A writer killed anywhere leaves valid data or a torn mark") {
   std::int64_t n = 1;
   int torn = 0;
   for (bool killed = true; killed; ++n) {

@@ -88,7 +88,7 @@ TEST_CASE("a received array is a view of the frame and can be written") {
   CHECK(sent(1, 2) == 5);
 }
 
-TEST_CASE("an xtensor view keeps its message when every item is gone") {
+TEST_CASE("an xtensor view keeps its message alive without items") {
   xt::xarray<int> numbers = {1, 2, 3};
   Sent sent = send(Dict{{"x", numbers}});
   const std::weak_ptr<std::vector<std::byte>> alive = sent.frame;
@@ -101,14 +101,14 @@ TEST_CASE("an xtensor view keeps its message when every item is gone") {
   CHECK(alive.expired());
 }
 
-TEST_CASE("an array is referred to until it is written, not copied before") {
+TEST_CASE("a value refers to an array and copies it only when encoded") {
   xt::xarray<int> sent = {1, 2, 3};
   const Value value = Dict{{"x", sent}};
   sent(0) = 10;
   CHECK(trip(value)["x"].array<int>()(0) == 10);
 }
 
-TEST_CASE("temporaries and expressions are kept by the value") {
+TEST_CASE("a value owns temporaries and expressions") {
   const Value from_temporary = Dict{{"x", xt::xarray<float>{1, 2, 3}}};
   CHECK(trip(from_temporary)["x"].array<float>()(2) == 3);
   const xt::xarray<float> base = {1, 2, 3};
@@ -116,7 +116,7 @@ TEST_CASE("temporaries and expressions are kept by the value") {
   CHECK(trip(from_expression)["x"].array<float>()(2) == 6);
 }
 
-TEST_CASE("views, transposed and column-major arrays arrive with the same elements") {
+TEST_CASE("views and transposes and column-major arrays keep elements") {
   xt::xarray<int> base = xt::arange<int>(24).reshape({4, 6});
   auto block = xt::view(base, xt::range(1, 3), xt::range(0, 6, 2));
   auto received = trip(Value(block)).array<int>();
@@ -135,7 +135,7 @@ TEST_CASE("the type of elements must be the one that was sent") {
   CHECK(error_of([&] { (void)item.array<double>(); }).message == "expected an array of float64, found one of float32");
 }
 
-TEST_CASE("a read-only array is only given out as const") {
+TEST_CASE("a read-only array is accessible only as const") {
   const float values[] = {1, 2, 3};
   ArrayRef ref = array_ref(values, {3});
   ref.read_only = true;
@@ -173,7 +173,7 @@ TEST_CASE("arrays that share memory are stored once") {
   CHECK(sent.buffer_bytes == 8000);
 }
 
-TEST_CASE("every element type of C++ makes the trip") {
+TEST_CASE("every C++ element type survives a round trip") {
   const auto check = [](auto one) {
     using T = decltype(one);
     const T values[] = {one, T(0), one};
@@ -206,7 +206,7 @@ TEST_CASE("empty arrays and arrays without dimensions keep their shape") {
   CHECK(item["single"].as<double>() == 5);
 }
 
-TEST_CASE("arrays that cannot be are refused before anything is written") {
+TEST_CASE("invalid arrays are refused on encoding") {
   const float values[4] = {};
   CHECK(refusal({.data = values, .dtype = DType::kOther}).code == Code::kInvalid);
   CHECK(refusal({.data = values, .shape = {-1}}).message == "An array to send has a dimension of -1.");
@@ -235,7 +235,7 @@ struct Block {
 
 }  // namespace
 
-TEST_CASE("an array in a block of the arena goes by reference") {
+TEST_CASE("an array in an arena block is encoded by reference") {
   Block block;
   std::iota(block.memory.begin(), block.memory.end(), 0.0);
   const std::span<const double> inside = std::span<const double>(block.memory).subspan(10, 5);

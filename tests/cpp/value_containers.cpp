@@ -26,7 +26,7 @@ const void* address_in(const Value& value) {
 
 }  // namespace
 
-TEST_CASE("an optional goes as its value or None, and comes back") {
+TEST_CASE("an optional is sent as its value or None") {
   CHECK(sent(std::optional<int>(3)).as<int>() == 3);
   CHECK(sent(std::optional<int>()).is_none());
   CHECK(sent(std::nullopt).is_none());
@@ -35,7 +35,7 @@ TEST_CASE("an optional goes as its value or None, and comes back") {
   CHECK(refused<std::optional<int>>(sent("three")) == "expected int, found string");
 }
 
-TEST_CASE("a vector of numbers is an array, and comes from arrays and sequences of numbers") {
+TEST_CASE("vectors of numbers become arrays and can be read from lists") {
   const std::vector<double> numbers{1.5, 2.5};
   const Item item = sent(numbers);
   CHECK(item.kind() == Kind::kArray);
@@ -50,7 +50,7 @@ TEST_CASE("a vector of numbers is an array, and comes from arrays and sequences 
   CHECK(refused<std::vector<int>>(sent(1)) == "expected array or sequence, found int");
 }
 
-TEST_CASE("an array of other dimensions, or as many elements, is not taken for another") {
+TEST_CASE("an array of a wrong shape or length is refused") {
   const std::vector<float> six(6);
   CHECK(refused<std::vector<float>>(sent(array_ref(six.data(), {2, 3}))) ==
         "expected an array of 1 dimension, found one of 2");
@@ -61,7 +61,7 @@ TEST_CASE("an array of other dimensions, or as many elements, is not taken for a
   CHECK(refused<std::array<int, 3>>(sent(List{1, 2})) == "expected 3 items, found a list of 2");
 }
 
-TEST_CASE("a number that does not fit is told what was asked for") {
+TEST_CASE("a number out of range names the requested type") {
   CHECK(refused<std::uint8_t>(sent(-1)) == "expected unsigned int of 8 bits, found -1, which does not fit");
   CHECK(refused<std::int16_t>(sent(~std::uint64_t{0})) ==
         "expected int of 16 bits, found 18446744073709551615, which does not fit");
@@ -80,7 +80,7 @@ TEST_CASE("elements of an array with strides come out in order") {
   CHECK(out == std::vector<std::int32_t>{0, 3, 1, 4, 2, 5});
 }
 
-TEST_CASE("bytes are bytes, and come out as vectors of them, too") {
+TEST_CASE("bytes can be read as byte strings and byte vectors") {
   const Item item = sent(Bytes{"abc"});
   CHECK(item.as<Bytes>().data == "abc");
   CHECK(item.as<std::vector<unsigned char>>() == std::vector<unsigned char>{'a', 'b', 'c'});
@@ -90,7 +90,7 @@ TEST_CASE("bytes are bytes, and come out as vectors of them, too") {
   CHECK(refused<Bytes>(sent("text")) == "expected bytes, found string");
 }
 
-TEST_CASE("bools are a list, in a vector, and an array, in a std::array") {
+TEST_CASE("a vector of bool is a list and a std::array an array") {
   const std::vector<bool> bools{true, false};
   CHECK(sent(bools).kind() == Kind::kList);
   CHECK(sent(bools).as<std::vector<bool>>() == bools);
@@ -99,7 +99,7 @@ TEST_CASE("bools are a list, in a vector, and an array, in a std::array") {
   CHECK(sent(bools).as<std::array<bool, 2>>() == std::array{true, false});
 }
 
-TEST_CASE("vectors and arrays of anything else are lists, nested ones too") {
+TEST_CASE("vectors and arrays of other types are lists") {
   const std::vector<std::string> names{"a", "b"};
   CHECK(sent(names).kind() == Kind::kList);
   CHECK(sent(names).as<std::vector<std::string>>() == names);
@@ -110,7 +110,7 @@ TEST_CASE("vectors and arrays of anything else are lists, nested ones too") {
   CHECK(sent(std::array<std::string, 0>{}).size() == 0);
 }
 
-TEST_CASE("pairs and tuples are tuples, and come from as many items") {
+TEST_CASE("pairs and tuples are tuples of the same length") {
   const std::tuple<int, std::string, std::vector<double>> three{1, "two", {3.0}};
   CHECK(sent(three).kind() == Kind::kTuple);
   CHECK(sent(three).as<std::tuple<int, std::string, std::vector<double>>>() == three);
@@ -132,7 +132,7 @@ TEST_CASE("maps with strings for keys are dicts") {
   CHECK(refused<std::map<std::string, int>>(sent(1)) == "expected dict, found int");
 }
 
-TEST_CASE("a dict of other keys is no map of strings") {
+TEST_CASE("a dict with other keys does not convert to a string map") {
   FrameBuilder builder;
   builder.add_kind(Kind::kDict);
   builder.add_length(1);
@@ -143,7 +143,7 @@ TEST_CASE("a dict of other keys is no map of strings") {
   for (const auto& [key, value] : item.entries()) CHECK((key.empty() && value.as<int>() == 2));
 }
 
-TEST_CASE("arrays of lvalues are referred to where they are, those of temporaries are kept") {
+TEST_CASE("values refer to lvalue arrays and own temporary ones") {
   const std::vector<double> numbers{1, 2};
   const std::array<double, 2> few{1, 2};
   const std::map<std::string, std::vector<double>> map{{"a", numbers}};
@@ -158,7 +158,7 @@ TEST_CASE("arrays of lvalues are referred to where they are, those of temporarie
   CHECK(std::get<ArrayRef>(Value(std::array{1.0}).variant()).owner != nullptr);
 }
 
-TEST_CASE("a list of Values is still what a vector of them makes") {
+TEST_CASE("a vector of Values makes a List and not a Value") {
   std::vector<Value> values{1, 2};
   CHECK(sent(List{std::move(values)}).size() == 2);
   STATIC_REQUIRE_FALSE(std::is_constructible_v<Value, std::vector<Value>>);
@@ -166,7 +166,7 @@ TEST_CASE("a list of Values is still what a vector of them makes") {
   STATIC_REQUIRE_FALSE(std::is_constructible_v<Value, std::map<int, int>>);
 }
 
-TEST_CASE("entries() gives a dict's items as pairs, in order") {
+TEST_CASE("entries returns dict items as pairs in order") {
   const Item item = sent(Dict{{"b", 1}, {"a", 2}, {std::string(5000, 'k'), 3}});
   std::vector<std::pair<std::string, int>> found;
   for (auto [key, value] : item.entries()) found.emplace_back(key, value.as<int>());
@@ -178,7 +178,7 @@ TEST_CASE("entries() gives a dict's items as pairs, in order") {
   CHECK_THROWS_WITH(sent(List{1}).entries(), "expected dict, found list");
 }
 
-TEST_CASE("get_or() gives what is there, else the other, and what is there and does not fit is an error") {
+TEST_CASE("get_or returns the value or a default and reports misfits") {
   const Item item = sent(Dict{{"seed", 7}, {"name", "x"}, {"none", nullptr}});
   CHECK(item.get_or("seed", 1) == 7);
   CHECK(item.get_or("steps", 1) == 1);
@@ -189,7 +189,7 @@ TEST_CASE("get_or() gives what is there, else the other, and what is there and d
   CHECK_THROWS_WITH(item["seed"].get_or("a", 1), "[\"seed\"]: expected dict, found int");
 }
 
-TEST_CASE("an error names the way from the message's root, however the item was got, and kinds as users know them") {
+TEST_CASE("conversion errors name the path from the message root") {
   const std::vector<double> numbers{1, 2};
   const Item item =
       sent(Dict{{"obs", Dict{{"reward", "much"}, {"none", nullptr}, {"shape", std::tuple(1, List{2, 3.5})}}},

@@ -64,7 +64,7 @@ test::Bytes full_of(const std::function<void(FrameBuilder&)>& add) {
 
 }  // namespace
 
-TEST_CASE("a frame of one KiB costs at most one MiB and ten milliseconds", "[timing]") {
+TEST_CASE("a 1 KiB frame costs at most 1 MiB and 10 ms", "[timing]") {
   static const std::uint8_t bytes[64] = {};
   const auto which = GENERATE(0, 1, 2, 3, 4);
   const std::function<void(FrameBuilder&)> kinds[] = {
@@ -101,7 +101,7 @@ TEST_CASE("a frame of one KiB costs at most one MiB and ten milliseconds", "[tim
   INFO("allocated " << allocated);
 }
 
-TEST_CASE("a small message becomes an Item with one allocation at most, copied or not", "[allocations]") {
+TEST_CASE("decoding a small message takes at most one allocation", "[allocations]") {
   static const std::uint8_t bytes[1024] = {};
   const bool is_array = GENERATE(false, true), has_owner = GENERATE(false, true);
   FrameBuilder builder;
@@ -124,7 +124,7 @@ TEST_CASE("a small message becomes an Item with one allocation at most, copied o
   CHECK((is_viewed == has_owner && item.view().elements == sizeof bytes));
 }
 
-TEST_CASE("a thread has room ready for a few Items only", "[allocations]") {
+TEST_CASE("a thread caches memory for only a few Items", "[allocations]") {
   static const std::uint8_t bytes[2048] = {};
   const std::int64_t shape[] = {sizeof bytes};
   FrameBuilder builder;

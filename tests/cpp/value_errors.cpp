@@ -49,7 +49,7 @@ std::string way_by(const std::string& key) {
 
 }  // namespace
 
-TEST_CASE("an error whose own text begins with a bracket has a way before it, once") {
+TEST_CASE("an error text that begins with a bracket gets one path") {
   const Item item = sent(Dict{{"m", List{List{List{1, 2}}}}, {"n", List{List{List{1}}, List{List{"x"}}}}});
   CHECK(refused<lab::Square>(item["m"][0]).message == "[\"m\"][0]: [[...]] is no square");
   CHECK(refused<std::vector<lab::Square>>(item["m"]).message == "[\"m\"][0]: [[...]] is no square");
@@ -57,7 +57,7 @@ TEST_CASE("an error whose own text begins with a bracket has a way before it, on
   CHECK(refused<lab::Square>(sent(List{List{1, 2}})).message == "[[...]] is no square");
 }
 
-TEST_CASE("a BadResult that an ItemAs throws is the error of its conversion") {
+TEST_CASE("a BadResult thrown by ItemAs becomes the conversion error") {
   const Item item = sent(List{Dict{{"degrees", "hot"}}, Dict{{"kelvin", 1}}, Dict{{"degrees", 20}}});
   CHECK(refused<lab::Celsius>(item[0]).message == "[0][\"degrees\"]: expected float, found string");
   CHECK(refused<lab::Celsius>(item[1]).code == Code::kNotFound);
@@ -66,12 +66,12 @@ TEST_CASE("a BadResult that an ItemAs throws is the error of its conversion") {
   CHECK_THROWS_AS(item[0].as<lab::Celsius>(), BadResult);
 }
 
-TEST_CASE("what else an ItemAs throws passes through") {
+TEST_CASE("other exceptions thrown by ItemAs pass through") {
   CHECK_THROWS_AS(sent(1).try_as<lab::Fussy>(), std::domain_error);
   CHECK_THROWS_AS(sent(1).as<lab::Fussy>(), std::domain_error);
 }
 
-TEST_CASE("keys are shown as a program would write them, so that a terminal shows them whole") {
+TEST_CASE("keys in error paths are escaped like string literals") {
   CHECK(way_by("gr\xc3\xbc\xc3\x9f") == "[\"gr\xc3\xbc\xc3\x9f\"]");
   CHECK(way_by("say \"hi\" \\o/") == R"(["say \"hi\" \\o/"])");
   CHECK(way_by("a\nb\x1b[2J\0c\x7f"s) == R"(["a\nb\x1b[2J\x00c\x7f"])");

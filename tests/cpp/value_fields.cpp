@@ -55,7 +55,7 @@ lab::Sample some_sample() {
 
 }  // namespace
 
-TEST_CASE("an aggregate goes as a dict of its members, in their order, and comes back") {
+TEST_CASE("an aggregate is sent as a dict of its members in order") {
   const lab::Sample sample = some_sample();
   const Item item = sent(sample);
   CHECK(item.kind() == Kind::kStrDict);
@@ -67,7 +67,7 @@ TEST_CASE("an aggregate goes as a dict of its members, in their order, and comes
   CHECK(back.episode == "ep-12");
 }
 
-TEST_CASE("aggregates nest, in containers too") {
+TEST_CASE("aggregates can be nested in aggregates and containers") {
   lab::Episode episode{.steps = {some_sample(), some_sample()}, .note = "good", .counts = {{"falls", 2}}};
   episode.steps[1].reward = -1;
   const auto back = sent(episode).as<lab::Episode>();
@@ -81,20 +81,20 @@ TEST_CASE("aggregates nest, in containers too") {
   CHECK(sent(Dict{{"other", 1}}).try_as<lab::Empty>().ok());
 }
 
-TEST_CASE("an optional member may be missing, or None, and keys that no member has are passed over") {
+TEST_CASE("optional members may be missing and extra keys are ignored") {
   const auto whole = Dict{{"steps", List{}}, {"note", nullptr}, {"counts", Dict{}}, {"extra", 1}};
   CHECK(sent(whole).as<lab::Episode>().note == std::nullopt);
   CHECK(sent(Dict{{"steps", List{}}, {"counts", Dict{}}}).as<lab::Episode>().note == std::nullopt);
   CHECK(sent(lab::Episode{})["note"].is_none());
 }
 
-TEST_CASE("a key that is not there is an error with its name and the aggregate's") {
+TEST_CASE("a missing key is an error that names it and the aggregate") {
   const Error error = refused<lab::Sample>(sent(Dict{{"reward", 1.0}, {"episode", "x"}}));
   CHECK(error.code == Code::kNotFound);
   CHECK(error.message == "there is no key \"obs\", which Sample needs, in a dict of 2");
 }
 
-TEST_CASE("a value that does not fit is an error with the way to it") {
+TEST_CASE("a mismatched value is an error with its path") {
   Dict sample{{"obs", xt::xtensor<float, 2>(some_sample().obs)}, {"reward", "much"}, {"episode", "x"}};
   const Error error = refused<lab::Episode>(sent(Dict{{"steps", List{sample}}, {"counts", Dict{}}}));
   CHECK(error.code == Code::kInvalid);
@@ -102,7 +102,7 @@ TEST_CASE("a value that does not fit is an error with the way to it") {
   CHECK(refused<lab::Sample>(sent(1)).message == "expected dict, found int");
 }
 
-TEST_CASE("an array of other dimensions or elements is no xtensor of these") {
+TEST_CASE("reading an xtensor requires its rank and element type") {
   const std::vector<float> six(6);
   const std::vector<double> doubles(6);
   const Item line = sent(six), wide = sent(array_ref(doubles.data(), {2, 3}));
@@ -126,7 +126,7 @@ TEST_CASE("members that are Items and views refer to the message") {
   CHECK(raw.second == "text");
 }
 
-TEST_CASE("arrays of an aggregate are referred to, those of a temporary are kept") {
+TEST_CASE("an aggregate refers to its arrays unless it is temporary") {
   const lab::Sample sample = some_sample();
   const Value referring(sample), keeping(some_sample());
   const auto array_in = [](const Value& value) {
@@ -136,7 +136,7 @@ TEST_CASE("arrays of an aggregate are referred to, those of a temporary are kept
   CHECK(array_in(keeping).owner != nullptr);
 }
 
-TEST_CASE("an aggregate has as many members as it likes") {
+TEST_CASE("an aggregate can have many members") {
   lab::Wide wide{};
   wide.b9 = 9;
   const Item item = sent(wide);

@@ -101,7 +101,7 @@ TEST_CASE("nodes of every kind are forwarded as they are") {
   CHECK(frame_of(forwarded) == once);
 }
 
-TEST_CASE("parts of what was received stand in other values") {
+TEST_CASE("parts of a received item can be used in other values") {
   const Item item = item_in(frame_of(Dict{{"a", List{1, "two", 3.5}}, {"b", Bytes{std::string(5'000, '\xff')}}}));
   const Item got =
       item_in(frame_of(Dict{{"first", item["a"]}, {"all", item}, {"one", item["a"][1]}, {"none", Item()}}));
@@ -119,7 +119,7 @@ TEST_CASE("arrays that share memory still do when they are forwarded") {
   CHECK(got["half"].view().data - got["all"].view().data == 400);
 }
 
-TEST_CASE("an item as deep as can be is forwarded, and no deeper") {
+TEST_CASE("an item of the maximum depth is forwarded but no deeper") {
   Value value = List{};
   for (std::size_t i = 1; i < kMaxDepth; ++i) value = List{std::move(value)};
   const Item item = item_in(frame_of(value));
@@ -132,7 +132,7 @@ TEST_CASE("an item as deep as can be is forwarded, and no deeper") {
   CHECK(refused.code() == Code::kInvalid);
 }
 
-TEST_CASE("arrays may be given away with the last item of their message, when that is moved") {
+TEST_CASE("arrays can be moved with the last item of their message") {
   const int home = 0;
   Asked asked;
   Item item = received(false, &home);
@@ -153,7 +153,7 @@ TEST_CASE("arrays may be given away with the last item of their message, when th
   CHECK(asked.asked[0].writable);
 }
 
-TEST_CASE("arrays of a message without writable ones may be shown from wherever they are") {
+TEST_CASE("arrays of a read-only message can be shared in place") {
   const int home = 0;
   Asked asked;
   const Item item = received(true, &home);
@@ -166,7 +166,7 @@ TEST_CASE("arrays of a message without writable ones may be shown from wherever 
   CHECK(asked.asked.size() == 1);
 }
 
-TEST_CASE("what needs pickle is forwarded only where that is allowed") {
+TEST_CASE("items that need pickle are refused without permission") {
   for (const Kind kind : {Kind::kPickle, Kind::kGlobal}) {
     FrameBuilder builder;
     builder.add_kind(Kind::kList);
@@ -187,7 +187,7 @@ TEST_CASE("what needs pickle is forwarded only where that is allowed") {
   }
 }
 
-TEST_CASE("what means something on one machine only is not forwarded into what is portable, and is named") {
+TEST_CASE("items that are not portable are refused and named") {
   FrameBuilder builder;
   builder.begin_node(Kind::kList, 2);
   builder.add_int_node(1);

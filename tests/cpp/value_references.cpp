@@ -43,7 +43,7 @@ Item sent_on(const Value& value) {
 
 }  // namespace
 
-TEST_CASE("a reference reads as the node that it refers to, under its own key") {
+TEST_CASE("a reference reads as its target under its own key") {
   const Item item = decoded([](FrameBuilder& builder) {
                       builder.begin_node(Kind::kStrDict, 2);
                       builder.add_name("first");
@@ -63,7 +63,7 @@ TEST_CASE("a reference reads as the node that it refers to, under its own key") 
   CHECK(wrong.error().message == "[\"first\"][\"lr\"]: expected string, found float");
 }
 
-TEST_CASE("an array met twice is one memory") {
+TEST_CASE("a reference to an array shares its memory") {
   const double numbers[] = {1, 2, 3};
   const std::int64_t shape[] = {3};
   const Item item =
@@ -76,7 +76,7 @@ TEST_CASE("an array met twice is one memory") {
   CHECK(item.at(1).as<std::vector<double>>() == std::vector<double>{1, 2, 3});
 }
 
-TEST_CASE("what refers to the container that it is in is a reference without items") {
+TEST_CASE("a reference to its own container has no items") {
   const Item item = with_references();
   REQUIRE(item.at(2).size() == 2);
   CHECK(item.at(2).at(0).kind() == Kind::kReference);
@@ -85,7 +85,7 @@ TEST_CASE("what refers to the container that it is in is a reference without ite
   CHECK(item.at(2).at(0).try_as<int>().error().message == "[2][0]: expected int, found reference");
 }
 
-TEST_CASE("a reference to anything but an earlier node that is there is a corrupt frame") {
+TEST_CASE("an invalid reference makes a frame corrupt") {
   const auto refer = [](std::uint64_t position) {
     return [position](FrameBuilder& builder) { builder.begin_node(Kind::kReference, position); };
   };
@@ -154,7 +154,7 @@ TEST_CASE("a part is forwarded with all that it refers to") {
   CHECK(beside.at(1).at(0).kind() == Kind::kReference);
 }
 
-TEST_CASE("what holds the part that is forwarded is forwarded in it") {
+TEST_CASE("forwarding a cyclic part includes its container") {
   const auto outer_of = [](Kind inner) {
     return decoded([inner](FrameBuilder& builder) {
              builder.begin_node(Kind::kList, 1);

@@ -35,7 +35,7 @@ Code code_of(const std::function<void()>& call) {
 
 }  // namespace
 
-TEST_CASE("scalars arrive as what they were") {
+TEST_CASE("scalars arrive unchanged") {
   CHECK(trip(Value()).is_none());
   CHECK(trip(nullptr).is_none());
   CHECK(trip(true).as<bool>());
@@ -100,7 +100,7 @@ TEST_CASE("containers of one element keep their nesting") {
   CHECK(trip(Dict{}).kind() == Kind::kStrDict);
 }
 
-TEST_CASE("of entries with one key the last wins in the place of the first") {
+TEST_CASE("a repeated key keeps its position and its last value") {
   Dict dict{{"a", 1}, {"b", 2}, {"a", 3}};
   dict.set("b", 4);
   const Item item = trip(dict);
@@ -122,7 +122,7 @@ TEST_CASE("a key too long for a name is still found") {
   CHECK(item.key_at(1).as<std::string_view>() == "short");
 }
 
-TEST_CASE("what does not fit is an error that says so") {
+TEST_CASE("a mismatched access is an error with the expected type") {
   const Item item = trip(Dict{{"text", "x"}, {"big", 300}, {"minus", -1}, {"half", 0.5}});
   CHECK(code_of([&] { (void)item["nothing"]; }) == Code::kNotFound);
   CHECK(code_of([&] { (void)item.at(4); }) == Code::kNotFound);
@@ -158,7 +158,7 @@ TEST_CASE("a value may be as deep as the limit and no deeper") {
   CHECK(status.error().code == Code::kInvalid);
 }
 
-TEST_CASE("an item outlives the frame that it was copied from and every item before it") {
+TEST_CASE("an item outlives its frame and all earlier items") {
   Item episode;
   {
     auto frame = frame_of(Dict{{"info", Dict{{"episode", std::string(9000, 'e')}}}});
@@ -168,7 +168,7 @@ TEST_CASE("an item outlives the frame that it was copied from and every item bef
   CHECK(episode.as<std::string_view>() == std::string(9000, 'e'));
 }
 
-TEST_CASE("the owner of a message is let go with its last item") {
+TEST_CASE("the last item releases the owner of its message") {
   auto frame = std::make_shared<std::vector<std::byte>>(frame_of(List{1, 2}));
   const std::weak_ptr<std::vector<std::byte>> alive = frame;
   Item second;
@@ -182,7 +182,7 @@ TEST_CASE("the owner of a message is let go with its last item") {
   CHECK(alive.expired());
 }
 
-TEST_CASE("an item of nothing is none") {
+TEST_CASE("a default item is None") {
   const Item item;
   CHECK(item.is_none());
   CHECK(item.size() == 0);

@@ -73,7 +73,7 @@ def value(of: Samples, name: str, **labels: Any) -> float:
     return found
 
 
-def test_counts_of_a_channel_are_there_without_a_change_to_its_programs(name):
+def test_metrics_count_messages_of_a_channel(name):
     sender, receiver = shmtree.create_pair(3, name=name)
     endless, _receiver = shmtree.create_pair(None)
     for number in range(3):
@@ -96,7 +96,7 @@ def test_counts_of_a_channel_are_there_without_a_change_to_its_programs(name):
     endless.close()
 
 
-def test_whoever_sleeps_and_what_is_held_is_counted(name):
+def test_metrics_count_waiting_threads_and_pinned_bytes(name):
     sender, receiver = shmtree.create_pair(2, name=name)
     sender.put(np.zeros(1 << 20, np.uint8))
     view = receiver.get()
@@ -124,7 +124,7 @@ def test_whoever_sleeps_and_what_is_held_is_counted(name):
         assert not waiting_threads()
 
 
-def test_a_latest_a_broadcast_and_a_replay_buffer_have_theirs():
+def test_metrics_of_latest_broadcast_and_replay_buffer():
     latest = shmtree.Latest(name="weights", history=2)
     broadcast = shmtree.Broadcast(4, name="frames")
     subscriber = broadcast.subscribe(behind="skip")
@@ -145,14 +145,14 @@ def test_a_latest_a_broadcast_and_a_replay_buffer_have_theirs():
     assert value(seen, "replay_capacity", replay="rows") == 100
 
 
-def test_names_are_escaped():
+def test_escapes_names_in_labels():
     odd = 'a"b\\c'
     _sender, _receiver = shmtree.create_pair(name=odd)
     with metrics_of() as (address, _):
         assert value(samples(address), "channel_put_total", channel=odd) == 0
 
 
-def test_what_could_not_be_read_is_there_with_the_reason(name):
+def test_reports_unreadable_objects_with_the_reason(name):
     _sender, _receiver = shmtree.create_pair(name=name)
     arena, channel = channel_called(shmtree.observe(), name)
     channel["refused"] = "of another version"
@@ -169,7 +169,7 @@ def be_killed(name: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_the_killed_are_counted_until_they_are_cleaned_up_after(start, name):
+def test_dead_processes_are_counted_until_recovery(start, name):
     sender, receiver = shmtree.create_pair(name=name)
     child = start(be_killed, name)
     child.join(60)
@@ -184,7 +184,7 @@ def test_the_killed_are_counted_until_they_are_cleaned_up_after(start, name):
         assert value(samples(address), "arena_reconciles_total", arena=uuid) >= 1
 
 
-def test_looks_change_no_byte_also_when_it_is_killed(name):
+def test_requests_change_no_byte_even_if_the_server_is_killed(name):
     sender, _receiver = shmtree.Arena(8 << 20).create_pair(name=name)
     sender.put(np.zeros(1 << 20, np.uint8))
     arena, _channel = channel_called(shmtree.observe(), name)
@@ -200,7 +200,7 @@ def test_looks_change_no_byte_also_when_it_is_killed(name):
     assert file_bytes(arena) == before
 
 
-def test_many_ask_at_once_and_one_that_says_nothing_stops_nobody(name):
+def test_answers_many_clients_while_one_is_silent(name):
     _sender, _receiver = shmtree.create_pair(name=name)
     with metrics_of() as (address, _):
         port = int(address.split(":")[2].split("/")[0])
@@ -209,7 +209,7 @@ def test_many_ask_at_once_and_one_that_says_nothing_stops_nobody(name):
             assert all(value(each.result(60), "channel_put_total", channel=name) == 0 for each in asked)
 
 
-def test_elsewhere_there_is_nothing_and_a_port_in_use_is_an_error():
+def test_other_path_is_404_and_port_in_use_is_an_error():
     with metrics_of() as (address, server):
         with pytest.raises(urllib.error.HTTPError, match="404") as caught:
             urllib.request.urlopen(address.removesuffix("metrics"), timeout=60)
@@ -233,7 +233,7 @@ def status_of(address: str, host: str | None) -> int:
         return connection.getresponse().status
 
 
-def test_only_requests_for_this_host_are_answered() -> None:
+def test_answers_only_requests_for_its_own_host() -> None:
     with metrics_of("--host", "here.example") as (address, _):
         for host in ("127.0.0.1", "localhost:9000", "LOCALHOST", "[::1]:80", "here.example:1", None):
             assert status_of(address, host) == 200

@@ -64,7 +64,7 @@ def wait_until_stopped(pid: int) -> None:
     assert os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
 
 
-def test_a_channel_has_the_keys_of_its_stats(name):
+def test_snapshot_of_a_channel_agrees_with_its_stats(name):
     sender, receiver = shmtree.create_pair(capacity=4, name=name)
     for number in range(3):
         sender.put(number)
@@ -79,7 +79,7 @@ def test_a_channel_has_the_keys_of_its_stats(name):
     assert json.loads(json.dumps(arena)) == arena
 
 
-def test_an_arena_without_a_name_is_seen_with_who_holds_what_of_it():
+def test_snapshot_shows_holders_of_an_unnamed_arena():
     arena = shmtree.Arena(33 << 20)
     view = arena.array((1000, 1000), np.uint8).array
     looked = shmtree.observe()["arenas"]
@@ -107,7 +107,7 @@ def test_a_full_channel_is_limited_by_its_receiving_end(name, start):
     assert channel_called(shmtree.observe(), name)[1]["limiting"] is None
 
 
-def test_rates_and_the_age_of_the_oldest_message_come_from_looks_in_a_row(name):
+def test_snapshots_give_rates_and_age_of_oldest_message(name):
     sender, _receiver = shmtree.create_pair(capacity=100, name=name)
     sender.put(0)
     observer = Observer()
@@ -124,7 +124,7 @@ def test_rates_and_the_age_of_the_oldest_message_come_from_looks_in_a_row(name):
     assert third["oldest_seconds"] > second["oldest_seconds"]
 
 
-def test_looks_of_all_kinds_change_no_byte_while_everybody_else_is_stopped(name, start):
+def test_observer_commands_change_no_byte_of_an_arena(name, start):
     small = shmtree.Arena(1 << 20, name=name)  # small, because file_bytes() reads the whole file
     sender, _receiver = small.create_pair(capacity=8)
     ours, theirs = mp.Pipe()
@@ -154,7 +154,7 @@ def test_looks_of_all_kinds_change_no_byte_while_everybody_else_is_stopped(name,
     os.kill(child.pid, signal.SIGCONT)
 
 
-def test_a_process_that_was_killed_is_shown_until_somebody_cleans_up(name, start):
+def test_snapshot_shows_a_killed_process_as_dead(name, start):
     sender, _receiver = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, "x", theirs)
@@ -168,7 +168,7 @@ def test_a_process_that_was_killed_is_shown_until_somebody_cleans_up(name, start
     assert "killed" in run("inspect", name)
 
 
-def test_inspect_describes_queued_messages_and_leaves_them(name):
+def test_inspect_describes_queued_messages_and_takes_none(name):
     sender, receiver = shmtree.create_pair(capacity=8, name=name)
     sender.put({"obs": np.zeros((84, 84), np.uint8), "reward": 1.5})
     sender.put(["a text", 7])
@@ -184,7 +184,7 @@ def test_inspect_describes_queued_messages_and_leaves_them(name):
     assert receiver.get() == ["a text", 7]
 
 
-def test_inspect_finds_a_channel_by_its_number_and_says_when_there_is_nothing(name):
+def test_inspect_finds_channels_by_number_and_reports_no_match(name):
     arena = shmtree.Arena(8 << 20, name=name)
     first, second = arena.create_pair(capacity=3), arena.create_pair(capacity=5)
     assert "0 of 3" in run("inspect", f"{name}:0")
@@ -197,7 +197,7 @@ def test_inspect_finds_a_channel_by_its_number_and_says_when_there_is_nothing(na
     assert second
 
 
-def test_ls_shows_arenas_without_a_name_only_when_asked_for_all(name):
+def test_ls_shows_unnamed_arenas_only_with_all(name):
     _sender, _receiver = shmtree.create_pair(name=name)
     assert name in run("ls")
     assert name in run("ls", "--all")
@@ -209,7 +209,7 @@ def test_ls_shows_arenas_without_a_name_only_when_asked_for_all(name):
     unnamed.close()
 
 
-def test_other_things_in_an_arena_are_shown(name):
+def test_snapshot_shows_latests_and_broadcasts_of_an_arena(name):
     arena = shmtree.Arena(8 << 20, name=name)
     latest = shmtree.Latest(arena=arena)
     latest.publish(1)
@@ -227,7 +227,7 @@ def test_other_things_in_an_arena_are_shown(name):
     assert reader.get() == "x"
 
 
-def test_what_limits_is_said_in_one_line(name):
+def test_top_reports_the_limiting_stage_in_one_line(name):
     sender, _receiver = shmtree.create_pair(capacity=1, name=name)
     sender.put(1)
     lines = run("top", "--once", "--interval", "0").splitlines()
@@ -236,13 +236,13 @@ def test_what_limits_is_said_in_one_line(name):
 
 
 @pytest.mark.parametrize("interval", ["-1", "nan", "inf", "soon"])
-def test_an_interval_that_is_none_is_an_error_of_usage(interval):
+def test_top_rejects_an_invalid_interval(interval):
     words = run("top", "--interval", interval, code=2)
     assert "--interval" in words
     assert "Traceback" not in words
 
 
-def test_who_has_seen_enough_of_a_pipe_ends_it_without_a_word():
+def test_top_exits_silently_when_its_output_pipe_is_closed():
     command = [sys.executable, "-W", "error", "-m", "shmtree", "top", "--interval", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
@@ -262,7 +262,7 @@ def run_with_descriptors(count: int, *arguments: str) -> subprocess.CompletedPro
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
-def test_more_arenas_than_an_observer_may_have_descriptors_are_all_seen(name):
+def test_snapshot_shows_more_arenas_than_free_descriptors(name):
     names = [f"{name}-{number}" for number in range(20)]
     arenas = [shmtree.Arena(8 << 20, name=each) for each in names]
     pairs = [arena.create_pair() for arena in arenas]
@@ -275,7 +275,7 @@ def test_more_arenas_than_an_observer_may_have_descriptors_are_all_seen(name):
     assert pairs
 
 
-def test_a_look_without_descriptors_shows_nothing_but_that():
+def test_snapshot_without_descriptors_reports_only_the_error():
     arena = shmtree.Arena(8 << 20)
     (refused,) = json.loads(run_with_descriptors(0).stdout)["arenas"]
     assert refused.keys() == {"uuid", "name", "names", "refused", "openers"}
@@ -287,7 +287,7 @@ def test_a_look_without_descriptors_shows_nothing_but_that():
 @pytest.mark.parametrize(
     "arguments", [("why",), ("inspect", "x"), ("top", "--once"), ("ls", "--all"), ("ls",), ("clean",)]
 )
-def test_commands_without_descriptors_are_errors_that_say_so(arguments):
+def test_commands_without_descriptors_report_the_error(arguments):
     done = run_with_descriptors(0, *arguments)
     assert done.returncode == 1
     assert done.stderr.startswith("shmtree: ")
@@ -311,7 +311,7 @@ def channel_look(name: str, **values: Any) -> dict[str, Any]:
         ((0.9, 0.3), (0.0, 0.1), 2),
     ],
 )
-def test_the_stage_that_limits_is_waited_for_and_does_not_wait(full, empty, limits):
+def test_limiting_stage_is_waited_for_and_does_not_wait(full, empty, limits):
     channels = []
     for number in (0, 1):
         sending, receiving = [number + 1], [number + 2]
@@ -336,7 +336,7 @@ def limiting_line(*channels: dict[str, Any], stopped: int = 0) -> str:
     return tables.limiting_line({"arenas": [arena]})
 
 
-def test_an_end_that_nobody_has_limits_first_of_all_and_one_that_nobody_has_used_is_said():
+def test_limiting_line_prefers_unattached_ends_and_names_unused():
     waits = {"full_share": 0.9, "sender_pids": [1], "receiver_pids": [2]}
     served = channel_look("c0", **waits, limiting={"end": "receiving", "pids": [2]})
     deserted = channel_look("c1", **waits | {"receiver_pids": []}, limiting={"end": "receiving", "pids": []})
@@ -349,7 +349,7 @@ def test_an_end_that_nobody_has_limits_first_of_all_and_one_that_nobody_has_used
     assert limiting_line(unused, stopped=2) == f"{says}, which is stopped, has it."
 
 
-def test_limiting_comes_from_the_time_that_the_ends_slept_between_looks(name, start):
+def test_limiting_end_follows_from_time_spent_waiting(name, start):
     sender, receiver = shmtree.create_pair(capacity=1, name=name)
     ours, theirs = mp.Pipe()
     child = start(peers.send_for_ever, sender, theirs)
@@ -370,7 +370,7 @@ def test_limiting_comes_from_the_time_that_the_ends_slept_between_looks(name, st
     assert receiver.get() == 0
 
 
-def test_a_table_aligns_its_columns_and_sizes_have_units():
+def test_table_aligns_columns_and_sizes_have_units():
     assert tables.table(("A", "B"), [("long", "x"), ("s", "y")]) == "A     B\nlong  x\ns     y"
     assert [tables.size(count) for count in (5, 2048, 3 << 20, 1 << 30, 5 << 40)] == [
         "5 B",
@@ -381,7 +381,7 @@ def test_a_table_aligns_its_columns_and_sizes_have_units():
     ]
 
 
-def test_a_name_that_is_not_printable_does_not_reach_the_terminal():
+def test_printable_escapes_control_characters():
     assert tables.printable("a\x1b[2J") == "a\\x1b[2J"
 
 
@@ -390,7 +390,7 @@ CONTROLS = "a\x07\x1b[2J\x7f\x85\x9b31m\u200e\u202e\u2066\u2028\u2029z"
 
 
 @pytest.mark.parametrize("verb", [("ls",), ("ls", "--all"), ("inspect", str(os.getpid())), ("top", "--once"), ("why",)])
-def test_observation_verbs_print_no_control_characters(verb):
+def test_observer_commands_print_no_control_characters(verb):
     sender, receiver = shmtree.create_pair(name=CONTROLS)
     broadcast, latest = shmtree.Broadcast(name=CONTROLS + "b"), shmtree.Latest(name=CONTROLS + "l")
     for message in (CONTROLS, {CONTROLS: [CONTROLS]}, types.SimpleNamespace(**{CONTROLS: 1})):
@@ -402,7 +402,7 @@ def test_observation_verbs_print_no_control_characters(verb):
     del receiver, broadcast, latest
 
 
-def test_a_queue_is_asked_for_with_a_whole_uuid():
+def test_snapshot_of_a_queue_rejects_short_and_unknown_uuids():
     with pytest.raises(ValueError, match="16 bytes, this has 3"):
         shmtree._core.look_at_queue(b"abc", 0, 1, 1)
     with pytest.raises(FileNotFoundError):

@@ -20,7 +20,7 @@ def may_make_namespaces(runtime_directory) -> None:
         pytest.skip("this user may not make a PID namespace")
 
 
-def test_a_process_in_a_namespace_below_has_the_pid_that_it_has_here(name):
+def test_observer_reports_the_outer_pid_of_a_namespaced_process(name):
     program = f"""if True:
         import os, sys, shmtree
         sender, receiver = shmtree.create_pair(name={name!r})
@@ -46,7 +46,7 @@ def test_a_process_in_a_namespace_below_has_the_pid_that_it_has_here(name):
         inside.communicate()
 
 
-def test_what_only_processes_out_of_sight_have_is_named_and_not_guessed_at(name):
+def test_arena_of_an_outer_pid_namespace_is_reported_as_refused(name):
     _sender, receiver = shmtree.create_pair(name=name)
     program = "import json, shmtree; print(json.dumps(shmtree.observe()))"
     ran = subprocess.run(

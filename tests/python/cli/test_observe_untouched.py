@@ -120,9 +120,7 @@ def read_answers(command: str, process: subprocess.Popen[str]) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_that_looks_changes_nothing_of_an_arena_at_whatever_moment_it_is_killed(
-    command: str, name: str, stopped: Stopped, tmp_path: Path
-) -> None:
+def test_killed_observer_leaves_the_arena_unchanged(command: str, name: str, stopped: Stopped, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     moments = random.Random(seed)

@@ -10,7 +10,7 @@ from terminals import pseudo_terminal
 from test_observe import channel_look, limiting_line
 
 
-def test_a_full_channel_that_nobody_receives_from_and_nobody_sleeps_for_does_not_limit_first_of_all():
+def test_full_channel_without_waiting_senders_limits_last():
     served = channel_look(
         "c0", full_share=0.5, sender_pids=[1], receiver_pids=[2], limiting={"end": "receiving", "pids": [2]}
     )
@@ -20,7 +20,7 @@ def test_a_full_channel_that_nobody_receives_from_and_nobody_sleeps_for_does_not
     assert limiting_line(left) == "What limits: nobody receives from c1."
 
 
-def test_without_descriptors_top_on_a_terminal_is_an_error_too(runtime_directory):
+def test_top_on_a_terminal_without_descriptors_is_an_error(runtime_directory):
     pytest.importorskip("rich")
     code = (
         "import os, resource, sys, rich.live, rich.text, shmtree; from shmtree.__main__ import main;"

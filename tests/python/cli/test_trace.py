@@ -71,7 +71,7 @@ def receive_all(name: str, count: int) -> None:
         receiver.get(timeout=60)
 
 
-def test_an_arrow_goes_from_each_put_to_its_receipt_in_another_process(start, name: str, tmp_path: Path) -> None:
+def test_trace_has_an_arrow_from_each_put_to_its_receipt(start, name: str, tmp_path: Path) -> None:
     with traced_pair(tmp_path / "run.json", name) as (sender, _receiver, tracer):
         child = start(receive_all, name, 300)
         before = time.time_ns()
@@ -110,7 +110,7 @@ def test_an_arrow_goes_from_each_put_to_its_receipt_in_another_process(start, na
     assert counters[-1] == 0 and max(counters) > 0 and all(0 <= each <= 300 for each in counters)
 
 
-def test_slices_of_a_thread_do_not_overlap_also_of_messages_that_came_at_once(name: str, tmp_path: Path) -> None:
+def test_slices_of_one_thread_do_not_overlap(name: str, tmp_path: Path) -> None:
     with traced_pair(tmp_path / "run.json", name, capacity=None) as (sender, receiver, tracer):
         sender.put_many(list(range(1000)))
         assert len(receiver.get_many(1000)) == 1000
@@ -121,7 +121,7 @@ def test_slices_of_a_thread_do_not_overlap_also_of_messages_that_came_at_once(na
         assert one["ts"] + one["dur"] <= following["ts"] + 0.002  # the precision of a float
 
 
-def test_what_was_not_received_has_a_put_and_no_arrow(name: str, tmp_path: Path) -> None:
+def test_unreceived_message_has_a_put_and_no_arrow(name: str, tmp_path: Path) -> None:
     with traced_pair(tmp_path / "run.json", name) as (sender, receiver, tracer):
         for step in range(3):
             sender.put(step)
@@ -132,7 +132,7 @@ def test_what_was_not_received_has_a_put_and_no_arrow(name: str, tmp_path: Path)
     assert events["C"][-1]["args"] == {"messages": 2}
 
 
-def test_the_curve_goes_down_by_messages_that_were_there_before(name: str, tmp_path: Path) -> None:
+def test_counter_includes_messages_queued_before_the_trace(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(10, name=name)
     for number in range(8):
         sender.put(number)
@@ -148,7 +148,7 @@ def test_the_curve_goes_down_by_messages_that_were_there_before(name: str, tmp_p
     tracer.process.communicate()
 
 
-def test_the_curve_goes_down_by_older_messages_that_were_dropped(name: str, tmp_path: Path) -> None:
+def test_counter_equals_qsize_after_older_messages_were_dropped(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(10, name=name, behind="drop_oldest")
     for number in range(8):
         sender.put(number)
@@ -158,7 +158,7 @@ def test_the_curve_goes_down_by_older_messages_that_were_dropped(name: str, tmp_
     assert by_kind(tracer.end())["C"][-1]["args"] == {"messages": receiver.qsize()}
 
 
-def test_the_curve_counts_what_was_given_back_before_as_received(name: str, tmp_path: Path) -> None:
+def test_counter_reaches_zero_after_an_earlier_requeue(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(10, name=name)
     for number in range(8):
         sender.put(number)
@@ -170,7 +170,7 @@ def test_the_curve_counts_what_was_given_back_before_as_received(name: str, tmp_
 
 
 @pytest.mark.serial  # it would trace the channels of other tests
-def test_channels_without_a_name_and_queues_are_traced_too(tmp_path: Path) -> None:
+def test_traces_unnamed_channels_and_queues(tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair()
     tasks = shmtree.Queue()
     tracer = Tracer(tmp_path / "run.json")
@@ -183,7 +183,7 @@ def test_channels_without_a_name_and_queues_are_traced_too(tmp_path: Path) -> No
     assert len({each["args"]["channel"] for each in mine}) == 2 and len(mine) == 4
 
 
-def test_events_stand_in_one_file_with_those_of_torch(name: str, tmp_path: Path) -> None:
+def test_trace_and_torch_profiler_share_one_time_base(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     with traced_pair(tmp_path / "run.json", name) as (sender, receiver, tracer):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
@@ -201,7 +201,7 @@ def test_events_stand_in_one_file_with_those_of_torch(name: str, tmp_path: Path)
     assert put["ts"] <= between["ts"] + 1000 and between["ts"] <= got["ts"] + 1000  # the clocks agree to 1 ms
 
 
-def test_it_ends_with_the_streams_or_after_its_seconds(name: str, tmp_path: Path) -> None:
+def test_trace_ends_with_the_stream_or_after_its_seconds(name: str, tmp_path: Path) -> None:
     with traced_pair(tmp_path / "run.json", name) as (sender, receiver, tracer):
         sender.put(1)
         sender.close()
@@ -215,7 +215,7 @@ def test_it_ends_with_the_streams_or_after_its_seconds(name: str, tmp_path: Path
 
 
 @pytest.mark.serial  # it would trace the channels of other tests
-def test_a_name_that_is_not_there_and_a_channel_that_is_recorded_are_errors(name: str, tmp_path: Path) -> None:
+def test_unknown_name_and_recorded_channel_are_errors(name: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run.json")
     done = shmtree_run("trace", "nobody", "--out", out)
     assert done.returncode == 1 and "no channel is called 'nobody'" in done.stderr
@@ -229,7 +229,7 @@ def test_a_name_that_is_not_there_and_a_channel_that_is_recorded_are_errors(name
 
 
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_tracer_that_is_killed_or_stopped_holds_nobody_up(name: str, tmp_path: Path, by: signal.Signals) -> None:
+def test_killed_or_stopped_tracer_blocks_no_sender(name: str, tmp_path: Path, by: signal.Signals) -> None:
     with traced_pair(tmp_path / "run.json", name, capacity=4) as (sender, receiver, tracer):
         tracer.process.send_signal(by)
         if by == signal.SIGKILL:
@@ -244,7 +244,7 @@ def test_a_tracer_that_is_killed_or_stopped_holds_nobody_up(name: str, tmp_path:
             assert len(by_kind(again.end())["X"]) == 2
 
 
-def test_a_receiver_that_is_stopped_is_no_reason_to_wait(start, name: str, tmp_path: Path) -> None:
+def test_trace_does_not_wait_for_a_stopped_receiver(start, name: str, tmp_path: Path) -> None:
     sender, _receiver = shmtree.create_pair(name=name)
     child = start(receive_all, name, 10_000_000)
     sender.put(0)
@@ -256,7 +256,7 @@ def test_a_receiver_that_is_stopped_is_no_reason_to_wait(start, name: str, tmp_p
     child.kill()
 
 
-def test_a_million_messages_end_it(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_ends_at_its_message_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace_module, "_MOST_MESSAGES", 100)
     sender, receiver = shmtree.create_pair(None, name=name)
 

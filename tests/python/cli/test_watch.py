@@ -54,7 +54,7 @@ def kill(process: Any) -> None:
     process.join(60)
 
 
-def test_who_was_killed_is_written_down_with_what_is_queued(name, start, tmp_path):
+def test_dump_contains_killed_process_and_queued_messages(name, start, tmp_path):
     sender, receiver = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, {"reward": 1.5}, theirs)
@@ -73,7 +73,7 @@ def test_who_was_killed_is_written_down_with_what_is_queued(name, start, tmp_pat
     assert receiver.get()["reward"] == 1.5
 
 
-def test_what_it_waited_for_when_it_was_killed_is_written_down(name, start, tmp_path):
+def test_dump_contains_the_wait_of_a_killed_process(name, start, tmp_path):
     sender, receiver = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()
     sender.put("x")
@@ -106,7 +106,7 @@ def use_alone(name: str, told: Any) -> None:
     told.recv()
 
 
-def test_what_the_last_participant_left_is_written_down_after_it_was_killed(name, start, tmp_path):
+def test_dump_contains_messages_of_the_last_killed_participant(name, start, tmp_path):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid
@@ -119,7 +119,7 @@ def test_what_the_last_participant_left_is_written_down_after_it_was_killed(name
     assert not any(opener["pid"] == child.pid for arena in shmtree.observe()["arenas"] for opener in arena["openers"])
 
 
-def test_two_that_watch_both_write_down_what_the_last_participant_left_and_let_it_go(name, start, tmp_path):
+def test_two_watchers_both_dump_and_then_free_the_arena(name, start, tmp_path):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid
@@ -133,7 +133,7 @@ def test_two_that_watch_both_write_down_what_the_last_participant_left_and_let_i
             pass
 
 
-def test_who_watches_has_a_descriptor_of_each_arena_whatever_the_soft_limit_is(name, start, tmp_path):
+def test_watch_opens_more_arenas_than_its_soft_limit(name, start, tmp_path):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid
@@ -145,7 +145,7 @@ def test_who_watches_has_a_descriptor_of_each_arena_whatever_the_soft_limit_is(n
     assert arenas
 
 
-def test_an_arena_that_cannot_be_kept_is_said(name, tmp_path):
+def test_watch_reports_an_arena_it_cannot_retain(name, tmp_path):
     names = [f"{name}-{number}" for number in range(20)]
     arenas = [shmtree.Arena(8 << 20, name=each) for each in names]
     watch = Watch(str(tmp_path), names)
@@ -168,7 +168,7 @@ def test_an_arena_that_cannot_be_kept_is_said(name, tmp_path):
     assert arenas
 
 
-def test_a_dump_that_cannot_be_written_is_said_and_written_as_soon_as_it_can(name, start, tmp_path):
+def test_watch_retries_a_dump_that_it_could_not_write(name, start, tmp_path):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid
@@ -185,9 +185,7 @@ def test_a_dump_that_cannot_be_written_is_said_and_written_as_soon_as_it_can(nam
     watch.close()
 
 
-def test_the_arena_of_a_process_that_is_dying_is_kept_until_its_death_is_written_down(
-    name, start, tmp_path, monkeypatch
-):
+def test_watch_retains_the_arena_of_a_dying_process(name, start, tmp_path, monkeypatch):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid
@@ -210,7 +208,7 @@ def test_the_arena_of_a_process_that_is_dying_is_kept_until_its_death_is_written
     watch.close()
 
 
-def test_a_descriptor_that_leads_to_another_arena_by_now_is_not_opened_for_it():
+def test_opening_an_arena_rejects_a_descriptor_of_another():
     arenas = [shmtree.Arena(8 << 20), shmtree.Arena(8 << 20)]
     seen = [
         (bytes.fromhex(one["uuid"]), opener["fd"])
@@ -226,14 +224,14 @@ def test_a_descriptor_that_leads_to_another_arena_by_now_is_not_opened_for_it():
     assert arenas
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error_and_no_traceback(tmp_path):
+def test_unwritable_dump_folder_is_an_error_without_traceback(tmp_path):
     (tmp_path / "file").write_text("x")
     words = run("watch", "--dump", str(tmp_path / "file"), code=1)
     assert words.startswith("shmtree: ")
     assert "Traceback" not in words
 
 
-def test_who_leaves_is_not_written_down_and_no_byte_is_changed(name, start, tmp_path):
+def test_normal_exit_writes_no_dump_and_watch_changes_no_byte(name, start, tmp_path):
     small = shmtree.Arena(1 << 20, name=name)
     sender, receiver = small.create_pair()
     before = file_bytes(arena_called(shmtree.observe(), name))

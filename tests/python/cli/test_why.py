@@ -36,7 +36,7 @@ def waits_of(found: dict[str, Any], pid: int) -> list[dict[str, Any]]:
     return [wait for wait in found["waits"] if wait["pid"] == pid]
 
 
-def test_two_processes_that_wait_for_each_other_are_named_as_one_deadlock(name, start):
+def test_why_names_two_mutual_waiters_as_one_deadlock(name, start):
     there, back = shmtree.create_pair(name=f"{name}-there"), shmtree.create_pair(name=f"{name}-back")
     (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
     one = start(peers.exchange, there[1], back[0], theirs)
@@ -58,7 +58,7 @@ def test_two_processes_that_wait_for_each_other_are_named_as_one_deadlock(name, 
     assert f"{pids[0]}, {pids[1]}" in words[0]
 
 
-def test_who_waits_for_a_sender_that_computes_is_named_with_it_and_is_no_deadlock(name, start):
+def test_why_names_a_busy_sender_without_a_deadlock(name, start):
     sender, receiver = shmtree.create_pair(name=name)
     (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
     computes = start(peers.put_then_hang, sender, "x", theirs)
@@ -76,7 +76,7 @@ def test_who_waits_for_a_sender_that_computes_is_named_with_it_and_is_no_deadloc
     assert f"{waits.pid} has waited" in run("why", name)
 
 
-def test_who_waits_for_room_because_a_receiver_is_stopped_is_told_so(name, start):
+def test_why_reports_that_the_awaited_receiver_is_stopped(name, start):
     sender, receiver = shmtree.create_pair(capacity=2, name=name)
     (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
     stopped = start(peers.receive_then_hang, receiver, theirs)
@@ -93,7 +93,7 @@ def test_who_waits_for_room_because_a_receiver_is_stopped_is_told_so(name, start
     assert f"from {stopped.pid}, which is stopped." in run("why", str(waits.pid))
 
 
-def test_an_end_that_its_process_never_used_is_nobody_that_is_waited_for(name, start):
+def test_why_omits_processes_that_never_used_the_end(name, start):
     sender, receiver = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()
     waits = start(peers.receive_for_ever, receiver, theirs)
@@ -115,7 +115,7 @@ def put_for_ever(mine, theirs, told: Any) -> None:
     theirs.get()
 
 
-def test_processes_that_put_and_never_received_are_a_deadlock(name, start):
+def test_senders_that_never_received_are_a_deadlock(name, start):
     there, back = shmtree.create_pair(2, name=f"{name}-there"), shmtree.create_pair(2, name=f"{name}-back")
     (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
     one = start(put_for_ever, there[0], back[1], theirs, method="spawn")
@@ -129,7 +129,7 @@ def test_processes_that_put_and_never_received_are_a_deadlock(name, start):
     assert f"from {other.pid}, which has never used it." in run("why", str(one.pid))
 
 
-def test_a_process_or_channel_that_is_not_there_is_an_error(name):
+def test_why_unknown_process_or_channel_is_an_error(name):
     _ends = shmtree.create_pair(name=name)
     assert json.loads(run("why", str(os.getpid()), "--json"))["waits"] == []
     assert json.loads(run("why", name, "--json"))["waits"] == []
@@ -139,7 +139,7 @@ def test_a_process_or_channel_that_is_not_there_is_an_error(name):
         )
 
 
-def test_a_wait_that_began_after_the_first_look_is_not_shown(name, start):
+def test_why_omits_waits_shorter_than_its_interval(name, start):
     sender, receiver = shmtree.create_pair(1, name=name)
     ours, theirs = mp.Pipe()
     child = start(peers.send_for_ever, sender, theirs)
@@ -161,7 +161,7 @@ def test_a_wait_that_began_after_the_first_look_is_not_shown(name, start):
         thread.join()
 
 
-def test_a_channel_is_found_by_a_name_of_digits(start):
+def test_why_finds_a_channel_named_with_digits(start):
     sender, receiver = shmtree.create_pair(name="7777777")
     ours, theirs = mp.Pipe()
     waits = start(peers.receive_for_ever, receiver, theirs)
@@ -197,7 +197,7 @@ def wait_at(what: str, **channel: Any) -> why.Wait:
         ("lock", {}, (2,), (), "from 2."),
     ],
 )
-def test_of_whom_it_is_said_that_they_never_used_an_end(what, channel, for_pids, never_used, words):
+def test_why_names_the_processes_that_never_used_an_end(what, channel, for_pids, never_used, words):
     found = wait_at(what, **channel)
     assert (found.for_pids, found.never_used) == (for_pids, never_used)
     assert why._wait_words(found._asdict() | {"stopped": []}).endswith(words)
@@ -222,11 +222,11 @@ def wait_of(pid: int, *for_pids: int) -> why.Wait:
         ([(1,), (2, 1)], []),
     ],
 )
-def test_a_deadlock_is_a_cycle_that_nobody_outside_can_end(waits, cycles):
+def test_deadlock_is_a_cycle_that_no_outsider_can_end(waits, cycles):
     assert why._cycles(why._stuck([wait_of(*each) for each in waits])) == cycles
 
 
-def test_locks_of_stopped_processes_are_named():
+def test_why_names_locks_of_stopped_processes():
     people = [{"pid": 7, "stopped": True}, {"pid": 8, "stopped": False}]
     channel = {"name": "c", "sender_locked_by": 7, "receiver_locked_by": 8}
     arena = {"name": "a", "uuid": "0" * 32, "participants": people, "locked_by": 7, "channels": [channel]}
@@ -236,7 +236,7 @@ def test_locks_of_stopped_processes_are_named():
     assert words.splitlines()[0] == "Process 7 is stopped and has the lock of arena a."
 
 
-def test_who_waits_at_a_broadcast_waits_for_the_slowest_that_puts_wait_for():
+def test_why_names_the_awaited_process_of_a_broadcast():
     readers = [
         {"pid": 1, "behind": 9, "blocks": False},
         {"pid": 2, "behind": 5, "blocks": True},
@@ -250,7 +250,7 @@ def test_who_waits_at_a_broadcast_waits_for_the_slowest_that_puts_wait_for():
     assert why._awaited(arena, {"what": "lock", "block": 0, "lock_owner": 6}) == [6]
 
 
-def test_an_end_on_its_way_is_of_a_process_that_is_not_known_and_makes_no_deadlock():
+def test_end_in_transit_adds_an_unknown_process_to_the_wait():
     channel = {"block": 5, "refused": None, "receiver_pids": [2], "receivers_unused": [], "receivers_on_their_way": 1}
     arena = {"holders": [], "channels": [channel]}
     assert why._awaited(arena, {"what": "room", "block": 5}) == [2, 0]
@@ -259,7 +259,7 @@ def test_an_end_on_its_way_is_of_a_process_that_is_not_known_and_makes_no_deadlo
     ) == [2]
 
 
-def test_stacks_are_left_out_where_there_is_no_py_spy_and_asked_for_where_there_is(tmp_path, monkeypatch):
+def test_why_includes_stacks_only_if_py_spy_is_installed(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert why.stacks([os.getpid()]) == {}
     program = tmp_path / "py-spy"

@@ -61,7 +61,7 @@ def test_pycapnp_message_round_trip(schema: Any, size: int) -> None:
     check(inside["poses"][0].reader(schema.Pose), image)
 
 
-def test_reader_of_pycapnp_reads_in_place_and_keeps_the_memory(schema: Any) -> None:
+def test_pycapnp_reader_reads_in_place_and_keeps_the_memory(schema: Any) -> None:
     sender, receiver = shmtree.create_pair()
     sender.put(shmtree.CapnpMessage.from_builder(pose_of(schema, b"x" * 100_000)))
     message = receiver.get(timeout=60)
@@ -77,7 +77,7 @@ def test_reader_of_pycapnp_reads_in_place_and_keeps_the_memory(schema: Any) -> N
     check(reader, b"x" * 100_000)
 
 
-def test_copy_has_memory_of_its_own(schema: Any) -> None:
+def test_copied_message_owns_its_memory(schema: Any) -> None:
     sender, receiver = shmtree.create_pair()
     sender.put(shmtree.CapnpMessage.from_builder(pose_of(schema, b"x" * 100_000)))
     message = receiver.get(timeout=60, copy=True)
@@ -112,7 +112,7 @@ def test_message_survives_a_frame_a_pickle_and_a_pickled_message() -> None:
     assert queue.get(timeout=60) == message
 
 
-def test_received_message_is_sent_on_without_a_copy() -> None:
+def test_received_message_is_forwarded_without_a_copy() -> None:
     arena = shmtree.Arena(16 << 20)
     sender, receiver = shmtree.create_pair(arena=arena)
     sender.put(shmtree.CapnpMessage(POSE, [WORDS, bytes(100_000)]))
@@ -122,7 +122,7 @@ def test_received_message_is_sent_on_without_a_copy() -> None:
     assert receiver.get(timeout=60)[0].segments[1].ctypes.data == place
 
 
-def test_segments_are_taken_from_any_buffer() -> None:
+def test_segments_may_be_any_buffer() -> None:
     twice = bytes(a for byte in WORDS for a in (byte, 0))
     shifted = memoryview(b"x" + WORDS)[1:]
     for segment in (WORDS, bytearray(WORDS), memoryview(twice)[::2], shifted, np.frombuffer(WORDS, np.uint64)):
@@ -162,14 +162,14 @@ def test_refused_builder_names_from_builder(schema: Any) -> None:
     check(receiver.get(timeout=60).reader(schema.Pose), b"")
 
 
-def test_wrong_argument_types_are_named() -> None:
+def test_wrong_argument_types_raise_with_their_name() -> None:
     with pytest.raises(TypeError, match="schema_id is 'x'"):
         shmtree.CapnpMessage("x", [WORDS])
     with pytest.raises(TypeError, match="sequence of buffers"):
         shmtree.CapnpMessage(POSE, WORDS)
 
 
-def test_changed_private_parts_are_an_error_and_not_a_crash() -> None:
+def test_changed_private_attributes_raise_instead_of_crashing() -> None:
     def changed(**attributes: Any) -> shmtree.CapnpMessage:
         message = shmtree.CapnpMessage(POSE, [WORDS])
         for name, value in attributes.items():
@@ -198,7 +198,7 @@ def test_messages_are_equal_by_type_and_words() -> None:
         hash(message)
 
 
-def test_describe_sums_a_message_up_in_one_line() -> None:
+def test_describe_summarises_a_message_in_one_line() -> None:
     many = shmtree.CapnpMessage(POSE, [WORDS, b"", *[bytes(8)] * 500])
     frame = shmtree.pack({"pose": shmtree.CapnpMessage(POSE, [WORDS]), "many": many, "n": 1})
     out = io.StringIO()
@@ -284,7 +284,7 @@ def test_sound_handwritten_message_arrives() -> None:
 
 
 @pytest.mark.skipif(not PROGRAMS, reason="SHMTREE_PROGRAMS does not say where the C++ programs were built")
-def test_cpp_reads_messages_of_pycapnp_and_answers(schema: Any) -> None:
+def test_cpp_reads_pycapnp_messages_and_replies(schema: Any) -> None:
     key = uuid.uuid4().hex
     requests, theirs = shmtree.create_pair(name=f"capnp-requests-{key}")
     their_replies, replies = shmtree.create_pair(name=f"capnp-replies-{key}")
@@ -300,6 +300,6 @@ def test_cpp_reads_messages_of_pycapnp_and_answers(schema: Any) -> None:
     their_replies.close()
 
 
-def test_package_imports_no_library_of_capnp() -> None:
+def test_package_does_not_import_pycapnp() -> None:
     program = "import sys, shmtree; shmtree.CapnpMessage(0, [bytes(8)]); assert 'capnp' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -30,12 +30,12 @@ def reasons(value: object) -> list[str]:
     return lines[lines.index("needs a pickle:") + 1 :] if "needs a pickle:" in lines else []
 
 
-def test_an_object_without_a_pickle_has_no_reasons_for_one() -> None:
+def test_object_without_a_pickle_has_no_reasons() -> None:
     assert described([1, {"a": np.zeros(3)}, Config("x", 1)])[1] == "list of 3"
     assert reasons([1, {"a": np.zeros(3)}, Config("x", 1)]) == []
 
 
-def test_each_part_that_makes_a_pickle_is_told_with_what_it_takes() -> None:
+def test_each_part_that_needs_a_pickle_is_listed_with_its_size() -> None:
     shared = [1]
     value = {"f": print, "obs": [0, Config("a", Holds())], "a": shared, "b": (shared, Tagged(Boxed()))}
     lines = reasons(value)
@@ -47,12 +47,12 @@ def test_each_part_that_makes_a_pickle_is_told_with_what_it_takes() -> None:
     assert "bytes in the pickle, 12000 in 2 buffers next to it" in lines[1]
 
 
-def test_an_object_that_is_pickled_itself_is_its_own_reason() -> None:
+def test_pickled_object_is_its_own_reason() -> None:
     (line,) = reasons(Holds())
     assert line.startswith(f"  the object itself: {__name__}.Holds, ")
 
 
-def test_objects_met_twice_are_no_reason_and_hide_none() -> None:
+def test_repeated_objects_are_no_reason_and_hide_none() -> None:
     shared = {"a": [1]}
     cycle: list[object] = [shared]
     cycle.append((cycle, shared))
@@ -60,7 +60,7 @@ def test_objects_met_twice_are_no_reason_and_hide_none() -> None:
     assert line.startswith("  [202]: builtin_function_or_method, ")
 
 
-def test_a_tuple_in_itself_is_a_reason() -> None:
+def test_tuple_in_itself_is_a_reason() -> None:
     inner: list[object] = []
     pair = ("x", inner)
     inner.append(pair)
@@ -71,12 +71,12 @@ def test_a_tuple_in_itself_is_a_reason() -> None:
     assert refused.value.path == '["a"]'
 
 
-def test_many_reasons_are_cut_short() -> None:
+def test_reasons_are_limited_to_100() -> None:
     lines = reasons([Boxed() for _ in range(1000)])
     assert len(lines) == 101 and lines[-1] == "  ..."
 
 
-def test_stats_count_the_messages_of_an_object_that_needed_a_pickle(arena: shmtree.Arena) -> None:
+def test_stats_count_messages_whose_object_needed_a_pickle(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(capacity=4)
     assert sender.stats()["pickled"] == 0
     sender.put([1, np.zeros(3)])
@@ -91,7 +91,7 @@ def test_stats_count_the_messages_of_an_object_that_needed_a_pickle(arena: shmtr
     assert made.stats()["pickled"] == 1
 
 
-def test_ends_that_are_described_are_not_on_their_way_and_are_no_reason(arena, capsys) -> None:
+def test_described_ends_are_not_in_transit_and_no_reason(arena, capsys) -> None:
     sender, receiver = arena.create_pair()
     for _ in range(3):
         shmtree.describe({"end": sender, "log": [print], "shared": arena.array((4,), "f4")})

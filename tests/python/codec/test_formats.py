@@ -77,7 +77,7 @@ LIDk$}n>)Flj`AWy>^knyX?~JptXX~=0{#2>gma_l=000000000000000{8bR1-vIys0000000000006
 """
 
 
-def test_a_frame_of_0_2_is_read():
+def test_frame_of_0_2_is_readable():
     frame = zlib.decompress(base64.b85decode(WRITTEN_BY_0_2.replace("\n", "")))
     got = shmtree.unpack(frame, copy=True)
     assert_same(got, sample())
@@ -85,7 +85,7 @@ def test_a_frame_of_0_2_is_read():
 
 
 # Five rows and a last observation, saved by 0.2 (file version 2) and compressed.
-# test_files_of_a_replay_buffer_of_0_2_are_loaded reads them.
+# test_replay_files_of_0_2_are_readable reads them.
 SAVED_BY_0_2 = {
     "manifest": """
 c-kw@Eh$bcOHE;7U|={HeU4!tGXoefLMVo9{bjc#`WUPiPd{Nl+y6AD00XK#jAn<@5)2F|GOR$%1m%I~dr%EbaGhY_0HGosV4|!H!~rHK%>kuZ(A
@@ -99,7 +99,7 @@ c-kv2&Mhg*FE3_dU|^_we$auD0Rp!5m)(-+W3XO4{e=B&|I?fdH~=FW&4k8hM&q-f@mbOMY-oH2G;?5*
 }
 
 
-def test_files_of_a_replay_buffer_of_0_2_are_loaded(tmp_path):
+def test_replay_files_of_0_2_are_readable(tmp_path):
     for name, text in SAVED_BY_0_2.items():
         (tmp_path / name).write_bytes(zlib.decompress(base64.b85decode(text.replace("\n", ""))))
     buffer = ReplayBuffer.load(tmp_path)
@@ -135,7 +135,7 @@ class Holds:
     ],
     ids=["numbers", "dates", "namespace"],
 )
-def test_pickles_in_frames_name_functions_as_0_2_does(value, name):
+def test_pickles_in_frames_name_functions_as_in_0_2(value, name):
     frame = bytes(shmtree.pack(Holds(value)))
     names = set(re.findall(rb"shmtree\.[\w.]+", frame))
     assert names <= {b"shmtree._reducers"}, names
@@ -145,7 +145,7 @@ def test_pickles_in_frames_name_functions_as_0_2_does(value, name):
 
 
 @pytest.mark.parametrize("module", ["_reducers", "_out_of_band"])
-def test_a_new_process_has_the_functions_that_pickles_name(module):
+def test_new_process_finds_the_functions_that_pickles_name(module):
     names = {
         "_reducers": ("_given", "_build_view", "_build_array", "_build_jax", "_unflatten"),
         "_out_of_band": ("_build_frame", "_build_series"),
@@ -155,7 +155,7 @@ def test_a_new_process_has_the_functions_that_pickles_name(module):
     subprocess.run([sys.executable, "-c", program, pickled.hex()], check=True)
 
 
-def test_registered_classes_of_the_package_have_the_names_of_0_2():
+def test_registered_classes_keep_their_names_of_0_2():
     header = importlib.import_module("shmtree._ipc.service").Header
     leaf = importlib.import_module("shmtree._codec.device_leaf").DeviceLeaf
     assert b"shmtree._service:Header" in bytes(shmtree.pack(header(b"handle", 1, None)))

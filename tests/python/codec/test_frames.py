@@ -75,7 +75,7 @@ def forwarded(arena: shmtree.Arena, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("number", range(len(SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)))
-def test_a_value_of_any_kind_survives_frames(arena: shmtree.Arena, number: int) -> None:
+def test_values_of_every_kind_survive_frames(arena: shmtree.Arena, number: int) -> None:
     value = (SCALARS + CONTAINERS + STANDARD + ARRAYS + OTHERS)[number]
     assert_same(shmtree.unpack(frame_of(arena, value)), value)
     assert_same(forwarded(arena, value), value)
@@ -94,7 +94,7 @@ def test_any_tree_survives_frames(value: Any) -> None:
 # --- what is in it ----------------------------------------------------------------------------------------------------
 
 
-def test_a_large_frame_lies_in_the_memory_of_its_message(arena: shmtree.Arena) -> None:
+def test_large_frame_shares_the_memory_of_its_message(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     sender.put(np.arange(1_000_000))
     (frame,) = receiver.take_frames(1)
@@ -107,7 +107,7 @@ def test_a_large_frame_lies_in_the_memory_of_its_message(arena: shmtree.Arena) -
     assert np.array_equal(array, np.arange(1_000_000))
 
 
-def test_arrays_that_were_given_away_are_in_the_frame(arena: shmtree.Arena) -> None:
+def test_arrays_sent_by_reference_are_part_of_the_frame(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     first, second = sender.new_empty(50_000, "int32"), sender.new_empty((300, 300), order="F")
     first[:], second[:] = np.arange(50_000), np.arange(90_000).reshape(300, 300)
@@ -121,7 +121,7 @@ def test_arrays_that_were_given_away_are_in_the_frame(arena: shmtree.Arena) -> N
     assert loaded["a"].ctypes.data % 4 == 0
 
 
-def test_received_views_that_overlap_overlap_in_the_frame(arena: shmtree.Arena) -> None:
+def test_overlapping_received_views_overlap_in_the_frame(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     sender.put(np.arange(100_000.0))
     whole = receiver.get(copy=False)
@@ -139,7 +139,7 @@ def test_received_views_that_overlap_overlap_in_the_frame(arena: shmtree.Arena) 
     frame.ack()
 
 
-def test_a_frame_is_a_buffer_that_knows_its_size(arena: shmtree.Arena) -> None:
+def test_frame_is_a_sized_buffer(arena: shmtree.Arena) -> None:
     frame = frame_of(arena, {"x": 1})
     assert len(frame) == frame.nbytes == len(bytes(frame)) == memoryview(frame).nbytes
     assert bytes(frame) == bytes(shmtree.pack({"x": 1}))
@@ -147,7 +147,7 @@ def test_a_frame_is_a_buffer_that_knows_its_size(arena: shmtree.Arena) -> None:
     assert shmtree.unpack(frame) == {"x": 1}
 
 
-def test_what_was_put_by_put_bytes_or_as_a_frame_is_taken_as_well(arena: shmtree.Arena) -> None:
+def test_take_frames_takes_bytes_frames_and_objects(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(None)
     sender.put_many([b"x" * 100_000, shmtree.pack({"a": np.arange(50_000)}), 3])
     frames = receiver.take_frames(10)
@@ -159,7 +159,7 @@ def test_what_was_put_by_put_bytes_or_as_a_frame_is_taken_as_well(arena: shmtree
 # --- acknowledged, or given back --------------------------------------------------------------------------------------
 
 
-def test_frames_come_in_order_and_count_until_they_are_acknowledged(arena: shmtree.Arena) -> None:
+def test_frames_arrive_in_order_and_stay_pending_until_acked(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(None)
     sender.put_many({"i": i, "pad": b"p" * (i % 700)} for i in range(1000))
     frames = receiver.take_frames(2000)
@@ -173,7 +173,7 @@ def test_frames_come_in_order_and_count_until_they_are_acknowledged(arena: shmtr
     assert [receiver.get()["i"] for _ in range(500)] == list(range(1, 1000, 2))
 
 
-def test_no_more_are_taken_than_were_asked_for(arena: shmtree.Arena) -> None:
+def test_take_frames_returns_at_most_n(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(None)
     sender.put_many(range(5))
     assert len(receiver.take_frames(2)) == 2  # the frames are returned to the channel
@@ -181,7 +181,7 @@ def test_no_more_are_taken_than_were_asked_for(arena: shmtree.Arena) -> None:
     assert receiver.qsize() == 5
 
 
-def test_a_frame_settles_as_a_delivery_does(arena: shmtree.Arena) -> None:
+def test_frame_supports_ack_nack_and_requeue(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     sender.put_many(["a", "b"])
     frame = receiver.take_frames(1)[0]
@@ -200,7 +200,7 @@ def test_a_frame_settles_as_a_delivery_does(arena: shmtree.Arena) -> None:
     assert receiver.get() == "b"
 
 
-def test_a_frame_that_was_not_taken_has_nothing_to_settle() -> None:
+def test_packed_frame_has_nothing_to_ack() -> None:
     frame = shmtree.pack(1)
     assert (frame.ticket, frame.attempts, frame.redelivered, frame.settled) == (None,) * 4
     with pytest.raises(ValueError, match="not taken"):
@@ -209,7 +209,7 @@ def test_a_frame_that_was_not_taken_has_nothing_to_settle() -> None:
         assert same is frame
 
 
-def test_as_many_are_out_as_may_be_unsettled(arena: shmtree.Arena) -> None:
+def test_take_frames_stops_at_max_unacked(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(None, max_unsettled=3)
     sender.put_many(range(10))
     frames = receiver.take_frames(10, timeout=30)
@@ -220,7 +220,7 @@ def test_as_many_are_out_as_may_be_unsettled(arena: shmtree.Arena) -> None:
     assert len(receiver.take_frames(10, timeout=30)) == 1
 
 
-def test_a_frame_that_is_given_up_too_often_is_rejected(arena: shmtree.Arena) -> None:
+def test_frame_dropped_max_attempts_times_is_dead_lettered(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(max_attempts=2)
     sender.put("poison")
     for _ in range(2):
@@ -228,7 +228,7 @@ def test_a_frame_that_is_given_up_too_often_is_rejected(arena: shmtree.Arena) ->
     assert [delivery.item for delivery in receiver.rejected()] == ["poison"]
 
 
-def test_taking_waits_ends_and_refuses_as_taking_does(arena: shmtree.Arena) -> None:
+def test_take_frames_waits_and_raises_like_take(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     with pytest.raises(queue.Empty):
         receiver.take_frames(1, timeout=0.01)
@@ -246,7 +246,7 @@ def test_taking_waits_ends_and_refuses_as_taking_does(arena: shmtree.Arena) -> N
         receiver.take_frames(4)
 
 
-def test_a_queue_gives_and_takes_frames(arena: shmtree.Arena) -> None:
+def test_queue_sends_and_takes_frames(arena: shmtree.Arena) -> None:
     ours = arena.JoinableQueue()
     ours.put_frame(shmtree.pack({"x": np.arange(5000)}))
     ours.put(2)
@@ -267,7 +267,7 @@ def hold_frames(receiver: shmtree.Receiver, told: Any) -> None:
     told.recv()
 
 
-def test_what_a_killed_process_had_taken_as_frames_comes_again(arena: shmtree.Arena, start: Callable[..., Any]) -> None:
+def test_unacked_frames_of_a_killed_process_are_redelivered(arena: shmtree.Arena, start: Callable[..., Any]) -> None:
     import multiprocessing
 
     sender, receiver = arena.create_pair()
@@ -288,7 +288,7 @@ def test_what_a_killed_process_had_taken_as_frames_comes_again(arena: shmtree.Ar
 # --- bytes from outside -----------------------------------------------------------------------------------------------
 
 
-def test_bytes_that_are_no_frame_are_refused_and_say_why(pair: tuple[shmtree.Sender, shmtree.Receiver]) -> None:
+def test_bytes_that_are_no_frame_raise_with_the_reason(pair: tuple[shmtree.Sender, shmtree.Receiver]) -> None:
     sender, receiver = pair
     whole = bytes(shmtree.pack({"a": [1, 2.5], "b": np.arange(1000)}))
     for wrong, text in (
@@ -308,13 +308,13 @@ def test_bytes_that_are_no_frame_are_refused_and_say_why(pair: tuple[shmtree.Sen
     assert receiver.empty()
 
 
-def test_what_lies_behind_a_frame_is_not_sent(pair: tuple[shmtree.Sender, shmtree.Receiver]) -> None:
+def test_bytes_after_a_frame_are_not_sent(pair: tuple[shmtree.Sender, shmtree.Receiver]) -> None:
     sender, receiver = pair
     sender.put_frame(bytes(shmtree.pack([1, 2])) + b"behind")
     assert len(receiver.take_frames(1)[0]) == len(shmtree.pack([1, 2]))
 
 
-def test_damaged_bytes_are_refused_or_mean_something(pair: tuple[shmtree.Sender, shmtree.Receiver]) -> None:
+def test_damaged_frames_are_refused_or_readable(pair: tuple[shmtree.Sender, shmtree.Receiver]) -> None:
     sender, receiver = pair
     whole = bytes(shmtree.pack({"a": [1, (2.5, "x")], "b": np.arange(40), "c": b"y" * 5000}, allow_pickle=False))
     generator = np.random.default_rng(7)
@@ -335,7 +335,7 @@ def test_damaged_bytes_are_refused_or_mean_something(pair: tuple[shmtree.Sender,
     assert receiver.get() == 1
 
 
-def test_pickles_go_only_where_pickles_do(arena: shmtree.Arena) -> None:
+def test_frames_with_pickles_need_allow_pickle(arena: shmtree.Arena) -> None:
     frame = frame_of(arena, [Pickled()])
     assert shmtree.unpack(frame) == [Pickled()]  # the channel's senders may pickle
     refusing, _ = arena.create_pair(allow_pickle=False)
@@ -346,7 +346,7 @@ def test_pickles_go_only_where_pickles_do(arena: shmtree.Arena) -> None:
         shmtree.unpack(bytes(frame))
 
 
-def test_a_frame_taken_where_pickles_are_refused_loads_none(arena: shmtree.Arena) -> None:
+def test_frame_taken_without_allow_pickle_unpickles_nothing(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     careful = shmtree.Receiver(receiver._channel, False)
     sender.put([Pickled()])
@@ -360,7 +360,7 @@ def test_a_frame_taken_where_pickles_are_refused_loads_none(arena: shmtree.Arena
 # --- pickled ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_frame_is_pickled_out_of_band_without_a_copy(arena: shmtree.Arena) -> None:
+def test_frame_is_pickled_out_of_band_without_a_copy(arena: shmtree.Arena) -> None:
     value = {"x": np.arange(100_000), "y": "z"}
     frame = frame_of(arena, value)
     buffers: list[pickle.PickleBuffer] = []
@@ -376,21 +376,21 @@ def test_a_frame_is_pickled_out_of_band_without_a_copy(arena: shmtree.Arena) -> 
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_a_frame_is_pickled_in_band_too(protocol: int) -> None:
+def test_frame_is_pickled_in_band_too(protocol: int) -> None:
     frame = shmtree.pack([1, {"x": 2}])
     for loaded in (pickle.loads(pickle.dumps(frame, protocol=protocol)), copy.copy(frame), copy.deepcopy(frame)):
         assert isinstance(loaded, shmtree.Frame) and bytes(loaded) == bytes(frame)
         assert shmtree.unpack(loaded) == [1, {"x": 2}]
 
 
-def test_a_pickled_frame_with_damaged_bytes_is_not_loaded() -> None:
+def test_pickled_frame_with_damaged_bytes_is_refused() -> None:
     buffers: list[pickle.PickleBuffer] = []
     data = pickle.dumps(shmtree.pack([1, 2]), protocol=5, buffer_callback=buffers.append)
     with pytest.raises(shmtree.CorruptMessage):
         pickle.loads(data, buffers=[b"nonsense" * 8])
 
 
-def test_a_frame_within_a_message_arrives_as_a_frame(pair: tuple[shmtree.Sender, shmtree.Receiver]) -> None:
+def test_frame_within_a_message_arrives_as_a_frame(pair: tuple[shmtree.Sender, shmtree.Receiver]) -> None:
     sender, receiver = pair
     sender.put({"frame": shmtree.pack({"x": np.arange(50_000)})})
     frame = receiver.get()["frame"]

@@ -59,7 +59,7 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_lies_on_this_machine_is_refused_and_named(arena: shmtree.Arena, name: str) -> None:
+def test_machine_local_object_raises_not_portable_with_its_path(arena: shmtree.Arena, name: str) -> None:
     thing = local_things(arena)[name]
     sender, receiver = arena.create_pair(portable=True)
     ours = arena.Queue(portable=True)
@@ -78,7 +78,7 @@ def test_what_lies_on_this_machine_is_refused_and_named(arena: shmtree.Arena, na
     assert receiver.get() == "next" and ours.empty()
 
 
-def test_what_was_refused_is_no_end_on_its_way(arena: shmtree.Arena) -> None:
+def test_end_in_a_refused_message_is_not_in_transit(arena: shmtree.Arena) -> None:
     given, _ = arena.create_pair()
     sender, _ = arena.create_pair(portable=True)
     for message in ([given], [given, Unknown(1)]):
@@ -87,7 +87,7 @@ def test_what_was_refused_is_no_end_on_its_way(arena: shmtree.Arena) -> None:
     assert given.stats()["senders_on_their_way"] == 0
 
 
-def test_all_else_is_portable(arena: shmtree.Arena) -> None:
+def test_other_objects_are_portable(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(portable=True)
     message = {"a": np.arange(50_000), "b": [Pickled(1)], "c": functools.partial(int, "7"), "d": "x".join}
     sender.put(message)
@@ -122,7 +122,7 @@ def test_shared_tensors_are_refused(arena: shmtree.Arena) -> None:
         sender.put({"t": shared})
 
 
-def test_a_frame_knows_whether_it_is_portable(arena: shmtree.Arena) -> None:
+def test_frame_knows_whether_it_is_portable(arena: shmtree.Arena) -> None:
     assert shmtree.pack([1, np.arange(3)]).portable
     assert not shmtree.pack([Pickled()]).portable
     assert shmtree.pack([Pickled()], portable=True).portable
@@ -131,7 +131,7 @@ def test_a_frame_knows_whether_it_is_portable(arena: shmtree.Arena) -> None:
     assert not frame_of(arena, {"end": arena.create_pair()[0]}).portable
 
 
-def test_a_pickle_of_unknown_contents_goes_into_no_portable_channel(arena: shmtree.Arena) -> None:
+def test_portable_channel_refuses_frames_with_unknown_pickles(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(portable=True)
     frame = shmtree.pack([Pickled()])
     for each in (frame, bytes(frame), bytes(shmtree.pack([Pickled()], portable=True))):
@@ -144,7 +144,7 @@ def test_a_pickle_of_unknown_contents_goes_into_no_portable_channel(arena: shmtr
     assert receiver.get() == 1 and receiver.empty()
 
 
-def test_a_frame_with_a_handle_is_not_put_but_can_be_unpacked(arena: shmtree.Arena) -> None:
+def test_frame_with_a_handle_can_be_unpacked_but_not_put(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     reply, answers = arena.create_pair()
     sender.put({"a": 1, "reply": [reply]})
@@ -162,9 +162,7 @@ def test_a_frame_with_a_handle_is_not_put_but_can_be_unpacked(arena: shmtree.Are
     frame.ack()
 
 
-def test_ends_of_a_portable_channel_are_portable_wherever_they_are_opened(
-    arena: shmtree.Arena, runtime_directory: Any
-) -> None:
+def test_opened_end_of_a_portable_channel_is_portable(arena: shmtree.Arena, runtime_directory: Any) -> None:
     made = shmtree.create_pair(name="portable", portable=True)
     opened = shmtree.open_sender("portable")
     with pytest.raises(shmtree.NotPortable):

@@ -109,7 +109,7 @@ def test_malformed_device_leaf_is_corrupt(leaf: Any, named: tuple[Any, Any]) -> 
     assert receiver.get(timeout=60) == "the next one"
 
 
-def test_random_device_leaves_are_survived(named: tuple[Any, Any]) -> None:
+def test_random_device_leaves_leave_the_channel_usable(named: tuple[Any, Any]) -> None:
     sender, receiver = named
     generator = random.Random(20261126)
     odd = [
@@ -147,7 +147,7 @@ def test_device_memory_of_an_impossible_participant_is_corrupt(identity: int, na
 
 
 @pytest.mark.parametrize("leaf", [device((0,)), device(range(1 << 62)), device((0,), kind="torch")])
-def test_unpack_refuses_device_memory_as_it_refuses_ends(leaf: Any, tmp_path: Path) -> None:
+def test_unpack_refuses_device_memory(leaf: Any, tmp_path: Path) -> None:
     frame = bytes(shmtree.pack(leaf, allow_pickle=False))
     (tmp_path / "frame").write_bytes(frame)
     modules = set(sys.modules)
@@ -163,7 +163,7 @@ def test_empty_device_array_arrives_through_a_channel(named: tuple[Any, Any]) ->
     assert named[1].get(timeout=60).shape == (0, 3)
 
 
-def test_a_tensor_imports_torch_only_if_the_caller_allows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_imports_torch_only_if_allow_pickle_is_true(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     tensor = Writer().kind(74).length(0).array(11, (2,), 0).buffer(bytes(8)).frame()
     with pytest.raises(shmtree.PickleRefused, match="import torch"):
@@ -251,7 +251,7 @@ def take(receiver: Any) -> Any:
 
 
 @pytest.mark.parametrize("receive", [lambda receiver: receiver.get(timeout=60), take], ids=["get", "take"])
-def test_message_is_rejected_after_eight_memory_errors(receive: Any, named: tuple[Any, Any]) -> None:
+def test_message_is_dead_lettered_after_repeated_memory_errors(receive: Any, named: tuple[Any, Any]) -> None:
     sender, receiver = named
     sender.put(Heavy())
     sender.put("the next one")
@@ -291,7 +291,7 @@ lacks_memory: list[int] = []
 shmtree.register(Sometimes, lambda _: 1, lambda flat: no_memory(flat) if lacks_memory else "made")
 
 
-def test_only_memory_errors_in_a_row_reject_a_message(named: tuple[Any, Any]) -> None:
+def test_only_consecutive_memory_errors_dead_letter_a_message(named: tuple[Any, Any]) -> None:
     sender, receiver = named
     sender.put(Sometimes())
     for _ in range(12):
@@ -347,7 +347,7 @@ def alarmed(no_collector_callbacks: None) -> Iterator[None]:
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_fractions_of_huge_ints_are_made_in_linear_time() -> None:
+def test_fractions_of_huge_ints_are_built_in_linear_time() -> None:
     generator = random.Random(1)
     numerator, denominator = (generator.getrandbits(1 << 23) | 1 for _ in range(2))
     frame = Writer().kind(fw.FRACTION).value(numerator).value(denominator).frame()
@@ -364,7 +364,7 @@ def test_fraction_with_a_bad_denominator_is_corrupt(denominator: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 1000, 100_000])
-def test_fractions_make_the_round_trip(size: int) -> None:
+def test_fractions_round_trip(size: int) -> None:
     value = fractions.Fraction((1 << size) + 1, 3**5)
     assert shmtree.unpack(shmtree.pack(value, allow_pickle=False)) == value
 
@@ -674,7 +674,7 @@ def deep(kind: int, levels: int) -> bytes:
 
 @pytest.mark.parametrize("kind", [fw.LIST, fw.TUPLE, fw.DEQUE])
 @pytest.mark.parametrize("stack", [64 << 10, 128 << 10, 256 << 10, 1 << 20])
-def test_a_deep_frame_is_read_or_refused_on_a_small_stack(kind: int, stack: int, tmp_path: Path) -> None:
+def test_deep_frame_is_read_or_refused_on_a_small_stack(kind: int, stack: int, tmp_path: Path) -> None:
     frame = deep(kind, 998)
     with open(tmp_path / "out", "w") as file:
         for act in (lambda: shmtree.unpack(frame), lambda: shmtree.describe(frame, file=file)):
@@ -682,14 +682,14 @@ def test_a_deep_frame_is_read_or_refused_on_a_small_stack(kind: int, stack: int,
 
 
 @pytest.mark.parametrize("stack", [64 << 10, 256 << 10])
-def test_a_deep_object_is_sent_or_refused_on_a_small_stack(stack: int) -> None:
+def test_deep_object_is_sent_or_refused_on_a_small_stack(stack: int) -> None:
     value: Any = []
     for _ in range(900):
         value = [value]
     assert in_thread(stack, lambda: shmtree.pack(value, allow_pickle=False)) in ("", "MemoryError")
 
 
-def test_a_flat_frame_is_read_on_a_small_stack() -> None:
+def test_flat_frame_is_read_on_a_small_stack() -> None:
     frame = bytes(shmtree.pack({"a": [1, (2, "three")], "b": np.arange(3)}))
     assert in_thread(64 << 10, lambda: shmtree.unpack(frame)) == ""
 
@@ -774,7 +774,7 @@ def test_traceback_of_a_corrupt_dtype_escapes_controls(unsound: tuple[bytes, byt
 # --- interpreters -----------------------------------------------------------------------------------------------------
 
 
-def test_a_subinterpreter_gets_an_import_error() -> None:
+def test_subinterpreter_import_raises_import_error() -> None:
     program = (
         "try:\n    import _interpreters as I\nexcept ImportError:\n    import _xxsubinterpreters as I\n"
         "made = I.create()\n"

@@ -32,7 +32,7 @@ def hurtful(before: int, generator: random.Random) -> list[int]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes, tree_with_builders])
-def test_every_changed_word_of_the_metadata_is_survived(make: Any) -> None:
+def test_every_changed_metadata_word_is_read_or_refused(make: Any) -> None:
     generator = random.Random(20261121)
     frame = bytearray(shmtree.pack(make()))
     for at in range(0, metadata_of(frame), 8):
@@ -56,7 +56,7 @@ def flip(memory: mmap.mmap, size: int, seed: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_frame_that_changes_while_it_is_read_is_refused_or_read(start: Any) -> None:
+def test_frame_changed_during_the_read_is_read_or_refused(start: Any) -> None:
     frame = bytes(shmtree.pack(tree_with_everything()))
     memory = mmap.mmap(-1, len(frame))
     memory[:] = frame
@@ -118,13 +118,13 @@ def read(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", COSTLY)
-def test_a_frame_of_a_kibibyte_costs_a_mebibyte_at_most(kind: str) -> None:
+def test_frame_of_a_kibibyte_costs_a_mebibyte_at_most(kind: str) -> None:
     peak, seconds = cost_of(fill(COSTLY[kind]))
     assert peak < 1 << 20
     assert seconds < 0.01  # CPU time of this thread, not wall time
 
 
-def test_a_damaged_frame_of_a_kibibyte_costs_a_mebibyte_at_most() -> None:
+def test_damaged_frame_of_a_kibibyte_costs_a_mebibyte_at_most() -> None:
     generator = random.Random(11)
     frame = bytearray(shmtree.pack({"list": [1, 2.5, "text"], "array": np.arange(40.0), "set": {1}, "time": None}))
     assert len(frame) <= 1024

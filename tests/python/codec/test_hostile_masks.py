@@ -61,7 +61,7 @@ RECORDS = {
 @pytest.mark.parametrize("fill", [False, True], ids=["no fill value", "a fill value"])
 @pytest.mark.parametrize("kind", ["masked", "without a mask", "strided", "read-only"])
 @pytest.mark.parametrize("fields", RECORDS.values(), ids=RECORDS)
-def test_masked_records_come_back(fields: Any, kind: str, fill: bool) -> None:
+def test_masked_records_round_trip(fields: Any, kind: str, fill: bool) -> None:
     dtype = np.dtype(fields)
     data = np.frombuffer(np.random.default_rng(7).bytes(6 * dtype.itemsize), dtype).copy()
     if kind == "strided":

@@ -44,7 +44,7 @@ def through_file(frame: bytes, folder: Any) -> Any:
     return shmtree.load(path)
 
 
-def test_unpack_and_load_refuse_pickles_unless_they_are_told(frame: bytes, tmp_path: Any) -> None:
+def test_unpack_and_load_refuse_pickles_by_default(frame: bytes, tmp_path: Any) -> None:
     for buffer in (frame, bytearray(frame), memoryview(frame)):
         with pytest.raises(shmtree.PickleRefused):
             shmtree.unpack(buffer)
@@ -75,7 +75,7 @@ def ends_without_pickles(arena: shmtree.Arena) -> dict[str, tuple[Callable[..., 
     }
 
 
-def test_channels_and_queues_refuse_to_pickle_and_nothing_is_sent(arena: shmtree.Arena) -> None:
+def test_channels_refuse_to_pickle_and_send_nothing(arena: shmtree.Arena) -> None:
     for put, get in ends_without_pickles(arena).values():
         with pytest.raises(shmtree.PickleRefused):
             put([Bomb()])
@@ -83,7 +83,7 @@ def test_channels_and_queues_refuse_to_pickle_and_nothing_is_sent(arena: shmtree
         assert get() == "native"
 
 
-def test_a_receiver_refuses_the_pickles_of_a_sender_that_sends_them(arena: shmtree.Arena) -> None:
+def test_receiver_refuses_pickles_of_a_sender_that_allows_them(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(capacity=4)
     refusing = shmtree.Receiver(receiver._channel, False)
     for receive in (refusing.get, lambda: refusing.get_many(3), lambda: refusing.take().item):
@@ -93,7 +93,7 @@ def test_a_receiver_refuses_the_pickles_of_a_sender_that_sends_them(arena: shmtr
     assert receiver.empty()
 
 
-def test_a_queue_opened_by_name_refuses_pickles_unless_both_sides_allow_them() -> None:
+def test_named_queue_allows_pickles_only_if_both_sides_do() -> None:
     name = f"hostile-{os.getpid()}"
     made = shmtree.Queue(name=name, allow_pickle=True)
     opened = shmtree.Queue.open(name)
@@ -107,7 +107,7 @@ def test_a_queue_opened_by_name_refuses_pickles_unless_both_sides_allow_them() -
     assert made.get() is os.getcwd
 
 
-def test_what_is_refused_is_refused_again_after_an_end_was_sent_on(arena: shmtree.Arena) -> None:
+def test_pickled_end_still_refuses_pickles(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(allow_pickle=False)
     again = pickle.loads(pickle.dumps(sender))
     with pytest.raises(shmtree.PickleRefused):
@@ -144,14 +144,14 @@ def renamed(frame: bytes, module: str) -> bytes:
     return frame.replace(__name__.encode(), module.encode())
 
 
-def test_a_class_runs_none_of_its_own_code_when_it_arrives() -> None:
+def test_arriving_class_runs_none_of_its_own_code() -> None:
     frame = bytes(shmtree.pack(Step(1.5), allow_pickle=False))
     ran.clear()
     assert shmtree.unpack(frame).reward == 1.5
 
 
 @pytest.mark.parametrize("value", [Color.RED, Point(1, 2)], ids=["enum", "namedtuple"])
-def test_classes_are_taken_from_imported_modules_only(value: Any, tmp_path: Any, monkeypatch: Any) -> None:
+def test_classes_are_loaded_from_imported_modules_only(value: Any, tmp_path: Any, monkeypatch: Any) -> None:
     module = "z" * len(__name__)
     (tmp_path / f"{module}.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -162,7 +162,7 @@ def test_classes_are_taken_from_imported_modules_only(value: Any, tmp_path: Any,
 
 
 @pytest.mark.parametrize("value", [Color.RED, Point(1, 2)], ids=["enum", "namedtuple"])
-def test_what_a_name_leads_to_must_be_such_a_class(value: Any, monkeypatch: Any) -> None:
+def test_class_name_that_finds_another_object_is_refused(value: Any, monkeypatch: Any) -> None:
     class Loud:
         def __getattr__(self, name: str) -> Any:
             ran.append(name)
@@ -178,14 +178,14 @@ def test_what_a_name_leads_to_must_be_such_a_class(value: Any, monkeypatch: Any)
             shmtree.unpack(frame)
 
 
-def test_a_default_factory_is_no_way_to_call_anything() -> None:
+def test_default_factory_that_is_no_known_type_is_refused() -> None:
     frame = bytes(shmtree.pack(collections.defaultdict(os.getpid, {1: 2})))
     with pytest.raises(shmtree.PickleRefused):
         shmtree.unpack(frame)
     assert shmtree.unpack(bytes(shmtree.pack(collections.defaultdict(list)))).default_factory is list
 
 
-def test_a_registered_class_that_nobody_registered_here_is_refused() -> None:
+def test_unregistered_class_is_refused() -> None:
     class Own:
         pass
 
@@ -200,7 +200,7 @@ def test_a_registered_class_that_nobody_registered_here_is_refused() -> None:
 # --- the memory itself
 
 
-def test_the_memory_of_an_arena_cannot_be_shrunk_grown_or_unsealed(arena: shmtree.Arena) -> None:
+def test_arena_memory_cannot_be_shrunk_grown_or_sealed(arena: shmtree.Arena) -> None:
     arena.new_zeros(4)
     fd = arena._core.fd
     size = os.fstat(fd).st_size

@@ -26,7 +26,7 @@ SAMPLE = {
 }
 
 
-def test_a_frame_is_a_read_only_buffer() -> None:
+def test_frame_is_a_read_only_buffer() -> None:
     frame = shmtree.pack(SAMPLE)
     assert len(frame) == frame.nbytes == len(bytes(frame)) == memoryview(frame).nbytes
     assert memoryview(frame).readonly
@@ -35,12 +35,12 @@ def test_a_frame_is_a_read_only_buffer() -> None:
     assert "bytes" in repr(frame)
 
 
-def test_a_frame_cannot_be_made_by_hand() -> None:
+def test_frame_cannot_be_constructed() -> None:
     with pytest.raises(TypeError):
         shmtree.Frame()
 
 
-def test_a_frame_has_a_weak_reference() -> None:
+def test_frame_supports_weak_references() -> None:
     import weakref
 
     frame = shmtree.pack(1)
@@ -59,21 +59,21 @@ def test_every_contiguous_buffer_is_unpacked(make: Any) -> None:
         assert_same(shmtree.unpack(make(shmtree.pack(SAMPLE)), copy=copy)["info"], SAMPLE["info"])
 
 
-def test_a_frame_may_stand_at_the_start_of_a_larger_buffer() -> None:
+def test_unpack_ignores_bytes_after_a_frame() -> None:
     assert shmtree.unpack(bytes(shmtree.pack([1, 2])) + b"\0" * 100) == [1, 2]
 
 
-def test_the_same_object_always_gives_the_same_bytes() -> None:
+def test_pack_of_the_same_object_gives_the_same_bytes() -> None:
     assert bytes(shmtree.pack(SAMPLE)) == bytes(shmtree.pack(SAMPLE))
 
 
 @pytest.mark.parametrize("value", ["text", 5, None, object()], ids=lambda v: type(v).__name__)
-def test_what_is_no_buffer_is_a_type_error(value: Any) -> None:
+def test_object_that_is_no_buffer_raises_type_error(value: Any) -> None:
     with pytest.raises(TypeError):
         shmtree.unpack(value)
 
 
-def test_a_strided_buffer_is_refused() -> None:
+def test_strided_buffer_raises_buffer_error() -> None:
     with pytest.raises(BufferError):
         shmtree.unpack(memoryview(bytes(200))[::2])
 
@@ -90,16 +90,16 @@ def test_a_strided_buffer_is_refused() -> None:
         lambda: shmtree.unpack(b"", unknown=1),  # type: ignore[call-arg]
     ],
 )
-def test_wrong_arguments_are_type_errors(call: Any) -> None:
+def test_wrong_arguments_raise_type_error(call: Any) -> None:
     with pytest.raises(TypeError):
         call()
 
 
-def test_arguments_may_be_named() -> None:
+def test_arguments_may_be_passed_by_keyword() -> None:
     assert shmtree.unpack(buffer=bytes(shmtree.pack(obj=[1], allow_pickle=False)), copy=True) == [1]
 
 
-def test_views_outlive_everything_else() -> None:
+def test_views_outlive_their_frame() -> None:
     frame = shmtree.pack({"a": np.arange(100_000), "b": np.ones(100_000)})
     got = shmtree.unpack(frame)
     a, b = got["a"], got["b"][10:20]
@@ -123,7 +123,7 @@ def test_views_of_a_writable_buffer_are_writable() -> None:
     assert shmtree.unpack(bytes(buffer), copy=True).flags.writeable
 
 
-def test_dump_and_load_are_inverse(tmp_path: pathlib.Path) -> None:
+def test_dump_and_load_round_trip(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "sample.shmtree"
     for target in (path, os.fspath(path)):
         shmtree.dump(SAMPLE, target)
@@ -140,7 +140,7 @@ def test_load_maps_the_file_and_writes_stay_private(tmp_path: pathlib.Path) -> N
     assert shmtree.load(path)[0] == 0
 
 
-def test_dump_replaces_a_file_that_is_mapped(tmp_path: pathlib.Path) -> None:
+def test_dump_replaces_a_mapped_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "array"
     shmtree.dump(np.zeros(100_000), path)
     old = shmtree.load(path)
@@ -148,7 +148,7 @@ def test_dump_replaces_a_file_that_is_mapped(tmp_path: pathlib.Path) -> None:
     assert old.sum() == 0 and shmtree.load(path).sum() == 50
 
 
-def test_a_failed_dump_leaves_the_old_file_and_no_other(tmp_path: pathlib.Path) -> None:
+def test_failed_dump_leaves_only_the_old_file(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "value"
     shmtree.dump([1], path)
     with pytest.raises(shmtree.PickleRefused):
@@ -172,13 +172,13 @@ def test_load_refuses_pickle_unless_allowed(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"not a frame at all", b"SHMT", b"\0" * 4096], ids=repr)
-def test_a_foreign_file_is_a_corrupt_message(content: bytes, tmp_path: pathlib.Path) -> None:
+def test_foreign_file_raises_corrupt_message(content: bytes, tmp_path: pathlib.Path) -> None:
     (tmp_path / "value").write_bytes(content)
     with pytest.raises(shmtree.CorruptMessage):
         shmtree.load(tmp_path / "value")
 
 
-def test_a_truncated_file_is_a_corrupt_message(tmp_path: pathlib.Path) -> None:
+def test_truncated_file_raises_corrupt_message(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "value"
     shmtree.dump(SAMPLE, path)
     size = path.stat().st_size
@@ -189,7 +189,7 @@ def test_a_truncated_file_is_a_corrupt_message(tmp_path: pathlib.Path) -> None:
             shmtree.load(path)
 
 
-def test_a_refused_pickle_says_how_to_load_it(tmp_path: pathlib.Path) -> None:
+def test_refused_pickle_error_says_how_to_load_it(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "frame"
     shmtree.dump({"f": len}, path)
     for loading in (lambda: shmtree.load(path), lambda: shmtree.unpack(path.read_bytes())):
@@ -204,12 +204,12 @@ def test_dump_to_a_missing_directory_names_the_path(tmp_path: pathlib.Path) -> N
     assert caught.value.filename == str(path)
 
 
-def test_load_of_a_missing_file_is_the_usual_error(tmp_path: pathlib.Path) -> None:
+def test_load_of_a_missing_file_raises_file_not_found(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError):
         shmtree.load(tmp_path / "missing")
 
 
-def test_a_frame_of_another_version_says_so(tmp_path: pathlib.Path) -> None:
+def test_frame_of_another_version_raises_with_both_versions(tmp_path: pathlib.Path) -> None:
     frame = bytearray(shmtree.pack(1))
     frame[14] += 1
     (tmp_path / "frame").write_bytes(frame)
@@ -225,7 +225,7 @@ def test_a_frame_of_another_version_says_so(tmp_path: pathlib.Path) -> None:
             read()
 
 
-def test_corrupt_messages_are_value_errors_without_a_ticket() -> None:
+def test_corrupt_message_is_a_value_error_without_a_ticket() -> None:
     with pytest.raises(ValueError) as caught:
         shmtree.unpack(b"\0" * 100)
     assert isinstance(caught.value, shmtree.CorruptMessage) and caught.value.ticket is None
@@ -297,12 +297,12 @@ def test_describe_shows_every_native_kind() -> None:
     assert "400 more" in text and "unknown" not in text
 
 
-def test_describe_of_a_damaged_frame_is_a_corrupt_message() -> None:
+def test_describe_of_a_damaged_frame_raises_corrupt_message() -> None:
     with pytest.raises(shmtree.CorruptMessage):
         shmtree.describe(bytes(shmtree.pack(SAMPLE))[:-1])
 
 
-def test_describe_takes_other_buffers_as_objects() -> None:
+def test_describe_treats_other_buffers_as_objects() -> None:
     assert "bytes of 3 bytes" in described(b"abc")
     assert "uint8 (3,)" in described(np.zeros(3, np.uint8))
 
@@ -326,7 +326,7 @@ def test_threads_pack_and_unpack_at_once() -> None:
     assert not failures
 
 
-def test_containers_may_be_emptied_by_another_thread_during_the_copy() -> None:
+def test_pack_beside_a_thread_that_empties_the_list_is_safe() -> None:
     stop = threading.Event()
     value: list[Any] = []
 
@@ -346,7 +346,7 @@ def test_containers_may_be_emptied_by_another_thread_during_the_copy() -> None:
         thread.join()
 
 
-def test_nothing_leaks_over_many_round_trips() -> None:
+def test_many_round_trips_leak_nothing() -> None:
     shared: list[Any] = [1]
     values = [
         SAMPLE,

@@ -81,13 +81,13 @@ relaxed = settings(max_examples=300, deadline=None, derandomize=True, suppress_h
 
 @relaxed
 @given(trees, st.sampled_from([None, True, False]))
-def test_any_tree_makes_the_round_trip(value: Any, copy: Any) -> None:
+def test_any_tree_round_trips(value: Any, copy: Any) -> None:
     assert_same(shmtree.unpack(bytearray(shmtree.pack(value, allow_pickle=False)), copy=copy), value)
 
 
 @relaxed
 @given(trees)
-def test_any_tree_makes_the_round_trip_through_pickle(value: Any) -> None:
+def test_any_tree_round_trips_through_pickle(value: Any) -> None:
     pair = [1]
     got = shmtree.unpack(shmtree.pack([value, pair, pair]))
     assert got[1] is got[2]
@@ -197,7 +197,7 @@ def survive(frame: bytes | bytearray, allow_pickle: bool = False) -> None:
             repr(got)
 
 
-def test_a_frame_cut_anywhere_is_a_corrupt_message() -> None:
+def test_frame_cut_anywhere_raises_corrupt_message() -> None:
     frame = bytes(shmtree.pack(tree_with_everything()))
     for size in [*range(400), *range(400, len(frame), 97)]:
         with pytest.raises(shmtree.CorruptMessage):
@@ -206,7 +206,7 @@ def test_a_frame_cut_anywhere_is_a_corrupt_message() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes, tree_with_builders])
-def test_every_changed_byte_of_the_metadata_is_survived(make: Any) -> None:
+def test_every_changed_metadata_byte_is_read_or_refused(make: Any) -> None:
     frame = bytearray(shmtree.pack(make()))
     metadata = 16 + int.from_bytes(frame[4:8], "little")
     for position in range(metadata):
@@ -219,7 +219,7 @@ def test_every_changed_byte_of_the_metadata_is_survived(make: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes, tree_with_builders])
-def test_random_damage_is_survived(make: Any) -> None:
+def test_random_damage_is_read_or_refused(make: Any) -> None:
     seed = 20240229
     generator = random.Random(seed)
     whole = bytes(shmtree.pack(make()))
@@ -235,6 +235,6 @@ def test_random_damage_is_survived(make: Any) -> None:
 
 @relaxed
 @given(st.binary(max_size=300))
-def test_any_bytes_are_survived(data: bytes) -> None:
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     survive(data)
     survive(b"SHMT" + data)

@@ -30,7 +30,7 @@ class Pickled:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_the_value_of_a_frame_arrives_and_not_a_frame(name: str) -> None:
+def test_put_of_a_frame_delivers_its_value(name: str) -> None:
     frame = shmtree.pack(VALUES[name])
     sender, receiver = shmtree.create_pair()
     assert [sender.put(frame), sender.put(frame), sender.put_nowait(frame)] == [0, 1, 2]
@@ -41,7 +41,7 @@ def test_the_value_of_a_frame_arrives_and_not_a_frame(name: str) -> None:
     assert_same(queue.get(), VALUES[name])
 
 
-def test_each_receiver_has_arrays_of_its_own() -> None:
+def test_each_receiver_gets_its_own_arrays() -> None:
     frame = shmtree.pack(np.zeros(10_000))
     arena = shmtree.Arena(16 << 20)
     pairs = [arena.create_pair() for _ in range(2)]
@@ -52,7 +52,7 @@ def test_each_receiver_has_arrays_of_its_own() -> None:
     assert second[0] == 0 and shmtree.unpack(frame)[0] == 0
 
 
-def test_put_many_takes_frames_among_objects_in_order() -> None:
+def test_put_many_mixes_frames_and_objects_in_order() -> None:
     sender, receiver = shmtree.create_pair(None)
     items = [
         value for pair in ((i, shmtree.pack({"i": i, "a": np.full(i * 100, i)})) for i in range(60)) for value in pair
@@ -63,7 +63,7 @@ def test_put_many_takes_frames_among_objects_in_order() -> None:
         assert_same(receiver.get(), {"i": i, "a": np.full(i * 100, i)})
 
 
-def test_a_frame_with_a_pickle_goes_only_where_pickles_do() -> None:
+def test_put_of_a_frame_with_a_pickle_needs_allow_pickle() -> None:
     frame = shmtree.pack([Pickled()])
     sender, receiver = shmtree.create_pair(allow_pickle=True)
     sender.put(frame)
@@ -79,7 +79,7 @@ def test_a_frame_with_a_pickle_goes_only_where_pickles_do() -> None:
     assert empty.get() == [1]
 
 
-def test_a_frame_over_the_budget_and_a_full_channel_are_told_as_for_objects() -> None:
+def test_put_of_a_frame_raises_the_errors_of_an_object() -> None:
     import queue
 
     arena = shmtree.Arena(2 << 20)
@@ -155,7 +155,7 @@ def test_put_frame_refuses_unknown_flags(value: object) -> None:
             receiver.get()
 
 
-def test_put_frame_accepts_lone_surrogates_and_all_days() -> None:
+def test_put_frame_accepts_lone_surrogates_and_extreme_dates() -> None:
     sender, receiver = shmtree.create_pair()
     values = ["\ud800", "x" * 5000 + "\udfff", dt.date(2000, 2, 29), dt.date.max, dt.date.min, dt.datetime.max, NOW]
     for value in values:

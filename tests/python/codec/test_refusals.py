@@ -77,7 +77,7 @@ def refusal(value: object) -> shmtree.PickleRefused:
     ],
     ids=str,
 )
-def test_a_refused_pickle_names_the_path_of_what_needs_it(value: Any, path: str | None) -> None:
+def test_pickle_refusal_names_the_path_of_the_object(value: Any, path: str | None) -> None:
     if path is None:
         shmtree.pack(value, allow_pickle=False)
         return
@@ -86,7 +86,7 @@ def test_a_refused_pickle_names_the_path_of_what_needs_it(value: Any, path: str 
     assert (f"at {path} of the message" if path else "the message itself") in str(error)
 
 
-def test_a_tuple_in_itself_is_refused_with_its_path() -> None:
+def test_tuple_in_itself_is_refused_with_its_path() -> None:
     loop: tuple[Any, ...] = ([],)
     loop[0].append(loop)
     shared = [1]
@@ -94,11 +94,11 @@ def test_a_tuple_in_itself_is_refused_with_its_path() -> None:
     assert refusal({"a": [shared, shared], "b": loop}).path == '["b"]'
 
 
-def test_what_a_registered_class_is_sent_as_is_named_by_the_instance() -> None:
+def test_refusal_inside_a_registered_class_names_the_object() -> None:
     assert "Boxed" in str(refusal([Tagged({"deep": Boxed()})]))
 
 
-def test_a_refusal_of_the_objects_own_code_stays_as_it_is() -> None:
+def test_refusal_raised_by_user_code_is_not_changed() -> None:
     class Refuses:
         def __init__(self) -> None:
             self.error = shmtree.PickleRefused("by its own code")
@@ -115,7 +115,7 @@ def test_a_refusal_of_the_objects_own_code_stays_as_it_is() -> None:
     assert caught.value.path is None
 
 
-def test_a_refusal_names_who_refuses(arena: shmtree.Arena, name: str, runtime_directory: object) -> None:
+def test_refusal_names_the_call_or_end_that_refuses(arena: shmtree.Arena, name: str, runtime_directory: object) -> None:
     assert "allow_pickle=False of this call" in str(refusal(Boxed()))
     sender, _ = arena.create_pair(allow_pickle=False)
     with pytest.raises(shmtree.PickleRefused, match=r"allow_pickle=False of the channel's maker") as caught:
@@ -147,7 +147,7 @@ sys.stdout.buffer.write(frame)
 """
 
 
-def test_a_receiver_names_the_path_of_a_class_that_it_does_not_load() -> None:
+def test_receiver_names_the_path_of_a_class_it_does_not_load() -> None:
     frame = subprocess.run([sys.executable, "-c", SENDS_A_CLASS], check=True, capture_output=True).stdout
     with pytest.raises(shmtree.PickleRefused, match="shmtree_test_elsewhere") as caught:
         shmtree.unpack(frame)
@@ -155,7 +155,7 @@ def test_a_receiver_names_the_path_of_a_class_that_it_does_not_load() -> None:
     assert "allow_pickle=False of this call" in str(caught.value)
 
 
-def test_a_receiver_says_that_the_whole_message_is_a_pickle() -> None:
+def test_receiver_reports_that_the_whole_message_is_a_pickle() -> None:
     frame = bytes(shmtree.pack({"f": print}))
     with pytest.raises(shmtree.PickleRefused, match="It is the message itself") as caught:
         shmtree.unpack(frame)

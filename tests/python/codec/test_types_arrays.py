@@ -56,7 +56,7 @@ def filled(dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_an_array_of_every_dtype_and_shape_comes_back(dtype: Any, shape: tuple[int, ...]) -> None:
+def test_arrays_of_every_dtype_and_shape_round_trip(dtype: Any, shape: tuple[int, ...]) -> None:
     if not np.dtype(dtype).itemsize:
         pytest.skip("zero-width items cannot be filled")
     value = filled(dtype, shape)
@@ -65,14 +65,14 @@ def test_an_array_of_every_dtype_and_shape_comes_back(dtype: Any, shape: tuple[i
 
 
 @pytest.mark.parametrize("dtype", ["S0", "U0", "V0"])
-def test_items_of_no_width_come_back(dtype: str) -> None:
+def test_zero_width_items_round_trip(dtype: str) -> None:
     value = np.zeros((3,), np.dtype(dtype))
     got = through(value)
     assert got.dtype == value.dtype and got.shape == value.shape
 
 
 @pytest.mark.parametrize("dtype", ["S0", "U0"])
-def test_texts_without_width_are_pickled(dtype: str) -> None:
+def test_fields_of_zero_width_text_are_pickled(dtype: str) -> None:
     value = np.zeros(20, [("text", dtype), ("number", "i4")])["text"]
     assert value.dtype.itemsize == 0
     got = shmtree.unpack(shmtree.pack(value))
@@ -82,25 +82,25 @@ def test_texts_without_width_are_pickled(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", EXACT_DTYPES, ids=str)
-def test_a_dtype_comes_back(dtype: Any) -> None:
+def test_dtypes_round_trip(dtype: Any) -> None:
     want = np.dtype(dtype)
     got = through(want)
     assert type(got) is type(want) and got == want and got.byteorder == want.byteorder
     assert got.isalignedstruct == want.isalignedstruct and got.fields == want.fields
 
 
-def test_a_structured_dtype_is_written_as_documented() -> None:
+def test_structured_dtype_is_written_as_documented() -> None:
     frame = bytes(shmtree.pack(np.zeros(2, [("a", "<i4"), ("b", ">f8", (2,))])))
     assert b"{'names': ['a', 'b'], 'formats': ['<i4', ('>f8', (2,))], 'offsets': [0, 4], 'itemsize': 20}" in frame
 
 
-def test_dtypes_of_objects_and_subarrays_come_back() -> None:
+def test_dtypes_of_objects_and_subarrays_round_trip() -> None:
     for want in (np.dtype(object), np.dtype((np.int32, (2, 3))), np.dtype([("o", object), ("i", "i4")])):
         assert through(want) == want
 
 
 @pytest.mark.parametrize("dtype", [d for d in EXACT_DTYPES if np.dtype(d).itemsize], ids=str)
-def test_a_numpy_scalar_comes_back_with_its_type(dtype: Any) -> None:
+def test_numpy_scalar_keeps_its_type(dtype: Any) -> None:
     value = filled(dtype, (1,))[0]
     assert_same(through(value), value)
     assert_same(through({"x": value, "y": [value, value]}), {"x": value, "y": [value, value]})
@@ -143,19 +143,19 @@ def test_fortran_order_is_kept(shape: tuple[int, ...]) -> None:
         lambda a: np.lib.stride_tricks.sliding_window_view(a[0, 0], 3),
     ],
 )
-def test_a_strided_array_comes_back_with_its_values(make: Any) -> None:
+def test_strided_array_keeps_its_values(make: Any) -> None:
     base = np.arange(120, dtype=np.int16).reshape(4, 5, 6)
     value = make(base)
     got = through(value)
     assert got.dtype == value.dtype and got.shape == value.shape and (got == value).all()
 
 
-def test_a_large_strided_array_comes_back_with_its_values() -> None:
+def test_large_strided_array_keeps_its_values() -> None:
     value = np.arange(1_000_000, dtype=np.float64).reshape(1000, 1000)[::2, ::5]
     assert (through(value) == value).all()
 
 
-def test_an_unaligned_array_comes_back_aligned() -> None:
+def test_unaligned_array_arrives_aligned() -> None:
     raw = np.zeros(81, np.uint8)
     value = raw[1:].view(np.float64)
     value[:] = np.arange(10)
@@ -164,7 +164,7 @@ def test_an_unaligned_array_comes_back_aligned() -> None:
 
 
 @pytest.mark.parametrize("size", [4, 100_000])
-def test_read_only_is_kept_and_writable_is_kept(size: int) -> None:
+def test_read_only_and_writable_flags_are_kept(size: int) -> None:
     value = np.arange(size)
     frame = bytearray(shmtree.pack(value))
     assert shmtree.unpack(frame).flags.writeable
@@ -174,7 +174,7 @@ def test_read_only_is_kept_and_writable_is_kept(size: int) -> None:
     assert not shmtree.unpack(frame, copy=True).flags.writeable
 
 
-def test_the_same_array_twice_is_stored_once_and_shared_again() -> None:
+def test_same_array_twice_is_stored_once_and_shares_memory() -> None:
     value = np.arange(50_000)
     frame = shmtree.pack({"a": value, "b": [value]})
     assert frame.nbytes < value.nbytes + 4096
@@ -184,7 +184,7 @@ def test_the_same_array_twice_is_stored_once_and_shared_again() -> None:
         assert got["b"][0][3] == -1, f"copy={copy}"
 
 
-def test_small_arrays_that_share_memory_share_it_again() -> None:
+def test_small_arrays_keep_sharing_memory() -> None:
     value = np.arange(4)
     for copy in (None, True, False):
         got = shmtree.unpack(bytearray(shmtree.pack([value, value, value[1:]])), copy=copy)
@@ -192,7 +192,7 @@ def test_small_arrays_that_share_memory_share_it_again() -> None:
         assert got[1][1] == 77 and got[2][0] == 77, f"copy={copy}"
 
 
-def test_overlapping_views_of_one_array_share_memory_again() -> None:
+def test_overlapping_views_keep_sharing_memory() -> None:
     base = np.arange(60_000, dtype=np.int32).reshape(200, 300)
     value = {
         "row": base[3],
@@ -211,7 +211,7 @@ def test_overlapping_views_of_one_array_share_memory_again() -> None:
     assert got["all"][3, 7] == -5 and got["rows"][1, 7] == -5 and got["t"][7, 3] == -5
 
 
-def test_views_that_overlap_in_a_chain_share_memory_again() -> None:
+def test_views_that_overlap_in_a_chain_keep_sharing_memory() -> None:
     base = np.arange(30_000, dtype=np.int32)
     value = [base[:15_000], base[20_000:], base[10_000:25_000]]
     frame = shmtree.pack(value)
@@ -224,13 +224,13 @@ def test_views_that_overlap_in_a_chain_share_memory_again() -> None:
         assert len(g) == len(w)
 
 
-def test_views_that_do_not_overlap_bring_only_their_own_bytes() -> None:
+def test_separate_views_send_only_their_own_bytes() -> None:
     base = np.zeros(10_000_000, np.uint8)
     frame = shmtree.pack([base[:5000], base[-5000:]])
     assert frame.nbytes < 20_000
 
 
-def test_a_slice_of_a_large_array_brings_only_the_slice() -> None:
+def test_slice_of_a_large_array_sends_only_the_slice() -> None:
     assert shmtree.pack(np.zeros(10_000_000, np.uint8)[5:500]).nbytes < 4096
 
 
@@ -252,7 +252,7 @@ def test_subclasses_of_ndarray_keep_their_type() -> None:
         assert type(got) is type(value) and (got == value).all() and got.dtype == value.dtype
 
 
-def test_a_record_scalar_keeps_its_type() -> None:
+def test_record_scalar_keeps_its_type() -> None:
     value = np.rec.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])[0]
     got = shmtree.unpack(shmtree.pack(value))
     assert type(got) is type(value) and got == value and got.dtype == value.dtype
@@ -277,7 +277,7 @@ MASKED = [
 
 
 @pytest.mark.parametrize("value", MASKED, ids=lambda v: repr(v)[:40])
-def test_a_masked_array_comes_back(value: np.ma.MaskedArray) -> None:
+def test_masked_array_round_trips(value: np.ma.MaskedArray) -> None:
     assert_same(through(value), value)
     assert_same(through([value])[0], value)
 
@@ -294,7 +294,7 @@ def test_copy_none_views_large_and_copies_small_arrays() -> None:
     assert got["small"].base is None
 
 
-def test_a_message_of_up_to_16_kib_is_copied_out() -> None:
+def test_message_of_up_to_16_kib_is_copied_out() -> None:
     frame = bytearray(shmtree.pack([np.zeros(8000, np.uint8)]))
     assert not np.shares_memory(shmtree.unpack(frame)[0], np.frombuffer(frame, np.uint8))
     assert np.shares_memory(shmtree.unpack(frame, copy=False)[0], np.frombuffer(frame, np.uint8))
@@ -309,7 +309,7 @@ def test_copy_true_copies_all_and_copy_false_views_all() -> None:
         assert np.shares_memory(item, whole), name
 
 
-def test_views_keep_the_buffer_and_nothing_else_does() -> None:
+def test_only_views_keep_the_buffer() -> None:
     frame = bytearray(shmtree.pack(np.zeros(100_000)))
     view = shmtree.unpack(frame)
     with pytest.raises(BufferError):
@@ -329,7 +329,7 @@ def test_views_are_aligned_to_64_bytes() -> None:
         assert (view.ctypes.data - start) % 64 == 0
 
 
-def test_a_frame_at_an_odd_address_is_read_too() -> None:
+def test_frame_at_an_odd_address_is_readable() -> None:
     value = {"a": np.arange(10_000.0), "b": np.arange(3)}
     odd = memoryview(bytearray(b"x" + bytes(shmtree.pack(value))))[1:]
     for copy in (None, True, False):
@@ -352,12 +352,12 @@ class Wrapper:
         self.inner = inner
 
 
-def test_a_python_array_goes_through_pickle() -> None:
+def test_python_array_round_trips() -> None:
     value = array.array("d", [1.0, 2.0])
     assert shmtree.unpack(shmtree.pack(value)) == value
 
 
-def test_a_parser_that_another_thread_disturbed_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dtype_parser_retries_when_another_thread_interferes(monkeypatch: pytest.MonkeyPatch) -> None:
     parse, calls = ast.literal_eval, [0]
 
     def disturbed(text: str) -> Any:

@@ -152,7 +152,7 @@ def test_error_names_the_path_of_an_unpicklable_object(number: int) -> None:
             assert str(caught.value).endswith(f"it is at {path} of the message")
 
 
-def test_error_of_the_objects_own_code_is_not_changed() -> None:
+def test_error_raised_by_user_code_is_not_changed() -> None:
     class Odd(Exception):
         pass
 
@@ -172,7 +172,7 @@ class Refusing:
         raise self.error
 
 
-def test_failed_put_does_not_give_away_ends() -> None:
+def test_failed_put_does_not_send_ends() -> None:
     sender, receiver = shmtree.create_pair()
     with pytest.raises(TypeError, match=r"at \[1\] of the message"):
         sender.put([shmtree.create_pair()[1], threading.Lock()])

@@ -169,7 +169,7 @@ class Unversioned(metaclass=Watched):
     changes: ClassVar[int] = 0
 
 
-def test_a_class_without_a_version_is_classified_once_per_message() -> None:
+def test_class_without_a_version_is_classified_once_per_message() -> None:
     while Unversioned.changes < 3000:  # since 3.13, CPython gives a class at most 1,000 versions
         Unversioned.changes += 1
     asked = []

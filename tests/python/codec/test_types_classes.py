@@ -129,24 +129,24 @@ class Plain:
     ],
     ids=lambda v: type(v).__name__,
 )
-def test_a_dataclass_or_namedtuple_comes_back_without_pickle(value: object) -> None:
+def test_dataclass_or_namedtuple_round_trips_without_pickle(value: object) -> None:
     assert_same(through(value), value)
 
 
-def test_a_dataclass_is_rebuilt_without_calling_its_constructor() -> None:
+def test_dataclass_is_rebuilt_without_its_constructor() -> None:
     value = Counted(3)
     before = Counted.made
     assert through(value) == value
     assert Counted.made == before
 
 
-def test_attributes_beyond_the_fields_come_back() -> None:
+def test_attributes_beyond_the_fields_round_trip() -> None:
     value = Step(1)
     value.note = "extra"  # type: ignore[attr-defined]
     assert through_pickle(value).__dict__ == value.__dict__
 
 
-def test_a_missing_field_stays_missing() -> None:
+def test_missing_field_stays_missing() -> None:
     value = Step(1)
     del value.info
     got = through_pickle(value)
@@ -168,7 +168,7 @@ class SlotTwice(Base):
     a: int
 
 
-def test_a_slot_that_a_base_has_too_is_sent_once() -> None:
+def test_slot_repeated_from_a_base_round_trips() -> None:
     assert through(SlotTwice(1)) == SlotTwice(1)
 
 
@@ -182,7 +182,7 @@ def test_dict_entry_named_like_a_slot_goes_through_pickle() -> None:
         shmtree.pack(value, allow_pickle=False)
 
 
-def test_a_dataclass_with_its_own_state_goes_through_pickle() -> None:
+def test_dataclass_with_its_own_state_goes_through_pickle() -> None:
     assert through_pickle(WithState(1)).x == 2
     with pytest.raises(shmtree.PickleRefused, match="WithState"):
         shmtree.pack(WithState(1), allow_pickle=False)
@@ -193,7 +193,7 @@ def test_a_dataclass_with_its_own_state_goes_through_pickle() -> None:
     [Loud([1, 2]), Text("x"), Number(3), Real(1.5), Table(a=1), Plain([1])],
     ids=lambda v: type(v).__name__,
 )
-def test_a_subclass_of_a_native_type_is_not_turned_into_its_base(value: object) -> None:
+def test_subclass_of_a_native_type_keeps_its_type(value: object) -> None:
     got = through_pickle(value)
     assert type(got) is type(value) and got == value
     got = through_pickle({"deep": [value]})["deep"][0]
@@ -225,7 +225,7 @@ class Ring(collections.deque):
     pass
 
 
-def test_a_namedtuple_with_an_instance_dict_goes_through_pickle() -> None:
+def test_namedtuple_with_an_instance_dict_goes_through_pickle() -> None:
     value = Roomy(1, 2)
     value.note = 3  # type: ignore[attr-defined]
     got = through_pickle(value)
@@ -241,14 +241,14 @@ class Celsius:
         self.degrees = degrees
 
 
-def test_a_registered_class_is_a_native_kind() -> None:
+def test_registered_class_is_sent_natively() -> None:
     shmtree.register(Celsius, lambda c: {"degrees": c.degrees}, lambda d: Celsius(d["degrees"]))
     got = through([Celsius(np.arange(3)), Celsius({"nested": Celsius(1)})])
     assert type(got[0]) is Celsius and got[0].degrees.tolist() == [0, 1, 2]
     assert got[1].degrees["nested"].degrees == 1
 
 
-def test_a_registered_class_goes_with_what_needs_pickle() -> None:
+def test_registered_class_round_trips_beside_a_pickle() -> None:
     shmtree.register(Celsius, lambda c: {"degrees": c.degrees}, lambda d: Celsius(d["degrees"]))
     got = shmtree.unpack(shmtree.pack([Celsius(7), Unnamed(1)]))
     assert type(got[0]) is Celsius and got[0].degrees == 7 and got[1].value == 1
@@ -261,7 +261,7 @@ class Unnamed:
         self.value = value
 
 
-def test_register_refuses_what_it_cannot_serve() -> None:
+def test_register_rejects_invalid_arguments() -> None:
     with pytest.raises(TypeError):
         shmtree.register("Celsius", str, str)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
@@ -270,7 +270,7 @@ def test_register_refuses_what_it_cannot_serve() -> None:
         shmtree.register(dict, dict, dict)
 
 
-def test_an_error_in_flatten_or_unflatten_reaches_the_caller() -> None:
+def test_error_in_flatten_reaches_the_caller() -> None:
     class Bad:
         pass
 
@@ -282,7 +282,7 @@ def test_an_error_in_flatten_or_unflatten_reaches_the_caller() -> None:
         shmtree.pack([Bad()])
 
 
-def test_a_local_class_that_cannot_be_found_again_is_refused_at_once() -> None:
+def test_local_class_raises_in_pack() -> None:
     @dataclasses.dataclass
     class Local:
         x: int
@@ -303,7 +303,7 @@ def _module_with(name: str, **members: object) -> types.ModuleType:
 
 
 @pytest.mark.parametrize("name", ["Step", "Typed", "Shade"])
-def test_a_class_of_a_module_that_is_not_imported_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_class_of_a_module_that_is_not_imported_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = {
         "Step": lambda: dataclasses.make_dataclass("Step", ["x"])(1),
         "Typed": lambda: collections.namedtuple("Typed", "x")(1),
@@ -393,7 +393,7 @@ def test_lookup_does_not_repeat_an_import_that_fails(what: str, importing: Impor
     assert importing.runs == 1
 
 
-def test_a_class_that_takes_the_place_of_another_in_its_module_is_the_one_that_arrives(
+def test_replaced_class_arrives_as_its_newest_version(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     module = _module_with("shmtree_test_replaced")
@@ -411,7 +411,7 @@ def test_a_class_that_takes_the_place_of_another_in_its_module_is_the_one_that_a
 
 @pytest.mark.parametrize("impostor", [print, type("Fake", (), {}), 7, dict, Plain])
 @pytest.mark.parametrize("kind", ["dataclass", "namedtuple", "enum"])
-def test_a_name_that_leads_to_something_else_is_not_called(
+def test_class_name_that_finds_another_object_is_refused(
     kind: str, impostor: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = {
@@ -427,18 +427,18 @@ def test_a_name_that_leads_to_something_else_is_not_called(
         shmtree.unpack(frame)
 
 
-def test_a_pickle_is_refused_unless_allowed() -> None:
+def test_pickle_is_refused_unless_allowed() -> None:
     frame = bytes(shmtree.pack(Plain(1)))
     with pytest.raises(shmtree.PickleRefused):
         shmtree.unpack(frame)
     assert shmtree.unpack(frame, allow_pickle=True) == Plain(1)
 
 
-def test_a_frame_of_this_process_is_trusted() -> None:
+def test_frame_of_this_process_is_trusted() -> None:
     assert shmtree.unpack(shmtree.pack(Plain(1))) == Plain(1)
 
 
-def test_a_class_that_is_registered_while_another_thread_first_meets_it_stays_registered() -> None:
+def test_class_registered_during_its_first_pack_stays_registered() -> None:
     entered, registered = threading.Event(), threading.Event()
 
     class Slow(type):
@@ -498,7 +498,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_class_that_the_main_program_registers_is_the_same_in_its_children(method: str, tmp_path: Any) -> None:
+def test_class_registered_by_the_main_program_works_in_children(method: str, tmp_path: Any) -> None:
     program = tmp_path / "program.py"
     program.write_text(REGISTERS)
     ran = subprocess.run([sys.executable, str(program), method], capture_output=True, text=True, timeout=200)

@@ -40,7 +40,7 @@ def test_python_arrays_of_text_are_native() -> None:
     assert through([value]) == [value]
 
 
-def test_python_arrays_inside_a_pickle_are_no_part_of_it(arena: shmtree.Arena) -> None:
+def test_python_array_is_not_part_of_the_pickle(arena: shmtree.Arena) -> None:
     value = array.array("d", range(LARGE))
     sender, receiver = arena.create_pair(capacity=2)
     assert pickled_bytes([value, print]) < 1024
@@ -48,7 +48,7 @@ def test_python_arrays_inside_a_pickle_are_no_part_of_it(arena: shmtree.Arena) -
     assert receiver.get() == [value, print]
 
 
-def test_a_python_array_put_twice_in_a_message_is_one_array_again() -> None:
+def test_python_array_put_twice_arrives_as_one() -> None:
     value = array.array("d", [1.0])
     got = shmtree.unpack(shmtree.pack([value, value]))
     assert got[0] is got[1] and got[0] == value
@@ -57,7 +57,7 @@ def test_a_python_array_put_twice_in_a_message_is_one_array_again() -> None:
 @pytest.mark.parametrize(
     "flat", [("d", np.zeros(7, np.uint8)), ("no", np.zeros(8, np.uint8)), ("d", b"x"), [1]], ids=str
 )
-def test_what_is_no_python_array_is_a_corrupt_message(flat: object) -> None:
+def test_forged_python_array_raises_corrupt_message(flat: object) -> None:
     with pytest.raises(shmtree.CorruptMessage):
         shmtree.unpack(forged("array:array", flat))
     with pytest.raises(shmtree.CorruptMessage):
@@ -88,7 +88,7 @@ def test_namespaces_are_native() -> None:
     assert vars(through(odd)) == {3: 4}
 
 
-def test_namespaces_met_twice_and_in_themselves_stay_so() -> None:
+def test_shared_and_cyclic_namespaces_keep_their_identity() -> None:
     value = types.SimpleNamespace(n=1)
     value.me = value
     got = shmtree.unpack(shmtree.pack(value))
@@ -101,7 +101,7 @@ class OwnNamespace(types.SimpleNamespace):
     pass
 
 
-def test_a_subclass_of_a_namespace_is_no_namespace() -> None:
+def test_subclass_of_a_namespace_is_pickled() -> None:
     with pytest.raises(shmtree.PickleRefused, match="OwnNamespace"):
         shmtree.pack(OwnNamespace(x=1), allow_pickle=False)
     got = shmtree.unpack(shmtree.pack(OwnNamespace(x=1)))
@@ -161,7 +161,7 @@ needs_attrs = pytest.mark.skipif(attrs is None, reason="could not import 'attrs'
 
 
 @needs_attrs
-def test_classes_of_attrs_are_native() -> None:
+def test_attrs_classes_are_native() -> None:
     values = [Plain(1), Slotted([2], 0.5), Frozen("k", Frozen("i")), Derived(1, 2.0, 3), Plain({"deep": Slotted(None)})]
     for value in values:
         got = through({"v": value})["v"]
@@ -175,7 +175,7 @@ def test_classes_of_attrs_are_native() -> None:
 
 
 @needs_attrs
-def test_classes_of_attrs_with_more_than_their_fields_go_through_pickle() -> None:
+def test_attrs_classes_with_extra_state_go_through_pickle() -> None:
     extended = Plain(1)
     extended.extra = 2
     for value in (extended, Stateful(1), NotOfAttrs(1)):
@@ -187,7 +187,7 @@ def test_classes_of_attrs_with_more_than_their_fields_go_through_pickle() -> Non
 
 
 @needs_attrs
-def test_a_refusal_inside_a_class_of_attrs_names_the_attribute() -> None:
+def test_refusal_inside_an_attrs_class_names_the_attribute() -> None:
     with pytest.raises(shmtree.PickleRefused) as caught:
         shmtree.pack([Slotted({"fn": print})], allow_pickle=False)
     assert caught.value.path == '[0].obs["fn"]'
@@ -233,7 +233,7 @@ needs_pydantic = pytest.mark.skipif(pydantic is None, reason="could not import '
 
 
 @needs_pydantic
-def test_models_of_pydantic_are_native() -> None:
+def test_pydantic_models_are_native() -> None:
     value = Model(obs=[1, 2], inner=Inner(x=4), tags={"a"}, additional="kept")
     value._secret = 7
     got = through({"m": value})["m"]
@@ -249,7 +249,7 @@ def test_models_of_pydantic_are_native() -> None:
 
 
 @needs_pydantic
-def test_models_with_a_reduction_of_their_own_go_through_pickle() -> None:
+def test_models_with_their_own_reduction_go_through_pickle() -> None:
     for value in (StatefulModel(x=2), Root([1, 2])):
         with pytest.raises(shmtree.PickleRefused, match=type(value).__name__):
             shmtree.pack(value, allow_pickle=False)
@@ -271,7 +271,7 @@ def test_models_of_modules_that_are_not_imported_are_refused() -> None:
 
 
 @needs_pydantic
-def test_what_is_no_state_of_a_model_is_a_corrupt_message() -> None:
+def test_malformed_model_state_raises_corrupt_message() -> None:
     frame = bytes(shmtree.pack(Inner(x=1)))
     inside = b"Inner"
     assert inside in frame
@@ -308,7 +308,7 @@ def test_model_with_an_extra_instance_attribute_is_pickled() -> None:
 
 
 @needs_pydantic
-def test_a_refusal_inside_a_model_names_the_attribute() -> None:
+def test_refusal_inside_a_model_names_the_attribute() -> None:
     with pytest.raises(shmtree.PickleRefused) as caught:
         shmtree.pack([Model(obs=1, additional=[print])], allow_pickle=False)
     assert caught.value.path == "[0].additional[0]"
@@ -317,7 +317,7 @@ def test_a_refusal_inside_a_model_names_the_attribute() -> None:
 # --- packages whose memory stays out of the pickle -----------------------------------------------------------------
 
 
-def test_sparse_matrices_of_scipy_come_back_with_their_arrays_as_views(arena: shmtree.Arena) -> None:
+def test_scipy_sparse_matrices_arrive_with_views_as_arrays(arena: shmtree.Arena) -> None:
     sparse = pytest.importorskip("scipy.sparse")
     dense = np.random.default_rng(0).random((400, 400)) * (np.arange(400) % 3 == 0)
     for form in ("csr", "csc", "coo", "bsr"):
@@ -342,7 +342,7 @@ def same_image(got: Any, want: Any) -> bool:
     return same and got.getpalette() == want.getpalette() and got.tobytes() == want.tobytes()
 
 
-def test_images_come_back_and_their_pixels_are_no_part_of_the_pickle(arena: shmtree.Arena) -> None:
+def test_images_round_trip_with_pixels_outside_the_pickle(arena: shmtree.Arena) -> None:
     for value in images():
         assert pickled_bytes(value) < 4096
         sender, receiver = arena.create_pair(capacity=2)
@@ -355,7 +355,7 @@ def test_images_come_back_and_their_pixels_are_no_part_of_the_pickle(arena: shmt
         assert arena.holders() == []
 
 
-def test_images_of_files_come_back_as_what_pickle_makes_of_them(arena: shmtree.Arena) -> None:
+def test_images_of_files_round_trip_as_with_pickle(arena: shmtree.Arena) -> None:
     image = pytest.importorskip("PIL.Image")
     for form in ("png", "jpeg", "gif"):
         file = io.BytesIO()
@@ -366,13 +366,13 @@ def test_images_of_files_come_back_as_what_pickle_makes_of_them(arena: shmtree.A
         assert type(got) is type(value) and same_image(got, value)
 
 
-def test_a_reducer_of_the_programs_own_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reducer_of_the_program_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     image = pytest.importorskip("PIL.Image")
     monkeypatch.setitem(copyreg.dispatch_table, image.Image, lambda value: (str, ("as the program has it",)))
     assert shmtree.unpack(shmtree.pack(images()[0])) == "as the program has it"
 
 
-def test_polars_comes_back_and_its_columns_are_no_part_of_the_pickle(arena: shmtree.Arena) -> None:
+def test_polars_data_round_trips_outside_the_pickle(arena: shmtree.Arena) -> None:
     polars = pytest.importorskip("polars")
     columns = {
         "number": np.arange(LARGE),
@@ -391,7 +391,7 @@ def test_polars_comes_back_and_its_columns_are_no_part_of_the_pickle(arena: shmt
     assert shmtree.unpack(shmtree.pack(frame["half"])).name == "half"
 
 
-def test_data_of_xarray_comes_back_with_its_arrays_as_views(arena: shmtree.Arena) -> None:
+def test_xarray_data_arrives_with_views_as_arrays(arena: shmtree.Arena) -> None:
     xarray = pytest.importorskip("xarray")
     values = np.random.default_rng(0).random((1000, 10))
     array = xarray.DataArray(values, dims=("t", "x"), coords={"t": np.arange(1000)}, name="v", attrs={"unit": "m"})
@@ -399,7 +399,7 @@ def test_data_of_xarray_comes_back_with_its_arrays_as_views(arena: shmtree.Arena
     check_sent(array.to_dataset(), arena, lambda got, want: bool(got.identical(want)))
 
 
-def test_nothing_is_imported_that_the_program_has_not_imported() -> None:
+def test_pack_imports_no_optional_package() -> None:
     program = (
         "import sys, shmtree, collections\n"
         "shmtree.unpack(shmtree.pack([print, collections.Counter()]))\n"

@@ -85,7 +85,7 @@ def assert_same_graph(a: Any, b: Any) -> None:
             left += zip(by_tag(a), by_tag(b)) if isinstance(a, (set, frozenset)) else zip(a, b)
 
 
-def test_random_graphs_come_back_the_same() -> None:
+def test_random_graphs_round_trip() -> None:
     outcomes: collections.Counter = collections.Counter()
     for seed in range(3000):
         value = Graph(seed).objects

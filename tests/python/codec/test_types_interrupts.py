@@ -81,7 +81,7 @@ def stop() -> None:
     names.clear()
 
 
-def test_put_raises_what_the_name_of_a_class_raises(module: Any, error: type[BaseException]) -> None:
+def test_pack_raises_the_error_of_a_class_name_lookup(module: Any, error: type[BaseException]) -> None:
     value = add(module, Looked("Plain", (), {}))()
     start(error, "__module__")
     with pytest.raises(error, match="as the test wants"):
@@ -90,7 +90,7 @@ def test_put_raises_what_the_name_of_a_class_raises(module: Any, error: type[Bas
     assert type(shmtree.unpack(shmtree.pack([value]))[0]) is type(value)
 
 
-def test_register_raises_what_the_name_of_a_class_raises(module: Any, error: type[BaseException]) -> None:
+def test_register_raises_the_error_of_a_class_name_lookup(module: Any, error: type[BaseException]) -> None:
     cls = add(module, Looked("Registered", (), {}))
     start(error, "__qualname__")
     with pytest.raises(error, match="as the test wants"):
@@ -100,7 +100,7 @@ def test_register_raises_what_the_name_of_a_class_raises(module: Any, error: typ
 @pytest.mark.parametrize(
     ("attribute", "value"), [("_value2member_map_", 1), ("_value2member_map_", 99), ("_member_map_", 99)]
 )
-def test_get_raises_what_the_lookup_of_an_enum_raises(
+def test_unpack_raises_the_error_of_an_enum_lookup(
     module: Any, error: type[BaseException], attribute: str, value: int
 ) -> None:
     members = LookedEnum.__prepare__("Colour", (enum.Enum,))
@@ -112,7 +112,7 @@ def test_get_raises_what_the_lookup_of_an_enum_raises(
         shmtree.unpack(frame)
 
 
-def test_get_raises_what_the_import_state_of_a_module_raises(module: Any, error: type[BaseException]) -> None:
+def test_unpack_raises_the_error_of_a_module_state_lookup(module: Any, error: type[BaseException]) -> None:
     add(module, collections.namedtuple("Step", "x"))
     frame = bytes(shmtree.pack(module.Step(1)))
     module.__spec__ = Spec()
@@ -121,7 +121,7 @@ def test_get_raises_what_the_import_state_of_a_module_raises(module: Any, error:
         shmtree.unpack(frame)
 
 
-def test_put_many_raises_an_interrupt_of_the_put_before_the_failing_item() -> None:
+def test_put_many_raises_an_interrupt_before_a_later_item_error() -> None:
     sender, _receiver = shmtree.create_pair(capacity=1)
     sender.put(0)
 

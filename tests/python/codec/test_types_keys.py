@@ -37,7 +37,7 @@ def both_ways(item: object) -> Any:
         {f"key{i}": i for i in range(1000)},
     ],
 )
-def test_a_message_with_other_keys_comes_in_between(changed: dict[object, object]) -> None:
+def test_message_with_other_keys_in_between_round_trips(changed: dict[object, object]) -> None:
     usual = {"step": 1, "reward": 2, "done": 3}
     for item in [usual, usual, usual, changed, usual, changed, changed, changed, usual]:
         got = both_ways(item)
@@ -45,7 +45,7 @@ def test_a_message_with_other_keys_comes_in_between(changed: dict[object, object
         assert list(got) == list(item)
 
 
-def test_keys_that_are_new_in_every_message() -> None:
+def test_new_keys_in_every_message_round_trip() -> None:
     # Each str is freed with its message, and the next one often gets the same address.
     generator = random.Random(5)
     for _ in range(3000):
@@ -66,7 +66,7 @@ def flatten_forgetful(forgetful: Forgetful) -> dict[str, int]:
     return {"".join(["later", str(i)]): i for i in range(count)}
 
 
-def test_keys_that_die_while_a_message_is_made() -> None:
+def test_keys_freed_during_encoding_do_not_mix() -> None:
     shmtree.register(Forgetful, flatten_forgetful, Forgetful)
     for _ in range(20):
         sent = {"".join(["early", str(i)]): i for i in range(100)}
@@ -75,7 +75,7 @@ def test_keys_that_die_while_a_message_is_made() -> None:
         assert second.sent == {f"later{i}": i for i in range(100)}
 
 
-def test_equal_keys_are_one_whichever_str_they_are() -> None:
+def test_equal_keys_are_stored_once_in_a_frame() -> None:
     def fresh() -> Iterator[dict[str, int]]:
         return ({"".join(["obser", "vation"]): i} for i in range(3))
 
@@ -83,19 +83,19 @@ def test_equal_keys_are_one_whichever_str_they_are() -> None:
     assert len(sizes) == 1  # the frame contains the name once
 
 
-def test_a_class_may_have_the_number_that_a_key_had() -> None:
+def test_classes_and_keys_do_not_mix_in_the_cache() -> None:
     for item in [{"a": 1}, [{"a": 1}], [int, {"a": 1}], {"a": int}, [dict, int, {"int": 1}], {"a": 1}]:
         assert_same(both_ways(item), item)
 
 
-def test_keys_met_again_are_interned() -> None:
+def test_repeated_keys_are_interned() -> None:
     keys = ["".join(["some", "where"]), "".join(["else", "where"])]
     seen = [list(both_ways(dict.fromkeys(keys, 0))) for _ in range(4)]
     assert seen[2][0] is seen[3][0] is sys.intern("somewhere")
     assert seen[2][1] is seen[3][1] is sys.intern("elsewhere")
 
 
-def test_messages_with_the_same_keys_share_nothing_else_and_are_not_kept() -> None:
+def test_messages_with_equal_keys_share_and_retain_nothing() -> None:
     for _ in range(3):
         got = both_ways([{"key": {"inner": [1.5]}, "array": np.arange(3)} for _ in range(10)])
         first, second = got[0], got[1]
@@ -108,7 +108,7 @@ def test_messages_with_the_same_keys_share_nothing_else_and_are_not_kept() -> No
     assert [array() for array in arrays] == [None] * 10
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_key_cache_is_bounded() -> None:
     def blocks() -> int:
         gc.collect()
         return sys.getallocatedblocks()

@@ -47,7 +47,7 @@ has_torch = importlib.util.find_spec("torch") is not None
 
 @pytest.mark.parametrize("copy", [True, False])
 @pytest.mark.parametrize("name", LACKING)
-def test_elements_that_numpy_lacks_arrive_with_a_package(name: str, copy: bool) -> None:
+def test_elements_that_numpy_lacks_need_a_package(name: str, copy: bool) -> None:
     frame = bytearray(frame_of(name, (2, 2)))
     if not has(name):
         with pytest.raises(shmtree.IncompatibleMessage, match=f"{name}.*install ml_dtypes"):
@@ -66,7 +66,7 @@ def test_elements_that_numpy_lacks_arrive_with_a_package(name: str, copy: bool) 
 
 @pytest.mark.skipif(not has_torch, reason="could not import 'torch'")
 @pytest.mark.parametrize("name", LACKING)
-def test_they_arrive_as_tensors_if_only_torch_is_installed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elements_that_numpy_lacks_arrive_as_torch_tensors(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)

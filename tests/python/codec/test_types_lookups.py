@@ -80,9 +80,7 @@ def by_value(cls: type[enum.Enum], value: Any) -> bytes:
 @pytest.mark.parametrize(
     "cls", [Colour, Number, Word, Bit, Bare, BareFlag, Aliased, Confused, Broken], ids=lambda cls: cls.__name__
 )
-def test_value_that_an_enum_lacks_is_an_error_about_the_message(
-    cls: type[enum.Enum], value: Any, allow_pickle: bool
-) -> None:
+def test_unknown_enum_value_raises_corrupt_message(cls: type[enum.Enum], value: Any, allow_pickle: bool) -> None:
     with pytest.raises(shmtree.CorruptMessage) as caught:
         shmtree.unpack(by_value(cls, value), allow_pickle=allow_pickle)
     if not issubclass(cls, enum.Flag):
@@ -97,7 +95,7 @@ def test_error_of_a_lookup_is_the_cause() -> None:
 
 
 @pytest.mark.parametrize(("value", "error"), [(2, KeyboardInterrupt), ([], MemoryError)])
-def test_interrupt_in_a_lookup_stays_what_it_is(value: Any, error: type[BaseException]) -> None:
+def test_interrupt_in_a_lookup_is_raised_unchanged(value: Any, error: type[BaseException]) -> None:
     with pytest.raises(error):
         shmtree.unpack(by_value(Interrupted, value))
 
@@ -148,7 +146,7 @@ def module() -> Iterator[types.ModuleType]:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_class_that_its_module_lacks_is_an_error_that_names_both(name: str, module: types.ModuleType) -> None:
+def test_class_missing_in_its_module_raises_with_both_names(name: str, module: types.ModuleType) -> None:
     sender, receiver = shmtree.create_pair()
     value = {"item": [eval(VALUES[name], vars(module))]}
     sender.put_many([value, "next"])
@@ -165,7 +163,7 @@ def test_class_that_its_module_lacks_is_an_error_that_names_both(name: str, modu
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_module_that_is_missing_is_an_error_that_names_it(name: str, module: types.ModuleType) -> None:
+def test_missing_module_raises_with_its_name(name: str, module: types.ModuleType) -> None:
     frame = bytes(shmtree.pack(eval(VALUES[name], vars(module))))
     del sys.modules[NAME]
     with pytest.raises(shmtree.IncompatibleMessage, match=f"No module named '{NAME}'") as caught:
@@ -173,13 +171,13 @@ def test_module_that_is_missing_is_an_error_that_names_it(name: str, module: typ
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-def test_attribute_error_of_a_pickled_object_stays_what_it_is(module: types.ModuleType) -> None:
+def test_attribute_error_of_a_pickled_object_is_not_changed(module: types.ModuleType) -> None:
     frame = bytes(shmtree.pack(module.Failing()))
     with pytest.raises(AttributeError, match="a defect of the class"):
         shmtree.unpack(frame, allow_pickle=True)
 
 
-def test_class_that_is_registered_nowhere_is_still_refused(module: types.ModuleType) -> None:
+def test_unregistered_class_is_refused_despite_allow_pickle(module: types.ModuleType) -> None:
     frame = Writer().kind(fw.REGISTERED).name(f"{NAME}:Gone").value(1).frame()
     with pytest.raises(shmtree.PickleRefused, match="not registered here"):
         shmtree.unpack(frame, allow_pickle=True)

@@ -38,7 +38,7 @@ def zone_of_a_file(key: str | None) -> zoneinfo.ZoneInfo:
 
 
 @pytest.mark.parametrize("key", ["Europe/Paris", "Asia/Tokyo", "local", None])
-def test_zone_from_a_file_is_refused_like_pickle(key: str | None, pair: tuple[Any, Any]) -> None:
+def test_zone_from_a_file_is_refused_as_by_pickle(key: str | None, pair: tuple[Any, Any]) -> None:
     zone = zone_of_a_file(key)
     at = dt.datetime(2024, 7, 1, 12, tzinfo=zone)
     for value in (zone, at, dt.time(12, tzinfo=zone), {"at": [at]}):
@@ -50,7 +50,7 @@ def test_zone_from_a_file_is_refused_like_pickle(key: str | None, pair: tuple[An
             shmtree.pack(value, allow_pickle=False)
 
 
-def test_zone_arrives_like_pickle() -> None:
+def test_zone_arrives_as_with_pickle() -> None:
     cached, own = zoneinfo.ZoneInfo("Europe/Paris"), zoneinfo.ZoneInfo.no_cache("Europe/Paris")
     assert shmtree.unpack(shmtree.pack(cached, allow_pickle=False)) is cached
     got = shmtree.unpack(shmtree.pack(own))
@@ -59,7 +59,7 @@ def test_zone_arrives_like_pickle() -> None:
     assert shmtree.unpack(shmtree.pack(ats, allow_pickle=False)) == ats
 
 
-def test_a_zone_whose_key_receivers_refuse_is_pickled(tmp_path: Path) -> None:
+def test_zone_whose_key_receivers_refuse_is_pickled(tmp_path: Path) -> None:
     (tmp_path / "my.zone").write_bytes(data_of_zone())
     zoneinfo.reset_tzpath([tmp_path])
     try:

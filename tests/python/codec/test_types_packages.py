@@ -63,7 +63,7 @@ class Boxed:
     ],
     ids=["dates", "spans", "fortran", "reversed", "strided", "records"],
 )
-def test_no_array_inside_a_pickle_is_a_part_of_it(array: Any, arena: shmtree.Arena) -> None:
+def test_array_is_not_part_of_the_pickle_around_it(array: Any, arena: shmtree.Arena) -> None:
     def same(got: Boxed, want: Boxed) -> bool:
         return same_array(got.value, shmtree.unpack(shmtree.pack(array), copy=True))  # as without a pickle
 
@@ -88,12 +88,12 @@ def same_array(got: Any, want: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", ML_DTYPES)
-def test_arrays_of_ml_dtypes_come_back_as_views(name: str, arena: shmtree.Arena) -> None:
+def test_ml_dtypes_arrays_arrive_as_views(name: str, arena: shmtree.Arena) -> None:
     check_sent(ml_array(name, 400, 250), arena, same_array)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (300, 200)], ids=str)
-def test_arrays_of_ml_dtypes_keep_shape_order_and_whether_they_can_be_written(shape: tuple[int, ...]) -> None:
+def test_ml_dtypes_arrays_keep_shape_order_and_writable_flag(shape: tuple[int, ...]) -> None:
     array = ml_array("bfloat16", *shape)
     fixed = np.array(array)
     fixed.flags.writeable = False
@@ -106,7 +106,7 @@ def test_arrays_of_ml_dtypes_keep_shape_order_and_whether_they_can_be_written(sh
         assert shmtree.unpack(shmtree.pack(part), allow_pickle=True).tolist() == part.tolist()
 
 
-def test_arrays_of_ml_dtypes_made_in_the_arena_are_given_away(arena: shmtree.Arena) -> None:
+def test_ml_dtypes_arrays_in_the_arena_are_put_without_a_copy(arena: shmtree.Arena) -> None:
     array = ml_array("bfloat16", 4)
     sender, receiver = arena.create_pair(capacity=2)
     made = sender.new_empty((100, 100), array.dtype)
@@ -119,7 +119,7 @@ def test_arrays_of_ml_dtypes_made_in_the_arena_are_given_away(arena: shmtree.Are
     assert (got == 3).all()
 
 
-def test_what_is_read_only_comes_writable_from_a_queue(arena: shmtree.Arena) -> None:
+def test_read_only_array_arrives_writable_from_a_queue(arena: shmtree.Arena) -> None:
     array = ml_array("bfloat16", 100, 100)
     array.flags.writeable = False
     tasks = arena.Queue()
@@ -129,7 +129,7 @@ def test_what_is_read_only_comes_writable_from_a_queue(arena: shmtree.Arena) -> 
     assert same_array(got, array)
 
 
-def test_data_frames_come_back_with_their_columns_as_views(arena: shmtree.Arena) -> None:
+def test_data_frames_arrive_with_views_as_columns(arena: shmtree.Arena) -> None:
     pandas = pytest.importorskip("pandas")
     columns = {"whole": np.arange(ROWS), "half": np.arange(ROWS) / 2, "when": np.arange(ROWS).astype("M8[s]")}
     frame = pandas.DataFrame(columns, index=pandas.Index(np.arange(ROWS)[::-1], name="row"))
@@ -137,7 +137,7 @@ def test_data_frames_come_back_with_their_columns_as_views(arena: shmtree.Arena)
     check_sent(frame, arena, lambda got, want: bool(got.equals(want)) and list(got.dtypes) == list(want.dtypes))
 
 
-def test_arrow_tables_come_back_with_their_columns_as_views(arena: shmtree.Arena) -> None:
+def test_arrow_tables_arrive_with_views_as_columns(arena: shmtree.Arena) -> None:
     arrow = pytest.importorskip("pyarrow")
     texts = arrow.array([f"row {row}" if row % 5 else None for row in range(ROWS)])
     table = arrow.table({"number": np.arange(ROWS), "text": texts})
@@ -145,7 +145,7 @@ def test_arrow_tables_come_back_with_their_columns_as_views(arena: shmtree.Arena
     check_sent(table.to_batches()[0], arena, lambda got, want: bool(got.equals(want)))
 
 
-def test_tensordicts_come_back_with_their_tensors_as_views(arena: shmtree.Arena) -> None:
+def test_tensordicts_arrive_with_views_as_tensors(arena: shmtree.Arena) -> None:
     torch = pytest.importorskip("torch")
     tensordict = pytest.importorskip("tensordict")
     nested = {
@@ -198,7 +198,7 @@ print("all well")
 """
 
 
-def test_jax_arrays_come_back_and_views_become_jax_arrays_without_a_copy() -> None:
+def test_jax_arrays_round_trip_and_views_become_jax_arrays() -> None:
     if importlib.util.find_spec("jax") is None:
         pytest.skip("there is no jax here")
     code = f"import sys; sys.path.insert(0, {str(__file__).rpartition('/')[0]!r})\n{JAX_PROGRAM}"
@@ -206,7 +206,7 @@ def test_jax_arrays_come_back_and_views_become_jax_arrays_without_a_copy() -> No
     assert ended.stdout == "all well\n", ended.stderr
 
 
-def test_views_become_tensors_through_dlpack_and_stay_held(arena: shmtree.Arena) -> None:
+def test_dlpack_tensor_shares_and_keeps_the_view(arena: shmtree.Arena) -> None:
     torch = pytest.importorskip("torch")
     sender, receiver = arena.create_pair(capacity=2)
     sender.put(np.arange(60_000, dtype=np.float32))

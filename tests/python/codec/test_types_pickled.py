@@ -24,14 +24,14 @@ def test_functions_and_classes_by_name_go_through_pickle() -> None:
 @pytest.mark.parametrize(
     "value", [lambda: 0, threading.Lock(), (i for i in ()), sys._getframe()], ids=lambda v: type(v).__name__
 )
-def test_what_pickle_cannot_send_raises_in_the_caller(value: object) -> None:
+def test_unpicklable_object_raises_in_pack(value: object) -> None:
     with pytest.raises((TypeError, AttributeError, Exception)) as caught:
         shmtree.pack({"ok": [1, 2], "bad": value})
     assert not isinstance(caught.value, SystemError)
     assert shmtree.unpack(shmtree.pack([1])) == [1]
 
 
-def test_an_exception_inside_reduce_reaches_the_caller() -> None:
+def test_exception_inside_reduce_reaches_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
         shmtree.pack([Failing()])
 
@@ -41,7 +41,7 @@ class Failing:
         return 1 // 0
 
 
-def test_reduce_may_pack_on_its_own() -> None:
+def test_reduce_may_call_pack_itself() -> None:
     got = through_pickle([Nesting([1, 2]), {"again": Nesting("x")}])
     assert got[0].value == [1, 2] and got[1]["again"].value == "x"
 
@@ -70,7 +70,7 @@ class Shrinks:
 
 
 @pytest.mark.parametrize("make", [list, dict, set, collections.deque, collections.OrderedDict])
-def test_a_container_that_changes_while_it_is_sent_is_an_error_or_a_snapshot(make: type) -> None:
+def test_container_changed_during_pack_raises_or_is_sent(make: type) -> None:
     for size in (1, 2, 5, 100):
         container = make()
         items = [Shrinks(container)] + [object() for _ in range(0)] + [str(i) for i in range(size)]
@@ -111,7 +111,7 @@ shmtree.register(Changing, _change, id)
 
 
 @pytest.mark.parametrize("how", ["clear", "grow", "remove", "swap", "nothing"])
-def test_a_set_that_its_item_changes_while_it_is_sent_is_an_error_or_a_snapshot(how: str) -> None:
+def test_set_changed_during_pack_raises_or_is_a_snapshot(how: str) -> None:
     container: set = {5, *(str(i) for i in range(20))}
     container.add(Changing(how, container))
     try:
@@ -122,20 +122,20 @@ def test_a_set_that_its_item_changes_while_it_is_sent_is_an_error_or_a_snapshot(
         assert how in ("swap", "nothing") and len(shmtree.unpack(frame)[0]) == 22
 
 
-def test_a_set_from_which_items_were_removed_is_sent_without_them() -> None:
+def test_removed_set_items_are_not_sent() -> None:
     value = set(range(50))
     value -= set(range(3, 49))
     got = shmtree.unpack(shmtree.pack([value, frozenset(value)], allow_pickle=False))
     assert got == [{0, 1, 2, 49}, frozenset({0, 1, 2, 49})]
 
 
-def test_a_pickled_message_keeps_identity() -> None:
+def test_pickled_message_keeps_identity() -> None:
     for shared in ([1], {"k": np.arange(5)}, Step(1), bytearray(b"x")):
         got = through_pickle([shared, {"deep": shared}, Plain(0)])
         assert got[0] is got[1]["deep"] and type(got[0]) is type(shared)
 
 
-def test_large_arrays_inside_a_pickled_message_stay_out_of_band() -> None:
+def test_large_arrays_in_a_pickled_message_are_out_of_band() -> None:
     array = np.arange(100_000)
     shared: list = [array]
     frame = shmtree.pack([shared, shared, Plain(0)])

@@ -23,7 +23,7 @@ def address(array: Any) -> int:
     return array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
 
 
-def test_an_array_in_a_message_that_needs_pickle_goes_by_reference(pair: Any) -> None:
+def test_array_beside_a_pickle_goes_by_reference(pair: Any) -> None:
     sender, receiver = pair
     array = sender.new_zeros(50_000)
     shared: list = [1]
@@ -33,7 +33,7 @@ def test_an_array_in_a_message_that_needs_pickle_goes_by_reference(pair: Any) ->
     assert got[2]["array"].flags.writeable and not array.flags.writeable
 
 
-def test_arrays_in_a_dict_whose_later_keys_are_no_names_go_by_reference(pair: Any) -> None:
+def test_arrays_in_a_dict_with_other_keys_go_by_reference(pair: Any) -> None:
     sender, receiver = pair
     first, second = sender.new_zeros(50_000), sender.new_zeros(50_000)
     sender.put({"name": first, 1: second})
@@ -41,7 +41,7 @@ def test_arrays_in_a_dict_whose_later_keys_are_no_names_go_by_reference(pair: An
     assert (address(got["name"]), address(got[1])) == (address(first), address(second))
 
 
-def test_an_array_that_was_copied_in_the_end_is_not_given_away(pair: Any) -> None:
+def test_array_whose_strided_view_is_put_stays_writable(pair: Any) -> None:
     sender, receiver = pair
     array = sender.new_zeros((100, 200))
     shared: list = [1]
@@ -51,7 +51,7 @@ def test_an_array_that_was_copied_in_the_end_is_not_given_away(pair: Any) -> Non
     assert receiver.get()[0].shape == (100, 100)
 
 
-def test_an_array_sent_twice_in_one_message_shares_memory_there(pair: Any) -> None:
+def test_array_sent_twice_in_one_message_shares_memory(pair: Any) -> None:
     sender, receiver = pair
     array = sender.new_zeros((100, 200))
     sender.put({"a": array, "b": array, "t": array.T})
@@ -61,7 +61,7 @@ def test_an_array_sent_twice_in_one_message_shares_memory_there(pair: Any) -> No
 
 
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e5m2", "int64"])
-def test_a_tensor_of_new_empty_goes_by_reference(pair: Any, name: str) -> None:
+def test_tensor_of_new_zeros_goes_by_reference(pair: Any, name: str) -> None:
     torch = pytest.importorskip("torch")
     sender, receiver = pair
     tensor = sender.new_zeros((100, 200), getattr(torch, name))
@@ -70,7 +70,7 @@ def test_a_tensor_of_new_empty_goes_by_reference(pair: Any, name: str) -> None:
     assert got.dtype == tensor.dtype and got.shape == tensor.shape and address(got) == address(tensor)
 
 
-def test_a_connection_goes_through_a_channel_and_not_through_pack(pair: Any) -> None:
+def test_connection_is_sent_and_a_lock_is_refused(pair: Any) -> None:
     sender, receiver = pair
     near, far = mp.Pipe()
     sender.put({"connection": far})

@@ -63,7 +63,7 @@ SHARED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SHARED)
-def test_an_object_met_twice_is_one_object_again(name: str) -> None:
+def test_object_sent_twice_in_a_message_arrives_as_one(name: str) -> None:
     value = SHARED[name]
     got = through({"first": value, "deep": [value, {"k": (value,)}], 7: Step(value)})
     first = got["first"]
@@ -75,30 +75,30 @@ def test_an_object_met_twice_is_one_object_again(name: str) -> None:
 
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("make", [shmtree.create_pair, lambda: [shmtree.Queue()] * 2], ids=["pair", "queue"])
-def test_it_is_so_through_a_channel(make: Any, name: str) -> None:
+def test_sharing_survives_a_channel(make: Any, name: str) -> None:
     sender, receiver = make()
     sender.put([SHARED[name]] * 3)
     got = receiver.get(timeout=60)
     assert got[0] is got[1] is got[2] and type(got[0]) is type(SHARED[name])
 
 
-def test_it_is_so_in_a_file(tmp_path: Any) -> None:
+def test_sharing_survives_a_file(tmp_path: Any) -> None:
     shared = {"a": [1]}
     shmtree.dump([shared, shared], tmp_path / "file", allow_pickle=False)
     got = shmtree.load(tmp_path / "file")
     assert got[0] is got[1] and got[0] == shared
 
 
-def test_what_is_equal_stays_two_objects() -> None:
+def test_equal_objects_stay_separate() -> None:
     got = through([[1], [1], {"a": 1}, {"a": 1}, np.zeros(3), np.zeros(3)])
     assert len({id(item) for item in got}) == 6
 
 
-def test_tuples_of_nothing_need_no_reference() -> None:
+def test_empty_tuples_need_no_reference() -> None:
     assert "reference" not in described([(), (), ((), ())])
 
 
-def test_a_message_of_many_references_is_small() -> None:
+def test_message_with_many_references_is_small() -> None:
     config = {f"key {i}": [i, float(i)] for i in range(10)}
     once, often = (shmtree.pack([config] * n, allow_pickle=False).nbytes for n in (1, 51))
     assert often - once <= 200
@@ -135,7 +135,7 @@ CYCLES: dict[str, tuple[Any, Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", CYCLES)
-def test_a_cycle_comes_back_as_one(name: str) -> None:
+def test_cycle_keeps_its_identity(name: str) -> None:
     make, fill, item_of = CYCLES[name]
     direct = make()
     fill(direct, direct)
@@ -154,7 +154,7 @@ def test_a_cycle_comes_back_as_one(name: str) -> None:
         assert got[0] is got[1] is back(item_of(got[0]))
 
 
-def test_a_set_may_be_in_itself_through_an_object() -> None:
+def test_set_may_contain_itself_through_an_object() -> None:
     members: set = set()
     members.add(Node(1, members))
     got = through(members)
@@ -183,7 +183,7 @@ def in_a_registered_object() -> Any:
 
 
 @pytest.mark.parametrize("make", [in_a_tuple, in_a_namedtuple, in_a_registered_object])
-def test_what_is_made_from_its_items_and_in_itself_is_pickled(make: Any) -> None:
+def test_immutable_object_in_itself_is_pickled(make: Any) -> None:
     knot, back = make()
     got = through_pickle(knot)
     assert type(got) is type(knot) and back(got) is got
@@ -193,7 +193,7 @@ def test_what_is_made_from_its_items_and_in_itself_is_pickled(make: Any) -> None
         shmtree.pack(knot, allow_pickle=False)
 
 
-def test_unflatten_gets_no_half_of_what_the_object_is_in() -> None:
+def test_registered_object_in_a_cycle_goes_through_pickle() -> None:
     outer: list = ["before"]
     outer += [Registered({"outer": outer}), "after"]
     got = through_pickle(outer)
@@ -205,7 +205,7 @@ def test_unflatten_gets_no_half_of_what_the_object_is_in() -> None:
     assert got[1].value["beside"] is got[0] is got[2].value
 
 
-def test_what_refers_to_each_other_may_be_longer_than_trees_are_deep() -> None:
+def test_cycle_may_be_longer_than_the_depth_limit() -> None:
     def ring(length: int) -> Node:
         nodes = [Node(i) for i in range(length)]
         for i, node in enumerate(nodes):
@@ -246,7 +246,7 @@ class Meddling:
 
 @pytest.mark.parametrize("how", ["clear", "grow", "fail"])
 @pytest.mark.parametrize("make", [list, collections.deque])
-def test_code_that_runs_while_a_container_is_half_read_does_no_harm(make: Any, how: str) -> None:
+def test_code_run_during_unpack_of_its_container_is_harmless(make: Any, how: str) -> None:
     target = make()
     meddling = Meddling(target, "")
     target.extend(["before", {meddling: 1}, "after", target])
@@ -260,7 +260,7 @@ def test_code_that_runs_while_a_container_is_half_read_does_no_harm(make: Any, h
         assert type(got) is make and got[-1] is got
 
 
-def test_a_reference_is_shown_by_the_way_to_what_it_refers_to() -> None:
+def test_describe_shows_the_path_of_a_reference() -> None:
     shared = {"lr": 0.5}
     loop: list = []
     loop.append(loop)
@@ -290,7 +290,7 @@ def every_change_of(frame: bytes) -> collections.Counter:
     return outcomes
 
 
-def test_every_wrong_reference_is_refused_or_read() -> None:
+def test_every_changed_reference_is_refused_or_read() -> None:
     items: list = [0.5]
     pair = (items, 1)
     plain = (1, 2)
@@ -302,7 +302,7 @@ def test_every_wrong_reference_is_refused_or_read() -> None:
     assert outcomes["read"] > 100
 
 
-def test_references_that_multiply_cost_nothing() -> None:
+def test_exponentially_shared_lists_stay_small() -> None:
     value: Any = [1]
     for _ in range(900):
         value = [value, value]
@@ -320,7 +320,7 @@ def set_of_last(value: Any) -> bytes:
     return frame[:at] + b"\x18" + frame[at + 1 :]
 
 
-def test_no_hash_walks_through_references_for_ever() -> None:
+def test_hash_of_an_exponentially_shared_key_is_refused() -> None:
     value: Any = ()
     for _ in range(40):
         value = (value, value)
@@ -329,7 +329,7 @@ def test_no_hash_walks_through_references_for_ever() -> None:
         shmtree.unpack(set_of_last([value, [value]]))
 
 
-def test_no_hash_goes_deeper_through_references_than_any_object() -> None:
+def test_hash_of_a_deeply_nested_key_is_refused() -> None:
     chain: list[Any] = [()]
     for _ in range(5000):
         chain.append((chain[-1],))
@@ -339,13 +339,13 @@ def test_no_hash_goes_deeper_through_references_than_any_object() -> None:
     assert len(shmtree.unpack(set_of_last([*chain, [chain[900]]]))) == 5002
 
 
-def test_keys_that_share_much_are_read() -> None:
+def test_keys_that_share_large_parts_are_read() -> None:
     shared = tuple(range(50))
     value = {(shared, number): {shared, number} for number in range(1000)}
     assert_same(shmtree.unpack(shmtree.pack(value, allow_pickle=False)), value)
 
 
-def test_a_chain_of_defaultdicts_is_no_longer_than_what_can_be_let_go_of() -> None:
+def test_chain_of_defaultdicts_is_limited_in_depth() -> None:
     chain: list[Any] = [collections.defaultdict(list)]
     for _ in range(2000):
         chain.append(collections.defaultdict(list, {0: chain[-1]}))

@@ -162,7 +162,7 @@ class Story:
 @pytest.mark.parametrize("kind", CELLS)
 @settings(max_examples=40, deadline=None)
 @given(content=contents, story=steps)
-def test_value_arrives_like_pickle_or_raises(kind: str, content: object, story: list[str]) -> None:
+def test_value_arrives_as_with_pickle_or_raises(kind: str, content: object, story: list[str]) -> None:
     told = Story(kind, content)
     try:
         for step in [*story, *["get"] * len(story)]:

@@ -52,7 +52,7 @@ def test_a_cpp_simulator_feeds_a_python_learner_and_back() -> None:
 
 @needs_programs
 @pytest.mark.parametrize(("said", "allowed"), [([], False), (["no"], False), (["yes"], True)])
-def test_a_named_channel_of_cpp_takes_pickles_only_where_both_sides_say_so(said: list[str], allowed: bool) -> None:
+def test_named_cpp_channel_allows_pickle_only_if_both_sides_do(said: list[str], allowed: bool) -> None:
     name = f"pickles-{uuid.uuid4().hex}"
     program = pathlib.Path(PROGRAMS or "") / "named_pair"
     with subprocess.Popen([program, name, *said], stdout=subprocess.PIPE) as maker:
@@ -91,7 +91,7 @@ def test_cpp_uses_the_ends_that_python_puts_into_messages() -> None:
 
 
 @needs_programs
-def test_cpp_and_python_have_each_others_replay_buffers() -> None:
+def test_cpp_and_python_share_each_others_replay_buffers() -> None:
     key = uuid.uuid4().hex
     example = {
         "obs": {"image": np.zeros((2, 3), np.uint8), "pair": (0, np.float64(0))},
@@ -135,7 +135,7 @@ def test_cpp_and_python_have_each_others_replay_buffers() -> None:
 
 
 @needs_programs
-def test_cpp_reads_what_python_recorded_and_its_arrays_where_they_lie(tmp_path: pathlib.Path) -> None:
+def test_cpp_reads_a_python_recording_with_arrays_as_views(tmp_path: pathlib.Path) -> None:
     path, names = tmp_path / "run.mcap", ("a", "grün")
     with Writer(path) as writer:
         channels = [writer.add_channel(name) for name in names]

@@ -43,7 +43,7 @@ def message(n: int) -> dict[str, object]:
 
 
 @needs_programs
-def test_cpp_reads_what_python_puts(name: str) -> None:
+def test_cpp_reads_messages_that_python_puts(name: str) -> None:
     with shmtree.Broadcast(name=name) as broadcast:
         with peer("read", name) as (_, said):
             broadcast.put_many([message(n) for n in range(20)], timeout=60)
@@ -53,7 +53,7 @@ def test_cpp_reads_what_python_puts(name: str) -> None:
 
 
 @needs_programs
-def test_python_reads_what_cpp_puts(name: str) -> None:
+def test_python_reads_messages_that_cpp_puts(name: str) -> None:
     with peer("make", name) as (told, _):
         broadcast = shmtree.Broadcast.open(name)
         reader, falls_behind = broadcast.subscribe(), broadcast.subscribe(behind="latest")
@@ -68,7 +68,7 @@ def test_python_reads_what_cpp_puts(name: str) -> None:
 
 
 @needs_programs
-def test_cpp_is_given_a_broadcast_and_a_subscription_in_a_message(name: str) -> None:
+def test_cpp_receives_a_broadcast_and_subscription_in_a_message(name: str) -> None:
     sender, receiver = shmtree.create_pair(name=name)
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()

@@ -63,7 +63,7 @@ def exchange(queue: "shmtree.JoinableQueue[dict[str, object]]", ask: Ask) -> Non
 
 @needs_programs
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_queue_of_python_is_opened_in_cpp(by_name: bool) -> None:
+def test_cpp_opens_a_python_queue(by_name: bool) -> None:
     name = f"queue-{uuid.uuid4().hex}"
     with shmtree.JoinableQueue[dict[str, object]](name=name) as queue:
         arguments = ["name", name] if by_name else ["open", queue.handle()]
@@ -73,7 +73,7 @@ def test_a_queue_of_python_is_opened_in_cpp(by_name: bool) -> None:
 
 @needs_programs
 @pytest.mark.parametrize("by_name", [False, True])
-def test_a_queue_of_cpp_is_opened_in_python(by_name: bool) -> None:
+def test_python_opens_a_cpp_queue(by_name: bool) -> None:
     name = f"queue-{uuid.uuid4().hex}" if by_name else ""
     with peer("make", name) as (handle, ask):
         opened = shmtree.JoinableQueue.open(name) if name else shmtree.JoinableQueue.open_handle(handle)
@@ -83,7 +83,7 @@ def test_a_queue_of_cpp_is_opened_in_python(by_name: bool) -> None:
             exchange(queue, ask)
 
 
-def test_a_handle_of_a_queue_opens_it_in_another_object_of_its_class() -> None:
+def test_queue_handle_opens_the_same_queue() -> None:
     queue: shmtree.Queue[int] = shmtree.Queue(3)
     same: shmtree.Queue[int] = shmtree.Queue.open_handle(queue.handle())
     queue.put(1)
@@ -95,6 +95,6 @@ def test_a_handle_of_a_queue_opens_it_in_another_object_of_its_class() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no handle", "00" * 40])
-def test_a_text_that_is_no_handle_is_a_value_error(text: str) -> None:
+def test_open_handle_rejects_an_invalid_text(text: str) -> None:
     with pytest.raises(ValueError):
         shmtree.Queue.open_handle(text)

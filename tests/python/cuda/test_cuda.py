@@ -28,7 +28,7 @@ def two(spawn: Spawn, arena: shmtree.Arena) -> tuple[Process, Process]:
 VALUES = np.arange(24, dtype="float32").reshape(4, 6)
 
 
-def test_what_is_received_is_the_same_memory(two: tuple[Process, Process]) -> None:
+def test_received_array_is_the_senders_memory(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     kind, got = receiver.ask("get")
@@ -40,7 +40,7 @@ def test_what_is_received_is_the_same_memory(two: tuple[Process, Process]) -> No
     assert np.array_equal(sender.ask("read_made"), VALUES - 1)
 
 
-def test_it_is_kept_until_the_receiver_lets_go(two: tuple[Process, Process]) -> None:
+def test_sender_retains_memory_until_the_receiver_drops_it(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     assert sender.ask("lent") == 1  # by the queue
@@ -56,7 +56,7 @@ def test_it_is_kept_until_the_receiver_lets_go(two: tuple[Process, Process]) -> 
 
 
 @ON_THE_FAKE
-def test_nothing_is_left_at_the_driver(two: tuple[Process, Process], driver_log: Log) -> None:
+def test_drop_destroys_events_and_closes_the_allocation(two: tuple[Process, Process], driver_log: Log) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     receiver.ask("get")
@@ -66,7 +66,7 @@ def test_nothing_is_left_at_the_driver(two: tuple[Process, Process], driver_log:
     assert [line.split()[0] for line in driver_log(receiver)].count("close") == 1
 
 
-def test_a_copied_message_keeps_device_memory_all_the_same(two: tuple[Process, Process]) -> None:
+def test_copied_message_still_references_device_memory(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     assert np.array_equal(receiver.ask("get_copied"), VALUES)
@@ -75,7 +75,7 @@ def test_a_copied_message_keeps_device_memory_all_the_same(two: tuple[Process, P
     sender.ask("wait")
 
 
-def test_an_allocation_is_opened_once_and_closed_with_its_last_user(two: tuple[Process, Process]) -> None:
+def test_allocation_is_opened_once_and_closed_by_its_last_user(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     sender.ask("put_again")
@@ -92,7 +92,7 @@ def test_an_allocation_is_opened_once_and_closed_with_its_last_user(two: tuple[P
 @pytest.mark.parametrize(
     "values", [VALUES[:, ::2], VALUES.T, VALUES[1:3, 2:4], np.float64(3.5).reshape(()), np.zeros(0, "int16")], ids=str
 )
-def test_shapes_and_strides_are_kept(two: tuple[Process, Process], values: Values) -> None:
+def test_shapes_and_strides_are_preserved(two: tuple[Process, Process], values: Values) -> None:
     sender, receiver = two
     sender.ask("put", values)
     kind, got = receiver.ask("get")
@@ -114,7 +114,7 @@ def test_the_receivers_stream_waits_for_the_senders(two: tuple[Process, Process]
 
 
 @ON_THE_FAKE
-def test_it_is_let_go_of_when_the_device_is_done_with_it(two: tuple[Process, Process]) -> None:
+def test_memory_is_released_when_the_device_is_done(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     receiver.ask("get")
@@ -126,7 +126,7 @@ def test_it_is_let_go_of_when_the_device_is_done_with_it(two: tuple[Process, Pro
     sender.ask("wait")
 
 
-def test_each_receiver_keeps_what_it_got(spawn: Spawn, arena: shmtree.Arena) -> None:
+def test_memory_outlives_the_first_of_two_receivers_to_drop_it(spawn: Spawn, arena: shmtree.Arena) -> None:
     end, receiver = arena.create_pair()
     receivers = [spawn(shmtree.Receiver(receiver._channel)), spawn(receiver)]
     sender = spawn(end)
@@ -140,7 +140,7 @@ def test_each_receiver_keeps_what_it_got(spawn: Spawn, arena: shmtree.Arena) -> 
     sender.ask("wait")
 
 
-def test_what_a_killed_receiver_held_is_let_go_of(two: tuple[Process, Process]) -> None:
+def test_memory_of_a_killed_receiver_is_released(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     receiver.ask("get")
@@ -150,7 +150,7 @@ def test_what_a_killed_receiver_held_is_let_go_of(two: tuple[Process, Process]) 
     assert sender.ask("lent") == 0
 
 
-def test_a_sender_that_exits_waits_for_those_who_use_its_memory(two: tuple[Process, Process]) -> None:
+def test_exiting_sender_waits_for_users_of_its_memory(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     receiver.ask("get")
@@ -162,7 +162,7 @@ def test_a_sender_that_exits_waits_for_those_who_use_its_memory(two: tuple[Proce
     assert sender.has_ended()
 
 
-def test_a_sender_waits_no_longer_than_it_was_told_to(two: tuple[Process, Process]) -> None:
+def test_exit_timeout_bounds_the_wait_of_a_sender(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("exit_timeout", 0)
     sender.ask("put", VALUES)
@@ -171,7 +171,7 @@ def test_a_sender_waits_no_longer_than_it_was_told_to(two: tuple[Process, Proces
     assert sender.has_ended()
 
 
-def test_a_process_that_is_alone_waits_for_nobody_at_its_exit(spawn: Spawn) -> None:
+def test_exit_does_not_wait_without_other_processes(spawn: Spawn) -> None:
     process = spawn(shmtree.create_pair()[0])
     process.ask("exit_timeout", 1000)
     process.ask("put_to_itself", VALUES)
@@ -179,7 +179,7 @@ def test_a_process_that_is_alone_waits_for_nobody_at_its_exit(spawn: Spawn) -> N
     assert process.has_ended()
 
 
-def test_memory_of_a_killed_sender_is_an_error(two: tuple[Process, Process]) -> None:
+def test_get_raises_peer_died_after_the_sender_was_killed(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     sender.kill()
@@ -188,7 +188,7 @@ def test_memory_of_a_killed_sender_is_an_error(two: tuple[Process, Process]) -> 
     assert receiver.ask("opened") == 0
 
 
-def test_memory_that_was_open_already_is_an_error_too_when_its_sender_was_killed(two: tuple[Process, Process]) -> None:
+def test_get_raises_peer_died_for_already_opened_memory(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     sender.ask("put_again")
@@ -198,9 +198,7 @@ def test_memory_that_was_open_already_is_an_error_too_when_its_sender_was_killed
 
 
 @ON_THE_FAKE
-def test_a_device_is_found_by_what_it_is_and_not_by_its_number(
-    spawn: Spawn, arena: shmtree.Arena, driver_log: Log
-) -> None:
+def test_device_is_found_by_uuid_not_by_number(spawn: Spawn, arena: shmtree.Arena, driver_log: Log) -> None:
     end, other = arena.create_pair()
     sender, receiver = spawn(end, "ab"), spawn(other, "ba")
     sender.ask("put", VALUES)
@@ -209,7 +207,7 @@ def test_a_device_is_found_by_what_it_is_and_not_by_its_number(
 
 
 @ON_THE_FAKE
-def test_a_receiver_without_the_device_is_told_so(spawn: Spawn, arena: shmtree.Arena) -> None:
+def test_get_without_the_device_raises_device_error(spawn: Spawn, arena: shmtree.Arena) -> None:
     end, other = arena.create_pair()
     sender, receiver = spawn(end, "a"), spawn(other, "bc")
     sender.ask("put", VALUES)
@@ -221,7 +219,7 @@ def test_a_receiver_without_the_device_is_told_so(spawn: Spawn, arena: shmtree.A
 
 @ON_THE_FAKE
 @pytest.mark.skipif(has_driver(), reason="this machine has a CUDA driver")
-def test_a_receiver_without_a_driver_is_told_so(
+def test_get_without_a_cuda_driver_raises_device_error(
     spawn: Spawn, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, other = arena.create_pair()
@@ -234,21 +232,21 @@ def test_a_receiver_without_a_driver_is_told_so(
     sender.ask("wait")
 
 
-def test_it_comes_back_as_it_is_in_its_own_process(spawn: Spawn) -> None:
+def test_process_receives_its_own_memory_as_the_same_object(spawn: Spawn) -> None:
     process = spawn(shmtree.create_pair()[0])
     assert process.ask("through_itself", VALUES) is True
     assert process.ask("lent") == 0 and process.ask("opened") == 0
 
 
 @ON_THE_FAKE
-def test_what_comes_back_is_waited_for_in_the_stream(spawn: Spawn, driver_log: Log) -> None:
+def test_receiving_ones_own_memory_waits_for_its_event(spawn: Spawn, driver_log: Log) -> None:
     process = spawn(shmtree.create_pair()[0])
     process.ask("through_itself", VALUES)
     recorded = next(line.split() for line in driver_log(process) if line.startswith("record"))
     assert f"wait in 0 for {recorded[1]}" in driver_log(process)
 
 
-def test_a_message_that_needs_pickle_has_it_without_a_copy_too(spawn: Spawn, arena: shmtree.Arena) -> None:
+def test_message_that_needs_pickle_shares_device_memory_too(spawn: Spawn, arena: shmtree.Arena) -> None:
     end, other = arena.create_pair()
     sender, receiver = spawn(end), spawn(other)
     sender.ask("put", VALUES)
@@ -261,14 +259,14 @@ def test_a_message_that_needs_pickle_has_it_without_a_copy_too(spawn: Spawn, are
     sender.ask("wait")
 
 
-def test_a_queue_hands_it_on_as_a_channel_does(spawn: Spawn, arena: shmtree.Arena) -> None:
+def test_queue_returns_device_values_to_their_own_process(spawn: Spawn, arena: shmtree.Arena) -> None:
     queue = arena.Queue()
     one = spawn(queue)
     one.ask("put", VALUES)
     assert one.ask("get")[0] == "DeviceValues"
 
 
-def test_what_was_not_sent_is_not_kept(spawn: Spawn, arena: shmtree.Arena) -> None:
+def test_failed_put_retains_no_memory(spawn: Spawn, arena: shmtree.Arena) -> None:
     end, receiver = arena.create_pair(capacity=1)
     sender = spawn(end)
     sender.ask("put", VALUES)
@@ -277,7 +275,7 @@ def test_what_was_not_sent_is_not_kept(spawn: Spawn, arena: shmtree.Arena) -> No
     receiver.close()
 
 
-def test_memory_that_has_no_handle_is_refused_with_the_setting_to_change(spawn: Spawn, arena: shmtree.Arena) -> None:
+def test_put_of_memory_without_a_handle_names_the_setting(spawn: Spawn, arena: shmtree.Arena) -> None:
     end, receiver = arena.create_pair()
     sender = spawn(end)
     name, text, _ = sender.fail("put", VALUES, 1, False)
@@ -285,7 +283,7 @@ def test_memory_that_has_no_handle_is_refused_with_the_setting_to_change(spawn: 
     assert receiver.empty() and sender.ask("lent") == 0
 
 
-def test_received_memory_is_not_handed_on(two: tuple[Process, Process]) -> None:
+def test_put_of_received_memory_raises_device_error(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     receiver.ask("get")
@@ -293,7 +291,7 @@ def test_received_memory_is_not_handed_on(two: tuple[Process, Process]) -> None:
     assert name == "DeviceError" and "clone()" in text
 
 
-def test_a_forked_process_is_told_to_be_spawned(two: tuple[Process, Process]) -> None:
+def test_put_in_a_forked_process_recommends_spawn(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     assert "spawn" in sender.ask("put_forked")
@@ -327,7 +325,7 @@ ABOUT = ("array", "<f4", 0, (4,), None, False)
         (("torch", "nothing", 0, (0,), (1,), False, False),),
     ],
 )
-def test_a_message_that_nobody_sent_is_corrupt(flat: Any) -> None:
+def test_forged_message_is_corrupt(flat: Any) -> None:
     if flat and flat[0][0] == "torch":
         pytest.importorskip("torch")
     with pytest.raises(shmtree.CorruptMessage):
@@ -344,7 +342,7 @@ class Bytes:
         self.nbytes = array.nbytes
 
 
-def test_a_tensor_is_put_together_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensor_is_rebuilt_as_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     from shmtree.cuda import _sent
 

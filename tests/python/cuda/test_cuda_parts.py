@@ -86,7 +86,7 @@ def lend(arena: shmtree.Arena) -> Any:
 # --- received ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_forked_child_of_a_receiver_does_not_keep_what_that_received(arena: shmtree.Arena, driver: Driver) -> None:
+def test_forked_child_does_not_retain_received_memory(arena: shmtree.Arena, driver: Driver) -> None:
     memory, block = receive(arena)
     there, here = socket.socketpair()
 
@@ -104,7 +104,7 @@ def test_a_forked_child_of_a_receiver_does_not_keep_what_that_received(arena: sh
 
 
 @pytest.mark.parametrize(("is_array", "streams"), [(True, {5, 0}), (False, {5})])
-def test_an_array_is_waited_for_in_the_default_stream_too(
+def test_array_is_awaited_in_the_default_stream_too(
     arena: shmtree.Arena, driver: Driver, is_array: bool, streams: set[int]
 ) -> None:
     memory, _ = receive(arena, is_array)
@@ -113,14 +113,14 @@ def test_an_array_is_waited_for_in_the_default_stream_too(
     assert driver.of("destroy_event") == [(8,)]
 
 
-def test_an_allocation_is_closed_though_an_event_cannot_be_destroyed(arena: shmtree.Arena, driver: Driver) -> None:
+def test_allocation_is_closed_even_if_destroy_event_fails(arena: shmtree.Arena, driver: Driver) -> None:
     memory, _ = receive(arena)
     driver.failing["destroy_event"] = shmtree.DeviceError
     del memory
     assert driver.of("close_memory") == [(4096,)] and not _received.has_opened(0, 4096)
 
 
-def test_an_allocation_whose_device_fails_has_no_user_left(arena: shmtree.Arena, driver: Driver) -> None:
+def test_failing_device_leaves_the_allocation_without_users(arena: shmtree.Arena, driver: Driver) -> None:
     driver.answers["has_passed"] = False
     memory, _ = receive(arena)
     del memory
@@ -130,7 +130,7 @@ def test_an_allocation_whose_device_fails_has_no_user_left(arena: shmtree.Arena,
     assert not _received.has_opened(0, 4096)
 
 
-def test_what_was_interrupted_is_asked_about_again(arena: shmtree.Arena, driver: Driver) -> None:
+def test_interrupted_settle_checks_the_memory_again(arena: shmtree.Arena, driver: Driver) -> None:
     driver.answers["has_passed"] = False
     memory, _ = receive(arena)
     del memory
@@ -146,14 +146,14 @@ def test_what_was_interrupted_is_asked_about_again(arena: shmtree.Arena, driver:
 # --- sent -------------------------------------------------------------------------------------------------------------
 
 
-def test_the_event_of_what_could_not_be_sent_is_destroyed(arena: shmtree.Arena, driver: Driver) -> None:
+def test_event_is_destroyed_when_its_send_fails(arena: shmtree.Arena, driver: Driver) -> None:
     driver.failing["event_handle"] = shmtree.DeviceError
     with pytest.raises(shmtree.DeviceError, match="said by the test"):
         lend(arena)
     assert _sent.look() == 0 and driver.of("destroy_event") == [(7,)]
 
 
-def test_threads_lend_and_look_at_the_same_time(arena: shmtree.Arena, driver: Driver) -> None:
+def test_threads_lend_and_release_memory_concurrently(arena: shmtree.Arena, driver: Driver) -> None:
     """Each look() releases memory that was lent, so the threads race to release it."""
     count, errors = 200, []
     start = threading.Barrier(4)
@@ -191,7 +191,7 @@ assert told.recv()[0] and shmtree.cuda.lent() == 1
 """
 
 
-def test_a_process_that_exits_does_not_wait_for_its_daemons(driver_log: object) -> None:
+def test_exit_does_not_wait_for_daemon_processes(driver_log: object) -> None:
     path = f"{Path(__file__).parents[1] / 'support'}:{os.environ.get('PYTHONPATH', '')}"
     subprocess.run([sys.executable, "-c", EXITING], env={**os.environ, "PYTHONPATH": path}, check=True, timeout=90)
 
@@ -213,7 +213,7 @@ class Core:
             raise KeyboardInterrupt
 
 
-def test_a_pin_that_was_interrupted_is_repeated(driver: Driver) -> None:
+def test_interrupted_pin_is_repeated(driver: Driver) -> None:
     core: Any = Core()
     with pytest.raises(KeyboardInterrupt):
         _pinned.pin(core)
@@ -223,7 +223,7 @@ def test_a_pin_that_was_interrupted_is_repeated(driver: Driver) -> None:
     assert core.said == [True, True, False]
 
 
-def test_an_arena_is_not_pinned_any_more_though_the_device_fails(driver: Driver) -> None:
+def test_arena_is_unpinned_even_if_the_device_fails(driver: Driver) -> None:
     core: Any = Core()
     core.said.append(False)
     _pinned.pin(core)
@@ -233,7 +233,7 @@ def test_an_arena_is_not_pinned_any_more_though_the_device_fails(driver: Driver)
     assert core.said == [False, True, False]
 
 
-def test_a_copy_that_is_being_asked_about_is_waited_for() -> None:
+def test_wait_for_copies_includes_one_being_queried() -> None:
     class Event:
         waited = 0
 

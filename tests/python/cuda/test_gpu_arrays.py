@@ -52,7 +52,7 @@ def two(start_peer: StartPeer, arena: shmtree.Arena) -> tuple[Process, Process]:
 Two = tuple[Process, Process]
 
 
-def test_an_array_is_the_same_memory_there(two: Two) -> None:
+def test_received_array_is_the_senders_memory(two: Two) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     assert receiver.ask("get") == "DeviceArray"
@@ -63,14 +63,14 @@ def test_an_array_is_the_same_memory_there(two: Two) -> None:
     sender.ask("wait")
 
 
-def test_a_part_of_an_array_comes_as_that_part(two: Two) -> None:
+def test_slice_of_an_array_arrives_as_that_slice(two: Two) -> None:
     sender, receiver = two
     sender.ask("put_part", VALUES)
     receiver.ask("get")
     assert np.array_equal(receiver.ask("received"), VALUES[1:, ::2])
 
 
-def test_small_arrays_that_the_driver_put_together_come_apart(two: Two) -> None:
+def test_small_arrays_in_one_driver_unit_arrive_separately(two: Two) -> None:
     """The driver exports memory in units of 2 MiB, which may contain several arrays."""
     sender, receiver = two
     sender.ask("put_several", VALUES, 3)
@@ -80,7 +80,7 @@ def test_small_arrays_that_the_driver_put_together_come_apart(two: Two) -> None:
     sender.ask("wait")
 
 
-def test_what_was_begun_in_a_stream_is_done_before_the_receiver_reads(two: Two) -> None:
+def test_receiver_reads_after_work_in_the_senders_stream(two: Two) -> None:
     sender, receiver = two
     large = np.arange(4_000_000.0)
     sender.ask("put", large, True)
@@ -88,7 +88,7 @@ def test_what_was_begun_in_a_stream_is_done_before_the_receiver_reads(two: Two) 
     assert np.array_equal(receiver.ask("received"), large)
 
 
-def test_it_is_a_tensor_where_torch_is(two: Two) -> None:
+def test_receiver_with_torch_gets_a_tensor(two: Two) -> None:
     torch = pytest.importorskip("torch")
     if not torch.backends.cuda.is_built():
         pytest.skip("no GPU for torch")
@@ -97,6 +97,6 @@ def test_it_is_a_tensor_where_torch_is(two: Two) -> None:
     assert np.array_equal(receiver.ask("get_as_tensor"), VALUES)
 
 
-def test_it_comes_back_as_it_is_in_its_own_process(start_peer: StartPeer) -> None:
+def test_process_receives_its_own_array_as_the_same_object(start_peer: StartPeer) -> None:
     process = start_peer(shmtree.create_pair()[0])
     assert process.ask("through_itself", VALUES) is True

@@ -32,7 +32,7 @@ def sums(number: int) -> dict[str, float]:
     return {"a": 1e6 * number, "b": 5e4 * number}
 
 
-def test_torch_takes_what_is_received_for_pinned_memory(consumer: Consumer) -> None:
+def test_torch_sees_received_arrays_as_pinned(consumer: Consumer) -> None:
     process, sender = consumer
     sender.put(gpu_peers.message(1))
     assert not process.ask("get")
@@ -44,7 +44,7 @@ def test_torch_takes_what_is_received_for_pinned_memory(consumer: Consumer) -> N
 
 
 @pytest.mark.parametrize("is_pinned", [True, False])
-def test_each_message_gets_to_the_device_as_it_was_sent(consumer: Consumer, is_pinned: bool) -> None:
+def test_each_message_reaches_the_device_unchanged(consumer: Consumer, is_pinned: bool) -> None:
     """Sends many messages, so that memory of earlier ones is reused."""
     process, sender = consumer
     if is_pinned:
@@ -54,7 +54,7 @@ def test_each_message_gets_to_the_device_as_it_was_sent(consumer: Consumer, is_p
         assert process.ask("get_to") == sums(number)
 
 
-def test_get_to_waits_for_nothing_and_holds_what_is_being_copied(consumer: Consumer, arena: shmtree.Arena) -> None:
+def test_get_to_does_not_block_and_retains_memory_being_copied(consumer: Consumer, arena: shmtree.Arena) -> None:
     process, sender = consumer
     process.ask("pin")
     sender.put(gpu_peers.message(3))
@@ -75,7 +75,7 @@ def test_a_view_is_copied_without_waiting(consumer: Consumer) -> None:
     assert process.ask("sum_of_moved") == 5e6
 
 
-def test_unpinning_waits_for_the_copies_under_way(consumer: Consumer) -> None:
+def test_unpin_waits_for_copies_in_progress(consumer: Consumer) -> None:
     process, sender = consumer
     process.ask("pin")
     sender.put(gpu_peers.message(3))
@@ -86,7 +86,7 @@ def test_unpinning_waits_for_the_copies_under_way(consumer: Consumer) -> None:
     assert process.ask("copies_left") == 0 and process.ask("sum_of_kept") == 6e6
 
 
-def test_a_forked_child_reads_what_was_received_and_the_parent_goes_on_copying(consumer: Consumer) -> None:
+def test_forked_child_reads_pinned_memory_and_parent_can_copy(consumer: Consumer) -> None:
     process, sender = consumer
     process.ask("pin")
     sender.put(gpu_peers.message(7))
@@ -98,14 +98,14 @@ def test_a_forked_child_reads_what_was_received_and_the_parent_goes_on_copying(c
         assert process.ask("get_to") == sums(number)
 
 
-def test_batches_of_a_data_loader_are_pinned_without_a_thread_that_stages_them(consumer: Consumer) -> None:
+def test_data_loader_batches_are_pinned_without_a_pinning_thread(consumer: Consumer) -> None:
     process, _ = consumer
     pinned, right, threads = process.ask("load")
     assert pinned == right == [True] * 8
     assert not [name for name in threads if "pin" in name.lower()]
 
 
-def test_batches_that_a_replay_buffer_draws_into_the_arena_are_pinned(consumer: Consumer) -> None:
+def test_sampled_replay_batches_are_pinned(consumer: Consumer) -> None:
     process, _ = consumer
     pinned, right = process.ask("draw")
     assert pinned == right == [True] * 8

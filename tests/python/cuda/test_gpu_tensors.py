@@ -53,7 +53,7 @@ def all_of(value: float) -> list[list[float]]:
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 @pytest.mark.parametrize("channel", ["pair", "queue"])
-def test_a_tensor_is_the_same_memory_there(
+def test_received_tensor_is_the_senders_memory(
     start_peer: StartPeer, arena: shmtree.Arena, channel: str, method: str
 ) -> None:
     if channel == "pair":
@@ -76,7 +76,7 @@ def test_a_tensor_is_the_same_memory_there(
 
 
 @pytest.mark.parametrize("name", gpu_peers.TENSORS)
-def test_a_tensor_comes_as_it_was(two: Two, name: str) -> None:
+def test_tensor_arrives_unchanged(two: Two, name: str) -> None:
     sender, receiver = two
     sender.ask("put", name)
     assert receiver.ask("get") == sender.ask("describe_made")
@@ -84,14 +84,14 @@ def test_a_tensor_comes_as_it_was(two: Two, name: str) -> None:
     sender.ask("wait")
 
 
-def test_views_of_one_tensor_stay_views_of_one(two: Two) -> None:
+def test_views_of_one_tensor_still_share_memory(two: Two) -> None:
     sender, receiver = two
     sender.ask("put_views")
     assert receiver.ask("write_part", 7) == [WHOLE[0], *all_of(7)[1:]]
 
 
 @pytest.mark.parametrize("name", ["with a gradient", "parameter"])
-def test_gradients_are_computed_where_it_was_received(two: Two, name: str) -> None:
+def test_receiver_computes_gradients_of_a_received_tensor(two: Two, name: str) -> None:
     sender, receiver = two
     sender.ask("put", name)
     receiver.ask("get")
@@ -101,7 +101,7 @@ def test_gradients_are_computed_where_it_was_received(two: Two, name: str) -> No
 # --- streams and events -----------------------------------------------------------------------------------------------
 
 
-def test_what_the_sender_has_begun_is_done_before_the_receiver_reads(two: Two) -> None:
+def test_receiver_reads_after_the_senders_pending_work(two: Two) -> None:
     sender, receiver = two
     sender.ask("put", "whole")  # makes both processes load all modules and kernels
     receiver.ask("get")
@@ -109,7 +109,7 @@ def test_what_the_sender_has_begun_is_done_before_the_receiver_reads(two: Two) -
     assert receiver.ask("get_in_a_stream") == all_of(7)
 
 
-def test_what_the_receiver_has_begun_is_done_before_the_sender_has_it_back(two: Two) -> None:
+def test_sender_reuses_memory_after_the_receivers_pending_reads(two: Two) -> None:
     sender, receiver = two
     sender.ask("put", "whole")
     receiver.ask("get")
@@ -124,7 +124,7 @@ def test_what_the_receiver_has_begun_is_done_before_the_sender_has_it_back(two: 
 # --- devices ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_receiver_may_know_the_device_by_its_uuid(
+def test_receiver_can_select_the_device_by_uuid(
     start_peer: StartPeer, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, other = arena.create_pair()
@@ -135,7 +135,7 @@ def test_a_receiver_may_know_the_device_by_its_uuid(
     assert receiver.ask("get")[-1] == WHOLE
 
 
-def test_a_receiver_that_sees_no_device_is_told_so(
+def test_get_without_a_visible_device_raises_device_error(
     start_peer: StartPeer, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, other = arena.create_pair()
@@ -148,7 +148,7 @@ def test_a_receiver_that_sees_no_device_is_told_so(
 
 
 @pytest.mark.skipif(gpus() == 1, reason="there is one GPU only")
-def test_a_device_is_the_same_under_another_number(
+def test_device_is_found_under_another_number(
     start_peer: StartPeer, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     end, other = arena.create_pair()
@@ -162,7 +162,7 @@ def test_a_device_is_the_same_under_another_number(
 
 
 @pytest.mark.parametrize("setting", ["expandable_segments:True", "backend:cudaMallocAsync"])
-def test_memory_without_a_handle_is_refused_with_the_setting_to_change(
+def test_put_of_memory_without_a_handle_names_the_setting(
     start_peer: StartPeer, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     end, receiver = arena.create_pair()
@@ -176,7 +176,7 @@ def test_memory_without_a_handle_is_refused_with_the_setting_to_change(
 # --- deaths and exits -------------------------------------------------------------------------------------------------
 
 
-def test_a_tensor_of_a_killed_sender_is_an_error_and_one_received_before_can_be_dropped(two: Two) -> None:
+def test_get_raises_peer_died_and_earlier_tensor_can_be_dropped(two: Two) -> None:
     sender, receiver = two
     sender.ask("put", "whole")
     receiver.ask("get")
@@ -189,7 +189,7 @@ def test_a_tensor_of_a_killed_sender_is_an_error_and_one_received_before_can_be_
     assert receiver.has_ended()
 
 
-def test_what_a_killed_receiver_had_comes_back(two: Two) -> None:
+def test_sender_regains_memory_of_a_killed_receiver(two: Two) -> None:
     sender, receiver = two
     sender.ask("put", "large")
     receiver.ask("get")
@@ -198,7 +198,7 @@ def test_what_a_killed_receiver_had_comes_back(two: Two) -> None:
     assert sender.ask("lent") == 0
 
 
-def test_a_sender_that_exits_waits_for_its_receivers(two: Two) -> None:
+def test_exiting_sender_waits_for_its_receivers(two: Two) -> None:
     sender, receiver = two
     sender.ask("put", "whole")
     receiver.ask("get")
@@ -209,7 +209,7 @@ def test_a_sender_that_exits_waits_for_its_receivers(two: Two) -> None:
     assert sender.has_ended()
 
 
-def test_a_receiver_that_exits_with_a_tensor_lets_go_of_it(two: Two) -> None:
+def test_exiting_receiver_releases_its_tensor(two: Two) -> None:
     sender, receiver = two
     sender.ask("put", "whole")
     receiver.ask("get")

@@ -31,7 +31,7 @@ def consumer(spawn: Spawn, arena: shmtree.Arena) -> tuple[Process, shmtree.Sende
 Consumer = tuple[Process, shmtree.Sender]
 
 
-def test_what_is_received_is_registered(consumer: Consumer) -> None:
+def test_received_blocks_are_registered(consumer: Consumer) -> None:
     process, sender = consumer
     assert process.ask("registered") == 0
     for number in range(3):  # each message gets the same block
@@ -82,13 +82,13 @@ def test_arrays_that_are_sent_by_reference_are_registered_too(consumer: Consumer
     assert process.ask("registered") >= 200 * KIB
 
 
-def test_arrays_that_are_made_there_are_registered(consumer: Consumer) -> None:
+def test_arrays_allocated_by_the_consumer_are_registered(consumer: Consumer) -> None:
     process, _ = consumer
     process.ask("make_array", 300 * KIB)
     assert process.ask("registered") >= 300 * KIB
 
 
-def test_no_process_gives_pages_back_while_one_has_the_arena_pinned(consumer: Consumer, arena: shmtree.Arena) -> None:
+def test_trim_frees_no_pages_while_a_process_pins_the_arena(consumer: Consumer, arena: shmtree.Arena) -> None:
     process, sender = consumer
     sender.put(np.ones(500 * KIB, np.uint8))
     process.ask("get_array")
@@ -103,7 +103,7 @@ def test_no_process_gives_pages_back_while_one_has_the_arena_pinned(consumer: Co
     assert arena.trim() >= 500 * KIB
 
 
-def test_to_close_the_arena_unpins_it(consumer: Consumer, arena: shmtree.Arena) -> None:
+def test_closing_the_arena_unpins_it(consumer: Consumer, arena: shmtree.Arena) -> None:
     process, sender = consumer
     sender.put(np.ones(500 * KIB, np.uint8))
     process.ask("get_array")
@@ -114,7 +114,7 @@ def test_to_close_the_arena_unpins_it(consumer: Consumer, arena: shmtree.Arena) 
 
 
 @pytest.mark.parametrize("is_killed", [True, False])
-def test_a_process_that_is_gone_pins_nothing(
+def test_exited_or_killed_process_pins_nothing(
     consumer: Consumer,
     arena: shmtree.Arena,
     is_killed: bool,
@@ -131,7 +131,7 @@ def test_a_process_that_is_gone_pins_nothing(
 
 
 @ON_THE_FAKE
-def test_a_process_that_ends_unregisters_what_it_registered(consumer: Consumer, driver_log: Log) -> None:
+def test_exiting_process_unregisters_its_blocks(consumer: Consumer, driver_log: Log) -> None:
     process, sender = consumer
     sender.put(np.ones(500 * KIB, np.uint8))
     process.ask("get_array")
@@ -152,7 +152,7 @@ def test_pinning_twice_is_pinning_once(consumer: Consumer, arena: shmtree.Arena)
     assert arena.trim() >= 300 * KIB
 
 
-def test_what_the_sender_has_is_not_registered_and_needs_no_driver(consumer: Consumer, arena: shmtree.Arena) -> None:
+def test_sender_registers_nothing_and_needs_no_driver(consumer: Consumer, arena: shmtree.Arena) -> None:
     _, sender = consumer
     sender.put(np.ones(500 * KIB, np.uint8))
     assert arena.pinned_bytes == 0 and not arena._core.is_pinned_here
@@ -160,7 +160,7 @@ def test_what_the_sender_has_is_not_registered_and_needs_no_driver(consumer: Con
 
 
 @pytest.mark.skipif(has_driver(), reason="this machine has a CUDA driver")
-def test_pinning_without_cuda_is_an_error_that_says_so(arena: shmtree.Arena) -> None:
+def test_pin_without_cuda_raises_device_error(arena: shmtree.Arena) -> None:
     with pytest.raises(shmtree.DeviceError, match="no CUDA driver"):
         arena.pin()
     assert not arena._core.is_pinned_here
@@ -203,7 +203,7 @@ def events(monkeypatch: pytest.MonkeyPatch, arena: shmtree.Arena) -> list[Event]
     return made
 
 
-def test_what_is_being_copied_is_held_until_its_event_has_passed(arena: shmtree.Arena, events: list[Event]) -> None:
+def test_get_to_retains_the_message_until_its_event_has_passed(arena: shmtree.Arena, events: list[Event]) -> None:
     torch = pytest.importorskip("torch")
     sender, receiver = arena.create_pair()
     own = len(arena.holders())
@@ -233,7 +233,7 @@ def test_unpinning_waits_for_the_copies(arena: shmtree.Arena, events: list[Event
     assert events[0].was_waited_for and len(arena.holders()) == own
 
 
-def test_without_a_pin_nothing_is_held(arena: shmtree.Arena, events: list[Event]) -> None:
+def test_get_to_without_a_pin_retains_nothing(arena: shmtree.Arena, events: list[Event]) -> None:
     torch = pytest.importorskip("torch")
     arena._core.set_pinned(False)
     sender, receiver = arena.create_pair()

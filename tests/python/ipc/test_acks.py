@@ -8,7 +8,7 @@ import peers
 import pytest
 
 
-def test_pending_acks_counts_what_was_put_and_not_received(pair):
+def test_pending_acks_counts_messages_not_received_yet(pair):
     sender, receiver = pair
     assert sender.pending_acks == 0
     sender.put_many(range(3))
@@ -17,14 +17,14 @@ def test_pending_acks_counts_what_was_put_and_not_received(pair):
     assert sender.pending_acks == 2
 
 
-def test_waiting_for_all_acks_returns_when_everything_was_received(pair):
+def test_wait_for_all_ack_returns_if_all_were_received(pair):
     sender, receiver = pair
     sender.put_many(range(3))
     receiver.get_many(3)
     sender.wait_for_all_ack(timeout=0)
 
 
-def test_waiting_for_one_ticket_does_not_wait_for_later_ones(pair):
+def test_wait_for_ack_does_not_wait_for_later_tickets(pair):
     sender, receiver = pair
     first, second = sender.put("a"), sender.put("b")
     receiver.get()
@@ -33,7 +33,7 @@ def test_waiting_for_one_ticket_does_not_wait_for_later_ones(pair):
         sender.wait_for_ack(second, timeout=0)
 
 
-def test_a_wait_for_acks_ends_when_another_process_receives(arena, start):
+def test_wait_for_ack_returns_when_another_process_receives(arena, start):
     import multiprocessing as mp
 
     sender, receiver = arena.create_pair()
@@ -44,7 +44,7 @@ def test_a_wait_for_acks_ends_when_another_process_receives(arena, start):
     assert ours.recv() == "x"
 
 
-def test_a_taken_message_is_pending_until_it_is_acknowledged(pair):
+def test_taken_message_is_pending_until_acked(pair):
     sender, receiver = pair
     ticket = sender.put("x")
     delivery = receiver.take()
@@ -56,14 +56,14 @@ def test_a_taken_message_is_pending_until_it_is_acknowledged(pair):
     assert sender.pending_acks == 0
 
 
-def test_a_ticket_that_was_never_given_is_an_error(pair):
+def test_wait_for_ack_rejects_unknown_tickets(pair):
     sender, _ = pair
     for ticket in (0, 10**6, -1, 10**30):
         with pytest.raises(ValueError):
             sender.wait_for_ack(ticket, timeout=0)
 
 
-def test_acks_can_be_waited_for_after_close(pair):
+def test_wait_for_all_ack_works_after_close(pair):
     sender, receiver = pair
     sender.put(1)
     sender.close()
@@ -73,7 +73,7 @@ def test_acks_can_be_waited_for_after_close(pair):
     sender.wait_for_all_ack(timeout=0)
 
 
-def test_acks_are_those_of_this_process(arena, start):
+def test_pending_acks_excludes_puts_of_other_processes(arena, start):
     sender, receiver = arena.create_pair()
     child = start(peers.put_all, sender, [1, 2])
     child.join(30)
@@ -82,7 +82,7 @@ def test_acks_are_those_of_this_process(arena, start):
     sender.wait_for_all_ack(timeout=0)
 
 
-def test_a_thread_that_waits_for_acks_sees_them_come(pair):
+def test_thread_in_wait_for_all_ack_returns_after_the_gets(pair):
     sender, receiver = pair
     sender.put_many(range(8))
     done = threading.Event()

@@ -12,23 +12,23 @@ import shmtree
 from shmtree import _core
 
 
-def test_an_arena_has_the_budget_it_was_given():
+def test_max_bytes_is_the_requested_budget():
     assert shmtree.Arena(8 << 20).max_bytes == 8 << 20
     assert shmtree.Arena().max_bytes > 64 << 20
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1000, 1 << 60])
-def test_a_budget_that_cannot_be_is_refused(wrong):
+def test_invalid_budget_raises_value_error(wrong):
     with pytest.raises(ValueError):
         shmtree.Arena(wrong)
 
 
-def test_a_budget_is_a_whole_number():
+def test_budget_of_wrong_type_raises_type_error():
     with pytest.raises(TypeError):
         shmtree.Arena("1 GiB")
 
 
-def test_the_stats_of_an_arena_count_bytes(arena):
+def test_stats_count_used_and_held_bytes(arena):
     sender, receiver = arena.create_pair()
     before = arena.stats()
     sender.put(np.zeros(1_000_000, np.uint8))
@@ -42,7 +42,7 @@ def test_the_stats_of_an_arena_count_bytes(arena):
     assert before["participants"] == 1 and before["max_bytes"] == arena.max_bytes
 
 
-def test_holders_names_the_process_and_the_bytes_of_each_held_block(arena):
+def test_holders_lists_pid_and_bytes_of_each_held_block(arena):
     sender, receiver = arena.create_pair()
     sender.put(np.zeros(1_000_000, np.uint8))
     assert arena.holders() == []
@@ -53,7 +53,7 @@ def test_holders_names_the_process_and_the_bytes_of_each_held_block(arena):
     assert 0 <= holder.age < 60
 
 
-def test_trim_gives_free_memory_back(arena):
+def test_trim_returns_free_memory_to_the_system(arena):
     sender, receiver = arena.create_pair()
     sender.put(np.zeros(30_000_000, np.uint8))
     receiver.get()
@@ -62,11 +62,11 @@ def test_trim_gives_free_memory_back(arena):
     assert arena.stats()["committed_bytes"] < 1_000_000
 
 
-def test_prefault_takes_the_memory_at_once():
+def test_prefault_commits_memory_at_once():
     assert shmtree.Arena(64 << 20, prefault=16 << 20).stats()["committed_bytes"] >= 16 << 20
 
 
-def test_a_closed_arena_makes_nothing_new_and_leaves_alone_what_there_is(arena):
+def test_closed_arena_refuses_new_objects_and_keeps_old_ones(arena):
     own = shmtree.Arena(16 << 20)
     sender, receiver = own.create_pair()
     array = own.new_zeros(1000)
@@ -80,17 +80,17 @@ def test_a_closed_arena_makes_nothing_new_and_leaves_alone_what_there_is(arena):
     assert receiver.get().sum() == 0
 
 
-def test_pairs_without_an_arena_share_one():
+def test_pairs_without_an_arena_share_the_default_one():
     first, second = shmtree.create_pair(), shmtree.create_pair()
     assert first[0]._channel.arena.uuid == second[0]._channel.arena.uuid
 
 
-def test_create_pair_takes_an_arena(arena):
+def test_create_pair_uses_the_given_arena(arena):
     sender, _receiver = shmtree.create_pair(arena=arena)
     assert sender._channel.arena.uuid == arena._core.uuid
 
 
-def test_an_arena_makes_arrays_for_all_its_channels(arena):
+def test_array_of_an_arena_is_put_without_a_copy(arena):
     sender, receiver = arena.create_pair()
     array = arena.new_zeros(100_000)
     where = array.__array_interface__["data"][0]
@@ -98,7 +98,7 @@ def test_an_arena_makes_arrays_for_all_its_channels(arena):
     assert receiver.get().__array_interface__["data"][0] == where
 
 
-def test_bytes_are_copied_in_once_and_then_given_away(arena, pair):
+def test_copy_in_copies_bytes_once_and_put_copies_nothing(arena, pair):
     sender, receiver = pair
     source = np.arange(20_000)
 
@@ -118,7 +118,7 @@ def test_bytes_are_copied_in_once_and_then_given_away(arena, pair):
         _core.copy_in(arena._core, bytes(64 << 20), timeout=0)
 
 
-def test_a_shared_array_is_zeroed_and_writable(arena):
+def test_shared_array_is_zeroed_and_writable(arena):
     shared = arena.array((2, 3), "f4")
     assert shared.array.shape == (2, 3) and shared.array.dtype == np.float32
     assert (shared.array == 0).all()
@@ -129,7 +129,7 @@ def test_a_shared_array_is_zeroed_and_writable(arena):
         shmtree.SharedArray()
 
 
-def test_a_shared_array_is_added_to_in_place_and_never_replaced(arena):
+def test_shared_array_supports_in_place_add_but_no_replacement(arena):
     shared = arena.array((2, 3), np.int64)
     memory = shared.array
     shared.array += 2
@@ -139,7 +139,7 @@ def test_a_shared_array_is_added_to_in_place_and_never_replaced(arena):
         shared.array = memory[:]
 
 
-def test_a_shared_array_that_is_put_is_copied_and_stays_shared(arena):
+def test_put_copies_a_shared_array_even_with_move(arena):
     sender, receiver = arena.create_pair()
     shared = arena.array(100_000)
     for move in (False, True):
@@ -150,7 +150,7 @@ def test_a_shared_array_that_is_put_is_copied_and_stays_shared(arena):
         assert got[0] == shared.array[0] - 1
 
 
-def test_a_view_of_a_shared_array_keeps_its_memory(arena):
+def test_view_of_a_shared_array_keeps_its_memory(arena):
     shared = arena.array(1000)
     view = shared.array[10:20]
     view[:] = 5
@@ -160,7 +160,7 @@ def test_a_view_of_a_shared_array_keeps_its_memory(arena):
     assert view.sum() == 50
 
 
-def test_three_hundred_arenas_live_in_one_process():
+def test_three_hundred_arenas_work_in_one_process():
     arenas = [shmtree.Arena() for _ in range(300)]
     pairs = [arena.create_pair() for arena in arenas]
     for i, (sender, _) in enumerate(pairs):
@@ -168,7 +168,7 @@ def test_three_hundred_arenas_live_in_one_process():
     assert [receiver.get()[0] for _, receiver in pairs] == list(range(300))
 
 
-def test_an_arena_that_is_dropped_leaves_no_descriptor_and_no_mapping():
+def test_dropped_arena_leaves_no_descriptor_or_mapping():
     def made_and_dropped() -> None:
         sender, receiver = shmtree.Arena(16 << 20).create_pair()
         sender.put(np.zeros(100_000))
@@ -187,26 +187,26 @@ def test_an_arena_that_is_dropped_leaves_no_descriptor_and_no_mapping():
     assert (len(os.listdir("/proc/self/fd")), mappings()) == before
 
 
-def test_pairs_that_were_dropped_do_not_add_up(arena):
+def test_dropped_pairs_free_their_blocks(arena):
     for _ in range(500):
         arena.create_pair()
     assert arena.stats()["blocks"] <= 2 * 70
 
 
 @pytest.mark.parametrize("value", [-1, "8", 1.5])
-def test_a_capacity_that_cannot_be_is_refused(arena, value):
+def test_invalid_capacity_or_max_bytes_raises(arena, value):
     with pytest.raises((ValueError, TypeError)):
         arena.create_pair(capacity=value)
     with pytest.raises((ValueError, TypeError)):
         arena.create_pair(max_bytes=value)
 
 
-def test_on_peer_death_is_raise_or_wait(arena):
+def test_invalid_on_peer_death_raises_value_error(arena):
     with pytest.raises(ValueError, match="on_peer_death"):
         arena.create_pair(on_peer_death="ignore")
 
 
-def test_numpy_takes_a_shared_array_as_its_array(arena):
+def test_asarray_shares_memory_and_array_copies(arena):
     shared = arena.array((3,), np.int32)
     seen = np.asarray(shared)
     seen[1] = 7
@@ -222,7 +222,7 @@ def test_numpy_takes_a_shared_array_as_its_array(arena):
         shared.__array__(np.float64, copy=False)
 
 
-def test_the_version_is_that_of_the_compiled_part():
+def test_version_equals_that_of_the_compiled_module():
     assert shmtree.__version__ == shmtree._core.VERSION
     assert shmtree.__version__.count(".") == 2
 
@@ -247,13 +247,13 @@ def test_the_version_is_that_of_the_compiled_part():
         ),
     ],
 )
-def test_an_argument_that_cannot_be_is_named_with_its_value(call, error, says):
+def test_error_for_a_wrong_argument_shows_its_value(call, error, says):
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == says
 
 
-def test_the_arena_that_channels_are_made_in_without_one_can_be_looked_at():
+def test_default_arena_reports_stats_and_holders():
     sender, receiver = shmtree.create_pair()
     sender.put(np.zeros(100_000))
     before = shmtree.default_arena().stats()
@@ -265,7 +265,7 @@ def test_the_arena_that_channels_are_made_in_without_one_can_be_looked_at():
     assert arena.trim() > 0 and arena.holders() == []
 
 
-def test_a_budget_over_the_machines_memory_warns_with_both_numbers():
+def test_budget_over_machine_memory_warns_with_both_sizes():
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with pytest.warns(RuntimeWarning, match=f"{memory + 1} bytes.* {memory} bytes"):
         shmtree.Arena(memory + 1)

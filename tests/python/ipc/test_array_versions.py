@@ -51,7 +51,7 @@ def end(process: Any) -> None:
     process.join()
 
 
-def test_no_read_of_20_mb_is_torn_and_readers_get_on_while_two_processes_write_without_a_pause() -> None:
+def test_reads_of_20_mb_are_whole_while_two_processes_write() -> None:
     array = new_array(20_000_000)
     writers = [start(write_for_ever, array) for _ in range(2)]
     array.wait(newer_than=2, timeout=100)
@@ -64,7 +64,7 @@ def test_no_read_of_20_mb_is_torn_and_readers_get_on_while_two_processes_write_w
         end(writer)
 
 
-def test_a_write_makes_the_next_version_which_is_waited_for() -> None:
+def test_write_makes_the_next_version_and_wakes_waiters() -> None:
     array = new_array()
     assert array.version == 0 and not array.torn
     with pytest.raises(TimeoutError):
@@ -83,7 +83,7 @@ def test_a_write_makes_the_next_version_which_is_waited_for() -> None:
     assert not waiting.is_alive()
 
 
-def test_a_read_is_a_copy_in_an_array_of_the_callers_or_a_new_one() -> None:
+def test_read_copies_into_a_new_or_given_array() -> None:
     arena = shmtree.Arena(64 * MIB)
     array = arena.array((3, 2), "M8[s]")
     with array.write() as memory:
@@ -103,7 +103,7 @@ def test_a_read_is_a_copy_in_an_array_of_the_callers_or_a_new_one() -> None:
     assert scalar.read() == 2.5
 
 
-def test_a_write_that_is_dropped_leaves_the_array_torn_and_free_for_the_next() -> None:
+def test_dropped_write_leaves_the_array_torn_but_unlocked() -> None:
     array = new_array()
     write = array.write()
     write.__enter__()
@@ -118,7 +118,7 @@ def test_a_write_that_is_dropped_leaves_the_array_torn_and_free_for_the_next() -
     assert not array.torn
 
 
-def test_a_forked_child_that_drops_the_write_of_its_parent_ends_no_write() -> None:
+def test_child_dropping_its_parents_write_does_not_end_it() -> None:
     array = new_array()
     kept = [array.write()]
     kept[0].__enter__()
@@ -132,13 +132,13 @@ def test_a_forked_child_that_drops_the_write_of_its_parent_ends_no_write() -> No
     assert array.version == 1 and not array.torn
 
 
-def test_an_interpreter_that_exits_in_a_write_says_nothing() -> None:
+def test_interpreter_exit_during_a_write_prints_nothing() -> None:
     program = "import shmtree; write = shmtree.Arena(1 << 20).array(4).write(); write.__enter__()"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_one_thread_writes_at_a_time_and_the_others_time_out_or_wait() -> None:
+def test_other_threads_wait_or_time_out_during_a_write() -> None:
     array = new_array()
     with array.write():
         errors = []
@@ -170,7 +170,7 @@ def add_ones(array: shmtree.SharedArray, count: int) -> None:
             memory += 1
 
 
-def test_processes_that_add_in_writes_lose_nothing() -> None:
+def test_concurrent_writes_of_processes_lose_no_update() -> None:
     array = new_array()
     processes = [start(add_ones, array, 200) for _ in range(3)]
     for process in processes:
@@ -178,7 +178,7 @@ def test_processes_that_add_in_writes_lose_nothing() -> None:
     assert array.read()[5] == 600 and array.version == 600
 
 
-def test_a_write_that_is_left_by_an_exception_is_torn_until_the_next() -> None:
+def test_exception_in_a_write_leaves_the_array_torn_until_next() -> None:
     array = new_array()
     with contextlib.suppress(KeyError), array.write() as memory:
         memory[:5] = 1
@@ -206,7 +206,7 @@ def hanging(array: shmtree.SharedArray) -> Any:
     return writer
 
 
-def test_readers_are_told_of_a_writer_that_was_killed_and_the_next_writer_goes_on() -> None:
+def test_killed_writer_is_reported_and_the_next_write_works() -> None:
     array = new_array()
     writer = hanging(array)
     told: list[Any] = []
@@ -230,7 +230,7 @@ def failure(array: shmtree.SharedArray) -> BaseException | None:
     return None
 
 
-def test_readers_and_writers_time_out_with_the_pid_of_a_stopped_writer() -> None:
+def test_stopped_writer_times_out_others_with_its_pid() -> None:
     array = new_array()
     writer = hanging(array)
     os.kill(writer.pid, signal.SIGSTOP)
@@ -246,7 +246,7 @@ def test_readers_and_writers_time_out_with_the_pid_of_a_stopped_writer() -> None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_child_that_is_forked_in_a_write_has_no_part_in_it() -> None:
+def test_child_forked_during_a_write_cannot_finish_it() -> None:
     array = new_array()
     child = 0
     try:
@@ -261,7 +261,7 @@ def test_a_child_that_is_forked_in_a_write_has_no_part_in_it() -> None:
     assert array.version == 1 and array.read()[0] == 1
 
 
-def test_ctrl_c_ends_a_wait_for_a_writer() -> None:
+def test_ctrl_c_interrupts_a_wait_for_a_writer() -> None:
     array = new_array()
 
     def wait() -> None:
@@ -278,14 +278,14 @@ def test_ctrl_c_ends_a_wait_for_a_writer() -> None:
     assert array.read()[0] == 0
 
 
-def test_an_array_without_versions_says_so() -> None:
+def test_versions_refuse_an_array_of_an_older_release() -> None:
     core = shmtree.Arena(8 * MIB)._open()
     plain = core.new_array(100, np.float64, "C", True)
     with pytest.raises(ValueError, match="older release"):
         shmtree._core.Versions(plain)
 
 
-def test_a_name_and_a_pickle_lead_to_the_same_versions() -> None:
+def test_array_opened_by_name_shares_the_versions() -> None:
     name = f"versions-{os.getpid()}"
     array = shmtree.Arena(8 * MIB).array(10, "f4", name=name)
     opened = shmtree.SharedArray.open(name)
@@ -299,7 +299,7 @@ torch_is_there = importlib.util.find_spec("torch") is not None
 
 @pytest.mark.skipif(not torch_is_there, reason="torch is not installed")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "float8_e4m3fn", "complex64", "int64"])
-def test_an_array_of_a_dtype_of_torch_is_a_tensor_in_every_process(dtype: str) -> None:
+def test_torch_dtype_array_is_a_tensor_in_each_process(dtype: str) -> None:
     import pickle
     import warnings
 
@@ -329,7 +329,7 @@ def test_an_array_of_a_dtype_of_torch_is_a_tensor_in_every_process(dtype: str) -
 
 
 @pytest.mark.skipif(not torch_is_there, reason="torch is not installed")
-def test_an_array_of_numpy_is_a_tensor_where_torch_has_its_dtype() -> None:
+def test_numpy_array_has_a_tensor_if_torch_has_its_dtype() -> None:
     array = shmtree.Arena(8 * MIB).array(4, "f8")
     array.tensor[1] = 7
     assert array.array[1] == 7

@@ -22,13 +22,13 @@ from shmtree._ipc import waiting as waiting_module
 from shmtree._ipc import wake_hub
 
 
-def test_a_coroutine_gets_what_is_there(pair):
+def test_get_async_returns_a_queued_message(pair):
     sender, receiver = pair
     sender.put("x")
     assert asyncio.run(receiver.get_async()) == "x"
 
 
-def test_a_coroutine_gets_what_another_process_puts(arena, start):
+def test_get_async_returns_a_message_of_another_process(arena, start):
     sender, receiver = arena.create_pair()
 
     async def main() -> object:
@@ -38,7 +38,7 @@ def test_a_coroutine_gets_what_another_process_puts(arena, start):
     assert asyncio.run(main()) == "later"
 
 
-def test_the_loop_runs_while_a_coroutine_waits(pair):
+def test_event_loop_runs_while_get_async_waits(pair):
     sender, receiver = pair
 
     async def main() -> object:
@@ -51,14 +51,14 @@ def test_the_loop_runs_while_a_coroutine_waits(pair):
     assert asyncio.run(main()) == "x"
 
 
-def test_get_async_stops_at_its_timeout(pair):
+def test_get_async_raises_empty_after_timeout(pair):
     began = time.monotonic()
     with pytest.raises(queue.Empty):
         asyncio.run(pair[1].get_async(timeout=0.1))
     assert 0.1 <= time.monotonic() - began < 30
 
 
-def test_a_cancelled_get_async_loses_no_message(pair):
+def test_cancelled_get_async_loses_no_message(pair):
     sender, receiver = pair
 
     async def main() -> object:
@@ -85,7 +85,7 @@ def test_several_coroutines_wait_for_one_receiver(pair):
     assert sorted(asyncio.run(main())) == list(range(5))
 
 
-def test_coroutines_that_wait_are_served_in_the_order_they_came(pair):
+def test_waiting_coroutines_are_served_in_fifo_order(pair):
     sender, receiver = pair
 
     async def main() -> list[object]:
@@ -99,7 +99,7 @@ def test_coroutines_that_wait_are_served_in_the_order_they_came(pair):
     assert not shmtree._ipc.waiting._lines
 
 
-def test_those_who_give_up_waiting_lose_no_message_and_hold_up_nobody(pair):
+def test_cancelled_waiters_lose_no_message_and_block_no_other(pair):
     sender, receiver = pair
 
     async def main() -> None:
@@ -118,7 +118,7 @@ def test_those_who_give_up_waiting_lose_no_message_and_hold_up_nobody(pair):
     assert not shmtree._ipc.waiting._lines
 
 
-def test_a_coroutine_is_told_of_the_end_of_the_stream(pair):
+def test_get_async_raises_at_the_end_of_the_stream(pair):
     sender, receiver = pair
 
     async def main() -> None:
@@ -131,7 +131,7 @@ def test_a_coroutine_is_told_of_the_end_of_the_stream(pair):
     asyncio.run(main())
 
 
-def test_a_coroutine_is_told_of_a_killed_sender(arena, start):
+def test_get_async_raises_peer_died_after_a_kill(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, 1, theirs)
@@ -149,7 +149,7 @@ def test_a_coroutine_is_told_of_a_killed_sender(arena, start):
 @pytest.mark.parametrize("copies", [1, 2])
 @pytest.mark.parametrize("kind", ["pair", "queue"])
 @pytest.mark.parametrize("call", ["get", "put"])
-def test_coroutines_are_told_that_their_end_was_closed_without_a_look_of_their_own(monkeypatch, call, kind, copies):
+def test_close_ends_coroutine_waits_without_polling(monkeypatch, call, kind, copies):
     monkeypatch.setattr(wake_hub, "SLICE_S", 3600.0)
     sender, receiver = shmtree.create_pair(1) if kind == "pair" else (shmtree.Queue(1),) * 2
     end = receiver if call == "get" else sender
@@ -172,7 +172,7 @@ def test_coroutines_are_told_that_their_end_was_closed_without_a_look_of_their_o
 
 @pytest.mark.parametrize("end_closed", [False, True])
 @pytest.mark.parametrize("call", ["get", "put"])
-def test_nothing_stays_of_coroutines_whose_loop_was_closed_while_they_waited(call, end_closed):
+def test_closed_loop_leaves_no_reference_or_descriptor_behind(call, end_closed):
     def leave_waiting() -> list[weakref.ref[object]]:
         sender, receiver = shmtree.create_pair(1)
         end = receiver if call == "get" else sender
@@ -210,7 +210,7 @@ def test_async_iteration_ends_with_the_stream(pair):
     assert asyncio.run(main()) == [0, 1, 2]
 
 
-def test_get_async_leaves_no_descriptor(pair):
+def test_get_async_leaves_no_descriptor_open(pair):
     _, receiver = pair
 
     async def main() -> None:
@@ -224,7 +224,7 @@ def test_get_async_leaves_no_descriptor(pair):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_descriptor_is_readable_while_there_is_something(pair):
+def test_descriptor_is_readable_while_messages_are_queued(pair):
     sender, receiver = pair
 
     def readable(seconds: float = 0.0) -> bool:
@@ -240,13 +240,13 @@ def test_the_descriptor_is_readable_while_there_is_something(pair):
     assert not readable()
 
 
-def test_the_descriptor_is_readable_for_what_was_put_before_it_was_asked_for(pair):
+def test_new_descriptor_is_readable_for_earlier_messages(pair):
     sender, receiver = pair
     sender.put(1)
     assert select.select([receiver], [], [], 60)[0] == [receiver]
 
 
-def test_wait_returns_those_that_are_ready(arena):
+def test_wait_returns_the_ready_receivers(arena):
     pairs = [arena.create_pair() for _ in range(3)]
     receivers = [receiver for _, receiver in pairs]
     assert shmtree.wait(receivers, timeout=0) == []
@@ -255,7 +255,7 @@ def test_wait_returns_those_that_are_ready(arena):
     assert shmtree.wait(receivers, timeout=60) == [receivers[0], receivers[2]]
 
 
-def test_wait_stops_at_its_timeout(pair):
+def test_wait_returns_nothing_after_timeout(pair):
     began = time.monotonic()
     assert shmtree.wait([pair[1]], timeout=0.1) == []
     assert 0.1 <= time.monotonic() - began < 30
@@ -270,7 +270,7 @@ def test_wait_is_woken_by_another_process(arena, start):
     assert receiver.get_nowait() == "x"
 
 
-def test_wait_sees_the_end_of_a_stream_and_deaths(arena, start):
+def test_wait_returns_at_end_of_stream_and_death(arena, start):
     closed, killed = arena.create_pair(), arena.create_pair()
     closed[0].close()
     assert shmtree.wait([closed[1], killed[1]], timeout=60) == [closed[1]]
@@ -284,7 +284,7 @@ def test_wait_sees_the_end_of_a_stream_and_deaths(arena, start):
         killed[1].get_nowait()
 
 
-def test_wait_takes_connections_as_well(pair):
+def test_wait_accepts_connections_too(pair):
     ours, theirs = mp.Pipe()
     assert shmtree.wait([pair[1], ours], timeout=0) == []
     theirs.send("x")
@@ -299,7 +299,7 @@ def test_wait_in_one_thread_is_woken_by_a_put_in_another(pair):
     thread.join()
 
 
-def test_wait_refuses_a_single_receiver_and_leaves_its_messages(pair):
+def test_wait_rejects_a_bare_receiver_and_keeps_its_messages(pair):
     sender, receiver = pair
     sender.put(1)
     with pytest.raises(TypeError, match="receivers is a Receiver; it must be a list of receivers"):
@@ -307,7 +307,7 @@ def test_wait_refuses_a_single_receiver_and_leaves_its_messages(pair):
     assert receiver.get_nowait() == 1
 
 
-def test_wait_says_what_it_cannot_wait_for(pair):
+def test_wait_rejects_other_types_and_names_them(pair):
     sender, receiver = pair
     for wrong in (5, None, sender):
         with pytest.raises(TypeError, match=f"receivers is a {type(wrong).__name__}; it must be a list of receivers"):

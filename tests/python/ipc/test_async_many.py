@@ -48,7 +48,7 @@ def put_each(senders, messages):
 
 
 @pytest.mark.parametrize("count", [600, 5000])
-def test_thousands_that_wait_need_one_descriptor(no_looks, few_descriptors, start, count):
+def test_thousands_of_waiting_gets_use_one_descriptor(no_looks, few_descriptors, start, count):
     pairs = make_pairs(count)
 
     async def main():
@@ -64,7 +64,7 @@ def test_thousands_that_wait_need_one_descriptor(no_looks, few_descriptors, star
     assert asyncio.run(main()) == list(range(count))
 
 
-def test_thousands_that_wait_for_room_need_one_descriptor(no_looks, few_descriptors):
+def test_hundreds_of_waiting_puts_all_finish_when_space_frees(no_looks, few_descriptors):
     pairs = make_pairs(600)
     for sender, _ in pairs:
         sender.put("full")
@@ -79,7 +79,7 @@ def test_thousands_that_wait_for_room_need_one_descriptor(no_looks, few_descript
     assert [receiver.get_nowait() for _, receiver in pairs] == list(range(600))
 
 
-def test_what_came_while_the_loop_was_busy_wakes_everyone_though_there_was_no_room_for_all(no_looks, start):
+def test_all_1000_waiters_wake_after_their_loop_was_busy(no_looks, start):
     pairs = make_pairs(1000)
 
     async def main():
@@ -91,7 +91,7 @@ def test_what_came_while_the_loop_was_busy_wakes_everyone_though_there_was_no_ro
     assert asyncio.run(main()) == list(range(1000))
 
 
-def test_loops_of_several_threads_are_woken_though_one_of_them_is_busy(no_looks, start):
+def test_loops_of_other_threads_wake_while_one_is_busy(no_looks, start):
     pairs = make_pairs(40)
     busy, free = threading.Event(), threading.Event()
     got = {}
@@ -118,7 +118,7 @@ def test_loops_of_several_threads_are_woken_though_one_of_them_is_busy(no_looks,
     assert not wake_hub._places
 
 
-def test_a_loop_that_was_stopped_finds_what_came_meanwhile(no_looks):
+def test_restarted_loop_finds_messages_put_meanwhile(no_looks):
     pairs = make_pairs(100)
     loop = asyncio.new_event_loop()
     getting = [loop.create_task(receiver.get_async()) for _, receiver in pairs]
@@ -136,7 +136,7 @@ def echo_async(receiver, sender, told):
     asyncio.run(main())
 
 
-def test_a_process_forked_from_a_waiting_loop_and_its_parent_are_woken_each_by_its_own(no_looks, start):
+def test_forked_child_and_parent_loop_wake_independently(no_looks, start):
     (to_child, for_child), (to_parent, for_parent) = make_pairs(2)
     ours, theirs = mp.Pipe()
 
@@ -151,7 +151,7 @@ def test_a_process_forked_from_a_waiting_loop_and_its_parent_are_woken_each_by_i
     assert asyncio.run(main()) == "there and back"
 
 
-def test_those_who_gave_up_waiting_take_no_wake_up_with_them(no_looks):
+def test_cancelled_waiter_does_not_consume_a_wake_up(no_looks):
     ((sender, receiver),) = make_pairs(1)
 
     async def main():
@@ -177,7 +177,7 @@ def get_share(receiver, results):
     asyncio.run(main())
 
 
-def test_processes_that_await_the_same_messages_get_each_of_them_once(no_looks, arena, start):
+def test_await_in_three_processes_gets_each_message_once(no_looks, arena, start):
     sender, receiver = arena.create_pair(4)
     results = arena.Queue()
     children = [start(get_share, receiver, results) for _ in range(3)]
@@ -195,7 +195,7 @@ def test_processes_that_await_the_same_messages_get_each_of_them_once(no_looks, 
         assert child.exitcode == 0
 
 
-def test_a_loop_that_takes_no_descriptors_leaves_none_open():
+def test_loop_that_refuses_add_reader_leaves_no_descriptor():
     ((sender, receiver),) = make_pairs(1)
 
     class Refusing(asyncio.SelectorEventLoop):
@@ -217,7 +217,7 @@ def test_a_loop_that_takes_no_descriptors_leaves_none_open():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_warning_that_is_an_error_ends_the_wait_of_a_coroutine(soon, monkeypatch, launcher):
+def test_warning_as_error_ends_a_coroutines_wait(soon, monkeypatch, launcher):
     monkeypatch.setattr(wake_hub, "SLICE_S", 0.05)
     ((_sender, receiver),) = make_pairs(1)
     launcher()
@@ -242,7 +242,7 @@ class CountedSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-def test_readers_of_many_latests_sleep_until_one_is_published(no_looks, few_descriptors, start):
+def test_coroutines_of_many_latests_wake_without_polling(no_looks, few_descriptors, start):
     latests = [shmtree.Latest() for _ in range(300)]
     selector = CountedSelector()
 
@@ -266,7 +266,7 @@ def test_readers_of_many_latests_sleep_until_one_is_published(no_looks, few_desc
         loop.close()
 
 
-def test_subscribers_in_coroutines_are_woken_by_each_message(no_looks, start):
+def test_coroutines_of_subscribers_wake_for_each_message(no_looks, start):
     broadcast = shmtree.Broadcast(4)
     subscribers = [broadcast.subscribe() for _ in range(5)]
 
@@ -289,7 +289,7 @@ def put_all(broadcast, count):
 
 
 @pytest.mark.parametrize("make", [lambda: (shmtree.Latest(),) * 2, lambda: (None, shmtree.Broadcast(4).subscribe())])
-def test_close_ends_a_wait_for_a_version_or_message(make, no_looks):
+def test_close_ends_a_coroutines_wait_for_a_version_or_message(make, no_looks):
     _, end = make()
 
     async def main():

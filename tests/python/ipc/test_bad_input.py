@@ -63,7 +63,7 @@ class Unsendable:
         pytest.param(lambda: None, (pickle.PicklingError, AttributeError), id="function without a name"),
     ],
 )
-def test_an_object_that_cannot_be_sent_raises_in_put_and_nothing_is_sent(channel, item, error):
+def test_put_raises_for_an_unsendable_object_and_sends_nothing(channel, item, error):
     sender, receiver = channel
     with pytest.raises(error):
         sender.put(item)
@@ -71,18 +71,18 @@ def test_an_object_that_cannot_be_sent_raises_in_put_and_nothing_is_sent(channel
     assert sender.pending_acks == 0
 
 
-def test_a_tree_of_depth_ten_thousand_is_refused(channel):
+def test_tree_of_depth_10000_raises_value_error(channel):
     with pytest.raises(ValueError, match=r"1,?000"):
         channel[0].put(nested(10_000))
 
 
-def test_a_tree_of_depth_nine_hundred_passes(channel):
+def test_tree_of_depth_900_round_trips(channel):
     sender, receiver = channel
     sender.put(nested(900))
     assert receiver.get() == nested(900)
 
 
-def test_an_unsendable_object_raises_on_a_full_channel_as_well(channel):
+def test_unsendable_object_raises_on_a_full_channel_too(channel):
     sender, _ = channel
     sender.put_many(range(4))
     with pytest.raises(TypeError):
@@ -111,27 +111,27 @@ class InterruptedByAttribute:
         return super().__getattribute__(name)
 
 
-def test_interrupt_of_the_search_for_a_refused_object_is_raised():
+def test_interrupt_while_locating_an_unsendable_object_is_raised():
     with pytest.raises(KeyboardInterrupt):
         shmtree.pack([Interrupted()])
     with pytest.raises(KeyboardInterrupt):
         shmtree.pack([InterruptedByAttribute(1), object()], allow_pickle=False)
 
 
-def test_an_item_over_the_budget_is_refused_at_once_with_the_numbers(channel, arena):
+def test_item_over_the_budget_raises_with_the_budget(channel, arena):
     with pytest.raises(shmtree.MessageTooLarge, match=str(arena.max_bytes)) as raised:
         channel[0].put(np.zeros(100 << 20, np.uint8))
     assert isinstance(raised.value, ValueError)
 
 
-def test_an_item_over_the_budget_is_refused_on_a_full_channel_as_well(channel):
+def test_item_over_the_budget_raises_on_a_full_channel_too(channel):
     sender, _ = channel
     sender.put_many(range(4))
     with pytest.raises(shmtree.MessageTooLarge):
         sender.put(np.zeros(100 << 20, np.uint8))
 
 
-def test_an_item_over_the_channels_bytes_is_refused_at_once(arena):
+def test_item_over_max_bytes_raises_message_too_large(arena):
     sender, receiver = arena.create_pair(max_bytes=100_000)
     with pytest.raises(shmtree.MessageTooLarge, match="100000"):
         sender.put(np.zeros(200_000, np.uint8))
@@ -139,7 +139,7 @@ def test_an_item_over_the_channels_bytes_is_refused_at_once(arena):
     assert receiver.get() == 1
 
 
-def test_pickles_are_refused_where_they_are_not_allowed(arena):
+def test_allow_pickle_false_refuses_pickles_only(arena):
     sender, receiver = arena.create_pair(allow_pickle=False)
     with pytest.raises(shmtree.PickleRefused) as raised:
         sender.put({"f": os.getcwd})
@@ -148,7 +148,7 @@ def test_pickles_are_refused_where_they_are_not_allowed(arena):
     assert receiver.get()["native"][:3] == [1, 2.0, "x"]
 
 
-def test_an_object_whose_own_code_closes_the_end_is_not_sent(arena):
+def test_object_that_closes_its_sender_in_reduce_is_not_sent(arena):
     sender, receiver = arena.create_pair()
 
     class Closes:
@@ -161,7 +161,7 @@ def test_an_object_whose_own_code_closes_the_end_is_not_sent(arena):
     assert receiver.qsize() == 0
 
 
-def test_an_object_whose_own_code_puts_is_sent_after_what_it_put(channel):
+def test_message_put_inside_reduce_arrives_first(channel):
     sender, receiver = channel
 
     class Puts:
@@ -195,7 +195,7 @@ def test_an_object_whose_own_code_puts_is_sent_after_what_it_put(channel):
         lambda s, r: shmtree.Receiver(None),
     ],
 )
-def test_wrong_arguments_are_a_type_error(channel, call):
+def test_wrong_arguments_raise_type_error(channel, call):
     with pytest.raises(TypeError):
         call(*channel)
 
@@ -203,7 +203,7 @@ def test_wrong_arguments_are_a_type_error(channel, call):
 # --- ends
 
 
-def test_put_and_get_after_close_raise(channel):
+def test_put_and_get_raise_after_close(channel):
     sender, receiver = channel
     sender.close()
     receiver.close()
@@ -238,7 +238,7 @@ MARK = "a text that is found nowhere else"
 
 
 @pytest.mark.parametrize("size", [3, 100_000])
-def test_a_damaged_message_is_consumed_and_named(channel, arena, size):
+def test_damaged_message_is_consumed_and_named_by_ticket(channel, arena, size):
     sender, receiver = channel
     sender.put("before")
     receiver.get()
@@ -253,7 +253,7 @@ def test_a_damaged_message_is_consumed_and_named(channel, arena, size):
     assert receiver.empty()
 
 
-def test_a_damaged_message_in_the_middle_of_get_many_loses_nothing_else(channel, arena):
+def test_damaged_message_in_get_many_loses_no_other(channel, arena):
     sender, receiver = channel
     sender.put("first")
     ticket = sender.put(MARK)
@@ -266,7 +266,7 @@ def test_a_damaged_message_in_the_middle_of_get_many_loses_nothing_else(channel,
     assert receiver.get_many(10) == ["last"]
 
 
-def test_a_damaged_message_that_is_taken_does_not_come_again(channel, arena):
+def test_damaged_message_is_not_redelivered_after_take(channel, arena):
     sender, receiver = channel
     ticket = sender.put(MARK)
     damage(arena._core.fd, MARK.encode(), b"\xff" * len(MARK))
@@ -285,7 +285,7 @@ def fail() -> None:
     raise LookupError("cannot be loaded here")
 
 
-def test_a_pickle_that_fails_to_load_raises_its_own_error_and_is_consumed(channel):
+def test_failing_unpickle_raises_its_error_and_is_consumed(channel):
     sender, receiver = channel
     sender.put(FailsToLoad())
     sender.put("after")
@@ -297,7 +297,7 @@ def test_a_pickle_that_fails_to_load_raises_its_own_error_and_is_consumed(channe
 # --- frames and files
 
 
-def test_a_truncated_or_altered_frame_is_corrupt():
+def test_truncated_or_altered_frame_is_corrupt():
     data = bytes(shmtree.pack({"x": np.arange(1000), "text": "abc"}))
     for end in (0, 1, 15, 16, 100, len(data) - 1):
         with pytest.raises(shmtree.CorruptMessage):
@@ -318,7 +318,7 @@ def handle_of_another_arena() -> bytes:
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 100, bytes(1 << 20)], ids=["empty", "text", "zeros"])
-def test_a_file_that_is_no_arena_is_refused(content):
+def test_file_that_is_no_arena_is_refused(content):
     handle = handle_of_another_arena()
     with tempfile.TemporaryFile() as file:
         file.write(content)
@@ -327,7 +327,7 @@ def test_a_file_that_is_no_arena_is_refused(content):
             _core.open_handle(handle, os.dup(file.fileno()))
 
 
-def test_a_sealed_file_that_is_no_arena_is_refused():
+def test_sealed_file_that_is_no_arena_is_refused():
     import fcntl
 
     fd = os.memfd_create("other", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -337,7 +337,7 @@ def test_a_sealed_file_that_is_no_arena_is_refused():
         _core.open_handle(handle_of_another_arena(), fd)
 
 
-def test_nothing_refused_leaves_a_descriptor_behind(channel):
+def test_refused_calls_leave_no_descriptor_open(channel):
     sender, _ = channel
 
     def all_of_it() -> None:

@@ -40,7 +40,7 @@ def drain(subscriber: shmtree.Subscriber) -> list[Any]:
     return found
 
 
-def test_every_subscriber_sees_every_message_in_order() -> None:
+def test_every_subscriber_receives_every_message_in_order() -> None:
     broadcast = shmtree.Broadcast()
     one, other = broadcast.subscribe(), broadcast.subscribe()
     assert [broadcast.put(number) for number in range(5)] == [0, 1, 2, 3, 4]
@@ -65,7 +65,7 @@ def test_large_arrays_are_read_only_views_of_one_copy(arena: shmtree.Arena) -> N
     assert arena.stats()["used_bytes"] == before
 
 
-def test_a_put_waits_for_who_blocks_and_says_for_whom() -> None:
+def test_put_waits_for_a_blocking_subscriber_and_names_its_pid() -> None:
     broadcast = shmtree.Broadcast(capacity=2)
     reader = broadcast.subscribe()
     broadcast.put(1)
@@ -84,14 +84,14 @@ def test_a_put_waits_for_who_blocks_and_says_for_whom() -> None:
     assert broadcast.put_many([3, 4]) == 2
 
 
-def test_without_subscribers_nobody_is_waited_for_and_the_history_is_there_for_who_comes() -> None:
+def test_put_without_subscribers_never_blocks_and_keeps_history() -> None:
     broadcast = shmtree.Broadcast(capacity=4, history=3)
     broadcast.put_many(range(20))
     assert drain(broadcast.subscribe(start="oldest")) == [17, 18, 19]
     assert drain(broadcast.subscribe()) == []
 
 
-def test_who_may_fall_behind_finds_the_last_and_knows_what_it_missed() -> None:
+def test_lagging_subscriber_gets_the_newest_and_counts_missed() -> None:
     broadcast = shmtree.Broadcast(capacity=4)
     skips, latest = broadcast.subscribe(behind="skip"), broadcast.subscribe(behind="latest")
     told = broadcast.subscribe(behind="raise")
@@ -110,7 +110,7 @@ def test_who_may_fall_behind_finds_the_last_and_knows_what_it_missed() -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_subscription_is_made_here_and_used_there(method: str) -> None:
+def test_subscription_made_here_is_read_in_a_child(method: str) -> None:
     broadcast = shmtree.Broadcast()
     with running(report_all, broadcast.subscribe(), None, method=method) as (_, told):
         broadcast.put("before it has begun")
@@ -133,7 +133,7 @@ def test_other_processes_subscribe_and_put() -> None:
         assert [mine.get(timeout=60) for _ in range(5)] == [0, 1, 2, 3, 4]
 
 
-def test_readers_at_any_speed_get_whole_messages() -> None:
+def test_three_reader_processes_get_whole_messages() -> None:
     broadcast = shmtree.Broadcast(capacity=4, arena=shmtree.Arena(64 * MIB))
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(running(count_whole, broadcast.subscribe(), None)) for _ in range(3)]
@@ -143,7 +143,7 @@ def test_readers_at_any_speed_get_whole_messages() -> None:
         assert [told.recv() for _, told in readers] == [299, 299, 299]
 
 
-def test_a_killed_reader_that_blocks_holds_nobody_up() -> None:
+def test_killed_blocking_reader_stops_blocking_puts() -> None:
     broadcast = shmtree.Broadcast(capacity=2)
     with running(read_one_and_hang, broadcast.subscribe(), None) as (process, told):
         broadcast.put(1)
@@ -158,7 +158,7 @@ def test_a_killed_reader_that_blocks_holds_nobody_up() -> None:
         assert broadcast.stats()["subscribers"] == 0
 
 
-def test_a_stopped_reader_that_may_miss_some_and_a_killed_one_that_blocks_cost_the_others_nothing() -> None:
+def test_stopped_and_killed_readers_do_not_delay_another() -> None:
     broadcast = shmtree.Broadcast(capacity=4)
     with contextlib.ExitStack() as stack:
         stopped, its = stack.enter_context(running(report_all, broadcast.subscribe(behind="skip"), None))
@@ -180,7 +180,7 @@ def test_a_stopped_reader_that_may_miss_some_and_a_killed_one_that_blocks_cost_t
         assert numbers == sorted(set(numbers)) and numbers[-1] == 199
 
 
-def test_subscribers_are_told_of_killed_publishers_once_they_have_read_all() -> None:
+def test_killed_publisher_is_reported_after_the_last_message() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
     with running(put_then_hang, broadcast, "last", None) as (process, told):
@@ -203,7 +203,7 @@ def test_iteration_ends_with_the_last_publisher() -> None:
     assert list(reader) == [1, 2]
 
 
-def test_with_wait_there_is_no_end() -> None:
+def test_on_peer_death_wait_keeps_the_stream_open() -> None:
     broadcast = shmtree.Broadcast(on_peer_death="wait")
     reader = broadcast.subscribe()
     broadcast.put(1)
@@ -213,7 +213,7 @@ def test_with_wait_there_is_no_end() -> None:
         reader.get(timeout=0.1)
 
 
-def test_arrays_made_in_place_go_without_a_copy(arena: shmtree.Arena) -> None:
+def test_arrays_made_in_place_are_put_without_a_copy(arena: shmtree.Arena) -> None:
     broadcast = shmtree.Broadcast(arena=arena)
     reader = broadcast.subscribe()
     made = broadcast.new_zeros((1000, 100))
@@ -227,7 +227,7 @@ def test_arrays_made_in_place_go_without_a_copy(arena: shmtree.Arena) -> None:
     assert not got.flags.writeable
 
 
-def test_it_goes_in_messages_and_by_name(runtime_directory: Path, name: str) -> None:
+def test_broadcast_is_shared_by_message_and_by_name(runtime_directory: Path, name: str) -> None:
     broadcast = shmtree.Broadcast(name=name)
     sender, receiver = shmtree.create_pair(allow_pickle=False)
     sender.put({"reader": broadcast.subscribe(), "all": broadcast})
@@ -240,7 +240,7 @@ def test_it_goes_in_messages_and_by_name(runtime_directory: Path, name: str) -> 
         broadcast.put(threading.Thread)
 
 
-def test_a_close_ends_the_wait_of_another_thread() -> None:
+def test_close_ends_the_wait_of_another_thread() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
     raised: list[str] = []
@@ -259,7 +259,7 @@ def test_a_close_ends_the_wait_of_another_thread() -> None:
     assert raised == ["this Subscriber was closed in this process"]
 
 
-def test_coroutines_read() -> None:
+def test_subscriber_get_async_and_async_iteration() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
 
@@ -273,7 +273,7 @@ def test_coroutines_read() -> None:
     assert asyncio.run(read()) == [1, 2]
 
 
-def test_64_subscribers_in_as_many_processes() -> None:
+def test_64_subscriber_processes_receive_all_messages() -> None:
     broadcast = shmtree.Broadcast()
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(running(report_all, broadcast.subscribe(), None)) for _ in range(64)]
@@ -283,7 +283,7 @@ def test_64_subscribers_in_as_many_processes() -> None:
             assert [told.recv() for _ in range(11)] == ["ready", *range(10)]
 
 
-def test_what_means_nothing_is_refused() -> None:
+def test_invalid_options_and_too_many_subscribers_raise() -> None:
     with pytest.raises(ValueError, match="capacity is 0"):
         shmtree.Broadcast(0)
     with pytest.raises(ValueError, match="behind is 'x'"):
@@ -303,7 +303,7 @@ class FailsToLoad:
         return int, ("x",)
 
 
-def test_messages_before_one_that_cannot_be_read_are_not_lost():
+def test_get_many_returns_messages_before_an_unreadable_one():
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
     for message in (1, 2, FailsToLoad(), 4):
@@ -315,7 +315,7 @@ def test_messages_before_one_that_cannot_be_read_are_not_lost():
     assert reader.get_many(8, timeout=30) == [4]
 
 
-def test_many_messages_are_told_of_what_was_missed_between_them():
+def test_get_many_raises_overrun_before_the_next_messages():
     broadcast = shmtree.Broadcast(capacity=2)
     reader = broadcast.subscribe(behind="raise")
     for message in range(5):
@@ -326,7 +326,7 @@ def test_many_messages_are_told_of_what_was_missed_between_them():
     assert reader.get_many(8, timeout=30) == [3, 4]
 
 
-def test_threads_that_get_many_lose_none():
+def test_get_many_in_threads_loses_no_message():
     broadcast = shmtree.Broadcast(capacity=64)
     reader = broadcast.subscribe()
     found: list[int] = []

@@ -62,7 +62,7 @@ def ends(request: Any, arena: shmtree.Arena) -> Iterator[tuple[Any, Any]]:
 @pytest.mark.parametrize("value", [Raises(), [Raises(), np.arange(100_000)]], ids=["small", "large"])
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("call", READING)
-def test_message_that_cannot_be_built_is_the_next(ends: Any, call: str, error: BaseException, value: Any) -> None:
+def test_message_that_cannot_be_built_stays_the_next(ends: Any, call: str, error: BaseException, value: Any) -> None:
     broadcast, reader = ends
     broadcast.put(value)
     raising.append(error)
@@ -80,7 +80,7 @@ def test_message_that_cannot_be_built_is_the_next(ends: Any, call: str, error: B
 
 
 @pytest.mark.parametrize("error", [MemoryError(), SystemExit()], ids=lambda error: type(error).__name__)
-def test_message_is_missed_after_eight_failed_builds(arena: shmtree.Arena, error: BaseException) -> None:
+def test_message_counts_as_missed_after_eight_failed_builds(arena: shmtree.Arena, error: BaseException) -> None:
     with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe() as reader:
         broadcast.put(Raises())
         broadcast.put("next")
@@ -93,7 +93,7 @@ def test_message_is_missed_after_eight_failed_builds(arena: shmtree.Arena, error
         assert reader.get(timeout=60) == "next"
 
 
-def test_subscriber_that_is_told_gets_an_overrun_for_a_message_given_up(arena: shmtree.Arena) -> None:
+def test_abandoned_message_raises_overrun_if_on_lag_is_raise(arena: shmtree.Arena) -> None:
     with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe(behind="raise") as reader:
         broadcast.put(Raises())
         raising.append(MemoryError())
@@ -105,7 +105,7 @@ def test_subscriber_that_is_told_gets_an_overrun_for_a_message_given_up(arena: s
         assert overrun.value.missed == 1
 
 
-def test_keyboard_interrupts_give_no_message_up(arena: shmtree.Arena) -> None:
+def test_keyboard_interrupts_do_not_abandon_a_message(arena: shmtree.Arena) -> None:
     with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe() as reader:
         broadcast.put(Raises())
         raising.append(KeyboardInterrupt())
@@ -116,7 +116,7 @@ def test_keyboard_interrupts_give_no_message_up(arena: shmtree.Arena) -> None:
         assert reader.get(timeout=60) == "built" and reader.missed == 0
 
 
-def test_message_that_was_overwritten_meanwhile_is_still_the_next(arena: shmtree.Arena) -> None:
+def test_message_overwritten_after_a_failed_build_is_still_next(arena: shmtree.Arena) -> None:
     with shmtree.Broadcast(2, arena=arena) as broadcast, broadcast.subscribe(behind="skip") as reader:
         broadcast.put([Raises(), np.arange(10_000)])
         raising.append(MemoryError())
@@ -129,7 +129,7 @@ def test_message_that_was_overwritten_meanwhile_is_still_the_next(arena: shmtree
         assert list(reader.get_many(5, timeout=60)) == [8, 9] and reader.missed == 8
 
 
-def test_reader_of_the_latest_message_gets_a_newer_one(arena: shmtree.Arena) -> None:
+def test_latest_only_subscriber_skips_a_failed_message(arena: shmtree.Arena) -> None:
     with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe(behind="latest") as reader:
         broadcast.put(Raises())
         raising.append(MemoryError())
@@ -140,7 +140,7 @@ def test_reader_of_the_latest_message_gets_a_newer_one(arena: shmtree.Arena) -> 
         assert reader.get(timeout=60) == "newer" and reader.missed == 1
 
 
-def test_putters_do_not_wait_for_a_message_that_cannot_be_built(arena: shmtree.Arena) -> None:
+def test_put_does_not_wait_for_a_message_that_fails_to_build(arena: shmtree.Arena) -> None:
     with shmtree.Broadcast(1, arena=arena) as broadcast, broadcast.subscribe() as reader:
         broadcast.put(Raises())
         raising.append(MemoryError())
@@ -153,7 +153,7 @@ def test_putters_do_not_wait_for_a_message_that_cannot_be_built(arena: shmtree.A
 
 
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), RuntimeError()], ids=lambda e: type(e).__name__)
-def test_get_many_returns_what_came_before_an_error(arena: shmtree.Arena, error: BaseException) -> None:
+def test_get_many_returns_messages_before_an_error(arena: shmtree.Arena, error: BaseException) -> None:
     with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe() as reader:
         for value in ("first", Raises(), "last"):
             broadcast.put(value)
@@ -196,7 +196,7 @@ class Undecided:
         raise ValueError("undecided")
 
 
-def test_bad_copy_argument_reads_no_message(arena: shmtree.Arena) -> None:
+def test_invalid_copy_argument_consumes_no_message(arena: shmtree.Arena) -> None:
     with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe() as reader:
         broadcast.put("kept")
         for call in (reader.get, lambda copy: reader.get_many(2, copy=copy)):
@@ -205,7 +205,7 @@ def test_bad_copy_argument_reads_no_message(arena: shmtree.Arena) -> None:
         assert reader.get(timeout=60) == "kept"
 
 
-def test_message_that_cannot_be_built_holds_its_memory_until_close(arena: shmtree.Arena) -> None:
+def test_failed_message_holds_its_memory_until_close(arena: shmtree.Arena) -> None:
     with shmtree.Broadcast(1, arena=arena) as broadcast:
         reader = broadcast.subscribe(behind="skip")
         used = arena.stats()["used_bytes"]
@@ -221,7 +221,7 @@ def test_message_that_cannot_be_built_holds_its_memory_until_close(arena: shmtre
             reader.get(timeout=60)
 
 
-def test_threads_that_run_out_of_memory_get_every_message_once(arena: shmtree.Arena) -> None:
+def test_threads_with_memory_errors_get_every_message_once(arena: shmtree.Arena) -> None:
     numbers = 400
     got: list[int] = []
     with shmtree.Broadcast(16, arena=arena) as broadcast, broadcast.subscribe() as reader:

@@ -26,7 +26,7 @@ def is_full(broadcast: shmtree.Broadcast) -> bool:
     return True
 
 
-def test_who_made_a_subscription_and_closes_it_holds_nobody_up() -> None:
+def test_closed_unused_subscription_stops_blocking_puts() -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     reader = broadcast.subscribe()
     broadcast.put(1)
@@ -39,7 +39,7 @@ def test_who_made_a_subscription_and_closes_it_holds_nobody_up() -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_subscription_is_that_of_its_maker_and_of_a_child_until_both_have_closed(method: str) -> None:
+def test_inherited_subscription_blocks_until_both_close_it(method: str) -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     reader = broadcast.subscribe()
     with running(close_when_told, reader, None, method=method) as (process, told):
@@ -57,7 +57,7 @@ def test_a_subscription_is_that_of_its_maker_and_of_a_child_until_both_have_clos
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_child_that_is_killed_before_it_reads_holds_nobody_up(method: str) -> None:
+def test_child_killed_before_reading_stops_blocking_puts(method: str) -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     context = shared_mp.get_context(method)
     told, theirs = context.Pipe()
@@ -73,7 +73,7 @@ def test_a_child_that_is_killed_before_it_reads_holds_nobody_up(method: str) -> 
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_the_maker_may_close_it_as_soon_as_the_child_was_started(method: str) -> None:
+def test_parent_may_close_a_subscription_once_its_child_started(method: str) -> None:
     """Holds for multiprocessing's own start methods too."""
     context = multiprocessing.get_context(method)
     broadcast = shmtree.Broadcast()
@@ -88,7 +88,7 @@ def test_the_maker_may_close_it_as_soon_as_the_child_was_started(method: str) ->
     process.join()
 
 
-def test_one_that_was_sent_lasts_until_it_arrives_though_its_sender_drops_it() -> None:
+def test_sent_subscription_stays_open_until_it_arrives() -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     with running(read_a_sent_one, None) as (process, told):
         told.send(broadcast.subscribe())
@@ -102,7 +102,7 @@ def test_one_that_was_sent_lasts_until_it_arrives_though_its_sender_drops_it() -
 
 @pytest.mark.parametrize("sent_by", ["pipe", "message"])
 @pytest.mark.parametrize("end", ["close", "drop", "die"])
-def test_one_that_arrived_ends_with_its_receiver_though_it_was_never_read(sent_by: str, end: str) -> None:
+def test_unread_received_subscription_ends_with_its_receiver(sent_by: str, end: str) -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     sender, receiver = shmtree.create_pair()
     with running(receive_and_end, receiver, end, None) as (process, told):
@@ -143,7 +143,7 @@ def read_a_sent_one(told: Connection) -> None:
     read_one_and_hang(told.recv(), told)
 
 
-def test_one_that_is_read_by_cannot_be_handed_on() -> None:
+def test_used_subscription_cannot_be_sent() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
     broadcast.put(1)
@@ -155,7 +155,7 @@ def test_one_that_is_read_by_cannot_be_handed_on() -> None:
         sender.put(reader)
 
 
-def test_one_that_comes_too_late_is_closed() -> None:
+def test_subscription_closed_before_arrival_arrives_closed() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
     sender, receiver = shmtree.create_pair()

@@ -25,7 +25,7 @@ def is_readable(subscriber: shmtree.Subscriber, timeout: float = 0) -> bool:
     return bool(poll.poll(1000 * timeout))
 
 
-def test_a_descriptor_is_readable_while_there_is_a_message() -> None:
+def test_descriptor_is_readable_while_messages_are_queued() -> None:
     broadcast = shmtree.Broadcast()
     reader, other = broadcast.subscribe(), broadcast.subscribe(behind="latest")
     assert not is_readable(reader)
@@ -42,7 +42,7 @@ def test_a_descriptor_is_readable_while_there_is_a_message() -> None:
     assert is_readable(reader, 30)
 
 
-def test_a_descriptor_is_readable_at_the_end() -> None:
+def test_descriptor_is_readable_at_the_end_of_the_stream() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
     broadcast.put(1)
@@ -58,7 +58,7 @@ def test_a_descriptor_is_readable_at_the_end() -> None:
         reader.fileno()
 
 
-def test_subscribers_and_receivers_are_waited_for_together() -> None:
+def test_wait_accepts_subscribers_and_receivers_together() -> None:
     broadcast = shmtree.Broadcast()
     reader, idle = broadcast.subscribe(), broadcast.subscribe(behind="skip")
     idle_sender, receiver = shmtree.create_pair()
@@ -72,7 +72,7 @@ def test_subscribers_and_receivers_are_waited_for_together() -> None:
         assert shmtree.wait([reader, receiver, idle], timeout=60) == [receiver]
 
 
-def test_a_wait_ends_with_the_death_of_who_puts() -> None:
+def test_wait_returns_when_the_publisher_is_killed() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
     with running(put_then_hang, broadcast, "last", None) as (process, told):
@@ -84,7 +84,7 @@ def test_a_wait_ends_with_the_death_of_who_puts() -> None:
             reader.get_nowait()
 
 
-def test_what_a_sender_has_besides() -> None:
+def test_broadcast_reports_capacity_space_and_pending_acks() -> None:
     broadcast = shmtree.Broadcast(capacity=2)
     assert broadcast.capacity == 2
     assert broadcast.has_space()
@@ -98,7 +98,7 @@ def test_what_a_sender_has_besides() -> None:
     assert broadcast.has_space()
 
 
-def test_coroutines_put() -> None:
+def test_put_async_waits_for_space_or_raises_full() -> None:
     broadcast = shmtree.Broadcast(capacity=1, max_bytes=100_000)
     reader = broadcast.subscribe()
 
@@ -114,7 +114,7 @@ def test_coroutines_put() -> None:
     asyncio.run(put())
 
 
-def test_max_bytes_counts_arrays_that_are_referred_to(arena: shmtree.Arena) -> None:
+def test_max_bytes_counts_arrays_sent_by_reference(arena: shmtree.Arena) -> None:
     broadcast = shmtree.Broadcast(capacity=8, max_bytes=1_000_000, arena=arena)
     reader = broadcast.subscribe()
     broadcast.put(broadcast.new_zeros(100_000))
@@ -125,7 +125,7 @@ def test_max_bytes_counts_arrays_that_are_referred_to(arena: shmtree.Arena) -> N
     assert broadcast._ring.check() == ""
 
 
-def test_messages_go_to_a_device() -> None:
+def test_get_to_moves_arrays_to_a_device() -> None:
     torch = pytest.importorskip("torch")
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
@@ -146,7 +146,7 @@ def put(broadcast: shmtree.Broadcast) -> None:
 
 
 @pytest.mark.parametrize("call", [put, wait_for_all_ack])
-def test_who_waits_for_a_subscription_that_nobody_uses_is_told_whose_it_is(soon: Any, call: Any) -> None:
+def test_wait_on_an_unused_subscription_warns_with_its_pid(soon: Any, call: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     reader = broadcast.subscribe()
     with running(hold_unused, reader, None) as (process, told):
@@ -163,7 +163,7 @@ def test_who_waits_for_a_subscription_that_nobody_uses_is_told_whose_it_is(soon:
             call(broadcast)
 
 
-def test_who_waits_for_a_slow_reader_is_not_warned(soon: Any) -> None:
+def test_put_that_waits_for_a_slow_reader_does_not_warn(soon: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     reader = broadcast.subscribe()
     broadcast.put(1)
@@ -175,7 +175,7 @@ def test_who_waits_for_a_slow_reader_is_not_warned(soon: Any) -> None:
             broadcast.put(3, timeout=1)
 
 
-def test_threads_that_wait_are_woken_each() -> None:
+def test_wait_wakes_every_waiting_thread() -> None:
     broadcast = shmtree.Broadcast()
     readers = [broadcast.subscribe() for _ in range(4)]
     got: list[Any] = []

@@ -49,14 +49,14 @@ ALL_AT_ONCE = """if True:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_survivors_of_kills_draw_whole_rows_of_a_replay_buffer(method):
+def test_replay_survivors_of_kills_sample_whole_rows(method):
     command = [sys.executable, CHAOS_REPLAY, "--seconds", "4", "--method", method, "--stall", "5", "--late", "2"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_survivors_of_kills_are_neither_kept_waiting_nor_robbed(method):
+def test_survivors_of_kills_get_every_message_without_delay(method):
     # A clock on each processor measures the delays of the machine itself, which are excused.
     command = [sys.executable, CHAOS, "--seconds", "4", "--method", method, "--late", "0.5"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
@@ -64,13 +64,13 @@ def test_survivors_of_kills_are_neither_kept_waiting_nor_robbed(method):
 
 
 @pytest.mark.parametrize("kind", ["latest", "broadcast"])
-def test_readers_of_publishers_that_are_killed_see_no_torn_value_and_none_that_is_older(kind):
+def test_readers_of_killed_publishers_see_whole_new_values(kind):
     command = [sys.executable, CHAOS_PUBLISHERS, kind, "--kills", "400", "--seconds", "15"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_requests_end_while_servers_and_clients_are_killed():
+def test_requests_end_although_servers_and_clients_are_killed():
     command = [sys.executable, CHAOS_SERVICE, "--seconds", "5"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=350, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -95,7 +95,7 @@ def put_with_others(sender: shmtree.Sender, number: int) -> None:
 
 
 @pytest.mark.parametrize("put", [put_small, put_block, put_in_place, put_with_others])
-def test_all_of_250_messages_arrive_whose_put_returned_just_before_the_sender_was_killed(put):
+def test_message_of_a_finished_put_survives_a_kill_250_times(put):
     in_small_process(receive_all_of_killed_senders, put)
 
 
@@ -122,7 +122,7 @@ def files_in_shared_memory(pid: int) -> set[str]:
     return {name for name in found if name.startswith("/dev/shm/") and not name.endswith("(deleted)")}
 
 
-def test_nothing_is_left_when_all_processes_are_killed_at_once(tmp_path, monkeypatch):
+def test_killing_all_processes_at_once_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     names = [f"test-{os.getpid()}-pair", f"test-{os.getpid()}-arena"]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1] / "support"), *sys.path])}

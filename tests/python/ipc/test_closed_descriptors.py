@@ -34,7 +34,7 @@ def run(case: str, filler: str, where: str, folder: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize(("filler", "where"), [("files", "parent"), ("sockets", "child-low"), ("epolls", "child")])
 @pytest.mark.parametrize("case", CASES)
-def test_descriptors_closed_by_the_program_are_not_used(case: str, filler: str, where: str, tmp_path: Path) -> None:
+def test_calls_report_descriptors_that_the_program_closed(case: str, filler: str, where: str, tmp_path: Path) -> None:
     done = run(case, filler, where, tmp_path)
 
     assert "closed" in done.values()
@@ -44,13 +44,13 @@ def test_descriptors_closed_by_the_program_are_not_used(case: str, filler: str, 
 
 @pytest.mark.parametrize("where", ["spared", "spared-low"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_program_that_spares_descriptors_goes_on(case: str, where: str, tmp_path: Path) -> None:
+def test_program_that_spares_our_descriptors_keeps_working(case: str, where: str, tmp_path: Path) -> None:
     done = run(case, "files", where, tmp_path)
 
     assert "closed" not in done.values(), done
 
 
-def test_a_peer_that_closed_its_descriptors_counts_as_dead() -> None:
+def test_peer_that_closed_its_descriptors_counts_as_dead() -> None:
     sender, receiver = shmtree.create_pair(capacity=None)
     child = os.fork()
     if child == 0:
@@ -73,7 +73,7 @@ def test_a_peer_that_closed_its_descriptors_counts_as_dead() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_descriptors_are_where_programs_do_not_reuse_numbers() -> None:
+def test_descriptors_have_numbers_of_1024_or_more() -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2048:
         pytest.skip("needs an RLIMIT_NOFILE of 2,048")
     before = set(shmtree.descriptors())
@@ -87,7 +87,7 @@ def test_descriptors_are_where_programs_do_not_reuse_numbers() -> None:
     assert set(shmtree.descriptors()) <= before
 
 
-def test_descriptors_for_poll_loops_suit_select() -> None:
+def test_poll_descriptors_work_with_select() -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < 2048:
         pytest.skip("needs an RLIMIT_NOFILE of 2,048")
     held = [os.dup(0) for _ in range(1000)]
@@ -107,7 +107,7 @@ def test_descriptors_for_poll_loops_suit_select() -> None:
             os.close(number)
 
 
-def test_a_wake_up_without_a_free_descriptor_is_sent_the_next_time(tmp_path: Path) -> None:
+def test_failed_wake_up_is_repeated_by_the_next_put(tmp_path: Path) -> None:
     """Runs in its own process, which has sent no wake-up before."""
     program = """
 import os, resource, select, shmtree
@@ -151,7 +151,7 @@ os.waitpid(child, 0)
     subprocess.run([sys.executable, "-c", program], check=True, timeout=300, env=environment)
 
 
-def test_sockets_of_the_program_get_no_wake_ups() -> None:
+def test_program_sockets_receive_no_wake_ups() -> None:
     sender, receiver = shmtree.create_pair()
     descriptor = receiver.fileno()
     mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -31,7 +31,7 @@ def is_watched(number: int) -> bool:
     return False
 
 
-def test_a_hundred_closed_named_pairs_leave_no_name_descriptor_or_mapping(name):
+def test_100_closed_named_pairs_leave_nothing_behind(name):
     before = footprint()
     pairs = [shmtree.create_pair(name=f"{name[:100]}-{i}") for i in range(100)]
     for sender, receiver in pairs:
@@ -45,7 +45,7 @@ def test_a_hundred_closed_named_pairs_leave_no_name_descriptor_or_mapping(name):
     assert all(end.closed for pair in pairs for end in pair)
 
 
-def test_closed_pairs_and_arenas_of_their_own_leave_nothing():
+def test_closed_pairs_and_private_arenas_leave_nothing_behind():
     before = footprint()
     arenas = [shmtree.Arena(16 << 20) for _ in range(20)]
     pairs = [arena.create_pair() for arena in arenas]
@@ -58,7 +58,7 @@ def test_closed_pairs_and_arenas_of_their_own_leave_nothing():
     assert all(arena.closed for arena in arenas)
 
 
-def test_a_closed_named_queue_and_a_closed_named_arena_leave_nothing(name):
+def test_closed_named_queue_and_arena_leave_nothing_behind(name):
     before = footprint()
     q = shmtree.Queue(name=name)
     q.fileno()
@@ -73,7 +73,7 @@ def test_a_closed_named_queue_and_a_closed_named_arena_leave_nothing(name):
     assert repr(q) == "<Queue, closed>"
 
 
-def test_the_two_halves_of_a_queue_go_with_the_second_that_is_closed(name):
+def test_queue_is_released_when_its_second_half_closes(name):
     before = footprint()
     q = shmtree.Queue(name=name)
     q._writer.close()
@@ -82,7 +82,7 @@ def test_the_two_halves_of_a_queue_go_with_the_second_that_is_closed(name):
     assert footprint() == before
 
 
-def test_a_view_keeps_its_block_and_everything_goes_with_it(name):
+def test_view_keeps_its_block_after_close(name):
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
     sender.put(np.arange(100_000))
@@ -96,7 +96,7 @@ def test_a_view_keeps_its_block_and_everything_goes_with_it(name):
     assert footprint() == before
 
 
-def test_a_delivery_that_is_not_settled_keeps_the_channel_until_it_is(name):
+def test_closed_channel_is_released_after_its_last_ack(name):
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
     sender.put(1)
@@ -107,7 +107,7 @@ def test_a_delivery_that_is_not_settled_keeps_the_channel_until_it_is(name):
     assert footprint() == before
 
 
-def test_the_other_end_and_other_objects_of_the_same_end_stay_usable(name):
+def test_close_leaves_the_other_end_and_other_objects_usable(name):
     sender, receiver = shmtree.create_pair(name=name)
     again = pickle.loads(pickle.dumps(receiver))
     receiver.close()
@@ -120,7 +120,7 @@ def test_the_other_end_and_other_objects_of_the_same_end_stay_usable(name):
     assert own_names() == []
 
 
-def test_the_descriptor_of_an_end_is_closed_with_its_last_object_in_this_process(arena):
+def test_last_close_in_a_process_closes_the_descriptor(arena):
     sender, receiver = arena.create_pair()
     again = pickle.loads(pickle.dumps(receiver))
     number = receiver.fileno()
@@ -139,7 +139,7 @@ def test_the_descriptor_of_an_end_is_closed_with_its_last_object_in_this_process
     sender.put(2)
 
 
-def test_whoever_waits_for_a_descriptor_that_is_closed_is_told(arena):
+def test_wait_returns_when_its_receiver_is_closed(arena):
     _sender, receiver = arena.create_pair()
     number, _ = receiver._open_to_wait()
     ready = []
@@ -152,7 +152,7 @@ def test_whoever_waits_for_a_descriptor_that_is_closed_is_told(arena):
     assert ready == [[receiver]]
 
 
-def test_what_a_closed_object_is_asked_it_answers_or_says_that_it_is_closed(name):
+def test_closed_object_answers_or_raises_channel_closed(name):
     sender, receiver = shmtree.create_pair(name=name)
     q = shmtree.JoinableQueue(name=name + "q")
     arena = shmtree.Arena(1 << 20)
@@ -194,7 +194,7 @@ def test_what_a_closed_object_is_asked_it_answers_or_says_that_it_is_closed(name
 
 
 @pytest.mark.parametrize("waiting", ["get", "put"])
-def test_threads_in_calls_of_an_object_that_is_closed_end_and_then_it_is_released(name, waiting):
+def test_close_ends_calls_in_8_threads_then_releases_the_end(name, waiting):
     before = footprint()
     for round in range(10):
         sender, receiver = shmtree.create_pair(1, name=f"{name[:100]}-{round}")
@@ -223,7 +223,7 @@ def test_threads_in_calls_of_an_object_that_is_closed_end_and_then_it_is_release
         assert footprint() == before
 
 
-def test_threads_that_exchange_messages_all_end_when_both_ends_are_closed(name):
+def test_closing_both_ends_stops_all_exchanging_threads(name):
     before = footprint()
     for round in range(10):
         sender, receiver = shmtree.create_pair(4, name=f"{name[:100]}-{round}")
@@ -269,7 +269,7 @@ class ClosesItsSender:
         return int, ()
 
 
-def test_an_object_that_closes_its_own_sender_is_not_sent(name):
+def test_object_that_closes_its_own_sender_is_not_sent(name):
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name, allow_pickle=True)
     receiver.close()
@@ -289,7 +289,7 @@ class ClosedMeanwhile(shmtree.Receiver):
         return descriptor
 
 
-def test_a_wait_for_an_end_that_is_closed_meanwhile_says_so(arena):
+def test_wait_raises_if_its_receiver_closes_meanwhile(arena):
     _sender, receiver = arena.create_pair()
     waited_for = ClosedMeanwhile(receiver._channel)
     receiver.close()

@@ -86,7 +86,7 @@ def test_stream_ends_after_a_put_that_close_interrupts(many: bool) -> None:
     assert ended or many
 
 
-def test_a_generator_that_takes_its_time_does_not_hold_the_end_of_a_stream_up() -> None:
+def test_slow_generator_in_put_many_does_not_delay_stream_end() -> None:
     sender, receiver = shmtree.create_pair(capacity=8)
     come, go = threading.Event(), threading.Event()
     ended: list[Any] = []
@@ -132,7 +132,7 @@ def test_child_forked_during_put_does_not_hold_stream_open() -> None:
     os.waitpid(child, 0)
 
 
-def test_a_put_whose_own_object_closes_the_sender_is_refused_and_the_stream_ends() -> None:
+def test_put_raises_if_its_object_closes_the_sender() -> None:
     class Closes:
         def __reduce__(self) -> Any:
             sender.close()
@@ -144,7 +144,7 @@ def test_a_put_whose_own_object_closes_the_sender_is_refused_and_the_stream_ends
     assert is_over(receiver)
 
 
-def test_calls_within_calls_do_not_hold_the_end_of_another_stream_up() -> None:
+def test_nested_puts_do_not_delay_the_end_of_another_stream() -> None:
     ends = [shmtree.create_pair() for _ in range(8)]
     other, others_receiver = shmtree.create_pair()
 
@@ -193,7 +193,7 @@ def put_in_place(sender: Any, value: Any) -> int:
 
 @pytest.mark.parametrize("put", [put_one, put_bytes_of, put_list, put_generated, put_in_place])
 @pytest.mark.parametrize("size", [5, 30_000])
-def test_every_message_that_was_put_is_received_whenever_the_sender_is_closed(put: Any, size: int) -> None:
+def test_all_put_messages_arrive_if_the_sender_closes_midway(put: Any, size: int) -> None:
     for round in range(20):
         sender, receiver = shmtree.create_pair(capacity=1 + round % 4)
         value = np.zeros(size, np.float32)
@@ -224,7 +224,7 @@ def test_every_message_that_was_put_is_received_whenever_the_sender_is_closed(pu
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_every_message_is_received_or_stays_whenever_the_receiver_is_closed(many: bool) -> None:
+def test_no_message_is_lost_if_the_receiver_closes_midway(many: bool) -> None:
     for round in range(20):
         sender, receiver = shmtree.create_pair(capacity=0)
         left = pickle.loads(pickle.dumps(receiver))

@@ -58,7 +58,7 @@ def other_process(act: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     os.waitpid(child, 0)
 
 
-def test_a_thread_that_waits_for_memory_is_told_that_its_end_was_closed():
+def test_close_ends_a_wait_for_memory():
     arena = shmtree.Arena(4 << 20)
     sender, receiver = arena.create_pair(capacity=0)
     with contextlib.suppress(queue.Full, shmtree.OutOfSharedMemory):
@@ -70,7 +70,7 @@ def test_a_thread_that_waits_for_memory_is_told_that_its_end_was_closed():
     assert receiver.get().size == 400_000
 
 
-def test_a_wait_for_memory_that_begins_after_close_ends_with_the_last_end():
+def test_wait_for_memory_after_close_ends_with_the_last_end():
     arena = shmtree.Arena(4 << 20)
     sender, receiver = arena.create_pair(capacity=0)
     with contextlib.suppress(queue.Full, shmtree.OutOfSharedMemory):
@@ -83,7 +83,7 @@ def test_a_wait_for_memory_that_begins_after_close_ends_with_the_last_end():
     assert ended == [shmtree.ChannelClosed]
 
 
-def test_a_wait_for_acks_that_begins_after_close_ends_with_the_last_end(arena):
+def test_wait_for_acks_after_close_ends_with_the_last_end(arena):
     sender, receiver = arena.create_pair()
     sender.put(1)
     with other_process(lambda: None):  # the child could receive, but does not
@@ -94,7 +94,7 @@ def test_a_wait_for_acks_that_begins_after_close_ends_with_the_last_end(arena):
         assert ended == [shmtree.ChannelClosed]
 
 
-def test_a_join_ends_at_close_when_nobody_else_has_the_queue():
+def test_close_ends_join_if_no_other_process_has_the_queue():
     q = shmtree.JoinableQueue()
     q.put(1)
     with waiting(q.join) as ended:
@@ -102,7 +102,7 @@ def test_a_join_ends_at_close_when_nobody_else_has_the_queue():
     assert ended == [shmtree.ChannelClosed]
 
 
-def test_a_join_goes_on_after_close_while_another_process_may_be_at_work():
+def test_join_continues_after_close_while_a_worker_lives():
     q = shmtree.JoinableQueue()
     q.put(1)
     with other_process(lambda: (q.get(), q.task_done())) as go:
@@ -113,7 +113,7 @@ def test_a_join_goes_on_after_close_while_another_process_may_be_at_work():
         assert ended == [None]
 
 
-def test_a_join_after_close_ends_when_the_last_process_at_work_is_killed():
+def test_join_after_close_ends_when_the_last_worker_is_killed():
     q = shmtree.JoinableQueue()
     q.put(1)
     with other_process(lambda: os.kill(os.getpid(), signal.SIGKILL)) as go:

@@ -77,7 +77,7 @@ def run(calls: list[str], error: int, program: str) -> None:
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.EACCES, errno.ENOSYS])
-def test_without_pidfd_open_fileno_raises_and_waits_see_deaths(error: int) -> None:
+def test_without_pidfd_open_fileno_raises_and_waits_still_work(error: int) -> None:
     run(
         ["pidfd_open"],
         error,
@@ -102,7 +102,7 @@ except shmtree.PeerDied:
     )
 
 
-def test_without_sockets_descriptors_tell_of_messages_and_deaths() -> None:
+def test_without_sockets_descriptors_signal_messages_and_deaths() -> None:
     run(
         ["socket", "sendto", "sendmsg"],
         errno.EPERM,

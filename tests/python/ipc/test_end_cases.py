@@ -178,7 +178,7 @@ def ends_of(language: str) -> Iterator[PythonEnds | CppEnds]:
 
 @pytest.mark.parametrize("language", ["python", "c++"])
 @pytest.mark.parametrize("case", end_cases.CASES)
-def test_an_end_does_the_same_in_every_language(case: str, language: str) -> None:
+def test_ends_behave_alike_in_python_and_cpp(case: str, language: str) -> None:
     script = [line.strip() for line in end_cases.CASES[case].strip().splitlines()]
     with ends_of(language) as ends:
         came = []

@@ -22,7 +22,7 @@ def kill(child) -> None:
     os.kill(child.pid, signal.SIGKILL)
 
 
-def test_get_after_the_last_sender_closed_delivers_what_is_queued_and_then_says_so(pair):
+def test_get_drains_the_queue_before_it_raises_channel_closed(pair):
     sender, receiver = pair
     sender.put(1)
     sender.close()
@@ -34,7 +34,7 @@ def test_get_after_the_last_sender_closed_delivers_what_is_queued_and_then_says_
 
 
 @pytest.mark.parametrize("kind", [EOFError, ValueError, BrokenPipeError, shmtree.Error])
-def test_a_closed_channel_raises_what_users_of_pipes_and_queues_expect(pair, kind):
+def test_channel_closed_is_also_an_eof_value_and_pipe_error(pair, kind):
     sender, receiver = pair
     sender.close()
     with pytest.raises(kind):
@@ -43,7 +43,7 @@ def test_a_closed_channel_raises_what_users_of_pipes_and_queues_expect(pair, kin
         receiver.get()
 
 
-def test_closing_twice_is_harmless(pair):
+def test_close_is_idempotent(pair):
     for end in pair:
         assert not end.closed
         end.close()
@@ -51,7 +51,7 @@ def test_closing_twice_is_harmless(pair):
         assert end.closed
 
 
-def test_everything_but_the_acks_of_a_closed_end_raises(pair):
+def test_calls_of_a_closed_end_raise_channel_closed(pair):
     sender, receiver = pair
     sender.close()
     receiver.close()
@@ -71,7 +71,7 @@ def test_everything_but_the_acks_of_a_closed_end_raises(pair):
             call()
 
 
-def test_a_with_block_closes(pair):
+def test_with_block_closes_the_end(pair):
     sender, receiver = pair
     with sender as same:
         assert same is sender
@@ -81,7 +81,7 @@ def test_a_with_block_closes(pair):
     assert receiver.closed
 
 
-def test_closing_an_end_wakes_the_thread_that_waits_at_it(pair):
+def test_close_wakes_a_thread_that_waits_in_get(pair):
     _, receiver = pair
     raised = []
     started = threading.Event()
@@ -109,14 +109,14 @@ def test_dropping_the_last_sender_ends_the_stream(arena):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_the_stream_ends_when_the_child_that_sends_has_exited(arena, start, method):
+def test_stream_ends_when_the_sending_child_exits(arena, start, method):
     sender, receiver = arena.create_pair()
     start(peers.put_all, sender, [1, 2], method=method)
     # The parent uses the receiver and never used its sender, so it does not count as a sender.
     assert list(receiver) == [1, 2]
 
 
-def test_a_child_that_an_exception_ends_was_not_killed(arena, start):
+def test_child_that_ends_with_an_exception_counts_as_exited(arena, start):
     sender, receiver = arena.create_pair()
     start(peers.put_all, sender, None)  # None cannot be iterated
     sender.close()
@@ -125,7 +125,7 @@ def test_a_child_that_an_exception_ends_was_not_killed(arena, start):
     assert "uncaught exception" in shmtree.Receiver.__doc__
 
 
-def test_a_slow_starter_is_not_forgotten(arena, start):
+def test_child_that_has_not_used_its_sender_keeps_stream_open(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     start(peers.hang, sender, theirs)
@@ -136,7 +136,7 @@ def test_a_slow_starter_is_not_forgotten(arena, start):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_killed_sender_is_reported_once_with_its_pid(arena, start, method):
+def test_killed_sender_is_reported_once_with_its_pid(arena, start, method):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.get_context(method).Pipe()
     child = start(peers.put_then_hang, sender, "last words", theirs, method=method)
@@ -150,7 +150,7 @@ def test_a_killed_sender_is_reported_once_with_its_pid(arena, start, method):
         receiver.get(timeout=30)
 
 
-def test_get_many_leaves_the_report_of_a_killed_sender_to_the_next_call(arena, start):
+def test_get_many_returns_messages_before_it_reports_a_death(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, "last words", theirs)
@@ -167,7 +167,7 @@ def test_get_many_leaves_the_report_of_a_killed_sender_to_the_next_call(arena, s
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_the_death_of_a_child_that_never_ran_its_function_is_seen(arena, start, method):
+def test_get_raises_if_a_child_dies_before_its_function_runs(arena, start, method):
     sender, receiver = arena.create_pair()
     # The child fails when it unpickles its arguments, because it does not find the function.
     child = start(vanishing, sender, method=method)
@@ -186,7 +186,7 @@ if mp.parent_process() is not None:
     del vanishing
 
 
-def test_a_killed_sender_among_others_is_reported_when_the_last_is_gone(arena, start):
+def test_killed_sender_is_reported_after_the_last_one_exits(arena, start):
     sender, receiver = arena.create_pair()
     pipes = [mp.Pipe() for _ in range(2)]
     children = [start(peers.put_then_hang, sender, i, theirs) for i, (_, theirs) in enumerate(pipes)]
@@ -202,7 +202,7 @@ def test_a_killed_sender_among_others_is_reported_when_the_last_is_gone(arena, s
     assert raised.value.pids == (children[0].pid,)
 
 
-def test_a_newcomer_makes_the_channel_whole_again(arena, start):
+def test_new_sender_reopens_a_channel_after_a_death(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, 1, theirs)
@@ -236,7 +236,7 @@ def test_put_on_a_full_channel_whose_receiver_was_killed_raises(arena, start):
     assert raised.value.pids == (child.pid,)
 
 
-def test_a_wait_for_acks_without_receivers_raises(pair):
+def test_wait_for_acks_without_receivers_raises(pair):
     sender, receiver = pair
     sender.put(1)
     receiver.close()
@@ -244,7 +244,7 @@ def test_a_wait_for_acks_without_receivers_raises(pair):
         sender.wait_for_all_ack(timeout=30)
 
 
-def test_with_on_peer_death_wait_a_killed_sender_is_waited_for(arena, start):
+def test_on_peer_death_wait_ignores_a_killed_sender(arena, start):
     sender, receiver = arena.create_pair(on_peer_death="wait")
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, 1, theirs)
@@ -258,7 +258,7 @@ def test_with_on_peer_death_wait_a_killed_sender_is_waited_for(arena, start):
     assert receiver.get(timeout=30) == 2
 
 
-def test_a_stopped_process_is_not_a_dead_one(arena, start):
+def test_stopped_sender_does_not_count_as_dead(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, sender, 1, theirs)
@@ -272,7 +272,7 @@ def test_a_stopped_process_is_not_a_dead_one(arena, start):
         os.kill(child.pid, signal.SIGCONT)
 
 
-def test_what_a_killed_receiver_held_is_free_again(arena, start):
+def test_memory_of_a_killed_receiver_is_freed(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     child = start(peers.get_and_hang, receiver, theirs)
@@ -287,7 +287,7 @@ def test_what_a_killed_receiver_held_is_free_again(arena, start):
     assert arena.holders() == []
 
 
-def test_a_plain_fork_shares_the_channel(arena):
+def test_plain_fork_shares_the_channel(arena):
     sender, receiver = arena.create_pair()
     child = os.fork()
     if child == 0:
@@ -297,7 +297,7 @@ def test_a_plain_fork_shares_the_channel(arena):
     assert receiver.get(timeout=30) == "from a plain fork"
 
 
-def test_a_program_that_ends_says_goodbye(tmp_path):
+def test_normal_exit_of_a_child_closes_its_ends_quietly(tmp_path):
     program = """if True:
         import multiprocessing as mp, shmtree
         import sys
@@ -318,7 +318,7 @@ def test_a_program_that_ends_says_goodbye(tmp_path):
     assert ran.stderr == ""
 
 
-def test_a_daemon_thread_that_waits_does_not_disturb_the_exit():
+def test_waiting_daemon_threads_do_not_disturb_exit():
     program = """if True:
         import threading, shmtree
         sender, receiver = shmtree.create_pair()
@@ -338,7 +338,7 @@ def test_a_daemon_thread_that_waits_does_not_disturb_the_exit():
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, "done\n", "")
 
 
-def test_an_object_that_needs_the_ends_of_a_dead_arena_is_collected_quietly():
+def test_received_objects_are_collected_quietly_at_exit():
     program = """if True:
         import shmtree, numpy as np
         sender, receiver = shmtree.create_pair()

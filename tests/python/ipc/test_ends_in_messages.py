@@ -39,7 +39,7 @@ def refusing(request: Any, arena: shmtree.Arena, runtime_directory: Any, name: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_a_channel_that_refuses_pickles_carries_is_used_there(refusing, kind, arena, start) -> None:
+def test_handle_sent_without_pickle_is_usable_in_a_child(refusing, kind, arena, start) -> None:
     putting, getting = refusing
     answers, answer = arena.create_pair()
     start(use_what_comes, getting, answers)
@@ -51,7 +51,7 @@ def test_what_a_channel_that_refuses_pickles_carries_is_used_there(refusing, kin
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_arrives_is_of_the_same_class_and_may_not_pickle(refusing, kind, arena) -> None:
+def test_received_handle_keeps_its_class_and_refuses_pickles(refusing, kind, arena) -> None:
     putting, getting = refusing
     given = Made(kind, arena).given
 
@@ -63,7 +63,7 @@ def test_what_arrives_is_of_the_same_class_and_may_not_pickle(refusing, kind, ar
         assert given.allow_pickle and not arrived.allow_pickle
 
 
-def test_by_a_channel_that_pickles_an_end_goes_without_and_may_pickle(arena) -> None:
+def test_end_sent_by_a_pickling_channel_still_allows_pickles(arena) -> None:
     carrying, carried = arena.create_pair()
     sender, receiver = arena.create_pair()
 
@@ -75,7 +75,7 @@ def test_by_a_channel_that_pickles_an_end_goes_without_and_may_pickle(arena) -> 
     assert receiver.get() == Strange()
 
 
-def test_a_connection_arrives_where_pickles_are_refused(arena) -> None:
+def test_connection_arrives_where_pickles_are_refused(arena) -> None:
     putting, getting = arena.create_pair(allow_pickle=False)
     here, there = Pipe()
     only, _ = Pipe(duplex=False)
@@ -93,7 +93,7 @@ class Special(shmtree.Sender):
     """A subclass that needs a pickle, because a message knows only the base class."""
 
 
-def test_a_subclass_is_pickled_and_refused_where_that_is(arena) -> None:
+def test_subclass_of_an_end_is_pickled_or_refused(arena) -> None:
     sender, _receiver = arena.create_pair()
     special = Special(sender._channel)
     pickling, pickled = arena.create_pair()
@@ -105,7 +105,7 @@ def test_a_subclass_is_pickled_and_refused_where_that_is(arena) -> None:
         refusing.put(special)
 
 
-def test_an_end_that_was_closed_is_not_sent(refusing, arena) -> None:
+def test_closed_end_is_not_sent(refusing, arena) -> None:
     putting, getting = refusing
     for end in (*arena.create_pair(), arena.Queue()):
         end.close()
@@ -125,7 +125,7 @@ class Strange:
 
 
 @pytest.mark.parametrize("company", [[Strange()], [{"a": 1, 2: 3}]], ids=["a pickle", "a dict with other keys"])
-def test_an_end_in_a_message_that_was_encoded_anew_is_on_its_way_once(arena, company) -> None:
+def test_end_in_a_reencoded_message_is_in_transit_once(arena, company) -> None:
     putting, getting = arena.create_pair()
     sender, receiver = arena.create_pair()
 
@@ -146,7 +146,7 @@ def test_an_end_in_a_message_that_was_encoded_anew_is_on_its_way_once(arena, com
     ],
     ids=["full", "many", "too large", "refused"],
 )
-def test_an_end_in_a_message_that_was_not_put_is_taken_back(arena, put, error) -> None:
+def test_end_in_a_failed_put_is_no_longer_in_transit(arena, put, error) -> None:
     requests, _served = arena.create_pair(1, max_bytes=1 << 20, allow_pickle=False)
     requests.put("busy")
     sender, receiver = arena.create_pair()
@@ -157,7 +157,7 @@ def test_an_end_in_a_message_that_was_not_put_is_taken_back(arena, put, error) -
     assert receiver.stats()["senders_on_their_way"] == 0
 
 
-def test_an_end_that_is_received_counts_there_and_one_that_was_given_back_comes_again(arena) -> None:
+def test_end_in_a_nacked_message_is_redelivered_usable(arena) -> None:
     requests, served = arena.create_pair(allow_pickle=False)
     sender, receiver = arena.create_pair()
     requests.put(sender)
@@ -174,7 +174,7 @@ def test_an_end_that_is_received_counts_there_and_one_that_was_given_back_comes_
     assert list(receiver) == ["answered"]
 
 
-def test_an_end_in_a_message_that_was_dropped_counts_while_its_giver_lives(arena) -> None:
+def test_end_in_a_dropped_message_counts_while_its_sender_lives(arena) -> None:
     newest, served = arena.create_pair(1, behind="drop_oldest", allow_pickle=False)
     sender, receiver = arena.create_pair()
     newest.put(sender)
@@ -192,7 +192,7 @@ def ask_and_die(requests: shmtree.Sender) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_an_end_that_nobody_has_any_more_arrives_closed_and_the_stream_goes_on(arena, start) -> None:
+def test_end_without_an_owner_arrives_closed(arena, start) -> None:
     requests, served = arena.create_pair(allow_pickle=False)
     child = start(ask_and_die, requests)
     child.join(30)
@@ -205,7 +205,7 @@ def test_an_end_that_nobody_has_any_more_arrives_closed_and_the_stream_goes_on(a
         reply.put("answer")
 
 
-def test_an_end_that_comes_too_late_arrives_closed(arena, start) -> None:
+def test_end_received_too_late_arrives_closed(arena, start) -> None:
     from test_ends_on_their_way import let_a_minute_pass
 
     requests, served = arena.create_pair(allow_pickle=False)
@@ -249,7 +249,7 @@ def word_in_message(arena: shmtree.Arena) -> bytes:
 # --- frames ----------------------------------------------------------------------------------------------------------
 
 
-def test_pack_and_dump_carry_no_end_without_a_pickle(arena, tmp_path) -> None:
+def test_pack_and_dump_refuse_ends_without_pickle(arena, tmp_path) -> None:
     sender, receiver = arena.create_pair()
     for refused in (
         lambda: shmtree.pack([sender], allow_pickle=False),
@@ -291,7 +291,7 @@ HANDLE = b"smthand1"
     [None, 7, (), (b"", True), (HANDLE, True), (HANDLE + bytes(100), True), (HANDLE + bytes(44), 1), ("text", True)],
     ids=repr,
 )
-def test_what_is_no_handle_is_refused_and_the_next_message_comes(arena, start, name, flat) -> None:
+def test_forged_handle_is_refused_and_the_next_message_arrives(arena, start, name, flat) -> None:
     sender, receiver = arena.create_pair(allow_pickle=False)
     start(forge, f"shmtree:{name}", flat, sender).join(30)
     sender.put("next")
@@ -301,7 +301,7 @@ def test_what_is_no_handle_is_refused_and_the_next_message_comes(arena, start, n
     assert receiver.get(timeout=30) == "next"
 
 
-def test_the_handle_of_another_thing_is_refused(arena, start) -> None:
+def test_handle_of_another_object_is_refused(arena, start) -> None:
     sender, receiver = arena.create_pair(allow_pickle=False)
     pairs, q, array = [arena.create_pair() for _ in range(2)], arena.Queue(), arena.array((4,), "i8")
 
@@ -332,7 +332,7 @@ def test_the_handle_of_another_thing_is_refused(arena, start) -> None:
             receiver.get(timeout=30)
 
 
-def test_a_name_in_a_handle_is_no_way_to_another_file(arena, start, tmp_path) -> None:
+def test_file_name_in_a_handle_opens_no_other_file(arena, start, tmp_path) -> None:
     """Only a name of that very arena is opened. Another file stays unchanged."""
     elsewhere = tmp_path / "file"
     elsewhere.write_bytes(before := b"nothing of ours" * 10)
@@ -355,7 +355,7 @@ class Bomb:
         return ran.append, ("loaded",)
 
 
-def test_an_end_that_came_where_pickles_are_refused_loads_none(arena, start) -> None:
+def test_end_received_where_pickles_are_refused_unpickles_none(arena, start) -> None:
     putting, getting = arena.create_pair(allow_pickle=False)
     sender, receiver = arena.create_pair()
 
@@ -368,7 +368,7 @@ def test_an_end_that_came_where_pickles_are_refused_loads_none(arena, start) -> 
     assert ran == []
 
 
-def test_bytes_that_no_channel_gave_open_nothing(arena, start) -> None:
+def test_end_in_a_frame_copied_off_a_channel_needs_pickle(arena, start) -> None:
     """The bytes are a valid frame with an end, copied out of the channel's memory."""
     putting, getting = arena.create_pair(allow_pickle=False)
     sender, receiver = arena.create_pair()
@@ -394,7 +394,7 @@ def test_bytes_that_no_channel_gave_open_nothing(arena, start) -> None:
     assert receiver.stats()["senders_on_their_way"] == 0
 
 
-def test_ends_are_still_pickled_by_pickle(arena) -> None:
+def test_ends_are_pickled_by_pickle_itself(arena) -> None:
     sender, receiver = arena.create_pair()
     pickle.loads(pickle.dumps(sender)).put(1)
     assert receiver.get() == 1

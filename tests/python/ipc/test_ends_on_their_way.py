@@ -54,7 +54,7 @@ def let_a_minute_pass(arena: shmtree.Arena, word: bytes) -> None:
     os.pwrite(fd, gone.to_bytes(8, "little"), at)
 
 
-def test_a_pickle_keeps_the_stream_open_until_it_is_loaded(arena):
+def test_pickled_sender_keeps_the_stream_open_until_loaded(arena):
     sender, receiver = arena.create_pair()
     data = dumps(sender)
     sender.close()
@@ -68,7 +68,7 @@ def test_a_pickle_keeps_the_stream_open_until_it_is_loaded(arena):
     assert list(receiver) == [1]
 
 
-def test_copies_and_a_pickle_that_is_loaded_twice_count_once(arena):
+def test_copies_and_a_twice_loaded_pickle_count_once(arena):
     sender, receiver = arena.create_pair()
     data = dumps(sender)
     ends = [copy.deepcopy(sender), pickle.loads(data), pickle.loads(data)]
@@ -78,7 +78,7 @@ def test_copies_and_a_pickle_that_is_loaded_twice_count_once(arena):
     assert list(receiver) == []
 
 
-def test_a_thousand_tasks_that_each_carry_an_end_are_all_counted(arena):
+def test_thousand_pickled_ends_all_count_as_in_transit(arena):
     sender, receiver = arena.create_pair(capacity=None)
     tasks = [dumps((sender, i)) for i in range(1000)]
     sender.close()
@@ -106,7 +106,7 @@ def end_it(child) -> None:
     child.join(30)
 
 
-def test_what_a_process_gave_counts_while_it_lives_and_when_it_has_just_died(given):
+def test_pickled_end_counts_until_shortly_after_its_sender_died(given):
     child, data, receiver = given
     with pytest.raises(queue.Empty):
         receiver.get(timeout=0.3)
@@ -118,7 +118,7 @@ def test_what_a_process_gave_counts_while_it_lives_and_when_it_has_just_died(giv
     assert list(receiver) == ["in time"]
 
 
-def test_an_end_that_is_loaded_too_late_is_refused_with_the_numbers(given, arena):
+def test_late_unpickle_raises_with_pid_and_age(given, arena):
     child, data, receiver = given
     end_it(child)
     assert receiver.stats()["senders_on_their_way"] == 1
@@ -129,7 +129,7 @@ def test_an_end_that_is_loaded_too_late_is_refused_with_the_numbers(given, arena
     assert list(receiver) == []
 
 
-def test_a_receiver_that_waits_for_a_pickle_is_warned_once(arena, soon):
+def test_receiver_waiting_for_a_pickled_sender_is_warned_once(arena, soon):
     sender, receiver = arena.create_pair()
     dumps(sender)
     sender.close()
@@ -146,7 +146,7 @@ def test_a_receiver_that_waits_for_a_pickle_is_warned_once(arena, soon):
     assert len(told) == 1
 
 
-def test_a_sender_that_waits_for_a_pickle_is_warned_once(arena, soon):
+def test_sender_waiting_for_a_pickled_receiver_is_warned_once(arena, soon):
     sender, receiver = arena.create_pair(1)
     dumps(receiver)
     receiver.close()
@@ -164,7 +164,7 @@ def test_a_sender_that_waits_for_a_pickle_is_warned_once(arena, soon):
     assert len(told) == 1
 
 
-def test_a_coroutine_that_waits_for_a_pickle_is_warned(arena, soon):
+def test_wait_and_get_async_warn_about_a_pickled_sender(arena, soon):
     sender, receiver = arena.create_pair()
     dumps(sender)
     sender.close()
@@ -175,7 +175,7 @@ def test_a_coroutine_that_waits_for_a_pickle_is_warned(arena, soon):
         asyncio.run(other.get_async(timeout=1))
 
 
-def test_who_waits_for_others_as_well_or_at_a_queue_is_not_warned(arena, soon):
+def test_wait_with_another_sender_or_at_a_queue_does_not_warn(arena, soon):
     sender, receiver = arena.create_pair()
     sender.put(1)
     receiver.get()
@@ -189,7 +189,7 @@ def test_who_waits_for_others_as_well_or_at_a_queue_is_not_warned(arena, soon):
                 get(timeout=0.6)
 
 
-def test_a_warning_that_is_an_error_ends_the_call(arena, soon):
+def test_warning_as_error_ends_get(arena, soon):
     sender, receiver = arena.create_pair()
     dumps(sender)
     sender.close()
@@ -200,7 +200,7 @@ def test_a_warning_that_is_an_error_ends_the_call(arena, soon):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_a_start_that_raised_takes_its_end_back_though_the_exception_is_kept(arena, method):
+def test_failed_process_start_returns_its_end(arena, method):
     sender, receiver = arena.create_pair()
     process = mp.get_context(method).Process(target=peers.put_all, args=(sender, [1], lambda: 0))
     with pytest.raises(Exception, match="lambda") as kept:
@@ -210,7 +210,7 @@ def test_a_start_that_raised_takes_its_end_back_though_the_exception_is_kept(are
     assert kept.value is not None
 
 
-def test_a_start_that_is_slow_keeps_its_end(arena):
+def test_slow_process_start_keeps_its_end(arena):
     """A wait in this process, while the other one is being started, does not take the end back."""
     sender, receiver = arena.create_pair()
     process = mp.get_context("spawn").Process(target=peers.put_all, args=(sender, peers.LooksWhilePickled(receiver)))
@@ -237,7 +237,7 @@ class Unsendable:
     ],
     ids=["timeout", "nowait", "many", "async", "too large", "unsendable"],
 )
-def test_an_end_in_a_message_that_was_not_put_is_not_on_its_way(arena, put, error):
+def test_end_in_a_failed_put_is_not_in_transit(arena, put, error):
     requests, _served = arena.create_pair(1, max_bytes=1 << 20)
     requests.put("busy")
     sender, receiver = arena.create_pair()
@@ -251,7 +251,7 @@ def test_an_end_in_a_message_that_was_not_put_is_not_on_its_way(arena, put, erro
         receiver.get(timeout=60)
 
 
-def test_ends_in_messages_that_were_put_are_on_their_way(arena):
+def test_ends_in_put_messages_are_in_transit(arena):
     requests, served = arena.create_pair()
     sender, receiver = arena.create_pair()
 

@@ -29,24 +29,24 @@ def put_and_keep(put: Callable[[Any], Any], get: Callable[[], Any]) -> list[Any]
     return kept
 
 
-def test_a_receiver_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
+def test_receiver_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
     sender, receiver = small.create_pair()
     put_and_keep(lambda item: sender.put(item, timeout=60), lambda: receiver.get(timeout=60))
 
 
 @pytest.mark.parametrize("behind", ["block", "skip", "latest", "raise"])
-def test_a_subscriber_that_keeps_its_items_is_given_copies(small: shmtree.Arena, behind: Any) -> None:
+def test_subscriber_that_keeps_its_items_is_given_copies(small: shmtree.Arena, behind: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=4, arena=small)
     subscriber = broadcast.subscribe(behind=behind)
     put_and_keep(lambda item: broadcast.put(item, timeout=60), lambda: subscriber.get(timeout=60))
 
 
-def test_a_reader_of_a_latest_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
+def test_latest_reader_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
     latest = shmtree.Latest(arena=small)
     put_and_keep(lambda item: latest.publish(item, timeout=60), lambda: latest.get(timeout=60)[1])
 
 
-def test_views_that_were_asked_for_are_views_however_much_is_held(small: shmtree.Arena) -> None:
+def test_copy_false_returns_views_until_the_arena_is_full(small: shmtree.Arena) -> None:
     latest = shmtree.Latest(arena=small)
     kept: list[Any] = []
 
@@ -62,7 +62,7 @@ def test_views_that_were_asked_for_are_views_however_much_is_held(small: shmtree
 
 
 @pytest.mark.parametrize("behind", ["skip", "latest", "raise"])
-def test_a_subscriber_that_may_miss_messages_does_not_fill_the_budget(small: shmtree.Arena, behind: Any) -> None:
+def test_lagging_subscriber_does_not_fill_the_budget(small: shmtree.Arena, behind: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=200, arena=small)
     subscriber = broadcast.subscribe(behind=behind)
     for i in range(150):
@@ -75,7 +75,7 @@ def test_a_subscriber_that_may_miss_messages_does_not_fill_the_budget(small: shm
     assert subscriber.missed == 150 - len(numbers)
 
 
-def test_arrays_in_place_are_made_from_what_may_be_missed(small: shmtree.Arena) -> None:
+def test_new_empty_reclaims_messages_that_may_be_missed(small: shmtree.Arena) -> None:
     broadcast = shmtree.Broadcast(capacity=200, arena=small)
     subscriber = broadcast.subscribe(behind="skip")
     for i in range(150):

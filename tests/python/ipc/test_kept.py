@@ -61,7 +61,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], N
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("call", RECEIVING)
 @pytest.mark.parametrize("kind", ["pair", "queue"])
-def test_what_is_raised_and_says_nothing_of_the_message_does_not_consume_it(
+def test_memory_error_or_interrupt_does_not_consume_the_message(
     arena: shmtree.Arena, fails: Any, kind: str, call: str, error: BaseException
 ) -> None:
     sender, receiver = ends(arena, kind)
@@ -86,7 +86,7 @@ class Ends(BaseException):
 
 @pytest.mark.parametrize("error", [SystemExit("ends"), GeneratorExit(), Ends()], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("call", ["get", "take", "get_many"])
-def test_message_whose_unpickling_raises_system_exit_is_given_up(
+def test_message_is_dead_lettered_after_eight_system_exits(
     arena: shmtree.Arena, fails: Any, call: str, error: BaseException
 ) -> None:
     sender, receiver = arena.create_pair()
@@ -101,7 +101,7 @@ def test_message_whose_unpickling_raises_system_exit_is_given_up(
     assert [delivery.item for delivery in receiver.rejected()] == ["received"]
 
 
-def test_keyboard_interrupts_do_not_give_a_message_up(arena: shmtree.Arena, fails: Any) -> None:
+def test_keyboard_interrupts_do_not_dead_letter_a_message(arena: shmtree.Arena, fails: Any) -> None:
     sender, receiver = arena.create_pair()
     sender.put(Raises())
     fails(KeyboardInterrupt())
@@ -112,7 +112,7 @@ def test_keyboard_interrupts_do_not_give_a_message_up(arena: shmtree.Arena, fail
     assert receiver.get(timeout=60) == "received"
 
 
-def test_what_another_exception_is_raised_for_is_consumed(arena: shmtree.Arena, fails: Any) -> None:
+def test_other_exceptions_consume_the_message(arena: shmtree.Arena, fails: Any) -> None:
     sender, receiver = arena.create_pair()
     for _ in range(2):
         sender.put(Raises())
@@ -123,9 +123,7 @@ def test_what_another_exception_is_raised_for_is_consumed(arena: shmtree.Arena, 
     assert receiver.qsize() == 0 and sender.pending_acks == 0
 
 
-def test_get_many_returns_what_came_before_a_message_that_there_is_no_memory_for(
-    arena: shmtree.Arena, fails: Any
-) -> None:
+def test_get_many_returns_messages_before_a_memory_error(arena: shmtree.Arena, fails: Any) -> None:
     sender, receiver = arena.create_pair()
     sender.put_many(["first", Raises(), "last"])
     fails(MemoryError())
@@ -136,7 +134,7 @@ def test_get_many_returns_what_came_before_a_message_that_there_is_no_memory_for
     assert receiver.get_many(5) == ["received", "last"]
 
 
-def test_another_process_gets_what_this_one_had_no_memory_for(arena: shmtree.Arena, fails: Any) -> None:
+def test_another_process_gets_a_message_after_a_memory_error(arena: shmtree.Arena, fails: Any) -> None:
     sender, receiver = arena.create_pair()
     sender.put((Raises(), np.arange(100_000)))
     fails(MemoryError())
@@ -154,7 +152,7 @@ def test_another_process_gets_what_this_one_had_no_memory_for(arena: shmtree.Are
     assert receiver.empty()
 
 
-def test_a_message_that_there_is_no_memory_to_give_back_stays_with_the_process_until_it_leaves(fails: Any) -> None:
+def test_unreturned_message_stays_with_its_receiver_until_close(fails: Any) -> None:
     arena = shmtree.Arena(2 * MIB)
     sender, receiver = arena.create_pair()
     sender.put(Raises())
@@ -197,7 +195,7 @@ def _sometimes(number: int) -> int:
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["room for records", "no room"])
-def test_threads_that_run_out_of_memory_at_random_lose_nothing(full: bool) -> None:
+def test_threads_with_random_memory_errors_lose_no_message(full: bool) -> None:
     arena = shmtree.Arena(4 * MIB)
     sender, receiver = arena.create_pair(capacity=64)
     kept = []
@@ -232,7 +230,7 @@ def test_threads_that_run_out_of_memory_at_random_lose_nothing(full: bool) -> No
 
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more addresses than any limit leaves")
 @pytest.mark.parametrize("kind", ["pair", "queue"])
-def test_a_message_whose_array_this_process_has_no_addresses_for_stays_in_the_channel(kind: str) -> None:
+def test_message_stays_queued_if_its_array_cannot_be_mapped(kind: str) -> None:
     run_program(
         f"""
         import asyncio

@@ -69,7 +69,7 @@ def answer(receiver: shmtree.Receiver, sender: shmtree.Sender) -> None:
     sender.wait_for_all_ack(timeout=300)
 
 
-def test_a_nested_dict_with_an_array_of_1_7_gb_makes_the_round_trip(arena: shmtree.Arena) -> None:
+def test_nested_dict_with_an_array_of_1_7_gb_round_trips(arena: shmtree.Arena) -> None:
     needs(9 * GIB)
     context = multiprocessing.get_context("spawn")
     there, their_receiver = arena.create_pair(capacity=2)
@@ -91,7 +91,7 @@ def test_a_nested_dict_with_an_array_of_1_7_gb_makes_the_round_trip(arena: shmtr
     assert described == describe_large(dict(sample))
 
 
-def test_a_pair_made_with_a_capacity_alone_carries_10_bytes_and_then_2_gb() -> None:
+def test_pair_with_only_a_capacity_carries_10_bytes_then_2_gb() -> None:
     needs(7 * GIB)
     sender, receiver = shmtree.create_pair(capacity=5)
     sender.put(b"0123456789")
@@ -203,7 +203,7 @@ def test_10_gb_of_bytes_reach_another_process(module: Any, size: int, gib: int) 
     assert found == ("bytes", size, b"abc", b"xyz", -(-size >> 20) - 1)
 
 
-def test_getting_and_lending_a_gigabyte_copies_nothing(arena: shmtree.Arena) -> None:
+def test_get_and_put_of_a_gigabyte_copy_nothing(arena: shmtree.Arena) -> None:
     needs(3 * GIB)
     first, middle = arena.create_pair()
     second, last = arena.create_pair()

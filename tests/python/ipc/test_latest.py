@@ -28,7 +28,7 @@ def used(arena: shmtree.Arena) -> int:
     return int(arena.stats()["used_bytes"])
 
 
-def test_what_was_published_last_is_what_everybody_reads() -> None:
+def test_get_returns_the_last_published_version() -> None:
     latest = shmtree.Latest()
     assert latest.version == 0
     for number in range(1, 30):
@@ -38,7 +38,7 @@ def test_what_was_published_last_is_what_everybody_reads() -> None:
         assert (value["big"] == number).all()
 
 
-def test_there_is_nothing_newer_until_there_is() -> None:
+def test_get_raises_empty_until_a_newer_version_exists() -> None:
     latest = shmtree.Latest()
     with pytest.raises(queue.Empty):
         latest.get(timeout=0)
@@ -50,7 +50,7 @@ def test_there_is_nothing_newer_until_there_is() -> None:
     assert latest.get(newer_than=1, timeout=0) == (2, "second")
 
 
-def test_large_arrays_are_views_that_nobody_can_write_and_that_stay(arena: shmtree.Arena) -> None:
+def test_large_arrays_are_read_only_views_that_never_change(arena: shmtree.Arena) -> None:
     latest = shmtree.Latest(arena=arena)
     latest.publish(weights(1))
     one = used(arena)
@@ -71,7 +71,7 @@ def test_large_arrays_are_views_that_nobody_can_write_and_that_stay(arena: shmtr
     assert used(arena) == one
 
 
-def test_small_values_and_copies_are_the_readers_own() -> None:
+def test_small_values_and_copies_are_private_to_the_reader() -> None:
     latest = shmtree.Latest()
     latest.publish({"small": np.arange(4), "large": np.arange(10_000)})
     _, value = latest.get(copy=True)
@@ -84,7 +84,7 @@ def test_small_values_and_copies_are_the_readers_own() -> None:
     assert not latest.get(copy=False)[1]["small"].flags.writeable
 
 
-def test_the_history_has_so_many_older_versions() -> None:
+def test_history_keeps_that_many_older_versions() -> None:
     latest = shmtree.Latest(history=2)
     assert latest.history == 2
     for number in range(1, 8):
@@ -95,7 +95,7 @@ def test_the_history_has_so_many_older_versions() -> None:
             latest.get(version=version)
 
 
-def test_memory_is_what_is_held_and_the_history_and_one(arena: shmtree.Arena) -> None:
+def test_memory_use_is_bounded_by_the_history(arena: shmtree.Arena) -> None:
     before = used(arena)
     latest = shmtree.Latest(arena=arena, history=1)
     empty = used(arena)
@@ -108,7 +108,7 @@ def test_memory_is_what_is_held_and_the_history_and_one(arena: shmtree.Arena) ->
     assert used(arena) == before
 
 
-def test_an_array_made_in_place_is_published_without_a_copy_and_read_only_from_then_on(arena: shmtree.Arena) -> None:
+def test_array_made_in_place_is_published_without_a_copy(arena: shmtree.Arena) -> None:
     latest = shmtree.Latest(arena=arena)
     made = latest.new_zeros((1000, 100))
     made[:] = 3
@@ -146,7 +146,7 @@ def test_another_process_reads_and_publishes(method: str) -> None:
     assert latest.get() == (2, "second")
 
 
-def test_it_goes_in_messages_and_through_pickles() -> None:
+def test_latest_is_shared_by_messages_and_pickles() -> None:
     latest = shmtree.Latest()
     latest.publish("value")
     sender, receiver = shmtree.create_pair(allow_pickle=False)
@@ -160,7 +160,7 @@ def give_and_die(sender: shmtree.Sender) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_one_that_nobody_has_any_more_arrives_closed(start) -> None:
+def test_latest_without_an_owner_arrives_closed(start) -> None:
     sender, receiver = shmtree.create_pair()
     start(give_and_die, sender).join(30)
     arrived = receiver.get()
@@ -169,7 +169,7 @@ def test_one_that_nobody_has_any_more_arrives_closed(start) -> None:
         arrived.get(timeout=0)
 
 
-def test_a_name_is_how_others_find_it(runtime_directory: Path, name: str) -> None:
+def test_latest_is_opened_by_name(runtime_directory: Path, name: str) -> None:
     latest = shmtree.Latest(name=name)
     latest.publish({"a": 1})
     other = shmtree.Latest.open(name)
@@ -186,7 +186,7 @@ def test_a_name_is_how_others_find_it(runtime_directory: Path, name: str) -> Non
         shmtree.Latest.open(name)
 
 
-def test_what_cannot_be_sent_raises_and_nothing_is_published() -> None:
+def test_unsendable_value_raises_and_publishes_nothing() -> None:
     latest = shmtree.Latest(allow_pickle=False)
     latest.publish(1)
     with pytest.raises(shmtree.PickleRefused, match=r"\[\"a\"\]"):
@@ -198,7 +198,7 @@ def test_what_cannot_be_sent_raises_and_nothing_is_published() -> None:
     assert latest.stats()["pickled"] == 0
 
 
-def test_arguments_that_mean_nothing_are_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     with pytest.raises(ValueError, match="history is -1"):
         shmtree.Latest(history=-1)
     with pytest.raises(ValueError, match="65537"):
@@ -207,7 +207,7 @@ def test_arguments_that_mean_nothing_are_refused() -> None:
         shmtree.Latest().get("x")  # type: ignore[arg-type]
 
 
-def test_a_closed_one_raises_and_its_views_stay() -> None:
+def test_closed_latest_raises_and_its_views_stay_valid() -> None:
     latest = shmtree.Latest()
     latest.publish(weights(4))
     _, value = latest.get()
@@ -221,7 +221,7 @@ def test_a_closed_one_raises_and_its_views_stay() -> None:
             call()
 
 
-def test_a_close_ends_the_wait_of_another_thread() -> None:
+def test_close_ends_the_wait_of_another_thread() -> None:
     latest = shmtree.Latest()
     latest.publish(1)
     raised: list[BaseException] = []
@@ -241,7 +241,7 @@ def test_a_close_ends_the_wait_of_another_thread() -> None:
     assert other.get() == (1, 1)
 
 
-def test_coroutines_wait_for_newer_versions() -> None:
+def test_get_async_waits_for_newer_versions() -> None:
     latest = shmtree.Latest()
 
     async def both() -> Any:
@@ -256,7 +256,7 @@ def test_coroutines_wait_for_newer_versions() -> None:
     assert asyncio.run(both()) == (1, "x")
 
 
-def test_the_blocks_of_a_latest_are_in_order_after_all_that(arena: shmtree.Arena) -> None:
+def test_blocks_are_consistent_after_many_publishes(arena: shmtree.Arena) -> None:
     latest = shmtree.Latest(arena=arena, history=3)
     views = []
     for number in range(40):
@@ -268,7 +268,7 @@ def test_the_blocks_of_a_latest_are_in_order_after_all_that(arena: shmtree.Arena
     assert isinstance(latest._store, _core.LatestStore)
 
 
-def test_a_subclass_that_forgets_to_make_its_base_is_an_error():
+def test_subclass_that_skips_base_init_raises_type_error():
     class Forgets(shmtree.Latest):
         def __init__(self) -> None:
             pass
@@ -282,7 +282,7 @@ def test_a_subclass_that_forgets_to_make_its_base_is_an_error():
     assert never_made.closed
 
 
-def test_numbers_that_are_negative_are_refused_with_their_names():
+def test_negative_numbers_are_refused_by_name():
     latest, broadcast = shmtree.Latest(), shmtree.Broadcast()
     with pytest.raises(ValueError, match="newer_than is -1"):
         latest.get(newer_than=-1)

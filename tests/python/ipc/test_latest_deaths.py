@@ -31,7 +31,7 @@ MIB = 1 << 20
 SPAWN = mp.get_context("spawn")
 
 
-def test_readers_of_killed_publishers_see_no_half_of_a_version_and_none_that_is_older() -> None:
+def test_readers_of_killed_publishers_see_whole_newer_versions() -> None:
     latest = shmtree.Latest(arena=shmtree.Arena(64 * MIB), history=1)
     latest.publish(weights(0))
     done = threading.Event()
@@ -64,7 +64,7 @@ def test_readers_of_killed_publishers_see_no_half_of_a_version_and_none_that_is_
     assert latest._store.arena.check() == ""
 
 
-def test_readers_in_other_processes_read_whole_and_newer_versions() -> None:
+def test_reader_processes_see_whole_newer_versions() -> None:
     latest = shmtree.Latest(arena=shmtree.Arena(64 * MIB))
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(running(read_on, latest, None, 2000)) for _ in range(4)]
@@ -73,7 +73,7 @@ def test_readers_in_other_processes_read_whole_and_newer_versions() -> None:
         assert all(told.recv() for _, told in readers)
 
 
-def test_64_readers_are_woken_by_one_version() -> None:
+def test_64_reader_processes_see_each_new_version() -> None:
     latest = shmtree.Latest()
     with contextlib.ExitStack() as stack:
         readers = [stack.enter_context(running(read_on, latest, None, 2)) for _ in range(64)]
@@ -82,7 +82,7 @@ def test_64_readers_are_woken_by_one_version() -> None:
         assert all(told.recv() for _, told in readers)
 
 
-def test_who_waits_is_told_who_was_killed_and_goes_on_when_somebody_publishes_again() -> None:
+def test_killed_publisher_is_reported_and_publishing_resumes() -> None:
     latest = shmtree.Latest()
     with running(publish_then_hang, latest, "first", None) as (publisher, told):
         assert told.recv() == 1
@@ -100,7 +100,7 @@ def test_who_waits_is_told_who_was_killed_and_goes_on_when_somebody_publishes_ag
         latest.get(newer_than=2, timeout=0)
 
 
-def test_who_waits_is_told_when_the_last_publisher_has_closed() -> None:
+def test_get_raises_when_the_last_publisher_has_closed() -> None:
     latest = shmtree.Latest()
     publisher = mp.get_context("fork").Process(target=publish_once, args=(latest, 5))
     publisher.start()
@@ -110,7 +110,7 @@ def test_who_waits_is_told_when_the_last_publisher_has_closed() -> None:
         latest.get(newer_than=1)
 
 
-def test_a_reader_that_is_stopped_holds_nobody_up() -> None:
+def test_stopped_reader_does_not_block_publish() -> None:
     latest = shmtree.Latest(arena=shmtree.Arena(64 * MIB))
     latest.publish(weights(0))
     with running(read_on, latest, None, 1 << 40) as (reader, _):
@@ -121,7 +121,7 @@ def test_a_reader_that_is_stopped_holds_nobody_up() -> None:
         assert latest.version == 201
 
 
-def test_versions_that_somebody_hoards_are_named_and_not_waited_for() -> None:
+def test_publish_raises_with_the_pid_that_holds_old_versions() -> None:
     latest = shmtree.Latest(arena=shmtree.Arena(16 * MIB))
     latest.publish(weights(0, elements=MIB // 8 * 3 // 4))
     with running(hold_and_hang, latest, None) as (reader, told):
@@ -133,7 +133,7 @@ def test_versions_that_somebody_hoards_are_named_and_not_waited_for() -> None:
     assert latest.publish(weights(9, elements=MIB // 8 * 3 // 4), timeout=30) == latest.version
 
 
-def test_readers_that_wait_take_next_to_no_time() -> None:
+def test_waiting_reader_uses_almost_no_cpu() -> None:
     latest = shmtree.Latest()
     latest.publish(1)
     with running(wait_idly, latest, None, 4.0) as (_, told):

@@ -68,7 +68,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="this machine lets nobody mount anything in a namespace of its own")
-def test_a_full_shared_memory_directory_of_1_mib_does_not_matter() -> None:
+def test_full_dev_shm_does_not_matter() -> None:
     shell = "mount -t tmpfs -o size=1m tmpfs /dev/shm && { cat /dev/zero >/dev/shm/fill 2>/dev/null || :; } && exec"
     run_program(
         """
@@ -84,7 +84,7 @@ def test_a_full_shared_memory_directory_of_1_mib_does_not_matter() -> None:
     )
 
 
-def test_a_limit_on_file_sizes_is_an_error_and_never_a_signal(tmp_path: Path) -> None:
+def test_file_size_limit_raises_and_sends_no_signal(tmp_path: Path) -> None:
     run_program(
         """
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # as in programs that are not Python's
@@ -127,7 +127,7 @@ def use_everything(name: str) -> None:
             end.close()
 
 
-def test_wherever_descriptors_run_out_it_is_an_error_that_leaves_none_open(tmp_path: Path, monkeypatch) -> None:
+def test_descriptor_exhaustion_raises_and_leaks_none(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     name = f"limits-{os.getpid()}-"
     use_everything(name)
@@ -192,7 +192,7 @@ def test_message_stays_in_channel_if_descriptors_run_out() -> None:
 
 
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more addresses than any limit leaves")
-def test_a_message_that_this_process_has_no_addresses_for_stays_in_the_channel() -> None:
+def test_message_stays_queued_if_it_cannot_be_mapped() -> None:
     run_program(
         """
         arena = shmtree.Arena(256 * MIB)
@@ -257,7 +257,7 @@ def control_group() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more memory than the group has")
-def test_a_full_control_group_is_an_error_and_no_kill(control_group: Path) -> None:
+def test_full_control_group_raises_without_a_kill(control_group: Path) -> None:
     run_program(
         f"""
         open("{control_group}/cgroup.procs", "w").write(str(os.getpid()))
@@ -289,9 +289,7 @@ def test_a_full_control_group_is_an_error_and_no_kill(control_group: Path) -> No
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more memory than the group has")
 @pytest.mark.parametrize("budget", ["", "2048 * MIB"])
 @pytest.mark.parametrize("size", [100, 3_000, 60_000, MIB])
-def test_a_control_group_full_of_small_messages_is_an_error_and_no_kill(
-    control_group: Path, size: int, budget: str
-) -> None:
+def test_control_group_full_of_small_messages_raises(control_group: Path, size: int, budget: str) -> None:
     run_program(
         f"""
         open("{control_group}/cgroup.procs", "w").write(str(os.getpid()))
@@ -322,9 +320,7 @@ def put_until_refused(sender: Any, item: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["pair", "queue"])
 @pytest.mark.parametrize("what", ["queued", "held", "both"])
-def test_a_budget_that_is_used_up_is_an_error_until_some_is_given_back(
-    arena: shmtree.Arena, kind: str, what: str
-) -> None:
+def test_exhausted_budget_raises_until_memory_is_freed(arena: shmtree.Arena, kind: str, what: str) -> None:
     if kind == "pair":
         sender, receiver = arena.create_pair(capacity=None)
     else:
@@ -355,7 +351,7 @@ def test_a_budget_that_is_used_up_is_an_error_until_some_is_given_back(
 @pytest.mark.parametrize(
     ("timer", "number"), [(signal.ITIMER_REAL, signal.SIGALRM), (signal.ITIMER_PROF, signal.SIGPROF)]
 )
-def test_signals_without_end_change_nothing_that_is_put_or_got(arena: shmtree.Arena, timer: int, number: int) -> None:
+def test_continuous_signals_do_not_change_messages(arena: shmtree.Arena, timer: int, number: int) -> None:
     sender, receiver = arena.create_pair(capacity=4)
     large = np.arange(MIB)
     ran = []

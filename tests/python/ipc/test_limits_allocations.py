@@ -191,7 +191,7 @@ void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); 
 
 
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer has allocators of its own")
-def test_each_allocation_of_c_plus_plus_may_fail_with_a_memory_error(tmp_path: Path) -> None:
+def test_every_failing_cpp_allocation_raises_memory_error(tmp_path: Path) -> None:
     compiler = shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("there is no C++ compiler to make failing memory with")
@@ -203,7 +203,7 @@ def test_each_allocation_of_c_plus_plus_may_fail_with_a_memory_error(tmp_path: P
 
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer has allocators of its own")
 @pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="this Python came without _testcapi")
-def test_each_allocation_of_python_may_fail_with_a_memory_error() -> None:
+def test_every_failing_python_allocation_raises_memory_error() -> None:
     if not lists_survive_without_memory():
         pytest.skip("this Python without a GIL frees the items of a list twice when memory runs out")
     run_program(PYTHON_ALLOCATIONS + WITHOUT_MEMORY)

@@ -18,7 +18,7 @@ def give_memory_and_die(kind: str, requests: shmtree.Sender) -> None:
 
 
 @pytest.mark.parametrize("kind", ["arena", "array"])
-def test_memory_that_nobody_has_any_more_arrives_closed_and_the_stream_goes_on(arena, start, kind) -> None:
+def test_memory_without_an_owner_arrives_closed(arena, start, kind) -> None:
     requests, served = arena.create_pair(allow_pickle=False)
     child = start(give_memory_and_die, kind, requests)
     child.join(30)
@@ -43,7 +43,7 @@ def test_memory_that_nobody_has_any_more_arrives_closed_and_the_stream_goes_on(a
             use()
 
 
-def test_an_array_that_was_dropped_before_it_was_received_arrives(arena) -> None:
+def test_array_dropped_before_it_is_received_arrives(arena) -> None:
     requests, served = arena.create_pair(allow_pickle=False)
     requests.put(("memory", arena.array((4,), "f4")))
 

@@ -16,7 +16,7 @@ import shmtree.compat.memory
 import shmtree.compat.py_sharedmemory
 
 
-def test_a_message_comes_out_as_it_went_in(pair):
+def test_message_round_trips(pair):
     sender, receiver = pair
     sender.put({"obs": np.arange(6.0).reshape(2, 3), "reward": 1.0, "info": {"episode": "ep-12", "tags": (1, "a")}})
     sample = receiver.get(timeout=60)
@@ -31,7 +31,7 @@ def test_tickets_count_up_from_zero(pair):
     assert [receiver.get() for _ in range(3)] == [0, 1, 2]
 
 
-def test_an_object_may_be_changed_as_soon_as_put_has_returned(pair):
+def test_object_may_be_changed_after_put_returned(pair):
     sender, receiver = pair
     small, large = [1, 2], np.zeros(100_000)
     sender.put((small, large))
@@ -42,7 +42,7 @@ def test_an_object_may_be_changed_as_soon_as_put_has_returned(pair):
     assert got_large.sum() == 0
 
 
-def test_the_same_object_can_be_put_again(pair):
+def test_same_object_can_be_put_twice(pair):
     sender, receiver = pair
     sample = {"x": np.arange(1000)}
     sender.put(sample)
@@ -50,7 +50,7 @@ def test_the_same_object_can_be_put_again(pair):
     assert np.array_equal(receiver.get()["x"], receiver.get()["x"])
 
 
-def test_a_pair_with_a_capacity_of_five_and_nothing_else_carries_ten_bytes_and_then_fifty_megabytes():
+def test_pair_with_only_a_capacity_carries_10_bytes_then_50_mb():
     sender, receiver = shmtree.create_pair(capacity=5)
     sender.put(b"0123456789")
     sender.put(np.ones(50_000_000, np.uint8))
@@ -58,7 +58,7 @@ def test_a_pair_with_a_capacity_of_five_and_nothing_else_carries_ten_bytes_and_t
     assert receiver.get().sum() == 50_000_000
 
 
-def test_capacity_counts_messages_put_and_not_received(arena):
+def test_capacity_counts_messages_not_received_yet(arena):
     sender, receiver = arena.create_pair(capacity=2)
     sender.put(1)
     assert sender.has_space()
@@ -73,7 +73,7 @@ def test_capacity_counts_messages_put_and_not_received(arena):
 
 
 @pytest.mark.parametrize("capacity", [None, 0])
-def test_an_unlimited_channel_takes_what_it_is_given(arena, capacity):
+def test_unlimited_channel_accepts_5000_messages(arena, capacity):
     sender, receiver = arena.create_pair(capacity=capacity)
     for i in range(5000):
         sender.put_nowait(i)
@@ -82,7 +82,7 @@ def test_an_unlimited_channel_takes_what_it_is_given(arena, capacity):
     assert sender.capacity is None
 
 
-def test_max_bytes_bounds_what_is_queued(arena):
+def test_max_bytes_limits_the_queued_bytes(arena):
     sender, receiver = arena.create_pair(capacity=None, max_bytes=300_000)
     sender.put_nowait(np.zeros(100_000, np.uint8))
     sender.put_nowait(np.zeros(100_000, np.uint8))
@@ -111,7 +111,7 @@ def test_a_receiver_is_always_true_and_has_no_length(pair):
         len(receiver)
 
 
-def test_put_many_puts_in_order_and_returns_how_many(arena):
+def test_put_many_keeps_order_and_returns_the_count(arena):
     sender, receiver = arena.create_pair(capacity=None)
     items = [i if i % 7 else np.full(2000, i) for i in range(200)]
     assert sender.put_many(iter(items)) == 200
@@ -120,7 +120,7 @@ def test_put_many_puts_in_order_and_returns_how_many(arena):
     assert all(np.array_equal(a, b) for a, b in zip(items, got))
 
 
-def test_what_a_generator_gave_is_there_before_it_goes_on(arena):
+def test_put_many_publishes_each_item_before_the_next(arena):
     sender, receiver = arena.create_pair(capacity=8)
     seen = []
 
@@ -135,7 +135,7 @@ def test_what_a_generator_gave_is_there_before_it_goes_on(arena):
     assert seen == [0, "its own", 1, "its own", 2, "its own"]
 
 
-def test_put_many_into_too_little_room_says_how_many_went(arena):
+def test_put_many_raises_full_with_the_number_sent(arena):
     sender, receiver = arena.create_pair(capacity=5)
     with pytest.raises(queue.Full) as raised:
         sender.put_many(range(9), timeout=0.05)
@@ -143,7 +143,7 @@ def test_put_many_into_too_little_room_says_how_many_went(arena):
     assert receiver.get_many(9) == [0, 1, 2, 3, 4]
 
 
-def test_put_many_sends_what_came_before_an_object_that_cannot_be_sent(pair):
+def test_put_many_sends_the_items_before_an_unsendable_one(pair):
     sender, receiver = pair
     with pytest.raises((TypeError, AttributeError)) as raised:
         sender.put_many([1, 2, threading.Lock(), 4])
@@ -151,7 +151,7 @@ def test_put_many_sends_what_came_before_an_object_that_cannot_be_sent(pair):
     assert receiver.get_many(9) == [1, 2]
 
 
-def test_get_many_returns_what_is_there_up_to_n(pair):
+def test_get_many_returns_up_to_n_messages(pair):
     sender, receiver = pair
     sender.put_many(range(5))
     assert receiver.get_many(3) == [0, 1, 2]
@@ -161,7 +161,7 @@ def test_get_many_returns_what_is_there_up_to_n(pair):
 
 
 @pytest.mark.parametrize("n", [0, -1])
-def test_get_many_of_nothing_is_an_error(pair, n):
+def test_get_many_rejects_n_below_one(pair, n):
     with pytest.raises(ValueError):
         pair[1].get_many(n)
 
@@ -173,7 +173,7 @@ def test_iteration_ends_with_the_stream(pair):
     assert list(receiver) == [0, 1, 2]
 
 
-def test_threads_share_an_end(arena):
+def test_threads_share_one_end(arena):
     sender, receiver = arena.create_pair(capacity=4)
     got: list[tuple[int, int]] = []
     lock = threading.Lock()
@@ -195,7 +195,7 @@ def test_threads_share_an_end(arena):
     assert sorted(got) == [(who, i) for who in range(3) for i in range(300)]
 
 
-def test_messages_of_each_sender_stay_in_order_and_each_comes_once(arena, start):
+def test_messages_of_each_sender_arrive_once_and_in_order(arena, start):
     sender, receiver = arena.create_pair(capacity=16)
     pipes = [mp.Pipe() for _ in range(2)]
     for _, theirs in pipes:
@@ -212,7 +212,7 @@ def test_messages_of_each_sender_stay_in_order_and_each_comes_once(arena, start)
             assert mine == sorted(mine)
 
 
-def test_a_message_survives_the_exit_of_its_sender(arena, start):
+def test_message_survives_the_exit_of_its_sender(arena, start):
     sender, receiver = arena.create_pair()
     child = start(peers.put_all, sender, [np.arange(50_000)])
     sender.close()
@@ -220,7 +220,7 @@ def test_a_message_survives_the_exit_of_its_sender(arena, start):
     assert np.array_equal(receiver.get(timeout=60), np.arange(50_000))
 
 
-def test_the_stats_of_a_channel_count(pair):
+def test_stats_count_messages_members_and_rate(pair):
     sender, receiver = pair
     sender.put_many(range(3))
     receiver.get()
@@ -232,7 +232,7 @@ def test_the_stats_of_a_channel_count(pair):
     assert receiver.stats()["put_per_s"] > 0
 
 
-def test_those_who_come_from_py_sharedmemory_find_their_names():
+def test_create_shared_memory_pair_has_the_py_sharedmemory_names():
     sender, receiver = shmtree.create_shared_memory_pair(capacity=None)
     assert isinstance(sender, shmtree.SharedMemorySender)
     assert isinstance(receiver, shmtree.SharedMemoryReceiver)
@@ -270,7 +270,7 @@ def test_compat_py_sharedmemory_get_nowait_raises_empty():
         receiver.get_nowait()
 
 
-def test_compat_arguments_mean_the_same_as_originally():
+def test_compat_arguments_mean_the_same_as_in_the_originals():
     pair = shmtree.compat.py_sharedmemory.create_shared_memory_pair
     for capacity in (True, 1.5, "2"):
         with pytest.raises(TypeError, match="capacity"):
@@ -307,14 +307,14 @@ def test_compat_arrays_hold_no_shared_memory(module):
         del view
 
 
-def test_a_thousand_pairs_live_in_one_process():
+def test_thousand_pairs_work_in_one_process():
     pairs = [shmtree.create_pair(2) for _ in range(1000)]
     for i, (sender, _) in enumerate(pairs):
         sender.put(i)
     assert [receiver.get_nowait() for _, receiver in pairs] == list(range(1000))
 
 
-def test_the_representation_says_what_is_queued(pair):
+def test_repr_shows_queued_count_or_closed(pair):
     sender, receiver = pair
     sender.put(1)
     assert repr(sender) == "<Sender, 1 of 8 queued>"

@@ -20,7 +20,7 @@ def put_and_stay(sender: shmtree.Sender, told: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_stream_that_is_kept_open_waits_for_its_next_client(start, method):
+def test_keep_open_stream_waits_for_the_next_client(start, method):
     sender, receiver = shmtree.create_pair(keep_open=True)
     for number in range(2):
         client = start(peers.put_all, sender, [number], method=method)
@@ -34,7 +34,7 @@ def test_a_stream_that_is_kept_open_waits_for_its_next_client(start, method):
     assert not shmtree.wait([receiver], timeout=0)
 
 
-def test_a_killed_client_does_not_end_a_stream_that_is_kept_open(start):
+def test_killed_client_does_not_end_a_keep_open_stream(start):
     sender, receiver = shmtree.create_pair(keep_open=True)
     client = start(put_and_stay, sender, mp.Pipe()[1])
     assert receiver.get(timeout=60) == client.pid
@@ -44,7 +44,7 @@ def test_a_killed_client_does_not_end_a_stream_that_is_kept_open(start):
         receiver.get(timeout=0.5)
 
 
-def test_a_put_without_room_drops_the_oldest_message_and_counts_it():
+def test_put_on_full_drops_the_oldest_and_counts_it():
     sender, receiver = shmtree.create_pair(capacity=3, behind="drop_oldest")
     for number in range(10):
         assert sender.put(number, timeout=0) == number
@@ -55,7 +55,7 @@ def test_a_put_without_room_drops_the_oldest_message_and_counts_it():
     sender.wait_for_all_ack(timeout=60)
 
 
-def test_a_large_message_drops_as_many_as_its_bytes_need():
+def test_large_put_drops_as_many_messages_as_it_needs():
     sender, receiver = shmtree.create_pair(capacity=None, max_bytes=100_000, behind="drop_oldest")
     sender.put(b"a" * 40_000)
     sender.put(b"b" * 40_000)
@@ -64,7 +64,7 @@ def test_a_large_message_drops_as_many_as_its_bytes_need():
     assert receiver.get() == b"c" * 90_000
 
 
-def test_who_drops_the_oldest_is_told_that_the_receivers_were_killed(start):
+def test_put_with_drop_oldest_raises_if_receivers_were_killed(start):
     sender, receiver = shmtree.create_pair(capacity=1, behind="drop_oldest")
     ours, theirs = mp.Pipe()
     consumer = start(peers.take_and_hang, receiver, theirs)
@@ -79,7 +79,7 @@ def test_who_drops_the_oldest_is_told_that_the_receivers_were_killed(start):
     assert died.value.pids == (consumer.pid,)
 
 
-def test_each_death_of_a_client_is_told_while_others_go_on(start):
+def test_on_peer_death_each_reports_a_death_while_others_send(start):
     sender, receiver = shmtree.create_pair(on_peer_death="each")
     pipes = [mp.Pipe() for _ in range(2)]
     clients = [start(put_and_stay, sender, theirs) for _, theirs in pipes]
@@ -95,7 +95,7 @@ def test_each_death_of_a_client_is_told_while_others_go_on(start):
         receiver.get(timeout=60)
 
 
-def test_a_poll_loop_is_woken_by_each_death(start):
+def test_on_peer_death_each_wakes_a_poll_loop(start):
     sender, receiver = shmtree.create_pair(on_peer_death="each")
     pipes = [mp.Pipe() for _ in range(2)]
     clients = [start(put_and_stay, sender, theirs) for _, theirs in pipes]
@@ -106,7 +106,7 @@ def test_a_poll_loop_is_woken_by_each_death(start):
     assert mp.connection.wait([receiver], 60) == [receiver]
 
 
-def test_a_channel_that_exists_is_given_to_who_says_so(name):
+def test_exist_ok_opens_the_existing_channel(name):
     sender, receiver = shmtree.create_pair(name=name, exist_ok=True)
     sender.put(1)
     again = shmtree.create_pair(name=name, exist_ok=True)
@@ -123,7 +123,7 @@ def serve(name: str, told: Any) -> None:
     told.recv()
 
 
-def test_a_server_that_starts_again_gets_the_channel_that_its_clients_have(name, start):
+def test_restarted_server_reopens_the_channel_of_its_clients(name, start):
     ours, theirs = mp.Pipe()
     first = start(serve, name, theirs)
     client = shmtree.open_sender(name, timeout=60)
@@ -149,14 +149,14 @@ def test_a_server_that_starts_again_gets_the_channel_that_its_clients_have(name,
         ({"keep_open": True, "behind": "drop_oldest"}, "keep_open false, not true, behind block, not drop_oldest"),
     ],
 )
-def test_a_channel_that_exists_with_other_options_is_refused_with_both_values(name, options, said):
+def test_exist_ok_with_other_options_raises_with_both_values(name, options, said):
     kept = shmtree.create_pair(name=name)
     with pytest.raises(ValueError, match=f"{name}.*: {said}$"):
         shmtree.create_pair(name=name, exist_ok=True, **options)
     del kept
 
 
-def test_a_channel_that_exists_in_another_arena_is_refused(name):
+def test_exist_ok_refuses_a_channel_of_another_arena(name):
     with shmtree.Arena(8 << 20) as home, shmtree.Arena(8 << 20) as other:
         kept = home.create_pair(name=name)
         with pytest.raises(ValueError, match="another arena"):
@@ -165,7 +165,7 @@ def test_a_channel_that_exists_in_another_arena_is_refused(name):
         del kept
 
 
-def test_something_else_of_that_name_is_refused(name):
+def test_exist_ok_refuses_a_name_of_another_kind(name):
     kept = shmtree.Queue(name=name)
     with pytest.raises(ValueError, match="no pair's channel"):
         shmtree.create_pair(name=name, exist_ok=True)
@@ -180,6 +180,6 @@ def test_something_else_of_that_name_is_refused(name):
         ({"exist_ok": True}, "exist_ok requires a name"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, said):
+def test_invalid_options_raise_value_error(options, said):
     with pytest.raises(ValueError, match=said):
         shmtree.create_pair(**options)

@@ -87,7 +87,7 @@ CALLS_FOR_RECEIVERS: dict[str, Callable[[shmtree.Sender], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS_FOR_SENDERS)
-def test_a_receiver_that_waits_is_told_within_a_second_that_no_sender_is_left(arena, start, call):
+def test_waiting_receiver_learns_of_a_death_within_a_second(arena, start, call):
     def attempt() -> float:
         sender, receiver = arena.create_pair()
         ours, theirs = mp.Pipe()
@@ -107,7 +107,7 @@ def test_a_receiver_that_waits_is_told_within_a_second_that_no_sender_is_left(ar
 
 
 @pytest.mark.parametrize("call", CALLS_FOR_RECEIVERS)
-def test_a_sender_that_waits_is_told_within_a_second_that_no_receiver_is_left(arena, start, call):
+def test_waiting_sender_learns_of_a_death_within_a_second(arena, start, call):
     def attempt() -> float:
         sender, receiver = arena.create_pair(capacity=1)
         ours, theirs = mp.Pipe()
@@ -127,7 +127,7 @@ def test_a_sender_that_waits_is_told_within_a_second_that_no_receiver_is_left(ar
 
 
 @pytest.mark.parametrize("call", ["get", "take"])
-def test_a_receiver_that_waits_gets_within_a_second_what_a_killed_taker_had(arena, start, call):
+def test_unacked_message_of_a_killed_taker_comes_within_a_second(arena, start, call):
     def attempt() -> float:
         sender, receiver = arena.create_pair()
         sender.put("job")
@@ -148,7 +148,7 @@ def test_a_receiver_that_waits_gets_within_a_second_what_a_killed_taker_had(aren
     assert shortest(attempt) < 1
 
 
-def test_a_put_that_waits_for_memory_gets_within_a_second_what_a_killed_process_held(arena, start):
+def test_put_gets_memory_of_a_killed_process_within_a_second(arena, start):
     def attempt() -> float:
         hoarded, queued, waited_for = arena.Queue(), arena.Queue(), arena.Queue()
         ours, theirs = mp.Pipe()
@@ -166,7 +166,7 @@ def test_a_put_that_waits_for_memory_gets_within_a_second_what_a_killed_process_
     assert shortest(attempt) < 1
 
 
-def test_a_queue_waits_for_another_producer_when_one_was_killed(arena, start):
+def test_queue_waits_for_a_new_producer_after_a_kill(arena, start):
     numbers = arena.Queue()
     ours, theirs = mp.Pipe()
     child = start(peers.put_then_hang, numbers, 1, theirs)
@@ -190,7 +190,7 @@ def end_first_thread(sender: shmtree.Sender, told: Any) -> None:
     ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 
 
-def test_a_process_whose_first_thread_has_ended_is_not_dead(arena, start):
+def test_process_whose_main_thread_ended_is_not_dead(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     child = start(end_first_thread, sender, theirs)
@@ -207,7 +207,7 @@ def test_a_process_whose_first_thread_has_ended_is_not_dead(arena, start):
 # ---------------------------------------------------------------- looking without waiting
 
 
-def test_counts_and_holders_are_those_of_the_living_as_soon_as_one_has_died(arena, start):
+def test_stats_and_holders_exclude_a_dead_process_at_once(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     child = start(peers.get_and_hang, receiver, theirs)
@@ -227,7 +227,7 @@ def test_counts_and_holders_are_those_of_the_living_as_soon_as_one_has_died(aren
 
 
 @pytest.mark.parametrize("look", [lambda receiver: not receiver.empty(), lambda receiver: receiver.qsize() == 1])
-def test_whoever_polls_sees_what_a_killed_taker_had(arena, start, look):
+def test_polling_sees_the_message_of_a_killed_taker(arena, start, look):
     sender, receiver = arena.create_pair()
     sender.put("job")
     ours, theirs = mp.Pipe()
@@ -241,7 +241,7 @@ def test_whoever_polls_sees_what_a_killed_taker_had(arena, start, look):
     assert receiver.get_nowait() == "job"
 
 
-def test_a_process_that_has_the_arena_and_none_of_its_channels_tidies_up_after_a_death_too(arena, start):
+def test_process_with_only_the_arena_cleans_up_after_a_death(arena, start):
     sender, receiver = arena.create_pair()
     there, their_end = mp.get_context("spawn").Pipe()
     start(peers.look_and_allocate, arena, their_end, method="spawn")
@@ -259,7 +259,7 @@ def test_a_process_that_has_the_arena_and_none_of_its_channels_tidies_up_after_a
 # ---------------------------------------------------------------- many at once
 
 
-def test_three_hundred_processes_take_part_at_once_and_all_their_places_are_free_again(arena, start):
+def test_300_processes_attach_and_their_slots_are_freed(arena, start):
     sender, receiver = arena.create_pair(capacity=None)
     _ours, theirs = mp.Pipe()
     children = [start(peers.put_then_hang, sender, number, theirs) for number in range(300)]
@@ -302,7 +302,7 @@ ONE_TOO_MANY = """if True:
 """
 
 
-def test_one_process_more_than_1024_is_refused_with_the_number_and_has_the_place_of_a_dead_one():
+def test_process_1025_is_refused_until_a_slot_is_free():
     ran = subprocess.run([sys.executable, "-c", ONE_TOO_MANY], capture_output=True, text=True, timeout=100, check=False)
     if ran.returncode == 77:
         pytest.skip("this process may not have 1,200 descriptors")

@@ -33,7 +33,7 @@ def arguments_of(method):
 
 
 @pytest.mark.parametrize("ours", STANDARD)
-def test_every_public_method_of_the_standard_queue_is_there_with_its_arguments_and_defaults(ours):
+def test_queue_has_every_public_method_of_the_standard_one(ours):
     for name, method in inspect.getmembers(STANDARD[ours], inspect.isfunction):
         if name.startswith("_"):
             continue
@@ -43,7 +43,7 @@ def test_every_public_method_of_the_standard_queue_is_there_with_its_arguments_a
 
 
 @pytest.mark.parametrize("ours", STANDARD)
-def test_what_was_put_comes_out_in_order_and_put_returns_nothing(ours):
+def test_put_returns_none_and_get_keeps_order(ours):
     q = ours()
     assert q.empty()
     assert q.put(1) is None
@@ -53,7 +53,7 @@ def test_what_was_put_comes_out_in_order_and_put_returns_nothing(ours):
     assert q.empty()
 
 
-def test_a_queue_without_maxsize_never_waits():
+def test_queue_without_maxsize_never_blocks():
     q = shmtree.Queue()
     for i in range(10_000):
         q.put_nowait(i)
@@ -63,11 +63,11 @@ def test_a_queue_without_maxsize_never_waits():
 
 
 @pytest.mark.parametrize("maxsize", [-1, 0])
-def test_a_maxsize_of_zero_or_less_is_none(maxsize):
+def test_maxsize_of_zero_or_less_means_unlimited(maxsize):
     assert shmtree.Queue(maxsize).capacity is None
 
 
-def test_a_full_queue_says_so_at_once_or_in_time():
+def test_put_on_a_full_queue_raises_full():
     q = shmtree.Queue(2)
     q.put("x")
     assert not q.full()
@@ -86,7 +86,7 @@ def test_a_full_queue_says_so_at_once_or_in_time():
     assert q.qsize() == 2
 
 
-def test_a_queue_that_is_full_for_want_of_memory_says_how_much_there_is():
+def test_full_error_for_want_of_memory_shows_the_budget():
     q = shmtree.Queue(arena=shmtree.Arena(1 << 20))
     q.put(bytes(400_000))
     with pytest.raises(queue.Full, match=r"1 messages .* 400\d+ bytes .* left, \d+ of a budget of 1048576"):
@@ -94,7 +94,7 @@ def test_a_queue_that_is_full_for_want_of_memory_says_how_much_there_is():
     assert not q.full()
 
 
-def test_an_empty_queue_says_so_at_once_or_in_time():
+def test_get_on_an_empty_queue_raises_empty():
     q = shmtree.Queue()
     for call in (q.get_nowait, lambda: q.get(False), lambda: q.get(False, 100), lambda: q.get(timeout=-1)):
         with pytest.raises(queue.Empty):
@@ -103,7 +103,7 @@ def test_an_empty_queue_says_so_at_once_or_in_time():
         q.get(True, 0.01)
 
 
-def test_put_many_says_how_many_went():
+def test_put_many_raises_full_with_the_number_sent():
     q = shmtree.Queue(3)
     with pytest.raises(queue.Full) as caught:
         q.put_many(range(5), timeout=0)
@@ -111,7 +111,7 @@ def test_put_many_says_how_many_went():
     assert q.get_many(10) == [0, 1, 2]
 
 
-def test_an_object_that_cannot_be_pickled_raises_in_put_and_the_queue_goes_on():
+def test_put_raises_for_an_unpicklable_object():
     q = shmtree.Queue()
     with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):
         q.put({"bad": lambda: None})
@@ -125,7 +125,7 @@ def test_an_object_that_cannot_be_pickled_raises_in_put_and_the_queue_goes_on():
 Point = namedtuple("Point", "x y")
 
 
-def test_what_comes_out_is_a_copy_of_its_own():
+def test_get_returns_an_independent_copy():
     q = shmtree.Queue()
     sent = {"array": np.arange(10_000), "list": [1, 2], "point": Point(1, np.float32(2))}
     q.put(sent)
@@ -138,7 +138,7 @@ def test_what_comes_out_is_a_copy_of_its_own():
     got["array"][0] = 7
 
 
-def test_every_array_is_writable_and_shares_memory_with_no_other():
+def test_received_arrays_are_writable_and_share_no_memory():
     q = shmtree.Queue()
     frozen = np.arange(20_000.0)
     frozen.flags.writeable = False
@@ -156,14 +156,14 @@ class Unusual:
 
 
 @pytest.mark.parametrize("twice", [np.arange(3), np.arange(20_000), [1], {"a": 1}, bytearray(b"x")])
-def test_what_is_one_object_stays_one_object(twice):
+def test_identity_within_a_message_is_preserved(twice):
     q = shmtree.Queue()
     q.put([twice, twice])
     first, second = q.get()
     assert first is second
 
 
-def test_tensors_of_one_storage_stay_so_and_one_tensor_stays_one():
+def test_tensors_of_one_storage_share_memory_after_get():
     torch = pytest.importorskip("torch")
     q = shmtree.Queue()
     whole = torch.arange(10_000)
@@ -174,7 +174,7 @@ def test_tensors_of_one_storage_stay_so_and_one_tensor_stays_one():
     assert first[5] == -1 and whole[5] == 5
 
 
-def test_cycles_come_back():
+def test_cycles_round_trip():
     q = shmtree.Queue()
     ring = [1]
     ring.append(ring)
@@ -183,7 +183,7 @@ def test_cycles_come_back():
     assert got[1] is got
 
 
-def test_arrays_are_copied_unless_they_are_moved(arena):
+def test_put_copies_arrays_unless_move_is_true(arena):
     q = arena.Queue()
     mine = arena.new_empty(100_000, np.uint8)
     q.put(mine)
@@ -207,7 +207,7 @@ def put_and_count(q, others, told):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_the_counts_are_exact_in_every_process_when_put_has_returned(start, method):
+def test_counts_are_exact_in_each_process_once_put_returned(start, method):
     here, there = mp.Pipe()
     q, other = shmtree.Queue(2), shmtree.SimpleQueue()
     q.put("from the parent")
@@ -226,7 +226,7 @@ def work(tasks):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_join_waits_until_the_workers_are_done(start, method):
+def test_join_waits_until_all_tasks_are_done(start, method):
     tasks = shmtree.JoinableQueue()
     tasks.join()
     tasks.put_many(range(20))
@@ -241,7 +241,7 @@ def test_join_waits_until_the_workers_are_done(start, method):
         tasks.task_done()
 
 
-def test_a_closed_queue_is_closed_for_one_object_only():
+def test_close_affects_one_queue_object_only():
     q = shmtree.Queue()
     q.put("kept")
     other = pickle.loads(pickle.dumps(q))
@@ -258,7 +258,7 @@ def test_a_closed_queue_is_closed_for_one_object_only():
     other.cancel_join_thread()
 
 
-def test_a_get_that_waits_ends_when_the_queue_is_closed():
+def test_close_ends_a_waiting_get():
     q = shmtree.Queue()
     ended = []
 
@@ -275,7 +275,7 @@ def test_a_get_that_waits_ends_when_the_queue_is_closed():
     assert len(ended) == 1
 
 
-def test_with_closes_and_iteration_ends_at_the_shutdown():
+def test_with_block_closes_and_iteration_ends_at_shutdown():
     with shmtree.Queue() as q:
         q.put_many("abc")
         q.shutdown()
@@ -283,7 +283,7 @@ def test_with_closes_and_iteration_ends_at_the_shutdown():
     assert q.closed
 
 
-def test_a_queue_that_was_shut_down_gives_out_the_rest():
+def test_queue_after_shutdown_returns_the_remaining_items():
     q = shmtree.Queue()
     q.put(1)
     q.shutdown()
@@ -295,7 +295,7 @@ def test_a_queue_that_was_shut_down_gives_out_the_rest():
             call()
 
 
-def test_an_immediate_shutdown_drops_what_is_queued_and_frees_who_joins():
+def test_immediate_shutdown_drops_messages_and_ends_join():
     q = shmtree.JoinableQueue()
     q.put_many([np.zeros(100_000)] * 3)
     q.get()
@@ -307,12 +307,12 @@ def test_an_immediate_shutdown_drops_what_is_queued_and_frees_who_joins():
     q.join(timeout=60)
 
 
-def test_shutdown_is_the_class_of_the_standard_library_where_there_is_one():
+def test_shutdown_exception_is_the_standard_one_if_it_exists():
     assert shmtree.ShutDown is getattr(queue, "ShutDown", shmtree.ShutDown)
     assert shmtree.ShutDown.__name__ == "ShutDown"
 
 
-def test_a_queue_can_be_told_by_its_looks():
+def test_repr_shows_queued_count_or_closed():
     q = shmtree.Queue(3)
     q.put(1)
     assert repr(q) == "<Queue, 1 of 3 queued>"
@@ -321,7 +321,7 @@ def test_a_queue_can_be_told_by_its_looks():
     assert shmtree.Queue[int].__origin__ is shmtree.Queue
 
 
-def test_async_for_goes_on_to_the_shutdown():
+def test_async_iteration_ends_at_shutdown():
     q = shmtree.Queue()
     q.put_many("abc")
     q.shutdown()
@@ -332,7 +332,7 @@ def test_async_for_goes_on_to_the_shutdown():
     assert asyncio.run(main()) == ["a", "b", "c"]
 
 
-def test_what_other_queues_have_in_the_place_of_a_number_is_refused():
+def test_bool_for_a_number_raises_type_error():
     q = shmtree.Queue()
     q.put_many([1, 2])
     with pytest.raises(TypeError, match="n is True"):
@@ -342,7 +342,7 @@ def test_what_other_queues_have_in_the_place_of_a_number_is_refused():
     assert q.get_many(5) == [1, 2]
 
 
-def test_a_limit_on_the_size_of_files_makes_the_budget_smaller():
+def test_file_size_limit_reduces_the_default_budget():
     program = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (50 << 30, resource.RLIM_INFINITY))
@@ -365,12 +365,12 @@ print(len(q.get()))
         ({"name": 5}, TypeError),
     ],
 )
-def test_bad_arguments_are_named(arguments, error):
+def test_error_names_a_wrong_argument(arguments, error):
     with pytest.raises(error, match=str(next(iter(arguments)))):
         shmtree.Queue(**arguments)
 
 
-def test_a_queue_is_found_by_its_name():
+def test_queue_is_opened_by_name():
     name = f"test-queue-{os.getpid()}"
     with shmtree.JoinableQueue(4, name=name) as q, shmtree.JoinableQueue.open(name) as same:
         q.put([1])
@@ -386,7 +386,7 @@ def test_a_queue_is_found_by_its_name():
             shmtree.Queue(name=name)
 
 
-def test_a_queue_that_was_closed_is_not_initialised_again():
+def test_closed_queue_cannot_be_initialised_again():
     queue = shmtree.Queue()
     queue.close()
     with pytest.raises(RuntimeError, match="had, a channel already"):

@@ -18,7 +18,7 @@ from starts import START_METHODS
 import shmtree
 
 
-def test_the_halves_of_a_queue_send_and_receive():
+def test_reader_and_writer_send_and_receive():
     q = shmtree.SimpleQueue()
     assert not q._reader.poll()
     assert not q._poll()
@@ -28,7 +28,7 @@ def test_the_halves_of_a_queue_send_and_receive():
     assert not q._reader.poll(0.01)
 
 
-def test_the_halves_take_and_give_the_bytes_that_a_standard_queue_has_in_its_pipe():
+def test_reader_and_writer_transfer_pickled_bytes():
     q = shmtree.SimpleQueue()
     pickled = bytes(ForkingPickler.dumps([1, "x"]))
     q._writer.send_bytes(b"##" + pickled + b"##", 2, len(pickled))
@@ -40,7 +40,7 @@ def test_the_halves_take_and_give_the_bytes_that_a_standard_queue_has_in_its_pip
         q._reader.recv_bytes(4)
 
 
-def test_closing_a_half_leaves_the_other(start):
+def test_closing_one_half_leaves_the_other_open(start):
     q = shmtree.SimpleQueue()
     q.put(1)
     q._writer.close()
@@ -61,7 +61,7 @@ def close_the_halves(q):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_closing_affects_this_process_only(start, method):
+def test_close_affects_this_process_only(start, method):
     q = shmtree.Queue()
     child = start(close_the_halves, q, method=method)
     child.join(60)
@@ -71,7 +71,7 @@ def test_closing_affects_this_process_only(start, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_several_queues_are_waited_for_with_what_the_standard_library_has(start, method):
+def test_connection_wait_accepts_queue_readers(start, method):
     queues = [shmtree.Queue() for _ in range(3)]
     readers = [q._reader for q in queues]
     assert connection.wait(readers, timeout=0) == []
@@ -81,7 +81,7 @@ def test_several_queues_are_waited_for_with_what_the_standard_library_has(start,
     assert connection.wait(readers, timeout=0) == []
 
 
-def test_the_reader_of_a_queue_is_found_among_those_that_are_ready():
+def test_connection_wait_returns_the_ready_readers():
     first, second = shmtree.Queue(), shmtree.Queue()
     second.put("x")
     ready = connection.wait([first._reader, second._reader], timeout=60)
@@ -89,7 +89,7 @@ def test_the_reader_of_a_queue_is_found_among_those_that_are_ready():
     assert {first._reader: "first", second._reader: "second"}[ready[0]] == "second"
 
 
-def test_a_selector_tells_of_messages_and_of_room():
+def test_selector_reports_messages_and_space():
     q = shmtree.Queue(1)
     with selectors.DefaultSelector() as selector:
         selector.register(q._reader, selectors.EVENT_READ, "message")
@@ -101,7 +101,7 @@ def test_a_selector_tells_of_messages_and_of_room():
         assert [key.data for key, _ in selector.select(0)] == ["room"]
 
 
-def test_an_event_loop_calls_for_each_message():
+def test_add_reader_is_called_for_each_message():
     q = shmtree.Queue()
     got = []
 
@@ -124,7 +124,7 @@ def test_an_event_loop_calls_for_each_message():
     assert got == [0, 1, 2]
 
 
-def test_wait_takes_queues_and_receivers(pair):
+def test_wait_accepts_queues_and_receivers(pair):
     sender, receiver = pair
     q = shmtree.JoinableQueue()
     assert shmtree.wait([q, receiver], timeout=0) == []
@@ -142,7 +142,7 @@ def get_nothing(q, told):
     told.send(q.get(timeout=60))
 
 
-def test_whoever_has_the_lock_of_a_half_has_the_half_for_himself(start):
+def test_rlock_blocks_gets_of_other_processes(start):
     q = shmtree.Queue()
     here, there = mp.Pipe()
     with q._rlock:
@@ -166,7 +166,7 @@ def lock_and_hang(q, told):
     told.recv()
 
 
-def test_the_lock_of_a_killed_process_is_released(start):
+def test_lock_of_a_killed_process_is_released(start):
     q = shmtree.Queue()
     here, there = mp.Pipe()
     child = start(lock_and_hang, q, there)
@@ -178,7 +178,7 @@ def test_the_lock_of_a_killed_process_is_released(start):
     assert q._rlock.acquire(timeout=60)
 
 
-def test_put_async_waits_for_room_while_the_loop_runs():
+def test_put_async_waits_for_space_while_the_loop_runs():
     q = shmtree.Queue(1)
 
     async def main():
@@ -193,7 +193,7 @@ def test_put_async_waits_for_room_while_the_loop_runs():
     asyncio.run(main())
 
 
-def test_put_async_stops_at_its_timeout_and_when_it_is_cancelled():
+def test_put_async_after_timeout_or_cancel_sends_nothing():
     q = shmtree.Queue(1)
     q.put("there")
 
@@ -213,7 +213,7 @@ def test_put_async_stops_at_its_timeout_and_when_it_is_cancelled():
     assert q.empty()
 
 
-def test_put_async_waits_for_bytes_as_well():
+def test_put_async_waits_for_bytes_too():
     q = shmtree.Queue(max_bytes=3_000_000)
     large = np.zeros(2_000_000, np.uint8)
 
@@ -230,7 +230,7 @@ def test_put_async_waits_for_bytes_as_well():
     assert q.qsize() == 1
 
 
-def test_coroutines_hear_of_a_shutdown():
+def test_shutdown_ends_waiting_coroutines():
     q, full = shmtree.Queue(), shmtree.Queue(1)
     full.put(1)
 
@@ -246,7 +246,7 @@ def test_coroutines_hear_of_a_shutdown():
     asyncio.run(main())
 
 
-def test_a_sender_has_put_async_too(pair):
+def test_sender_has_put_async_too(pair):
     sender, receiver = pair
     assert isinstance(asyncio.run(sender.put_async("x")), int)
     assert receiver.get() == "x"
@@ -284,7 +284,7 @@ def test_ctrl_c_ends_every_wait(wait):
         signal.signal(signal.SIGALRM, before)
 
 
-def test_the_ends_of_a_pair_and_queues_are_not_opened_as_each_other():
+def test_pairs_and_queues_cannot_be_opened_as_each_other():
     name = f"kinds-{os.getpid()}"
     with shmtree.Queue(name=name):
         for open_end in (shmtree.open_sender, shmtree.open_receiver):

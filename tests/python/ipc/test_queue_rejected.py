@@ -48,7 +48,7 @@ def give_up(q: Any) -> None:
             q.get(timeout=60)
 
 
-def test_rejected_lists_what_the_queue_has_given_up(each):
+def test_rejected_lists_dead_letters_until_requeued(each):
     each.put(Scarce())
     each.put("next")
     give_up(each)
@@ -65,7 +65,7 @@ def test_rejected_lists_what_the_queue_has_given_up(each):
     assert each.rejected() == [] and each.stats()["rejected"] == 0
 
 
-def test_rejected_message_is_gone_after_ack(each):
+def test_acked_dead_letter_is_removed(each):
     each.put([Scarce(), np.arange(100_000)])
     give_up(each)
     each.rejected()[0].ack()
@@ -81,7 +81,7 @@ def test_rejected_of_a_closed_queue_raises(each):
         each.rejected()
 
 
-def test_join_does_not_wait_for_a_rejected_message():
+def test_join_does_not_wait_for_a_dead_letter():
     with shmtree.JoinableQueue() as q:
         q.put(Scarce())
         q.put("next")
@@ -96,7 +96,7 @@ def test_join_does_not_wait_for_a_rejected_message():
             q.task_done()
 
 
-def test_giving_a_message_up_ends_a_join_that_waits():
+def test_dead_lettering_a_message_ends_a_waiting_join():
     with shmtree.JoinableQueue() as q:
         q.put(Scarce())
         joined = threading.Thread(target=q.join, kwargs={"timeout": 60})
@@ -106,7 +106,7 @@ def test_giving_a_message_up_ends_a_join_that_waits():
         assert q.stats()["unfinished"] == 0
 
 
-def test_rejected_message_that_is_acknowledged_stays_done():
+def test_acked_dead_letter_stays_done():
     with shmtree.JoinableQueue() as q:
         q.put(Scarce())
         give_up(q)
@@ -119,7 +119,7 @@ def test_rejected_message_that_is_acknowledged_stays_done():
             q.task_done()
 
 
-def test_join_waits_for_a_message_that_is_requeued():
+def test_join_waits_for_a_requeued_message():
     with shmtree.JoinableQueue() as q:
         q.put(Scarce())
         give_up(q)
@@ -132,7 +132,7 @@ def test_join_waits_for_a_message_that_is_requeued():
         q.join(timeout=60)
 
 
-def test_join_does_not_wait_for_a_rejected_message_after_shutdown():
+def test_join_after_shutdown_does_not_wait_for_a_dead_letter():
     with shmtree.JoinableQueue() as q:
         q.put(Scarce())
         q.put("dropped")

@@ -12,7 +12,7 @@ import pytest
 import shmtree
 
 
-def test_a_subclass_that_adds_to_the_state_is_pickled_with_it():
+def test_subclass_attributes_are_pickled():
     q = Counting(5)
     q.put("x")
     again = pickle.loads(pickle.dumps(q))
@@ -40,7 +40,7 @@ class Doubling(shmtree.Queue[int]):
         return super().get(block, timeout) + 1
 
 
-def test_a_subclass_that_replaces_put_and_get_has_them_used_by_the_methods_that_do_not_wait():
+def test_nowait_methods_use_put_and_get_of_a_subclass():
     q = Doubling(1)
     q.put_nowait(5)
     with pytest.raises(queue.Full):
@@ -50,7 +50,7 @@ def test_a_subclass_that_replaces_put_and_get_has_them_used_by_the_methods_that_
         q.get_nowait()
 
 
-def test_coroutines_use_what_a_subclass_replaces():
+def test_coroutines_use_put_and_get_of_a_subclass():
     q = Doubling()
 
     async def main():
@@ -60,7 +60,7 @@ def test_coroutines_use_what_a_subclass_replaces():
     assert asyncio.run(main()) == 11
 
 
-def test_a_subclass_that_forgets_the_constructor_is_told_so():
+def test_subclass_without_base_init_raises():
     class Forgetful(shmtree.JoinableQueue):
         def __init__(self):
             pass
@@ -74,7 +74,7 @@ def test_a_subclass_that_forgets_the_constructor_is_told_so():
         q.put(1)
 
 
-def test_only_queues_that_are_told_of_it_count_what_is_done():
+def test_only_joinable_queues_count_unfinished_tasks():
     joinable = shmtree.JoinableQueue()
     joinable.put(1)
     assert joinable.stats()["unfinished"] == 1

@@ -39,7 +39,7 @@ def test_attempts_count_every_take(pair):
         delivery.nack()
 
 
-def test_attempts_count_takers_that_were_killed(pair, start):
+def test_attempts_count_killed_takers(pair, start):
     sender, receiver = pair
     sender.put("x")
     ours, theirs = mp.Pipe()
@@ -52,7 +52,7 @@ def test_attempts_count_takers_that_were_killed(pair, start):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_job_that_kills_its_workers_is_given_up_and_the_third_one_lives(twice, start, method):
+def test_job_that_kills_two_workers_is_dead_lettered(twice, start, method):
     sender, receiver = twice
     sender.put_many(["poison", "a job"])
     done, told = mp.Pipe(duplex=False)
@@ -66,7 +66,7 @@ def test_a_job_that_kills_its_workers_is_given_up_and_the_third_one_lives(twice,
     assert (delivery.item, delivery.ticket, delivery.attempts) == ("poison", 0, 2)
 
 
-def test_what_was_given_up_is_neither_taken_nor_got(twice):
+def test_dead_letter_is_neither_taken_nor_received(twice):
     sender, receiver = twice
     sender.put("poison")
     take_twice(receiver)
@@ -78,7 +78,7 @@ def test_what_was_given_up_is_neither_taken_nor_got(twice):
     assert (stats["rejected"], stats["returned"], stats["taken"], stats["queued_bytes"]) == (1, 0, 0, 0)
 
 
-def test_what_was_given_up_stays_so_until_it_is_acknowledged(twice):
+def test_dead_letter_stays_until_acked(twice):
     sender, receiver = twice
     sender.put({"x": np.arange(100_000)})
     take_twice(receiver)
@@ -94,7 +94,7 @@ def test_what_was_given_up_stays_so_until_it_is_acknowledged(twice):
     assert sender.stats()["rejected"] == 0
 
 
-def test_what_is_requeued_is_received_as_if_it_were_new(twice):
+def test_requeued_message_is_delivered_like_a_new_one(twice):
     sender, receiver = twice
     sender.put("x")
     take_twice(receiver)
@@ -105,7 +105,7 @@ def test_what_is_requeued_is_received_as_if_it_were_new(twice):
     assert receiver.take(False).attempts == 1
 
 
-def test_a_sender_does_not_wait_for_what_was_given_up(twice):
+def test_wait_for_acks_does_not_wait_for_dead_letters(twice):
     sender, receiver = twice
     ticket = sender.put("x")
     delivery = receiver.take()
@@ -122,7 +122,7 @@ def test_a_sender_does_not_wait_for_what_was_given_up(twice):
     assert sender.pending_acks == 1
 
 
-def test_a_stream_with_nothing_but_rejected_messages_is_over(twice):
+def test_stream_with_only_dead_letters_has_ended(twice):
     sender, receiver = twice
     sender.put("x")
     sender.close()
@@ -131,7 +131,7 @@ def test_a_stream_with_nothing_but_rejected_messages_is_over(twice):
     assert [delivery.item for delivery in receiver.rejected()] == ["x"]
 
 
-def test_who_only_looks_at_what_was_given_up_takes_no_part_in_receiving(arena, start):
+def test_process_that_only_lists_dead_letters_is_no_receiver(arena, start):
     sender, receiver = arena.create_pair(capacity=1, max_attempts=1)
     sender.put("x")
     ours, theirs = mp.Pipe()
@@ -158,7 +158,7 @@ class LoadedWhereAllowed:
         return "state"
 
 
-def test_a_message_that_kills_whoever_loads_it_can_be_dropped_without_loading_it(arena, start):
+def test_dead_letter_can_be_acked_without_loading_it(arena, start):
     sender, receiver = arena.create_pair(max_attempts=1)
     ticket = sender.put(LoadedWhereAllowed())
     child = start(peers.take_and_hang, receiver, None)
@@ -170,7 +170,7 @@ def test_a_message_that_kills_whoever_loads_it_can_be_dropped_without_loading_it
     assert receiver.rejected() == []
 
 
-def test_an_item_that_cannot_be_loaded_raises_when_it_is_asked_for_and_stays(twice):
+def test_dead_letter_item_that_fails_to_load_raises_and_stays(twice):
     sender, receiver = twice
     sender.put("x")
     take_twice(receiver)
@@ -186,7 +186,7 @@ def test_an_item_that_cannot_be_loaded_raises_when_it_is_asked_for_and_stays(twi
     assert delivery.item == "x"
 
 
-def test_no_more_is_taken_than_may_be_unsettled(arena):
+def test_take_raises_empty_at_max_unacked(arena):
     sender, receiver = arena.create_pair(max_unsettled=2)
     sender.put_many(range(4))
     first, second = receiver.take(), receiver.take()
@@ -202,7 +202,7 @@ def test_no_more_is_taken_than_may_be_unsettled(arena):
     assert receiver.take(False).item == 2
 
 
-def test_a_take_that_waits_goes_on_when_something_is_settled(arena):
+def test_waiting_take_continues_after_an_ack(arena):
     sender, receiver = arena.create_pair(max_unsettled=1)
     sender.put_many("ab")
     first = receiver.take()
@@ -214,7 +214,7 @@ def test_a_take_that_waits_goes_on_when_something_is_settled(arena):
     assert taken == ["b"]
 
 
-def test_what_was_given_back_may_exceed_the_capacity_and_then_put_waits(pair):
+def test_nacked_messages_may_exceed_the_capacity_and_block_put(pair):
     sender, receiver = pair
     sender.put_many(range(8))
     taken = [receiver.take() for _ in range(8)]
@@ -234,7 +234,7 @@ def test_what_was_given_back_may_exceed_the_capacity_and_then_put_waits(pair):
 
 
 @pytest.mark.parametrize("name", ["max_unsettled", "max_attempts"])
-def test_limits_that_cannot_be_are_refused_by_name_and_number(arena, name):
+def test_invalid_limits_raise_with_their_name_and_value(arena, name):
     for make in (arena.create_pair, shmtree.create_pair):
         with pytest.raises(ValueError, match=f"{name} is -1; it must be positive"):
             make(**{name: -1})
@@ -248,7 +248,7 @@ def test_limits_that_cannot_be_are_refused_by_name_and_number(arena, name):
         arena.create_pair(max_attempts=2**32)
 
 
-def test_what_was_given_up_can_be_looked_at_after_the_receiver_was_closed(arena):
+def test_dead_letter_stays_readable_after_the_receiver_closed(arena):
     sender, receiver = arena.create_pair(max_attempts=1)
     sender.put({"job": 1})
     receiver.take().nack()

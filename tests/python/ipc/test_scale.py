@@ -23,7 +23,7 @@ assert len(one[1].get(timeout=60)) == 300 << 20
 """
 
 
-def test_a_thousand_channels_live_in_one_arena() -> None:
+def test_thousand_channels_work_in_one_arena() -> None:
     with shmtree.Arena(max_bytes=256 << 20) as arena:
         pairs = [arena.create_pair(capacity=4) for _ in range(1000)]
         for number, (sender, _) in enumerate(pairs):
@@ -36,14 +36,14 @@ def test_a_thousand_channels_live_in_one_arena() -> None:
         assert arena.stats()["used_bytes"] < 1 << 20
 
 
-def test_three_hundred_arenas_live_in_one_process_of_8_gb_address_space() -> None:
+def test_three_hundred_arenas_fit_in_8_gb_of_addresses() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LITTLE_ADDRESS_SPACE], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
-def test_an_idle_pair_takes_less_than_a_megabyte() -> None:
+def test_idle_pair_takes_less_than_a_megabyte() -> None:
     with shmtree.Arena() as arena:
         pair = arena.create_pair()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -23,13 +23,13 @@ import shmtree
 from shmtree import Client, PickleRefused, RemoteError, Service
 
 
-def test_a_call_returns_the_answer(client):
+def test_call_returns_the_reply(client):
     assert client.call(21, timeout=60) == 42
     assert (client.call(np.arange(10_000), timeout=60) == 2 * np.arange(10_000)).all()
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_service_without_a_name_is_served_by_a_process_that_is_given_it(start, method):
+def test_unnamed_service_is_served_by_a_child_that_gets_it(start, method):
     service: Service[int] = Service()
     start(double_all, service, method=method)
     sender = service.sender
@@ -38,7 +38,7 @@ def test_a_service_without_a_name_is_served_by_a_process_that_is_given_it(start,
     service.close()
 
 
-def test_a_client_is_given_to_a_process_as_an_argument(served, client, start):
+def test_client_can_be_passed_to_a_process(served, client, start):
     told, ours = mp.Pipe()
     start(ask, client, told, method="spawn")
     assert ours.recv() == 14
@@ -49,7 +49,7 @@ def ask(client: Client, told: Any) -> None:
     told.send(client.call(7, timeout=60))
 
 
-def test_ten_thousand_requests_of_eight_threads_each_get_their_answer(client):
+def test_10000_requests_of_8_threads_get_their_replies(client):
     def work(thread: int) -> int:
         asked = [(number, client.submit(number)) for number in range(thread, 10_000, 8)]
         return sum(future.result(timeout=120) == 2 * number for number, future in asked)
@@ -58,14 +58,14 @@ def test_ten_thousand_requests_of_eight_threads_each_get_their_answer(client):
         assert sum(threads.map(work, range(8))) == 10_000
 
 
-def test_ten_thousand_coroutines_each_get_their_answer(client):
+def test_10000_coroutines_get_their_replies(client):
     async def all_of_them() -> list[int]:
         return await asyncio.gather(*(client.call_async(number, timeout=240) for number in range(10_000)))
 
     assert asyncio.run(all_of_them()) == [2 * number for number in range(10_000)]
 
 
-def test_calls_of_several_threads_each_get_their_answer(client):
+def test_calls_of_4_threads_get_their_replies(client):
     def work(thread: int) -> bool:
         return all(client.call(number, timeout=120) == 2 * number for number in range(thread, 4000, 4))
 
@@ -80,7 +80,7 @@ def answer_backwards(service: Service[int]) -> None:
     service.get()
 
 
-def test_answers_come_in_any_order(start, runtime_directory, name):
+def test_replies_may_arrive_in_any_order(start, runtime_directory, name):
     start(serve_name, name, answer_backwards)
     with Client(name, timeout=30) as client:
         asked = [client.submit(number) for number in range(100)]
@@ -100,7 +100,7 @@ def fail_all(service: Service[Any]) -> None:
             request.fail(KeyError("missing"))
 
 
-def test_what_the_service_fails_fails_at_the_client(start, runtime_directory, name):
+def test_service_failure_raises_remote_error_at_the_client(start, runtime_directory, name):
     start(serve_name, name, fail_all)
     with Client(name, timeout=30) as client:
         with pytest.raises(shmtree.RemoteError, match="KeyError: 'missing'") as failed:
@@ -115,7 +115,7 @@ class Unknown:
     """A class that only the client has registered."""
 
 
-def test_a_request_that_cannot_be_loaded_fails_and_the_next_is_served(served, client):
+def test_request_that_fails_to_load_fails_alone(served, client):
     client.call(1, timeout=60)
     shmtree.register(Unknown, lambda unknown: 1, lambda flat: Unknown())
     with pytest.raises(shmtree.RemoteError, match="PickleRefused.*Unknown"):
@@ -145,7 +145,7 @@ def answer_in_children(service: Service[int]) -> None:
         request._replies = None  # a child has answered it
 
 
-def test_forked_children_of_a_server_answer_for_it_and_their_death_is_nobodys_concern(start, runtime_directory, name):
+def test_forked_children_of_a_server_may_reply_and_exit(start, runtime_directory, name):
     server = start(serve_name, name, answer_in_children)
     with Client(name, timeout=30) as client:
         assert [client.call(number, timeout=60) for number in range(10)] == list(range(1, 11))
@@ -159,7 +159,7 @@ def answer_with_unknown(service: Service[Any]) -> None:
         request.reply(Unknown() if request.value == "unknown" else request.value)
 
 
-def test_a_reply_that_cannot_be_loaded_fails_its_request_only(start, runtime_directory, name):
+def test_reply_that_fails_to_load_fails_its_request_only(start, runtime_directory, name):
     code = f"""
 import shmtree, sys
 with shmtree.Client({name!r}, timeout=30) as client:
@@ -173,7 +173,7 @@ with shmtree.Client({name!r}, timeout=30) as client:
     assert ran.returncode == 0, ran.stderr
 
 
-def test_a_deadline_ends_the_call_and_its_reply_is_nobodys(start, runtime_directory, name):
+def test_call_raises_after_timeout_and_drops_its_reply(start, runtime_directory, name):
     start(serve_name, name, never_answer)
     with Client(name, timeout=30) as client:
         with pytest.raises(TimeoutError, match=r"0\.2 s"):
@@ -183,7 +183,7 @@ def test_a_deadline_ends_the_call_and_its_reply_is_nobodys(start, runtime_direct
         assert client._line is not None and client._line._pending == {}
 
 
-def test_a_request_whose_deadline_has_passed_is_not_served(arena):
+def test_expired_request_is_not_served(arena):
     service: Service[str] = Service(arena=arena)
     with Client(service.sender) as client:
         with pytest.raises(TimeoutError):
@@ -193,7 +193,7 @@ def test_a_request_whose_deadline_has_passed_is_not_served(arena):
         future.cancel()
 
 
-def test_there_is_no_room_and_the_call_says_so(arena):
+def test_call_without_space_raises_timeout_error(arena):
     service: Service[int] = Service(arena=arena, capacity=1)
     with Client(service.sender) as client:
         kept = client.submit(1)
@@ -204,7 +204,7 @@ def test_there_is_no_room_and_the_call_says_so(arena):
         assert not kept.done()
 
 
-def test_a_call_in_the_callback_of_a_future_is_refused_and_submit_asks_there(arena):
+def test_call_in_a_future_callback_raises_and_submit_works(arena):
     service: Service[int] = Service(arena=arena)
     client = Client(service.sender)
     told: queue.Queue[Any] = queue.Queue()
@@ -236,7 +236,7 @@ def test_a_call_in_the_callback_of_a_future_is_refused_and_submit_asks_there(are
     client.close()
 
 
-def test_what_is_asked_anew_in_the_callback_of_a_failure_is_answered(start, runtime_directory, name):
+def test_call_in_a_failure_callback_is_answered(start, runtime_directory, name):
     process = start(serve_name, name, never_answer)
     told: queue.Queue[Any] = queue.Queue()
     served_again = threading.Event()
@@ -258,7 +258,7 @@ def test_what_is_asked_anew_in_the_callback_of_a_failure_is_answered(start, runt
         assert told.get(timeout=60) == 42
 
 
-def test_a_refusal_says_where_in_the_request_or_the_reply_an_object_lies(arena):
+def test_pickle_refusal_names_the_path_in_request_or_reply(arena):
     service: Service[Any] = Service(arena=arena, allow_pickle=False)
     with Client(service.sender) as client:
         with pytest.raises(PickleRefused, match=r'It is at \["f"\] of the message') as refused:
@@ -275,7 +275,7 @@ def test_a_refusal_says_where_in_the_request_or_the_reply_an_object_lies(arena):
             future.result(60)
 
 
-def test_what_waits_and_who_serves_is_in_the_counts_of_both_sides(arena):
+def test_stats_of_client_and_service_agree(arena):
     service: Service[int] = Service(arena=arena)
     with Client(service.sender) as client:
         kept = [client.submit(x) for x in range(3)]
@@ -337,7 +337,7 @@ def test_request_returns_to_service_if_a_signal_handler_raises(arena):
 
 
 @pytest.mark.parametrize("failed", [1, 7, 8])
-def test_a_request_fails_after_eight_tries_without_memory(arena, failed):
+def test_request_fails_after_eight_memory_errors(arena, failed):
     service: Service[Any] = Service(arena=arena)
     tries.clear()
     failures[0] = failed
@@ -365,7 +365,7 @@ def test_a_request_fails_after_eight_tries_without_memory(arena, failed):
     [None, 1, (1, 2), ((1, 2, 3), 4), ((b"", 1, None), 1), ((b"smthand1" + bytes(44), 1, None), 1), (((), 1), 1)],
     ids=repr,
 )
-def test_what_is_no_request_is_passed_over(arena, message):
+def test_malformed_request_is_skipped(arena, message):
     service: Service[int] = Service(arena=arena)
     service.sender.put(message)
     with Client(service.sender) as client:
@@ -377,7 +377,7 @@ def test_what_is_no_request_is_passed_over(arena, message):
 
 
 @pytest.mark.parametrize("message", [None, 1, (1, 2), ((1, 2, 3), 4), ((99, True), 4), (("1", True), 4)], ids=repr)
-def test_what_is_no_reply_is_passed_over(arena, message):
+def test_malformed_reply_is_skipped(arena, message):
     service: Service[int] = Service(arena=arena)
     with Client(service.sender) as client:
         future = client.submit(7)

@@ -31,7 +31,7 @@ def ask_and_stop(name: str, count: int) -> None:
     asked[-1].result(timeout=60)
 
 
-def test_of_a_client_that_is_stopped_only_the_first_reply_without_room_is_waited_for(start, runtime_directory, name):
+def test_stopped_client_delays_only_its_first_replies(start, runtime_directory, name):
     service: Service[None] = Service(name)
     client = start(ask_and_stop, name, 60)
     requests = [service.get(timeout=30) for _ in range(60)]
@@ -55,7 +55,7 @@ def test_of_a_client_that_is_stopped_only_the_first_reply_without_room_is_waited
 # --- deaths ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_that_is_killed_fails_what_is_on_the_way_soon(start, runtime_directory, name):
+def test_killed_server_fails_requests_in_flight(start, runtime_directory, name):
     server = start(serve_name, name, never_answer)
     with Client(name, timeout=30) as client:
         asked = [client.submit(number) for number in range(100)]
@@ -67,7 +67,7 @@ def test_a_server_that_is_killed_fails_what_is_on_the_way_soon(start, runtime_di
             assert future.exception().pids == (server.pid,)
 
 
-def test_a_server_that_is_killed_before_it_heard_of_a_client_fails_its_requests_too(start, runtime_directory, name):
+def test_server_killed_before_its_first_get_fails_requests(start, runtime_directory, name):
     server = start(wait_for_ever, name)
     clients = [Client(name, timeout=30) for _ in range(3)]
     asked = [client.submit(1) for client in clients]
@@ -78,7 +78,7 @@ def test_a_server_that_is_killed_before_it_heard_of_a_client_fails_its_requests_
         client.close()
 
 
-def test_a_name_whose_maker_was_killed_before_it_served_fails_requests_too(runtime_directory, name):
+def test_name_whose_creator_died_before_serving_fails_requests(runtime_directory, name):
     terms = Terms(0, 0, "raise", keep_open=True)
     _channel, _allow, known = new_channel(None, terms, None, name)
     with Client(name) as client:
@@ -92,7 +92,7 @@ def wait_for_ever(name: str) -> None:
     service.close()
 
 
-def test_a_server_that_starts_again_serves_and_does_not_do_what_was_told_to_have_failed(start, runtime_directory, name):
+def test_restarted_server_does_not_serve_failed_requests(start, runtime_directory, name):
     first = start(wait_for_ever, name)
     with Client(name, timeout=30) as client:
         lost = client.submit("lost")
@@ -125,7 +125,7 @@ def serve_after(name: str, told: Any) -> None:
     double_all(service)
 
 
-def test_a_request_of_which_a_killed_server_knew_too_little_goes_to_another(start, runtime_directory, name):
+def test_request_unread_by_a_killed_server_reaches_another(start, runtime_directory, name):
     told, ours = mp.Pipe()
     other = start(serve_after, name, told)
     with Client(name, timeout=30) as client:
@@ -140,7 +140,7 @@ def test_a_request_of_which_a_killed_server_knew_too_little_goes_to_another(star
     assert other.is_alive()
 
 
-def test_one_of_two_servers_is_killed_and_the_other_goes_on(start, runtime_directory, name):
+def test_surviving_server_keeps_replying_after_a_kill(start, runtime_directory, name):
     servers = [start(serve_name, name) for _ in range(2)]
     with Client(name, timeout=30) as client:
         while client._requests.stats()["receivers"] < 2:
@@ -164,7 +164,7 @@ def ask_and_be_killed(name: str, told: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_clients_that_are_killed_do_not_stop_the_server(served, client, start):
+def test_killed_clients_do_not_stop_the_server(served, client, start):
     name, _server = served
     for _ in range(4):
         told, ours = mp.Pipe()
@@ -174,7 +174,7 @@ def test_clients_that_are_killed_do_not_stop_the_server(served, client, start):
     assert client.call(21, timeout=60) == 42
 
 
-def test_a_service_lets_go_of_clients_that_have_gone(arena, monkeypatch):
+def test_service_forgets_closed_clients(arena, monkeypatch):
     monkeypatch.setattr("shmtree._ipc.service._FEW", 4)
     service: Service[int] = Service(arena=arena)
     thread = threading.Thread(target=double_all, args=(service,))
@@ -197,7 +197,7 @@ def exit_with_a_request(name: str) -> None:
 kept_request: Any = None
 
 
-def test_a_server_that_exits_fails_what_it_has_not_answered(start, runtime_directory, name):
+def test_exiting_server_fails_its_unanswered_requests(start, runtime_directory, name):
     keeper: Service[Any] = Service(name)  # keeps one server attached
     start(exit_with_a_request, name)
     with Client(name) as client, pytest.raises(shmtree.RemoteError, match="without an answer"):
@@ -220,7 +220,7 @@ def no_threads() -> None:
     assert replying_threads() == []
 
 
-def test_a_thread_comes_when_it_is_needed_and_goes_with_the_client(no_threads, served):
+def test_reply_thread_starts_on_submit_and_ends_at_close(no_threads, served):
     client = Client(served[0], timeout=30)
     assert client.call(1, timeout=60) == 2
     assert replying_threads() == []
@@ -235,7 +235,7 @@ def test_a_thread_comes_when_it_is_needed_and_goes_with_the_client(no_threads, s
         client.call(1)
 
 
-def test_a_client_that_is_waited_for_stays_and_one_that_is_dropped_goes(no_threads, arena):
+def test_client_lives_while_a_future_waits_for_it(no_threads, arena):
     service: Service[int] = Service(arena=arena)
     future = Client(service.sender).submit(21)
     gc.collect()
@@ -248,7 +248,7 @@ def test_a_client_that_is_waited_for_stays_and_one_that_is_dropped_goes(no_threa
     assert not thread.is_alive()
 
 
-def test_what_is_on_the_way_when_the_client_is_closed_fails(arena):
+def test_close_fails_requests_in_flight(arena):
     service: Service[int] = Service(arena=arena)
     client = Client(service.sender)
     asked = [client.submit(number) for number in range(2)]
@@ -261,7 +261,7 @@ def test_what_is_on_the_way_when_the_client_is_closed_fails(arena):
         service.get(timeout=0.1)  # the other request was dropped: its client does not wait for it
 
 
-def test_a_request_is_answered_once(arena):
+def test_request_is_answered_once(arena):
     service: Service[int] = Service(arena=arena)
     with Client(service.sender) as client:
         future = client.submit(1)
@@ -272,14 +272,14 @@ def test_a_request_is_answered_once(arena):
         assert future.result(timeout=30) == 2
 
 
-def test_a_closed_service_ends_its_loop(arena):
+def test_close_ends_the_loop_of_a_service(arena):
     service: Service[int] = Service(arena=arena)
     threading.Timer(0.1, service.close).start()
     assert list(service) == []
     service.close()
 
 
-def test_a_coroutine_serves(arena):
+def test_coroutine_can_serve_requests(arena):
     service: Service[int] = Service(arena=arena)
 
     async def serve() -> None:
@@ -298,7 +298,7 @@ def test_a_coroutine_serves(arena):
     assert asyncio.run(both()) == list(range(1, 11))
 
 
-def test_a_forked_child_asks_by_the_client_of_its_parent_and_gets_its_own_answers(served, client):
+def test_forked_child_uses_the_client_of_its_parent(served, client):
     asked = [client.submit(number) for number in range(100)]
     told, ours = mp.Pipe()
 
@@ -316,7 +316,7 @@ def test_a_forked_child_asks_by_the_client_of_its_parent_and_gets_its_own_answer
     assert client.call(3, timeout=60) == 6
 
 
-def test_a_cancelled_request_takes_no_reply(arena):
+def test_cancelled_request_takes_no_reply(arena):
     service: Service[int] = Service(arena=arena)
     with Client(service.sender) as client:
         cancelled, other = client.submit(1), client.submit(2)
@@ -327,7 +327,7 @@ def test_a_cancelled_request_takes_no_reply(arena):
         assert cancelled.cancelled()
 
 
-def test_bad_arguments_are_refused(arena):
+def test_invalid_client_arguments_raise(arena):
     with pytest.raises(TypeError, match="name of a Service"):
         Client(7)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):

@@ -59,7 +59,7 @@ def answer_coroutines(service: Service[str]) -> None:
 
 
 @pytest.mark.parametrize("serve", [answer_as_the_recipe, answer_coroutines])
-def test_server_survives_replies_that_cannot_be_sent(start, runtime_directory, name, serve):
+def test_server_survives_unsendable_replies(start, runtime_directory, name, serve):
     process = start(serve_name, name, serve)
     with Client(name, timeout=30) as client:
         for value in UNSENDABLE:
@@ -73,7 +73,7 @@ def test_server_survives_replies_that_cannot_be_sent(start, runtime_directory, n
     assert process.is_alive()
 
 
-def test_fail_after_failed_reply_keeps_the_cause(arena):
+def test_fail_after_a_failed_reply_keeps_the_first_cause(arena):
     service: Service[int] = Service(arena=arena, allow_pickle=False)
     with Client(service.sender) as client:
         future = client.submit(1)
@@ -87,7 +87,7 @@ def test_fail_after_failed_reply_keeps_the_cause(arena):
             future.result(timeout=60)
 
 
-def test_reply_without_memory_fails_and_fail_does_not_raise(arena):
+def test_reply_without_memory_raises_and_fail_works(arena):
     service: Service[int] = Service(arena=arena)
     with shmtree.Arena(max_bytes=8 << 20) as small, Client(service.sender, arena=small) as client:
         kept = small.new_empty((6 << 20,), "uint8")
@@ -101,7 +101,7 @@ def test_reply_without_memory_fails_and_fail_does_not_raise(arena):
         del kept
 
 
-def test_failure_without_memory_is_shortened(arena):
+def test_failure_text_without_memory_is_shortened(arena):
     service: Service[int] = Service(arena=arena)
     with shmtree.Arena(max_bytes=8 << 20) as small, Client(service.sender, arena=small) as client:
         future = client.submit(1)
@@ -110,7 +110,7 @@ def test_failure_without_memory_is_shortened(arena):
             future.result(timeout=60)
 
 
-def test_failure_that_was_not_sent_is_sent_later(arena, monkeypatch):
+def test_unsent_failure_is_sent_later(arena, monkeypatch):
     service: Service[int] = Service(arena=arena, allow_pickle=False)
 
     def lacks_memory(*_: Any) -> bool:
@@ -132,7 +132,7 @@ def test_failure_that_was_not_sent_is_sent_later(arena, monkeypatch):
                 future.result(timeout=60)
 
 
-def test_request_of_client_that_cannot_be_opened_is_passed_over(arena, monkeypatch):
+def test_request_whose_client_cannot_be_opened_is_skipped(arena, monkeypatch):
     service: Service[int] = Service(arena=arena)
     errors = [MemoryError(), shmtree.OutOfSharedMemory("no addresses"), OSError(24, "too many files")]
     replies = service_module._open_replies
@@ -166,7 +166,7 @@ shmtree.register(Ends, lambda _: 1, load_ends)
 
 
 @pytest.mark.parametrize("times", [7, 8])
-def test_request_whose_loading_raises_system_exit_eight_times_fails(arena, times):
+def test_request_fails_after_eight_system_exits_in_loading(arena, times):
     service: Service[Any] = Service(arena=arena)
     ending.set()
     with Client(service.sender) as client:
@@ -187,7 +187,7 @@ def test_request_whose_loading_raises_system_exit_eight_times_fails(arena, times
     assert service.stats()["rejected"] == 0
 
 
-def test_request_that_the_loop_holds_fails_when_the_next_comes(start, runtime_directory, name):
+def test_unanswered_request_fails_when_the_loop_continues(start, runtime_directory, name):
     start(serve_name, name, pass_over_some)
     with Client(name, timeout=30) as client:
         held = client.submit("pass over")

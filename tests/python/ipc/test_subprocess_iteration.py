@@ -36,7 +36,7 @@ def wait_until_gone(pid: int, seconds: float = 60) -> bool:
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_items_come_in_order_and_large_arrays_are_views(method: str, arena: shmtree.Arena):
+def test_items_arrive_in_order_and_large_arrays_are_views(method: str, arena: shmtree.Arena):
     kept = list(shmtree.iterate_in_subprocess(sources.batches, 5, capacity=2, context=method, arena=arena))
 
     assert [item["i"] for item in kept] == list(range(5))
@@ -47,7 +47,7 @@ def test_items_come_in_order_and_large_arrays_are_views(method: str, arena: shmt
     assert arena.holders() == []
 
 
-def test_arguments_of_any_kind_go_with_the_function(arena: shmtree.Arena):
+def test_function_and_arguments_may_be_partial_and_shared(arena: shmtree.Arena):
     made = arena.array((1,), np.int64)
 
     items = shmtree.iterate_in_subprocess(partial(sources.counting, made, count=3), capacity=None)
@@ -57,14 +57,14 @@ def test_arguments_of_any_kind_go_with_the_function(arena: shmtree.Arena):
     assert list(items) == []  # an ended iterator stays at its end
 
 
-def test_the_process_is_not_further_ahead_than_the_capacity(arena: shmtree.Arena):
+def test_subprocess_is_at_most_capacity_items_ahead(arena: shmtree.Arena):
     made = arena.array((1,), np.int64)
     for number in shmtree.iterate_in_subprocess(sources.counting, made, 50, capacity=2):
         assert made.array[0] <= number + 1 + 2 + 1  # one is received, two are queued, and one is being put
 
 
 @pytest.mark.parametrize("how", ["raises", "is not pickled", "is not loaded", "stops", "exits"])
-def test_an_error_comes_after_the_items_before_it_with_its_traceback_as_the_cause(how: str):
+def test_error_follows_earlier_items_with_its_traceback(how: str):
     items = shmtree.iterate_in_subprocess(sources.failing, how)
     assert next(items) == "first"
 
@@ -81,12 +81,12 @@ def test_an_error_comes_after_the_items_before_it_with_its_traceback_as_the_caus
 
 
 @pytest.mark.parametrize("how", ["raises", "stops"])
-def test_an_iterable_that_cannot_be_made_is_an_error(how: str):
+def test_iterable_that_cannot_be_made_raises(how: str):
     with pytest.raises(ValueError if how == "raises" else RuntimeError, match="no iterable"):
         next(shmtree.iterate_in_subprocess(sources.cannot_be_made, how, context="fork"))
 
 
-def test_an_item_that_cannot_be_sent_is_an_error():
+def test_unsendable_item_raises():
     items = shmtree.iterate_in_subprocess(sources.one_that_cannot_be_sent, context="fork")
     assert next(items) == "first"
     with pytest.raises(Exception, match="local object") as caught:
@@ -95,13 +95,13 @@ def test_an_item_that_cannot_be_sent_is_an_error():
 
 
 @pytest.mark.parametrize("fn", [None, [1, 2], sources.batches(3)])
-def test_what_cannot_be_called_is_refused_at_once(fn: object):
+def test_argument_that_is_not_callable_raises_type_error(fn: object):
     with pytest.raises(TypeError, match="function"):
         shmtree.iterate_in_subprocess(fn)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_an_argument_that_does_not_load_there_is_an_error_with_its_traceback(method: str):
+def test_argument_that_fails_to_load_raises_with_traceback(method: str):
     items = shmtree.iterate_in_subprocess(sources.batches, sources.LoadsNowhere(), context=method)
 
     with pytest.raises(LookupError, match="not here") as caught:
@@ -111,7 +111,7 @@ def test_an_argument_that_does_not_load_there_is_an_error_with_its_traceback(met
     assert list(items) == []
 
 
-def test_an_exception_that_does_not_even_print_keeps_its_traceback():
+def test_unprintable_exception_keeps_its_traceback():
     items = shmtree.iterate_in_subprocess(sources.failing, "is not printed", context="fork")
     assert next(items) == "first"
 
@@ -121,7 +121,7 @@ def test_an_exception_that_does_not_even_print_keeps_its_traceback():
     assert "fail_deep_inside" in str(caught.value.__cause__)
 
 
-def test_a_main_module_that_starts_itself_again_is_told_what_it_lacks(tmp_path: Path):
+def test_unguarded_main_module_raises_with_a_hint(tmp_path: Path):
     script = tmp_path / "unguarded.py"
     script.write_text("import shmtree\nfor number in shmtree.iterate_in_subprocess(range, 3): print(number)\n")
 
@@ -133,7 +133,7 @@ def test_a_main_module_that_starts_itself_again_is_told_what_it_lacks(tmp_path: 
     assert ended.stderr.splitlines()[-1].startswith("RuntimeError: the subprocess ended with exit code 1")
 
 
-def test_a_process_that_a_thread_keeps_alive_ends_without_a_word(
+def test_subprocess_with_a_lingering_thread_ends_quietly(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("shmtree._ipc.subprocess_iterator._LAST_STEPS_S", 0.5)
@@ -146,7 +146,7 @@ def test_a_process_that_a_thread_keeps_alive_ends_without_a_word(
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "vanishes"])
-def test_a_process_that_is_killed_is_reported_once(how: str):
+def test_killed_subprocess_is_reported_once(how: str):
     if how == "vanishes":
         items = shmtree.iterate_in_subprocess(sources.failing, how, context="fork")
         assert next(items) == "first"
@@ -162,7 +162,7 @@ def test_a_process_that_is_killed_is_reported_once(how: str):
 
 
 @pytest.mark.parametrize("how", ["break", "raise", "close", "with", "collected"])
-def test_the_process_ends_with_the_loop_and_closes_what_it_iterates_over(how: str, tmp_path: Path):
+def test_subprocess_ends_with_the_loop_and_closes_its_iterable(how: str, tmp_path: Path):
     closed = tmp_path / "closed"
     items = shmtree.iterate_in_subprocess(sources.for_ever, closed, context="fork")
     pid = items.pid
@@ -217,7 +217,7 @@ if __name__ == '__main__':
 
 
 @pytest.mark.parametrize("how", ["killed", "left open", "interrupted"])
-def test_the_process_ends_with_the_program_that_started_it(how: str):
+def test_subprocess_ends_with_the_program_that_started_it(how: str):
     with program(how) as running:
         assert running.stdout is not None
         worker = int(running.stdout.readline())

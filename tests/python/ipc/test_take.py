@@ -12,7 +12,7 @@ import peers
 import pytest
 
 
-def test_a_delivery_has_the_item_and_its_ticket(pair):
+def test_delivery_has_the_item_and_its_ticket(pair):
     sender, receiver = pair
     sender.put("a")
     ticket = sender.put({"x": 1})
@@ -22,7 +22,7 @@ def test_a_delivery_has_the_item_and_its_ticket(pair):
     delivery.ack()
 
 
-def test_an_acknowledged_message_does_not_come_again(pair):
+def test_acked_message_is_not_redelivered(pair):
     sender, receiver = pair
     sender.put(1)
     receiver.take().ack()
@@ -30,7 +30,7 @@ def test_an_acknowledged_message_does_not_come_again(pair):
         receiver.get_nowait()
 
 
-def test_a_returned_message_comes_again_before_the_others(pair):
+def test_nacked_message_is_redelivered_before_others(pair):
     sender, receiver = pair
     sender.put_many(["a", "b"])
     receiver.take().nack()
@@ -40,7 +40,7 @@ def test_a_returned_message_comes_again_before_the_others(pair):
     assert receiver.get() == "b"
 
 
-def test_a_block_that_ends_well_acknowledges(pair):
+def test_with_block_acks_on_success(pair):
     sender, receiver = pair
     sender.put(1)
     with receiver.take() as delivery:
@@ -50,7 +50,7 @@ def test_a_block_that_ends_well_acknowledges(pair):
     assert receiver.empty()
 
 
-def test_a_block_that_raises_returns_the_message(pair):
+def test_with_block_nacks_on_error(pair):
     sender, receiver = pair
     sender.put(1)
     with pytest.raises(KeyError), receiver.take():
@@ -59,7 +59,7 @@ def test_a_block_that_raises_returns_the_message(pair):
     assert receiver.get() == 1
 
 
-def test_a_block_leaves_alone_what_was_settled_in_it(pair):
+def test_with_block_keeps_an_explicit_nack(pair):
     sender, receiver = pair
     sender.put(1)
     with receiver.take() as delivery:
@@ -67,7 +67,7 @@ def test_a_block_leaves_alone_what_was_settled_in_it(pair):
     assert receiver.qsize() == 1
 
 
-def test_a_delivery_is_settled_once(pair):
+def test_delivery_is_acked_or_nacked_once(pair):
     sender, receiver = pair
     sender.put(1)
     delivery = receiver.take()
@@ -78,7 +78,7 @@ def test_a_delivery_is_settled_once(pair):
         delivery.nack()
 
 
-def test_a_delivery_that_is_dropped_is_returned(pair):
+def test_dropped_delivery_is_nacked(pair):
     sender, receiver = pair
     sender.put(1)
     receiver.take()
@@ -96,7 +96,7 @@ def test_views_of_a_taken_message_outlive_the_ack(pair):
     assert np.array_equal(kept, np.arange(100_000))
 
 
-def test_a_returned_message_with_arrays_comes_again_whole(pair):
+def test_nacked_message_with_arrays_is_redelivered_whole(pair):
     sender, receiver = pair
     sender.put({"x": np.arange(100_000)})
     receiver.take().nack()
@@ -104,7 +104,7 @@ def test_a_returned_message_with_arrays_comes_again_whole(pair):
         assert np.array_equal(delivery.item["x"], np.arange(100_000))
 
 
-def test_if_the_taker_is_killed_another_gets_the_message(arena, start):
+def test_message_of_a_killed_taker_is_redelivered(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     sender.put(("job", 1))
@@ -117,7 +117,7 @@ def test_if_the_taker_is_killed_another_gets_the_message(arena, start):
     delivery.ack()
 
 
-def test_many_messages_can_be_out_at_once(arena):
+def test_a_hundred_messages_can_be_in_flight(arena):
     sender, receiver = arena.create_pair(capacity=None)
     sender.put_many(range(100))
     deliveries = [receiver.take() for _ in range(100)]
@@ -129,7 +129,7 @@ def test_many_messages_can_be_out_at_once(arena):
     assert receiver.get_many(100) == list(range(1, 100, 2))
 
 
-def test_a_stream_has_not_ended_while_a_message_may_come_back(arena):
+def test_stream_does_not_end_while_a_message_is_unacked(arena):
     sender, receiver = arena.create_pair()
     sender.put(1)
     delivery = receiver.take()
@@ -138,7 +138,7 @@ def test_a_stream_has_not_ended_while_a_message_may_come_back(arena):
     assert list(receiver) == [1]
 
 
-def test_a_child_has_no_part_in_its_parents_delivery(pair):
+def test_child_cannot_ack_a_delivery_of_its_parent(pair):
     sender, receiver = pair
     sender.put(1)
     delivery = receiver.take()
@@ -154,14 +154,14 @@ def test_a_child_has_no_part_in_its_parents_delivery(pair):
     delivery.ack()
 
 
-def test_deliveries_are_not_made_by_hand():
+def test_delivery_cannot_be_constructed():
     import shmtree
 
     with pytest.raises(TypeError):
         shmtree.Delivery()
 
 
-def test_the_end_of_the_stream_waits_for_what_another_process_has_taken(arena, start):
+def test_end_of_stream_waits_for_unacked_messages_elsewhere(arena, start):
     sender, receiver = arena.create_pair()
     sender.put(1)
     ours, theirs = mp.Pipe()
@@ -176,7 +176,7 @@ def test_the_end_of_the_stream_waits_for_what_another_process_has_taken(arena, s
         receiver.get(timeout=60)
 
 
-def test_a_delivery_shows_its_ticket_and_its_state(pair):
+def test_repr_of_a_delivery_shows_ticket_and_state(pair):
     sender, receiver = pair
     ticket = sender.put("x")
     first = receiver.take()
@@ -188,7 +188,7 @@ def test_a_delivery_shows_its_ticket_and_its_state(pair):
 
 
 @pytest.mark.parametrize("part", ["message", "block of its own"])
-def test_what_may_come_again_is_copied_when_it_is_moved_on(arena, part):
+def test_put_with_move_copies_an_unacked_message(arena, part):
     first, second = arena.create_pair(), arena.create_pair()
     array = np.zeros(100_000) if part == "message" else first[0].new_zeros(100_000)
     first[0].put({"x": array})
@@ -200,7 +200,7 @@ def test_what_may_come_again_is_copied_when_it_is_moved_on(arena, part):
     assert not again.any()
 
 
-def test_what_was_acknowledged_is_moved_on_without_a_copy(arena):
+def test_put_with_move_of_an_acked_message_copies_nothing(arena):
     first, second = arena.create_pair(), arena.create_pair()
     first[0].put(np.arange(100_000))
     with first[1].take() as delivery:
@@ -212,7 +212,7 @@ def test_what_was_acknowledged_is_moved_on_without_a_copy(arena):
 
 @pytest.mark.parametrize("part", ["message", "block of its own"])
 @pytest.mark.parametrize("copy", [None, False])
-def test_a_view_kept_over_a_nack_is_not_what_the_next_receiver_has(arena, part, copy):
+def test_view_kept_over_a_nack_shares_no_memory_with_the_next(arena, part, copy):
     sender, receiver = arena.create_pair()
     array = np.ones(100_000) if part == "message" else sender.new_zeros(100_000)
     if part != "message":
@@ -228,7 +228,7 @@ def test_a_view_kept_over_a_nack_is_not_what_the_next_receiver_has(arena, part, 
     assert (again == 2).all()
 
 
-def test_a_message_that_came_back_is_viewed_when_nobody_keeps_it(arena):
+def test_redelivered_message_is_a_view_if_none_is_kept(arena):
     sender, receiver = arena.create_pair()
     sender.put(np.ones(100_000))
     delivery = receiver.take()

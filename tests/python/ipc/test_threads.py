@@ -150,7 +150,7 @@ def test_threads_share_the_ends_of_one_channel(kind: str, arena: shmtree.Arena) 
             assert turns == sorted(turns)
 
 
-def test_each_delivery_is_settled_once(arena: shmtree.Arena) -> None:
+def test_delivery_is_acked_by_one_of_three_threads(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(capacity=None)
     for _ in range(ROUNDS):
         sender.put("taken")
@@ -169,7 +169,7 @@ def test_each_delivery_is_settled_once(arena: shmtree.Arena) -> None:
     sender.wait_for_all_ack(timeout=60)
 
 
-def test_an_array_that_two_threads_put_at_once_is_given_away_once(arena: shmtree.Arena) -> None:
+def test_array_put_by_two_threads_is_moved_once(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(capacity=None)
     for turn in range(ROUNDS):
         array = sender.new_empty((64, 64), np.int64)
@@ -180,7 +180,7 @@ def test_an_array_that_two_threads_put_at_once_is_given_away_once(arena: shmtree
         assert (second == turn).all()
 
 
-def test_an_end_that_is_closed_while_others_wait_ends_their_calls(arena: shmtree.Arena) -> None:
+def test_close_ends_gets_of_other_threads(arena: shmtree.Arena) -> None:
     for _ in range(10):
         sender, receiver = arena.create_pair()
 
@@ -195,7 +195,7 @@ def test_an_end_that_is_closed_while_others_wait_ends_their_calls(arena: shmtree
         sender.close()
 
 
-def test_what_changes_while_it_is_sent_is_an_error_or_comes_as_it_was() -> None:
+def test_object_changed_during_pack_raises_or_arrives_whole() -> None:
     shared: dict[str, Any] = {f"key {number}": [number] * 10 for number in range(20)}
     numbers = list(range(50))
     text = bytearray(b"x" * 50)
@@ -223,7 +223,7 @@ def test_what_changes_while_it_is_sent_is_an_error_or_comes_as_it_was() -> None:
     at_once(work, 4)
 
 
-def test_threads_meet_new_classes_at_once() -> None:
+def test_threads_encode_new_classes_at_once() -> None:
     for turn in range(ROUNDS // 3):
         made = dataclasses.make_dataclass(f"Made{turn}", ["value"])
         made.__module__ = __name__

@@ -61,7 +61,7 @@ def receive(receiver: Any, turn: int, timeout: float) -> list[Any]:
 
 
 @pytest.mark.parametrize("capacity", [4, None])
-def test_every_message_arrives_once_whoever_receives_it_and_however(arena: shmtree.Arena, capacity: int | None) -> None:
+def test_every_message_arrives_once_by_any_receive_method(arena: shmtree.Arena, capacity: int | None) -> None:
     sender, receiver = arena.create_pair(capacity=capacity)
     over = time.monotonic() + SECONDS
     sent: list[list[tuple[int, int]]] = [[] for _ in range(8)]
@@ -108,7 +108,7 @@ def test_every_message_arrives_once_whoever_receives_it_and_however(arena: shmtr
     receiver.close()
 
 
-def test_ends_are_made_used_looked_at_and_closed_at_once(arena: shmtree.Arena) -> None:
+def test_ends_are_made_used_and_closed_by_threads_at_once(arena: shmtree.Arena) -> None:
     over = time.monotonic() + SECONDS
     current: list[Any] = [arena.create_pair(capacity=2)]
 
@@ -146,7 +146,7 @@ def test_ends_are_made_used_looked_at_and_closed_at_once(arena: shmtree.Arena) -
     current.clear()
 
 
-def test_a_queue_is_used_and_joined_by_many_threads(arena: shmtree.Arena) -> None:
+def test_threads_share_a_queue(arena: shmtree.Arena) -> None:
     channel = arena.Queue(4)
     over = time.monotonic() + SECONDS
     counts = [0] * 6
@@ -167,7 +167,7 @@ def test_a_queue_is_used_and_joined_by_many_threads(arena: shmtree.Arena) -> Non
 
 
 @pytest.mark.skipif(not GIL_DISABLED, reason="this Python has a GIL")
-def test_no_import_of_ours_brings_the_gil_back() -> None:
+def test_importing_shmtree_does_not_enable_the_gil() -> None:
     code = "import sys, shmtree, shmtree.multiprocessing; print(sys._is_gil_enabled())"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],

@@ -14,14 +14,14 @@ import pytest
 import shmtree
 
 
-def test_get_waits_no_longer_than_its_timeout(pair):
+def test_get_raises_empty_after_timeout(pair):
     began = time.monotonic()
     with pytest.raises(queue.Empty):
         pair[1].get(timeout=0.1)
     assert 0.1 <= time.monotonic() - began < 30
 
 
-def test_put_waits_no_longer_than_its_timeout(arena):
+def test_put_raises_full_after_timeout(arena):
     sender, receiver = arena.create_pair(capacity=1)
     sender.put(1)
     began = time.monotonic()
@@ -32,7 +32,7 @@ def test_put_waits_no_longer_than_its_timeout(arena):
 
 
 @pytest.mark.parametrize("timeout", [0, -1, -0.5])
-def test_a_timeout_of_nothing_or_less_does_not_wait(pair, timeout):
+def test_timeout_of_zero_or_less_does_not_block(pair, timeout):
     with pytest.raises(queue.Empty):
         pair[1].get(timeout=timeout)
 
@@ -46,7 +46,7 @@ def test_block_false_ignores_the_timeout(pair):
         sender.put(8, False, 1000)
 
 
-def test_a_timeout_that_is_no_number_is_refused(pair):
+def test_timeout_that_is_no_number_raises(pair):
     sender, receiver = pair
     with pytest.raises(TypeError, match="timeout is 'soon'"):
         receiver.get(timeout="soon")
@@ -57,14 +57,14 @@ def test_a_timeout_that_is_no_number_is_refused(pair):
     assert receiver.empty()
 
 
-def test_an_endless_timeout_is_none_or_infinite(pair):
+def test_timeout_of_none_or_infinity_is_accepted(pair):
     sender, receiver = pair
     for timeout in (None, float("inf"), 1e300):
         sender.put(1, timeout=timeout)
         assert receiver.get(timeout=timeout) == 1
 
 
-def test_a_put_that_waits_goes_on_when_there_is_room(arena):
+def test_waiting_put_continues_when_space_frees(arena):
     sender, receiver = arena.create_pair(capacity=1)
     sender.put("first")
     thread = threading.Thread(target=sender.put, args=("second",), kwargs={"timeout": 30})
@@ -74,7 +74,7 @@ def test_a_put_that_waits_goes_on_when_there_is_room(arena):
     thread.join(30)
 
 
-def test_a_get_that_waits_goes_on_when_another_process_puts(arena, start):
+def test_waiting_get_returns_when_another_process_puts(arena, start):
     sender, receiver = arena.create_pair()
     start(peers.put_all, sender, ["hello"], method="spawn")
     assert receiver.get(timeout=60) == "hello"
@@ -101,7 +101,7 @@ def interrupts():
     signal.signal(signal.SIGALRM, before)
 
 
-def test_a_signal_handler_that_raises_ends_a_get_and_loses_nothing(pair, interrupts):
+def test_raising_signal_handler_ends_get_and_loses_nothing(pair, interrupts):
     sender, receiver = pair
     with pytest.raises(Interrupted):
         interrupts(receiver.get, timeout=60)
@@ -109,7 +109,7 @@ def test_a_signal_handler_that_raises_ends_a_get_and_loses_nothing(pair, interru
     assert receiver.get(timeout=30) == "later"
 
 
-def test_a_signal_handler_that_raises_ends_a_put_and_sends_nothing(arena, interrupts):
+def test_raising_signal_handler_ends_put_and_sends_nothing(arena, interrupts):
     sender, receiver = arena.create_pair(capacity=1)
     sender.put("first")
     with pytest.raises(Interrupted):
@@ -118,13 +118,13 @@ def test_a_signal_handler_that_raises_ends_a_put_and_sends_nothing(arena, interr
     assert receiver.empty()
 
 
-def test_a_signal_handler_that_raises_ends_a_wait_for_acks(pair, interrupts):
+def test_raising_signal_handler_ends_a_wait_for_acks(pair, interrupts):
     pair[0].put(1)
     with pytest.raises(Interrupted):
         interrupts(pair[0].wait_for_all_ack, timeout=60)
 
 
-def test_a_signal_handler_that_does_not_raise_leaves_the_wait_alone(pair):
+def test_returning_signal_handler_does_not_end_get(pair):
     sender, receiver = pair
     ran = []
     before = signal.signal(signal.SIGALRM, lambda *_: (ran.append(1), sender.put("from the handler")))
@@ -136,7 +136,7 @@ def test_a_signal_handler_that_does_not_raise_leaves_the_wait_alone(pair):
     assert ran == [1]
 
 
-def test_control_c_ends_a_get(pair):
+def test_ctrl_c_ends_get(pair):
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
 
     def wait() -> None:
@@ -163,7 +163,7 @@ def test_other_threads_run_while_one_waits(pair):
     assert got == ["from another thread"]
 
 
-def test_wait_for_acks_stops_at_its_timeout(pair):
+def test_wait_for_acks_raises_after_timeout(pair):
     pair[0].put(1)
     with pytest.raises(TimeoutError):
         pair[0].wait_for_all_ack(timeout=0.05)
@@ -171,14 +171,14 @@ def test_wait_for_acks_stops_at_its_timeout(pair):
         pair[0].wait_for_ack(0, timeout=0.05)
 
 
-def test_put_raises_for_a_full_channel_with_the_numbers(arena):
+def test_full_error_shows_queued_messages_and_capacity(arena):
     sender, _receiver = arena.create_pair(capacity=3)
     sender.put_many(range(3))
     with pytest.raises(queue.Full, match="3 of at most 3 messages"):
         sender.put_nowait(3)
 
 
-def test_a_default_pair_waits_between_processes(start):
+def test_default_pair_passes_messages_between_processes(start):
     first, second = shmtree.create_pair(1), shmtree.create_pair(1)
     start(peers.echo, first[1], second[0], 50)
     for i in range(50):

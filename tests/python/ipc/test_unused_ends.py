@@ -55,7 +55,7 @@ def iterate(receiver):
     ],
     ids=["get", "take", "get_many", "wait", "get_async", "for"],
 )
-def test_a_receiver_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, launcher, soon, wait):
+def test_receiver_waiting_only_for_a_launcher_is_warned_with_pid(arena, launcher, soon, wait):
     sender, receiver = arena.create_pair()
     pid = launcher()
     sender.close()
@@ -76,7 +76,7 @@ def test_a_receiver_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, l
     ],
     ids=["put", "wait_for_all_ack", "put_async"],
 )
-def test_a_sender_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, launcher, soon, wait):
+def test_sender_waiting_only_for_a_launcher_is_warned_with_pid(arena, launcher, soon, wait):
     sender, receiver = arena.create_pair(1)
     pid = launcher()
     receiver.close()
@@ -86,7 +86,7 @@ def test_a_sender_that_waits_for_a_launcher_alone_is_told_who_that_is(arena, lau
     assert len(told) == 1
 
 
-def test_several_who_keep_an_end_are_all_named_and_this_process_is_said_to_be_one(arena, launcher, soon):
+def test_warning_names_all_holders_and_marks_this_process(arena, launcher, soon):
     _sender, receiver = arena.create_pair()
     pid = launcher()
     with pytest.warns(shmtree.UnusedEndWarning) as told:
@@ -99,7 +99,7 @@ def test_several_who_keep_an_end_are_all_named_and_this_process_is_said_to_be_on
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_waits_for_somebody_who_has_sent_is_not_warned(arena, launcher, start, soon):
+def test_receiver_waiting_for_an_active_sender_is_not_warned(arena, launcher, start, soon):
     sender, receiver = arena.create_pair()
     launcher()
     used_by(start, sender, "x")
@@ -109,7 +109,7 @@ def test_who_waits_for_somebody_who_has_sent_is_not_warned(arena, launcher, star
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_only_looks_does_not_wait_and_is_not_warned(arena, launcher, soon):
+def test_polling_receiver_is_not_warned(arena, launcher, soon):
     _sender, receiver = arena.create_pair()
     launcher()
     end = time.monotonic() + 0.3
@@ -119,21 +119,21 @@ def test_who_only_looks_does_not_wait_and_is_not_warned(arena, launcher, soon):
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_waits_at_a_queue_which_has_no_end_is_not_warned(arena, launcher, soon):
+def test_waiting_get_of_a_queue_is_not_warned(arena, launcher, soon):
     q = arena.Queue()
     launcher()
     keep_waiting(q.get)
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_waits_at_a_stream_that_is_kept_open_is_not_warned(arena, launcher, soon):
+def test_receiver_of_a_keep_open_stream_is_not_warned(arena, launcher, soon):
     sender, receiver = arena.create_pair(keep_open=True)
     launcher()
     sender.close()
     keep_waiting(receiver.get)
 
 
-def test_a_stream_ends_as_soon_as_the_launcher_closes_its_ends(arena, start):
+def test_stream_ends_when_the_launcher_closes_its_ends(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     start(peers.hang, (sender, receiver), theirs)
@@ -144,7 +144,7 @@ def test_a_stream_ends_as_soon_as_the_launcher_closes_its_ends(arena, start):
     assert list(receiver) == []
 
 
-def test_stats_tell_those_who_count_from_those_who_do_not(arena, launcher, start):
+def test_stats_separate_counting_and_unused_ends(arena, launcher, start):
     sender, receiver = arena.create_pair()
     pid = launcher()
     user = used_by(start, sender, "x")
@@ -157,7 +157,7 @@ def test_stats_tell_those_who_count_from_those_who_do_not(arena, launcher, start
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_who_waits_for_a_worker_that_has_not_begun_yet_is_not_warned(arena, start, soon, method):
+def test_receiver_waiting_for_a_starting_worker_is_not_warned(arena, start, soon, method):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     start(peers.hang, (sender,), theirs, method=method)
@@ -166,7 +166,7 @@ def test_who_waits_for_a_worker_that_has_not_begun_yet_is_not_warned(arena, star
     keep_waiting(receiver.get)
 
 
-def test_who_waits_is_warned_of_the_launcher_once_the_worker_is_gone(arena, start, soon):
+def test_wait_warns_about_the_launcher_once_the_worker_died(arena, start, soon):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     worker = start(peers.hang, (sender,), theirs)
@@ -178,13 +178,13 @@ def test_who_waits_is_warned_of_the_launcher_once_the_worker_is_gone(arena, star
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_waits_at_a_pipe_whose_maker_keeps_both_ends_is_not_warned(soon):
+def test_poll_of_a_pipe_with_both_ends_here_is_not_warned(soon):
     reader, _writer = shmtree.multiprocessing.Pipe(duplex=False)
     for _ in range(8):
         assert not reader.poll(0.06)
 
 
 @pytest.mark.filterwarnings("error")
-def test_who_waits_as_with_py_sharedmemory_is_not_warned(soon):
+def test_compat_receiver_is_not_warned(soon):
     _sender, receiver = shmtree.compat.memory.create_shared_memory_pair()
     keep_waiting(receiver.get)

@@ -230,7 +230,7 @@ def test_a_recording_names_both_versions_of_its_messages(tmp_path: pathlib.Path)
         message.load()
 
 
-def test_load_names_both_versions_of_the_files_of_a_replay_buffer(tmp_path: pathlib.Path) -> None:
+def test_load_names_both_versions_of_replay_files(tmp_path: pathlib.Path) -> None:
     buffer = ReplayBuffer(100, example=0)
     with buffer.writer() as writer:
         writer.add(1)

@@ -27,7 +27,7 @@ def is_view(array: np.ndarray) -> bool:
 # --- what is viewed and what is copied
 
 
-def test_a_large_array_is_a_writable_view(pair):
+def test_large_array_is_a_writable_view(pair):
     sender, receiver = pair
     sender.put(np.arange(100_000))
     got = receiver.get()
@@ -65,7 +65,7 @@ def test_copy_true_copies_all_and_copy_false_views_all(pair):
     assert all(is_view(array) for array in receiver.get(copy=False).values())
 
 
-def test_a_read_only_array_arrives_read_only(pair):
+def test_read_only_array_arrives_read_only(pair):
     sender, receiver = pair
     array = np.arange(100_000)
     array.setflags(write=False)
@@ -73,7 +73,7 @@ def test_a_read_only_array_arrives_read_only(pair):
     assert not receiver.get().flags.writeable
 
 
-def test_views_are_aligned_for_every_vector_unit(pair):
+def test_views_are_aligned_to_64_bytes(pair):
     sender, receiver = pair
     sender.put([np.zeros(n, np.uint8) for n in (5000, 9001, 70_001)])
     assert all(address(array) % 64 == 0 for array in receiver.get())
@@ -82,7 +82,7 @@ def test_views_are_aligned_for_every_vector_unit(pair):
 # --- how long views last
 
 
-def test_a_view_keeps_its_block_until_it_dies(pair):
+def test_view_keeps_its_block_until_freed(pair):
     sender, receiver = pair
     arena = pair_arena(pair)
     sender.put({"a": np.zeros(100_000), "b": np.zeros(100_000)})
@@ -95,7 +95,7 @@ def test_a_view_keeps_its_block_until_it_dies(pair):
     assert arena.holders() == []
 
 
-def test_views_outlive_the_receiver_the_channel_and_the_sender():
+def test_views_outlive_both_ends_and_the_channel():
     sender, receiver = shmtree.Arena(16 << 20).create_pair()
     sender.put(np.arange(100_000))
     got = receiver.get()
@@ -106,7 +106,7 @@ def test_views_outlive_the_receiver_the_channel_and_the_sender():
     assert np.array_equal(got, np.arange(100_000))
 
 
-def test_a_block_is_not_used_again_while_it_is_held(arena):
+def test_held_block_is_not_reused(arena):
     sender, receiver = arena.create_pair()
     sender.put(np.full(1_000_000, 1, np.uint8))
     kept = receiver.get()
@@ -116,7 +116,7 @@ def test_a_block_is_not_used_again_while_it_is_held(arena):
     assert (kept == 1).all()
 
 
-def test_a_view_held_over_a_fork_keeps_its_bytes(arena, start):
+def test_view_held_over_a_fork_keeps_its_bytes(arena, start):
     sender, receiver = arena.create_pair()
     sender.put(np.random.default_rng(1).integers(0, 255, 10_000_000, np.uint8))
     view = receiver.get()
@@ -151,7 +151,7 @@ def test_two_processes_read_one_block(arena, start):
 # --- hoarding
 
 
-def test_a_hoarder_does_not_stop_the_sender(arena, start):
+def test_hoarding_receiver_does_not_block_the_sender(arena, start):
     sender, receiver = arena.create_pair(capacity=4)
     ours, theirs = mp.Pipe()
     start(peers.hoard, receiver, theirs)
@@ -163,7 +163,7 @@ def test_a_hoarder_does_not_stop_the_sender(arena, start):
     assert told[-1] == ("sum", sum(i % 100 for i in range(160)))
 
 
-def test_copies_are_given_once_half_of_the_budget_is_held(arena):
+def test_copies_are_returned_once_half_the_budget_is_held(arena):
     sender, receiver = arena.create_pair()
     kept = []
     for _ in range(6):
@@ -174,7 +174,7 @@ def test_copies_are_given_once_half_of_the_budget_is_held(arena):
     assert views == sorted(views, reverse=True)
 
 
-def test_a_message_over_half_of_the_budget_is_a_view_when_nothing_else_is_held(arena):
+def test_message_over_half_the_budget_is_a_view_if_none_is_held(arena):
     sender, receiver = arena.create_pair()
     sender.put(np.zeros(40 << 20, np.uint8), timeout=30)
     assert is_view(receiver.get())
@@ -184,7 +184,7 @@ def test_a_message_over_half_of_the_budget_is_a_view_when_nothing_else_is_held(a
     assert receiver.get().ctypes.data == address
 
 
-def test_if_only_held_views_are_in_the_way_put_raises_with_the_holders_names(arena):
+def test_put_raises_with_the_pids_that_hold_the_memory(arena):
     sender, receiver = arena.create_pair()
     kept = []
     for _ in range(3):
@@ -199,7 +199,7 @@ def test_if_only_held_views_are_in_the_way_put_raises_with_the_holders_names(are
 # --- forwarding
 
 
-def test_a_received_array_is_forwarded_by_reference_when_it_is_moved(arena):
+def test_put_with_move_forwards_a_received_array_uncopied(arena):
     first, second = arena.create_pair(), arena.create_pair()
     first[0].put({"x": np.arange(100_000)})
     got = first[1].get()
@@ -213,7 +213,7 @@ def test_a_received_array_is_forwarded_by_reference_when_it_is_moved(arena):
     assert np.array_equal(again["x"], np.arange(100_000))
 
 
-def test_a_received_array_is_copied_without_move(arena):
+def test_put_without_move_copies_a_received_array(arena):
     first, second = arena.create_pair(), arena.create_pair()
     first[0].put(np.arange(100_000))
     got = first[1].get()
@@ -224,7 +224,7 @@ def test_a_received_array_is_copied_without_move(arena):
     assert again[0] == 0
 
 
-def test_an_array_made_in_place_goes_through_two_channels_without_a_copy(arena):
+def test_array_made_in_place_crosses_two_channels_uncopied(arena):
     first, second = arena.create_pair(), arena.create_pair()
     array = first[0].new_zeros(1_000_000)
     where = address(array)
@@ -237,7 +237,7 @@ def test_an_array_made_in_place_goes_through_two_channels_without_a_copy(arena):
     assert address(last) == where
 
 
-def test_the_parts_of_one_message_are_forwarded_to_different_channels(arena):
+def test_parts_of_one_message_are_forwarded_to_two_channels(arena):
     source, left, right = arena.create_pair(), arena.create_pair(), arena.create_pair()
     source[0].put({"a": np.full(50_000, 1), "b": np.full(50_000, 2)})
     got = source[1].get()
@@ -247,7 +247,7 @@ def test_the_parts_of_one_message_are_forwarded_to_different_channels(arena):
     assert [address(left[1].get()), address(right[1].get())] == places
 
 
-def test_a_chain_of_processes_forwards_by_reference(arena, start):
+def test_another_process_forwards_arrays_unchanged(arena, start):
     first, second = arena.create_pair(), arena.create_pair()
     start(peers.echo, first[1], second[0], 3)
     for i in range(3):

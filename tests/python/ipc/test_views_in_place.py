@@ -12,7 +12,7 @@ from test_views import address
 import shmtree
 
 
-def test_an_array_of_new_empty_is_put_without_a_copy(pair):
+def test_array_of_new_empty_is_put_without_a_copy(pair):
     sender, receiver = pair
     array = sender.new_empty((300, 1000), np.float32)
     array[:] = 2.5
@@ -23,7 +23,7 @@ def test_an_array_of_new_empty_is_put_without_a_copy(pair):
     assert (got == 2.5).all()
 
 
-def test_put_gives_the_array_away(pair):
+def test_put_of_an_arena_array_makes_it_read_only(pair):
     sender, receiver = pair
     array = sender.new_zeros(1000)
     same = array.reshape(10, 100)
@@ -35,7 +35,7 @@ def test_put_gives_the_array_away(pair):
         array.setflags(write=True)
 
 
-def test_a_second_put_of_a_given_array_copies(pair):
+def test_second_put_of_the_same_array_copies(pair):
     sender, receiver = pair
     array = sender.new_zeros(100_000)
     sender.put(array)
@@ -46,7 +46,7 @@ def test_a_second_put_of_a_given_array_copies(pair):
     assert second.sum() == 0
 
 
-def test_a_put_that_fails_gives_nothing_away(arena):
+def test_failed_put_leaves_the_array_writable(arena):
     sender, _receiver = arena.create_pair(capacity=1)
     sender.put(1)
     array = sender.new_zeros(100_000)
@@ -55,7 +55,7 @@ def test_a_put_that_fails_gives_nothing_away(arena):
     assert array.flags.writeable
 
 
-def test_an_array_put_by_two_threads_at_once_is_given_to_one(arena):
+def test_array_put_by_two_threads_is_moved_once(arena):
     sender, receiver = arena.create_pair(capacity=1)
     sender.put("in the way")
     array = sender.new_zeros(100_000)
@@ -71,7 +71,7 @@ def test_an_array_put_by_two_threads_at_once_is_given_to_one(arena):
     assert not array.flags.writeable
 
 
-def test_an_array_made_read_only_by_its_owner_is_sent_any_number_of_times(pair):
+def test_read_only_array_is_sent_repeatedly_by_reference(pair):
     sender, receiver = pair
     array = sender.new_zeros(100_000)
     array[:] = 3
@@ -88,7 +88,7 @@ def test_an_array_made_read_only_by_its_owner_is_sent_any_number_of_times(pair):
         array.setflags(write=True)
 
 
-def test_a_read_only_view_of_a_writable_array_is_copied(pair):
+def test_read_only_view_of_a_writable_array_is_copied(pair):
     sender, receiver = pair
     array = sender.new_zeros(100_000)
     view = array.view()
@@ -99,7 +99,7 @@ def test_a_read_only_view_of_a_writable_array_is_copied(pair):
     assert array.flags.writeable
 
 
-def test_a_part_of_an_array_is_copied_and_the_whole_stays_writable(pair):
+def test_part_of_an_array_is_copied(pair):
     sender, receiver = pair
     array = sender.new_zeros((10, 10_000))
     sender.put(array[3])
@@ -107,7 +107,7 @@ def test_a_part_of_an_array_is_copied_and_the_whole_stays_writable(pair):
     assert receiver.get().sum() == 0
 
 
-def test_a_part_goes_by_reference_when_it_is_moved(pair):
+def test_put_with_move_sends_a_part_by_reference(pair):
     sender, receiver = pair
     pool = sender.new_zeros((4, 10_000))
     rows = [pool[i] for i in range(4)]
@@ -126,7 +126,7 @@ def test_a_part_goes_by_reference_when_it_is_moved(pair):
 @pytest.mark.parametrize(
     "dtype", [bool, "uint8", "float16", "complex128", ">f8", "M8[s]", "S5", [("a", "i4"), ("b", "f8")]]
 )
-def test_arrays_are_made_in_place_with_every_dtype_and_order(pair, dtype, order):
+def test_arrays_in_place_support_every_dtype_and_order(pair, dtype, order):
     sender, receiver = pair
     array = sender.new_zeros((30, 40, 50), dtype, order)
     assert array.dtype == np.dtype(dtype)
@@ -138,7 +138,7 @@ def test_arrays_are_made_in_place_with_every_dtype_and_order(pair, dtype, order)
     assert got.dtype == np.dtype(dtype) and got.flags.f_contiguous == (order == "F")
 
 
-def test_new_empty_takes_what_numpy_empty_takes(pair):
+def test_new_empty_accepts_the_arguments_of_numpy_empty(pair):
     sender, _ = pair
     assert sender.new_empty(5).shape == (5,)
     assert sender.new_empty(()).shape == ()
@@ -150,7 +150,7 @@ def test_new_empty_takes_what_numpy_empty_takes(pair):
 
 
 @pytest.mark.parametrize("make", ["new_empty", "new_zeros"])
-def test_new_empty_refuses_what_numpy_empty_refuses(pair, make):
+def test_new_empty_rejects_invalid_arguments(pair, make):
     new = getattr(pair[0], make)
     for wrong, error in (((-1,), ValueError), ("x", TypeError)):
         with pytest.raises(error):
@@ -170,21 +170,21 @@ def test_new_empty_refuses_what_numpy_empty_refuses(pair, make):
         new(size=3)
 
 
-def test_an_array_over_the_budget_is_refused_at_once(pair):
+def test_array_over_the_budget_raises_message_too_large(pair):
     with pytest.raises(shmtree.MessageTooLarge):
         pair[0].new_empty(1 << 40, np.uint8)
     with pytest.raises(shmtree.MessageTooLarge):
         pair[0].new_empty((1 << 62, 1 << 62), np.uint8)
 
 
-def test_the_memory_of_an_array_that_is_never_put_is_given_back(arena):
+def test_memory_of_an_array_never_put_is_freed(arena):
     sender, _receiver = arena.create_pair()
     for _ in range(20):
         sender.new_empty(10_000_000, np.uint8)
     assert arena.holders() == []
 
 
-def test_an_array_of_another_arena_is_copied(arena):
+def test_array_of_another_arena_is_copied(arena):
     sender, receiver = arena.create_pair()
     other = shmtree.Arena(16 << 20)
     array = other.new_zeros(100_000)
@@ -205,7 +205,7 @@ def test_several_arrays_of_one_message_go_by_reference(pair):
     assert np.array_equal(got["copied"], np.arange(10_000))
 
 
-def test_what_a_message_refers_to_lives_as_long_as_the_message(arena):
+def test_referenced_array_lives_as_long_as_the_message(arena):
     sender, receiver = arena.create_pair()
     array = sender.new_empty(100_000, np.uint8)
     array[:] = 7
@@ -220,7 +220,7 @@ def test_what_a_message_refers_to_lives_as_long_as_the_message(arena):
 # --- tensors
 
 
-def test_a_tensor_made_in_place_is_put_without_a_copy(pair):
+def test_tensor_made_in_place_is_put_without_a_copy(pair):
     torch = pytest.importorskip("torch")
     sender, receiver = pair
     tensor = sender.new_zeros((100, 100), torch.bfloat16)
@@ -232,12 +232,12 @@ def test_a_tensor_made_in_place_is_put_without_a_copy(pair):
     assert got.dtype == torch.bfloat16 and bool((got == 1.5).all())
 
 
-def test_the_reference_warns_of_views_that_were_made_before_the_put():
+def test_docstrings_warn_about_views_made_before_put():
     for documented in (shmtree.Sender.put, shmtree.Sender.new_empty):
         assert "made before" in documented.__doc__ and "must not be used" in documented.__doc__
 
 
-def test_max_bytes_counts_what_is_passed_by_reference():
+def test_max_bytes_counts_arrays_passed_by_reference():
     arena = shmtree.Arena(16 << 20)
     sender, receiver = arena.create_pair(capacity=None, max_bytes=250_000)
     for _ in range(2):

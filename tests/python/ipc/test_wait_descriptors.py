@@ -60,7 +60,7 @@ KINDS = [receiver, queue_reader, connection, subscriber]
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_wait_takes_one_descriptor_for_each_receiver(make: Callable[[], tuple[Any, Any]]) -> None:
+def test_wait_opens_one_descriptor_per_receiver(make: Callable[[], tuple[Any, Any]]) -> None:
     made = [make() for _ in range(20)]
     waited_for = [each for _, each in made]
     before = descriptors()
@@ -71,7 +71,7 @@ def test_wait_takes_one_descriptor_for_each_receiver(make: Callable[[], tuple[An
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_a_wait_without_descriptors_leaves_none_open(make: Callable[[], tuple[Any, Any]]) -> None:
+def test_failed_wait_leaves_no_descriptor_open(make: Callable[[], tuple[Any, Any]]) -> None:
     made = [make() for _ in range(20)]
     waited_for = [each for _, each in made]
     shmtree.wait(waited_for[:3], timeout=0)
@@ -87,7 +87,7 @@ def test_a_wait_without_descriptors_leaves_none_open(make: Callable[[], tuple[An
     assert shmtree.wait(waited_for[:3], timeout=0) == []
 
 
-def test_wait_watches_peers_in_other_processes_with_one_descriptor() -> None:
+def test_wait_watches_peers_with_one_descriptor_per_receiver() -> None:
     program = """
 import os, signal, shmtree
 made, children = [], []
@@ -115,7 +115,7 @@ for child in children:
 
 
 @pytest.mark.parametrize("make", KINDS)
-def test_a_wait_finds_what_comes_after_a_failed_one(make: Callable[[], tuple[Any, Any]]) -> None:
+def test_wait_returns_a_message_after_a_failed_wait(make: Callable[[], tuple[Any, Any]]) -> None:
     made = [make() for _ in range(4)]
     waited_for = [each for _, each in made]
     with more_descriptors(3), pytest.raises(OSError, match="Too many open files"):

@@ -132,7 +132,7 @@ class Waiter:
 
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
-def test_fileno_is_readable_once_a_foreign_process_puts(kind: str, arena: shmtree.Arena) -> None:
+def test_fileno_is_readable_after_a_put_in_another_netns(kind: str, arena: shmtree.Arena) -> None:
     put, receiver = ends_of(kind, arena)
     with Elsewhere(put, "foreign", True) as foreign, Elsewhere(put, "near", False) as near:
         descriptor = receiver.fileno()
@@ -146,7 +146,7 @@ def test_fileno_is_readable_once_a_foreign_process_puts(kind: str, arena: shmtre
 
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
-def test_a_coroutine_is_woken_by_a_foreign_process(
+def test_coroutine_is_woken_from_another_netns(
     kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Disables the periodic checks of a loop, so that only a wake-up ends the wait."""
@@ -168,7 +168,7 @@ def test_a_coroutine_is_woken_by_a_foreign_process(
 
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast", "latest", "replay"])
-def test_a_sleeping_call_is_woken_by_a_foreign_process(kind: str, arena: shmtree.Arena) -> None:
+def test_sleeping_call_is_woken_from_another_netns(kind: str, arena: shmtree.Arena) -> None:
     put, get = calls_of(kind, arena)
     with Elsewhere(put, 7, True) as foreign, Waiter(get, lambda got: got == 7) as waiter:
         waiter.wait_until_asleep()
@@ -177,7 +177,7 @@ def test_a_sleeping_call_is_woken_by_a_foreign_process(kind: str, arena: shmtree
 
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast", "latest", "replay"])
-def test_a_foreign_process_that_sleeps_is_woken(kind: str, arena: shmtree.Arena) -> None:
+def test_sleeping_call_in_another_netns_is_woken(kind: str, arena: shmtree.Arena) -> None:
     put, get = calls_of(kind, arena)
     with Waiter(get, lambda got: got == 7, foreign=True) as waiter:
         waiter.wait_until_asleep()
@@ -185,7 +185,7 @@ def test_a_foreign_process_that_sleeps_is_woken(kind: str, arena: shmtree.Arena)
 
 
 @may_make_namespaces
-def test_latest_get_async_sees_a_foreign_process_publish(arena: shmtree.Arena) -> None:
+def test_latest_get_async_sees_a_publish_in_another_netns(arena: shmtree.Arena) -> None:
     latest = shmtree.Latest()
     with Elsewhere(latest.publish, 7, True) as foreign:
 
@@ -200,9 +200,7 @@ def test_latest_get_async_sees_a_foreign_process_publish(arena: shmtree.Arena) -
 
 
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
-def test_a_process_that_is_not_dumpable_is_woken(
-    kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_undumpable_process_is_woken(kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake_hub, "SLICE_S", 10 * PATIENCE)
     put, receiver = ends_of(kind, arena)
     with Elsewhere(put, "x", False) as sender:
@@ -233,7 +231,7 @@ def test_a_process_that_is_not_dumpable_is_woken(
 
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
-def test_an_undumpable_process_finds_foreign_messages(kind: str, arena: shmtree.Arena) -> None:
+def test_undumpable_process_finds_messages_of_another_netns(kind: str, arena: shmtree.Arena) -> None:
     """No wake-up reaches the process, so it finds the message by its check every 250 ms."""
     put, receiver = ends_of(kind, arena)
     with Elsewhere(put, "x", True) as foreign:
@@ -259,7 +257,7 @@ def test_an_undumpable_process_finds_foreign_messages(kind: str, arena: shmtree.
 
 @may_make_user_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast", "latest", "replay"])
-def test_a_sleeping_call_is_woken_from_a_child_user_namespace(kind: str, arena: shmtree.Arena) -> None:
+def test_sleeping_call_is_woken_from_a_child_user_namespace(kind: str, arena: shmtree.Arena) -> None:
     put, get = calls_of(kind, arena)
     with Elsewhere(put, 7, True, CLONE_NEWUSER) as sandboxed, Waiter(get, lambda got: got == 7) as waiter:
         waiter.wait_until_asleep()

@@ -105,7 +105,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.mark.timeout(1800)
-def test_of_cpython_passes(results: Callable[[str], Run], run: str, name: str) -> None:
+def test_cpython_test_passes(results: Callable[[str], Run], run: str, name: str) -> None:
     entries, printed = results(run)
 
     if name not in entries:

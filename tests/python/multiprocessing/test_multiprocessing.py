@@ -62,25 +62,25 @@ def replaced(context: Any) -> None:
 # ---------------------------------------------------------------- names and submodules
 
 
-def test_every_public_name_of_the_standard_module_is_there():
+def test_every_public_name_of_the_standard_module_exists():
     assert mp.__all__ == standard.__all__
     public = {name for name in vars(standard) if not name.startswith("_")}
     assert public - set(vars(mp)) == set()
 
 
-def test_what_is_not_a_queue_or_a_context_is_the_standard_thing():
+def test_other_names_are_those_of_the_standard_module():
     for name in ("Process", "current_process", "TimeoutError", "AuthenticationError", "reducer"):
         assert getattr(mp, name) is getattr(standard, name)
 
 
 @pytest.mark.parametrize("name", QUEUES)
-def test_queues_are_ours_here_in_the_queues_module_and_in_every_context(name):
+def test_module_and_contexts_create_shmtree_queues(name):
     assert getattr(mp.queues, name) is QUEUES[name]
     for maker in (mp, mp.get_context(), *map(mp.get_context, START_METHODS)):
         assert type(getattr(maker, name)()) is QUEUES[name]
 
 
-def test_the_limit_of_a_queue_arrives():
+def test_queue_constructors_apply_maxsize():
     for limited in (mp.get_context("spawn").Queue(1), mp.JoinableQueue(maxsize=1)):
         limited.put_nowait("fits")
         with pytest.raises(queue.Full):
@@ -139,7 +139,7 @@ def test_a_concrete_context_keeps_its_start_method():
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_there_is_one_start_method_whichever_module_sets_it(start_method, method):
+def test_both_modules_share_one_start_method(start_method, method):
     for setter in (mp, standard):
         standard.set_start_method(None, force=True)
         assert mp.get_start_method(allow_none=True) is None
@@ -151,14 +151,14 @@ def test_there_is_one_start_method_whichever_module_sets_it(start_method, method
                 other.set_start_method("fork")
 
 
-def test_asking_for_the_start_method_settles_it_for_both(start_method):
+def test_get_start_method_fixes_the_default_in_both_modules(start_method):
     mp.set_start_method(None, force=True)
     default = mp.get_start_method()
     assert standard.get_start_method(allow_none=True) == default
     assert mp.get_all_start_methods() == standard.get_all_start_methods()
 
 
-def test_a_context_that_another_library_added_stays_what_it_is(monkeypatch):
+def test_context_of_another_library_is_returned_unchanged(monkeypatch):
     class Theirs(standard.context.SpawnContext):
         _name = "theirs"
 
@@ -167,7 +167,7 @@ def test_a_context_that_another_library_added_stays_what_it_is(monkeypatch):
     assert mp.get_context("theirs") is theirs
 
 
-def test_contexts_and_what_makes_queues_can_be_pickled():
+def test_contexts_and_queue_factories_can_be_pickled():
     context = pickle.loads(pickle.dumps(mp.get_context("spawn")))
     assert context.get_start_method() == "spawn" and type(context.Queue()) is shmtree.Queue
     assert type(pickle.loads(pickle.dumps(mp.Queue))()) is shmtree.Queue
@@ -182,7 +182,7 @@ def test_children_have_the_start_method_and_our_queues(context):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_queue_of_any_context_works_in_a_process_of_any_start_method(context, method):
+def test_any_queue_works_under_any_start_method(context, method):
     answers = context.Queue()
     process = mp.get_context(method).Process(target=answers.put, args=("it works",))
     process.start()
@@ -193,7 +193,7 @@ def test_a_queue_of_any_context_works_in_a_process_of_any_start_method(context, 
 # ---------------------------------------------------------------- pools
 
 
-def test_a_pool_works_in_all_the_ways_it_has(context):
+def test_pool_methods_return_correct_results(context):
     with context.Pool(2) as pool:
         numbers = range(50)
         squares = [n * n for n in numbers]
@@ -207,7 +207,7 @@ def test_a_pool_works_in_all_the_ways_it_has(context):
         pool.join()
 
 
-def test_tasks_and_results_of_a_pool_go_through_our_queues(context):
+def test_pool_transfers_tasks_and_results_through_our_queues(context):
     with context.Pool(1) as pool:
         arrays = pool.map(pool_tasks.filled, range(4), chunksize=1)
         assert pool.map(pool_tasks.total, arrays, chunksize=1) == [0, 100_000, 200_000, 300_000]
@@ -216,7 +216,7 @@ def test_tasks_and_results_of_a_pool_go_through_our_queues(context):
     assert results["put"] == results["received"] == 8
 
 
-def test_results_of_a_pool_are_arrays_of_the_caller_s_own(context):
+def test_pool_results_are_writable_arrays(context):
     with context.Pool(1) as pool:
         array = pool.apply(pool_tasks.filled, (1,))
         array += 1
@@ -244,7 +244,7 @@ def test_exceptions_come_back_from_a_pool(context):
 
 
 @pytest.mark.usefixtures("replaced")
-def test_a_pool_replaces_workers_that_have_done_their_share(context):
+def test_pool_replaces_workers_after_maxtasksperchild(context):
     with context.Pool(2, maxtasksperchild=1) as pool:
         pids = pool.map(pool_tasks.pid_of, range(4), chunksize=1)
         pool.close()
@@ -259,7 +259,7 @@ def test_an_initializer_of_a_pool_gets_a_queue(context):
     assert sorted(queue.get(timeout=SOON) for _ in range(20)) == list(range(20))
 
 
-def test_a_pool_is_terminated_while_its_workers_wait_for_work_and_for_each_other(context):
+def test_terminate_ends_idle_and_blocked_workers(context):
     never = context.Event()
     pool = context.Pool(3, pool_tasks.remember, (never,))
     assert pool.apply(pool_tasks.square, (2,)) == 4
@@ -272,14 +272,14 @@ def test_a_pool_is_terminated_while_its_workers_wait_for_work_and_for_each_other
 
 
 @pytest.mark.usefixtures("replaced")
-def test_a_pool_goes_on_when_a_worker_is_killed(context):
+def test_pool_continues_after_a_worker_is_killed(context):
     with context.Pool(2) as pool:
         pool.apply_async(pool_tasks.kill_self, (0,))
         assert pool.map(pool_tasks.square, range(100), chunksize=1) == [n * n for n in range(100)]
 
 
 @pytest.mark.usefixtures("replaced")
-def test_a_pool_goes_on_when_a_worker_is_killed_that_waits_for_a_task(context):
+def test_pool_continues_after_an_idle_worker_is_killed(context):
     with context.Pool(1) as pool:
         worker = pool._pool[0]
         assert pool.apply(pool_tasks.pid_of, (0,)) == worker.pid
@@ -291,7 +291,7 @@ def test_a_pool_goes_on_when_a_worker_is_killed_that_waits_for_a_task(context):
 # ---------------------------------------------------------------- executors
 
 
-def test_the_results_of_an_executor_go_through_our_queue(context):
+def test_executor_returns_results_through_our_queue(context):
     with ProcessPoolExecutor(2, mp_context=context) as executor:
         arrays = list(executor.map(pool_tasks.filled, range(10)))
         stats = executor._result_queue.stats()
@@ -329,7 +329,7 @@ def test_an_initializer_of_an_executor_gets_a_queue(context):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="executors replace their workers since 3.11")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_an_executor_replaces_workers_that_have_done_their_share(method):
+def test_executor_replaces_workers_after_max_tasks_per_child(method):
     with ProcessPoolExecutor(1, mp_context=mp.get_context(method), max_tasks_per_child=1) as executor:
         assert len(set(executor.map(pool_tasks.pid_of, range(3)))) == 3
 

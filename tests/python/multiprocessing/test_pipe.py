@@ -63,7 +63,7 @@ def peer():
         process.join()
 
 
-def test_objects_go_both_ways(pipe):
+def test_pipe_sends_objects_in_both_directions(pipe):
     here, there = pipe
     here.send({"a": [1, 2.5, "x"]})
     there.send((1, None))
@@ -72,7 +72,7 @@ def test_objects_go_both_ways(pipe):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_process_answers(pipe, peer, method):
+def test_child_process_echoes_an_array(pipe, peer, method):
     here, there = pipe
     process = peer(echo, there, method)
     sample = {"obs": np.arange(100_000), "done": False}
@@ -84,7 +84,7 @@ def test_a_process_answers(pipe, peer, method):
     assert process.exitcode == 0
 
 
-def test_one_way_pipes_say_which_way_they_go():
+def test_one_way_pipe_reports_and_enforces_its_direction():
     reader, writer = mp.Pipe(duplex=False)
     assert (reader.readable, reader.writable) == (True, False)
     assert (writer.readable, writer.writable) == (False, True)
@@ -95,7 +95,7 @@ def test_one_way_pipes_say_which_way_they_go():
             call()
 
 
-def test_what_was_sent_is_received_before_the_end(pipe):
+def test_sent_messages_arrive_before_the_end_of_the_stream(pipe):
     here, there = pipe
     there.send(1)
     there.close()
@@ -137,13 +137,13 @@ def wait_for_ever(killed: bool) -> None:
     process.join()
 
 
-def test_who_made_a_pipe_and_keeps_both_sides_is_told_of_no_end():
+def test_no_end_of_stream_while_one_process_has_both_sides():
     join(fork(keep_both_sides))
 
 
 @pytest.mark.skipif(WITHOUT_GIL, reason="the threads of a Python without a GIL are not counted")
 @pytest.mark.parametrize("killed", [False, True])
-def test_who_keeps_both_sides_and_could_only_wait_for_ever_is_told_of_the_end(killed):
+def test_recv_that_would_block_forever_raises_eof_error(killed):
     join(fork_alone(lambda: wait_for_ever(killed)))
 
 
@@ -158,12 +158,12 @@ def give_to_one_worker_after_the_other() -> None:
         assert not reader.poll(0.05)
 
 
-def test_a_supervisor_gives_the_same_pipe_to_one_worker_after_the_other():
+def test_same_pipe_serves_one_worker_after_another():
     join(fork(give_to_one_worker_after_the_other))
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_killed_peer_is_the_end(pipe, peer, method):
+def test_killed_peer_ends_the_stream(pipe, peer, method):
     here, there = pipe
     process = peer(say_and_stay, there, method)
     there.close()
@@ -176,7 +176,7 @@ def test_a_killed_peer_is_the_end(pipe, peer, method):
         here.send(1)
 
 
-def test_who_has_both_sides_may_send_to_itself_when_a_child_that_had_them_has_gone(pipe, peer):
+def test_process_can_send_to_itself_after_its_child_exited(pipe, peer):
     here, there = pipe
     process = peer(leave_at_once, there)
     process.join(30)
@@ -188,7 +188,7 @@ def leave_at_once(conn: Any) -> None:
     pass
 
 
-def test_polling_tells_of_messages_and_of_the_end_and_takes_neither(pipe):
+def test_poll_reports_message_and_end_without_consuming_either(pipe):
     here, there = pipe
     assert not here.poll()
     assert not here.poll(0.01)
@@ -201,7 +201,7 @@ def test_polling_tells_of_messages_and_of_the_end_and_takes_neither(pipe):
         here.recv()
 
 
-def test_polling_wakes_for_a_message(pipe):
+def test_poll_wakes_for_a_message(pipe):
     here, there = pipe
     thread = threading.Timer(0.05, there.send, ["late"])
     thread.start()
@@ -210,7 +210,7 @@ def test_polling_wakes_for_a_message(pipe):
     thread.join()
 
 
-def test_bytes_go_as_bytes(pipe):
+def test_send_bytes_transfers_bytes_unchanged(pipe):
     here, there = pipe
     for data in (b"", b"x", os.urandom(1000), os.urandom(1 << 20)):
         here.send_bytes(data)
@@ -221,7 +221,7 @@ def test_bytes_go_as_bytes(pipe):
     assert there.recv_bytes() == array.array("i", [2, 3]).tobytes()
 
 
-def test_bytes_and_objects_are_pickles_of_each_other(pipe):
+def test_objects_are_sent_as_pickled_bytes(pipe):
     here, there = pipe
     here.send([1, "x"])
     assert pickle.loads(there.recv_bytes()) == [1, "x"]
@@ -233,7 +233,7 @@ def test_bytes_and_objects_are_pickles_of_each_other(pipe):
     ("arguments", "named"),
     [((-1,), "-1"), ((11,), "11"), ((0, -2), "-2"), ((4, 7), "7"), ((0, 11), "11")],
 )
-def test_bytes_that_are_not_in_the_buffer_are_an_error_that_names_the_numbers(pipe, arguments, named):
+def test_send_bytes_names_an_invalid_offset_or_size(pipe, arguments, named):
     here, there = pipe
     with pytest.raises(ValueError, match=named):
         here.send_bytes(b"0123456789", *arguments)
@@ -256,7 +256,7 @@ def test_bytes_are_received_into_a_buffer(pipe):
         (np.zeros((4, 4), np.uint8, order="F"), "one after the other"),
     ],
 )
-def test_a_buffer_that_bytes_cannot_be_written_to_is_refused_and_nothing_received(buffer: Any, why: str) -> None:
+def test_recv_bytes_into_a_bad_buffer_raises_and_takes_nothing(buffer: Any, why: str) -> None:
     here, there = mp.Pipe()
     here.send_bytes(b"abc")
     with pytest.raises(TypeError, match=why):
@@ -264,7 +264,7 @@ def test_a_buffer_that_bytes_cannot_be_written_to_is_refused_and_nothing_receive
     assert there.recv_bytes() == b"abc"
 
 
-def test_items_of_any_kind_are_bytes_to_send_and_receive() -> None:
+def test_bytes_calls_accept_buffers_of_any_item_type() -> None:
     here, there = mp.Pipe()
     sent = np.arange(4).astype([("a", ">i4"), ("b", "f8")])
     received = np.zeros_like(sent)
@@ -275,7 +275,7 @@ def test_items_of_any_kind_are_bytes_to_send_and_receive() -> None:
     assert there.recv_bytes_into(np.empty(0)) == 0
 
 
-def test_a_buffer_that_is_too_short_gives_the_message_all_the_same(pipe):
+def test_short_buffer_error_contains_the_message(pipe):
     here, there = pipe
     here.send_bytes(b"0123456789")
     with pytest.raises(multiprocessing.BufferTooShort) as short:
@@ -283,7 +283,7 @@ def test_a_buffer_that_is_too_short_gives_the_message_all_the_same(pipe):
     assert short.value.args == (b"0123456789",)
 
 
-def test_bytes_over_the_maxlength_end_the_receiving(pipe):
+def test_recv_bytes_over_maxlength_closes_the_reader(pipe):
     here, there = pipe
     here.send_bytes(b"0123456789")
     with pytest.raises(ValueError, match="-1"):
@@ -294,7 +294,7 @@ def test_bytes_over_the_maxlength_end_the_receiving(pipe):
         there.recv()
 
 
-def test_two_that_send_much_before_they_receive_do_not_wait_for_each_other(pipe):
+def test_many_sends_before_any_receive_do_not_block(pipe):
     here, there = pipe
     for conn in pipe:
         for i in range(2000):
@@ -303,7 +303,7 @@ def test_two_that_send_much_before_they_receive_do_not_wait_for_each_other(pipe)
         assert [conn.recv()[0] for _ in range(2000)] == list(range(2000))
 
 
-def test_the_standard_wait_takes_ours_and_others(pipe, peer):
+def test_standard_wait_accepts_our_and_standard_connections(pipe, peer):
     here, there = pipe
     theirs, other = multiprocessing.Pipe()
     elsewhere = mp.Pipe()
@@ -332,12 +332,12 @@ def test_the_standard_wait_sees_a_killed_peer(pipe, peer):
         here.recv()
 
 
-def test_the_standard_wait_takes_an_end_that_sends():
+def test_standard_wait_accepts_a_sending_end():
     _reader, writer = mp.Pipe(duplex=False)
     assert connection.wait([writer], 0) == [writer]
 
 
-def test_a_connection_goes_to_a_process_that_runs(pipe, peer):
+def test_connection_can_be_sent_to_a_running_process(pipe, peer):
     here, there = pipe
     carrier, carried = mp.Pipe()
     process = peer(serve_what_comes, carried)
@@ -354,7 +354,7 @@ def serve_what_comes(conn: Any) -> None:
     echo(conn.recv())
 
 
-def test_a_closed_connection_says_so(pipe):
+def test_closed_connection_rejects_every_call(pipe):
     here, _there = pipe
     with here:
         assert not here.closed and "readable and writable" in repr(here)
@@ -377,7 +377,7 @@ def test_threads_share_a_connection(pipe):
         thread.join()
 
 
-def test_an_object_that_cannot_be_sent_raises_here_and_nothing_goes(pipe):
+def test_unpicklable_object_raises_and_sends_nothing(pipe):
     here, there = pipe
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
         here.send(lambda: None)

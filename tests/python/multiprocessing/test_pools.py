@@ -188,7 +188,7 @@ def put_until_the_end(queue: Any, told: Any) -> None:
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_put_raises_broken_pipe_error_when_no_process_has_the_reader(start: Any, method: str) -> None:
+def test_put_raises_broken_pipe_error_without_any_reader(start: Any, method: str) -> None:
     queue = mp.get_context(method).SimpleQueue()
     _, told = start(put_until_the_end, queue, method=method)
     assert told.recv() == "closed"
@@ -206,7 +206,7 @@ def put_into_full(queue: Any, told: Any) -> None:
         told.send(type(error).__name__)
 
 
-def test_put_that_waits_for_room_raises_when_the_last_reader_is_killed(start: Any) -> None:
+def test_blocked_put_raises_when_the_last_reader_is_killed(start: Any) -> None:
     queue = shmtree.Queue(1)  # type: shmtree.Queue[Any]
     receiver, there = start(put_none_and_hang, queue)
     assert there.recv() == "has it"
@@ -274,7 +274,7 @@ def test_blocked_getter_claims_its_message_before_it_has_the_gil(start: Any) -> 
     assert claimed
 
 
-def test_a_queue_that_is_on_its_way_counts_with_both_halves() -> None:
+def test_queue_in_transit_counts_as_reader_and_writer() -> None:
     q = mp.get_context("fork").SimpleQueue()
     carrier = mp.get_context("fork").SimpleQueue()
     carrier.put(q)

@@ -57,7 +57,7 @@ def compare(ours: Any, theirs: Any) -> None:
 
 
 @pytest.mark.parametrize("shared_memory", [False, True])
-def test_those_of_gymnasium_do_the_same_on_our_pipes(monkeypatch, shared_memory):
+def test_gymnasium_vector_env_behaves_the_same_on_our_pipes(monkeypatch, shared_memory):
     from gymnasium.vector import AsyncVectorEnv, async_vector_env
 
     theirs = AsyncVectorEnv(environments(), shared_memory=shared_memory)
@@ -71,7 +71,7 @@ def test_those_of_gymnasium_do_the_same_on_our_pipes(monkeypatch, shared_memory)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_those_of_stable_baselines3_do_the_same_on_our_pipes(monkeypatch, method):
+def test_stable_baselines3_behaves_the_same_on_our_pipes(monkeypatch, method):
     vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
     theirs = vec_env.SubprocVecEnv(environments(), start_method=method)
     monkeypatch.setattr(vec_env.subproc_vec_env, "mp", multiprocessing)
@@ -83,7 +83,7 @@ def test_those_of_stable_baselines3_do_the_same_on_our_pipes(monkeypatch, method
     theirs.close()
 
 
-def test_a_killed_environment_of_stable_baselines3_is_an_end_of_file(monkeypatch):
+def test_killed_stable_baselines3_environment_raises_eof_error(monkeypatch):
     vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
     monkeypatch.setattr(vec_env.subproc_vec_env, "mp", multiprocessing)
     ours = vec_env.SubprocVecEnv(environments())

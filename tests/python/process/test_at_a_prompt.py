@@ -31,11 +31,11 @@ except AttributeError as error: print("told:", error)
 
 
 @pytest.mark.parametrize("typed", [PAIR, ITERATED], ids=["process", "iterated"])
-def test_who_starts_a_process_from_a_prompt_is_told_what_it_cannot_know(typed):
+def test_error_for_a_function_of_a_prompt_suggests_a_module(typed):
     ran = subprocess.run([sys.executable, "-i"], input=typed, capture_output=True, text=True, timeout=250)
     assert "told:" in ran.stdout
     assert "put the function into a module and import it" in ran.stdout.split("told:")[1]
 
 
-def test_elsewhere_a_death_is_told_without_that():
+def test_peer_died_outside_a_prompt_has_no_hint():
     assert str(shmtree.PeerDied("no senders are left")) == "no senders are left"

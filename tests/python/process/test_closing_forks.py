@@ -85,7 +85,7 @@ def lets_go_of(before: tuple[int, int, int], *ends: Any) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("kind", ["pair", "queue"])
-def test_a_child_lets_go_of_ends_that_other_threads_were_waiting_at(name, kind):
+def test_child_closes_ends_while_threads_wait_in_get_and_put(name, kind):
     before = footprint()
 
     def make(size, name):
@@ -104,7 +104,7 @@ def test_a_child_lets_go_of_ends_that_other_threads_were_waiting_at(name, kind):
             assert from_full.get() == i
 
 
-def test_a_child_lets_go_of_ends_whose_threads_waited_for_acknowledgements_and_tasks(name):
+def test_child_closes_ends_while_threads_wait_for_acks(name):
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
     q = shmtree.JoinableQueue(name=name + "q")
@@ -121,7 +121,7 @@ def test_a_child_lets_go_of_ends_whose_threads_waited_for_acknowledgements_and_t
         q.task_done()
 
 
-def test_a_child_lets_go_of_an_end_that_another_thread_was_filling_from_a_generator(name, meets):
+def test_child_closes_an_end_while_a_thread_is_in_put_many(name, meets):
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
     use(sender, receiver)
@@ -144,7 +144,7 @@ class FakeTorch(types.ModuleType):
 
 @pytest.mark.parametrize("torch", ["with torch", "without"])
 @pytest.mark.parametrize("when", ["pickled", "loaded"])
-def test_a_child_lets_go_of_ends_that_another_thread_ran_code_of_the_user_in(name, meets, when, torch, monkeypatch):
+def test_child_closes_ends_while_a_thread_runs_user_code(name, meets, when, torch, monkeypatch):
     if torch == "with torch":  # torch has its own reducers
         monkeypatch.setitem(sys.modules, "torch", FakeTorch("torch"))
     before = footprint()
@@ -161,7 +161,7 @@ def test_a_child_lets_go_of_ends_that_another_thread_ran_code_of_the_user_in(nam
         meets.go.set()
 
 
-def test_a_child_waits_for_the_calls_of_its_own_threads(name):
+def test_child_close_waits_for_calls_of_its_own_threads(name):
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
     use(sender, receiver)
@@ -203,7 +203,7 @@ class Forks:
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
-def test_a_child_that_is_forked_in_a_call_may_close_what_that_call_goes_on_to_use(name, waiting):
+def test_child_forked_in_a_put_may_close_the_queue(name, waiting):
     before = footprint()
     q = shmtree.Queue(name=name, allow_pickle=True)
     use(q, q)

@@ -88,7 +88,7 @@ def runner(request, manager):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", START_METHODS)
-def test_an_endpoint_is_an_argument_of_a_process(arena, start, method, kind):
+def test_endpoint_is_passed_as_a_process_argument(arena, start, method, kind):
     made = Made(kind, arena)
     ours, theirs = mp.get_context(method).Pipe()
     start(endpoint_peers.use_argument, made.given, theirs, method=method)
@@ -97,14 +97,14 @@ def test_an_endpoint_is_an_argument_of_a_process(arena, start, method, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("route", ROUTES)
-def test_an_endpoint_goes_to_a_process_that_already_runs(arena, runner, route, kind):
+def test_endpoint_is_sent_to_a_running_process(arena, runner, route, kind):
     made = Made(kind, arena)
     made.check_used(runner.hand_over(route, made.given))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("route", ["queue", "dict"])
-def test_an_endpoint_arrives_although_the_process_that_sent_it_has_exited(arena, runner, manager, start, route, kind):
+def test_endpoint_arrives_after_its_sending_process_exited(arena, runner, manager, start, route, kind):
     made = Made(kind, arena)
     messenger = start(endpoint_peers.give_and_exit, made.given, runner.routes[route], method="fork")
     messenger.join(30)
@@ -112,7 +112,7 @@ def test_an_endpoint_arrives_although_the_process_that_sent_it_has_exited(arena,
     made.check_used(runner.ask(route))
 
 
-def test_a_manager_keeps_what_a_process_that_exits_leaves_with_it(manager, runner, start):
+def test_manager_keeps_ends_of_an_exited_process(manager, runner, start):
     ends = manager.list([None])
     maker = start(endpoint_peers.make_pair_and_leave, ends)
     maker.join(30)
@@ -122,7 +122,7 @@ def test_a_manager_keeps_what_a_process_that_exits_leaves_with_it(manager, runne
     assert receiver.get(timeout=30) == ("from", runner.process.pid)
 
 
-def test_an_endpoint_whose_last_process_has_ended_is_a_clear_error(start):
+def test_endpoint_whose_last_process_ended_raises(start):
     ours, theirs = mp.Pipe()
     maker = start(endpoint_peers.send_pickled_and_leave, theirs)
     data = ours.recv()

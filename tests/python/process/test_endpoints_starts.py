@@ -34,7 +34,7 @@ def use_inherited(told) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_endpoint_is_a_global_that_a_fork_inherits(arena, start, monkeypatch, kind):
+def test_endpoint_is_inherited_as_a_global_by_fork(arena, start, monkeypatch, kind):
     made = Made(kind, arena)
     monkeypatch.setitem(globals(), "inherited", made.given)
     ours, theirs = mp.Pipe()
@@ -43,7 +43,7 @@ def test_an_endpoint_is_a_global_that_a_fork_inherits(arena, start, monkeypatch,
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_an_endpoint_is_an_initial_argument_of_an_executor(arena, method):
+def test_executor_initializer_gets_an_endpoint(arena, method):
     sender, receiver = arena.create_pair()
     pool = ProcessPoolExecutor(2, mp.get_context(method), initializer=endpoint_peers.keep, initargs=(sender,))
     with pool:
@@ -53,7 +53,7 @@ def test_an_endpoint_is_an_initial_argument_of_an_executor(arena, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_an_endpoint_is_an_initial_argument_of_a_pool(arena, method):
+def test_pool_initializer_gets_an_endpoint(arena, method):
     sender, receiver = arena.create_pair()
     with mp.get_context(method).Pool(2, endpoint_peers.keep, (sender,)) as pool:
         pool.map_async(endpoint_peers.use_kept, range(6), chunksize=1).get(60)
@@ -61,7 +61,7 @@ def test_an_endpoint_is_an_initial_argument_of_a_pool(arena, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_an_endpoint_is_an_argument_of_a_task(arena, method):
+def test_executor_task_gets_an_endpoint(arena, method):
     sender, receiver = arena.create_pair()
     with ProcessPoolExecutor(1, mp.get_context(method)) as pool:
         for number in range(3):
@@ -72,7 +72,7 @@ def test_an_endpoint_is_an_argument_of_a_task(arena, method):
 @pytest.mark.parametrize("kind", ["sender", "joinable"])
 @pytest.mark.parametrize("then", START_METHODS)
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_child_gives_what_it_was_given_to_a_child_of_its_own(arena, start, method, then, kind):
+def test_child_passes_its_endpoint_to_a_child_of_its_own(arena, start, method, then, kind):
     if (method, then) == ("fork", "forkserver"):
         pytest.skip("multiprocessing cannot do it: a forked child asks after its parent's fork server, and fails")
     made = Made(kind, arena)
@@ -82,7 +82,7 @@ def test_a_child_gives_what_it_was_given_to_a_child_of_its_own(arena, start, met
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_endpoints_of_several_arenas_are_given_together_and_each_is_one(start, method):
+def test_endpoints_of_several_arenas_keep_their_identity(start, method):
     arenas = [shmtree.Arena(8 << 20) for _ in range(3)]
     made = [(arena.Queue(), *arena.create_pair(), arena.array((2,), "i8")) for arena in arenas]
     ours, theirs = mp.get_context(method).Pipe()
@@ -95,7 +95,7 @@ def test_endpoints_of_several_arenas_are_given_together_and_each_is_one(start, m
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_an_endpoint_is_an_attribute_of_a_process_object(arena, method):
+def test_endpoint_is_an_attribute_of_a_process_object(arena, method):
     process = endpoint_peers.PROCESSES[method](arena.Queue())
     process.start()
     assert process.queue.get(timeout=60) == process.pid
@@ -104,7 +104,7 @@ def test_an_endpoint_is_an_attribute_of_a_process_object(arena, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_threads_start_processes_with_the_same_endpoint_at_once(arena, start, method):
+def test_threads_start_processes_with_one_endpoint_at_once(arena, start, method):
     # opens what the start method itself needs
     start(endpoint_peers.put_number, arena.create_pair()[0], 0, method=method).join(60)
     before = descriptors()
@@ -130,7 +130,7 @@ def test_threads_start_processes_with_the_same_endpoint_at_once(arena, start, me
     assert descriptors() == before
 
 
-def test_a_process_that_fails_to_start_leaves_nothing(arena):
+def test_process_that_fails_to_start_leaves_nothing_behind(arena):
     sender, receiver = arena.create_pair()
     participants = arena.stats()["participants"]
     before = descriptors()
@@ -147,7 +147,7 @@ def test_a_process_that_fails_to_start_leaves_nothing(arena):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_the_memory_of_an_array_that_a_process_was_given_is_free_when_both_let_go_of_it(arena, start, method):
+def test_array_memory_is_freed_when_both_processes_drop_it(arena, start, method):
     before = arena.stats()["used_bytes"]
     array = arena.array((1 << 17,), "i8")
     ours, theirs = mp.get_context(method).Pipe()
@@ -162,7 +162,7 @@ def test_the_memory_of_an_array_that_a_process_was_given_is_free_when_both_let_g
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_the_endpoint_of_a_process_that_fails_on_its_way_up_is_given_back(arena, start, method):
+def test_endpoint_of_a_process_that_fails_in_start_is_returned(arena, start, method):
     sender, receiver = arena.create_pair()
     child = start(endpoint_peers.use_argument, sender, endpoint_peers.Poison(), method=method)
     child.join(30)
@@ -172,7 +172,7 @@ def test_the_endpoint_of_a_process_that_fails_on_its_way_up_is_given_back(arena,
         receiver.get(timeout=30)
 
 
-def test_an_unrelated_program_opens_an_end_by_its_name(tmp_path, monkeypatch):
+def test_unrelated_program_opens_an_end_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     name = f"test-{os.getpid()}-program"
     there, back = shmtree.create_pair(name=name), shmtree.create_pair(name=name + "-back")
@@ -187,7 +187,7 @@ def test_an_unrelated_program_opens_an_end_by_its_name(tmp_path, monkeypatch):
     assert child.wait(60) == 0
 
 
-def test_workers_of_joblib_use_an_end(arena):
+def test_joblib_workers_use_an_end(arena):
     joblib = pytest.importorskip("joblib")
     sender, receiver = arena.create_pair(capacity=None)
     with joblib.parallel_config(backend="loky", n_jobs=2):
@@ -198,7 +198,7 @@ def test_workers_of_joblib_use_an_end(arena):
     get_reusable_executor().shutdown(wait=True)
 
 
-def test_workers_of_loky_get_an_end_when_they_start(arena):
+def test_loky_workers_get_an_end_at_start(arena):
     loky = pytest.importorskip("joblib.externals.loky")
     sender, receiver = arena.create_pair(capacity=None)
     executor = loky.ProcessPoolExecutor(2, initializer=endpoint_peers.keep, initargs=(sender,))
@@ -207,7 +207,7 @@ def test_workers_of_loky_get_an_end_when_they_start(arena):
     assert sorted(receiver.get(timeout=30) for _ in range(4)) == list(range(4))
 
 
-def test_processes_of_torch_use_an_end(arena):
+def test_torch_processes_use_an_end(arena):
     torch = pytest.importorskip("torch")
     sender, receiver = arena.create_pair()
     torch.multiprocessing.spawn(put_rank, args=(sender,), nprocs=2)
@@ -218,7 +218,7 @@ def put_rank(rank: int, sender: shmtree.Sender) -> None:
     sender.put(rank, timeout=60)
 
 
-def test_a_child_of_a_forkserver_that_has_imported_us_has_not_died(tmp_path):
+def test_normal_exit_under_a_preloaded_forkserver_is_no_death(tmp_path):
     program = tmp_path / "program.py"  # a file that the fork server can import
     program.write_text("""if True:
         import multiprocessing as mp, shmtree

@@ -61,7 +61,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT.keys())
-def test_a_program_ends_silently_with(kept):
+def test_program_exits_silently_with_objects_alive(kept):
     assert run(kept, "-X", "dev") == (0, "", "")
 
 
@@ -89,7 +89,7 @@ WAITS = {
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
-def test_a_program_ends_while_a_daemon_thread_is_in(wait):
+def test_program_exits_while_daemon_threads_wait(wait):
     program = f"def forever():\n    {wait}\ndaemon(forever)\ndaemon(forever)\nprint('done')\nsys.exit(7)"
     assert run(program) == (7, "done\n", "")
 
@@ -123,13 +123,13 @@ CODE = {
 
 
 @pytest.mark.parametrize("code", CODE.values(), ids=CODE.keys())
-def test_a_program_ends_while_a_daemon_thread_runs_code_of(code):
+def test_program_exits_while_a_thread_runs_code_of_a_message(code):
     program = f"def work():\n    {code}\ndaemon(work)\nbegan.wait()\nprint('done')\nsys.exit(7)"
     assert run(CODE_OF_MESSAGES + program) == (7, "done\n", "")
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
-def test_control_c_ends_a_program_that_is_in(wait):
+def test_ctrl_c_ends_a_waiting_program(wait):
     # If the test runner was started with SIGINT ignored, Python keeps that setting.
     program = f"""
 def forever():
@@ -176,7 +176,7 @@ if __name__ == "__main__":
 """
 
 
-def test_control_c_ends_a_program_that_waits_for_a_pool():
+def test_ctrl_c_ends_a_program_that_waits_for_a_pool():
     child = subprocess.Popen(
         [sys.executable, "-c", POOL],
         stdout=subprocess.PIPE,
@@ -233,12 +233,12 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("method", START_METHODS)
 @pytest.mark.parametrize(("how", "code"), [("exit", 5), ("return", 0)])
-def test_a_worker_that_leaves_gives_back_what_it_held_and_is_missed_by_nobody(method, how, code, tmp_path):
+def test_exiting_worker_releases_memory_and_is_no_death(method, how, code, tmp_path):
     assert run_worker(tmp_path, method, how, code) == ("ChannelClosed\n[] 1\n", "")
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_worker_that_fails_shows_its_own_error_only(method, tmp_path):
+def test_failing_worker_prints_only_its_own_error(method, tmp_path):
     out, errors = run_worker(tmp_path, method, "raise", 1)
     assert out == "ChannelClosed\n[] 1\n"
     assert errors.count("Traceback") == 1 and errors.endswith("ValueError: as it should\n")
@@ -253,7 +253,7 @@ def run_worker(folder, *arguments: object) -> tuple[str, str]:
     return ran.stdout, ran.stderr
 
 
-def test_what_exit_functions_put_arrives():
+def test_message_put_by_an_exit_function_arrives():
     program = """
         child = os.fork()
         if child == 0:
@@ -265,7 +265,7 @@ def test_what_exit_functions_put_arrives():
     assert run(program) == (0, "put at exit\n", "")
 
 
-def test_exit_functions_that_come_after_ours_do_no_harm():
+def test_exit_functions_after_ours_may_use_ends():
     program = """
         import atexit
         def late():
@@ -279,7 +279,7 @@ def test_exit_functions_that_come_after_ours_do_no_harm():
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "late 0\n", "")
 
 
-def test_a_thread_that_is_no_daemon_finishes_first():
+def test_non_daemon_thread_finishes_first():
     program = """
         def finish():
             threading.Event().wait(0.2)
@@ -290,7 +290,7 @@ def test_a_thread_that_is_no_daemon_finishes_first():
     assert run(program) == (0, "finished\n", "")
 
 
-def test_what_is_collected_at_the_very_end_may_use_what_it_has():
+def test_object_collected_at_exit_may_use_its_ends():
     program = """
         class Last:
             def __init__(self): self.receiver, self.sender, self.view = receiver, sender, receiver.get()

@@ -54,7 +54,7 @@ def threads(*functions: Callable[[], None]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", ["pair", "queue"])
-def test_a_process_with_threads_blocked_in_put_and_get_forks_and_both_sides_go_on(arena, kind):
+def test_fork_beside_threads_blocked_in_put_and_get_works(arena, kind):
     make = arena.create_pair if kind == "pair" else lambda size: (arena.Queue(size),) * 2
     full, drain = make(1)
     fill, empty = make(1)
@@ -108,7 +108,7 @@ def resident_kib() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") >> 10
 
 
-def test_a_thousand_forks_leak_nothing():
+def test_thousand_forks_leak_nothing():
     in_small_process(leak_nothing_in_a_thousand_forks)
 
 
@@ -137,7 +137,7 @@ def leak_nothing_in_a_thousand_forks(arena):
 
 
 @beside_running_threads
-def test_forks_among_busy_threads_lose_nothing_and_leak_nothing(arena):
+def test_forks_beside_busy_threads_lose_and_leak_nothing(arena):
     sender, receiver = arena.create_pair(capacity=4)
     queue = arena.Queue(4)
 
@@ -160,7 +160,7 @@ def test_forks_among_busy_threads_lose_nothing_and_leak_nothing(arena):
         assert after[what] == before[what], what
 
 
-def test_children_that_do_nothing_leave_nothing():
+def test_idle_children_leave_nothing_behind():
     in_small_process(leave_nothing_of_children_that_do_nothing)
 
 
@@ -176,7 +176,7 @@ def leave_nothing_of_children_that_do_nothing(arena):
     assert not [holder for holder in arena.holders() if holder.pid != os.getpid()]
 
 
-def test_many_children_live_at_once(arena):
+def test_two_hundred_children_are_attached_at_once(arena):
     sender, receiver = arena.create_pair(capacity=None)
     reading, writing = os.pipe()
 
@@ -194,7 +194,7 @@ def test_many_children_live_at_once(arena):
     os.close(writing)
 
 
-def test_an_orphan_goes_on_with_what_its_parent_left(arena):
+def test_orphan_keeps_using_its_ends_and_views(arena):
     sender, receiver = arena.create_pair()
     reading, writing = os.pipe()
 
@@ -216,7 +216,7 @@ def test_an_orphan_goes_on_with_what_its_parent_left(arena):
     os.close(writing)
 
 
-def test_a_thread_that_forks_is_the_only_one_its_child_has(arena):
+def test_child_forked_by_a_thread_can_put(arena):
     sender, receiver = arena.create_pair()
     waiting = threading.Thread(target=receiver.get, kwargs={"timeout": 60})
     waiting.start()
@@ -229,7 +229,7 @@ def test_a_thread_that_forks_is_the_only_one_its_child_has(arena):
 
 
 @beside_running_threads
-def test_a_fork_while_threads_make_and_drop_names_holds_up_nobody(tmp_path, monkeypatch):
+def test_fork_beside_threads_that_use_names_keeps_no_other_name(tmp_path, monkeypatch):
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     name = f"test-{os.getpid()}-fork"
     reading, writing = os.pipe()
@@ -267,7 +267,7 @@ def test_forks_leave_no_entries_in_the_file_of_a_name(tmp_path, monkeypatch):
     assert not file.exists()
 
 
-def test_a_child_that_is_stopped_at_its_first_instruction_holds_up_nobody(arena):
+def test_child_stopped_right_after_fork_blocks_no_peer(arena):
     sender, receiver = arena.create_pair()
     child = fork(lambda: os.kill(os.getpid(), signal.SIGSTOP))
     os.waitpid(child, os.WUNTRACED)
@@ -279,7 +279,7 @@ def test_a_child_that_is_stopped_at_its_first_instruction_holds_up_nobody(arena)
 
 
 @pytest.mark.parametrize("made", ["received", "in the arena"])
-def test_a_child_keeps_the_array_that_its_parent_gives_on(arena, made):
+def test_child_keeps_an_array_that_its_parent_moves_on(arena, made):
     sender, receiver = arena.create_pair()
     array = sender.new_empty(100_000)
     if made == "received":

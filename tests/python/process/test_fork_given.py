@@ -295,7 +295,7 @@ def senders(receiver: shmtree.Receiver) -> int:
 
 
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
-def test_a_forked_process_takes_part_in_what_it_was_given_and_in_nothing_else(arena, started, make):
+def test_forked_process_attaches_only_to_the_ends_it_was_given(arena, started, make):
     given, receiver = arena.create_pair()
     other, of_other = arena.create_pair()
     queue_of_others = shmtree.Queue(arena=arena)
@@ -316,13 +316,13 @@ def test_a_forked_process_takes_part_in_what_it_was_given_and_in_nothing_else(ar
     ],
     ids=["attributes of the same name", "a function that the target does not name"],
 )
-def test_an_end_that_the_target_does_not_reach_is_not_given(arena, started, code):
+def test_end_that_the_target_cannot_reach_is_not_given(arena, started, code):
     given, receiver = arena.create_pair()
     started(lambda told, end: FORK.Process(target=module_of(told, end, code).run), given)
     assert senders(receiver) == 1
 
 
-def test_where_there_is_too_much_to_look_through_a_process_takes_part_in_all(arena, started):
+def test_process_with_too_much_to_search_attaches_to_all_ends(arena, started):
     _, receiver = arena.create_pair()
     many = [[i] for i in range(600_000)]
     started(lambda told, end: FORK.Process(target=stay, args=(told, many, [[each] for each in many])), None)
@@ -337,7 +337,7 @@ kept_by_pool: Any = None
 
 
 @pytest.mark.parametrize("context", [standard, mp], ids=["standard", "shmtree"])
-def test_workers_of_a_pool_take_part_in_all_until_they_say_what_they_keep(arena, context):
+def test_pool_workers_attach_to_all_ends_until_keep_only(arena, context):
     global kept_by_pool
     _sender, kept_by_pool = arena.create_pair()
     with context.get_context("fork").Pool(2) as pool:
@@ -348,7 +348,7 @@ def test_workers_of_a_pool_take_part_in_all_until_they_say_what_they_keep(arena,
     kept_by_pool = None
 
 
-def test_after_a_bare_fork_a_process_takes_part_in_all_until_it_says_what_it_keeps(arena):
+def test_bare_fork_attaches_to_all_ends_until_keep_only(arena):
     given, receiver = arena.create_pair()
     _, of_other = arena.create_pair()
     ours, theirs = standard.Pipe()
@@ -365,7 +365,7 @@ def test_after_a_bare_fork_a_process_takes_part_in_all_until_it_says_what_it_kee
     forks.join(pid)
 
 
-def test_a_connection_and_a_queue_can_be_kept(arena):
+def test_keep_only_accepts_a_connection_and_a_queue(arena):
     here, there = mp.Pipe()
     q = shmtree.Queue(arena=arena)
 
@@ -381,12 +381,12 @@ def test_a_connection_and_a_queue_can_be_kept(arena):
 
 
 @pytest.mark.parametrize("wrong", [None, "sender", (), [1]])
-def test_what_is_no_end_cannot_be_kept(wrong):
+def test_keep_only_rejects_other_objects(wrong):
     with pytest.raises(TypeError, match="keep_only.. takes Senders, Receivers, queues and Connections"):
         shmtree.keep_only(wrong)
 
 
-def test_in_a_process_that_was_not_forked_keep_only_changes_nothing(arena):
+def test_keep_only_changes_nothing_in_an_unforked_process(arena):
     _sender, receiver = arena.create_pair()
     shmtree.keep_only()
     assert senders(receiver) == 1
@@ -414,7 +414,7 @@ def finish(process: Any) -> None:
     assert process.exitcode == 0
 
 
-def test_the_first_use_takes_part(arena):
+def test_first_use_of_a_passive_end_attaches(arena):
     sender, receiver = arena.create_pair()
     sender.put(1)  # now this process counts as a sender, even when it receives
     process = run(sender.put, "x")
@@ -434,7 +434,7 @@ def late(end: Any, name: str, told: Any) -> None:
 
 
 @pytest.mark.parametrize("use", ["put", "put_many", "_fileno_to_put", "__reduce__"])
-def test_a_first_use_after_the_end_of_the_stream_says_so(arena, use):
+def test_first_use_after_the_end_of_the_stream_raises(arena, use):
     sender, receiver = arena.create_pair()
     ours, theirs = standard.Pipe()
     process = run(late, sender, use, theirs)
@@ -452,7 +452,7 @@ def receive_late(receiver: Any, told: Any) -> None:
     assert list(receiver) == [1, 2]
 
 
-def test_a_late_receiver_gets_what_is_queued_though_all_others_have_left(arena):
+def test_late_receiver_gets_queued_messages_after_others_left(arena):
     sender, receiver = arena.create_pair()
     ours, theirs = standard.Pipe()
     process = run(receive_late, receiver, theirs)
@@ -472,7 +472,7 @@ def give_on(told: Any) -> None:
     child.join()
 
 
-def test_an_end_that_a_process_was_not_given_can_be_given_to_its_child(arena, started):
+def test_passive_end_can_be_given_to_a_child(arena, started):
     global fork_only
     sender, receiver = arena.create_pair()
     fork_only = None, (sender,)
@@ -480,7 +480,7 @@ def test_an_end_that_a_process_was_not_given_can_be_given_to_its_child(arena, st
     assert senders(receiver) == 2  # this process and the grandchild
 
 
-def test_what_keep_only_keeps_is_attached_again(arena):
+def test_keep_only_attaches_a_released_end_again(arena):
     sender, receiver = arena.create_pair()
 
     def child() -> None:
@@ -492,7 +492,7 @@ def test_what_keep_only_keeps_is_attached_again(arena):
     forks.join(forks.fork(child))
 
 
-def test_the_death_of_a_process_that_was_not_given_the_end_is_told_to_nobody(arena, started):
+def test_death_of_a_process_without_the_end_is_not_reported(arena, started):
     sender, receiver = arena.create_pair()
     process = started(lambda told, end: FORK.Process(target=stay, args=(told,)), sender)
     process.kill()
@@ -506,7 +506,7 @@ def pids_of(name: str) -> list[tuple[int, ...]]:
     return [known.pids for known in shmtree.list_names() if known.name == name]
 
 
-def test_a_process_that_was_not_given_an_end_does_not_keep_its_name(runtime_directory, name, started):
+def test_process_without_the_end_does_not_keep_its_name(runtime_directory, name, started):
     sender, receiver = shmtree.create_pair(name=name)
     started(lambda told, end: FORK.Process(target=stay, args=(told,)), sender)
     assert pids_of(name) == [(os.getpid(),)]
@@ -525,7 +525,7 @@ def child_with_child(told: Any) -> None:
     process.join()
 
 
-def test_what_a_process_was_not_given_its_own_children_do_not_take_part_in(arena, started):
+def test_grandchildren_do_not_attach_to_ends_their_parent_lacks(arena, started):
     _sender, receiver = arena.create_pair()
     started(lambda told, end: FORK.Process(target=child_with_child, args=(told,)), None)
     assert senders(receiver) == 1
@@ -555,7 +555,7 @@ def three_stages_that_keep_everything(close: bool) -> None:
 
 @pytest.mark.skipif(forks.WITHOUT_GIL, reason="the threads of a Python without a GIL are not counted")
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "forgotten"])
-def test_a_pipeline_whose_processes_wait_for_each_other_for_ever_ends(close):
+def test_pipeline_whose_stages_wait_for_each_other_ends(close):
     forks.join(forks.fork_alone(lambda: three_stages_that_keep_everything(close)))
 
 
@@ -566,7 +566,7 @@ def wait_beside_a_thread() -> None:
     assert here.recv() == "late"
 
 
-def test_nothing_is_told_of_an_end_that_a_thread_may_still_use():
+def test_end_that_a_thread_may_still_use_is_not_reported():
     forks.join(forks.fork(wait_beside_a_thread))
 
 
@@ -577,7 +577,7 @@ def beat(status: Any, commands: Any) -> None:
     list(commands)
 
 
-def test_a_process_that_handles_signals_may_still_send():
+def test_process_with_a_signal_handler_may_still_send():
     def parent() -> None:
         (status, statuses), (_command, commands) = shmtree.create_pair(), shmtree.create_pair()
         process = FORK.Process(target=beat, args=(status, commands))
@@ -597,7 +597,7 @@ def find_late(told: Any) -> None:
     end.put("late")
 
 
-def test_a_process_that_may_use_a_passive_end_may_still_send():
+def test_process_that_may_reach_a_passive_end_may_still_send():
     global fork_only
 
     def parent() -> None:
@@ -622,7 +622,7 @@ def list_all(receiver: Any, results: Any) -> None:
     results.put([receiver.get()])
 
 
-def test_a_fork_does_not_take_the_place_of_one_that_was_killed(arena, started):
+def test_fork_does_not_replace_a_killed_sender(arena, started):
     sender, receiver = arena.create_pair(on_peer_death="wait")
     worker = started(lambda told, end: FORK.Process(target=stay, args=(told, end)), sender)
     sender.close()
@@ -633,5 +633,5 @@ def test_a_fork_does_not_take_the_place_of_one_that_was_killed(arena, started):
         receiver.get(timeout=0.5)
 
 
-def test_random_programs_that_fork_all_end_and_lose_nothing():
+def test_random_forking_programs_end_and_lose_nothing():
     assert forked_programs.run(list(range(40)), 6, verbose=False) == []

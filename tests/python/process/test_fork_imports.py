@@ -58,7 +58,7 @@ for delay in [0.0] * 5 + [20e-6 * 1.5**i for i in range(20)]:
 
 
 @pytest.mark.parametrize("module", STANDARD)
-def test_fork_beside_first_standard_value_leaves_child_that_decodes(module):
+def test_fork_beside_standard_decode_leaves_a_working_child(module):
     frame = bytes(shmtree.pack(eval(STANDARD[module], {module: importlib.import_module(module)})))
     known = os.environ.get("PYTHONPATH")
     subprocess.run(
@@ -151,7 +151,7 @@ def fork_inside_import(module: Blocked, first: Callable[[], Any], in_child: Call
 
 
 @pytest.mark.parametrize("name", ["Point", "Pickled"])
-def test_fork_inside_import_of_class_leaves_child_that_imports_it_again(module, name):
+def test_fork_inside_class_import_lets_the_child_import_again(module, name):
     frame = frame_of(module, name)
 
     def decode() -> Any:
@@ -173,7 +173,7 @@ def test_fork_inside_import_leaves_child_that_refuses_the_class(module):
     fork_inside_import(module, lambda: shmtree.unpack(frame, allow_pickle=True), in_child)
 
 
-def test_fork_inside_import_of_package_leaves_child_that_imports_its_parts_again(module, tmp_path):
+def test_fork_inside_package_import_lets_the_child_import_again(module, tmp_path):
     name = f"package_of_{module.name}"
     (tmp_path / name).mkdir()
     (tmp_path / name / "part.py").write_text("y = 8")
@@ -189,7 +189,7 @@ def test_fork_inside_import_of_package_leaves_child_that_imports_its_parts_again
         del sys.modules[each]
 
 
-def test_thread_that_forks_inside_its_own_import_goes_on_with_it(module):
+def test_thread_that_forks_inside_its_own_import_finishes_it(module):
     frame = frame_of(module, "Point")
     module.go_on.set()
     module.write("import os; child = os.fork()", CLASSES)
@@ -201,7 +201,7 @@ def test_thread_that_forks_inside_its_own_import_goes_on_with_it(module):
     assert found.x == 7
 
 
-def test_fork_after_import_of_submodule_leaves_it_an_attribute_of_its_package(tmp_path, monkeypatch):
+def test_fork_after_submodule_import_keeps_package_attribute(tmp_path, monkeypatch):
     package = tmp_path / "halfway"
     package.mkdir()
     (package / "__init__.py").write_text("")

@@ -106,7 +106,7 @@ RECEIVING: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("error", [SystemExit, MemoryError])
 @pytest.mark.parametrize("size", [10, 100_000], ids=["in the ring", "in a block"])
 @pytest.mark.parametrize("call", RECEIVING)
-def test_a_child_that_is_forked_as_a_message_is_loaded_gives_nothing_back(
+def test_child_forked_during_get_returns_no_message(
     arena: shmtree.Arena, call: str, size: int, error: type[BaseException]
 ) -> None:
     sender, receiver = arena.create_pair()
@@ -120,7 +120,7 @@ def test_a_child_that_is_forked_as_a_message_is_loaded_gives_nothing_back(
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("call", ["get", "take"])
-def test_a_child_that_a_signal_handler_forks_in_a_wait_holds_what_it_receives(arena: shmtree.Arena, call: str) -> None:
+def test_child_forked_by_a_handler_in_get_holds_its_own_view(arena: shmtree.Arena, call: str) -> None:
     sender, receiver = arena.create_pair()
     from_child, to_parent = os.pipe()
     from_parent, to_child = os.pipe()
@@ -168,9 +168,7 @@ PUTTING: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @pytest.mark.parametrize("call", PUTTING)
-def test_a_child_that_is_forked_as_a_message_is_put_does_not_give_its_parents_array(
-    arena: shmtree.Arena, call: str
-) -> None:
+def test_child_forked_during_put_does_not_move_the_array(arena: shmtree.Arena, call: str) -> None:
     sender, receiver = arena.create_pair()
     array = sender.new_empty(100_000, dtype="uint8")
     array[:] = 7
@@ -182,9 +180,7 @@ def test_a_child_that_is_forked_as_a_message_is_put_does_not_give_its_parents_ar
 
 
 @pytest.mark.parametrize("item", [Flat, Pickled])
-def test_a_child_that_is_forked_as_a_message_is_put_may_put_a_copy(
-    arena: shmtree.Arena, item: Callable[[], Any]
-) -> None:
+def test_child_forked_during_put_may_put_a_copy(arena: shmtree.Arena, item: Callable[[], Any]) -> None:
     sender, receiver = arena.create_pair()
     array = sender.new_empty(100_000, dtype="uint8")
     array[:] = 7
@@ -194,7 +190,7 @@ def test_a_child_that_is_forked_as_a_message_is_put_may_put_a_copy(
     assert (copied[0], given[1]) == (7, 7)
 
 
-def test_a_child_whose_put_fails_does_not_take_back_the_ends_that_its_parent_gives(arena: shmtree.Arena) -> None:
+def test_failed_put_of_a_child_keeps_the_ends_its_parent_sends(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     given, at_end = arena.create_pair()
     ends_child(lambda: sender.put([given, Flat(RuntimeError)]), RuntimeError)

@@ -21,7 +21,7 @@ import shmtree
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 
-def test_a_named_channel_is_opened_by_its_name(name):
+def test_named_channel_is_opened_by_name(name):
     sender, receiver = shmtree.create_pair(name=name)
     other_sender, other_receiver = shmtree.open_sender(name), shmtree.open_receiver(name)
     other_sender.put(1)
@@ -30,7 +30,7 @@ def test_a_named_channel_is_opened_by_its_name(name):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_another_process_opens_it(name, start, method):
+def test_another_process_opens_a_named_channel(name, start, method):
     _sender, receiver = shmtree.create_pair(name=name)
     ours, theirs = mp.get_context(method).Pipe()
     start(peers.use_named, name, theirs, method=method)
@@ -39,14 +39,14 @@ def test_another_process_opens_it(name, start, method):
     ours.send("leave")
 
 
-def test_a_program_of_its_own_opens_it(name):
+def test_unrelated_program_opens_a_named_channel(name):
     _sender, receiver = shmtree.create_pair(name=name)
     program = f"import shmtree; shmtree.open_sender({name!r}).put('from afar')"
     subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
     assert receiver.get(timeout=30) == "from afar"
 
 
-def test_a_name_in_use_is_refused_with_the_process_that_has_it(name):
+def test_name_in_use_raises_with_the_pid_that_has_it(name):
     kept = shmtree.create_pair(name=name)
     with pytest.raises(FileExistsError, match=str(os.getpid())):
         shmtree.create_pair(name=name)
@@ -55,13 +55,13 @@ def test_a_name_in_use_is_refused_with_the_process_that_has_it(name):
     del kept
 
 
-def test_a_name_that_nobody_has_is_not_found(name):
+def test_unknown_name_raises_file_not_found(name):
     for open_it in (shmtree.open_sender, shmtree.open_receiver, shmtree.Arena.open, shmtree.SharedArray.open):
         with pytest.raises(FileNotFoundError, match=name):
             open_it(name)
 
 
-def test_a_name_vanishes_with_the_last_object_of_its_last_process(name, runtime_directory):
+def test_name_is_removed_with_the_last_object_of_its_process(name, runtime_directory):
     sender, receiver = shmtree.create_pair(name=name)
     assert os.listdir(runtime_directory / "shmtree") == [name]
     del sender
@@ -71,13 +71,13 @@ def test_a_name_vanishes_with_the_last_object_of_its_last_process(name, runtime_
     shmtree.create_pair(name=name)
 
 
-def test_a_name_vanishes_with_a_program_that_ends(name, runtime_directory):
+def test_name_is_removed_when_its_program_exits(name, runtime_directory):
     program = f"import shmtree; pair = shmtree.create_pair(name={name!r})"
     subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
     assert os.listdir(runtime_directory / "shmtree") == []
 
 
-def test_a_name_vanishes_with_a_child_of_multiprocessing(name, start, runtime_directory):
+def test_name_is_removed_when_its_child_process_exits(name, start, runtime_directory):
     ours, theirs = mp.Pipe()
     child = start(peers.keep_named, name, theirs)
     assert ours.recv() == "made"
@@ -86,7 +86,7 @@ def test_a_name_vanishes_with_a_child_of_multiprocessing(name, start, runtime_di
     assert os.listdir(runtime_directory / "shmtree") == []
 
 
-def test_what_a_kill_left_of_a_name_is_taken_over(name, start, runtime_directory):
+def test_name_of_a_killed_process_can_be_reused(name, start, runtime_directory):
     ours, theirs = mp.Pipe()
     child = start(peers.keep_named, name, theirs)
     assert ours.recv() == "made"
@@ -101,7 +101,7 @@ def test_what_a_kill_left_of_a_name_is_taken_over(name, start, runtime_directory
     del receiver
 
 
-def test_a_name_lives_while_a_child_has_it(name, start):
+def test_name_lives_while_a_child_is_attached(name, start):
     sender, receiver = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()
     start(peers.hang, sender, theirs)
@@ -112,7 +112,7 @@ def test_a_name_lives_while_a_child_has_it(name, start):
     shmtree.open_sender(name).put(1)
 
 
-def test_a_child_of_spawn_keeps_the_name_alive_too(name, start):
+def test_name_lives_while_a_spawned_child_is_attached(name, start):
     sender, receiver = shmtree.create_pair(name=name)
     ours, theirs = mp.get_context("spawn").Pipe()
     start(peers.hang, sender, theirs, method="spawn")
@@ -121,7 +121,7 @@ def test_a_child_of_spawn_keeps_the_name_alive_too(name, start):
     shmtree.open_sender(name).put(1)
 
 
-def test_a_named_channel_takes_no_pickles_unless_both_sides_say_so(name):
+def test_named_channel_allows_pickles_only_if_both_sides_do(name):
     kept = shmtree.create_pair(name=name, allow_pickle=True)
     with pytest.raises(shmtree.PickleRefused):
         shmtree.open_sender(name).put(Path.home)
@@ -132,7 +132,7 @@ def test_a_named_channel_takes_no_pickles_unless_both_sides_say_so(name):
     assert shmtree.open_receiver(name, allow_pickle=True).get() is os.getcwd
 
 
-def test_a_named_channel_is_without_pickles_by_default(name):
+def test_named_channel_refuses_pickles_by_default(name):
     kept = shmtree.create_pair(name=name)
     with pytest.raises(shmtree.PickleRefused):
         kept[0].put(os.getcwd)
@@ -140,7 +140,7 @@ def test_a_named_channel_is_without_pickles_by_default(name):
         shmtree.open_sender(name, allow_pickle=True).put(os.getcwd)
 
 
-def test_a_named_arena_is_opened_by_its_name(name):
+def test_named_arena_is_opened_by_name(name):
     arena = shmtree.Arena(16 << 20, name=name)
     assert shmtree.Arena.open(name).max_bytes == 16 << 20
     arena.close()
@@ -148,13 +148,13 @@ def test_a_named_arena_is_opened_by_its_name(name):
         shmtree.Arena.open(name)
 
 
-def test_the_arena_of_a_named_channel_is_opened_by_that_name(name):
+def test_arena_of_a_named_channel_is_opened_by_that_name(name):
     kept = shmtree.create_pair(name=name)
     assert shmtree.Arena.open(name)._core.uuid == kept[0]._channel.arena.uuid
 
 
 @pytest.mark.parametrize("dtype", ["f4", [("a", "i4"), ("b", "f8", (2,))]])
-def test_a_named_array_is_opened_by_its_name(name, arena, dtype):
+def test_named_array_is_opened_by_name(name, arena, dtype):
     made = arena.array((3, 2), dtype, name=name)
     opened = shmtree.SharedArray.open(name)
     assert opened.array.dtype == made.array.dtype and opened.array.shape == (3, 2)
@@ -162,7 +162,7 @@ def test_a_named_array_is_opened_by_its_name(name, arena, dtype):
     assert (made.array[1, 1] == opened.array[1, 1]).all()
 
 
-def test_a_name_of_something_else_is_a_clear_error(name):
+def test_opening_a_name_of_another_kind_raises(name):
     kept = shmtree.Arena(8 << 20, name=name)
     with pytest.raises(ValueError, match="an arena"):
         shmtree.open_sender(name)
@@ -170,14 +170,14 @@ def test_a_name_of_something_else_is_a_clear_error(name):
 
 
 @pytest.mark.parametrize("wrong", ["", "a/b", "..", ".hidden", "x" * 300, "nul\0"])
-def test_a_text_that_cannot_be_a_name_is_refused(wrong):
+def test_invalid_name_raises_value_error(wrong):
     with pytest.raises(ValueError):
         shmtree.create_pair(name=wrong)
     with pytest.raises(ValueError):
         shmtree.open_sender(wrong)
 
 
-def test_the_file_is_for_this_user_alone(name, runtime_directory):
+def test_file_of_a_name_is_private_to_the_user(name, runtime_directory):
     kept = shmtree.create_pair(name=name)
     folder = runtime_directory / "shmtree"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
@@ -185,7 +185,7 @@ def test_the_file_is_for_this_user_alone(name, runtime_directory):
     del kept
 
 
-def test_a_directory_that_others_can_write_is_not_used(name, runtime_directory):
+def test_directory_that_others_can_write_is_not_used(name, runtime_directory):
     (runtime_directory / "shmtree").mkdir()
     (runtime_directory / "shmtree").chmod(0o777)
     with pytest.raises(OSError, match="is not this user's alone: its mode is 777, and must be 700"):
@@ -195,7 +195,7 @@ def test_a_directory_that_others_can_write_is_not_used(name, runtime_directory):
     assert os.listdir(runtime_directory / "shmtree") == []
 
 
-def test_a_link_is_not_followed(name, runtime_directory, tmp_path):
+def test_symbolic_link_is_not_followed(name, runtime_directory, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"x" * 600)
     elsewhere.chmod(0o600)
@@ -206,7 +206,7 @@ def test_a_link_is_not_followed(name, runtime_directory, tmp_path):
     assert elsewhere.read_bytes() == b"x" * 600
 
 
-def test_a_file_that_is_no_name_is_a_clear_error(name, runtime_directory):
+def test_file_that_is_no_name_raises_incompatible_arena(name, runtime_directory):
     (runtime_directory / "shmtree").mkdir(mode=0o700)
     file = runtime_directory / "shmtree" / name
     file.write_bytes(b"something else entirely")
@@ -216,7 +216,7 @@ def test_a_file_that_is_no_name_is_a_clear_error(name, runtime_directory):
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_what_a_signal_left_of_a_name_goes_when_any_name_is_made_or_opened(name, start, number, runtime_directory):
+def test_any_lookup_removes_the_files_of_killed_processes(name, start, number, runtime_directory):
     names = runtime_directory / "shmtree"
 
     def leave(what: str) -> None:
@@ -241,7 +241,7 @@ def test_what_a_signal_left_of_a_name_goes_when_any_name_is_made_or_opened(name,
 
 
 @pytest.mark.parametrize("lookups", [2, 3])
-def test_a_lookup_checks_32_names(name, start, runtime_directory, lookups):
+def test_each_lookup_checks_32_names(name, start, runtime_directory, lookups):
     kept, children = [], []
     # a folder lists files in about this order, so no 32 names in a row all belong to children
     for part in range(lookups):
@@ -263,7 +263,7 @@ def test_a_lookup_checks_32_names(name, start, runtime_directory, lookups):
     del kept
 
 
-def test_ls_shows_names_and_sweeps_what_a_kill_left(name, start):
+def test_ls_lists_names_and_removes_those_of_killed_processes(name, start):
     kept = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()
     child = start(peers.keep_named, name + "2", theirs)
@@ -282,7 +282,7 @@ def test_ls_shows_names_and_sweeps_what_a_kill_left(name, start):
     del kept
 
 
-def test_two_processes_that_make_the_same_name_at_once_do_not_both_get_it(name, start):
+def test_one_of_several_processes_creates_a_name(name, start):
     pipes = [mp.Pipe() for _ in range(4)]
     for _, theirs in pipes:
         start(peers.try_named, name, theirs)
@@ -297,7 +297,7 @@ def test_two_processes_that_make_the_same_name_at_once_do_not_both_get_it(name, 
 
 
 @pytest.mark.parametrize("opened", [shmtree.open_sender, shmtree.open_receiver, shmtree.Queue.open])
-def test_a_name_that_does_not_come_in_time_is_a_timeout_that_names_it(name, opened):
+def test_open_raises_timeout_error_with_the_name(name, opened):
     with pytest.raises(TimeoutError, match=re.escape(f'"{name}" within 0.02 s')):
         opened(name, timeout=0.02)
     with pytest.raises(FileNotFoundError):
@@ -307,7 +307,7 @@ def test_a_name_that_does_not_come_in_time_is_a_timeout_that_names_it(name, open
 
 
 @pytest.mark.parametrize("timeout", [60, None])
-def test_a_client_that_comes_before_its_server_waits_for_it(name, start, timeout):
+def test_client_waits_for_a_server_that_starts_later(name, start, timeout):
     ours, theirs = mp.Pipe()
     start(peers.send_to_name, name, timeout, theirs)
     assert ours.recv() == "waits"

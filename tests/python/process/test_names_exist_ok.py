@@ -59,7 +59,7 @@ def arena_of(made: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_what_exists_is_opened_if_it_may_exist(name, kind):
+def test_exist_ok_opens_the_existing_object(name, kind):
     make = MAKERS[kind]
     made = make(name, exist_ok=True)
     again = make(name, exist_ok=True)
@@ -71,7 +71,7 @@ def test_what_exists_is_opened_if_it_may_exist(name, kind):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_what_is_of_another_kind_is_refused(name, kind):
+def test_exist_ok_refuses_another_kind(name, kind):
     kept = shmtree.Latest(name=name) if kind != "Latest" else shmtree.Broadcast(name=name)
     with pytest.raises(ValueError, match=re.escape(name)):
         MAKERS[kind](name, exist_ok=True)
@@ -104,7 +104,7 @@ def test_what_is_of_another_kind_is_refused(name, kind):
         ("Arena", {"max_bytes": 16 << 20}, f"max_bytes {8 << 20}, not {16 << 20}"),
     ],
 )
-def test_other_options_are_refused_with_both_values(name, kind, options, said):
+def test_exist_ok_with_other_options_raises_with_both_values(name, kind, options, said):
     kept = MAKERS[kind](name)
     with pytest.raises(ValueError, match=f'"{re.escape(name)}": .*{re.escape(said)}$'):
         MAKERS[kind](name, exist_ok=True, **options)
@@ -112,7 +112,7 @@ def test_other_options_are_refused_with_both_values(name, kind, options, said):
 
 
 @pytest.mark.parametrize("kind", ["pair", "Queue", "Latest", "Broadcast", "ReplayBuffer", "Service"])
-def test_what_is_in_another_arena_is_refused(name, kind):
+def test_exist_ok_refuses_an_object_of_another_arena(name, kind):
     kept = MAKERS[kind](name)
     with shmtree.Arena(32 << 20) as other, pytest.raises(ValueError, match="another arena than the one given"):
         MAKERS[kind](name, exist_ok=True, arena=other)
@@ -126,7 +126,7 @@ def test_exist_ok_needs_a_name(kind):
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_of_threads_at_once_one_makes_it(name, kind):
+def test_exist_ok_in_threads_creates_one_object(name, kind):
     for _ in range(5):
         together, made = threading.Barrier(4), []
 
@@ -153,7 +153,7 @@ def make_and_tell(kind: str, name: str, told: Any) -> None:
 
 # an array is in the arena of its process
 @pytest.mark.parametrize("kind", [kind for kind in MAKERS if kind != "SharedArray"])
-def test_of_processes_at_once_one_makes_it(name, start, kind):
+def test_exist_ok_in_processes_creates_one_object(name, start, kind):
     pipes = [mp.Pipe() for _ in range(4)]
     children = [start(make_and_tell, kind, name, theirs) for _, theirs in pipes]
     for ours, _ in pipes:
@@ -178,7 +178,7 @@ def test_openers_wait_for_the_name(name, kind):
 
 
 @pytest.mark.parametrize("kind", OPENERS)
-def test_openers_refuse_what_is_no_time(name, kind):
+def test_openers_reject_invalid_timeouts(name, kind):
     with pytest.raises(TimeoutError, match=f'"{re.escape(name)}" within 0.01 s; searched '):
         OPENERS[kind](name, timeout=0.01)
     with pytest.raises(ValueError, match="timeout is not a number"):

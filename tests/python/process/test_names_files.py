@@ -42,7 +42,7 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("made", MAKERS)
-def test_a_name_is_of_one_kind(name, made):
+def test_name_has_one_kind(name, made):
     kept = MAKERS[made](name)
     assert [known.kind for known in shmtree.list_names() if known.name == name] == [made]
     for kind, openers in OPENERS.items():
@@ -63,7 +63,7 @@ def test_a_name_is_of_one_kind(name, made):
     "text",
     ["x", "a b", "-rf", "%s%n", "tab\there", "line\nbreak", "ünïcödé", "名前", "x" * 200, "ü" * 100, "a.b", "~", "*"],
 )
-def test_a_text_that_is_strange_can_be_a_name(text, folder):
+def test_unusual_text_can_be_a_name(text, folder):
     kept = shmtree.create_pair(name=text)
     shmtree.open_sender(text).put(1)
     assert kept[1].get(timeout=30) == 1
@@ -74,7 +74,7 @@ def test_a_text_that_is_strange_can_be_a_name(text, folder):
 @pytest.mark.parametrize(
     "text", ["", ".", "..", "/", "/tmp/x", "a/../b", "nul\0", "x" * 201, "ü" * 101, "\udc80", ".new"]
 )
-def test_a_text_that_is_no_name_is_refused_and_makes_no_file(text, folder):
+def test_invalid_name_raises_and_creates_no_file(text, folder):
     for act in [*MAKERS.values(), *OPENERS["a channel"], *OPENERS["a queue"], shmtree.Arena.open]:
         with pytest.raises(ValueError):
             act(text)
@@ -82,13 +82,13 @@ def test_a_text_that_is_no_name_is_refused_and_makes_no_file(text, folder):
 
 
 @pytest.mark.parametrize("wrong", [b"bytes", 5, ("a",), object()])
-def test_what_is_no_text_is_refused(wrong):
+def test_name_that_is_no_text_raises_type_error(wrong):
     for act in [*MAKERS.values(), *OPENERS["a channel"], *OPENERS["a queue"], shmtree.Arena.open]:
         with pytest.raises(TypeError, match="name is"):
             act(wrong)
 
 
-def test_a_directory_that_is_a_link_is_not_used(name, folder, tmp_path):
+def test_directory_that_is_a_link_is_not_used(name, folder, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     folder.symlink_to(elsewhere)
@@ -148,7 +148,7 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("make", STRANGE.values(), ids=STRANGE.keys())
-def test_what_lies_there_instead_of_a_name_is_an_error_and_stays_as_it_was(name, folder, make):
+def test_file_that_is_no_name_raises_and_stays_unchanged(name, folder, make):
     folder.mkdir(mode=0o700)
     make(folder / name)
     before = os.lstat(folder / name)
@@ -166,7 +166,7 @@ def test_what_lies_there_instead_of_a_name_is_an_error_and_stays_as_it_was(name,
     [b"", b"\0" * 80, b"\xff" * 80, b"odd", (1 << 30).to_bytes(4, "little") * 20],
     ids=["none", "free", "negative", "half", "far"],
 )
-def test_a_name_that_lists_nobody_alive_is_free(name, folder, entries):
+def test_name_that_lists_no_live_process_is_free(name, folder, entries):
     folder.mkdir(mode=0o700)
     make_file(0o600, HEADER + entries)(folder / name)
     with pytest.raises(FileNotFoundError):
@@ -178,7 +178,7 @@ def test_a_name_that_lists_nobody_alive_is_free(name, folder, entries):
     assert name in shmtree.clean_names()
 
 
-def test_a_process_number_that_is_somebody_elses_by_now_does_not_keep_a_name(name, folder):
+def test_reused_pid_does_not_keep_a_name(name, folder):
     folder.mkdir(mode=0o700)
     others = [os.open(os.devnull, os.O_RDWR), *os.pipe(), shmtree.Arena(8 << 20)._core.fd]
     entries = b"".join(os.getpid().to_bytes(4, "little") + fd.to_bytes(4, "little") for fd in others)
@@ -188,7 +188,7 @@ def test_a_process_number_that_is_somebody_elses_by_now_does_not_keep_a_name(nam
         os.close(fd)
 
 
-def test_threads_that_make_the_same_name_at_once_do_not_both_get_it(name, folder):
+def test_one_of_several_threads_creates_a_name(name, folder):
     for _ in range(20):
         made = []
         together = threading.Barrier(4)
@@ -207,7 +207,7 @@ def test_threads_that_make_the_same_name_at_once_do_not_both_get_it(name, folder
         made.clear()
 
 
-def test_threads_that_open_and_drop_a_name_at_once_leave_it_as_it_was(name, folder):
+def test_threads_that_open_and_drop_a_name_leave_it_unchanged(name, folder):
     queue = shmtree.Queue(name=name)
     errors = []
 
@@ -231,7 +231,7 @@ def test_threads_that_open_and_drop_a_name_at_once_leave_it_as_it_was(name, fold
 
 
 @pytest.mark.parametrize("command", [[sys.executable, "-m", "shmtree"], ["shmtree"]], ids=["module", "script"])
-def test_ls_and_clean_show_and_sweep_queues_too(name, folder, command):
+def test_ls_and_clean_list_and_remove_names_of_queues(name, folder, command):
     if shutil.which(command[0]) is None:
         pytest.skip("the script is not installed")
     kept = shmtree.Queue(name=name)
@@ -250,7 +250,7 @@ def test_ls_and_clean_show_and_sweep_queues_too(name, folder, command):
     del kept
 
 
-def test_ls_and_clean_bear_names_that_cannot_be_printed(name, folder):
+def test_ls_and_clean_escape_unprintable_names(name, folder):
     folder.mkdir(mode=0o700)
 
     def leave() -> None:
@@ -295,12 +295,12 @@ print(receiver.get(timeout=30), sender._name.path)
 """
 
 
-def test_names_go_elsewhere_when_the_shared_memory_directory_is_full():
+def test_names_fall_back_if_dev_shm_is_full():
     script = "mount -t tmpfs -o size=4k,mode=1777 none /dev/shm; head -c 4096 /dev/zero > /dev/shm/full"
     assert in_own_mounts(f"{MOUNT_ELSEWHERE}; {script}", USE) == f"found {ELSEWHERE}/somewhere\n"
 
 
-def test_names_go_elsewhere_when_the_shared_memory_directory_cannot_be_written():
+def test_names_fall_back_if_dev_shm_is_read_only():
     made = f"mkdir -m 700 /dev/shm/shmtree-{os.getuid()}"
     script = f"mount -t tmpfs -o mode=1777 none /dev/shm; {made}; mount -o remount,ro /dev/shm"
     assert in_own_mounts(f"{MOUNT_ELSEWHERE}; {script}", USE) == f"found {ELSEWHERE}/somewhere\n"
@@ -312,14 +312,14 @@ def test_names_fall_back_if_another_user_owns_the_folder():
     assert in_own_mounts(f"{script}; mkdir -p {runtime}", USE) == f"found {runtime}/shmtree/somewhere\n"
 
 
-def test_a_folder_that_two_paths_lead_to_is_used_once():
+def test_folder_reached_by_two_paths_is_used_once():
     program = f"{USE}\nprint([known.name for known in shmtree.list_names()].count('somewhere'))"
     runtime = f"/run/user/{os.getuid()}"
     script = f"mount -t tmpfs -o ro none /dev/shm; mkdir -p {runtime}; export XDG_RUNTIME_DIR=/proc/self/root{runtime}"
     assert in_own_mounts(script, program) == f"found {runtime}/shmtree/somewhere\n1\n"
 
 
-def test_without_a_directory_there_are_no_names_but_everything_else():
+def test_without_a_writable_folder_only_names_fail():
     program = """
 import shmtree
 try:
@@ -336,7 +336,7 @@ print(len(receiver.get(timeout=30)))
     assert (int(listed[0]) >= 2, listed[-1]) == (True, "10000000")
 
 
-def test_the_mode_of_file_and_directory_does_not_depend_on_the_umask(name, folder):
+def test_file_modes_do_not_depend_on_the_umask(name, folder):
     before = os.umask(0)
     try:
         kept = shmtree.Queue(name=name)

@@ -84,7 +84,7 @@ def tried(name: str, kind: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("opener", ENVIRONMENTS)
 @pytest.mark.parametrize("made_in", ENVIRONMENTS)
-def test_a_name_is_found_from_every_environment(name, tmp_path, made_in, opener):
+def test_name_is_found_from_every_environment(name, tmp_path, made_in, opener):
     with maker(name, made_in, tmp_path):
         opened, made = tried(name, opener, tmp_path)
     assert opened == "found"
@@ -92,7 +92,7 @@ def test_a_name_is_found_from_every_environment(name, tmp_path, made_in, opener)
 
 
 @pytest.mark.parametrize("other", ENVIRONMENTS)
-def test_names_of_a_folder_of_ones_own_are_apart(name, tmp_path, other):
+def test_private_names_folder_is_separate(name, tmp_path, other):
     for made_in, opener in ((other, "SHMTREE_NAMES_DIR"), ("SHMTREE_NAMES_DIR", other)):
         with maker(name, made_in, tmp_path):
             opened, made = tried(name, opener, tmp_path)
@@ -100,7 +100,7 @@ def test_names_of_a_folder_of_ones_own_are_apart(name, tmp_path, other):
         assert made == "0"
 
 
-def test_processes_of_one_folder_of_their_own_find_each_other(name, tmp_path):
+def test_processes_with_one_private_folder_share_names(name, tmp_path):
     with maker(name, "SHMTREE_NAMES_DIR", tmp_path):
         opened, made = tried(name, "SHMTREE_NAMES_DIR", tmp_path)
         assert os.listdir(tmp_path / "only") == [name]
@@ -108,7 +108,7 @@ def test_processes_of_one_folder_of_their_own_find_each_other(name, tmp_path):
 
 
 @pytest.mark.parametrize("kinds", [["cron"], ENVIRONMENTS], ids=["the same", "all"])
-def test_of_makers_with_any_environments_one_makes_it(name, tmp_path, kinds):
+def test_one_of_several_environments_creates_a_name(name, tmp_path, kinds):
     program = f"""if True:
         import sys, shmtree
         print("ready", flush=True)
@@ -158,7 +158,7 @@ def test_errors_name_the_folders_and_the_user(name, tmp_path, monkeypatch):
         shmtree.open_sender(name)
 
 
-def test_a_relative_folder_is_refused(name, monkeypatch):
+def test_relative_folder_is_refused(name, monkeypatch):
     monkeypatch.setenv("SHMTREE_NAMES_DIR", "names")
     for act in (lambda: shmtree.Queue(name=name), lambda: shmtree.Queue.open(name), shmtree.list_names):
         with pytest.raises(ValueError, match="SHMTREE_NAMES_DIR is names; it must be absolute"):
@@ -173,7 +173,7 @@ def file(name, runtime_directory) -> Path:
     return runtime_directory / "shmtree" / name
 
 
-def test_a_name_without_its_file_is_not_made_again_and_found(name, file):
+def test_name_whose_file_was_removed_is_found_and_refused(name, file):
     with shmtree.Queue(name=name) as kept:
         file.unlink()
         said = f"in use by process {os.getpid()}, whose file in {file.parent} was removed"
@@ -187,7 +187,7 @@ def test_a_name_without_its_file_is_not_made_again_and_found(name, file):
     shmtree.Queue(name=name).close()
 
 
-def test_a_name_whose_folder_was_removed_is_found(name, file):
+def test_name_whose_folder_was_removed_is_found(name, file):
     with shmtree.Queue(name=name) as kept:
         shutil.rmtree(file.parent)
         shmtree.Queue.open(name, timeout=60).put("found")
@@ -202,7 +202,7 @@ def keep_queue(name: str, told) -> None:
     del kept
 
 
-def test_a_name_without_its_file_is_free_after_its_process(name, file, start):
+def test_name_without_its_file_is_free_after_its_process(name, file, start):
     ours, theirs = mp.Pipe()
     child = start(keep_queue, name, theirs)
     assert ours.recv() == "made"
@@ -214,7 +214,7 @@ def test_a_name_without_its_file_is_free_after_its_process(name, file, start):
     shmtree.Queue(name=name).close()
 
 
-def test_a_name_that_ends_with_deleted_is_a_name(name, file):
+def test_name_may_end_with_deleted(name, file):
     with shmtree.Queue(name=f"{name} (deleted)"), shmtree.Queue(name=name):
         pass
 
@@ -242,7 +242,7 @@ def refusals(name: str) -> list[str]:
             return said
 
 
-def test_a_process_that_exits_is_not_called_out_of_sight(name, start):
+def test_exiting_process_is_not_reported_as_in_a_pid_namespace(name, start):
     """The descriptors of an exiting process disappear before its memory is freed. Its locks are held until then."""
     for _ in range(3):
         ours, theirs = mp.Pipe()
@@ -257,7 +257,7 @@ def test_a_process_that_exits_is_not_called_out_of_sight(name, start):
 
 
 @pytest.mark.skipif(USER != 0, reason="only root can become other users")
-def test_a_user_makes_a_name_while_the_process_that_had_it_exits(name, monkeypatch):
+def test_exist_ok_works_while_the_previous_owner_exits(name, monkeypatch):
     """At some moment of its exit, a process becomes invisible to all users but root."""
     user, folder = 60_000 + os.getpid() % 1000, Path(f"/dev/shm/shmtree-test-{os.getpid()}")
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(folder))
@@ -298,7 +298,7 @@ def test_a_user_makes_a_name_while_the_process_that_had_it_exits(name, monkeypat
 
 @pytest.mark.skipif(USER != 0, reason="only root can become other users")
 @pytest.mark.parametrize("mode", [0o700, 0o755])
-def test_a_folder_of_another_user_is_named_with_both(name, monkeypatch, mode):
+def test_folder_of_another_user_raises_with_both_uids(name, monkeypatch, mode):
     monkeypatch.delenv("SHMTREE_NAMES_DIR")
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     owner, user = 60_000 + os.getpid() % 1000 * 2, 60_001 + os.getpid() % 1000 * 2

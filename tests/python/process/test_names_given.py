@@ -70,7 +70,7 @@ def launched(name, start, kind, method):
 
 @pytest.mark.parametrize("method", STARTED)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_started_process_has_what_its_launcher_closes_at_once_and_its_name(name, start, kind, method) -> None:
+def test_started_process_keeps_an_object_its_launcher_closes(name, start, kind, method) -> None:
     child, ours, usual = launched(name, start, kind, method)
 
     assert is_known(kind, name)
@@ -94,9 +94,7 @@ def test_a_started_process_has_what_its_launcher_closes_at_once_and_its_name(nam
 
 @pytest.mark.parametrize("method", STARTED)
 @pytest.mark.parametrize("kind", ["sender", "latest"])
-def test_a_process_that_is_killed_before_it_has_what_it_was_started_with_keeps_no_name(
-    name, start, kind, method
-) -> None:
+def test_process_killed_before_it_unpickles_keeps_no_name(name, start, kind, method) -> None:
     # do not name it `_`: with the pipe closed, the child would continue
     child, _ours, _ = launched(name, start, kind, method)
 
@@ -108,7 +106,7 @@ def test_a_process_that_is_killed_before_it_has_what_it_was_started_with_keeps_n
 
 
 @pytest.mark.parametrize("kind", ["sender", "latest"])
-def test_a_start_that_fails_keeps_no_name(name, kind) -> None:
+def test_failed_start_keeps_no_name(name, kind) -> None:
     thing, _ = made(kind, name)
     process = mp.get_context("spawn").Process(target=given_peers.have, args=(thing, lambda: 0))
     with pytest.raises((pickle.PicklingError, AttributeError)):
@@ -159,7 +157,7 @@ def receiver(route, start) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_its_giver_closes_at_once_arrives_with_its_name(name, route, receiver, kind) -> None:
+def test_sent_object_keeps_its_name_after_its_sender_closes_it(name, route, receiver, kind) -> None:
     thing, usual = made(kind, name)
     route.put(thing)
     let_go(thing)
@@ -194,7 +192,7 @@ def tell_whether_free(name: str, told: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", MEMORY)
-def test_what_has_no_name_arrives_though_its_giver_drops_it_at_once(route, receiver, kind) -> None:
+def test_unnamed_object_arrives_after_its_sender_drops_it(route, receiver, kind) -> None:
     thing, usual = made(kind)
     route.put(thing)
     let_go(thing)
@@ -206,7 +204,7 @@ def test_what_has_no_name_arrives_though_its_giver_drops_it_at_once(route, recei
     receiver.send("end")
 
 
-def test_a_standard_queue_has_it_as_well(name, start) -> None:
+def test_object_in_a_standard_queue_keeps_its_name(name, start) -> None:
     """The queue's thread pickles objects later: until then the queue holds the object itself."""
     standard = mp.Queue()
     ours, theirs = mp.Pipe()
@@ -223,7 +221,7 @@ def test_a_standard_queue_has_it_as_well(name, start) -> None:
     ours.send("end")
 
 
-def test_what_was_given_twice_is_kept_until_both_have_arrived(name) -> None:
+def test_object_pickled_twice_lives_until_both_arrive(name) -> None:
     latest, _ = made("latest", name)
     first, second = pickle.dumps(latest), pickle.dumps(latest)
     let_go(latest)
@@ -237,7 +235,7 @@ def test_what_was_given_twice_is_kept_until_both_have_arrived(name) -> None:
     assert not is_known("latest", name)
 
 
-def test_a_pickle_that_is_loaded_twice_arrives_once(name) -> None:
+def test_pickle_loaded_twice_counts_as_one_arrival(name) -> None:
     latest, _ = made("latest", name)
     first, second = pickle.dumps(latest), pickle.dumps(latest)
     let_go(latest)
@@ -249,7 +247,7 @@ def test_a_pickle_that_is_loaded_twice_arrives_once(name) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sender", "latest"])
-def test_what_was_given_goes_with_its_giver(name, start, kind) -> None:
+def test_object_in_transit_closes_when_its_sender_dies(name, start, kind) -> None:
     route = Route("our queue")
     ours, theirs = mp.Pipe()
     child = start(given_peers.give, kind, name, route, theirs)
@@ -265,7 +263,7 @@ def test_what_was_given_goes_with_its_giver(name, start, kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["queue", "latest"])
-def test_a_giver_keeps_no_name_for_what_its_receiver_gave_on(name, start, kind) -> None:
+def test_sender_keeps_no_name_for_a_forwarded_object(name, start, kind) -> None:
     thing, _ = made(kind, name)
     ours, theirs = mp.Pipe()
     child = start(given_peers.give_on, pickle.dumps(thing), theirs, method="spawn")
@@ -279,7 +277,7 @@ def test_a_giver_keeps_no_name_for_what_its_receiver_gave_on(name, start, kind) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_not_put_is_not_on_its_way(name, kind) -> None:
+def test_object_of_a_failed_put_is_not_in_transit(name, kind) -> None:
     full = shmtree.Queue(1)
     full.put("busy")
     thing, _ = made(kind, name)
@@ -307,7 +305,7 @@ def blocks_of(thing: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", MEMORY)
-def test_nothing_is_kept_of_what_has_arrived(kind) -> None:
+def test_no_transfer_remains_after_arrival(kind) -> None:
     thing, _ = made(kind)
     before = blocks_of(thing)
     for _ in range(100):
@@ -316,7 +314,7 @@ def test_nothing_is_kept_of_what_has_arrived(kind) -> None:
     assert blocks_of(thing) == before
 
 
-def test_its_giver_may_make_the_name_of_what_never_arrives_anew(name) -> None:
+def test_name_of_an_object_that_never_arrives_can_be_reused(name) -> None:
     sender, receiver = shmtree.create_pair(name=name)
     lost = pickle.dumps(sender)
     sender.close()
@@ -335,7 +333,7 @@ def test_its_giver_may_make_the_name_of_what_never_arrives_anew(name) -> None:
     assert is_known("sender", name)
 
 
-def test_a_forked_child_has_given_nothing(name, start) -> None:
+def test_forked_child_does_not_end_its_parents_transfers(name, start) -> None:
     latest, _ = made("latest", name)
     data = pickle.dumps(latest)
     let_go(latest)
@@ -356,7 +354,7 @@ def gives_something_itself(told: Any) -> None:
     told.send("done")
 
 
-def test_many_threads_give_and_receive_one_name(name) -> None:
+def test_threads_send_and_receive_one_name_at_once(name) -> None:
     latest, _ = made("latest", name)
 
     def give() -> None:
@@ -373,7 +371,7 @@ def test_many_threads_give_and_receive_one_name(name) -> None:
     assert not is_known("latest", name)
 
 
-def test_a_handle_text_keeps_a_queue_and_its_name_until_it_is_opened(name) -> None:
+def test_handle_text_keeps_a_queue_and_its_name_until_opened(name) -> None:
     q = shmtree.Queue(name=name)
     q.put("kept")
     text = q.handle()

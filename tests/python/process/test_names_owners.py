@@ -46,7 +46,7 @@ def wait_for_state(pid: int, state: str) -> None:
         time.sleep(0.001)
 
 
-def test_a_stopped_process_keeps_its_name(name, owner):
+def test_stopped_process_keeps_its_name(name, owner):
     os.kill(owner.pid, signal.SIGSTOP)
     wait_for_state(owner.pid, "T")
     with pytest.raises(FileExistsError, match=str(owner.pid)):
@@ -56,7 +56,7 @@ def test_a_stopped_process_keeps_its_name(name, owner):
     assert shmtree.open_receiver(name).get(timeout=30) == 1
 
 
-def test_a_process_whose_first_thread_has_ended_keeps_its_name(name):
+def test_process_whose_main_thread_ended_keeps_its_name(name):
     program = f"""if True:
         import ctypes, os, sys, threading, shmtree
         sender, receiver = shmtree.create_pair(name={name!r})
@@ -82,14 +82,14 @@ def test_a_process_whose_first_thread_has_ended_keeps_its_name(name):
         child.communicate("\n", timeout=30)
 
 
-def test_the_name_of_a_killed_process_that_nobody_waited_for_is_free(name, owner):
+def test_name_of_a_killed_unreaped_process_is_free(name, owner):
     os.kill(owner.pid, signal.SIGKILL)
     wait_for_state(owner.pid, "Z")
     kept = shmtree.create_pair(name=name)
     assert shmtree.open_sender(name)._channel.arena.uuid == kept[0]._channel.arena.uuid
 
 
-def test_of_processes_that_take_over_a_name_at_once_one_gets_it(name, start):
+def test_one_of_several_processes_takes_over_a_dead_name(name, start):
     for _ in range(5):
         ours, theirs = mp.Pipe()
         dead = start(peers.keep_named, name, theirs)
@@ -111,7 +111,7 @@ def test_of_processes_that_take_over_a_name_at_once_one_gets_it(name, start):
             shmtree.open_sender(name)
 
 
-def test_a_name_is_not_taken_from_a_process_that_is_out_of_sight(name):
+def test_name_of_a_process_in_another_pid_namespace_is_kept(name):
     """The process is in another PID namespace that shares the folder of names."""
     namespace = ["unshare", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*namespace, "true"], capture_output=True).returncode != 0:
@@ -171,7 +171,7 @@ def forked(function) -> int:
     return child
 
 
-def test_for_a_plain_user_names_of_the_dead_are_free_and_those_of_the_living_are_not(name, tmp_path, monkeypatch):
+def test_plain_user_can_reuse_names_of_dead_processes_only(name, tmp_path, monkeypatch):
     """The kernel shows a plain user less than root about processes that are exiting or have exited."""
     monkeypatch.delenv("SHMTREE_NAMES_DIR")  # a folder of another user
 
@@ -190,7 +190,7 @@ def test_for_a_plain_user_names_of_the_dead_are_free_and_those_of_the_living_are
     as_plain_user(act)
 
 
-def test_the_name_of_a_process_that_lets_nobody_in_is_not_taken_from_it(name, monkeypatch):
+def test_name_of_an_undumpable_process_is_not_taken(name, monkeypatch):
     monkeypatch.delenv("SHMTREE_NAMES_DIR")
 
     def make_and_shut() -> object:
@@ -213,7 +213,7 @@ def test_the_name_of_a_process_that_lets_nobody_in_is_not_taken_from_it(name, mo
     as_plain_user(act)
 
 
-def test_another_user_finds_no_name_of_ours(name, monkeypatch):
+def test_another_user_does_not_find_our_names(name, monkeypatch):
     monkeypatch.delenv("SHMTREE_NAMES_DIR")
     kept = shmtree.create_pair(name=name)
 
@@ -229,7 +229,7 @@ def test_another_user_finds_no_name_of_ours(name, monkeypatch):
     assert shmtree.open_sender(name)._channel.arena.uuid == kept[0]._channel.arena.uuid
 
 
-def test_another_user_does_not_get_into_our_directory(name, monkeypatch):
+def test_another_user_cannot_use_our_directory(name, monkeypatch):
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o711)
         monkeypatch.setenv("SHMTREE_NAMES_DIR", f"{folder}/shmtree")
@@ -248,7 +248,7 @@ def test_another_user_does_not_get_into_our_directory(name, monkeypatch):
         del kept
 
 
-def test_an_end_that_is_sent_to_another_user_does_not_open():
+def test_end_sent_to_another_user_does_not_open():
     reading, writing = os.pipe()
     read_pickle = os.fdopen(reading, "rb")
 

@@ -18,7 +18,7 @@ import shmtree
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_sender_is_an_argument_of_a_process(arena, start, method):
+def test_sender_is_passed_as_a_process_argument(arena, start, method):
     sender, receiver = arena.create_pair()
     child = start(peers.put_and_wait, sender, {"x": np.arange(100_000)}, method=method)
     assert np.array_equal(receiver.get(timeout=60)["x"], np.arange(100_000))
@@ -27,7 +27,7 @@ def test_a_sender_is_an_argument_of_a_process(arena, start, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_receiver_is_an_argument_of_a_process(arena, start, method):
+def test_receiver_is_passed_as_a_process_argument(arena, start, method):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.get_context(method).Pipe()
     start(peers.report, receiver, theirs, method=method)
@@ -38,7 +38,7 @@ def test_a_receiver_is_an_argument_of_a_process(arena, start, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_both_ends_of_two_channels_go_to_one_process(arena, start, method):
+def test_ends_of_several_channels_are_passed_to_processes(arena, start, method):
     first, second = arena.create_pair(), arena.create_pair()
     other = shmtree.create_pair()
     child = start(peers.echo, first[1], second[0], 3, method=method)
@@ -52,7 +52,7 @@ def test_both_ends_of_two_channels_go_to_one_process(arena, start, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_sender_goes_through_a_pipe_to_a_running_process(arena, start, method):
+def test_sender_is_sent_by_pipe_to_a_running_process(arena, start, method):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.get_context(method).Pipe()
     child = start(peers.use_pickled, theirs, method=method)
@@ -63,7 +63,7 @@ def test_a_sender_goes_through_a_pipe_to_a_running_process(arena, start, method)
         receiver.get(timeout=60)
 
 
-def test_a_receiver_goes_through_a_queue_of_multiprocessing(arena, start):
+def test_receiver_is_sent_by_pipe_to_a_running_process(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
     start(peers.use_pickled, theirs)
@@ -73,7 +73,7 @@ def test_a_receiver_goes_through_a_queue_of_multiprocessing(arena, start):
     assert ours.recv() == [1, 2]
 
 
-def test_an_end_goes_through_a_channel_of_its_own_kind(arena, start):
+def test_end_is_sent_through_a_channel(arena, start):
     outer, inner = arena.create_pair(), arena.create_pair()
     ours, theirs = mp.Pipe()
     start(peers.receive_one, outer[1], theirs)
@@ -84,7 +84,7 @@ def test_an_end_goes_through_a_channel_of_its_own_kind(arena, start):
     assert got["end"].get(timeout=30) == "inside"
 
 
-def test_an_end_on_its_way_counts(arena):
+def test_end_in_transit_counts_as_attached(arena):
     sender, receiver = arena.create_pair()
     data = pickle.dumps(sender)
     sender.close()
@@ -100,7 +100,7 @@ def test_an_end_on_its_way_counts(arena):
         receiver.get(timeout=60)
 
 
-def test_a_copy_is_another_end_of_the_same_channel(pair):
+def test_copy_is_another_end_of_the_same_channel(pair):
     sender, receiver = pair
     other = copy.copy(sender)
     sender.close()
@@ -111,14 +111,14 @@ def test_a_copy_is_another_end_of_the_same_channel(pair):
         receiver.get(timeout=60)
 
 
-def test_an_end_that_was_closed_does_not_pickle(pair):
+def test_closed_end_cannot_be_pickled(pair):
     sender, _ = pair
     sender.close()
     with pytest.raises(shmtree.ChannelClosed):
         pickle.dumps(sender)
 
 
-def test_whether_pickle_is_allowed_travels_with_the_end(arena):
+def test_allow_pickle_is_pickled_with_the_end(arena):
     sender, _receiver = arena.create_pair(allow_pickle=False)
     again = pickle.loads(pickle.dumps(sender))
     assert again.allow_pickle is False
@@ -126,14 +126,14 @@ def test_whether_pickle_is_allowed_travels_with_the_end(arena):
         again.put(print)
 
 
-def test_a_handle_whose_process_has_ended_is_a_clear_error():
+def test_handle_of_an_exited_process_raises():
     program = "import shmtree, pickle, sys; sys.stdout.buffer.write(pickle.dumps(shmtree.create_pair()[0]))"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=True)
     with pytest.raises(FileNotFoundError, match="has ended"):
         pickle.loads(ran.stdout)
 
 
-def test_a_handle_of_an_arena_that_was_let_go_of_is_a_clear_error():
+def test_handle_of_a_dropped_arena_raises():
     program = """if True:
         import shmtree, pickle, sys, gc
         arena = shmtree.Arena(8 << 20)
@@ -151,7 +151,7 @@ def test_a_handle_of_an_arena_that_was_let_go_of_is_a_clear_error():
             pickle.loads(data)
 
 
-def test_bytes_that_are_no_handle_are_refused():
+def test_bytes_that_are_no_handle_raise():
     from shmtree import _core
 
     with pytest.raises(ValueError):
@@ -159,7 +159,7 @@ def test_bytes_that_are_no_handle_are_refused():
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_shared_array_is_the_same_memory_in_every_process(arena, start, method):
+def test_shared_array_is_the_same_memory_in_each_process(arena, start, method):
     array = arena.array((4, 3), int)
     child = start(peers.write_shared, array, (2, 1), 42, method=method)
     child.join(60)
@@ -168,7 +168,7 @@ def test_a_shared_array_is_the_same_memory_in_every_process(arena, start, method
     assert array.array.sum() == 42
 
 
-def test_a_shared_array_lives_as_long_as_anyone_has_it(arena, start):
+def test_shared_array_lives_while_a_process_has_it(arena, start):
     import gc
 
     array = arena.array(10, int)
@@ -180,12 +180,12 @@ def test_a_shared_array_lives_as_long_as_anyone_has_it(arena, start):
     assert len(arena.holders()) == 1
 
 
-def test_an_arena_goes_to_another_process(arena):
+def test_arena_is_pickled_by_reference(arena):
     same = pickle.loads(pickle.dumps(arena))
     assert same._core.uuid == arena._core.uuid
 
 
-def test_the_parent_keeps_no_descriptor_for_children_that_run(arena, start):
+def test_parent_keeps_no_descriptor_for_running_children(arena, start):
     from shmtree._process import spawn
 
     sender, receiver = arena.create_pair()
@@ -194,7 +194,7 @@ def test_the_parent_keeps_no_descriptor_for_children_that_run(arena, start):
     assert not spawn._launches
 
 
-def test_a_process_that_was_never_started_does_not_count_as_killed(arena):
+def test_process_that_failed_to_start_is_no_death(arena):
     sender, receiver = arena.create_pair()
     process = mp.get_context("spawn").Process(target=peers.put_all, args=(sender, [lambda: None]))
     with pytest.raises((pickle.PicklingError, AttributeError, TypeError)):

@@ -161,7 +161,7 @@ def test_lock_in_is_replaced_in_a_forked_child() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_package_makes_no_lock_that_a_child_may_find_taken() -> None:
+def test_package_locks_are_renewed_or_held_at_fork() -> None:
     # These modules reset their locks in a child, or take them before the fork. Locks of asyncio belong to a loop.
     renewing = {
         "_process/arenas.py",

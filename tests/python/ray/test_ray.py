@@ -111,7 +111,7 @@ def test_a_stream_from_another_node_outlives_both_gateways(nodes: tuple[str, str
     receiver.close()
 
 
-def test_a_sender_that_is_dropped_closes_and_the_stream_ends(nodes: tuple[str, str]) -> None:
+def test_dropped_sender_closes_and_ends_the_stream(nodes: tuple[str, str]) -> None:
     for used in (True, False):
         sender, receiver = shmtree.ray.create_pair(capacity=4)
         if used:
@@ -120,7 +120,7 @@ def test_a_sender_that_is_dropped_closes_and_the_stream_ends(nodes: tuple[str, s
         assert list(receiver) == [1] * used
 
 
-def test_a_receiver_that_is_dropped_closes_and_a_full_put_is_told(nodes: tuple[str, str]) -> None:
+def test_put_to_a_full_pair_raises_after_receiver_is_dropped(nodes: tuple[str, str]) -> None:
     sender, receiver = shmtree.ray.create_pair(capacity=1)
     sender.put(1)
     receiver.qsize()
@@ -142,9 +142,7 @@ def test_last_sender_death_is_reported_after_maker_drops_ends(nodes: tuple[str, 
     assert died.value.peers == ((there, killed),)
 
 
-def test_receivers_at_the_home_and_elsewhere_share_a_stream_that_outlives_both_gateways(
-    nodes: tuple[str, str], peer: Any
-) -> None:
+def test_receivers_on_both_nodes_share_a_stream_despite_kills(nodes: tuple[str, str], peer: Any) -> None:
     here, there = nodes
     sender, receiver = shmtree.ray.create_pair(capacity=64)
     near, far, source = peer(here), peer(there), peer(there)
@@ -167,9 +165,7 @@ def test_receivers_at_the_home_and_elsewhere_share_a_stream_that_outlives_both_g
     assert sorted(at_home + elsewhere) == list(range(1200))
 
 
-def test_a_sender_at_the_home_is_an_ordinary_one_and_large_arrays_come_from_elsewhere(
-    nodes: tuple[str, str], peer: Any
-) -> None:
+def test_home_sender_is_ordinary_and_large_remote_arrays_arrive(nodes: tuple[str, str], peer: Any) -> None:
     here, there = nodes
     sender, receiver = shmtree.ray.create_pair(capacity=8)
     near, far = peer(here), peer(there)
@@ -187,7 +183,7 @@ def test_a_sender_at_the_home_is_an_ordinary_one_and_large_arrays_come_from_else
     receiver.close()
 
 
-def test_a_killed_sender_is_told_with_its_node_after_what_it_sent(nodes: tuple[str, str], peer: Any) -> None:
+def test_killed_sender_is_reported_with_node_after_its_messages(nodes: tuple[str, str], peer: Any) -> None:
     sender, receiver = shmtree.ray.create_pair(capacity=64)
     far = peer(nodes[1])
     ray.get(far.send.remote(sender, 0, 20, False), timeout=LONG_S)
@@ -202,7 +198,7 @@ def test_a_killed_sender_is_told_with_its_node_after_what_it_sent(nodes: tuple[s
     receiver.close()
 
 
-def test_senders_elsewhere_are_told_of_a_killed_receiver(nodes: tuple[str, str], peer: Any) -> None:
+def test_remote_sender_reports_a_killed_receiver(nodes: tuple[str, str], peer: Any) -> None:
     near, far = peer(nodes[0]), peer(nodes[1])
     sender, receiver = shmtree.ray.create_pair(capacity=8, home=near)
     ray.get(near.keep.remote(receiver), timeout=LONG_S)
@@ -266,7 +262,7 @@ def put_until_full(sender: Any, first: int) -> int:
     return 100 - first
 
 
-def test_a_stopped_receiver_holds_up_its_sender_and_nothing_is_lost(nodes: tuple[str, str], peer: Any) -> None:
+def test_stopped_remote_receiver_blocks_the_sender_without_loss(nodes: tuple[str, str], peer: Any) -> None:
     here, there = nodes
     sender, receiver = shmtree.ray.create_pair(capacity=8, home=here)
     far = peer(there)
@@ -287,7 +283,7 @@ def test_a_stopped_receiver_holds_up_its_sender_and_nothing_is_lost(nodes: tuple
     assert ray.get(receiving, timeout=LONG_S) == list(range(100))
 
 
-def test_a_stream_goes_on_while_the_object_stores_are_full(nodes: tuple[str, str], peer: Any) -> None:
+def test_stream_continues_while_the_object_stores_are_full(nodes: tuple[str, str], peer: Any) -> None:
     here, there = nodes
     sender, receiver = shmtree.ray.create_pair(capacity=4, home=here)
     far, hogs = peer(there), [on(node, Hog) for node in nodes]
@@ -333,7 +329,7 @@ class User:
         self.queue.close()
 
 
-def test_a_queue_is_put_into_and_got_from_on_every_node_and_never_ends(nodes: tuple[str, str]) -> None:
+def test_queue_works_on_every_node_and_never_ends(nodes: tuple[str, str]) -> None:
     here, there = nodes
     shared = shmtree.ray.Queue(maxsize=32, home=here)
     near, far, other = on(here, User), on(there, User), on(there, User)
@@ -392,7 +388,7 @@ print("another job:", ray.is_initialized())
 """
 
 
-def test_ends_that_outlive_the_job_of_their_process_begin_no_other_one() -> None:
+def test_ends_that_outlive_their_job_start_no_other_job() -> None:
     environment = {**os.environ, "RAY_ADDRESS": "local"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", AFTER_THE_JOB],

@@ -17,7 +17,7 @@ from shmtree.ray import _inbox, _node
 from shmtree.ray._deaths import PeerDied
 
 
-def test_a_node_whose_gateway_and_keeper_were_both_killed_sends_no_more_and_is_told(monkeypatch: Any) -> None:
+def test_node_that_lost_gateway_and_keeper_is_reported_as_dead(monkeypatch: Any) -> None:
     monkeypatch.setattr(_node, "_SILENT_S", 0.1)
 
     async def test(nodes: Nodes) -> None:
@@ -42,7 +42,7 @@ def test_a_node_whose_gateway_and_keeper_were_both_killed_sends_no_more_and_is_t
     run(test)
 
 
-def test_senders_at_the_home_are_told_of_a_killed_receiver_also_after_those_elsewhere_were() -> None:
+def test_home_senders_report_a_killed_receiver_after_remote_ones() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         sender = await sender_here(pair)
@@ -62,7 +62,7 @@ def test_senders_at_the_home_are_told_of_a_killed_receiver_also_after_those_else
     run(test, "here", "there", "away")
 
 
-def test_one_message_may_be_larger_than_what_waits_in_an_inbox_without_a_bound(monkeypatch: Any) -> None:
+def test_inbox_bounds_its_bytes_but_admits_one_larger_message(monkeypatch: Any) -> None:
     monkeypatch.setattr(_inbox, "_MOST_BYTES", 1 << 20)
 
     async def test(nodes: Nodes) -> None:
@@ -80,7 +80,7 @@ def test_one_message_may_be_larger_than_what_waits_in_an_inbox_without_a_bound(m
     run(test)
 
 
-def test_a_message_that_is_too_large_for_the_home_is_told_with_the_numbers(monkeypatch: Any) -> None:
+def test_message_too_large_for_the_home_raises_with_the_numbers(monkeypatch: Any) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         small = shmtree.Arena(max_bytes=8 << 20)

@@ -45,7 +45,7 @@ class Peer:
         self.sender.close()
 
 
-def test_messages_wait_for_room_in_the_stores_and_all_arrive() -> None:
+def test_messages_wait_for_space_in_full_stores_and_all_arrive() -> None:
     with cluster_of_two(__name__, local_fs_capacity_threshold=0.0) as (_, here, there):
         sender, receiver = shmtree.ray.create_pair(capacity=4, home=here)
         far, hogs = on(there, Peer), [on(node, Hog) for node in (here, there)]

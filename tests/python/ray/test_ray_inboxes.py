@@ -86,7 +86,7 @@ async def sender_here(pair: Hosted) -> Any:
     return shmtree.Sender(await pair.make())
 
 
-def test_what_is_put_at_the_home_is_received_elsewhere_and_then_acknowledged() -> None:
+def test_message_from_the_home_is_acked_once_received_remotely() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         sender = await sender_here(pair)
@@ -103,7 +103,7 @@ def test_what_is_put_at_the_home_is_received_elsewhere_and_then_acknowledged() -
     run(test)
 
 
-def test_senders_and_receivers_may_each_be_elsewhere() -> None:
+def test_sender_and_receiver_may_both_be_on_other_nodes() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
         await pair.make()
@@ -119,7 +119,7 @@ def test_senders_and_receivers_may_each_be_elsewhere() -> None:
     run(test, "here", "there", "away")
 
 
-def test_a_full_inbox_holds_up_who_puts() -> None:
+def test_full_inbox_blocks_put() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
         sender = await sender_here(pair)
@@ -137,7 +137,7 @@ def test_a_full_inbox_holds_up_who_puts() -> None:
 
 
 @pytest.mark.parametrize("killed", [("here",), ("there",), ("here", "there")])
-def test_gateways_that_are_killed_again_and_again_lose_nothing_and_double_nothing(killed: tuple[str, ...]) -> None:
+def test_repeated_gateway_kills_neither_lose_nor_duplicate(killed: tuple[str, ...]) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         await pair.make()
@@ -159,7 +159,7 @@ def test_gateways_that_are_killed_again_and_again_lose_nothing_and_double_nothin
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_calls_that_are_lost_lose_nothing_and_double_nothing(seed: int) -> None:
+def test_lost_calls_neither_lose_nor_duplicate_messages(seed: int) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=64)
         sender = await sender_here(pair)
@@ -176,7 +176,7 @@ def test_calls_that_are_lost_lose_nothing_and_double_nothing(seed: int) -> None:
 
 # A keeper inherits the messages that a killed gateway had taken. With all nodes in one process it does not. So no
 # receiver is at the home while the gateway there is killed; test_ray.py and channel_heirs.cpp kill processes.
-def test_receivers_of_three_nodes_share_what_is_put_while_gateways_are_killed() -> None:
+def test_receivers_on_three_nodes_share_messages_despite_kills() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         await pair.make()
@@ -197,7 +197,7 @@ def test_receivers_of_three_nodes_share_what_is_put_while_gateways_are_killed() 
     run(test, "here", "there", "away", "third")
 
 
-def test_what_a_receiver_elsewhere_leaves_is_for_the_others() -> None:
+def test_messages_left_by_a_remote_receiver_are_redelivered() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         channel = await pair.make()
@@ -221,7 +221,7 @@ def test_what_a_receiver_elsewhere_leaves_is_for_the_others() -> None:
     run(test)
 
 
-def test_what_lies_where_nobody_asks_goes_to_who_does_whoever_is_killed() -> None:
+def test_messages_at_an_idle_receiver_move_to_a_busy_one() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         await pair.make()
@@ -252,7 +252,7 @@ def test_what_lies_where_nobody_asks_goes_to_who_does_whoever_is_killed() -> Non
     run(test, "here", "there", "away")
 
 
-def test_the_stream_ends_elsewhere_when_nobody_sends() -> None:
+def test_remote_stream_ends_when_no_sender_is_left() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         sender = await sender_here(pair)
@@ -267,7 +267,7 @@ def test_the_stream_ends_elsewhere_when_nobody_sends() -> None:
     run(test)
 
 
-def test_the_last_receiver_elsewhere_that_closes_ends_the_stream_for_senders() -> None:
+def test_last_remote_receiver_to_close_ends_the_stream() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
         sender = await sender_here(pair)
@@ -280,7 +280,7 @@ def test_the_last_receiver_elsewhere_that_closes_ends_the_stream_for_senders() -
     run(test)
 
 
-def test_senders_are_told_of_a_receiver_that_was_killed_elsewhere() -> None:
+def test_senders_report_a_killed_remote_receiver() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
         sender = await sender_here(pair)
@@ -299,7 +299,7 @@ def test_senders_are_told_of_a_receiver_that_was_killed_elsewhere() -> None:
     run(test, "here", "there", "away")
 
 
-def test_the_stream_does_not_end_on_one_node_while_another_may_give_messages_back() -> None:
+def test_stream_does_not_end_while_another_node_may_nack() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         sender = await sender_here(pair)
@@ -317,7 +317,7 @@ def test_the_stream_does_not_end_on_one_node_while_another_may_give_messages_bac
     run(test, "here", "there", "away")
 
 
-def test_a_killed_sender_is_told_elsewhere_after_what_it_sent() -> None:
+def test_receiver_reports_killed_home_sender_after_its_messages() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         sender = await sender_here(pair)
@@ -332,7 +332,7 @@ def test_a_killed_sender_is_told_elsewhere_after_what_it_sent() -> None:
     run(test)
 
 
-def test_receivers_are_told_of_a_home_that_is_gone() -> None:
+def test_receiver_reports_a_dead_home_after_landed_messages() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         sender = await sender_here(pair)
@@ -349,7 +349,7 @@ def test_receivers_are_told_of_a_home_that_is_gone() -> None:
     run(test)
 
 
-def test_what_a_node_that_is_gone_had_not_received_goes_to_others() -> None:
+def test_unreceived_messages_of_a_dead_node_are_redelivered() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         channel = await pair.make()
@@ -367,7 +367,7 @@ def test_what_a_node_that_is_gone_had_not_received_goes_to_others() -> None:
     run(test)
 
 
-def test_what_cannot_leave_the_home_is_refused_once_somebody_receives_elsewhere() -> None:
+def test_put_of_local_memory_raises_with_a_remote_receiver() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         sender = await sender_here(pair)
@@ -394,7 +394,7 @@ async def receive_by_fits(receiver: Any, into: list[int], rests_s: list[float]) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whoever_rests_and_whatever_is_lost_or_killed_each_message_is_received_once(seed: int) -> None:
+def test_each_message_is_received_once_despite_pauses_and_kills(seed: int) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         await pair.make()

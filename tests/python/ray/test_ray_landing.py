@@ -29,7 +29,7 @@ def frame(value: Any) -> shmtree.Frame:
     return shmtree.pack(value)
 
 
-def test_what_has_landed_is_not_put_again(channel: _core.Channel) -> None:
+def test_landed_message_is_not_put_again(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     landing = Landing(channel, table)
@@ -39,7 +39,7 @@ def test_what_has_landed_is_not_put_again(channel: _core.Channel) -> None:
     assert receiver.get_many(9) == [("three", 0), ("three", 1), ("three", 2), ("four", 0)]
 
 
-def test_what_comes_too_early_is_refused(channel: _core.Channel) -> None:
+def test_early_message_raises_gap(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     landing = Landing(channel, table)
@@ -48,7 +48,7 @@ def test_what_comes_too_early_is_refused(channel: _core.Channel) -> None:
     assert receiver.empty()
 
 
-def test_a_full_channel_is_told_and_nothing_has_landed() -> None:
+def test_landing_in_a_full_channel_raises_full_and_lands_nothing() -> None:
     channel = _handles.new_channel(Terms(1, 0, "raise"))
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
@@ -62,7 +62,7 @@ def test_a_full_channel_is_told_and_nothing_has_landed() -> None:
     assert receiver.get() == 1
 
 
-def test_a_message_counts_as_received_when_somebody_has_it(channel: _core.Channel) -> None:
+def test_message_counts_as_received_after_its_ack(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     landing = Landing(channel, table)
@@ -77,7 +77,7 @@ def test_a_message_counts_as_received_when_somebody_has_it(channel: _core.Channe
     assert Landing(channel, table).received(1, [2, 3]) == [2]
 
 
-def test_who_lands_after_another_keeps_that_from_landing_any_more(channel: _core.Channel) -> None:
+def test_newer_landing_supersedes_the_older_one(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     first = Landing(channel, table)
@@ -118,7 +118,7 @@ def after_the_put(landing: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [before_the_put, after_the_put])
-def test_a_kill_on_either_side_of_a_put_neither_loses_nor_doubles_it(
+def test_kill_before_or_after_a_put_neither_loses_nor_duplicates(
     channel: _core.Channel, start: Start, how: Callable[[Landing], None]
 ) -> None:
     handle = _handles.handle_of(channel)
@@ -137,7 +137,7 @@ def test_a_kill_on_either_side_of_a_put_neither_loses_nor_doubles_it(
     assert received.count("from here") == 2
 
 
-def test_a_batch_comes_apart_as_it_was_joined() -> None:
+def test_batch_splits_into_the_frames_that_were_joined() -> None:
     frames = [bytes([number]) * size for number, size in enumerate((1, 63, 64, 65, 100_000, 5, 70_000, 80_000))]
     batch = _frames.join(frames)
     assert [bytes(each) for each in _frames.split(batch)] == frames

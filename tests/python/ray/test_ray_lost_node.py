@@ -32,7 +32,7 @@ class Peer:
         return [delivery.item for delivery in taken]
 
 
-def test_a_node_that_is_gone_is_told_and_what_it_had_not_received_goes_to_others() -> None:
+def test_dead_node_is_reported_and_its_messages_are_redelivered() -> None:
     with cluster_of_two(__name__) as (cluster, _, there):
         far, other = on(there, Peer), on(there, Peer)
         to_here, here = shmtree.ray.create_pair(capacity=8)

@@ -44,7 +44,7 @@ async def receive(receiver: Any, count: int) -> list[int]:
     return [await receiver.get_async() for _ in range(count)]
 
 
-def test_messages_of_another_node_arrive_in_order_and_are_acknowledged_when_they_are_received() -> None:
+def test_remote_messages_arrive_in_order_and_are_then_acked() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         receiver = shmtree.Receiver(await pair.make())
@@ -62,7 +62,7 @@ def test_messages_of_another_node_arrive_in_order_and_are_acknowledged_when_they
     run(test)
 
 
-def test_a_full_pair_takes_its_capacity_on_both_nodes_and_then_put_waits() -> None:
+def test_pair_fills_its_capacity_on_both_nodes_before_put_blocks() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
         receiver = shmtree.Receiver(await pair.make())
@@ -80,7 +80,7 @@ def test_a_full_pair_takes_its_capacity_on_both_nodes_and_then_put_waits() -> No
 
 
 @pytest.mark.parametrize("killed", [("here",), ("there",), ("here", "there")])
-def test_gateways_that_are_killed_again_and_again_lose_nothing_and_double_nothing(killed: tuple[str, ...]) -> None:
+def test_repeated_gateway_kills_neither_lose_nor_duplicate(killed: tuple[str, ...]) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         receiver = shmtree.Receiver(await pair.make())
@@ -99,7 +99,7 @@ def test_gateways_that_are_killed_again_and_again_lose_nothing_and_double_nothin
     run(test)
 
 
-def test_a_keeper_that_is_replaced_is_told_what_the_next_gateway_needs() -> None:
+def test_replaced_keeper_learns_the_state_of_its_gateway() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         receiver = shmtree.Receiver(await pair.make())
@@ -117,7 +117,7 @@ def test_a_keeper_that_is_replaced_is_told_what_the_next_gateway_needs() -> None
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_calls_that_are_lost_on_their_way_or_back_lose_nothing_and_double_nothing(seed: int) -> None:
+def test_lost_calls_and_replies_neither_lose_nor_duplicate(seed: int) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         receiver = shmtree.Receiver(await pair.make())
@@ -132,9 +132,7 @@ def test_calls_that_are_lost_on_their_way_or_back_lose_nothing_and_double_nothin
 
 @pytest.mark.parametrize("loss", [0.0, 0.2])
 @pytest.mark.parametrize("killed", [(), ("here",), ("there",)])
-def test_calls_that_overtake_each_other_or_are_lost_while_several_are_under_way_keep_the_order(
-    loss: float, killed: tuple[str, ...]
-) -> None:
+def test_overtaking_or_lost_calls_preserve_the_order(loss: float, killed: tuple[str, ...]) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4096)
         receiver = shmtree.Receiver(await pair.make())
@@ -153,7 +151,7 @@ def test_calls_that_overtake_each_other_or_are_lost_while_several_are_under_way_
     run(test, loss=loss, delay_s=0.05)
 
 
-def test_large_messages_are_under_way_together_and_keep_the_order_when_calls_are_lost() -> None:
+def test_concurrent_large_messages_keep_their_order_despite_loss() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         receiver = shmtree.Receiver(await pair.make())
@@ -174,7 +172,7 @@ def test_large_messages_are_under_way_together_and_keep_the_order_when_calls_are
     run(test, loss=0.1, delay_s=0.05)
 
 
-def test_a_call_that_overtakes_the_one_before_it_lands_after_it() -> None:
+def test_overtaking_call_lands_after_its_predecessors() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
         receiver = shmtree.Receiver(await pair.make())
@@ -194,7 +192,7 @@ def test_a_call_that_overtakes_the_one_before_it_lands_after_it() -> None:
     run(test)
 
 
-def test_the_stream_ends_when_every_end_that_was_given_away_is_closed() -> None:
+def test_stream_ends_when_every_transferred_end_is_closed() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         receiver = shmtree.Receiver(await pair.make())
@@ -215,7 +213,7 @@ def test_the_stream_ends_when_every_end_that_was_given_away_is_closed() -> None:
     run(test, "here", "there", "elsewhere")
 
 
-def test_a_sender_on_its_way_keeps_the_stream_open_for_as_long_as_it_takes() -> None:
+def test_sender_in_transit_keeps_the_stream_open() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
         receiver = shmtree.Receiver(await pair.make())
@@ -239,7 +237,7 @@ def put_and_be_killed(handle: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 20])
-def test_a_sender_that_was_killed_is_told_after_what_waits_in_its_outbox(start: Any, count: int) -> None:
+def test_killed_sender_is_reported_after_messages_in_its_outbox(start: Any, count: int) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=64)
         receiver = shmtree.Receiver(await pair.make())
@@ -259,7 +257,7 @@ def test_a_sender_that_was_killed_is_told_after_what_waits_in_its_outbox(start: 
     run(test)
 
 
-def test_a_receiver_is_told_of_a_node_that_is_gone_after_what_had_landed() -> None:
+def test_receiver_reports_a_dead_node_after_landed_messages() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
         receiver = shmtree.Receiver(await pair.make())
@@ -278,7 +276,7 @@ def test_a_receiver_is_told_of_a_node_that_is_gone_after_what_had_landed() -> No
     run(test)
 
 
-def test_senders_elsewhere_are_told_that_nobody_receives() -> None:
+def test_remote_sender_raises_when_no_receiver_is_left() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
         receiver = shmtree.Receiver(await pair.make())
@@ -293,7 +291,7 @@ def test_senders_elsewhere_are_told_that_nobody_receives() -> None:
     run(test)
 
 
-def test_a_latest_is_mirrored_and_a_gateway_that_is_replaced_mirrors_it_anew() -> None:
+def test_latest_is_mirrored_again_by_a_replaced_gateway() -> None:
     async def test(nodes: Nodes) -> None:
         handle, _ = await nodes.node("here").host_latest(5)
         latest = _handles.open_latest(handle)
@@ -318,7 +316,7 @@ def test_a_latest_is_mirrored_and_a_gateway_that_is_replaced_mirrors_it_anew() -
 
 
 @pytest.mark.parametrize("last", [True, False])
-def test_damaged_messages_are_told_in_their_place_and_what_comes_after_them_arrives(last: bool) -> None:
+def test_damaged_messages_raise_in_order_and_later_ones_arrive(last: bool) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         receiver = shmtree.Receiver(await pair.make())
@@ -346,7 +344,7 @@ def test_damaged_messages_are_told_in_their_place_and_what_comes_after_them_arri
     run(test)
 
 
-def test_a_node_may_send_by_any_number_of_outboxes_one_after_the_other() -> None:
+def test_node_may_send_through_many_outboxes_in_turn() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
         receiver = shmtree.Receiver(await pair.make())
@@ -373,7 +371,7 @@ async def put_until_full(sender: Any) -> int:
     return 100
 
 
-def test_who_cannot_put_is_told_why_nothing_is_sent_and_the_stream_goes_on_later() -> None:
+def test_blocked_outbox_reports_the_reason_and_later_continues() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
         receiver = shmtree.Receiver(await pair.make())

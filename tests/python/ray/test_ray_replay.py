@@ -95,7 +95,7 @@ def fits(values: Any, likely: dict[int, float]) -> bool:
     return bool(((statistic / freedom) ** (1 / 3) - (1 - spread)) / np.sqrt(spread) < 6)
 
 
-def test_every_row_of_every_shard_is_as_likely(make: Any, far: Any) -> None:
+def test_rows_of_all_shards_are_sampled_uniformly(make: Any, far: Any) -> None:
     buffer = make(sampler=Uniform())
     add_both(buffer, far, list(range(10)), list(range(10, 40)))
     assert len(buffer) == 40
@@ -109,7 +109,7 @@ def test_every_row_of_every_shard_is_as_likely(make: Any, far: Any) -> None:
         buffer.sample(41, replace=False)
 
 
-def test_rows_are_as_likely_as_their_priorities_whatever_shard_they_are_in(make: Any, far: Any) -> None:
+def test_rows_are_sampled_by_priority_across_shards(make: Any, far: Any) -> None:
     buffer = make(sampler=Prioritized(alpha=1, beta=0.5, eps=0))
     there = add_both(buffer, far, [0, 1], [2, 3, 4], [2.0, 3.0, 4.0])
     here = buffer.sample(200)
@@ -127,7 +127,7 @@ def test_rows_are_as_likely_as_their_priorities_whatever_shard_they_are_in(make:
     assert np.allclose(batch.weight, (0.5 / of_each) ** 0.5, rtol=1e-5)
 
 
-def test_a_priority_of_a_row_that_is_no_more_is_masked_and_a_wrong_one_is_refused(make: Any, far: Any) -> None:
+def test_update_priorities_masks_removed_rows_and_rejects_errors(make: Any, far: Any) -> None:
     buffer = make(sampler=Prioritized())
     (there,) = add_both(buffer, far, [0], [1])
     (old,) = ray.get(far.add.remote(buffer, [2]), timeout=LONG_S)
@@ -142,7 +142,7 @@ def test_a_priority_of_a_row_that_is_no_more_is_masked_and_a_wrong_one_is_refuse
         buffer.update_priorities([5], [1])
 
 
-def test_sequences_are_of_one_shard_each(make: Any, far: Any) -> None:
+def test_each_sequence_comes_from_one_shard(make: Any, far: Any) -> None:
     buffer = make()
     ray.get(far.add.remote(buffer, list(range(40)), None, 8), timeout=LONG_S)
     for value in range(100, 120):
@@ -158,7 +158,7 @@ def test_sequences_are_of_one_shard_each(make: Any, far: Any) -> None:
     assert whole.mask.all() and (whole.data["value"] < 40).all()
 
 
-def test_a_draw_waits_for_the_first_row_and_for_as_long_as_it_is_told(make: Any, far: Any) -> None:
+def test_sample_waits_for_the_first_row_up_to_its_timeout(make: Any, far: Any) -> None:
     buffer = make()
     with pytest.raises(queue.Empty):
         buffer.sample(1, timeout=0.1)
@@ -167,7 +167,7 @@ def test_a_draw_waits_for_the_first_row_and_for_as_long_as_it_is_told(make: Any,
     ray.get(added, timeout=LONG_S)
 
 
-def test_batches_that_are_made_ahead_are_as_others_and_their_thread_ends(make: Any, far: Any) -> None:
+def test_prefetched_batches_are_uniform_and_raise_sample_errors(make: Any, far: Any) -> None:
     buffer = make()
     add_both(buffer, far, [1], [2])
     batches = buffer.batches(64, prefetch=2)
@@ -178,7 +178,9 @@ def test_batches_that_are_made_ahead_are_as_others_and_their_thread_ends(make: A
         next(buffer.batches(3, prefetch=1, replace=False))
 
 
-def test_a_buffer_says_what_it_has_and_saves_each_shard(make: Any, far: Any, cluster: Any, tmp_path: Any) -> None:
+def test_stats_count_rows_per_shard_and_save_writes_each_shard(
+    make: Any, far: Any, cluster: Any, tmp_path: Any
+) -> None:
     buffer = make()
     add_both(buffer, far, [1, 2], [3])
     stats = buffer.stats()
@@ -190,7 +192,7 @@ def test_a_buffer_says_what_it_has_and_saves_each_shard(make: Any, far: Any, clu
     assert [sorted(set(each.sample(50).data["value"].tolist())) for each in loaded] == [[1, 2], [3]]
 
 
-def test_a_saved_buffer_is_loaded_with_its_indices_and_priorities_and_saved_again(
+def test_load_restores_indices_and_priorities_and_can_save_again(
     make: Any, far: Any, cluster: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:
     buffer = make(sampler=Prioritized(alpha=1.0))
@@ -218,7 +220,7 @@ def test_a_saved_buffer_is_loaded_with_its_indices_and_priorities_and_saved_agai
         again.shutdown()
 
 
-def test_what_cannot_be_loaded_is_refused_and_leaves_nothing(make: Any, far: Any, tmp_path: Any) -> None:
+def test_load_rejects_mismatched_missing_or_damaged_shards(make: Any, far: Any, tmp_path: Any) -> None:
     with pytest.raises(FileNotFoundError, match="none of 2 nodes has shards of a replay buffer in"):
         shmtree.ray.ReplayBuffer.load(tmp_path / "nothing")
     buffer = make()
@@ -250,7 +252,7 @@ def test_what_cannot_be_loaded_is_refused_and_leaves_nothing(make: Any, far: Any
         shmtree.ray.ReplayBuffer.load(saved)
 
 
-def test_new_rows_have_the_largest_priority_that_any_shard_has_heard_of(make: Any, far: Any) -> None:
+def test_new_rows_get_the_largest_priority_of_any_shard(make: Any, far: Any) -> None:
     buffer = make(sampler=Prioritized(alpha=1.0))
     add_both(buffer, far, [1], [2])
     buffer.update_priorities(buffer.sample(1, replace=False).index, [1.0])
@@ -265,7 +267,7 @@ def test_new_rows_have_the_largest_priority_that_any_shard_has_heard_of(make: An
         assert time.monotonic() < deadline
 
 
-def test_what_cannot_be_over_several_nodes_is_refused(cluster: Any) -> None:
+def test_multi_node_buffer_rejects_unsupported_options(cluster: Any) -> None:
     with pytest.raises(ValueError, match=r"sampler 'default' is Fifo\(max_times=None\); over several nodes"):
         shmtree.ray.ReplayBuffer(10, example=ROW, sampler=Fifo())
     with pytest.raises(ValueError, match="max_times=1"):
@@ -276,9 +278,7 @@ def test_what_cannot_be_over_several_nodes_is_refused(cluster: Any) -> None:
         shmtree.ray.ReplayBuffer(10, example=ROW, home="nowhere")
 
 
-def test_rows_outlive_the_server_of_their_shard_its_keeper_and_who_added_them(
-    make: Any, far: Any, cluster: Any
-) -> None:
+def test_rows_outlive_their_server_keeper_and_writer(make: Any, far: Any, cluster: Any) -> None:
     buffer = make(sampler=Prioritized(alpha=1, eps=0))
     add_both(buffer, far, [0], [1, 2])
     ray.get(far.forget.remote(), timeout=LONG_S)
@@ -303,9 +303,7 @@ def _all_kept(keeper: Any) -> Any:
         return None
 
 
-def test_a_shard_that_a_writer_has_is_found_again_when_its_server_and_keeper_were_killed(
-    make: Any, far: Any, cluster: Any
-) -> None:
+def test_shard_of_a_writer_survives_kills_of_server_and_keeper(make: Any, far: Any, cluster: Any) -> None:
     buffer = make()
     add_both(buffer, far, [0], [1, 2])
     server = _shard_actors.server(cluster[2])
@@ -318,7 +316,7 @@ def test_a_shard_that_a_writer_has_is_found_again_when_its_server_and_keeper_wer
     assert sorted(set(batch.data["value"].tolist())) == [0, 1, 2, 3] and index[0] in batch.index
 
 
-def test_after_a_shutdown_nothing_is_left_and_who_comes_late_is_told(make: Any, far: Any, cluster: Any) -> None:
+def test_shutdown_removes_all_shards_and_late_calls_raise(make: Any, far: Any, cluster: Any) -> None:
     buffer = make()
     add_both(buffer, far, [0], [1])
     late = shmtree.ray.ReplayBuffer(10, example=ROW)
@@ -341,7 +339,7 @@ def draw_until(buffer: Any, deadline: float) -> None:
         buffer.sample(60)
 
 
-def test_rows_of_a_node_that_is_gone_are_gone_and_draws_go_on(make: Any, cluster: Any) -> None:
+def test_rows_of_a_dead_node_are_lost_and_sampling_continues(make: Any, cluster: Any) -> None:
     """Must be the last test, because it removes the other node."""
     nodes, _, there = cluster
     quiet = make()

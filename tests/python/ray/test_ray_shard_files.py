@@ -29,26 +29,26 @@ def only(saved: dict[int, Found], *shards: int) -> dict[int, Found]:
     return {shard: saved[shard] for shard in shards}
 
 
-def test_each_shard_goes_to_a_node_that_sees_it_and_later_ones_are_as_the_largest(saved: dict[int, Found]) -> None:
+def test_each_shard_is_assigned_to_a_node_that_can_read_it(saved: dict[int, Found]) -> None:
     loads = assign("path", {"a": only(saved, 5), "b": only(saved, 1), "c": only(saved, 2), "d": {}}, HOW, False)
     assert loads.nodes == {5: "a", 1: "b", 2: "c"}
     assert loads.buffer == 7
     assert loads.plan.room.capacity == 30
 
 
-def test_nodes_that_see_more_leave_to_others_what_only_these_see(saved: dict[int, Found]) -> None:
+def test_assignment_prefers_the_node_with_fewer_choices(saved: dict[int, Found]) -> None:
     loads = assign("path", {"all": saved, "first": only(saved, 1), "two": only(saved, 1, 2)}, HOW, False)
     assert loads.nodes == {1: "first", 2: "two", 5: "all"}
 
 
-def test_shards_that_too_few_nodes_see_are_told(saved: dict[int, Found]) -> None:
+def test_shards_that_too_few_nodes_can_read_raise(saved: dict[int, Found]) -> None:
     with pytest.raises(ValueError, match="3 shards were saved in 'path', .* number 5: of 3 nodes 1 can read it"):
         assign("path", {"a": saved, "b": only(saved, 1), "c": only(saved, 1)} | {"a": only(saved, 2, 5)}, HOW, False)
     with pytest.raises(FileNotFoundError, match="none of 2 nodes has shards"):
         assign("path", {"a": {}, "b": {}}, HOW, False)
 
 
-def test_a_shard_of_the_last_save_that_no_node_sees_is_told_unless_it_may_be_missing(saved: dict[int, Found]) -> None:
+def test_unreadable_shard_of_the_last_save_raises_unless_allowed(saved: dict[int, Found]) -> None:
     seen = {"a": only(saved, 1), "b": only(saved, 5)}
     with pytest.raises(ValueError, match="3 shards were saved last in 'path', and none of 2 nodes has shard-2"):
         assign("path", seen, HOW, False)
@@ -59,7 +59,7 @@ def test_a_shard_of_the_last_save_that_no_node_sees_is_told_unless_it_may_be_mis
     assert assign("path", {node: only(shards, 1, 5) for node, shards in {"b": again, "c": again}.items()}, HOW, False)
 
 
-def test_shards_of_different_buffers_are_told_by_what_stands_beside_them(saved: dict[int, Found]) -> None:
+def test_shards_of_different_buffers_raise(saved: dict[int, Found]) -> None:
     saved[2] = saved[2]._replace(saving=Saving(8, 100, [2]))
     with pytest.raises(ValueError, match="shard-1 and .*shard-2 are of different buffers"):
         assign("path", {"a": saved, "b": saved, "c": saved}, HOW, False)
@@ -71,7 +71,7 @@ def test_find_names_both_versions_of_a_note(saved: dict[int, Found], tmp_path: P
         HOW.find(str(tmp_path))
 
 
-def test_a_note_that_was_altered_is_told(saved: dict[int, Found], tmp_path: Path) -> None:
+def test_damaged_note_raises(saved: dict[int, Found], tmp_path: Path) -> None:
     (tmp_path / "shard-5.json").write_text('{"buffer": 7')
     with pytest.raises(ValueError, match=r"shard-5\.json is damaged"):
         HOW.find(str(tmp_path))

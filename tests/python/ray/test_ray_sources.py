@@ -30,7 +30,7 @@ def tickets(taken: list[Any]) -> list[tuple[int, int]]:
     return [(each.ticket, each.frame.ticket) for each in taken]
 
 
-def test_what_is_given_back_comes_again_with_its_numbers_and_the_journal_has_them(table: Any) -> None:
+def test_returned_messages_keep_their_numbers_in_the_journal(table: Any) -> None:
     _, receiver = filled(5)
     source = Dealt(receiver, Journal(table), {}, 7, may_get_more=lambda: False)
     taken, error = source.take(3, 1 << 20)
@@ -43,7 +43,7 @@ def test_what_is_given_back_comes_again_with_its_numbers_and_the_journal_has_the
     assert tickets(rest) == [(10, 3), (11, 4)]
 
 
-def test_what_is_dropped_is_in_no_journal_and_goes_back_to_the_channel(table: Any) -> None:
+def test_dropped_messages_leave_the_journal_for_the_channel(table: Any) -> None:
     sender, receiver = filled(4)
     source = Dealt(receiver, Journal(table), {}, 0, may_get_more=lambda: False)
     taken, _ = source.take(4, 1 << 20)
@@ -58,7 +58,7 @@ def test_what_is_dropped_is_in_no_journal_and_goes_back_to_the_channel(table: An
     assert tickets(source.take(1, 1)[0]) == [(2, 4)]
 
 
-def test_who_takes_over_closes_gaps_and_no_message_has_two_numbers(table: Any) -> None:
+def test_successor_closes_gaps_and_numbers_no_message_twice(table: Any) -> None:
     _, receiver = filled(3)
     frames = receiver.take_frames(3)
     journal = Journal(table)
@@ -69,7 +69,7 @@ def test_who_takes_over_closes_gaps_and_no_message_has_two_numbers(table: Any) -
     assert tickets(source.take(9, 1 << 20)[0]) == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_no_more_are_unsettled_than_the_journal_has_places_for(table: Any) -> None:
+def test_unacked_messages_are_bounded_by_the_journal(table: Any) -> None:
     _, receiver = filled(WINDOW + 10)
     source = Dealt(receiver, Journal(table), {}, 0, may_get_more=lambda: False)
     taken: list[Any] = []

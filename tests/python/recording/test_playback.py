@@ -38,7 +38,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.mcap"
 
 
-def test_a_replay_to_a_name_that_is_out_of_sight_is_an_error(path: Path, name: str) -> None:
+def test_replay_to_an_invisible_name_is_an_error(path: Path, name: str) -> None:
     if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0:
         pytest.skip("this user may not make a PID namespace")
     _ends = shmtree.create_pair(name=name)
@@ -56,7 +56,7 @@ def receive_and_die(receiver: Any, count: int, told: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_replay_whose_receiver_dies_says_how_many_messages_were_put(path: Path, name: str, start) -> None:
+def test_replay_reports_messages_put_before_its_receiver_died(path: Path, name: str, start) -> None:
     sender, receiver = shmtree.create_pair(4, name=name)
     ours, theirs = mp.Pipe()
     child = start(receive_and_die, receiver, 30, theirs, method="spawn")

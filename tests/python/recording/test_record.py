@@ -80,7 +80,7 @@ def recorded(tmp_path: Path) -> Callable[..., Path]:
     return make
 
 
-def test_what_is_put_is_recorded_and_received_all_the_same(name: str, tmp_path: Path) -> None:
+def test_recorded_messages_are_also_received(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(4, name=name)
     recorder = Recorder(tmp_path / "run.mcap", name)
     for step in range(500):
@@ -102,7 +102,7 @@ def test_what_is_put_is_recorded_and_received_all_the_same(name: str, tmp_path: 
         last = message.time_ns
 
 
-def test_arrays_of_a_recording_are_views_of_the_file_which_only_its_user_may_read(recorded) -> None:
+def test_recorded_arrays_are_views_and_the_file_is_private(recorded) -> None:
     path = recorded(frames=[{"obs": np.arange(100_000)}])
     (message,) = Recording(path)
     array = message.load()["obs"]
@@ -116,7 +116,7 @@ def test_arrays_of_a_recording_are_views_of_the_file_which_only_its_user_may_rea
     assert array.sum() == 100_000 * 99_999 // 2
 
 
-def test_frames_of_a_writer_that_was_not_begun_are_aligned_too(tmp_path: Path) -> None:
+def test_frames_of_a_writer_without_begin_are_aligned(tmp_path: Path) -> None:
     with Writer(tmp_path / "made.mcap") as writer:
         number = writer.add_channel("a")
         writer.write(number, [(1, 0, shmtree.pack(np.zeros(5000))), (2, 1, shmtree.pack(np.ones(5000)))])
@@ -125,7 +125,7 @@ def test_frames_of_a_writer_that_was_not_begun_are_aligned_too(tmp_path: Path) -
         assert frame.ctypes.data % ALIGNMENT == 0
 
 
-def test_a_queue_and_several_channels_are_recorded_in_one_file(tmp_path: Path) -> None:
+def test_several_channels_are_recorded_in_one_file(tmp_path: Path) -> None:
     tasks = shmtree.Queue(name="tasks")
     sender, receiver = shmtree.create_pair(name="frames")
     recorder = Recorder(tmp_path / "run.mcap", "tasks", "frames")
@@ -141,7 +141,7 @@ def test_a_queue_and_several_channels_are_recorded_in_one_file(tmp_path: Path) -
     assert [receiver.get() for _ in range(5)] == [0, -1, -2, -3, -4]
 
 
-def test_a_recorder_that_is_stopped_holds_nobody_up_and_says_what_it_missed(name: str, tmp_path: Path) -> None:
+def test_stopped_recorder_blocks_no_sender_and_reports_misses(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(2, name=name)
     recorder = Recorder(tmp_path / "run.mcap", name)
     recorder.process.send_signal(signal.SIGSTOP)
@@ -159,7 +159,7 @@ def test_a_recorder_that_is_stopped_holds_nobody_up_and_says_what_it_missed(name
     assert numbers == sorted(set(numbers))
 
 
-def test_a_recorder_that_is_killed_leaves_what_it_wrote_and_another_may_come(name: str, tmp_path: Path) -> None:
+def test_killed_recorder_leaves_its_file_and_frees_the_tap(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(None, name=name)
     recorder = Recorder(tmp_path / "run.mcap", name)
     for step in range(100):
@@ -178,7 +178,7 @@ def test_a_recorder_that_is_killed_leaves_what_it_wrote_and_another_may_come(nam
     assert receiver.get()["step"] == 100
 
 
-def test_a_recording_that_was_cut_off_anywhere_has_whole_messages_up_to_there(recorded, tmp_path: Path) -> None:
+def test_truncated_recording_has_the_messages_before_the_cut(recorded, tmp_path: Path) -> None:
     data = recorded(a=[{"n": n, "x": np.arange(n)} for n in range(6)], b=["text"]).read_bytes()
     whole = [each.load()["n"] for each in Recording(recorded(a=[])) if each.channel == "a"]
     assert whole == []
@@ -199,7 +199,7 @@ def test_a_recording_that_was_cut_off_anywhere_has_whole_messages_up_to_there(re
     assert recording.whole
 
 
-def test_what_is_no_recording_or_was_altered_is_an_error_that_names_the_place(recorded, tmp_path: Path) -> None:
+def test_damaged_recording_raises_only_documented_errors(recorded, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"something else entirely")
     with pytest.raises(shmtree.CorruptMessage, match="does not begin as MCAP does"):
@@ -212,14 +212,14 @@ def test_what_is_no_recording_or_was_altered_is_an_error_that_names_the_place(re
                 message.load()
 
 
-def test_what_is_no_file_is_an_error_and_nobody_waits_for_it(tmp_path: Path) -> None:
+def test_opening_a_pipe_folder_or_device_raises_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, "/dev/zero"):
         with pytest.raises(OSError, match="no regular file|Is a directory"):
             Recording(path)
 
 
-def test_who_cannot_record_leaves_the_recording_that_was_there(recorded, name: str) -> None:
+def test_failed_record_leaves_the_existing_file_unchanged(recorded, name: str) -> None:
     path = recorded(a=[1, 2, 3])
     for names in (["nothing"], [name, "nothing"]):
         ends = shmtree.create_pair(name=name)
@@ -231,14 +231,14 @@ def test_who_cannot_record_leaves_the_recording_that_was_there(recorded, name: s
             end.close()
 
 
-def test_a_name_that_cannot_be_written_down_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
+def test_unencodable_channel_name_is_an_error_and_makes_no_file(tmp_path: Path) -> None:
     ran = shmtree_run("record", str(tmp_path / "run.mcap"), os.fsdecode(b"\xffchannel"))
     assert ran.returncode == 1
     assert "characters that no file's name can have" in ran.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_disk_that_is_full_is_an_error_and_what_was_written_can_be_read(name: str, tmp_path: Path) -> None:
+def test_full_disk_is_an_error_and_written_messages_are_readable(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(4, name=name)
 
     def limit() -> None:
@@ -261,9 +261,7 @@ def test_a_disk_that_is_full_is_an_error_and_what_was_written_can_be_read(name: 
     assert receiver.get() is None
 
 
-def test_a_disk_that_has_no_room_for_the_beginning_leaves_the_recording_that_was_there(
-    recorded, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_at_the_start_leaves_the_existing_recording(recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     path = recorded(a=[1, 2, 3])
 
     def is_full(*_: Any) -> int:
@@ -277,7 +275,7 @@ def test_a_disk_that_has_no_room_for_the_beginning_leaves_the_recording_that_was
     assert list(path.parent.glob(".*")) == []
 
 
-def test_a_name_of_something_else_and_a_second_recorder_are_refused(name: str, tmp_path: Path) -> None:
+def test_record_rejects_a_latest_and_a_second_recorder(name: str, tmp_path: Path) -> None:
     latest = shmtree.Latest(name=name)
     ran = shmtree_run("record", str(tmp_path / "run.mcap"), name)
     assert ran.returncode == 1
@@ -294,7 +292,7 @@ def test_a_name_of_something_else_and_a_second_recorder_are_refused(name: str, t
         end.close()
 
 
-def test_a_recording_is_replayed_to_who_opens_its_channel(recorded) -> None:
+def test_replay_sends_to_the_process_that_opens_its_channel(recorded) -> None:
     values = [{"n": n, "x": np.full(5000, n)} for n in range(50)]
     path = recorded(a=values[:25], b=values[25:])
     command = [sys.executable, "-m", "shmtree", "replay", str(path), "--to", "again", "--rate", "0"]
@@ -305,7 +303,7 @@ def test_a_recording_is_replayed_to_who_opens_its_channel(recorded) -> None:
     assert got == [(n, n) for n in range(50)]
 
 
-def test_a_replay_keeps_the_pauses_and_goes_round_until_it_is_ended(recorded) -> None:
+def test_replay_with_loop_repeats_until_it_is_interrupted(recorded) -> None:
     path = recorded(a=[1, 2, 3])
     sender, receiver = shmtree.create_pair(name="again")
     command = [sys.executable, "-m", "shmtree", "replay", str(path), "--to", "again", "--loop", "--channel", "a"]
@@ -343,7 +341,7 @@ class Own:
     pass
 
 
-def test_pickles_are_loaded_where_that_is_asked_for(recorded, tmp_path: Path) -> None:
+def test_export_loads_pickles_only_if_allowed(recorded, tmp_path: Path) -> None:
     path = recorded(a=[{"own": {1, 2, 3}.__reduce__}])
     assert shmtree_run("export", str(path), "--to", "jsonl").returncode == 1
     out = tmp_path / "out.jsonl"

@@ -24,7 +24,7 @@ def relay(path: Path, name: str, *arguments: str) -> Recorder:
     return Recorder(path, name, "--relay", f"{name}-on", *arguments, count=1)
 
 
-def test_a_relay_passes_on_and_writes_down_all_that_is_put(name: str, tmp_path: Path) -> None:
+def test_relay_forwards_and_records_every_message(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(4, name=name)
     receiver.close()
     recorder = relay(tmp_path / "run.mcap", name)
@@ -42,7 +42,7 @@ def test_a_relay_passes_on_and_writes_down_all_that_is_put(name: str, tmp_path: 
     assert [each.load()["step"] for each in Recording(tmp_path / "run.mcap")] == got
 
 
-def test_a_relay_makes_who_puts_wait_and_keeps_what_nobody_has_received(name: str, tmp_path: Path) -> None:
+def test_relay_blocks_the_sender_and_retains_unreceived_messages(name: str, tmp_path: Path) -> None:
     sender, _receiver = shmtree.create_pair(4, name=name)
     recorder = relay(tmp_path / "run.mcap", name)
     put = 0
@@ -92,7 +92,7 @@ def test_a_relay_that_is_killed_loses_nothing(name: str, tmp_path: Path) -> None
     assert written == set(range(500))
 
 
-def test_a_relay_of_several_channels_or_to_itself_is_refused(name: str, tmp_path: Path) -> None:
+def test_relay_rejects_several_channels_and_its_own_input(name: str, tmp_path: Path) -> None:
     for arguments in ((name, "other", "--relay", "third"), (name, "--relay", name)):
         done = shmtree_run("record", str(tmp_path / "run.mcap"), *arguments)
         assert done.returncode == 1 and "--relay passes on one channel to another" in done.stderr

@@ -38,14 +38,14 @@ def check(data: dict[str, Any]) -> None:
     assert (data["reward"] == data["action"]).all()
 
 
-def test_a_row_that_was_added_is_drawn(buffer):
+def test_added_row_is_sampled(buffer):
     buffer.add(row(7))
     batch = buffer.sample(3)
     assert batch.data["action"].tolist() == [7, 7, 7]
     check(batch.data)
 
 
-def test_a_batch_has_an_array_for_each_leaf_and_an_index_for_each_row(buffer):
+def test_batch_has_one_array_per_column_and_one_index_per_row(buffer):
     buffer.add(row(1))
     batch = buffer.sample(5)
     shapes = {key: (leaf.shape, leaf.dtype.name) for key, leaf in batch.data.items()}
@@ -59,7 +59,7 @@ def test_a_batch_has_an_array_for_each_leaf_and_an_index_for_each_row(buffer):
     assert (batch.index.shape, batch.index.dtype) == ((5,), np.int64)
 
 
-def test_with_chunks_of_one_row_there_are_exactly_the_newest_rows(buffer):
+def test_buffer_with_chunks_of_one_row_has_the_newest_rows(buffer):
     for number in range(250):
         buffer.add(row(number))
         assert len(buffer) == min(number + 1, 100)
@@ -67,20 +67,20 @@ def test_with_chunks_of_one_row_there_are_exactly_the_newest_rows(buffer):
     assert drawn == set(range(150, 250))
 
 
-def test_add_returns_the_index_that_a_draw_has(buffer):
+def test_add_returns_the_index_that_sample_reports(buffer):
     index = [buffer.add(row(number)) for number in range(20)]
     batch = buffer.sample(100)
     assert [index[number] for number in batch.data["action"]] == batch.index.tolist()
 
 
-def test_the_age_of_a_row_is_how_many_were_added_since(buffer):
+def test_age_of_a_row_counts_the_rows_added_since(buffer):
     for number in range(30):
         buffer.add(row(number))
     batch = buffer.sample(200)
     assert (batch.age == 29 - batch.data["action"]).all()
 
 
-def test_every_row_knows_the_version_that_its_writer_had(buffer):
+def test_every_row_has_the_version_of_its_writer(buffer):
     with buffer.writer() as writer:
         for number in range(10):
             writer.version = number // 5
@@ -104,12 +104,12 @@ def test_extend_adds_as_many_rows_as_its_arrays_are_long(buffer):
 
 
 @pytest.mark.parametrize("n", [0, -1])
-def test_a_draw_of_no_rows_is_refused(buffer, n):
+def test_sample_of_no_rows_raises_value_error(buffer, n):
     with pytest.raises(ValueError, match=f"n is {n}; it must be at least 1"):
         buffer.sample(n)
 
 
-def test_a_draw_waits_for_the_first_row(buffer):
+def test_sample_waits_for_the_first_row(buffer):
     drawn: list[int] = []
     thread = threading.Thread(target=lambda: drawn.extend(buffer.sample(2, timeout=60).data["action"].tolist()))
     thread.start()
@@ -120,12 +120,12 @@ def test_a_draw_waits_for_the_first_row(buffer):
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01])
-def test_a_draw_from_a_buffer_that_stays_empty_ends_with_its_time(buffer, timeout):
+def test_sample_of_an_empty_buffer_raises_empty_after_timeout(buffer, timeout):
     with pytest.raises(queue.Empty):
         buffer.sample(1, timeout=timeout)
 
 
-def test_arrays_of_a_batch_stay_as_they_are_while_others_are_drawn(buffer):
+def test_batch_arrays_do_not_change_during_later_samples(buffer):
     for number in range(100):
         buffer.add(row(number))
     kept = [buffer.sample(16) for _ in range(20)]
@@ -135,7 +135,7 @@ def test_arrays_of_a_batch_stay_as_they_are_while_others_are_drawn(buffer):
     assert all((batch.data["obs"] == copy).all() for batch, copy in zip(kept, before, strict=True))
 
 
-def test_the_memory_of_a_batch_is_used_again_when_no_array_of_it_is_left(buffer):
+def test_batch_memory_is_reused_once_no_array_refers_to_it(buffer):
     buffer.add(row(1))
     seen = set()
     for _ in range(50):
@@ -144,7 +144,7 @@ def test_the_memory_of_a_batch_is_used_again_when_no_array_of_it_is_left(buffer)
     assert len(seen) == 2  # the batch that is in use, and the one that is prefetched
 
 
-def test_a_view_keeps_the_memory_of_its_batch(buffer):
+def test_view_retains_the_memory_of_its_batch(buffer):
     buffer.add(row(1))
     view = buffer.sample(64).data["pixels"][3:5]
     for number in range(2, 50):
@@ -162,7 +162,7 @@ def test_a_batch_outlives_its_buffer(buffer):
     check(batch.data)
 
 
-def test_a_seed_makes_the_same_draws():
+def test_equal_seeds_sample_equal_rows():
     def draws(seed: int) -> list[int]:
         buffer = ReplayBuffer(100, example=0, seed=seed)
         for number in range(100):
@@ -172,18 +172,18 @@ def test_a_seed_makes_the_same_draws():
     assert draws(3) == draws(3) != draws(4)
 
 
-def test_batches_go_on_for_ever(buffer):
+def test_batches_yields_more_rows_than_the_buffer_has(buffer):
     buffer.add(row(1))
     batches = buffer.batches(4)
     assert [len(next(batches)) for _ in range(3)] == [4, 4, 4]
 
 
-def test_a_buffer_is_true_without_rows(buffer):
+def test_empty_buffer_is_truthy(buffer):
     assert buffer
     assert len(buffer) == 0
 
 
-def test_a_buffer_that_was_closed_says_so(buffer):
+def test_closed_buffer_raises_channel_closed(buffer):
     writer = buffer.writer()
     buffer.add(row())
     buffer.close()
@@ -196,7 +196,7 @@ def test_a_buffer_that_was_closed_says_so(buffer):
         writer.add(row())
 
 
-def test_a_writer_that_was_closed_takes_no_rows(buffer):
+def test_closed_writer_raises_channel_closed(buffer):
     with buffer.writer() as writer:
         writer.add(row())
     assert writer.closed
@@ -204,7 +204,7 @@ def test_a_writer_that_was_closed_takes_no_rows(buffer):
         writer.add(row())
 
 
-def test_threads_have_streams_of_their_own_and_lose_no_row():
+def test_threads_add_concurrently_and_lose_no_row():
     buffer = ReplayBuffer(10_000, example=row())
 
     def add_many(first: int) -> None:
@@ -240,7 +240,7 @@ def test_threads_may_share_a_writer():
     assert (drawn == drawn[:, :1]).all()
 
 
-def test_a_buffer_in_an_arena_leaves_nothing_there(arena):
+def test_closed_buffer_frees_its_memory_in_the_arena(arena):
     buffer = ReplayBuffer(1000, example=row(), arena=arena)
     for number in range(3000):
         buffer.add(row(number))

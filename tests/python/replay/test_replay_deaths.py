@@ -35,7 +35,7 @@ def kill(process) -> int:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
 @pytest.mark.parametrize(("call", "arguments"), [("sample", (1,)), ("sample_sequences", (1, 2))])
-def test_who_waits_for_rows_is_told_who_was_killed_and_goes_on_when_somebody_adds(method, limit, call, arguments):
+def test_sample_reports_killed_writers_and_resumes_after_an_add(method, limit, call, arguments):
     buffer = told_buffer(limit=limit)
     with pytest.raises(queue.Empty):
         getattr(buffer, call)(*arguments, timeout=0)  # no process has ever added
@@ -60,7 +60,7 @@ def test_who_waits_for_rows_is_told_who_was_killed_and_goes_on_when_somebody_add
         getattr(buffer, call)(*arguments, timeout=0)  # the new writer has closed, and the deaths were reported already
 
 
-def test_what_the_killed_had_added_is_drawn_first():
+def test_rows_of_a_killed_writer_are_sampled_before_peer_died():
     buffer = told_buffer(sampler=Fifo(max_times=1))
     with running(replay_peers.add_then_hang, buffer, [1, 2], None) as (adder, added):
         added.recv()
@@ -71,7 +71,7 @@ def test_what_the_killed_had_added_is_drawn_first():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_who_waits_for_room_is_told_who_was_killed_and_goes_on_when_somebody_draws(method):
+def test_add_reports_killed_samplers_and_resumes_after_a_sample(method):
     buffer = told_buffer(limit=ONE_EACH)
     buffer.extend([1, 2], timeout=60)
     with running(replay_peers.draw_then_hang, buffer, 1, None, method=method) as (drawer, drawn):
@@ -93,7 +93,7 @@ def test_who_waits_for_room_is_told_who_was_killed_and_goes_on_when_somebody_dra
             buffer.add(5, timeout=0)
 
 
-def test_an_extend_that_is_told_in_the_middle_says_how_many_rows_went_in(start):
+def test_extend_that_raises_peer_died_reports_rows_added(start):
     buffer = told_buffer(limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
     buffer.extend([0, 1, 2, 3, 4])
     with running(replay_peers.draw_then_hang, buffer, 1, None) as (drawer, drawn):
@@ -106,7 +106,7 @@ def test_an_extend_that_is_told_in_the_middle_says_how_many_rows_went_in(start):
 
 
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
-def test_by_default_nobody_is_told_and_all_wait(limit):
+def test_sample_waits_after_a_death_by_default(limit):
     buffer = ReplayBuffer(100, example=0, limit=limit)
     with running(replay_peers.add_then_hang, buffer, [1], None) as (adder, added):
         added.recv()
@@ -117,7 +117,7 @@ def test_by_default_nobody_is_told_and_all_wait(limit):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_who_closed_or_ended_in_order_is_no_death(start, method):
+def test_clean_close_or_exit_is_not_a_death(start, method):
     buffer = told_buffer()
     for target in (replay_peers.add_and_close, replay_peers.add_in_a_daemon, replay_peers.add_and_draw):
         child = start(target, buffer, 1, method=method)
@@ -128,7 +128,7 @@ def test_who_closed_or_ended_in_order_is_no_death(start, method):
             buffer.sample(1, timeout=0)
 
 
-def test_who_lives_is_waited_for_and_the_killed_are_told_of_when_it_has_closed():
+def test_live_writer_delays_peer_died_until_it_closes():
     buffer = told_buffer()
     writer = buffer.writer()
     writer.add(1)
@@ -146,7 +146,7 @@ def test_who_lives_is_waited_for_and_the_killed_are_told_of_when_it_has_closed()
     assert set(caught.value.pids) == pids
 
 
-def test_the_close_of_a_buffer_that_drew_is_the_end_of_who_drew():
+def test_add_raises_peer_died_once_the_last_live_sampler_closes():
     buffer = told_buffer(limit=ONE_EACH)
     with running(replay_peers.add_then_hang, buffer, [1, 2], None) as (_, added):
         added.recv()
@@ -164,7 +164,7 @@ def test_the_close_of_a_buffer_that_drew_is_the_end_of_who_drew():
         assert caught.value.pids == (pid,)
 
 
-def test_a_thread_that_waits_is_told_too():
+def test_waiting_thread_raises_peer_died():
     buffer = told_buffer()
     told: list[tuple[int, ...]] = []
 
@@ -186,7 +186,7 @@ def test_a_thread_that_waits_is_told_too():
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_buffer_that_is_opened_or_loaded_is_told_as_it_was_made(runtime_directory, name, tmp_path, method):
+def test_on_peer_death_is_preserved_by_open_and_load(runtime_directory, name, tmp_path, method):
     buffer = told_buffer(name=name)
     assert ReplayBuffer.open(name)._spec.on_peer_death == "raise"
     buffer.add(1)
@@ -201,7 +201,7 @@ def test_a_buffer_that_is_opened_or_loaded_is_told_as_it_was_made(runtime_direct
     assert ReplayBuffer.load(tmp_path / "saved", on_peer_death="wait")._spec.on_peer_death == "wait"
 
 
-def test_who_waits_and_may_be_told_takes_next_to_no_time():
+def test_wait_that_watches_for_deaths_uses_little_cpu_time():
     buffer = told_buffer()
     with running(replay_peers.extend_then_hang, buffer, [1], None) as (adder, added):
         added.recv()
@@ -214,7 +214,7 @@ def test_who_waits_and_may_be_told_takes_next_to_no_time():
 
 
 @pytest.mark.parametrize("word", ["each", "", None, 1])
-def test_another_word_is_refused(word, tmp_path):
+def test_on_peer_death_rejects_unknown_values(word, tmp_path):
     with pytest.raises(ValueError, match="on_peer_death is"):
         ReplayBuffer(10, example=0, on_peer_death=word)
     ReplayBuffer(10, example=0).save(tmp_path)

@@ -54,7 +54,7 @@ def added_one_by_one(**options: Any) -> dict[int, tuple[float, ...]]:
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("chunk", [1, 4, 64])
 @pytest.mark.parametrize("numbers", [sorted(DONE + CUT), range(14)])
-def test_extend_with_last_observations_is_as_adding_and_ending_one_by_one(n_step, chunk, numbers):
+def test_extend_with_finals_equals_adding_rows_one_by_one(n_step, chunk, numbers):
     buffer = buffer_with(n_step=n_step)
     with buffer.writer() as writer:
         index = writer.extend(columns(), ends=np.isin(np.arange(14), CUT), final=finals(numbers))
@@ -64,7 +64,7 @@ def test_extend_with_last_observations_is_as_adding_and_ending_one_by_one(n_step
     assert (index[batch.data["n"]] == batch.index).all()
 
 
-def test_an_episode_goes_on_in_the_next_call():
+def test_episode_continues_in_the_next_extend():
     buffer = buffer_with()
     with buffer.writer() as writer:
         for first in (0, 5, 10):
@@ -74,7 +74,7 @@ def test_an_episode_goes_on_in_the_next_call():
     assert drawn(buffer) == added_one_by_one()
 
 
-def test_many_rows_of_one_stream_with_last_observations_are_added_by_the_buffer_too():
+def test_buffer_extend_accepts_finals_too():
     buffer = buffer_with()
     buffer.extend(columns(4), final=finals([3]))
     assert drawn(buffer)[3] == (103.0, 3.0, 0.0)
@@ -89,7 +89,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("given", "text"), REFUSED)
-def test_last_observations_that_do_not_fit_are_refused_and_nothing_is_added(given, text):
+def test_unfitting_finals_are_rejected_and_add_nothing(given, text):
     buffer = buffer_with()
     with buffer.writer() as writer:
         with pytest.raises(ValueError, match=text):
@@ -97,12 +97,12 @@ def test_last_observations_that_do_not_fit_are_refused_and_nothing_is_added(give
         assert writer.added == 0
 
 
-def test_without_successors_there_are_no_last_observations():
+def test_finals_without_next_are_rejected():
     with pytest.raises(ValueError, match="final is for buffers with next="):
         buffer_with(next=(), n_step=2).extend(columns(), final=finals([3, 11]))
 
 
-def test_a_timeout_leaves_the_rows_before_it_in():
+def test_extend_that_times_out_leaves_earlier_rows_in_the_buffer():
     buffer = buffer_with(limit=RateLimit(samples_per_insert=1.0, min_size=1, error_buffer=4.0))
     with buffer.writer() as writer:
         with pytest.raises(queue.Full):
@@ -113,7 +113,7 @@ def test_a_timeout_leaves_the_rows_before_it_in():
 # --- Vectors of environments
 
 
-def test_rows_that_are_left_out_are_not_added_and_end_nothing():
+def test_rows_marked_reset_are_not_added():
     buffer = buffer_with()
     with buffer.vector_writer(3) as writer:
         rows = {**columns(3), "done": np.array([False, True, False])}
@@ -125,7 +125,7 @@ def test_rows_that_are_left_out_are_not_added_and_end_nothing():
             writer.add(rows, reset=[True, False])
 
 
-def test_last_observations_may_be_those_of_the_streams_that_end():
+def test_vector_add_accepts_finals_of_ended_streams_only():
     buffer = buffer_with()
     with buffer.vector_writer(3) as writer:
         done = np.array([False, True, True])
@@ -133,7 +133,7 @@ def test_last_observations_may_be_those_of_the_streams_that_end():
         assert {n: found[0] for n, found in drawn(buffer).items()} == {1: 101.0, 2: 102.0}
 
 
-def test_a_vector_that_begins_episodes_one_step_after_their_end_is_recorded_whole():
+def test_vector_with_delayed_resets_records_whole_episodes():
     buffer = buffer_with(done="done")
     lengths = np.array([2, 3, 5])
     at_step, reset = np.zeros(3, int), np.zeros(3, bool)

@@ -41,7 +41,7 @@ def drawn(buffer: ReplayBuffer, n: int = 2000) -> dict[int, dict[str, Any]]:
     return found
 
 
-def test_with_next_a_row_has_the_following_row_of_its_episode():
+def test_next_is_the_following_row_of_the_episode():
     buffer = buffer_with(next="obs")
     with buffer.writer() as writer:
         add_episode(writer, 10, 20, done=False)
@@ -51,7 +51,7 @@ def test_with_next_a_row_has_the_following_row_of_its_episode():
     assert all(part["discount"] == GAMMA for part in found.values())
 
 
-def test_the_last_row_of_an_episode_has_its_final():
+def test_final_is_the_successor_of_the_last_row():
     buffer = buffer_with(next=("obs",))
     with buffer.writer() as writer:
         add_episode(writer, 0, 3)
@@ -64,7 +64,7 @@ def test_the_last_row_of_an_episode_has_its_final():
     assert (found[12]["next"], found[12]["discount"]) == ([77, 77], GAMMA)
 
 
-def test_the_last_row_without_a_final_is_its_own_successor_and_counts_nothing():
+def test_last_row_without_final_is_its_own_successor():
     buffer = buffer_with(next="obs")
     with buffer.writer() as writer:
         add_episode(writer, 0, 3)
@@ -75,7 +75,7 @@ def test_the_last_row_without_a_final_is_its_own_successor_and_counts_nothing():
     assert (found[2]["next"], found[2]["discount"]) == ([2, 2], 0)
 
 
-def test_a_close_makes_the_done_row_ready():
+def test_close_completes_the_last_done_row():
     buffer = buffer_with(next="obs")
     with buffer.writer() as writer:
         add_episode(writer, 0, 3)
@@ -93,7 +93,7 @@ def test_rewards_are_summed_up_to_the_end_of_the_episode():
     assert [found[n]["discount"] for n in (1, 2, 3, 4, 5, 100)] == [0.125, 0.125, 0, 0, 0, 0.125]
 
 
-def test_with_next_and_n_step_the_successor_is_n_steps_on():
+def test_successor_is_n_steps_ahead_with_n_step():
     buffer = buffer_with(next="obs", n_step=3)
     with buffer.writer() as writer:
         add_episode(writer, 0, 5, done=False)
@@ -103,7 +103,7 @@ def test_with_next_and_n_step_the_successor_is_n_steps_on():
     assert [found[n]["discount"] for n in range(5)] == [0.125, 0.125, 0.125, 0.25, 0.5]
 
 
-def test_stacks_have_the_frames_before_padded_with_zeros_or_the_first():
+def test_stacks_contain_earlier_frames_or_padding():
     for padding, before in (("zeros", 0), ("first", 5)):
         buffer = buffer_with(stack={"obs": 3}, stack_padding=padding, next="obs")
         with buffer.writer() as writer:
@@ -119,7 +119,7 @@ def test_stacks_have_the_frames_before_padded_with_zeros_or_the_first():
         assert after == {5: [before, 5, 6], 6: [5, 6, 7], 7: [6, 7, 8], 8: [7, 8, 9]}
 
 
-def test_every_row_knows_its_stream_and_its_step():
+def test_every_row_has_its_stream_and_step():
     buffer = buffer_with()
     writers = [buffer.writer() for _ in range(3)]
     for number in range(60):
@@ -130,7 +130,7 @@ def test_every_row_knows_its_stream_and_its_step():
     assert [streams[stream] for stream in batch.writer.tolist()] == (batch.data["n"] % 3).tolist()
 
 
-def test_nests_of_leaves_have_successors_and_stacks():
+def test_nested_columns_have_successors_and_stacks():
     example = {"obs": {"a": 0.0, "b": (np.zeros(2), 1)}, "act": 0}
     buffer = ReplayBuffer(64, example=example, next="obs", stack={"obs": 2}, done=None)
     with buffer.writer() as writer:
@@ -166,18 +166,18 @@ def test_a_batch_without_successors_has_no_discount():
         ({"n_step": 100_000}, "n_step is 100000; it must be at most 1024"),
     ],
 )
-def test_what_rows_cannot_give_is_refused_when_the_buffer_is_made(options, text):
+def test_constructor_rejects_options_that_rows_do_not_support(options, text):
     with pytest.raises(ValueError, match=text):
         ReplayBuffer(100, example=row(0), **options)
 
 
-def test_a_leaf_named_next_is_refused_with_next():
+def test_column_named_next_is_rejected_with_next_option():
     with pytest.raises(ValueError, match=r"row\['next'\]"):
         ReplayBuffer(100, example={"obs": 1.0, "next": 1.0, "done": False}, next="obs")
     ReplayBuffer(100, example={"obs": 1.0, "next": 1.0})
 
 
-def test_a_final_that_does_not_fit_is_refused_by_name():
+def test_unfitting_final_is_rejected_by_name():
     buffer = buffer_with(next="obs")
     writer = buffer.writer()
     writer.add(row(1))
@@ -196,7 +196,7 @@ def test_a_final_that_does_not_fit_is_refused_by_name():
 
 @pytest.mark.parametrize("chunk", [1, 2, 8])
 @pytest.mark.parametrize("frames", [2, 3, 20])
-def test_len_counts_the_rows_that_can_be_drawn(chunk, frames):
+def test_len_counts_the_rows_that_can_be_sampled(chunk, frames):
     """With a stack, rows whose earlier frames have left the buffer cannot be sampled, so they do not count."""
     rng = np.random.default_rng(100 * chunk + frames)
     buffer = ReplayBuffer(

@@ -45,7 +45,7 @@ def check(batch: Any) -> None:
     assert (batch.data["obs"] == batch.data["action"][:, None]).all()
 
 
-def test_a_buffer_comes_back_with_rows_and_indices(tmp_path):
+def test_load_restores_rows_and_indices(tmp_path):
     buffer = filled(50)
 
     saved = buffer.save(tmp_path / "saved")
@@ -69,7 +69,7 @@ def test_any_capacity_can_be_loaded(tmp_path, capacity, rows):
     back.add(row(50))
 
 
-def test_chunks_can_be_smaller_and_not_larger(tmp_path):
+def test_load_accepts_smaller_chunks_and_rejects_larger_ones(tmp_path):
     filled(50).save(tmp_path / "saved")
 
     assert len(ReplayBuffer.load(tmp_path / "saved", chunk=1)) == 50
@@ -77,7 +77,7 @@ def test_chunks_can_be_smaller_and_not_larger(tmp_path):
         ReplayBuffer.load(tmp_path / "saved", chunk=16)
 
 
-def test_the_versions_of_rows_are_kept(tmp_path):
+def test_load_restores_the_versions_of_rows(tmp_path):
     buffer = ReplayBuffer(100, example=row(0))
     writer = buffer.writer()
     writer.version = 17
@@ -87,7 +87,7 @@ def test_the_versions_of_rows_are_kept(tmp_path):
     assert ReplayBuffer.load(tmp_path / "saved").sample(2).version.tolist() == [17, 17]
 
 
-def test_a_second_save_writes_what_changed(tmp_path):
+def test_second_save_writes_mainly_the_changes(tmp_path):
     buffer = filled(800)
     first = buffer.save(tmp_path / "saved")
     buffer.add(row(800))
@@ -98,7 +98,7 @@ def test_a_second_save_writes_what_changed(tmp_path):
     assert len(ReplayBuffer.load(tmp_path / "saved")) == 801
 
 
-def test_a_loaded_buffer_goes_on_with_its_files(tmp_path):
+def test_loaded_buffer_saves_incrementally_to_its_files(tmp_path):
     first = filled(800).save(tmp_path / "saved")
     back = ReplayBuffer.load(tmp_path / "saved")
     back.add(row(800))
@@ -145,7 +145,7 @@ def _set_capacity(manifest: Path, capacity: int) -> None:
     _write_with_checksum(manifest, changed)
 
 
-def test_load_of_an_altered_note_is_a_value_error_that_names_the_file(tmp_path):
+def test_altered_note_raises_value_error_that_names_the_folder(tmp_path):
     folder = tmp_path / "saved"
     key = ("obs", 1)  # the note contains this key as a frame
     example = {key: np.zeros(3, np.float32), "r": 0.5, "done": False}
@@ -187,7 +187,7 @@ def test_load_of_a_huge_saved_capacity_needs_the_argument(tmp_path):
     assert ReplayBuffer.load(tmp_path / "saved", capacity=100).capacity == 100
 
 
-def test_a_folder_without_a_buffer_is_an_error(tmp_path):
+def test_load_and_save_reject_a_folder_without_a_buffer(tmp_path):
     with pytest.raises(FileNotFoundError):
         ReplayBuffer.load(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError, match="no manifest"):
@@ -207,7 +207,7 @@ def _save_with_a_limit(buffer: ReplayBuffer, path: Path, most: int) -> None:
         os._exit(17)
 
 
-def test_a_save_that_the_disk_refuses_leaves_the_last_one(tmp_path):
+def test_failed_save_leaves_the_previous_one_intact(tmp_path):
     buffer = filled(50)
     buffer.save(tmp_path / "saved")
     before = rows_of(buffer)
@@ -232,7 +232,7 @@ def _save_for_ever(buffer: ReplayBuffer, path: Path, started: Any) -> None:
         buffer.add(row(1))
 
 
-def test_processes_that_save_are_killed_and_the_folder_is_whole(tmp_path):
+def test_folder_can_be_loaded_after_savers_were_killed(tmp_path):
     context = multiprocessing.get_context("fork")
     buffer = filled(50)
     for _ in range(10):
@@ -246,7 +246,7 @@ def test_processes_that_save_are_killed_and_the_folder_is_whole(tmp_path):
         assert len(ReplayBuffer.load(tmp_path / "saved")) >= 50
 
 
-def test_others_add_and_draw_while_a_thread_saves(tmp_path):
+def test_processes_add_and_sample_while_a_thread_saves(tmp_path):
     buffer = filled(500)
     buffer.save(tmp_path / "saved")
     context = multiprocessing.get_context("fork")
@@ -275,7 +275,7 @@ def test_others_add_and_draw_while_a_thread_saves(tmp_path):
     assert rows_of(back)  # the saved rows, each of them intact
 
 
-def test_priorities_and_episodes_are_kept_and_the_sampler_may_be_another(tmp_path):
+def test_load_restores_priorities_and_episodes_for_any_sampler(tmp_path):
     example = {"obs": np.zeros(3, np.float32), "reward": 0.0, "done": False}
     buffer = ReplayBuffer(64, example=example, sampler=Prioritized(alpha=1.0), next=("obs",), n_step=2, gamma=0.5)
     writer = buffer.writer()
@@ -306,7 +306,7 @@ def test_priorities_and_episodes_are_kept_and_the_sampler_may_be_another(tmp_pat
         {"oldest": Fifo(), "all": Uniform(), "other": Prioritized(alpha=1.0)},
     ],
 )
-def test_samplers_go_on_with_the_priorities_of_their_name_or_of_the_first(tmp_path, samplers):
+def test_loaded_samplers_use_priorities_by_name_or_of_the_first(tmp_path, samplers):
     buffer = ReplayBuffer(64, example=0, samplers={"per": Prioritized(), "all": Uniform()})
     for number in range(50):
         buffer.add(number, priority=number + 1)

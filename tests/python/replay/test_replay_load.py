@@ -29,7 +29,7 @@ def counts(buffer: ReplayBuffer) -> tuple[int, int]:
     return stats["inserted"], stats["sampled"]
 
 
-def test_a_limit_goes_on_with_its_counts(tmp_path):
+def test_load_continues_the_counts_of_the_rate_limit(tmp_path):
     path = saved(tmp_path, limit=LIMIT)
     buffer = ReplayBuffer.load(path)
     assert counts(buffer) == (15, 8)
@@ -41,7 +41,7 @@ def test_a_limit_goes_on_with_its_counts(tmp_path):
     assert (counts(again), len(again)) == ((15, 8), 12)
 
 
-def test_a_limit_that_was_saved_goes_on_in_files_of_files(tmp_path):
+def test_rate_limit_counts_survive_a_second_save_and_load(tmp_path):
     first = ReplayBuffer.load(saved(tmp_path, limit=LIMIT))
     first.add({"n": 15, "reward": 1.0})
     first.save(tmp_path / "again")
@@ -49,7 +49,7 @@ def test_a_limit_that_was_saved_goes_on_in_files_of_files(tmp_path):
 
 
 @pytest.mark.parametrize("before", [LIMIT, None])
-def test_another_limit_begins_where_neither_side_waits(tmp_path, before):
+def test_new_rate_limit_starts_where_neither_side_waits(tmp_path, before):
     path = saved(tmp_path, limit=before, drawn=3)
     buffer = ReplayBuffer.load(path, limit=RateLimit(samples_per_insert=4.0, min_size=5))
     assert counts(buffer) == (15, 40)
@@ -58,13 +58,13 @@ def test_another_limit_begins_where_neither_side_waits(tmp_path, before):
     assert counts(ReplayBuffer.load(path, limit=RateLimit(samples_per_insert=4.0, min_size=50))) == (15, 0)
 
 
-def test_a_limit_may_be_left_out(tmp_path):
+def test_load_can_remove_the_rate_limit(tmp_path):
     buffer = ReplayBuffer.load(saved(tmp_path, limit=LIMIT), limit=None)
     assert "inserted" not in buffer.stats()
     assert len(buffer.sample(500, timeout=0)) == 500
 
 
-def test_a_limit_that_is_none_is_refused(tmp_path):
+def test_load_rejects_an_invalid_rate_limit(tmp_path):
     path = saved(tmp_path)
     with pytest.raises(TypeError, match="limit is 8.0; it must be a RateLimit, or None"):
         ReplayBuffer.load(path, limit=8.0)  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def test_a_limit_that_is_none_is_refused(tmp_path):
         ReplayBuffer.load(path, limit=RateLimit(1.0, min_size=1000))
 
 
-def test_rewards_are_discounted_as_the_new_buffer_says(tmp_path):
+def test_load_applies_the_new_gamma_to_rewards(tmp_path):
     path = saved(tmp_path, n_step=3, gamma=1.0, done=None)
     assert set(ReplayBuffer.load(path).sample(100).data["reward"].tolist()) == {3.0}
     batch = ReplayBuffer.load(path, gamma=0.5).sample(100)
@@ -85,7 +85,7 @@ def test_rewards_are_discounted_as_the_new_buffer_says(tmp_path):
 FIXED: dict[str, Any] = {"next": "n", "n_step": 3, "stack": {"n": 4}, "stack_padding": "first", "done": None}
 
 
-def test_what_a_load_does_not_change_may_be_given_as_it_was(tmp_path):
+def test_load_accepts_fixed_options_with_their_saved_values(tmp_path):
     path = saved(tmp_path, drawn=0, **FIXED)
     assert len(ReplayBuffer.load(path, example={"n": 1, "reward": 2.0}, **FIXED)) == 12
     assert len(ReplayBuffer.load(path, columns={"n": np.int64, "reward": np.float32}, next=["n"])) == 12
@@ -110,7 +110,7 @@ def test_what_a_load_does_not_change_may_be_given_as_it_was(tmp_path):
         ({"next": "no"}, "next has 'no', which rows do not have"),
     ],
 )
-def test_what_a_load_does_not_change_is_refused_where_it_is_another(tmp_path, given, text):
+def test_load_rejects_fixed_options_with_other_values(tmp_path, given, text):
     path = saved(tmp_path, drawn=0, **FIXED)
     with pytest.raises(ValueError, match=text):
         ReplayBuffer.load(path, **given)
@@ -123,6 +123,6 @@ def test_load_with_done_none_allows_sequences(tmp_path):
     assert ReplayBuffer.load(path, done=None).sample_sequences(1, 2).mask.shape == (1, 2)
 
 
-def test_a_load_says_which_option_it_does_not_know(tmp_path):
+def test_load_names_an_unknown_option(tmp_path):
     with pytest.raises(TypeError, match="unexpected keyword argument 'max_rows'"):
         ReplayBuffer.load(saved(tmp_path), max_rows=5)

@@ -65,7 +65,7 @@ def test_columns_of_any_layout_and_kind_are_added():
         ({"more": 3}, r"rows\['more'\] is too many"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused_and_nothing_is_added(leaves, text):
+def test_unfitting_columns_are_rejected_and_add_nothing(leaves, text):
     buffer = buffer_with()
     with pytest.raises(ValueError, match=text):
         buffer.extend(columns(0, 5, **leaves))
@@ -78,7 +78,7 @@ def test_extend_of_no_rows_adds_none():
     assert len(buffer) == 0
 
 
-def test_ends_of_many_rows_are_where_the_mask_and_the_leaf_say():
+def test_extend_ends_episodes_by_mask_and_by_done_column():
     buffer = buffer_with(n_step=3, gamma=1.0)
     done, ends = np.zeros(12, bool), np.zeros(12, bool)
     done[3] = ends[7] = True
@@ -90,7 +90,7 @@ def test_ends_of_many_rows_are_where_the_mask_and_the_leaf_say():
     assert {n for n, left in discounts.items() if left == 0} == {1, 2, 3}  # truncated episodes keep their discount
 
 
-def test_rows_with_successors_need_ends_when_they_do_not_say_so_themselves():
+def test_extend_with_next_needs_ends_without_a_done_column():
     buffer = ReplayBuffer(100, example={"obs": OBS}, next="obs", done=None)
     with pytest.raises(ValueError, match="need ends"):
         buffer.extend({"obs": np.zeros((5, 2), np.float32)})
@@ -100,7 +100,7 @@ def test_rows_with_successors_need_ends_when_they_do_not_say_so_themselves():
     assert len(buffer) == 5
 
 
-def test_priorities_of_many_rows():
+def test_extend_requires_one_valid_priority_per_row():
     buffer = buffer_with(sampler=Prioritized(alpha=1, eps=1e-30))
     buffer.extend(columns(0, 50), priority=np.where(np.arange(50) == 7, 1.0, 0.0))
     assert set(buffer.sample(100).data["n"].tolist()) == {7}
@@ -111,7 +111,7 @@ def test_priorities_of_many_rows():
     assert len(buffer) == 50
 
 
-def test_a_vector_of_streams_is_added_to_at_once():
+def test_vector_writer_adds_a_row_to_each_stream():
     buffer = buffer_with(next="obs")
     with buffer.vector_writer(3) as writer:
         writer.version = 5
@@ -129,7 +129,7 @@ def test_a_vector_of_streams_is_added_to_at_once():
     assert (batch.discount > 0).all()
 
 
-def test_a_vector_of_rows_that_does_not_fit_is_refused_whole():
+def test_vector_writer_rejects_unfitting_rows_as_a_whole():
     buffer = buffer_with(next="obs")
     writer = buffer.vector_writer(3)
     with pytest.raises(ValueError, match="rows has 4 rows; it must have 3, one for each stream"):
@@ -141,7 +141,7 @@ def test_a_vector_of_rows_that_does_not_fit_is_refused_whole():
     assert [each.added for each in writer.writers] == [0, 0, 0]
 
 
-def test_a_buffer_that_was_cleared_has_the_rows_that_come_then():
+def test_cleared_buffer_has_only_rows_added_later():
     buffer = buffer_with(sampler=Prioritized())
     old = buffer.extend(columns(0, 50))
     buffer.clear()
@@ -158,7 +158,7 @@ def test_a_buffer_that_was_cleared_has_the_rows_that_come_then():
 # --- Sequences
 
 
-def test_sequences_are_rows_of_one_episode_in_their_order():
+def test_sequence_is_consecutive_rows_of_one_episode():
     buffer = buffer_with()
     for first in (0, 100, 200):
         with buffer.writer() as writer:
@@ -176,7 +176,7 @@ def test_sequences_are_rows_of_one_episode_in_their_order():
     assert ((mask.sum(1) == 6) | np.isin(ends % 100, [9, 19])).all()
 
 
-def test_sequences_may_be_refused_when_they_are_shorter_and_take_every_other_row():
+def test_sequences_with_stride_exclude_partial_ones_on_request():
     buffer = buffer_with()
     buffer.extend(columns(0, 30))
     batch = buffer.sample_sequences(100, 5, stride=2, partial="refuse")
@@ -187,7 +187,7 @@ def test_sequences_may_be_refused_when_they_are_shorter_and_take_every_other_row
 
 
 @pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (-1, 3)])
-def test_sequences_of_nothing_are_refused(sizes):
+def test_sample_sequences_rejects_sizes_below_one(sizes):
     with pytest.raises(ValueError):
         buffer_with().sample_sequences(*sizes)
 
@@ -195,7 +195,7 @@ def test_sequences_of_nothing_are_refused(sizes):
 # --- Orders
 
 
-def test_the_oldest_the_newest_and_the_most_important_are_drawn_in_their_order():
+def test_fifo_lifo_and_max_priority_sample_in_their_order():
     buffer = buffer_with(samplers={"fifo": Fifo(), "lifo": Lifo(), "most": MaxPriority()})
     buffer.extend(columns(0, 20), priority=np.arange(20) * 7 % 20)
     assert buffer.sample(3, sampler="fifo").data["n"].tolist() == [0, 1, 2]
@@ -204,7 +204,7 @@ def test_the_oldest_the_newest_and_the_most_important_are_drawn_in_their_order()
     assert (most.data["n"] * 7 % 20).tolist() == [19, 18, 17]
 
 
-def test_a_fifo_whose_rows_are_drawn_once_moves_on():
+def test_fifo_with_max_times_one_samples_each_row_once():
     buffer = buffer_with(sampler=Fifo(max_times=1))
     buffer.extend(columns(0, 10))
     drawn = [buffer.sample(3, timeout=0).data["n"].tolist() for _ in range(3)]
@@ -218,7 +218,7 @@ def test_a_fifo_whose_rows_are_drawn_once_moves_on():
 # --- Limits
 
 
-def test_nobody_draws_before_there_are_so_many_rows():
+def test_sample_waits_for_min_size_rows():
     buffer = buffer_with(limit=RateLimit(samples_per_insert=4, min_size=20, error_buffer=40))
     buffer.extend(columns(0, 19))
     with pytest.raises(queue.Empty):
@@ -227,7 +227,7 @@ def test_nobody_draws_before_there_are_so_many_rows():
     assert len(buffer.sample(1, timeout=60)) == 1
 
 
-def test_those_who_add_wait_for_those_who_draw():
+def test_rate_limit_blocks_add_until_rows_are_sampled():
     buffer = buffer_with(limit=RateLimit(samples_per_insert=2, min_size=5, error_buffer=10))
     with pytest.raises(queue.Full):
         replay_peers.add_rows(buffer, row(1), timeout=0.01)
@@ -255,12 +255,12 @@ def test_those_who_add_wait_for_those_who_draw():
         lambda: buffer_with(limit=RateLimit(8, error_buffer=0.5)),
     ],
 )
-def test_a_limit_that_would_block_both_sides_is_refused(make):
+def test_rate_limit_that_blocks_both_sides_is_rejected(make):
     with pytest.raises(ValueError):
         make()
 
 
-def test_who_was_killed_while_it_waited_for_a_limit_holds_nobody_up(start):
+def test_killed_writer_that_waited_for_the_limit_blocks_none(start):
     buffer = buffer_with(limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=5))
     child = start(replay_peers.add_rows, buffer, {**row(1)})
     while len(buffer) < 5:
@@ -272,7 +272,7 @@ def test_who_was_killed_while_it_waited_for_a_limit_holds_nobody_up(start):
         buffer.add(row(2), timeout=60)
 
 
-def test_the_limit_of_a_buffer_is_known_to_who_opens_it(runtime_directory, name):
+def test_open_restores_the_rate_limit(runtime_directory, name):
     buffer = buffer_with(name=name, limit=RateLimit(2.0, 10, 30.0), sampler=Uniform(max_times=4))
     other = ReplayBuffer.open(name)
     assert other._spec == buffer._spec
@@ -281,7 +281,7 @@ def test_the_limit_of_a_buffer_is_known_to_who_opens_it(runtime_directory, name)
         buffer.sample(1, timeout=0)
 
 
-def test_no_rows_are_added_where_there_are_none_also_with_successors():
+def test_extend_of_no_rows_adds_none_with_next_too():
     buffer = ReplayBuffer(100, example={"obs": np.zeros(2, "f4"), "reward": 0.0, "done": False}, next="obs")
     none = {"obs": np.zeros((0, 2)), "reward": np.zeros(0), "done": np.zeros(0, bool)}
     assert len(buffer.extend(none)) == 0

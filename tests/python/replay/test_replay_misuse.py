@@ -60,7 +60,7 @@ MADE: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("options", "error", "text"), MADE)
-def test_a_buffer_that_cannot_be_is_refused_by_the_name_of_the_argument(options, error, text):
+def test_constructor_error_names_the_argument(options, error, text):
     with pytest.raises(error, match=re.escape(text)):
         made(**options)
 
@@ -120,7 +120,7 @@ ADDED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("method", "given", "error", "text"), ADDED)
-def test_rows_that_cannot_be_are_refused_by_the_name_of_the_argument(method, given, error, text):
+def test_writer_errors_name_the_argument(method, given, error, text):
     buffer = made(sampler=Prioritized(alpha=1.0))
     with pytest.raises(error, match=re.escape(text)):
         getattr(buffer, method)(**given)
@@ -136,7 +136,7 @@ def test_a_mask_of_ends_may_be_of_bools_or_of_zeros_and_ones():
         buffer.vector_writer(3).add(columns(3), end=ends)
 
 
-def test_a_vector_of_other_rows_is_refused():
+def test_vector_writer_rejects_unfitting_rows():
     writer = made().vector_writer(3)
     with pytest.raises(ValueError, match="rows has 2 rows; it must have 3, one for each stream"):
         writer.add(columns(2))
@@ -144,7 +144,7 @@ def test_a_vector_of_other_rows_is_refused():
         writer.add(ROW)
 
 
-def test_a_vector_writer_is_made_by_a_buffer():
+def test_vector_writer_constructors_reject_invalid_arguments():
     with pytest.raises(TypeError, match="writers is 5; it must be a tuple of writers"):
         VectorWriter(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=f"n is {2**62}; it must be at most"):
@@ -163,14 +163,14 @@ DRAWN: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "error", "text"), DRAWN)
-def test_draws_that_cannot_be_are_refused_by_the_name_of_the_argument(given, error, text):
+def test_sample_errors_name_the_argument(given, error, text):
     buffer = made()
     buffer.add(ROW)
     with pytest.raises(error, match=re.escape(text)):
         buffer.sample_sequences(**given) if "length" in given else buffer.sample(**given)
 
 
-def test_a_batch_that_the_machine_has_no_memory_for_is_refused_with_the_numbers():
+def test_batch_larger_than_memory_is_rejected_with_the_numbers():
     buffer = made(10, example={"pixels": np.zeros(100_000, np.uint8)})
     buffer.add({"pixels": np.zeros(100_000, np.uint8)})
     text = f"n is {2**31}: a batch of {2**31} rows of [0-9]+ bytes, where the machine has [0-9]+ bytes left"
@@ -188,18 +188,18 @@ UPDATED: list[tuple[Any, Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("index", "priority", "error", "text"), UPDATED)
-def test_updates_that_cannot_be_are_refused_by_the_name_of_the_argument(index, priority, error, text):
+def test_update_priorities_errors_name_the_argument(index, priority, error, text):
     with pytest.raises(error, match=re.escape(text)):
         made(sampler=Prioritized()).update_priorities(index, priority)
 
 
-def test_priorities_and_indices_of_any_one_shape_are_taken_and_so_is_the_answer():
+def test_update_priorities_returns_a_mask_of_the_given_shape():
     buffer = made(sampler=Prioritized())
     index = buffer.extend(columns(6)).reshape(2, 3)
     assert buffer.update_priorities(index, np.full((2, 3), 7.0)).tolist() == [[True] * 3] * 2
 
 
-def test_a_batch_in_the_place_of_its_index_is_refused():
+def test_update_priorities_rejects_a_batch_as_index():
     buffer = made(sampler=Prioritized())
     buffer.add(ROW)
     with pytest.raises(TypeError, match="index is of the type Batch; it must be an array of numbers"):
@@ -207,7 +207,7 @@ def test_a_batch_in_the_place_of_its_index_is_refused():
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_copy_of_writers_is_refused_since_their_streams_belong_to_one_process(copied):
+def test_copying_or_pickling_a_writer_raises_type_error(copied):
     writers = made().vector_writer(3)
     for each, name in ((writers, "VectorWriter"), (writers.writers[0], "Writer")):
         with pytest.raises(TypeError, match=f"cannot pickle '{name}' object"):
@@ -218,7 +218,7 @@ def test_a_copy_of_writers_is_refused_since_their_streams_belong_to_one_process(
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
-def test_a_copy_is_refused_since_it_would_be_the_same_buffer(copied):
+def test_copying_a_buffer_raises_type_error(copied):
     with pytest.raises(TypeError, match=r"a replay buffer is not copied: .* save\(\) and load\(\) make another"):
         copied(made())
     with pytest.raises(TypeError, match="is not copied"):
@@ -226,7 +226,7 @@ def test_a_copy_is_refused_since_it_would_be_the_same_buffer(copied):
 
 
 @pytest.mark.parametrize("path", [5, None])
-def test_a_path_that_is_none_is_refused(path):
+def test_save_and_load_reject_an_invalid_path(path):
     text = f"path is {path}; it must be a str or an os.PathLike"
     with pytest.raises(TypeError, match=text):
         made().save(path)
@@ -234,13 +234,13 @@ def test_a_path_that_is_none_is_refused(path):
         ReplayBuffer.load(path)
 
 
-def test_numbers_of_samplers_and_limits_over_64_bits_are_refused():
+def test_sampler_and_limit_numbers_out_of_range_are_rejected():
     with pytest.raises(ValueError, match=f"min_size is {2**70}; it must be at most"):
         RateLimit(1.0, min_size=2**70)
     with pytest.raises(ValueError, match="alpha is 1000.*; it must be at most 1.8e308"):
         Prioritized(alpha=10**400)
 
 
-def test_a_draw_from_an_empty_buffer_says_so():
+def test_sample_of_an_empty_buffer_names_the_reason():
     with pytest.raises(queue.Empty, match="there are no rows to be drawn"):
         made().sample(1, timeout=0)

@@ -31,7 +31,7 @@ def wait_for(condition) -> None:
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_rows_of_a_child_are_drawn_by_its_parent(start, method):
+def test_parent_samples_rows_of_its_child(start, method):
     buffer = ReplayBuffer(1000, example=0)
     child = start(replay_peers.add_numbers, buffer, 100, 50, method=method)
     child.join(60)
@@ -40,7 +40,7 @@ def test_rows_of_a_child_are_drawn_by_its_parent(start, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_a_child_has_a_buffer_that_its_parent_closes_at_once(start, method):
+def test_child_can_use_a_buffer_that_its_parent_closes_at_once(start, method):
     buffer = ReplayBuffer(1000, example=0)
     buffer.extend(np.arange(10))
     sender, receiver = shmtree.create_pair()
@@ -52,7 +52,7 @@ def test_a_child_has_a_buffer_that_its_parent_closes_at_once(start, method):
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_rows_of_a_parent_are_drawn_by_its_child(start, method):
+def test_child_samples_rows_of_its_parent(start, method):
     buffer = ReplayBuffer(1000, example=0)
     sender, receiver = shmtree.create_pair()
     child = start(replay_peers.answer_draws, buffer, sender, 16, method=method)
@@ -61,7 +61,7 @@ def test_rows_of_a_parent_are_drawn_by_its_child(start, method):
     child.join(60)
 
 
-def test_parent_and_forked_children_add_in_streams_of_their_own(start):
+def test_parent_and_forked_children_add_without_loss(start):
     buffer = ReplayBuffer(10_000, example=0)
     buffer.add(0)
     children = [start(replay_peers.add_numbers, buffer, 1000 * i, 500) for i in range(1, 4)]
@@ -74,7 +74,7 @@ def test_parent_and_forked_children_add_in_streams_of_their_own(start):
     assert buffer._replay.check() == ""
 
 
-def test_processes_that_all_add_the_first_row_at_once_have_memory_for_it(start):
+def test_first_rows_of_several_processes_at_once_fit_in_memory(start):
     # The arena has memory for one extent of such rows, not for two.
     row = np.zeros(1 << 14, np.uint8)
     for _ in range(3):
@@ -87,7 +87,7 @@ def test_processes_that_all_add_the_first_row_at_once_have_memory_for_it(start):
         assert len(buffer) == 6
 
 
-def test_who_opens_a_name_that_is_not_there_yet_may_wait_for_it(runtime_directory, name):
+def test_open_waits_for_a_name_up_to_its_timeout(runtime_directory, name):
     with pytest.raises(TimeoutError):
         ReplayBuffer.open(name, timeout=0.01)
     made: list[ReplayBuffer] = []
@@ -98,7 +98,7 @@ def test_who_opens_a_name_that_is_not_there_yet_may_wait_for_it(runtime_director
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_buffer_goes_by_a_message_to_a_process_that_runs(start, runtime_directory, name, named):
+def test_buffer_can_be_sent_to_a_running_process(start, runtime_directory, name, named):
     to_child, commands = shmtree.create_pair()
     answers, from_child = shmtree.create_pair()
     child = start(replay_peers.use_what_comes, commands, answers, 5)
@@ -110,7 +110,7 @@ def test_a_buffer_goes_by_a_message_to_a_process_that_runs(start, runtime_direct
     child.join(60)
 
 
-def test_a_buffer_goes_by_a_channel_that_refuses_pickles_and_arrives_closed_when_it_is_late(arena, start):
+def test_buffer_needs_no_pickle_and_arrives_closed_if_late(arena, start):
     sender, receiver = arena.create_pair(allow_pickle=False)
     buffer = ReplayBuffer(100, example=0)
     sender.put([buffer])
@@ -126,7 +126,7 @@ def test_a_buffer_goes_by_a_channel_that_refuses_pickles_and_arrives_closed_when
         len(late)
 
 
-def test_a_pickle_in_the_same_process_is_the_same_rows():
+def test_pickle_in_one_process_refers_to_the_same_rows():
     buffer = ReplayBuffer(100, example={"a": np.zeros(3), "b": (0, False)})
     same = pickle.loads(pickle.dumps(buffer))
     buffer.add({"a": np.ones(3), "b": (4, True)})
@@ -134,7 +134,7 @@ def test_a_pickle_in_the_same_process_is_the_same_rows():
     assert (same.capacity, same.chunk) == (buffer.capacity, buffer.chunk)
 
 
-def test_a_buffer_that_nobody_has_any_more_is_not_found():
+def test_unpickling_a_freed_buffer_raises_file_not_found():
     buffer = ReplayBuffer(100, example=0)
     late = pickle.dumps(buffer)
     pickle.loads(late)  # ends the transit
@@ -152,7 +152,7 @@ def test_a_buffer_is_opened_by_its_name(start, runtime_directory, name):
     assert [(known.name, known.kind) for known in own_names()] == [(name, "a replay buffer")]
 
 
-def test_a_name_that_is_in_use_or_of_something_else_is_refused(runtime_directory, name):
+def test_name_in_use_or_of_another_kind_is_rejected(runtime_directory, name):
     buffer = ReplayBuffer(100, example=0, name=name)
     with pytest.raises(FileExistsError):
         ReplayBuffer(100, example=0, name=name)
@@ -164,13 +164,13 @@ def test_a_name_that_is_in_use_or_of_something_else_is_refused(runtime_directory
         ReplayBuffer.open(name)
 
 
-def test_a_handle_of_something_else_is_refused(arena):
+def test_handle_of_another_kind_of_block_is_rejected(arena):
     array = arena.array(1 << 16, np.uint8)
     with pytest.raises(shmtree.IncompatibleArena):
         ReplayBuffer._opened(arena._core, _core.block_of(array.array), None)
 
 
-def test_rows_of_killed_writers_stay_and_the_others_go_on(start):
+def test_rows_of_killed_writers_remain_and_adds_continue(start):
     buffer = ReplayBuffer(4096, example=0, streams=4)
     for _ in range(5):
         children = [start(replay_peers.add_until_killed, buffer) for _ in range(3)]
@@ -183,7 +183,7 @@ def test_rows_of_killed_writers_stay_and_the_others_go_on(start):
     assert 2048 < len(buffer) <= 4096
 
 
-def test_a_draw_sees_rows_while_a_writer_is_stopped(start):
+def test_rows_can_be_added_while_a_writer_is_stopped(start):
     buffer = ReplayBuffer(1000, example=0)
     child = start(replay_peers.add_and_stay, buffer, 3)
     assert buffer.sample(1, timeout=60).data.tolist() == [3]
@@ -193,7 +193,7 @@ def test_a_draw_sees_rows_while_a_writer_is_stopped(start):
     os.kill(child.pid, signal.SIGCONT)
 
 
-def test_ctrl_c_ends_a_draw_that_waits():
+def test_ctrl_c_interrupts_a_waiting_sample():
     buffer = ReplayBuffer(10, example=0)
     timer = threading.Timer(0.2, signal.raise_signal, [signal.SIGINT])
 
@@ -226,12 +226,12 @@ threading.Thread(target=lambda: [buffer.add(np.ones(100)) for _ in iter(int, 1)]
 """
 
 
-def test_a_process_exits_cleanly_with_buffers_writers_and_batches():
+def test_exit_with_buffers_writers_and_batches_is_clean():
     done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_buffers_that_are_dropped_leave_no_memory_and_no_descriptors():
+def test_dropped_buffers_leak_neither_memory_nor_descriptors():
     def use() -> None:
         buffer = ReplayBuffer(1000, example={"a": np.zeros(1000)})
         buffer.extend({"a": np.ones((1500, 1000))})

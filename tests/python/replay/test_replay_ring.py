@@ -38,7 +38,7 @@ def test_rows_are_read_by_their_indices():
         ring.shared._replay.rows_at(np.zeros(1))
 
 
-def test_place_of_a_row_is_its_number_modulo_capacity():
+def test_row_is_at_its_number_modulo_capacity():
     ring = ring_of(4)
     assert (len(ring), ring.next) == (0, 0)
     index = add(ring, range(6))
@@ -48,7 +48,7 @@ def test_place_of_a_row_is_its_number_modulo_capacity():
     assert ring.read(np.arange(4), 0)["more"]["number"].tolist() == [4, 5, 2, 3]
 
 
-def test_places_restart_at_0_after_clear():
+def test_numbering_restarts_at_0_after_clear():
     ring = ring_of(4)
     add(ring, range(6))
     before = ring.revision
@@ -73,7 +73,7 @@ def test_unfinished_row_reads_as_the_previous_row(monkeypatch):
     assert ring.read(np.arange(4), -1)["more"]["number"].tolist() == [4, 5, 5, 3]
 
 
-def test_columns_by_place_are_read_like_arrays():
+def test_places_array_is_indexed_like_a_numpy_array():
     ring = ring_of(6)
     add(ring, range(5))
     column = PlacesArray(ring, ("obs",), (3, 2), (2,), np.float32, 0)

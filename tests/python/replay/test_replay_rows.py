@@ -25,7 +25,7 @@ def buffer() -> ReplayBuffer:
     return ReplayBuffer(1, example=ROW)
 
 
-def test_a_draw_has_the_nest_of_a_row(buffer):
+def test_sample_has_the_structure_of_a_row(buffer):
     data = drawn(buffer, ROW)
     assert data["obs"]["a"].tolist() == [OBS.tolist()]
     assert isinstance(data["obs"]["b"], tuple)
@@ -33,7 +33,7 @@ def test_a_draw_has_the_nest_of_a_row(buffer):
     assert [leaf.tolist() for leaf in data["obs"]["b"][1]] == [[2.0], [True]]
 
 
-def test_numbers_of_python_are_columns_of_float32_int64_and_bool():
+def test_python_numbers_become_float32_int64_and_bool_columns():
     data = drawn(ReplayBuffer(1, example={"f": 0.0, "i": 0, "b": False}), {"f": 0.1, "i": -5, "b": True})
     assert {key: leaf.dtype.name for key, leaf in data.items()} == {"f": "float32", "i": "int64", "b": "bool"}
     assert [data["f"][0], data["i"][0], data["b"][0]] == [np.float32(0.1), -5, True]
@@ -53,7 +53,7 @@ def test_a_row_may_be_an_array_alone():
     "dtype",
     ["bool", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "g", "c8", "c16", "M8[s]", "m8[ms]"],
 )
-def test_arrays_and_scalars_of_every_dtype_come_back(dtype):
+def test_arrays_and_scalars_of_every_dtype_round_trip(dtype):
     values = np.arange(6).reshape(2, 3).astype(dtype)
     data = drawn(
         ReplayBuffer(1, example={"array": values, "scalar": values[1, 2]}), {"array": values, "scalar": values[1, 2]}
@@ -63,7 +63,7 @@ def test_arrays_and_scalars_of_every_dtype_come_back(dtype):
     assert data["scalar"][0] == values[1, 2]
 
 
-def test_structured_arrays_come_back():
+def test_structured_arrays_round_trip():
     dtype = np.dtype([("x", "f4"), ("n", "i8", (2,))])
     value = np.array([(1.5, (2, 3))], dtype)
     assert (drawn(ReplayBuffer(1, example=value), value)[0] == value).all()
@@ -142,7 +142,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("row", "text"), REFUSED)
-def test_a_row_that_does_not_fit_is_refused_by_name_and_nothing_is_added(buffer, row, text):
+def test_unfitting_row_is_rejected_by_name_and_adds_nothing(buffer, row, text):
     buffer.add(ROW)
     with pytest.raises(ValueError, match=text):
         buffer.add(row)
@@ -151,12 +151,12 @@ def test_a_row_that_does_not_fit_is_refused_by_name_and_nothing_is_added(buffer,
 
 
 @pytest.mark.parametrize("value", [None, "text", b"bytes", object(), np.array(["a"]), np.array([None]), [1, "x"]])
-def test_an_example_that_no_column_can_have_is_refused_by_name(value):
+def test_example_with_an_unsupported_value_is_rejected_by_name(value):
     with pytest.raises(TypeError, match=r"row\['obs'\]\['x'\]"):
         ReplayBuffer(10, example={"obs": {"x": value}})
 
 
-def test_columns_are_given_as_shapes_and_dtypes():
+def test_columns_can_be_specified_as_shapes_and_dtypes():
     buffer = ReplayBuffer(1, columns={"obs": ((4, 84, 84), np.uint8), "action": np.int32, "flat": (3, "f4")})
     data = drawn(buffer, {"obs": np.ones((4, 84, 84), np.uint8), "action": 3, "flat": [1, 2, 3]})
     assert data["obs"].shape == (1, 4, 84, 84)
@@ -165,7 +165,7 @@ def test_columns_are_given_as_shapes_and_dtypes():
 
 
 @pytest.mark.parametrize("column", ["what", ((2, -1), "f4"), (None, "f4"), object, ((2,), str), "S4"])
-def test_a_column_that_is_none_is_refused_by_name(column):
+def test_invalid_column_is_rejected_by_name(column):
     with pytest.raises(TypeError, match=r"row\['x'\] is "):
         ReplayBuffer(10, columns={"x": column})
 
@@ -184,7 +184,7 @@ def test_a_column_that_is_none_is_refused_by_name(column):
         ({"capacity": 10, "example": np.zeros(0)}, "which has no bytes"),
     ],
 )
-def test_what_no_buffer_can_be_is_refused_with_the_numbers(arguments, text):
+def test_constructor_rejects_invalid_sizes_with_the_numbers(arguments, text):
     with pytest.raises(ValueError, match=text):
         ReplayBuffer(**{"example": 0.0, **arguments})
 
@@ -194,7 +194,7 @@ def test_a_capacity_over_the_budget_of_the_arena_is_refused(arena):
         ReplayBuffer(1_000_000, example=np.zeros(100), arena=arena)
 
 
-def test_a_capacity_in_bytes_is_filled_without_going_over_them(arena):
+def test_max_bytes_is_not_exceeded_when_the_buffer_is_full(arena):
     buffer = ReplayBuffer(max_bytes=4_000_000, example=np.zeros(100), arena=arena)
     assert buffer.capacity > 4000
     for _ in range(2 * buffer.capacity):
@@ -202,14 +202,14 @@ def test_a_capacity_in_bytes_is_filled_without_going_over_them(arena):
     assert arena.stats()["used_bytes"] <= 4_000_000
 
 
-def test_a_number_of_bytes_is_enough_for_rows_with_successors_and_a_limit():
+def test_max_bytes_allows_for_successors_and_a_rate_limit():
     options = {"example": {"x": 0.0, "done": False}, "next": "x", "n_step": 1, "reward": None}
     assert ReplayBuffer(max_bytes=4_000_000, limit=RateLimit(1.0, min_size=1000), **options).capacity > 40_000
     with pytest.raises(ValueError, match="max_bytes is 10; a buffer of 1000 such rows takes"):
         ReplayBuffer(max_bytes=10, limit=RateLimit(1.0, min_size=1000), **options)
 
 
-def test_a_row_of_a_damaged_buffer_is_not_guessed(arena):
+def test_damaged_buffer_spec_raises_incompatible_arena(arena):
     assert issubclass(shmtree.IncompatibleArena, shmtree.Error)
     buffer = ReplayBuffer(10, example=1, arena=arena)
     with pytest.raises(shmtree.IncompatibleArena, match="cannot be read|no frame|not a"):

@@ -18,13 +18,13 @@ def filled(count: int = 50, **options: object) -> ReplayBuffer:
     return buffer
 
 
-def test_rows_are_drawn_with_equal_chances():
+def test_uniform_sampler_chooses_rows_with_equal_probability():
     buffer = filled(seed=1)
     counts = np.bincount(buffer.sample(100_000).data, minlength=50)
     assert ((counts - 2000) ** 2 / 2000).sum() < 110  # chi-square with 49 degrees of freedom: fails once in a million
 
 
-def test_rows_are_drawn_as_their_priorities_to_alpha():
+def test_prioritized_sampler_uses_priorities_to_the_power_alpha():
     buffer = filled(0, sampler=Prioritized(alpha=0.5, eps=1e-9), seed=2)
     for number in range(20):
         buffer.add(number, priority=float(number + 1))
@@ -36,7 +36,7 @@ def test_rows_are_drawn_as_their_priorities_to_alpha():
     np.testing.assert_allclose(batch.priority, batch.data + 1, rtol=1e-4)
 
 
-def test_weights_make_up_for_the_chances_and_are_at_most_one():
+def test_weights_correct_for_probability_and_are_at_most_one():
     buffer = filled(0, sampler=Prioritized(alpha=1, beta=0.5, eps=1e-9))
     for priority in (1.0, 4.0):
         buffer.add(1, priority=priority)
@@ -45,7 +45,7 @@ def test_weights_make_up_for_the_chances_and_are_at_most_one():
     np.testing.assert_allclose(buffer.sample(100, beta=1).weight.min(), 0.25, rtol=1e-5)
 
 
-def test_weights_may_be_those_of_the_whole_buffer():
+def test_weights_can_be_relative_to_the_whole_buffer():
     buffer = filled(0, sampler=Prioritized(alpha=1, beta=1, eps=1e-30))
     least = buffer.add(1, priority=1e-20)
     buffer.add(1, priority=1.0)
@@ -55,7 +55,7 @@ def test_weights_may_be_those_of_the_whole_buffer():
     assert (buffer.sample(8).weight == 1).all()
 
 
-def test_updated_priorities_are_those_that_are_drawn_by():
+def test_updated_priorities_change_the_sampled_rows():
     buffer = filled(sampler=Prioritized(alpha=1, eps=1e-30))
     index = buffer.sample(2000).index
     every = np.unique(index)
@@ -63,7 +63,7 @@ def test_updated_priorities_are_those_that_are_drawn_by():
     assert set(buffer.sample(1000).index.tolist()) == {int(every[3])}
 
 
-def test_an_update_says_which_rows_were_there():
+def test_update_priorities_returns_a_mask_of_existing_rows():
     buffer = filled(100, sampler=Prioritized())
     index = np.arange(5) + buffer.sample(100).index.min()
     first = buffer.add(1)
@@ -73,14 +73,14 @@ def test_an_update_says_which_rows_were_there():
     assert index.size
 
 
-def test_of_a_repeated_index_the_last_priority_counts():
+def test_last_priority_of_a_repeated_index_counts():
     buffer = filled(0, sampler=Prioritized(alpha=1, eps=1e-9))
     index = buffer.add(1)
     buffer.update_priorities([index, index], [5.0, 2.0])
     np.testing.assert_allclose(buffer.sample(1).priority, [2.0], rtol=1e-5)
 
 
-def test_rows_without_a_priority_get_the_largest_that_was_given():
+def test_rows_without_priority_get_the_largest_so_far():
     buffer = filled(0, sampler=Prioritized())
     assert buffer.max_priority == 1.0
     index = buffer.add(1)
@@ -92,7 +92,7 @@ def test_rows_without_a_priority_get_the_largest_that_was_given():
 
 
 @pytest.mark.parametrize("priority", [-1.0, float("nan"), float("inf"), 1e300])
-def test_a_priority_that_no_row_can_have_is_refused_and_changes_nothing(priority):
+def test_invalid_priority_is_rejected_and_changes_nothing(priority):
     buffer = filled(2, sampler=Prioritized())
     index = np.unique(buffer.sample(50).index)
     with pytest.raises(ValueError):
@@ -115,20 +115,20 @@ def test_a_priority_that_no_row_can_have_is_refused_and_changes_nothing(priority
         ([1], ["a"], TypeError),
     ],
 )
-def test_an_index_that_was_never_given_is_refused(index, priority, error):
+def test_unknown_or_invalid_index_is_rejected(index, priority, error):
     buffer = filled(sampler=Prioritized())
     with pytest.raises(error):
         buffer.update_priorities(index, priority)
 
 
-def test_tensors_are_indices_and_priorities():
+def test_update_priorities_accepts_tensors():
     torch = pytest.importorskip("torch")
     buffer = filled(sampler=Prioritized())
     batch = buffer.sample(10)
     assert buffer.update_priorities(torch.from_numpy(batch.index), torch.ones(10, requires_grad=True)).all()
 
 
-def test_several_samplers_draw_from_the_same_rows_by_their_names():
+def test_named_samplers_sample_from_the_same_rows():
     buffer = filled(samplers={"per": Prioritized(alpha=1, eps=1e-30), "all": Uniform()})
     index = np.unique(buffer.sample(5000).index)
     buffer.update_priorities(index, (index == index[0]).astype(float), sampler="per")
@@ -139,7 +139,7 @@ def test_several_samplers_draw_from_the_same_rows_by_their_names():
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Prioritized()])
-def test_without_replacement_each_row_is_drawn_once(sampler):
+def test_sampling_without_replacement_returns_each_row_once(sampler):
     buffer = filled(sampler=sampler)
     assert sorted(buffer.sample(50, replace=False).data.tolist()) == list(range(50))
     with pytest.raises(ValueError, match="51 different rows, where there are 50"):
@@ -162,19 +162,19 @@ def test_without_replacement_each_row_is_drawn_once(sampler):
         (lambda: filled(samplers={str(i): Uniform() for i in range(20)}), ValueError),
     ],
 )
-def test_samplers_that_cannot_be_are_refused(make, error):
+def test_invalid_samplers_are_rejected(make, error):
     with pytest.raises(error):
         make()
 
 
-def test_the_samplers_of_a_buffer_are_known_to_who_opens_it(runtime_directory, name):
+def test_open_restores_the_samplers(runtime_directory, name):
     buffer = ReplayBuffer(
         10, example={"a": 1.0}, name=name, samplers={"p": Prioritized(0.7, 0.5, 0.1), "u": Uniform(max_times=3)}
     )
     assert ReplayBuffer.open(name)._spec == buffer._spec
 
 
-def test_a_batch_is_drawn_into_given_arrays():
+def test_batch_is_sampled_into_caller_arrays():
     buffer = ReplayBuffer(10, example={"a": np.zeros(3, np.float32), "b": 1})
     buffer.add({"a": np.ones(3), "b": 5})
     out = {"a": np.zeros((4, 3), np.float32), "b": np.zeros(4, np.int64)}
@@ -195,14 +195,14 @@ def test_a_batch_is_drawn_into_given_arrays():
         ("heap", ValueError, "out is 'heap'"),
     ],
 )
-def test_what_no_batch_can_be_drawn_into_is_refused_by_name(out, error, text):
+def test_unfitting_out_argument_is_rejected_by_name(out, error, text):
     buffer = ReplayBuffer(10, example={"a": np.zeros(3, np.float32), "b": 1})
     buffer.add({"a": np.ones(3), "b": 5})
     with pytest.raises(error, match=text):
         buffer.sample(4, out=out)
 
 
-def test_a_batch_in_the_arena_is_put_on_without_a_copy(arena):
+def test_batch_in_the_arena_is_sent_without_a_copy(arena):
     buffer = ReplayBuffer(100, example=np.zeros(4096, np.uint8), arena=arena)
     buffer.add(np.ones(4096, np.uint8))
     sender, receiver = arena.create_pair()
@@ -215,7 +215,7 @@ def test_a_batch_in_the_arena_is_put_on_without_a_copy(arena):
     assert not batch.data.flags.writeable  # it was moved to the channel
 
 
-def test_a_batch_goes_to_a_device_as_tensors():
+def test_batch_converts_to_tensors_on_a_device():
     torch = pytest.importorskip("torch")
     buffer = ReplayBuffer(10, example={"a": np.zeros(3, np.float32), "b": (1, 2.0)})
     buffer.add({"a": np.ones(3), "b": (1, 2.0)})
@@ -225,7 +225,7 @@ def test_a_batch_goes_to_a_device_as_tensors():
 
 
 @pytest.mark.parametrize("sampler", [Fifo(), Lifo(), MaxPriority()])
-def test_more_rows_than_there_are_come_round_again_in_their_order(sampler):
+def test_ordered_sampler_repeats_its_order_beyond_all_rows(sampler):
     buffer = ReplayBuffer(100, example={"n": 0}, sampler=sampler, chunk=1)
     for number in range(3):
         buffer.add({"n": number}, priority=3.0 - number)
@@ -235,7 +235,7 @@ def test_more_rows_than_there_are_come_round_again_in_their_order(sampler):
         buffer.sample(8, replace=False)
 
 
-def test_all_that_a_batch_has_goes_to_a_device_as_tensors():
+def test_every_field_of_a_batch_converts_to_a_tensor():
     torch = pytest.importorskip("torch")
     row = {"obs": np.zeros(2, np.float32), "reward": 0.0, "done": False}
     buffer = ReplayBuffer(100, example=row, sampler=Prioritized(), next="obs")
@@ -254,7 +254,7 @@ def test_all_that_a_batch_has_goes_to_a_device_as_tensors():
             moved.colour  # noqa: B018
 
 
-def test_a_batch_on_a_device_has_a_discount_only_where_the_batch_has_one():
+def test_batch_on_a_device_without_successors_has_no_discount():
     pytest.importorskip("torch")
     buffer = ReplayBuffer(10, example=0.0)
     buffer.add(1.0)
@@ -272,7 +272,7 @@ def test_several_threads_copy_a_large_batch():
 
 
 @pytest.mark.parametrize("sampler", [Uniform(), Uniform(max_times=9), Prioritized(), Fifo(), Lifo(), MaxPriority()])
-def test_rows_whose_frames_have_left_the_window_are_not_drawn_and_hold_no_draw_up(sampler):
+def test_rows_without_all_their_frames_are_not_sampled(sampler):
     buffer = ReplayBuffer(16, example={"x": 0.0}, sampler=sampler, stack={"x": 4}, done=None, chunk=1)
     with buffer.writer() as writer:
         for number in range(40):

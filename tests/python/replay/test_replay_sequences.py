@@ -21,7 +21,7 @@ def filled(rows: int = 40, **options: Any) -> ReplayBuffer:
     return buffer
 
 
-def test_sequences_begin_as_likely_as_the_sampler_says_and_tell_so():
+def test_sequence_starts_follow_priorities_and_report_them():
     batch = filled(seed=3).sample_sequences(2000, 3, sampler="per")
     first = batch.data["n"][:, 0]
     assert 800 < (first == 15).sum() < 1200
@@ -34,7 +34,7 @@ def test_sequences_begin_as_likely_as_the_sampler_says_and_tell_so():
     assert (batch.mask.sum(1) == np.minimum(10 - first % 10, 3)).all()
 
 
-def test_sequences_take_their_weights_from_the_call_and_the_whole_buffer():
+def test_sequence_weights_follow_beta_and_the_whole_buffer():
     buffer = filled()
     batch = buffer.sample_sequences(50, 2, sampler="per", beta=0.5, weights="buffer")
     np.testing.assert_allclose(batch.weight, np.where(batch.priority == 39, 39**-0.5, 1), rtol=1e-5)
@@ -43,7 +43,7 @@ def test_sequences_take_their_weights_from_the_call_and_the_whole_buffer():
 
 
 @pytest.mark.parametrize("sampler", [None, *SAMPLERS])
-def test_sequences_without_replacement_begin_with_different_rows(sampler):
+def test_sequences_without_replacement_start_at_different_rows(sampler):
     buffer = filled()
     options: dict[str, Any] = {"sampler": sampler, "replace": False, "timeout": 30}
     first = buffer.sample_sequences(40, 5, **options).data["n"][:, 0]
@@ -64,7 +64,7 @@ def test_sequences_come_in_the_samplers_order():
     assert whole.data["n"][:, 0].tolist() == [36, 35, 34]
 
 
-def test_rows_that_were_drawn_often_enough_begin_no_sequence():
+def test_exhausted_rows_start_no_sequence():
     buffer = filled(samplers={"once": Uniform(max_times=1)})
     firsts = [buffer.sample_sequences(10, 3, sampler="once", timeout=30).data["n"][:, 0] for _ in range(4)]
     assert sorted(np.concatenate(firsts).tolist()) == list(range(40))
@@ -72,7 +72,7 @@ def test_rows_that_were_drawn_often_enough_begin_no_sequence():
         buffer.sample_sequences(1, 3, sampler="once", timeout=0)
 
 
-def test_a_draw_of_sequences_that_fails_has_drawn_nothing():
+def test_failed_sample_of_sequences_uses_up_no_rows():
     buffer = filled(samplers={"once": Uniform(max_times=1)})
     for _ in range(3):
         with pytest.raises(queue.Empty):
@@ -81,7 +81,7 @@ def test_a_draw_of_sequences_that_fails_has_drawn_nothing():
     assert sorted(firsts.tolist()) == [n for n in range(40) if n % 10 <= 5]
 
 
-def test_sequences_count_under_a_limit_as_draws():
+def test_sequences_count_as_samples_under_a_rate_limit():
     limit = RateLimit(samples_per_insert=1, min_size=1, error_buffer=60)
     buffer = filled(limit=limit)
     buffer.sample_sequences(50, 5, sampler="per", timeout=30)
@@ -91,7 +91,7 @@ def test_sequences_count_under_a_limit_as_draws():
     assert buffer.stats()["sampled"] == 50
 
 
-def test_a_sampler_that_the_buffer_has_not_draws_no_sequences():
+def test_sample_sequences_rejects_unknown_sampler_and_weights():
     with pytest.raises(ValueError, match="sampler is 'no'; the buffer has 'per', 'all', 'old', 'new'"):
         filled().sample_sequences(1, 2, sampler="no")
     with pytest.raises(ValueError, match="weights"):

@@ -27,7 +27,7 @@ def add_100(buffer: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [cpprb.ReplayBuffer, cpprb.MPReplayBuffer, cpprb.MPPrioritizedReplayBuffer])
-def test_steps_are_added_one_by_one_and_several_at_once_as_to_cpprb(kind):
+def test_cpprb_add_accepts_one_step_or_several(kind):
     buffer = kind(256, ENV)
 
     assert buffer.add(**step(7)) == 0
@@ -42,7 +42,7 @@ def test_steps_are_added_one_by_one_and_several_at_once_as_to_cpprb(kind):
     assert (drawn["next_obs"] == 8).all()
 
 
-def test_processes_add_to_one_buffer_of_cpprbs_signature():
+def test_processes_add_to_one_cpprb_buffer():
     context = multiprocessing.get_context("spawn")
     buffer = cpprb.MPReplayBuffer(256, {"obs": {"dtype": int}}, ctx=context)
     adding = [context.Process(target=add_100, args=(buffer,)) for _ in range(2)]
@@ -55,7 +55,7 @@ def test_processes_add_to_one_buffer_of_cpprbs_signature():
     assert sorted(buffer.get_all_transitions()["obs"].ravel()) == sorted([*range(100)] * 2)
 
 
-def test_priorities_have_the_weights_of_cpprb():
+def test_cpprb_weights_and_priorities_follow_its_formula():
     buffer = cpprb.MPPrioritizedReplayBuffer(64, {"obs": {}}, alpha=0.7)
     for number in range(4):
         buffer.add(obs=number, priorities=number + 1.0)
@@ -74,7 +74,7 @@ def test_priorities_have_the_weights_of_cpprb():
         buffer.update_priorities(None, [1.0])
 
 
-def test_a_backend_that_cpprb_has_not_is_a_value_error():
+def test_cpprb_rejects_unknown_backend_and_unsupported_mmap():
     with pytest.raises(ValueError, match="Unknown backend"):
         cpprb.MPReplayBuffer(1, {"done": {}}, backend="NONE")
     with pytest.raises(NotImplementedError, match="save_transitions"):
@@ -88,7 +88,7 @@ def test_cpprb_nstep_is_refused_if_cpprb_is_not_installed(monkeypatch):
         cpprb.ReplayBuffer(1, {"done": {}}, Nstep={"size": 3})
 
 
-def test_dqn_of_stable_baselines3_runs_on_ours():
+def test_stable_baselines3_dqn_runs_on_our_buffer():
     pytest.importorskip("stable_baselines3", exc_type=ImportError)
     import gymnasium
     from stable_baselines3 import DQN
@@ -111,7 +111,7 @@ def test_dqn_of_stable_baselines3_runs_on_ours():
     assert (batch.observations.shape, batch.actions.shape, batch.rewards.shape) == ((32, 4), (32, 1), (32, 1))
 
 
-def test_stable_baselines3_keeps_the_rows_in_its_files_and_draws_the_same_by_a_seed(tmp_path):
+def test_sb3_buffer_survives_pickling_and_samples_by_seed(tmp_path):
     pytest.importorskip("stable_baselines3", exc_type=ImportError)
     from gymnasium import spaces
     from stable_baselines3.common.save_util import load_from_pkl, save_to_pkl
@@ -139,7 +139,7 @@ def test_stable_baselines3_keeps_the_rows_in_its_files_and_draws_the_same_by_a_s
     assert set(kept.sample(5000).rewards[:, 0].tolist()) == set(range(10, 60))
 
 
-def test_observations_of_several_parts_are_drawn_as_stable_baselines3_has_them():
+def test_sb3_dict_observations_match_stable_baselines3():
     pytest.importorskip("stable_baselines3", exc_type=ImportError)
     from gymnasium import spaces
     from stable_baselines3.common.buffers import DictReplayBuffer as Standard
@@ -163,7 +163,7 @@ def test_observations_of_several_parts_are_drawn_as_stable_baselines3_has_them()
             assert one.shape == other.shape and one.dtype == other.dtype and bool((one == other).all())
 
 
-def test_a_replay_buffer_of_torchrl_has_our_storage_and_samplers():
+def test_torchrl_buffer_works_with_our_storage_and_samplers():
     torchrl_data = pytest.importorskip("torchrl.data", exc_type=ImportError)
     import torch
     from tensordict import TensorDict
@@ -189,7 +189,7 @@ def test_a_replay_buffer_of_torchrl_has_our_storage_and_samplers():
             assert storage.shared.max_priority == 9.0
 
 
-def test_stable_baselines_buffers_are_for_their_own_kind_of_spaces():
+def test_sb3_buffers_reject_other_kinds_of_spaces():
     spaces = pytest.importorskip("gymnasium").spaces
     sb3 = pytest.importorskip("shmtree.replay.sb3")
     box, action = spaces.Box(0, 1, (3,)), spaces.Discrete(2)
@@ -245,7 +245,7 @@ def fill_and_reset_sb3(buffer: Any) -> None:
     add_to_sb3(buffer, range(100, 104))
 
 
-def test_sb3_places_are_the_same_in_all_processes():
+def test_sb3_positions_are_the_same_in_all_processes():
     buffer = sb3_buffer(8)
     add_to_sb3(buffer, range(3))
     process = multiprocessing.get_context("spawn").Process(target=fill_and_reset_sb3, args=(buffer,))
@@ -316,7 +316,7 @@ def test_cpprb_late_priority_update_is_ignored():
     assert set(buffer.sample(300)["obs"].ravel()) == {4, 5, 6, 7}
 
 
-def test_cpprb_places_are_the_same_in_all_processes():
+def test_cpprb_indexes_are_the_same_in_all_processes():
     buffer = cpprb.PrioritizedReplayBuffer(4, {"obs": {}})
     process = multiprocessing.get_context("spawn").Process(target=add_100, args=(buffer,))
     process.start()
@@ -366,7 +366,7 @@ def torchrl_rows(first: int, priority: float | None = None) -> Any:
     return data
 
 
-def test_torchrl_priority_goes_to_the_row_at_its_place():
+def test_torchrl_priority_updates_the_row_at_its_index():
     buffer = torchrl_buffer()
     assert buffer.extend(torchrl_rows(0)).tolist() == list(range(10))
     index = buffer.extend(torchrl_rows(10))
@@ -377,7 +377,7 @@ def test_torchrl_priority_goes_to_the_row_at_its_place():
     assert buffer[11]["obs"] == 11
 
 
-def test_torchrl_rows_bring_their_priorities():
+def test_torchrl_rows_can_contain_their_priorities():
     buffer = torchrl_buffer()
     buffer.extend(torchrl_rows(0, priority=1e-9))
     buffer.extend(torchrl_rows(10, priority=5.0))
@@ -405,7 +405,7 @@ def test_torchrl_buffer_is_saved_with_its_priorities(tmp_path):
         assert each[:]["obs"].tolist() == [15, 16, 17, 18, 19, *range(20, 30)]
 
 
-def test_torchrl_rows_with_other_values_than_tensors():
+def test_torchrl_accepts_equal_non_tensors_and_rejects_changes():
     torchrl_data = pytest.importorskip("torchrl.data", exc_type=ImportError)
     from tensordict import NonTensorData
 
@@ -460,7 +460,7 @@ def add_to_storage(storage: Any) -> None:
     assert buffer.extend(torchrl_rows(100)).tolist() == list(range(10, 20))
 
 
-def test_torchrl_places_continue_in_another_process():
+def test_torchrl_indices_continue_in_another_process():
     buffer = torchrl_buffer()
     buffer.extend(torchrl_rows(0))
     process = multiprocessing.get_context("spawn").Process(target=add_to_storage, args=(buffer._storage,))

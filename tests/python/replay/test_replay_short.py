@@ -37,7 +37,7 @@ def test_threads_that_add_one_row_each_fill_the_buffer():
     assert buffer._replay.check() == ""
 
 
-def test_so_do_threads_that_run_at_once_and_lose_no_row_before():
+def test_concurrent_threads_that_add_one_row_each_lose_none():
     buffer = ReplayBuffer(4000, example=0, sampler=Fifo(max_times=1))
     in_threads(1600, 8, buffer.add)
     assert len(buffer) == 1600
@@ -47,7 +47,7 @@ def test_so_do_threads_that_run_at_once_and_lose_no_row_before():
 
 
 @pytest.mark.parametrize("method", START_METHODS)
-def test_processes_hand_on_what_is_left_of_their_places(start, method):
+def test_successive_processes_share_one_chunk(start, method):
     buffer = ReplayBuffer(1000, example=0)
     for number in range(6):
         start(replay_peers.add_numbers, buffer, 5 * number, 5, method=method).join(60)
@@ -56,7 +56,7 @@ def test_processes_hand_on_what_is_left_of_their_places(start, method):
     assert buffer._replay.check() == ""
 
 
-def test_writers_that_are_closed_hand_on_their_places_and_are_streams_of_their_own():
+def test_successive_writers_share_a_chunk_and_have_own_streams():
     buffer = ReplayBuffer(1000, example=0)
     for number in range(10):
         with buffer.writer() as writer:
@@ -70,7 +70,7 @@ def test_writers_that_are_closed_hand_on_their_places_and_are_streams_of_their_o
     assert all(streams[each // 10] == stream for each, stream in zip(batch.data, batch.writer, strict=True))
 
 
-def test_a_number_that_was_asked_for_stays():
+def test_stream_number_of_a_writer_does_not_change():
     buffer = ReplayBuffer(1000, example=0)
     numbers = {}
     for row in range(6):
@@ -85,7 +85,7 @@ def test_a_number_that_was_asked_for_stays():
     assert all(numbers[row] == stream for row, stream in zip(batch.data.tolist(), batch.writer.tolist(), strict=True))
 
 
-def test_sequences_and_stacks_end_where_another_stream_begins():
+def test_sequences_and_stacks_do_not_cross_streams():
     buffer = ReplayBuffer(1000, columns={"x": np.int64}, stack={"x": 3}, done=None)
     for number in range(6):
         with buffer.writer() as writer:
@@ -103,7 +103,7 @@ def test_sequences_and_stacks_end_where_another_stream_begins():
         assert known[-1] // 100 == known[0] // 100
 
 
-def test_episodes_go_on_in_places_that_were_left_at_an_end():
+def test_episodes_are_correct_in_chunks_of_several_writers():
     buffer = ReplayBuffer(1000, example=ROW, next=("obs",), n_step=2, gamma=0.5, sampler=Prioritized())
     for number in range(20):
         with buffer.writer() as writer:
@@ -122,7 +122,7 @@ def test_episodes_go_on_in_places_that_were_left_at_an_end():
     assert set(batch.step.tolist()) == {0, 1, 2}
 
 
-def test_rows_whose_successors_never_came_stay_out_and_their_place_is_not_handed_on():
+def test_incomplete_rows_do_not_count_and_block_chunk_reuse():
     buffer = ReplayBuffer(1000, example=ROW, n_step=3)
     for number in range(4):
         with buffer.writer() as writer:
@@ -132,7 +132,7 @@ def test_rows_whose_successors_never_came_stay_out_and_their_place_is_not_handed
     assert buffer.stats()["chunks"] == 4
 
 
-def test_streams_in_one_place_are_the_same_after_a_load(tmp_path):
+def test_load_restores_streams_that_share_a_chunk(tmp_path):
     buffer = ReplayBuffer(1000, example=0)
     for number in range(40):
         with buffer.writer() as writer:

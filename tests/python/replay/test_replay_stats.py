@@ -39,7 +39,7 @@ def test_rows_in_chunks_that_are_not_full_are_counted_one_by_one():
     assert buffer.stats()["added"] == 100
 
 
-def test_rows_that_were_added_and_drawn_are_counted_for_ever():
+def test_stats_count_all_rows_ever_added_and_sampled():
     samplers = {"per": Prioritized(), "all": Uniform()}
     buffer = buffer_with(250, samplers=samplers)
     buffer.sample(100, sampler="per")
@@ -63,7 +63,7 @@ def test_rates_are_since_the_last_call_on_this_object():
     assert (stats["added_per_s"], stats["sampled_per_s"]) == (0, 0)
 
 
-def test_ages_are_those_of_the_rows_that_were_drawn_since():
+def test_ages_are_those_of_rows_sampled_since_the_last_call():
     buffer = buffer_with(50)
     ages = np.concatenate([buffer.sample(30).age, buffer.sample(7).age])
     stats = buffer.stats()
@@ -77,7 +77,7 @@ def test_ages_are_those_of_the_rows_that_were_drawn_since():
     assert buffer.stats()["drawn"] == 0
 
 
-def test_versions_are_behind_the_newest_that_was_met():
+def test_version_lag_is_relative_to_the_newest_known_version():
     buffer = buffer_with()
     with buffer.writer() as writer:
         for version in (-5, 3):
@@ -92,7 +92,7 @@ def test_versions_are_behind_the_newest_that_was_met():
     assert buffer.stats()["version_lag_max"] >= 2.0**62
 
 
-def test_with_a_limit_its_counts_are_there():
+def test_stats_include_the_counts_of_the_rate_limit():
     buffer = buffer_with(limit=RateLimit(samples_per_insert=2.0, min_size=5, error_buffer=100.0))
     for _ in range(20):
         buffer.add(ROW)
@@ -107,7 +107,7 @@ def test_with_a_limit_its_counts_are_there():
 
 
 @pytest.mark.parametrize("arena", [False, True])
-def test_sequences_are_drawn_into_arrays_that_are_given(arena):
+def test_sequences_are_sampled_into_caller_arrays(arena):
     buffer = buffer_with(60)
     if arena:
         batch = buffer.sample_sequences(6, 4, out="arena")

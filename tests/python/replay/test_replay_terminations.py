@@ -279,7 +279,7 @@ def test_done_alone_terminates():
 
 
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
-def test_gymnasium_vectors_in_both_reset_modes(mode):
+def test_gymnasium_vectors_are_recorded_in_both_reset_modes(mode):
     gymnasium = pytest.importorskip("gymnasium")
     modes = pytest.importorskip("gymnasium.vector").AutoresetMode
 

@@ -60,7 +60,7 @@ def full_buffer(**options) -> ReplayBuffer:
 
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
 @pytest.mark.parametrize("call", [lambda b: b.sample(4), lambda b: b.sample_sequences(4, 2)])
-def test_a_close_ends_draws_that_wait_in_other_threads(limit, call):
+def test_close_ends_samples_that_wait_in_other_threads(limit, call):
     buffer = ReplayBuffer(100, example=0, done=None, limit=limit)
     waiting = [Waiting(call, buffer) for _ in range(3)]
     for each in waiting:
@@ -70,7 +70,7 @@ def test_a_close_ends_draws_that_wait_in_other_threads(limit, call):
 
 
 @pytest.mark.parametrize("call", [lambda b: b.add(1), lambda b: b.extend([1, 2, 3])])
-def test_a_close_ends_adds_that_wait_in_other_threads(call):
+def test_close_ends_adds_that_wait_in_other_threads(call):
     buffer = full_buffer()
     again = ReplayBuffer._opened(buffer._replay.arena, buffer._replay.block, None)
     waiting = [Waiting(call, buffer) for _ in range(3)]
@@ -83,7 +83,7 @@ def test_a_close_ends_adds_that_wait_in_other_threads(call):
     assert again._replay.check() == ""
 
 
-def test_a_thread_whose_buffer_was_closed_by_another_one_adds_nothing_more():
+def test_add_raises_after_another_thread_closed_the_buffer():
     buffer = ReplayBuffer(100, example=0)
     writer = buffer.writer()
     has_added, is_closed, done = threading.Event(), threading.Event(), []
@@ -107,7 +107,7 @@ def test_a_thread_whose_buffer_was_closed_by_another_one_adds_nothing_more():
         writer.add(3)
 
 
-def test_the_close_of_a_buffer_ends_its_writers_and_no_others_of_the_same_rows():
+def test_closing_a_buffer_closes_only_its_own_writers():
     buffer = ReplayBuffer(100, example=0)
     other = ReplayBuffer._opened(buffer._replay.arena, buffer._replay.block, None)
     writer, vector, stays = buffer.writer(), buffer.vector_writer(2), other.writer()
@@ -124,7 +124,7 @@ def test_the_close_of_a_buffer_ends_its_writers_and_no_others_of_the_same_rows()
     assert len(other) == 5
 
 
-def test_the_close_of_a_buffer_ends_adds_of_its_writers_that_wait():
+def test_closing_a_buffer_ends_waiting_adds_of_its_writers():
     buffer = full_buffer()
     writer, vector = buffer.writer(), buffer.vector_writer(2)
     waiting = [Waiting(writer.add, 1), Waiting(vector.add, [2, 3])]
@@ -134,7 +134,7 @@ def test_the_close_of_a_buffer_ends_adds_of_its_writers_that_wait():
     assert all(each.ends_with(shmtree.ChannelClosed) for each in waiting)
 
 
-def test_the_close_of_a_writer_ends_its_adds_and_no_others():
+def test_closing_a_writer_ends_only_its_own_adds():
     buffer = full_buffer()
     closed, other = buffer.writer(), buffer.writer()
     waiting, stays = Waiting(closed.add, 1), Waiting(other.add, 2)
@@ -149,7 +149,7 @@ def test_the_close_of_a_writer_ends_its_adds_and_no_others():
     assert not stays.is_alive() and stays.error is None
 
 
-def test_the_close_of_a_vector_of_writers_ends_its_adds():
+def test_closing_a_vector_writer_ends_its_waiting_add():
     buffer = full_buffer()
     writers = buffer.vector_writer(3)
     waiting = Waiting(writers.add, [1, 2, 3])
@@ -158,7 +158,7 @@ def test_the_close_of_a_vector_of_writers_ends_its_adds():
     assert waiting.ends_with(shmtree.ChannelClosed)
 
 
-def test_a_signal_handler_may_close_the_writer_whose_add_it_interrupts():
+def test_signal_handler_can_close_the_writer_it_interrupts():
     buffer = full_buffer()
     writer = buffer.writer()
     before = signal.signal(signal.SIGUSR1, lambda *_: writer.close())
@@ -180,7 +180,7 @@ def test_a_signal_handler_may_close_the_writer_whose_add_it_interrupts():
     buffer.add(1, timeout=60)
 
 
-def test_an_extend_that_is_full_in_the_middle_says_how_many_rows_went_in():
+def test_full_reports_how_many_rows_extend_added():
     buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
     with pytest.raises(queue.Full) as caught:
         buffer.extend(list(range(20)), timeout=0.01)
@@ -195,7 +195,7 @@ def test_an_extend_that_is_full_in_the_middle_says_how_many_rows_went_in():
     assert set(buffer.sample(2).data.tolist()) <= set(range(9))
 
 
-def test_a_vector_of_streams_that_is_full_in_the_middle_says_how_many_have_their_row():
+def test_full_reports_how_many_streams_of_a_vector_have_a_row():
     buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
     writers = buffer.vector_writer(5)
     writers.add([0, 1, 2, 3, 4])
@@ -227,7 +227,7 @@ def test_repeated_add_to_a_full_vector_skips_the_same_rows():
     assert (writers.add(rows, reset=[False, True, True, True], timeout=60) == -1).tolist() == [False, True, True, True]
 
 
-def test_a_close_in_the_middle_of_an_extend_says_how_many_rows_went_in():
+def test_close_during_extend_reports_how_many_rows_were_added():
     buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
     writer = buffer.writer()
     waiting = Waiting(writer.extend, list(range(20)))
@@ -238,7 +238,7 @@ def test_a_close_in_the_middle_of_an_extend_says_how_many_rows_went_in():
 
 
 @pytest.mark.parametrize("death", [signal.SIGTERM, signal.SIGKILL])
-def test_stats_name_those_who_wait_and_none_that_is_dead(start, death):
+def test_stats_name_waiting_processes_and_no_dead_ones(start, death):
     full = full_buffer()
     empty = ReplayBuffer(100, example=0, limit=ONE_EACH)
     assert empty.stats()["waiting"] == {"add": [], "sample": []}

@@ -20,7 +20,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_run_writes_what_it_measured(tmp_path):
+def test_bench_writes_its_measurements(tmp_path):
     names = ["shmtree", "multiprocessing.Pipe", "multiprocessing.Queue"]
 
     done = bench(
@@ -44,7 +44,7 @@ def test_a_run_writes_what_it_measured(tmp_path):
     assert "- multiprocessing.Pipe: one producer and one consumer only (many-4x1)" in table
 
 
-def test_a_name_that_nothing_has_is_an_error():
+def test_unknown_workload_is_an_error():
     done = bench("no-such-workload")
 
     assert done.returncode == 1

@@ -21,7 +21,7 @@ def results():
     (ROOT / "bench" / "results" / "replay-of-a-test.json").unlink(missing_ok=True)
 
 
-def test_each_kind_of_workload_is_measured_or_says_why_not(results):
+def test_each_workload_is_measured_or_gives_a_reason(results):
     workloads = ["add-small", "add-pixel-50", "sample-small-32-cold", "stack-256", "prioritized-2^16", "writers",
                  "sequences-256x4-500k", "files"]  # fmt: skip
     options = ["--peers", "NumPy", "memcpy", "--rounds=1", "--seconds=0.01", "--scale=0.001", f"--out={results}"]

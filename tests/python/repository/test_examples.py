@@ -24,7 +24,7 @@ def output_of(program: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["queue_workers.py", "queue_poll_loop.py"])
-def test_a_program_written_for_multiprocessing_prints_the_same_with_the_import_swapped(tmp_path: Path, name: str):
+def test_multiprocessing_example_prints_the_same_with_shmtree(tmp_path: Path, name: str):
     program = (EXAMPLES / name).read_text()
     standard = tmp_path / name
     standard.write_text(program.replace(IMPORT, STANDARD_IMPORT))
@@ -68,7 +68,7 @@ def test_three_processes_train_one_model():
     assert after.endswith("after [19200, 19200, 19200] samples")
 
 
-def test_actors_with_frames_write_into_a_buffer_that_a_learner_draws_from():
+def test_actors_to_buffer_example_reports_added_and_sampled_rows():
     pytest.importorskip("gymnasium")
     pytest.importorskip("pygame")
     program = [sys.executable, str(EXAMPLES / "actors_to_buffer.py"), "--seconds=12"]
@@ -79,7 +79,7 @@ def test_actors_with_frames_write_into_a_buffer_that_a_learner_draws_from():
     assert re.search(r"replay buffer +\d+ rows added/s, +\d+ drawn/s", done.stdout)
 
 
-def test_actors_that_are_killed_and_a_learner_share_a_replay_buffer(tmp_path: Path):
+def test_dqn_example_runs_while_its_actors_are_killed(tmp_path: Path):
     program = [sys.executable, str(EXAMPLES / "dqn_replay.py"), "--minutes=0.2", "--kill-every=2"]
 
     done = subprocess.run(program, capture_output=True, text=True, timeout=200, check=False)
@@ -100,7 +100,7 @@ WITHOUT_TORCH = """if True:
 
 @pytest.mark.parametrize("lag", [1, 1000])
 @pytest.mark.parametrize("library", ["torch", "numpy"])
-def test_workers_play_with_the_newest_weights_and_rollouts_that_are_too_old_are_dropped(library: str, lag: int):
+def test_ppo_example_drops_rollouts_only_beyond_the_lag(library: str, lag: int):
     if library == "torch":
         pytest.importorskip("torch")
     start = [] if library == "torch" else ["-c", WITHOUT_TORCH, str(EXAMPLES)]
@@ -114,7 +114,7 @@ def test_workers_play_with_the_newest_weights_and_rollouts_that_are_too_old_are_
     assert lag == 1 or dropped == 0
 
 
-def test_a_camera_gives_its_frames_to_readers_of_every_speed():
+def test_video_example_serves_readers_of_every_speed():
     program = [sys.executable, str(EXAMPLES / "video_fanout.py"), "--seconds=1", "--fps=50", "--detecting=0.05"]
 
     done = subprocess.run(program, capture_output=True, text=True, timeout=200, check=False)

@@ -36,7 +36,7 @@ def test_a_part_passes_or_fails_with_its_program(parts: Any, tmp_path: Path) -> 
     assert failed.verdict == "failed" and "3" in failed.why and failed.is_bad
 
 
-def test_a_part_that_cannot_run_says_why(parts: Any, tmp_path: Path) -> None:
+def test_part_that_cannot_run_reports_the_reason(parts: Any, tmp_path: Path) -> None:
     skipped = run(parts, tmp_path, "echo of this; echo no GPU; exit 77")
     assert (skipped.verdict, skipped.why, skipped.is_bad) == ("skipped", "no GPU", False)
 
@@ -48,7 +48,7 @@ def test_a_part_that_hangs_is_ended_with_all_its_processes(parts: Any, tmp_path:
     assert ended.why.endswith(session) and parts._of_session(int(session)) == []
 
 
-def test_what_a_part_leaves_behind_is_ended(parts: Any, tmp_path: Path) -> None:
+def test_processes_that_a_part_leaves_are_ended(parts: Any, tmp_path: Path) -> None:
     assert run(parts, tmp_path, "sleep 1000 & echo $$").verdict == "passed"
     assert parts._of_session(int((tmp_path / "log").read_text())) == []
 
@@ -58,7 +58,7 @@ TESTS = """<testsuites><testsuite name="pytest">
 {more}</testsuite></testsuites>"""
 
 
-def test_a_part_of_which_every_test_is_skipped_is_skipped(parts: Any, tmp_path: Path) -> None:
+def test_part_with_only_skipped_tests_is_skipped(parts: Any, tmp_path: Path) -> None:
     report = tmp_path / "tests.xml"
     result = parts.Result("a part", "passed")
     report.write_text(TESTS.format(more=""))
@@ -71,7 +71,7 @@ def test_a_part_of_which_every_test_is_skipped_is_skipped(parts: Any, tmp_path: 
     assert result.verdict == "passed" and result.counts == {"passed": 1, "failed": 0, "skipped": 1}
 
 
-def test_where_nothing_can_run_every_part_is_skipped_and_named(tmp_path: Path) -> None:
+def test_all_parts_are_skipped_and_named_if_nothing_can_run(tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "run"), "--python", "/no/such/python", f"--out={tmp_path}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 77, done.stderr
@@ -89,7 +89,7 @@ def test_an_unknown_part_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("name", ["queues", "copies", "loader", "overlap"])
-def test_the_bench_writes_what_it_measured(tmp_path: Path, name: str) -> None:
+def test_gpu_bench_writes_its_measurements(tmp_path: Path, name: str) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "figures.json"
     command = [sys.executable, "-m", "bench.gpu", name, "--device=cpu", "--seconds=0.01", f"--out={out}"]

@@ -19,7 +19,7 @@ def test_the_page_has_rows_of_three_parts() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0][:60] for row in ROWS])
-def test_what_shows_a_promise_is_there(row: list[str]) -> None:
+def test_every_promise_names_existing_tests(row: list[str]) -> None:
     parts = row[2].split("; ")
     assert parts
     for part in parts:
@@ -34,7 +34,7 @@ def test_what_shows_a_promise_is_there(row: list[str]) -> None:
             assert re.search(rf"^(async def|def|class) {function}\b", text, re.MULTILINE), part
 
 
-def test_the_functions_that_the_page_of_recovery_names_are_there() -> None:
+def test_functions_named_in_recovery_md_exist() -> None:
     sources = "".join(
         path.read_text()
         for layer in ("memory", "channel", "broadcast")

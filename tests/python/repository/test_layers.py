@@ -140,12 +140,12 @@ def problem_with(path: str, own: str, bracket: str, name: str, folder: Path) -> 
     return f"includes <{name}>: headers of the operating system stay in src/platform"
 
 
-def test_no_include_of_the_tree_points_upward_or_to_a_library_of_another_layer():
+def test_includes_point_downward_and_libraries_stay_in_one_layer():
     assert list(violations(ROOT)) == []
 
 
 @pytest.mark.parametrize("layer", PARTS)
-def test_no_part_of_a_facade_includes_one_that_stands_above_it(layer):
+def test_facade_parts_include_only_parts_below_them(layer):
     parts = PARTS[layer]
     headers = sorted((ROOT / "src" / layer).glob("*.h"))
     assert {header.stem for header in headers} == set(parts)

@@ -90,7 +90,7 @@ def test_a_circle_is_found(tmp_path: Path) -> None:
     assert structure.levels("abc", found) == {"a": 1, "b": 1, "c": 1}
 
 
-def test_functions_import_only_what_callers_ask_for() -> None:
+def test_imports_in_functions_are_of_optional_modules() -> None:
     for source, target in structure.python_imports(PACKAGE, in_function=True):
         assert target in WHEN_ASKED_FOR, f"{source} imports {target} in a function"
 

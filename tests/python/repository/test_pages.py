@@ -37,7 +37,7 @@ def test_a_limit_of_the_page_is_that_of_the_source(what, number, unit, file, nam
     assert stated == constant(file, name), what
 
 
-def test_the_formats_of_the_page_on_versions_are_those_of_the_source():
+def test_formats_in_versions_md_match_the_source():
     page = (ROOT / "docs/versions.md").read_text()
     stated = re.findall(r"\| (\d+) \(`([\w/.]+)` `(k\w+)`\)", page)
     assert len(stated) == 2
@@ -60,7 +60,7 @@ def test_the_reference_of_cpp_has_every_public_header():
     assert set(re.findall(r"{doxygenfile} (\S+)", page)) == headers
 
 
-def test_every_page_has_its_place_in_the_site():
+def test_every_page_is_in_the_navigation_of_the_site():
     trees = re.findall(r"```{toctree}\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)
     placed = re.findall(r"^(?!:)(?:.*<)?([\w/-]+)>?$", "\n".join(trees), re.MULTILINE)
     pages = [page.relative_to(ROOT / "docs") for page in (ROOT / "docs").rglob("*.md")]

@@ -39,21 +39,21 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_python_block_of_a_page_says_what_it_prints(page):
+def test_every_python_block_of_a_page_has_its_output(page):
     assert len(examples(PAGES[page])) == PAGES[page].count("```python") > 0
 
 
-def test_every_change_of_the_migration_page_says_what_both_sides_print():
+def test_every_change_on_the_migration_page_has_its_output():
     assert len(examples(MIGRATION, "diff")) == MIGRATION.count("```diff") == MIGRATION.count("\n## From ")
 
 
 @pytest.mark.parametrize(("code", "output"), CHANGES)
-def test_both_sides_of_a_change_print_what_stands_below_it(tmp_path, code, output):
-    test_a_python_block_prints_what_stands_below_it(tmp_path, code, output)
+def test_both_sides_of_a_change_print_the_output_below(tmp_path, code, output):
+    test_python_block_prints_the_output_below(tmp_path, code, output)
 
 
 @pytest.mark.parametrize(("code", "output"), EXAMPLES)
-def test_a_python_block_prints_what_stands_below_it(tmp_path, code, output):
+def test_python_block_prints_the_output_below(tmp_path, code, output):
     for package in re.findall(r"^(?:import|from) (\w+)", code, re.MULTILINE):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
@@ -72,7 +72,7 @@ def test_a_python_block_prints_what_stands_below_it(tmp_path, code, output):
     assert done.stdout == output
 
 
-def test_what_the_pages_on_the_tree_name_is_there():
+def test_paths_that_the_pages_name_exist():
     made = (ROOT / "docs/architecture.md").read_text()
     texts = README + made + "".join((ROOT / page).read_text() for page in ("CONTRIBUTING.md", "SECURITY.md"))
     paths = re.findall(r"`((?:src|include|schema|docs|examples|bench|tests|python)/[\w./-]*)`", texts)
@@ -88,7 +88,7 @@ def test_what_the_pages_on_the_tree_name_is_there():
     assert missing == []
 
 
-def test_every_page_stands_in_a_table_of_contents():
+def test_every_page_is_in_a_table_of_contents():
     index = PAGES["docs/index.md"]
     listed = "\n".join(re.findall(r"^```{toctree}\n(.*?)^```", index, re.DOTALL | re.MULTILINE))
     pages = {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"}
@@ -104,7 +104,7 @@ def anchors(text):
 @pytest.mark.parametrize(
     "page", sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), ids=lambda page: page.name
 )
-def test_every_link_of_a_page_leads_somewhere(page):
+def test_every_link_of_a_page_has_a_target(page):
     for name, anchor in re.findall(r"\]\(([^)#:]*)#?([^):]*)\)", page.read_text()):
         target = page.parent / name if name else page
         assert target.exists(), name

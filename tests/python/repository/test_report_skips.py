@@ -35,7 +35,7 @@ def run(folder: Path, rules: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_a_listed_reason_is_told_and_no_failure(tmp_path: Path) -> None:
+def test_listed_reason_is_reported_and_does_not_fail(tmp_path: Path) -> None:
     (tmp_path / "test-python.xml").write_text(PYTEST.format(reason="no GPU 7"))
     code, said = run(tmp_path, "* | no GPU \\d\ntest, wheel | no torch\n")
     assert code == 0
@@ -44,14 +44,14 @@ def test_a_listed_reason_is_told_and_no_failure(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rules", ["* | no torch", "wheel | no GPU\n* | no torch", "* | no GP\n* | no torch"])
-def test_a_reason_that_is_not_listed_for_the_step_is_a_failure(tmp_path: Path, rules: str) -> None:
+def test_reason_that_is_not_listed_for_the_step_fails(tmp_path: Path, rules: str) -> None:
     (tmp_path / "test-python.xml").write_text(PYTEST.format(reason="no GPU"))
     code, said = run(tmp_path, rules)
     assert code == 1
     assert "MAY NOT BE SKIPPED: test: tests.python.test_a::test_one: no GPU\n" in said
 
 
-def test_what_another_step_ran_is_told_to_be_run_there(tmp_path: Path) -> None:
+def test_skip_report_names_another_step_that_ran_the_module(tmp_path: Path) -> None:
     (tmp_path / "test-python.xml").write_text(PYTEST.format(reason="no GPU"))
     there = '<testsuite><testcase classname="tests.python.test_b" name="test_three" /></testsuite>'
     (tmp_path / "wheel-python.xml").write_text(there)
@@ -60,12 +60,12 @@ def test_what_another_step_ran_is_told_to_be_run_there(tmp_path: Path) -> None:
     assert "tests.python.test_b: no torch (run in: wheel)" in said
 
 
-def test_the_reason_of_a_cpp_test_is_what_it_said(tmp_path: Path) -> None:
+def test_cpp_skip_is_reported_with_its_message(tmp_path: Path) -> None:
     (tmp_path / "asan-cpp.xml").write_text(CTEST)
     assert run(tmp_path, "* | no huge pages\n") == (0, "skipped: asan: memory/it holds: no huge pages\n")
 
 
-def test_a_part_of_a_step_that_is_left_out_is_told_too(tmp_path: Path) -> None:
+def test_skipped_part_of_a_step_is_reported_too(tmp_path: Path) -> None:
     (tmp_path / "steps").write_text("pythons\tthere is no python3.14\n")
     assert run(tmp_path, "")[0] == 1
     assert run(tmp_path, "* | there is no .*") == (0, "skipped: pythons: a part of it: there is no python3.14\n")

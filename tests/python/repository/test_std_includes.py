@@ -65,7 +65,7 @@ def missing(root: Path) -> Iterator[str]:
                 yield f"{file.relative_to(root)}: {used[0]} without <{header}>"
 
 
-def test_every_name_of_the_standard_library_comes_with_its_header() -> None:
+def test_names_of_the_standard_library_come_with_their_headers() -> None:
     assert list(missing(ROOT)) == []
 
 

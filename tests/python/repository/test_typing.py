@@ -61,13 +61,13 @@ queue.put(1)
 
 
 @pytest.mark.parametrize("kind", [shmtree.Sender, shmtree.Receiver, shmtree.Queue, shmtree.JoinableQueue])
-def test_ends_and_queues_can_be_subscribed(kind):
+def test_ends_and_queues_can_be_subscripted(kind):
     of_int = kind[int]
     assert typing.get_origin(of_int) is kind
     assert typing.get_args(of_int) == (int,)
 
 
-def test_what_is_subscribed_is_made_and_inherited_from_as_the_class_itself():
+def test_subclass_of_a_subscripted_class_works_like_the_class():
     sender, receiver = shmtree.create_pair()
 
     class Numbers(shmtree.Receiver[int]):
@@ -79,7 +79,7 @@ def test_what_is_subscribed_is_made_and_inherited_from_as_the_class_itself():
     assert isinstance(numbers, shmtree.Receiver)
 
 
-def test_type_checkers_know_what_is_in_a_channel(tmp_path: Path) -> None:
+def test_type_checkers_know_the_item_type_of_a_channel(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM + WRONG)
     lines = PROGRAM.count("\n")

@@ -48,7 +48,7 @@ def any_arena(request: pytest.FixtureRequest) -> Iterator[Any]:
     made.unlink()
 
 
-def test_a_unit_is_read_as_it_was_written_binary_by_binary(any_arena: Any):
+def test_unit_is_read_back_binary_by_binary(any_arena: Any):
     writer, reader = both(any_arena)
     binaries = [b"a" * 100_000, bytearray(b"b" * 70_000), b"", memoryview(np.arange(9000.0)).cast("B"), b"tiny"]
     for _ in range(3):
@@ -60,7 +60,7 @@ def test_a_unit_is_read_as_it_was_written_binary_by_binary(any_arena: Any):
         reader.end_unit(span, [])
 
 
-def test_what_is_written_is_copied_at_once(any_arena: Any):
+def test_write_binary_copies_its_argument_at_once(any_arena: Any):
     writer, reader = both(any_arena)
     source = bytearray(b"x" * 100_000)
     writer.begin_unit()
@@ -79,7 +79,7 @@ def test_an_aborted_unit_leaves_nothing(any_arena: Any):
     assert read(reader, write(writer, b"y" * 600_000)) == [b"y" * 600_000]
 
 
-def test_units_that_nobody_reads_are_ended_or_passed_over(any_arena: Any):
+def test_unread_units_are_freed_by_end_unit_or_reset(any_arena: Any):
     writer, reader = both(any_arena)
     units = [write(writer, bytes([i]) * 100_000) for i in range(6)]
     reader.end_unit(units[0][1], [])  # the item of this unit was discarded
@@ -115,12 +115,12 @@ def test_calls_out_of_order_are_errors(any_arena: Any):
         lambda: RingBuffer(1, acquire_timeout=float("nan")),
     ],
 )
-def test_sizes_that_make_no_sense_are_refused(make: Callable[[], Any]):
+def test_constructors_reject_invalid_sizes_and_timeouts(make: Callable[[], Any]):
     with pytest.raises(ValueError):
         make()
 
 
-def test_what_a_pool_gives_are_views_that_hold_their_unit_until_the_last_is_dropped():
+def test_pool_views_retain_their_unit_until_the_last_is_dropped():
     pool = SegmentPool(count=2)
     writer, reader = both(pool)
     (view,) = read(reader, write(writer, np.arange(10_000)))
@@ -133,7 +133,7 @@ def test_what_a_pool_gives_are_views_that_hold_their_unit_until_the_last_is_drop
     assert pool.stats()["held_bytes"] < 80_000
 
 
-def test_what_a_ring_gives_are_copies():
+def test_ring_returns_copies():
     ring = RingBuffer(200_000)
     writer, reader = both(ring)
     kept = read(reader, write(writer, b"x" * 100_000))
@@ -141,7 +141,7 @@ def test_what_a_ring_gives_are_copies():
     assert kept == [b"x" * 100_000]
 
 
-def test_units_are_kept_and_dropped_in_any_order_and_outlive_the_pool():
+def test_units_outlive_the_pool_and_are_dropped_in_any_order():
     pool = SegmentPool(count=1)
     writer, reader = both(pool)
     # ten units, although the pool has one segment
@@ -156,14 +156,14 @@ def test_units_are_kept_and_dropped_in_any_order_and_outlive_the_pool():
     assert all(view == bytes([i]) * 100_000 for i, view in kept.items())
 
 
-def test_a_consumer_that_keeps_everything_does_not_stop_the_writer():
+def test_consumer_that_retains_all_units_does_not_block_writer():
     pool = SegmentPool(max_bytes=8 << 20, acquire_timeout=0)
     writer, reader = both(pool)
     kept = [read(reader, write(writer, bytes([i]) * (1 << 20)))[0] for i in range(20)]
     assert [view[0] for view in kept] == list(range(20))
 
 
-def test_a_pool_without_a_place_raises_or_waits_until_a_unit_was_read():
+def test_full_pool_raises_or_blocks_until_a_unit_was_read():
     pool = SegmentPool(count=2, acquire_timeout=0)
     writer, reader = both(pool)
     units = [write(writer, b"x" * 10), write(writer, b"y" * 10)]
@@ -183,7 +183,7 @@ def test_a_pool_without_a_place_raises_or_waits_until_a_unit_was_read():
     reading.join()
 
 
-def test_a_unit_over_the_segment_or_the_budget_is_refused_at_once():
+def test_unit_over_segment_size_or_budget_raises_at_once():
     writer = SegmentPool(segment_size=1000).open_writer()
     writer.begin_unit()
     writer.write_binary(b"x" * 600)
@@ -195,7 +195,7 @@ def test_a_unit_over_the_segment_or_the_budget_is_refused_at_once():
         writer.write_binary(bytes(3 << 20))
 
 
-def test_a_ring_that_is_full_raises_or_waits_until_bytes_were_read():
+def test_full_ring_raises_or_blocks_until_bytes_were_read():
     ring = RingBuffer(64, acquire_timeout=0)
     writer, reader = both(ring)
     unit = write(writer, b"x" * 50)
@@ -219,7 +219,7 @@ def test_a_ring_that_is_full_raises_or_waits_until_bytes_were_read():
     reading.join()
 
 
-def test_without_memory_a_writer_waits_for_acquire_timeout_and_then_names_what_is_in_use():
+def test_writer_without_memory_raises_and_names_memory_in_use():
     pool = SegmentPool(max_bytes=4 << 20, acquire_timeout=0)
     writer, reader = both(pool)
     units = [write(writer, bytes(1 << 20)) for _ in range(3)]
@@ -233,7 +233,7 @@ def test_without_memory_a_writer_waits_for_acquire_timeout_and_then_names_what_i
 
 
 @pytest.mark.parametrize("limit", ["a place", "bytes", "none"])
-def test_a_writer_of_an_arena_that_was_shut_down_gets_a_buffer_error(limit: str):
+def test_writer_gets_buffer_error_after_arena_shutdown(limit: str):
     arena = {"a place": SegmentPool(count=1), "bytes": RingBuffer(64), "none": SegmentPool()}[limit]
     writer = arena.open_writer()
     write(writer, b"x" * 50)
@@ -265,7 +265,7 @@ def test_shutdown_wakes_a_writer_that_waits(waits_for: str):
     arena.close()
 
 
-def test_a_consumer_that_was_killed_does_not_keep_the_writer_waiting(start: Start):
+def test_writer_raises_after_its_consumer_was_killed(start: Start):
     here, there = Pipe()
     consumer = start(sources.make_pool, there)
     writer = here.recv().open_writer()
@@ -277,7 +277,7 @@ def test_a_consumer_that_was_killed_does_not_keep_the_writer_waiting(start: Star
         write(writer, b"y")
 
 
-def test_a_writer_that_was_killed_is_an_error_for_what_it_did_not_commit(start: Start):
+def test_killed_writer_loses_only_its_uncommitted_unit(start: Start):
     pool = SegmentPool()
     here, there = Pipe()
     worker = start(sources.write_units, pool, 2, there, method="spawn")
@@ -293,7 +293,7 @@ def test_a_writer_that_was_killed_is_an_error_for_what_it_did_not_commit(start: 
     assert views == [b"\0" * 100_000, b"\1" * 100_000]
 
 
-def test_an_arena_that_is_pickled_through_a_pipe_is_the_same(any_arena: Any):
+def test_pickled_arena_refers_to_the_same_memory(any_arena: Any):
     reader = any_arena.open_reader()
     assert read(reader, write(pickle.loads(pickle.dumps(any_arena)).open_writer(), b"x" * 9)) == [b"x" * 9]
 
@@ -314,7 +314,7 @@ def check(items: list[dict[str, Any]], count: int) -> None:
         assert item["small"] == b"s"
 
 
-def test_spdl_iterates_over_views_that_outlive_its_iterations_and_its_end(spdl: Any):
+def test_spdl_iteration_yields_views_that_outlive_it(spdl: Any):
     pool = SegmentPool()
     source = spdl.iterate_in_subprocess(sources.eight_squares, arena=pool, buffer_size=2, mp_context="spawn")
     kept = [list(source), list(source)]
@@ -333,7 +333,7 @@ def test_spdl_iterates_over_views_that_outlive_its_iterations_and_its_end(spdl: 
         check(items, 8)
 
 
-def test_spdl_gets_its_types_back_from_a_ring(spdl: Any):
+def test_spdl_items_from_a_ring_have_their_original_types(spdl: Any):
     source = spdl.iterate_in_subprocess(
         sources.eight_squares, arena=RingBuffer(2 << 20), buffer_size=2, mp_context="spawn"
     )

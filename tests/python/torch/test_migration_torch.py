@@ -19,7 +19,7 @@ class Squares(torch.utils.data.Dataset):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_data_loader_with_our_context_has_its_queues_from_us(method):
+def test_data_loader_with_our_context_uses_our_queues(method):
     loader = torch.utils.data.DataLoader(
         Squares(), batch_size=4, num_workers=2, multiprocessing_context=mp.get_context(method)
     )
@@ -32,7 +32,7 @@ def test_a_data_loader_with_our_context_has_its_queues_from_us(method):
     assert found == [(1.5, [0, 1, 4, 9]), (5.5, [16, 25, 36, 49])]
 
 
-def test_sender_and_receiver_of_a_tensor_do_not_see_what_the_other_writes():
+def test_sender_and_receiver_of_a_tensor_see_no_later_writes():
     q = mp.Queue()
     sent = torch.zeros(100_000)
     q.put(sent)
@@ -61,7 +61,7 @@ def add_one(tensor):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_shared_tensor_is_shared_as_an_argument_of_our_process(method):
+def test_shared_tensor_as_an_argument_of_our_process_is_shared(method):
     tensor = torch.zeros(3).share_memory_()
     process = mp.get_context(method).Process(target=add_one, args=(tensor,))
     process.start()

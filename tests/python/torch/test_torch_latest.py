@@ -34,7 +34,7 @@ def load_and_report(latest: shmtree.Latest, results: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", [None, torch.bfloat16, torch.float16, torch.float64], ids=str)
-def test_a_module_has_the_weights_that_another_has_published(dtype: Any) -> None:
+def test_load_into_copies_the_published_weights_of_a_module(dtype: Any) -> None:
     latest, mine, other = shmtree.Latest(), model(1, dtype), model(2, dtype)
     assert not are_equal(mine, other)
     assert shmtree.torch.publish(latest, mine) == 1
@@ -46,7 +46,7 @@ def test_a_module_has_the_weights_that_another_has_published(dtype: Any) -> None
     assert are_equal(mine, other)
 
 
-def test_parameters_keep_their_memory_and_versions_are_read_only() -> None:
+def test_load_into_writes_in_place_from_read_only_versions() -> None:
     latest, mine = shmtree.Latest(), model(1)
     shmtree.torch.publish(latest, model(2))
     before = [each.data_ptr() for each in mine.state_dict().values()]
@@ -58,7 +58,7 @@ def test_parameters_keep_their_memory_and_versions_are_read_only() -> None:
     assert all(each.requires_grad for each in mine.parameters())
 
 
-def test_another_process_loads_them() -> None:
+def test_load_into_works_in_another_process() -> None:
     context = mp.get_context("spawn")
     latest, results, mine = shmtree.Latest(), shmtree.Queue(), model(1)
     shmtree.torch.publish(latest, mine)
@@ -68,7 +68,7 @@ def test_another_process_loads_them() -> None:
     process.join()
 
 
-def test_what_does_not_fit_is_named_and_nothing_is_copied() -> None:
+def test_load_into_names_a_mismatch_and_copies_nothing() -> None:
     latest, mine, untouched = shmtree.Latest(), model(1), model(1)
     shmtree.torch.publish(latest, {**model(2).state_dict(), "more": torch.zeros(3)})
     with pytest.raises(KeyError, match="more"):
@@ -79,7 +79,7 @@ def test_what_does_not_fit_is_named_and_nothing_is_copied() -> None:
     assert are_equal(mine, untouched)
 
 
-def test_tensors_of_a_version_are_copies_unless_they_are_asked_for_as_views() -> None:
+def test_get_copies_the_tensors_of_a_version_by_default() -> None:
     latest = shmtree.Latest()
     latest.publish({"w": torch.arange(100_000)})
     _, value = latest.get()

@@ -77,7 +77,7 @@ def as_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_batches_are_what_torch_makes_in_every_epoch_of_persistent_workers(method: str) -> None:
+def test_batches_of_persistent_workers_equal_those_of_torch(method: str) -> None:
     data = Samples()
     expected = [torch.utils.data.default_collate([data[i] for i in range(at, at + 4)]) for at in range(0, 12, 4)]
     batches = loader(data, method, num_workers=2, persistent_workers=True)
@@ -86,7 +86,7 @@ def test_batches_are_what_torch_makes_in_every_epoch_of_persistent_workers(metho
         assert all(map(same, found, expected)) and len(found) == len(expected)
 
 
-def test_without_workers_a_batch_is_an_ordinary_one() -> None:
+def test_batch_without_workers_is_in_torchs_own_memory() -> None:
     batch = next(iter(torch.utils.data.DataLoader(Samples(), batch_size=4, collate_fn=shmtree.torch.collate)))
     assert same(batch, torch.utils.data.default_collate([Samples()[i] for i in range(4)]))
     # the storage is torch's own memory, not a view of ours
@@ -94,7 +94,7 @@ def test_without_workers_a_batch_is_an_ordinary_one() -> None:
 
 
 @pytest.mark.usefixtures("as_worker")
-def test_a_batch_goes_through_a_queue_without_a_copy() -> None:
+def test_queue_transfers_a_batch_without_a_copy() -> None:
     queue = mp.Queue()
     batch = shmtree.torch.collate([Samples()[i] for i in range(4)])
     places = batch["image"]["pixels"].data_ptr(), batch["image"]["mask"].data_ptr()
@@ -107,7 +107,7 @@ def test_a_batch_goes_through_a_queue_without_a_copy() -> None:
 
 
 @pytest.mark.usefixtures("as_worker")
-def test_a_part_of_a_batch_and_a_batch_put_again_are_copied() -> None:
+def test_part_of_a_batch_and_a_batch_put_again_are_copied() -> None:
     queue = mp.Queue()
     pixels = shmtree.torch.collate([Samples()[i]["image"]["pixels"] for i in range(4)])
     queue.put(pixels[1:])
@@ -130,7 +130,7 @@ def test_a_batch_whose_elements_overlap_is_copied() -> None:
 
 
 @pytest.mark.usefixtures("as_worker")
-def test_a_forked_child_sends_a_copy_of_the_batch_that_is_its_parents() -> None:
+def test_forked_child_sends_a_copy_of_its_parents_batch() -> None:
     queue = mp.Queue()
     batch = shmtree.torch.collate([torch.ones(5000)] * 4)
     process = mp.get_context("fork").Process(target=queue.put, args=(batch,))
@@ -152,7 +152,7 @@ def test_an_array_of_new_empty_is_still_copied_by_a_queue() -> None:
 
 
 @pytest.mark.usefixtures("as_worker")
-def test_samples_that_do_not_fit_together_are_an_error_of_torch() -> None:
+def test_collate_of_unequal_samples_raises_the_error_of_torch() -> None:
     with pytest.raises(RuntimeError, match="equal size"):
         shmtree.torch.collate([torch.zeros(100_000), torch.zeros(100_001)])
 
@@ -171,7 +171,7 @@ def test_samples_that_need_gradients_are_stacked_by_torch() -> None:
     assert shmtree.torch.collate(samples).requires_grad
 
 
-def test_neither_descriptors_nor_shared_memory_grow_with_the_batches() -> None:
+def test_descriptors_and_memory_do_not_grow_with_the_batches() -> None:
     def used() -> tuple[int, list[str], int]:
         files = len(os.listdir("/proc/self/fd"))
         pids = [str(os.getpid()), *(str(worker.pid) for worker in batches._workers)]
@@ -204,6 +204,6 @@ def test_an_exception_in_a_worker_arrives_with_its_traceback() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory:UserWarning")
-def test_pinning_goes_on_as_with_torch() -> None:
+def test_loader_with_pin_memory_yields_correct_batches() -> None:
     labels = [batch["label"].tolist() for batch in loader(Samples(), pin_memory=True)]
     assert labels == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]

@@ -32,7 +32,7 @@ def write(tensor: Any, model: Any, queue: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_what_one_process_writes_the_others_see(method: str) -> None:
+def test_other_processes_see_writes_to_shared_tensors(method: str) -> None:
     tensor = shmtree.torch.share_(torch.zeros(5, dtype=torch.bfloat16))
     net = shmtree.torch.share_(model())
     before = float(net[0].weight.detach().sum())
@@ -47,7 +47,7 @@ def test_what_one_process_writes_the_others_see(method: str) -> None:
     assert int(net[1].num_batches_tracked) == 1
 
 
-def test_a_shared_tensor_goes_through_a_channel_by_reference() -> None:
+def test_shared_tensor_is_sent_through_a_channel_by_reference() -> None:
     sender, receiver = shmtree.create_pair()
     tensor = shmtree.torch.share_(torch.arange(6.0).reshape(2, 3))
     sender.put({"weights": tensor})
@@ -57,7 +57,7 @@ def test_a_shared_tensor_goes_through_a_channel_by_reference() -> None:
     assert isinstance(received, torch.Tensor) and received.shape == (2, 3)
 
 
-def test_sharing_is_in_place_and_keeps_what_a_tensor_is() -> None:
+def test_sharing_is_in_place_and_preserves_tensor_properties() -> None:
     net = model().to(memory_format=torch.channels_last)
     weight, values, strides = net[0].weight, net[0].weight.detach().clone(), net[0].weight.stride()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -72,7 +72,7 @@ def test_sharing_is_in_place_and_keeps_what_a_tensor_is() -> None:
     assert type(weight + 1) is torch.Tensor and type(weight.detach()) is torch.Tensor
 
 
-def test_parameters_that_a_module_has_twice_stay_one() -> None:
+def test_parameter_used_twice_in_a_module_remains_one() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     net[1].weight = net[0].weight
     shmtree.torch.share_(net)
@@ -87,7 +87,7 @@ def test_sharing_twice_changes_nothing() -> None:
     assert shmtree.torch.share_(tensor).data_ptr() == place
 
 
-def test_a_copy_has_memory_of_its_own() -> None:
+def test_deepcopy_of_a_shared_tensor_has_its_own_memory() -> None:
     net = shmtree.torch.share_(model())
     copied = copy.deepcopy(net)
     assert type(copied[0].weight) is torch.nn.Parameter and torch.equal(copied[0].weight, net[0].weight)
@@ -96,13 +96,13 @@ def test_a_copy_has_memory_of_its_own() -> None:
     assert type(copy.deepcopy(tensor)) is torch.Tensor and copy.deepcopy(tensor).data_ptr() != tensor.data_ptr()
 
 
-def test_a_parameter_whose_data_was_replaced_is_sent_as_it_is() -> None:
+def test_replaced_data_of_a_shared_parameter_is_sent() -> None:
     parameter = shmtree.torch.share_(torch.nn.Parameter(torch.zeros(3)))
     parameter.data = torch.ones(3)
     assert ForkingPickler.loads(ForkingPickler.dumps(parameter)).tolist() == [1, 1, 1]
 
 
-def test_memory_lives_as_long_as_somebody_has_it() -> None:
+def test_view_retains_memory_of_a_dropped_shared_tensor() -> None:
     tensor = shmtree.torch.share_(torch.arange(1000.0))
     other = ForkingPickler.loads(ForkingPickler.dumps(tensor))
     view = other[10:20]
@@ -119,16 +119,16 @@ def test_memory_lives_as_long_as_somebody_has_it() -> None:
         (lambda: torch.ones(3, device="meta"), "meta"),
     ],
 )
-def test_what_cannot_be_shared_says_why(make: Any, said: str) -> None:
+def test_sharing_an_unsupported_value_raises_with_the_reason(make: Any, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         shmtree.torch.share_(make())
 
 
-def test_a_tensor_without_elements_stays_as_it_is() -> None:
+def test_shared_tensor_without_elements_retains_its_shape() -> None:
     assert shmtree.torch.share_(torch.empty(0, 3)).shape == (0, 3)
 
 
-def test_a_file_and_a_copy_have_the_values() -> None:
+def test_saved_and_loaded_shared_tensors_have_equal_values() -> None:
     net = shmtree.torch.share_(torch.nn.Linear(2, 2))
     tensor = shmtree.torch.share_(torch.arange(4.0))
     file = io.BytesIO()
@@ -143,7 +143,7 @@ def test_a_file_and_a_copy_have_the_values() -> None:
     assert tensor[0] == 0
 
 
-def test_tensors_on_one_storage_stay_so() -> None:
+def test_tensors_with_one_storage_still_share_it() -> None:
     net = torch.nn.Module()
     net.whole = torch.nn.Parameter(torch.zeros(3))
     net.same = torch.nn.Parameter(net.whole.data)
@@ -163,7 +163,7 @@ def test_a_parameter_can_be_made_of_a_shared_tensor() -> None:
     assert parameter[0] == again[0] == 1
 
 
-def test_when_one_tensor_of_a_module_cannot_be_shared_none_is() -> None:
+def test_share_changes_no_tensor_if_one_is_unsupported() -> None:
     net = torch.nn.Module()
     net.good = torch.nn.Parameter(torch.zeros(3))
     net.register_buffer("bad", torch.eye(3).to_sparse())

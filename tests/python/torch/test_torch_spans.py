@@ -65,7 +65,7 @@ def test_calls_that_raise_are_spans_and_raise_the_same(arena: shmtree.Arena) -> 
     assert spans(profile) == {"shmtree.put": 3, "shmtree.get": 1}
 
 
-def test_queues_have_the_same_spans_and_what_is_computed_lies_between(arena: shmtree.Arena) -> None:
+def test_queue_spans_do_not_overlap_the_computation_between(arena: shmtree.Arena) -> None:
     tasks = arena.Queue()
     with profiler() as profile:
         tasks.put(torch.ones(3))
@@ -100,7 +100,7 @@ def test_a_loader_receives_its_batches_in_spans() -> None:
     assert found["shmtree.put"] >= 3  # requests for samples
 
 
-def test_a_profiler_that_fails_does_not_harm_the_call(arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_profiler_does_not_disturb_put_and_get(arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(name: str) -> None:
         raise LookupError(name)
 

@@ -27,7 +27,7 @@ def model() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.BatchNorm1d(512), torch.nn.Linear(512, 10))
 
 
-def test_shared_weights_cost_a_reference_in_each_channel_and_are_the_same_memory_for_all() -> None:
+def test_sending_shared_weights_costs_one_reference_per_message() -> None:
     arena = shmtree.Arena(64 * MIB)
     pairs = [arena.create_pair() for _ in range(4)]
     weights = shmtree.torch.share({"w": torch.arange(MIB, dtype=torch.float32), "version": 3}, arena)
@@ -44,7 +44,7 @@ def test_shared_weights_cost_a_reference_in_each_channel_and_are_the_same_memory
     assert [float(each["w"][5]) for each in received] == [-1] * 4
 
 
-def test_a_version_lives_as_long_as_somebody_has_a_tensor_of_it_and_then_its_memory_is_free() -> None:
+def test_shared_memory_is_freed_with_the_last_tensor() -> None:
     arena = shmtree.Arena(64 * MIB)
     sender, receiver = arena.create_pair()
     before = used(arena)
@@ -59,7 +59,7 @@ def test_a_version_lives_as_long_as_somebody_has_a_tensor_of_it_and_then_its_mem
     assert used(arena) - before < MIB
 
 
-def test_of_a_module_it_is_the_state_dict_which_another_module_loads() -> None:
+def test_share_of_a_module_is_a_state_dict_that_another_loads() -> None:
     arena = shmtree.Arena(64 * MIB)
     sender, receiver = arena.create_pair()
     net = model()
@@ -72,7 +72,7 @@ def test_of_a_module_it_is_the_state_dict_which_another_module_loads() -> None:
     assert not any(tensor.requires_grad for tensor in state.values())
 
 
-def test_the_state_dict_of_a_module_whose_parameters_were_shared_goes_by_reference() -> None:
+def test_state_dict_with_shared_parameters_is_sent_by_reference() -> None:
     arena = shmtree.Arena(64 * MIB)
     sender, receiver = arena.create_pair()
     net = model()
@@ -97,7 +97,7 @@ def test_a_queue_sends_shared_tensors_by_reference_too() -> None:
     assert torch.equal(queue.get(), weights)
 
 
-def test_a_channel_of_another_arena_copies_them() -> None:
+def test_channel_of_another_arena_copies_shared_tensors() -> None:
     arena = shmtree.Arena(64 * MIB)
     sender, receiver = shmtree.create_pair()
     weights = shmtree.torch.share(torch.ones(MIB), arena)
@@ -107,7 +107,7 @@ def test_a_channel_of_another_arena_copies_them() -> None:
     assert float(received[0]) == 1
 
 
-def test_without_an_arena_they_lie_where_channels_without_one_do() -> None:
+def test_weights_shared_without_an_arena_are_sent_by_reference() -> None:
     sender, receiver = shmtree.create_pair()
     weights = shmtree.torch.share(torch.ones(MIB))
     sender.put(weights)
@@ -118,7 +118,7 @@ def test_without_an_arena_they_lie_where_channels_without_one_do() -> None:
     assert float(received[0]) == 5
 
 
-def test_a_receiver_that_asks_for_copies_has_tensors_of_its_own() -> None:
+def test_get_with_copy_returns_tensors_with_their_own_memory() -> None:
     arena = shmtree.Arena(64 * MIB)
     sender, receiver = arena.create_pair()
     weights = shmtree.torch.share({"w": torch.ones(MIB)}, arena)
@@ -131,7 +131,7 @@ def test_a_receiver_that_asks_for_copies_has_tensors_of_its_own() -> None:
 Point = namedtuple("Point", "x y")
 
 
-def test_sharing_copies_all_tensors_of_a_nest_and_leaves_the_rest_and_the_source_as_they_are() -> None:
+def test_share_copies_the_tensors_of_a_pytree_and_nothing_else() -> None:
     one = torch.rand(3, 4, requires_grad=True)
     nest = {"a": [one, (one.t(), "text")], "p": Point(torch.tensor(7, dtype=torch.bfloat16), None), "e": torch.empty(0)}
     shared = shmtree.torch.share(nest)
@@ -149,12 +149,12 @@ def test_tied_weights_are_copied_once_and_stay_tied() -> None:
     assert shared["a"].data_ptr() == shared["b"].data_ptr() != shared["c"].data_ptr()
 
 
-def test_what_is_no_strided_tensor_is_refused() -> None:
+def test_sharing_a_sparse_tensor_raises_type_error() -> None:
     with pytest.raises(TypeError, match="sparse"):
         shmtree.torch.share([torch.ones(2).to_sparse()])
 
 
-def test_what_was_given_away_is_not_shown() -> None:
+def test_show_rejects_a_sent_array_and_one_outside_an_arena() -> None:
     sender, _ = shmtree.create_pair()
     array = sender.new_empty(10_000)
     sender.put(array)
@@ -171,7 +171,7 @@ def sums(receiver: Any, results: Any, versions: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_fresh_versions_reach_every_process_whole(method: str) -> None:
+def test_every_process_receives_each_version_complete(method: str) -> None:
     context = mp.get_context(method)
     arena = shmtree.Arena(64 * MIB)
     pairs = [arena.create_pair() for _ in range(2)]

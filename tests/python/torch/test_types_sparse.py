@@ -80,7 +80,7 @@ def assert_same_sparse(got: Any, want: Any) -> None:
 
 @pytest.mark.parametrize("name", VALUES)
 @pytest.mark.parametrize("trusted", [False, True])
-def test_sparse_tensor_comes_back(name: str, trusted: bool) -> None:
+def test_sparse_tensor_round_trips(name: str, trusted: bool) -> None:
     value = VALUES[name]()
     frame = shmtree.pack({"t": [value]}, allow_pickle=False)
     assert "sparse_tensor" in _core._describe(frame)
@@ -119,7 +119,7 @@ def test_the_same_sparse_tensor_twice_is_one_object() -> None:
     assert got[0] is got[1]
 
 
-def test_sparse_tensor_goes_in_portable_frames_and_in_pickles() -> None:
+def test_sparse_tensor_round_trips_portable_and_beside_a_pickle() -> None:
     value = uncoalesced()
     assert_same_sparse(shmtree.unpack(shmtree.pack(value, portable=True)), value)
     got = shmtree.unpack(shmtree.pack([value, Unnamed()]))
@@ -128,14 +128,14 @@ def test_sparse_tensor_goes_in_portable_frames_and_in_pickles() -> None:
 
 @pytest.mark.parametrize("shape", [(1 << 31, 1 << 31), (1 << 62, 1), ((1 << 63) - 1,), (0, 1 << 40, 1 << 40)])
 @pytest.mark.parametrize("trusted", [False, True])
-def test_sparse_tensor_of_any_shape_of_torch_arrives(shape: tuple[int, ...], trusted: bool) -> None:
+def test_sparse_tensor_with_any_shape_of_torch_arrives(shape: tuple[int, ...], trusted: bool) -> None:
     nonzeros = min(1, math.prod(shape))
     indices, values = torch.zeros(len(shape), nonzeros, dtype=torch.int64), torch.ones(nonzeros)
     value = torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=True)
     assert_same_sparse(shmtree.unpack(shmtree.pack(value, allow_pickle=False), allow_pickle=trusted), value)
 
 
-def test_sparse_parameters_go_through_pickle() -> None:
+def test_sparse_parameter_needs_pickle() -> None:
     value = torch.nn.Parameter(uncoalesced())
     got = shmtree.unpack(shmtree.pack(value))
     assert type(got) is torch.nn.Parameter
@@ -143,7 +143,7 @@ def test_sparse_parameters_go_through_pickle() -> None:
         shmtree.pack(value, allow_pickle=False)
 
 
-def test_sparse_tensor_without_torch_says_what_to_do(tmp_path: Path) -> None:
+def test_unpacking_sparse_tensor_without_torch_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "sparse").write_bytes(shmtree.pack({"a": [uncoalesced()]}))
     code = """
 import sys, pathlib, shmtree

@@ -39,7 +39,7 @@ def filled(name: str, shape: tuple[int, ...]) -> Any:
 
 @pytest.mark.parametrize("name", DTYPES)
 @pytest.mark.parametrize("shape", [(), (3,), (2, 0), (2, 3), (100, 100)], ids=str)
-def test_a_tensor_of_every_dtype_comes_back(name: str, shape: tuple[int, ...]) -> None:
+def test_tensor_of_every_dtype_round_trips(name: str, shape: tuple[int, ...]) -> None:
     value = filled(name, shape)
     assert_same(through(value), value)
     assert_same(through({"t": [value]}), {"t": [value]})
@@ -59,13 +59,13 @@ def test_a_large_tensor_is_a_writable_view() -> None:
     frame.append(0)
 
 
-def test_a_strided_tensor_comes_back_with_its_values() -> None:
+def test_strided_tensor_round_trips_with_its_values() -> None:
     value = torch.arange(24).reshape(4, 6)
     for view in (value.T, value[:, ::2], value[1], value.expand(2, 4, 6)):
         assert torch.equal(through(view), view)
 
 
-def test_requires_grad_is_kept() -> None:
+def test_requires_grad_is_preserved() -> None:
     value = torch.ones(3, requires_grad=True)
     got = through(value)
     assert got.requires_grad and torch.equal(got, value)
@@ -93,13 +93,13 @@ def test_a_parameter_keeps_its_type() -> None:
     assert type(got) is torch.nn.Parameter and torch.equal(got, value)
 
 
-def test_a_conjugated_or_negated_view_comes_back_with_its_values() -> None:
+def test_conjugated_or_negated_view_round_trips_with_its_values() -> None:
     value = torch.tensor([1 + 2j, 3 - 4j])
     assert torch.equal(through(value.conj()), value.conj().resolve_conj())
     assert torch.equal(through(value.conj().imag), value.conj().imag.resolve_neg())
 
 
-def test_dtype_and_device_objects_come_back() -> None:
+def test_dtype_object_round_trips() -> None:
     assert shmtree.unpack(shmtree.pack({"d": torch.float32})) == {"d": torch.float32}
 
 
@@ -109,7 +109,7 @@ def test_packing_never_imports_torch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_quantized_tensor_is_refused_with_what_to_send_instead() -> None:
+def test_quantized_tensor_is_rejected_with_an_alternative() -> None:
     sender, receiver = shmtree.create_pair()
     with pytest.raises(TypeError, match=r"torch.qint8.*int_repr"):
         sender.put([1, torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8)])
@@ -117,7 +117,7 @@ def test_a_quantized_tensor_is_refused_with_what_to_send_instead() -> None:
 
 
 @pytest.mark.parametrize("name", ["quint8", "float4_e2m1fn_x2"])
-def test_tensors_that_could_not_be_read_are_neither_made_nor_sent(name: str) -> None:
+def test_unreadable_dtypes_are_neither_allocated_nor_sent(name: str) -> None:
     dtype = getattr(torch, name, None)
     if dtype is None:
         pytest.skip(f"this torch has no {name}")
@@ -140,7 +140,7 @@ class Point(NamedTuple):
     y: Any
 
 
-def test_get_to_makes_tensors_that_hold_nothing() -> None:
+def test_get_to_returns_tensors_that_pin_no_memory() -> None:
     arena = shmtree.Arena(64 << 20)
     sender, receiver = arena.create_pair()
     held = len(arena.holders())
@@ -174,7 +174,7 @@ def test_get_to_makes_tensors_that_hold_nothing() -> None:
     ],
     ids=["flipped", "big-endian", "scalar", "turned", "both"],
 )
-def test_get_to_makes_tensors_of_arrays_that_torch_does_not_take_as_they_are(array: Any) -> None:
+def test_get_to_converts_arrays_that_torch_does_not_accept(array: Any) -> None:
     sender, receiver = shmtree.create_pair()
     sender.put(array)
     got = receiver.get_to("cpu")
@@ -193,14 +193,14 @@ def test_get_to_makes_tensors_of_arrays_that_torch_does_not_take_as_they_are(arr
     ],
     ids=lambda array: str(array.dtype),
 )
-def test_get_to_leaves_arrays_that_no_tensor_is_like(array: Any) -> None:
+def test_get_to_returns_arrays_without_a_tensor_dtype_unchanged(array: Any) -> None:
     sender, receiver = shmtree.create_pair()
     sender.put(array)
     assert_same(receiver.get_to("cpu"), array)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_get_to_a_gpu_that_is_not_there_is_a_device_error() -> None:
+def test_get_to_a_missing_gpu_raises_and_receives_nothing() -> None:
     sender, receiver = shmtree.create_pair()
     sender.put(1)
     with pytest.raises(shmtree.DeviceError, match="cuda"):
@@ -208,7 +208,7 @@ def test_get_to_a_gpu_that_is_not_there_is_a_device_error() -> None:
     assert receiver.get_to("cpu") == 1
 
 
-def test_get_to_a_device_that_has_no_memory_leaves_the_message_in_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_to_without_device_memory_leaves_message_in_channel(monkeypatch: pytest.MonkeyPatch) -> None:
     sender, receiver = shmtree.create_pair()
     sender.put({"a": torch.arange(100_000)})
 
@@ -225,7 +225,7 @@ def test_get_to_a_device_that_has_no_memory_leaves_the_message_in_the_channel(mo
     assert sender.pending_acks == 0
 
 
-def test_get_to_a_device_that_is_not_there_receives_nothing() -> None:
+def test_get_to_an_unknown_device_receives_nothing() -> None:
     sender, receiver = shmtree.create_pair()
     sender.put(1)
     with pytest.raises(RuntimeError, match="no such device"):
@@ -233,7 +233,7 @@ def test_get_to_a_device_that_is_not_there_receives_nothing() -> None:
     assert receiver.get_to("cpu") == 1
 
 
-def test_tensor_without_torch_says_what_to_install(tmp_path: Path) -> None:
+def test_unpacking_tensor_without_torch_is_an_error(tmp_path: Path) -> None:
     """The receiver may import torch, but torch is not installed."""
     (tmp_path / "tensor").write_bytes(shmtree.pack({"a": [torch.ones(3)]}))
     code = """
