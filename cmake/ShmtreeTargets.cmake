@@ -78,7 +78,7 @@ endfunction()
 
 # Builds the library that users link: the objects of every layer in one archive or shared object.
 function(shmtree_public_library)
-  file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/shmtree/*.h)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/shmtree/*.h)
   get_property(layers GLOBAL PROPERTY SHMTREE_LAYERS)
   add_library(shmtree ${headers})
   add_library(shmtree::shmtree ALIAS shmtree)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes the table of kinds in docs/frame.md from include/shmtree/kind.h and src/format/grammar.h.
+"""Makes the table of kinds in docs/frame.md from include/shmtree/base/kind.h and src/format/grammar.h.
 
 tools/kinds.py            writes the table into the page
 tools/kinds.py --check    fails if the table in the page is out of date
@@ -21,7 +21,7 @@ LETTERS = {"B": "S", "U": "16 bytes of `text`", "Q": "n: L V*n", "Z": "L [V]", "
 
 def kinds() -> dict[str, tuple[int, str]]:
     """Returns number and meaning of each kind, by its name in kind.h, without kInvalid."""
-    text = (ROOT / "include/shmtree/kind.h").read_text()
+    text = (ROOT / "include/shmtree/base/kind.h").read_text()
     body = text.partition("enum class Kind")[2].partition("};")[0]
     entries = re.findall(r"((?:^  /// .*\n)*)^  k(\w+) = (\d+),(?: *///<? (.*))?$", body, re.MULTILINE)
     return {

@@ -45,7 +45,8 @@ PYTHON = {
     "__main__": "the entry of the commands",
 }
 
-#: Modules of the C++ library, and the contents of each; `base` and `public` are the headers in include/shmtree.
+#: Modules of the C++ library, and the contents of each. `base` and `public` are headers: those in include/shmtree/base,
+#: and the others in include/shmtree.
 SRC = {
     "base": "results, kinds, counts: what all layers speak",
     "platform": "the operating system",
@@ -122,7 +123,6 @@ def _module(package: Path, base: list[str], name: str) -> str:
 
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
-_BASE_HEADERS = {"result.h", "kind.h", "observe.h", "export.h"}
 
 
 def _source_name(root: Path, file: Path) -> str:
@@ -130,7 +130,7 @@ def _source_name(root: Path, file: Path) -> str:
     top, *rest = file.relative_to(root).with_suffix("").parts
     if top == "src":
         return ".".join(rest)
-    is_base = file.name in _BASE_HEADERS or rest[1:2] == ["base"]
+    is_base = rest[1:2] == ["base"]
     return ".".join(["base" if is_base else "public", *rest[1:]])
 
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 #include "shmtree/value.h"
 
 namespace shmtree {

@@ -34,10 +34,10 @@
 #include <vector>
 
 #include "shmtree/arena.h"
+#include "shmtree/base/result.h"
 #include "shmtree/flat.h"
 #include "shmtree/item.h"
 #include "shmtree/pair.h"
-#include "shmtree/result.h"
 #include "shmtree/value.h"
 
 namespace shmtree {

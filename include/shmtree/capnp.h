@@ -43,8 +43,8 @@
 #include <vector>
 
 #include "shmtree/arena.h"
+#include "shmtree/base/result.h"
 #include "shmtree/item.h"
-#include "shmtree/result.h"
 #include "shmtree/value.h"
 
 namespace shmtree {

@@ -29,7 +29,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree {
 

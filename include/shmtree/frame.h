@@ -17,8 +17,8 @@
 #include <span>
 #include <utility>
 
+#include "shmtree/base/result.h"
 #include "shmtree/item.h"
-#include "shmtree/result.h"
 #include "shmtree/taken.h"
 #include "shmtree/value.h"
 

@@ -30,8 +30,8 @@
 #include <utility>
 #include <vector>
 
-#include "shmtree/kind.h"
-#include "shmtree/result.h"
+#include "shmtree/base/kind.h"
+#include "shmtree/base/result.h"
 #include "shmtree/value.h"
 
 /// Marks a class in which all objects share ownership of the memory that they refer to. For such a class, g++ 14 and
@@ -124,7 +124,7 @@ class SHMTREE_NO_DANGLING Item {
   Item() noexcept = default;
 
   /// Returns the kind of the node. Python types without an equivalent in C++ are containers of their parts, see
-  /// shmtree/kind.h.
+  /// shmtree/base/kind.h.
   Kind kind() const noexcept;
   /// True for None, and for an Item without a message.
   bool is_none() const noexcept { return kind() == Kind::kNone; }
@@ -196,7 +196,7 @@ class SHMTREE_NO_DANGLING Item {
   Result<T> try_as() const;
 
   /// Returns the plain numbers of a node: a date, a time, a range, or a list that has only ints or only floats
-  /// (shmtree/kind.h). Empty for other nodes.
+  /// (shmtree/base/kind.h). Empty for other nodes.
   std::span<const std::int64_t> ints() const noexcept;
   /// Does the same for floats.
   std::span<const double> floats() const noexcept;

@@ -35,11 +35,11 @@
 #include <vector>
 
 #include "shmtree/arena.h"
+#include "shmtree/base/result.h"
 #include "shmtree/containers.h"
 #include "shmtree/flat.h"
 #include "shmtree/frame.h"
 #include "shmtree/item.h"
-#include "shmtree/result.h"
 #include "shmtree/taken.h"
 #include "shmtree/value.h"
 

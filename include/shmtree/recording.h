@@ -27,8 +27,8 @@
 #include <utility>
 #include <vector>
 
+#include "shmtree/base/result.h"
 #include "shmtree/item.h"
-#include "shmtree/result.h"
 
 namespace shmtree {
 

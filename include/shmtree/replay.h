@@ -38,10 +38,10 @@
 #include <vector>
 
 #include "shmtree/arena.h"
+#include "shmtree/base/result.h"
 #include "shmtree/item.h"
 #include "shmtree/pair.h"
 #include "shmtree/replay_batch.h"
-#include "shmtree/result.h"
 #include "shmtree/value.h"
 
 namespace shmtree {

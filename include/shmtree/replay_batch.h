@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "shmtree/base/kind.h"
+#include "shmtree/base/result.h"
 #include "shmtree/item.h"
-#include "shmtree/kind.h"
-#include "shmtree/result.h"
 #include "shmtree/value.h"
 
 namespace shmtree {

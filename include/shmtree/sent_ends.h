@@ -8,10 +8,10 @@
 /// Thread safety: that of Item.
 #pragma once
 
+#include "shmtree/base/result.h"
 #include "shmtree/item.h"
 #include "shmtree/pair.h"
 #include "shmtree/queue.h"
-#include "shmtree/result.h"
 
 namespace shmtree {
 

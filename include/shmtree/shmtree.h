@@ -1,13 +1,15 @@
 /// @file
 /// All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
 ///
-/// Reading order: result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, frame.h, arena.h, pair.h,
-/// queue.h, fork.h, descriptors.h, latest.h, broadcast.h, replay.h, sent_ends.h, recording.h, observe.h.
+/// Reading order: base/result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, frame.h, arena.h, pair.h,
+/// queue.h, fork.h, descriptors.h, latest.h, broadcast.h, replay.h, sent_ends.h, recording.h, base/observe.h.
 #pragma once
 
 #if __has_include(<xtensor/xarray.hpp>) || __has_include(<xtensor/containers/xarray.hpp>)
 #include "shmtree/array.h"
 #endif
+#include "shmtree/base/observe.h"
+#include "shmtree/base/result.h"
 #include "shmtree/broadcast.h"
 #include "shmtree/containers.h"
 #include "shmtree/descriptors.h"
@@ -17,11 +19,9 @@
 #include "shmtree/frame.h"
 #include "shmtree/item.h"
 #include "shmtree/latest.h"
-#include "shmtree/observe.h"
 #include "shmtree/pair.h"
 #include "shmtree/queue.h"
 #include "shmtree/recording.h"
 #include "shmtree/replay.h"
-#include "shmtree/result.h"
 #include "shmtree/sent_ends.h"
 #include "shmtree/value.h"

@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <memory>
 
+#include "shmtree/base/result.h"
 #include "shmtree/flat.h"
 #include "shmtree/item.h"
-#include "shmtree/result.h"
 
 namespace shmtree {
 

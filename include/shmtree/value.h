@@ -26,8 +26,8 @@
 #include <variant>
 #include <vector>
 
-#include "shmtree/kind.h"
-#include "shmtree/result.h"
+#include "shmtree/base/kind.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree {
 

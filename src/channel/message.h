@@ -9,7 +9,7 @@
 
 #include "channel/control.h"
 #include "platform/fork.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::channel {
 

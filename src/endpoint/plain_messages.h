@@ -11,7 +11,7 @@
 #include "format/flat.h"
 #include "memory/block_table.h"
 #include "platform/copy.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::endpoint {
 

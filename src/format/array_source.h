@@ -9,7 +9,7 @@
 #include "format/column.h"
 #include "format/layout.h"
 #include "platform/flat_table.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::format {
 

@@ -6,7 +6,7 @@
 
 #include "platform/dcheck.h"
 #include "platform/stack.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::format {
 

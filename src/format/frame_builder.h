@@ -21,7 +21,7 @@
 #include "format/buffer_layout.h"
 #include "format/frame_columns.h"
 #include "format/node_columns.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::format {
 

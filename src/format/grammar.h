@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::format {
 

@@ -1,4 +1,4 @@
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 #include "format/grammar.h"
 

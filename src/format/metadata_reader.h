@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "format/frame_columns.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::format {
 

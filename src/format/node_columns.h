@@ -1,6 +1,6 @@
 // The nodes of a message that is being built: the columns of plain values to which they are appended, in preorder.
 //
-// shmtree/kind.h lists for each kind the values that its node takes from the columns. The caller appends them in
+// shmtree/base/kind.h lists for each kind the values that its node takes from the columns. The caller appends them in
 // exactly that order. Nothing is checked here; a reader rejects a frame if its columns do not match its nodes.
 // Thread safety: none.
 #pragma once
@@ -15,7 +15,7 @@
 #include "format/layout.h"
 #include "format/references.h"
 #include "platform/dcheck.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::format {
 

@@ -19,8 +19,8 @@
 #include "format/frame_columns.h"
 #include "format/layout.h"
 #include "format/references.h"
-#include "shmtree/kind.h"
-#include "shmtree/result.h"
+#include "shmtree/base/kind.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::format {
 

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::format {
 

@@ -10,7 +10,7 @@
 #include "observe/people.h"
 #include "platform/clock.h"
 #include "platform/fork.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree {
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "shmtree/observe.h"
+#include "shmtree/base/observe.h"
 
 namespace shmtree::observer {
 

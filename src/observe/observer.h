@@ -7,7 +7,7 @@
 
 #include "observe/channels.h"
 #include "observe/openers.h"
-#include "shmtree/observe.h"
+#include "shmtree/base/observe.h"
 
 namespace shmtree::observer {
 

@@ -13,7 +13,7 @@
 
 #include "observe/arena_file.h"
 #include "platform/other_process.h"
-#include "shmtree/observe.h"
+#include "shmtree/base/observe.h"
 
 namespace shmtree::observer {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree {
 

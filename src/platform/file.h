@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::platform {
 

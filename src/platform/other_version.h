@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::platform {
 

@@ -1,4 +1,4 @@
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 #include <array>
 #include <cstddef>

@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "recording/layout.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::recording {
 

@@ -9,7 +9,7 @@
 
 #include "format/frame_builder.h"
 #include "platform/errors.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 #include "shmtree/value.h"
 
 namespace shmtree::value {

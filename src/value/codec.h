@@ -11,8 +11,8 @@
 #include <span>
 
 #include "format/frame_builder.h"
+#include "shmtree/base/result.h"
 #include "shmtree/item.h"
-#include "shmtree/result.h"
 #include "shmtree/value.h"
 
 namespace shmtree::value {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 #include "support/catch2.h"
 
 using namespace shmtree;

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "platform/text.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 #include "support/catch2.h"
 #include "value/codec.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "bindings/cpython/python_api.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::python {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::python {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "bindings/cpython/python_api.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::python {
 

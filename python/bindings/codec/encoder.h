@@ -12,7 +12,7 @@
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/encode.h"
 #include "format/frame_builder.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::python {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "bindings/codec/class_registry.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::python {
 

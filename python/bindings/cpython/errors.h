@@ -2,7 +2,7 @@
 #pragma once
 
 #include "bindings/cpython/package.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::python {
 

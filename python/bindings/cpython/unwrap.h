@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "bindings/cpython/errors.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::python {
 

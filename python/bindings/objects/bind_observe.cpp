@@ -16,7 +16,7 @@
 #include "bindings/cpython/unwrap.h"
 #include "discovery/handle.h"
 #include "observe/observer.h"
-#include "shmtree/observe.h"
+#include "shmtree/base/observe.h"
 
 namespace shmtree::python {
 

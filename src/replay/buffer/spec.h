@@ -15,7 +15,7 @@
 
 #include "replay/rows/gather.h"
 #include "replay/sampling/tables.h"
-#include "shmtree/kind.h"
+#include "shmtree/base/kind.h"
 
 namespace shmtree::replay {
 

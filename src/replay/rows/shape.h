@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "replay/rows/layout.h"
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::replay {
 

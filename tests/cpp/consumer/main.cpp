@@ -1,5 +1,5 @@
 // A program of somebody who has only the installed headers and library.
-#include <shmtree/result.h>
+#include <shmtree/base/result.h>
 
 #include <cstdio>
 

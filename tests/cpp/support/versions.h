@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "shmtree/result.h"
+#include "shmtree/base/result.h"
 
 namespace shmtree::test {
 

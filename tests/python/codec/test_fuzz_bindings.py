@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).parents[2] / "fuzz" / "bindings.py"
 
 
 def test_grammar_of_new_frames_covers_every_kind() -> None:
-    header = (PROGRAM.parents[2] / "include" / "shmtree" / "kind.h").read_text()
+    header = (PROGRAM.parents[2] / "include" / "shmtree" / "base" / "kind.h").read_text()
     kinds = header.partition("enum class Kind ")[2].partition("};")[0]
     program = (PROGRAM.parent / "bindings_frames.py").read_text()
     grammar = ast.literal_eval(program.partition("GRAMMAR = ")[2].partition("  # fmt: skip")[0])

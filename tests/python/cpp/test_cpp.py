@@ -169,7 +169,7 @@ def test_program_with_debug_containers_does_not_link(options: list[str], links: 
     build = pathlib.Path(PROGRAMS or "").parents[1]
     include = pathlib.Path(__file__).resolve().parents[3] / "include"
     source = tmp_path / "a.cpp"
-    source.write_text("#include <shmtree/result.h>\nint main() { return shmtree::success().ok() ? 0 : 1; }\n")
+    source.write_text("#include <shmtree/base/result.h>\nint main() { return shmtree::success().ok() ? 0 : 1; }\n")
     command = [compiler, "-std=c++20", *options, f"-I{include}", source, build / "libshmtree_platform.a", "-o"]
     done = subprocess.run([*command, tmp_path / "a"], capture_output=True, text=True)
     if links:

@@ -55,7 +55,7 @@ def test_the_reference_of_python_has_every_public_name(module):
 
 
 def test_the_reference_of_cpp_has_every_public_header():
-    headers = {file.name for file in (ROOT / "include/shmtree").glob("*.h")} - {"shmtree.h"}
+    headers = {file.name for file in (ROOT / "include/shmtree").rglob("*.h")} - {"shmtree.h"}
     page = (ROOT / "docs/site/cpp.md").read_text()
     assert set(re.findall(r"{doxygenfile} (\S+)", page)) == headers
 
