@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/guarantees.md").read_text()
 ROWS = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if re.match(r"\| (?!promise)\S", line)]
-SHOWN = re.compile(r'`([\w.]+\.cpp)` "([^"]+)"|`(test_\w+\.py)::(\w+)`')
+SHOWN = re.compile(r'`(\w+/\w+\.cpp)` "([^"]+)"|`(test_\w+\.py)::(\w+)`')
 
 
 def test_the_page_has_rows_of_three_parts() -> None:
