@@ -152,6 +152,7 @@ TEST_CASE("a packed capnp message that shares bytes stays aligned") {
   check(*again["all"]["pose"].capnp<Pose>(), 20'000);
 }
 
+// guarantee: capnp-item
 TEST_CASE("capnp<T> refuses an item of another kind or type") {
   capnp::MallocMessageBuilder builder;
   fill(builder.initRoot<Pose>());

@@ -68,6 +68,7 @@ void warm_up() {
 
 }  // namespace
 
+// guarantee: close-releases
 TEST_CASE("Closed named pairs leave no name or descriptor or mapping") {
   warm_up();
   const Footprint before = Footprint::now();
@@ -116,6 +117,7 @@ TEST_CASE("The last item of a closed pair frees its resources") {
   REQUIRE(Footprint::now() == before);
 }
 
+// guarantee: close-releases
 TEST_CASE("Ends closed during calls of eight threads are released") {
   warm_up();
   for (int round = 0; round < 20; ++round) {
@@ -140,6 +142,7 @@ TEST_CASE("Ends closed during calls of eight threads are released") {
   }
 }
 
+// guarantee: close-in-child
 TEST_CASE("A forked child frees closed ends that its parent waits on") {
   warm_up();
   const Footprint before = Footprint::now();
@@ -172,6 +175,7 @@ TEST_CASE("A forked child frees closed ends that its parent waits on") {
   for (std::thread& thread : threads) thread.join();
 }
 
+// guarantee: close-during-put
 TEST_CASE("No message is lost when a thread closes the sender") {
   for (int round = 0; round < 100; ++round) {
     auto [sender, receiver] = make_pair({.capacity = static_cast<std::uint64_t>(1 + round % 4)});
@@ -195,6 +199,7 @@ TEST_CASE("No message is lost when a thread closes the sender") {
   }
 }
 
+// guarantee: close-during-get
 TEST_CASE("No message is lost when a thread closes the receiver") {
   for (int round = 0; round < 50; ++round) {
     auto [sender, receiver] = make_pair({.capacity = 0});

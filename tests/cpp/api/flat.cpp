@@ -73,6 +73,7 @@ TEST_CASE("a struct arrives unchanged as a copy or in place") {
   CHECK(got.as<Image>().pixels[99'999] == 7);
 }
 
+// guarantee: cpp-loans
 TEST_CASE("an error for a wrong size or kind names both and the ticket") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   sender.put_struct(std::int32_t{5}).value();
@@ -90,6 +91,7 @@ TEST_CASE("an error for a wrong size or kind names both and the ticket") {
   CHECK_THROWS_AS(item.as<Pose>(), BadResult);
 }
 
+// guarantee: cpp-loans
 TEST_CASE("a loan is received in place and is empty after put") {
   const Arena arena = new_arena();
   auto [sender, receiver] = make_pair({.arena = arena});
@@ -142,6 +144,7 @@ TEST_CASE("a loan survives a failed put and the next put sends it") {
   CHECK(receiver.get_struct<Pose>().value().id == 9);
 }
 
+// guarantee: cpp-loans
 TEST_CASE("put refuses loans of another arena or the parent process") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   auto [other_sender, other_receiver] = make_pair({.arena = new_arena()});

@@ -40,6 +40,7 @@ bool is_seven(const FlatItem& item, std::size_t count = kLarge) {
 
 }  // namespace
 
+// guarantee: cpp-taken-bytes
 TEST_CASE("bytes and structs and loans can be taken and acked") {
   auto [sender, receiver] = make_pair({.arena = Arena::create({.max_bytes = 16 << 20}).value()});
   sender.put_bytes(std::vector<std::byte>(kLarge, std::byte{7})).value();
@@ -62,6 +63,7 @@ TEST_CASE("bytes and structs and loans can be taken and acked") {
   sender.wait_for_all_ack(0s).value();
 }
 
+// guarantee: cpp-taken-bytes
 TEST_CASE("unacked bytes are redelivered after nack or drop or death") {
   auto [sender, receiver] = make_pair({.arena = Arena::create({.max_bytes = 16 << 20}).value()});
   sender.put_struct(Pose{3, 4}).value();
@@ -91,6 +93,7 @@ TEST_CASE("wrong kinds are consumed and moved-from TakenBytes are empty") {
   CHECK(to.ack().ok());
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("forwarding moves bytes unless another FlatItem pins them") {
   Stages stages;
   FlatItem item = stages.get();
@@ -132,6 +135,7 @@ TEST_CASE("forwarded bytes of any length arrive as a uint8 array") {
   CHECK(stages.second.second.get_struct<Pose>().value().y == 6);
 }
 
+// guarantee: cpp-taken-bytes
 TEST_CASE("forwarding moves acked bytes and copies unacked ones") {
   Stages stages;
   stages.first.first.put_bytes(std::vector<std::byte>(kLarge, std::byte{7})).value();
@@ -153,6 +157,7 @@ TEST_CASE("forwarding moves acked bytes and copies unacked ones") {
   CHECK(stages.second.second.get_bytes().value().bytes().data() == place);
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("forwarding copies read-only or foreign or inherited bytes") {
   Stages stages;
   const std::vector<std::uint8_t> bytes(kLarge, 7);

@@ -21,6 +21,7 @@ Arena new_arena() {
 
 }  // namespace
 
+// guarantee: multiprocessing-fork
 TEST_CASE("a stream ends despite inherited senders after keep_only") {
   const Arena arena = new_arena();
   auto [a, b] = make_pair({.arena = arena});

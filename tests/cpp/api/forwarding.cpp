@@ -61,6 +61,7 @@ TEST_CASE("putting an lvalue item sends a copy") {
   CHECK(got["b"].span<double>()[0] == 0);
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("a moved item is forwarded through channels without a copy") {
   Stages stages;
   Item item = stages.get();
@@ -76,6 +77,7 @@ TEST_CASE("a moved item is forwarded through channels without a copy") {
   CHECK(has_numbers(back["again"]["a"]));
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("a moved item is copied if an item or view still pins it") {
   Stages stages;
   Item item = stages.get();
@@ -90,6 +92,7 @@ TEST_CASE("a moved item is copied if an item or view still pins it") {
   CHECK(static_cast<const void*>(view.data()) != place_of(got["a"]));
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("moving every item of a message forwards its arrays in place") {
   Stages stages;
   const std::vector<double> numbers = some_numbers();
@@ -118,6 +121,7 @@ TEST_CASE("moving every item of a message forwards its arrays in place") {
   CHECK(place_of(stages.second.second.get().value()["a"]) != place_a);
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("put refuses a copy of a value that another put is sending") {
   Stages stages;
   stages.fill_second();
@@ -198,6 +202,7 @@ TEST_CASE("an item survives a failed put and the next put moves it") {
   CHECK(place_of(stages.second.second.get().value()["a"]) == place);
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("a value with a moved item is refused after its first put") {
   Stages stages;
   Item item = stages.get();
@@ -214,6 +219,7 @@ TEST_CASE("a value with a moved item is refused after its first put") {
   CHECK((receiver.size() == 0 && has_numbers(given["a"]["a"])));
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("put refuses a value of a blocked put until that is stopped") {
   Stages stages;
   stages.fill_second();
@@ -231,6 +237,7 @@ TEST_CASE("put refuses a value of a blocked put until that is stopped") {
   CHECK(place_of(stages.first.second.get().value()["a"]) == place);
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("an item that a forked child forwards is copied") {
   Stages stages;
   Item item = stages.get();

@@ -137,6 +137,7 @@ TEST_CASE("unknown names and invalid handles are returned as errors") {
   CHECK(shmtree::Receiver::open("").code() == Code::kInvalid);
 }
 
+// guarantee: names-last-user
 TEST_CASE("a forked child keeps the name of its pair in use") {
   const std::string name = unique_name("forked");
   auto [sender, receiver] = shmtree::make_pair({.name = name});
@@ -152,6 +153,7 @@ TEST_CASE("a forked child keeps the name of its pair in use") {
   CHECK(child.exit_status() == 0);
 }
 
+// guarantee: names-last-user
 TEST_CASE("a forked child holds a name before fork returns") {
   const std::string name = unique_name("at-once");
   auto [sender, receiver] = shmtree::make_pair({.name = name});
@@ -166,6 +168,7 @@ TEST_CASE("a forked child holds a name before fork returns") {
   CHECK(child.exit_status() == 0);
 }
 
+// guarantee: names-last-user
 TEST_CASE("a child killed before it ran frees its name") {
   const std::string name = unique_name("killed-at-once");
   {
@@ -179,6 +182,7 @@ TEST_CASE("a child killed before it ran frees its name") {
   CHECK(shmtree::make_pair({.name = name}).first.has_space());
 }
 
+// guarantee: names-last-user
 TEST_CASE("concurrently forked children leave no name behind") {
   const std::string name = unique_name("many");
   {
@@ -198,6 +202,7 @@ TEST_CASE("concurrently forked children leave no name behind") {
   CHECK(shmtree::open_sender(name).code() == Code::kNotFound);
 }
 
+// guarantee: names-last-user
 TEST_CASE("an end opened by handle keeps the name in use") {
   const std::string name = unique_name("handed");
   Stranger owner([&](const std::string& handle) {

@@ -44,6 +44,7 @@ TEST_CASE("a receiver can keep more items than the arena holds") {
                [&] { return receiver.get(10s).value(); });
 }
 
+// guarantee: hoarding
 TEST_CASE("a receiver can keep more loaned arrays than the arena holds") {
   const Arena arena = new_arena();
   auto [sender, receiver] = make_pair({.arena = arena});
@@ -56,6 +57,7 @@ TEST_CASE("a receiver can keep more loaned arrays than the arena holds") {
       [&] { return receiver.get(10s).value(); });
 }
 
+// guarantee: hoarding
 TEST_CASE("a subscriber can keep more items than the arena holds") {
   const FallBehind behind = GENERATE(FallBehind::kBlock, FallBehind::kSkip, FallBehind::kLatest, FallBehind::kRaise);
   const Broadcast broadcast = make_broadcast({.capacity = 4, .arena = new_arena()});
@@ -78,6 +80,7 @@ TEST_CASE("a subscriber can keep more bytes than the arena holds") {
   for (std::size_t i = 0; i < kMessages; ++i) REQUIRE(kept[i].bytes()[kCount - 1] == static_cast<std::byte>(i));
 }
 
+// guarantee: hoarding
 TEST_CASE("a reader of Latest can keep more items than the arena holds") {
   const Latest latest = make_latest({.arena = new_arena()});
   std::uint64_t seen = 0;

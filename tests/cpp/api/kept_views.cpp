@@ -48,6 +48,7 @@ void fill(const Item& item, double value) {
 
 }  // namespace
 
+// guarantee: redelivery-is-copied
 TEST_CASE("a redelivered message is copied while an old item pins it") {
   Stages stages;
   stages.put();
@@ -80,6 +81,7 @@ TEST_CASE("a redelivered message is copied while an old item pins it") {
   CHECK(kept.view().data == in_block);  // no other process or item has it pinned
 }
 
+// guarantee: redelivery-is-copied
 TEST_CASE("a redelivered new_array array is copied while it is pinned") {
   Stages stages;
   stages.put_referred();
@@ -94,6 +96,7 @@ TEST_CASE("a redelivered new_array array is copied while it is pinned") {
   CHECK(is(2, stages.second.second.get().value()["a"]));
 }
 
+// guarantee: redelivery-is-copied
 TEST_CASE("kept bytes stay unchanged when a redelivery is forwarded") {
   Stages stages;
   stages.first.first.put_struct(Big{{1}}).value();
@@ -111,6 +114,7 @@ TEST_CASE("kept bytes stay unchanged when a redelivery is forwarded") {
   CHECK(kept.as<Big>().values[0] == 1);
 }
 
+// guarantee: redelivery-is-copied
 TEST_CASE("a message pinned by a child of a dead taker is copied") {
   Stages stages;
   stages.put();
@@ -134,6 +138,7 @@ TEST_CASE("a message pinned by a child of a dead taker is copied") {
   CHECK(stages.second.second.get(30s).value().as<int>() == 1);
 }
 
+// guarantee: redelivery-is-copied
 TEST_CASE("a forked child keeps its views when its parent forwards them") {
   Stages stages;
   stages.put();

@@ -109,6 +109,7 @@ Step some_step() {
 
 }  // namespace
 
+// guarantee: kept-without-memory
 TEST_CASE("a receive that fails to allocate loses no message") {
   const Put put = GENERATE(as<Put>{}, &put_inline, &put_copied, &put_viewed, &put_referring);
   const Receive receive = GENERATE(as<Receive>{}, &get, &get_many, &take_and_ack);
@@ -128,6 +129,7 @@ TEST_CASE("a receive that fails to allocate loses no message") {
                        });
 }
 
+// guarantee: kept-without-memory
 TEST_CASE("a subscriber get that fails to allocate loses no message") {
   struct Reading {
     shmtree::Subscriber reader;
@@ -179,6 +181,7 @@ TEST_CASE("item accessors do not throw on failed allocations") {
                        [](State& state, bool) { REQUIRE_FALSE(state.threw); });
 }
 
+// guarantee: out-of-memory
 TEST_CASE("a failed allocation throws nothing and puts nothing") {
   using Call = void (*)(Receiving&);
   const Call call = GENERATE(
@@ -233,6 +236,7 @@ struct Handing {
 
 }  // namespace
 
+// guarantee: out-of-memory
 TEST_CASE("a handle that fails to allocate leaves no end in transit") {
   fail_each_allocation([] { return Handing{}; }, [](Handing& state) { state.done = state.pair.first.handle().ok(); },
                        [](Handing& state, bool) {
@@ -241,6 +245,7 @@ TEST_CASE("a handle that fails to allocate leaves no end in transit") {
                        });
 }
 
+// guarantee: out-of-memory
 TEST_CASE("a failed open attaches nothing and the handle still works") {
   fail_each_allocation(
       [] {
@@ -256,6 +261,7 @@ TEST_CASE("a failed open attaches nothing and the handle still works") {
       });
 }
 
+// guarantee: out-of-memory
 TEST_CASE("a failed open by name does not attach") {
   const std::string name = "cpp-limits-" + std::to_string(getpid());
   struct State {
@@ -286,6 +292,7 @@ TEST_CASE("make_pair throws only BadResult on failed allocations") {
                        [](State& state, bool) { REQUIRE_FALSE(state.other); });
 }
 
+// guarantee: cpp-conversions
 TEST_CASE("try_as reports a failed allocation and keeps the item") {
   auto [sender, receiver] = shmtree::make_pair({.arena = new_arena()});
   sender.put(some_step()).value();
@@ -325,6 +332,7 @@ TEST_CASE("an aggregate that fails to allocate is not put") {
                        });
 }
 
+// guarantee: cpp-forwarding
 TEST_CASE("a failed forward keeps the item and its arrays in place") {
   const shmtree::Arena arena = new_arena();
   auto [sender, receiver] = shmtree::make_pair({.arena = arena});
@@ -366,6 +374,7 @@ void get_copied(Receiving& state) {
 
 }  // namespace
 
+// guarantee: cpp-loans
 TEST_CASE("a flat receive that fails to allocate loses no message") {
   const Receive receive = GENERATE(as<Receive>{}, &get_flat, &get_copied);
   fail_each_allocation(

@@ -34,6 +34,7 @@ bool has_numbers(const Item& item) {
 
 }  // namespace
 
+// guarantee: new-array-moves-once
 TEST_CASE("an array of a blocked put is copied by other puts") {
   const Arena arena = Arena::create({.max_bytes = 64 << 20}).value();
   auto [sender, receiver] = make_pair({.capacity = 1, .arena = arena});
@@ -67,6 +68,7 @@ TEST_CASE("an array whose put failed is not copied by the next put") {
   CHECK(is_at(receiver.get().value(), array.data));
 }
 
+// guarantee: new-array-moves-once
 TEST_CASE("a forked child puts a copy of the array of its parent") {
   auto [sender, receiver] = make_pair();
   const ArrayRef array = new_numbers(sender);
@@ -90,6 +92,7 @@ TEST_CASE("an array used twice in a message is stored once") {
   CHECK(is_at(item["b"], array.data));
 }
 
+// guarantee: new-array-moves-once
 TEST_CASE("putting a part of a new_array array copies it") {
   auto [sender, receiver] = make_pair();
   ArrayRef array = new_numbers(sender);

@@ -9,6 +9,7 @@
 using namespace std::chrono_literals;
 using shmtree::Code;
 
+// guarantee: moved-from
 TEST_CASE("calls on a moved-from sender report a closed end") {
   auto [first, receiver] = shmtree::make_pair();
   const shmtree::Sender second = std::move(first);
@@ -29,6 +30,7 @@ TEST_CASE("calls on a moved-from sender report a closed end") {
   CHECK(receiver.get(0s).value().as<std::string>() == "there");
 }
 
+// guarantee: moved-from
 TEST_CASE("calls on a moved-from receiver report a closed end") {
   auto [sender, first] = shmtree::make_pair();
   shmtree::Receiver second = sender.put(1, 0s).ok() ? std::move(first) : first;
@@ -48,6 +50,7 @@ TEST_CASE("calls on a moved-from receiver report a closed end") {
   CHECK(first.get(0s).value().as<int>() == 1);
 }
 
+// guarantee: moved-from
 TEST_CASE("a moved-from arena is empty and refuses new objects") {
   shmtree::Arena first = shmtree::Arena::create({.max_bytes = 4 << 20}).value();
   const shmtree::Arena second = std::move(first);
@@ -77,6 +80,7 @@ TEST_CASE("a moved-from TakenItem is empty and cannot be acked") {
   CHECK(second.ack().ok());
 }
 
+// guarantee: moved-from
 TEST_CASE("a handle of the other end is refused and stays valid") {
   auto [sender, receiver] = shmtree::make_pair();
   const std::string of_sender = sender.handle().value(), of_receiver = receiver.handle().value();
@@ -89,6 +93,7 @@ TEST_CASE("a handle of the other end is refused and stays valid") {
   CHECK(shmtree::Receiver::open(of_receiver).ok());
 }
 
+// guarantee: moved-from
 TEST_CASE("a handle with a wrong number of digits is refused") {
   auto [sender, receiver] = shmtree::make_pair();
   const std::string handle = sender.handle().value();

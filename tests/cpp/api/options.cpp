@@ -27,6 +27,7 @@ PairOptions there_already(std::string name) {
 
 }  // namespace
 
+// guarantee: server-restart
 TEST_CASE("make_pair with exist_ok opens an existing pair") {
   const PairOptions options = there_already(own_name("given"));
   auto [sender, receiver] = make_pair(options);
@@ -37,6 +38,7 @@ TEST_CASE("make_pair with exist_ok opens an existing pair") {
   REQUIRE(receiver.get(0s).value().as<int>() == 2);
 }
 
+// guarantee: server-restart
 TEST_CASE("exist_ok with other options is refused with both values") {
   PairOptions options = there_already(own_name("others"));
   const auto kept = make_pair(options);

@@ -154,6 +154,7 @@ TEST_CASE("put refuses a message larger than the budget at once") {
   CHECK(receiver.get(30s).value().as<int>() == 1);
 }
 
+// guarantee: referenced-bytes
 TEST_CASE("max_bytes and queued_bytes count referenced arrays") {
   using namespace shmtree;
   constexpr std::int64_t kCount = 50'000;

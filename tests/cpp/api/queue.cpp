@@ -38,6 +38,7 @@ TEST_CASE("a queue returns messages in order and reports its size") {
   CHECK_FALSE(new_queue().full());
 }
 
+// guarantee: queue-languages
 TEST_CASE("get on a queue waits although its last sender was killed") {
   const Queue queue = new_queue();
   const std::string handle = queue.handle().value();
@@ -85,6 +86,7 @@ TEST_CASE("join ends by stop request or by close of the last queue") {
   CHECK((queue.closed() && queue.unfinished_tasks() == 0 && queue.capacity() == 0));
 }
 
+// guarantee: queue-languages
 TEST_CASE("join continues after close while another process is attached") {
   Queue queue = new_queue();
   queue.put(1).value();
@@ -120,6 +122,7 @@ TEST_CASE("a shut down queue refuses puts and ends when drained") {
   other.join(30s).value();
 }
 
+// guarantee: end-after-unacked
 TEST_CASE("a shut down queue waits for unacked messages") {
   const Queue queue = new_queue(), taken = new_queue(), go = new_queue();
   queue.put("job").value();
@@ -139,6 +142,7 @@ TEST_CASE("a shut down queue waits for unacked messages") {
   CHECK(queue.get(30s).code() == Code::kShutDown);
 }
 
+// guarantee: queue-languages
 TEST_CASE("only open_queue and Queue::open open a queue") {
   const std::string name = "api-queue-" + std::to_string(getpid());
   const Queue queue = make_queue({.name = name});

@@ -72,6 +72,7 @@ TEST_CASE("a recording loads messages in order with arrays as views") {
   CHECK(view.data < messages[0].frame.data() + messages[0].frame.size());
 }
 
+// guarantee: recordings
 TEST_CASE("an item of a recorded message keeps the file mapped") {
   Item item;
   {
@@ -91,6 +92,7 @@ TEST_CASE("put_frame sends recorded messages unchanged") {
   CHECK(receiver.get().value().as<std::string>() == "an action");
 }
 
+// guarantee: recordings
 TEST_CASE("a recording with any byte changed loads or reports an error") {
   const std::string bytes = small();
   const FileInMemory file(bytes);

@@ -180,6 +180,7 @@ Dict row_of(float obs, const Episode& now) {
 
 }  // namespace
 
+// guarantee: replay-gymnasium
 TEST_CASE("vector writers store the episodes in both reset modes") {
   for (const ReplayAutoreset mode : {ReplayAutoreset::kNextStep, ReplayAutoreset::kSameStep}) {
     for (unsigned seed = 1; seed <= 4; ++seed) {

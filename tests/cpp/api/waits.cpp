@@ -60,6 +60,7 @@ const Wait kWaits[] = {
 
 }  // namespace
 
+// guarantee: close-ends-waits
 TEST_CASE("close from another thread ends a wait and takes no message") {
   const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
   INFO(wait.name);
@@ -78,6 +79,7 @@ TEST_CASE("close from another thread ends a wait and takes no message") {
   CHECK(receiver.size() == 1);
 }
 
+// guarantee: close-ends-waits
 TEST_CASE("a stop request ends a wait and the end stays usable") {
   const Wait& wait = GENERATE(from_range(std::begin(kWaits), std::end(kWaits)));
   INFO(wait.name);
@@ -95,6 +97,7 @@ TEST_CASE("a stop request ends a wait and the end stays usable") {
   CHECK(receiver.get(0s).value().as<int>() == 0);
 }
 
+// guarantee: close-ends-waits
 TEST_CASE("a call does nothing if a stop was requested before") {
   auto [sender, receiver] = used_pair();
   sender.put(1, 0s).value();
@@ -129,6 +132,7 @@ TEST_CASE("a call does nothing if a stop was requested before") {
   CHECK(subscriber.get(0s).value().as<int>() == 1);
 }
 
+// guarantee: close-ends-waits
 TEST_CASE("wait_for_ack ends on stop or when no end is left open") {
   auto [sender, receiver] = used_pair();
   sender.put(1).value();
@@ -155,6 +159,7 @@ TEST_CASE("wait_for_all_ack outlasts close while a receiver is open") {
   CHECK(acked.ok());
 }
 
+// guarantee: close-ends-waits
 TEST_CASE("a wait for memory ends on close or stop request") {
   const Arena arena = Arena::create({.max_bytes = 4 << 20}).value();
   auto [sender, receiver] = make_pair({.capacity = 0, .arena = arena});

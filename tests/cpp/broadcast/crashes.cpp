@@ -11,6 +11,7 @@ using namespace shmtree::test;
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: broadcast-kills
 TEST_CASE("A put killed at any store is complete or has no effect") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     std::int64_t stores = 1;
@@ -35,6 +36,7 @@ TEST_CASE("A put killed at any store is complete or has no effect") {
   }
 }
 
+// guarantee: lossy-subscriber-memory
 TEST_CASE("A dropping put killed at any store leaves a valid Broadcast") {
   constexpr std::size_t kWords = kMiB / 2 / 8;
   std::int64_t stores = 1;
@@ -61,6 +63,7 @@ TEST_CASE("A dropping put killed at any store leaves a valid Broadcast") {
   CHECK(stores > 20);
 }
 
+// guarantee: broadcast-kills
 TEST_CASE("A subscriber killed at any store blocks and leaks nothing") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     std::int64_t stores = 1;
@@ -85,6 +88,7 @@ TEST_CASE("A subscriber killed at any store blocks and leaks nothing") {
   }
 }
 
+// guarantee: broadcast-kills
 TEST_CASE("A stopped skipping subscriber blocks no put and resumes") {
   const auto ring = new_ring({.capacity = 4});
   const Gate ready;
@@ -107,6 +111,7 @@ TEST_CASE("A stopped skipping subscriber blocks no put and resumes") {
   CHECK(child.succeeded());
 }
 
+// guarantee: broadcast-stopped-put
 TEST_CASE("A process stopped in a small put delays only its own ring") {
   std::int64_t stores = 1, kept_the_lock = 0;
   for (bool stopped = true; stopped; ++stores) {
@@ -149,6 +154,7 @@ TEST_CASE("A process stopped in a small put delays only its own ring") {
   CHECK(kept_the_lock < stores);
 }
 
+// guarantee: broadcast-stopped-publisher
 TEST_CASE("A publisher stopped at any store blocks no subscriber") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     std::int64_t stores = 1;
@@ -185,6 +191,7 @@ TEST_CASE("A publisher stopped at any store blocks no subscriber") {
 
 #endif
 
+// guarantee: broadcast-order
 TEST_CASE("Subscribers see whole messages in order during fast puts") {
   const std::uint64_t rounds = kThreadSanitizer || under_valgrind() ? 300 : 10'000;
   const auto arena = new_arena();
@@ -241,6 +248,7 @@ TEST_CASE("Subscribers see whole messages in order during fast puts") {
   CHECK(used_bytes(*arena) == bytes);
 }
 
+// guarantee: broadcast-order
 TEST_CASE("Lagging subscribers of a tiny ring see no torn message") {
   const std::uint64_t rounds = kThreadSanitizer || under_valgrind() ? 1'000 : 300'000;
   const auto ring = new_ring({.capacity = 1});

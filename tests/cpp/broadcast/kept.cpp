@@ -23,6 +23,7 @@ void give_back(Subscriber& reader, std::uint64_t number, FailedBuild how = Faile
 
 }  // namespace
 
+// guarantee: kept-without-memory
 TEST_CASE("A returned message is delivered next and counts as unread") {
   const std::size_t words = GENERATE(kSmallWords, kBlockWords);
   const auto policy = GENERATE(Policy::kBlock, Policy::kSkip, Policy::kRaise);
@@ -55,6 +56,7 @@ TEST_CASE("Messages returned out of order are delivered in order") {
   CHECK(all_of(*reader) == Numbers{0, 1, 2, 3});
 }
 
+// guarantee: kept-without-memory
 TEST_CASE("A message is dropped as missed after eight failed builds") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);

@@ -189,6 +189,7 @@ class Trial {
 
 }  // namespace
 
+// guarantee: broadcast-order
 TEST_CASE("A Broadcast matches a list model for random calls") {
   for (const broadcast::Options& options :
        {broadcast::Options{.capacity = 1}, broadcast::Options{.capacity = 4},

@@ -20,6 +20,7 @@ void put_run(Ring& ring, std::uint64_t first, std::uint64_t count, std::size_t w
 
 }  // namespace
 
+// guarantee: broadcast-order
 TEST_CASE("Subscribers get all later messages in order") {
   for (const std::size_t words : {kSmallWords, kBlockWords}) {
     const auto ring = new_ring();
@@ -60,6 +61,7 @@ TEST_CASE("A put without subscribers keeps the history for new ones") {
   CHECK(all_of(*subscribe(ring)) == Numbers{});
 }
 
+// guarantee: broadcast-order
 TEST_CASE("Lossy subscribers get recent messages and count missed ones") {
   const auto ring = new_ring({.capacity = 4});
   const auto skips = subscribe(ring, Policy::kSkip), latest = subscribe(ring, Policy::kLatest);
@@ -85,6 +87,7 @@ TEST_CASE("A kRaise subscriber gets one overrun and then reads on") {
   CHECK(reader->missed() == 7);
 }
 
+// guarantee: broadcast-frees
 TEST_CASE("The last subscriber to release a message frees its memory") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
@@ -103,6 +106,7 @@ TEST_CASE("The last subscriber to release a message frees its memory") {
   CHECK(arena->inspector().check().empty());
 }
 
+// guarantee: broadcast-frees
 TEST_CASE("Blocks behind small messages are freed by the last reader") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
@@ -130,6 +134,7 @@ TEST_CASE("A block passed while the lock was busy is freed by a put") {
   CHECK(used_bytes(*arena) == empty);
 }
 
+// guarantee: broadcast-frees
 TEST_CASE("Unread messages of a killed subscriber are freed") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);
@@ -181,6 +186,7 @@ TEST_CASE("max_bytes counts the arrays that a message refers to") {
   CHECK(ring->check() == "");
 }
 
+// guarantee: broadcast-kills
 TEST_CASE("A closed or killed blocking subscriber blocks no put") {
   const auto ring = new_ring({.capacity = 2, .history = 1});
   auto reader = subscribe(ring);
@@ -246,6 +252,7 @@ TEST_CASE("wait_until_passed waits only for blocking subscribers") {
   CHECK(ring->wait_until_passed(ticket, no_wait()).ok());
 }
 
+// guarantee: lossy-subscriber-memory
 TEST_CASE("A put without space drops messages of lossy subscribers") {
   const auto arena = new_arena(4 * kMiB);
   const auto ring = new_ring({.capacity = 16}, arena);
@@ -266,6 +273,7 @@ TEST_CASE("A put without space drops messages of lossy subscribers") {
   CHECK(slow->missed() + numbers.size() == 40);
 }
 
+// guarantee: lossy-subscriber-memory
 TEST_CASE("A put without space keeps history and blocking messages") {
   const auto arena = new_arena(4 * kMiB);
   const bool has_history = GENERATE(false, true);

@@ -123,6 +123,7 @@ Stepped kill_in(const Operation& operation, std::int64_t change, int further) {
 
 }  // namespace
 
+// guarantee: broadcast-kills
 TEST_CASE("A kill at any instruction leaves a Broadcast consistent") {
   if (!can_step()) return;
   int kills = 0;

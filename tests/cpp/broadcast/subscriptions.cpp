@@ -38,6 +38,7 @@ bool is_full(Ring& ring) {
 
 }  // namespace
 
+// guarantee: broadcast-unread-subscription
 TEST_CASE("An unused subscription ends with its last attached process") {
   const auto ring = new_ring({.capacity = 1});
   const auto reader = subscribe(ring);
@@ -95,6 +96,7 @@ TEST_CASE("The first get makes a subscription exclusive to its process") {
   CHECK(code_of_get(*reader) == Code::kClosed);
 }
 
+// guarantee: broadcast-unread-subscription
 TEST_CASE("A subscription in transit lasts until its receiver ends it") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
@@ -141,6 +143,7 @@ TEST_CASE("A subscription in transit lasts until its receiver ends it") {
   CHECK(used_bytes(*arena) == empty);
 }
 
+// guarantee: broadcast-unread-subscription
 TEST_CASE("A subscription in transit ends when its giver dies") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
@@ -168,6 +171,7 @@ TEST_CASE("A subscription in transit ends when its giver dies") {
   kill(kept, SIGKILL);
 }
 
+// guarantee: broadcast-unread-subscription
 TEST_CASE("Closing a subscription cancels its transfers") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 1}, arena);
@@ -231,6 +235,7 @@ TEST_CASE("A received subscription and its Broadcast outlive the giver") {
   CHECK(code_of_get(*another) == Code::kClosed);
 }
 
+// guarantee: broadcast-lock-timeout
 TEST_CASE("Subscribing waits for a stopped lock owner or names it") {
   const auto arena = new_arena();
   const auto ring = new_ring({}, arena);

@@ -29,6 +29,7 @@ std::uint64_t fill_up(Channel& channel, std::uint64_t from) {
 
 }  // namespace
 
+// guarantee: nack-over-capacity
 TEST_CASE("Put reports full while nacked messages exceed the capacity") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   REQUIRE(fill_up(*channel, 0) == 8);
@@ -123,6 +124,7 @@ TEST_CASE("A blocked put continues once nacked messages are received") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: nack-over-capacity
 TEST_CASE("A kill in take or nack never overstates the free space") {
   for (std::int64_t n = 1;; ++n) {
     auto channel = new_channel(new_arena(), with_capacity(8));

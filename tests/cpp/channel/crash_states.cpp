@@ -29,6 +29,7 @@ TEST_CASE("A slot beyond the tail is no message after its sender died") {
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
 
+// guarantee: put-survives-sender
 TEST_CASE("A message is delivered if its sender died before unlocking") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
@@ -36,6 +37,7 @@ TEST_CASE("A message is delivered if its sender died before unlocking") {
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{1, 1'000'000}); });
 }
 
+// guarantee: ray-known-puts
 TEST_CASE("The put count is exact if a sender dies at the commit point") {
   for (const bool took_place : {false, true}) {
     auto channel = new_channel(new_arena());

@@ -48,6 +48,7 @@ TEST_CASE("A put of an inline message is atomic if the sender is killed") {
   kill_at_every_change(unlimited(), putting(0, 3, 4), putting(3, 1, 4), run_of(0, 3, 4));
 }
 
+// guarantee: put-is-atomic
 TEST_CASE("A put of a block is atomic if the sender is killed") {
   kill_at_every_change(unlimited(), putting(0, 3, 700), putting(3, 2, 700), run_of(0, 3, 5));
 }
@@ -56,6 +57,7 @@ TEST_CASE("A sender killed while the ring grows loses no queued message") {
   kill_at_every_change(unlimited(), putting(0, 7, 4), putting(7, 3, 4), run_of(0, 7, 10));
 }
 
+// guarantee: put-is-atomic
 TEST_CASE("A sender killed in put_many leaves a prefix of its messages") {
   kill_at_every_change(
       unlimited(), putting(0, 6, 4),
@@ -67,6 +69,7 @@ TEST_CASE("A sender killed in put_many leaves a prefix of its messages") {
       run_of(0, 6, 10));
 }
 
+// guarantee: ray-known-puts
 TEST_CASE("A killed sender counts a put exactly if it took place") {
   for (const std::size_t words : {4u, 700u}) {
     Channel* made = nullptr;
@@ -323,6 +326,7 @@ TEST_CASE("A reconcile killed anywhere is finished by the next") {
 
 #endif
 
+// guarantee: kill-anywhere
 TEST_CASE("Random kills lose no message of survivors and no memory") {
   const std::uint64_t seed = 20260101;
   INFO("seed " << seed);

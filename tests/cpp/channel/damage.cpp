@@ -75,6 +75,7 @@ TEST_CASE("Wrong cached indices cause no hang or crash") {
   nothing_hangs([](Channel& channel) { header(channel).cached_head.store(kHuge); });
 }
 
+// guarantee: damaged-words
 TEST_CASE("A damaged chain of segments causes no hang or crash") {
   nothing_hangs([](Channel& channel) { first_segment(channel).next.store(header(channel).head_segment.load()); });
   nothing_hangs([](Channel& channel) {
@@ -175,6 +176,7 @@ TEST_CASE("A channel header of ones or zeros causes no hang or crash") {
   }
 }
 
+// guarantee: stopped-lock-owner
 TEST_CASE("Calls return in time while a stopped process holds a lock") {
   for (const bool senders : {true, false}) {
     auto channel = new_channel(new_arena(), with_capacity(2));

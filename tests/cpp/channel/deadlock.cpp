@@ -71,6 +71,7 @@ TEST_CASE("The death of a pipe creator is reported for its unused end") {
 }
 
 #ifndef __SANITIZE_THREAD__
+// guarantee: deadlock-ends
 TEST_CASE("A deadlock ends one call and its exit ends the other") {
   Child all([] {
     auto arena = new_arena();
@@ -101,6 +102,7 @@ TEST_CASE("A put without a timeout ends when all receivers are blocked") {
 }
 #endif
 
+// guarantee: deadlock-ends
 TEST_CASE("No deadlock is proved while some thread may still send") {
   auto waits_in_vain = [](auto other_thread) {
     Child all([&] {
@@ -165,6 +167,7 @@ TEST_CASE("A named channel is not part of a deadlock") {
   REQUIRE(all.succeeded());
 }
 
+// guarantee: deadlock-ends
 TEST_CASE("A stopped process with a queued message proves no deadlock") {
   Child all([] {
     auto arena = new_arena();

@@ -21,6 +21,7 @@ ChannelOptions keeping_open() {
 
 }  // namespace
 
+// guarantee: each-death-once
 TEST_CASE("Each sender death is reported once while others remain") {
   auto channel = receiving_channel(with_capacity(8, Ending::kEach));
   Peer first(*channel), second(*channel);
@@ -35,6 +36,7 @@ TEST_CASE("Each sender death is reported once while others remain") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
+// guarantee: each-death-once
 TEST_CASE("A death is reported although messages keep arriving") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
   Peer sender(*channel);
@@ -47,6 +49,7 @@ TEST_CASE("A death is reported although messages keep arriving") {
   REQUIRE(get(*channel).value() == 1);
 }
 
+// guarantee: each-death-once
 TEST_CASE("put reports the death of a receiver while others remain") {
   auto channel = new_channel(new_arena(), with_capacity(2, Ending::kEach));
   Gate up;
@@ -63,6 +66,7 @@ TEST_CASE("put reports the death of a receiver while others remain") {
   put(*channel, 3).value();
 }
 
+// guarantee: keep-open
 TEST_CASE("A keep_open stream waits for senders after the last leaves") {
   auto channel = receiving_channel(keeping_open());
   channel->membership().join(End::kSending).value();
@@ -76,6 +80,7 @@ TEST_CASE("A keep_open stream waits for senders after the last leaves") {
   REQUIRE(get(*channel).value() == 2);
 }
 
+// guarantee: keep-open
 TEST_CASE("A keep_open stream reports no death of a sender") {
   auto channel = receiving_channel(keeping_open());
   Peer sender(*channel);
@@ -83,6 +88,7 @@ TEST_CASE("A keep_open stream reports no death of a sender") {
   REQUIRE(code_of(get(*channel, patience(400))) == Code::kEmpty);
 }
 
+// guarantee: keep-open
 TEST_CASE("Senders of a keep_open stream see that no receiver is left") {
   auto channel = new_channel(new_arena(), keeping_open());
   REQUIRE(channel->sending().check_receivers().ok());
@@ -122,6 +128,7 @@ TEST_CASE("Each death is reported once by concurrent threads") {
   for (std::size_t pid = 1; pid < told.size(); ++pid) REQUIRE(told[pid] == kRounds);
 }
 
+// guarantee: each-death-once
 TEST_CASE("A thread reports no end if another reports the deaths") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));  // this process stays attached to both ends
   constexpr int kRounds = 2'000;

@@ -164,6 +164,7 @@ TEST_CASE("Takers that run out of records together lose no message") {
   REQUIRE(numbers.size() == 600);
 }
 
+// guarantee: take-is-redelivered
 TEST_CASE("Messages of a killed taker are redelivered once and first") {
   for (const std::size_t words : {1u, 2'000u}) {
     auto channel = channel_of(12, words);
@@ -200,6 +201,7 @@ TEST_CASE("A blocked receiver gets the message of a killed taker") {
   REQUIRE(message->redelivered());
 }
 
+// guarantee: take-is-redelivered
 TEST_CASE("A busy channel redelivers the message of a killed taker") {
   auto channel = channel_of(2);
   StandingTaker taker(*channel);
@@ -215,6 +217,7 @@ TEST_CASE("A busy channel redelivers the message of a killed taker") {
   REQUIRE(came_back);
 }
 
+// guarantee: fork-in-a-call
 TEST_CASE("A forked child cannot put a block that its parent wrote") {
   auto arena = new_arena();
   auto channel = new_channel(arena);

@@ -30,6 +30,7 @@ std::string leftovers(Channel& queue) {
 
 }  // namespace
 
+// guarantee: immediate-shutdown
 TEST_CASE("Immediate shutdown completes nacked messages and frees them") {
   auto queue = queue_of(4);
   const std::uint64_t before = used_bytes(*queue->arena());
@@ -46,6 +47,7 @@ TEST_CASE("Immediate shutdown completes nacked messages and frees them") {
   CHECK(queue->acks().wait({}, no_wait()).ok());
 }
 
+// guarantee: immediate-shutdown
 TEST_CASE("A message returned after immediate shutdown counts as done") {
   enum class Doing { kNack, kRequeue, kDrop, kDie };
   const Doing doing = GENERATE(Doing::kNack, Doing::kRequeue, Doing::kDrop, Doing::kDie);
@@ -117,6 +119,7 @@ TEST_CASE("Discarded messages free their record and stay counted") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: immediate-shutdown
 TEST_CASE("A kill in an immediate shutdown counts all messages or none") {
   for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
     REQUIRE(n < 1'000);
@@ -138,6 +141,7 @@ TEST_CASE("A kill in an immediate shutdown counts all messages or none") {
   }
 }
 
+// guarantee: immediate-shutdown
 TEST_CASE("A kill in nack after shutdown counts each message once") {
   for (std::int64_t n = 1, killed = 1; killed != 0; ++n) {
     REQUIRE(n < 1'000);

@@ -19,6 +19,7 @@ std::shared_ptr<Channel> dropping(std::uint64_t capacity, std::shared_ptr<memory
 
 }  // namespace
 
+// guarantee: drop-oldest
 TEST_CASE("A put into a full channel drops and counts the oldest") {
   auto channel = dropping(3);
   for (int i = 0; i < 10; ++i) put(*channel, static_cast<std::uint64_t>(i), 1, no_wait()).value();
@@ -40,6 +41,7 @@ TEST_CASE("A nacked message is dropped first") {
   REQUIRE(get(*channel).value() == 3);
 }
 
+// guarantee: drop-oldest
 TEST_CASE("A put does not drop an unacked delivery") {
   auto channel = dropping(2);
   put(*channel, 1).value();
@@ -49,6 +51,7 @@ TEST_CASE("A put does not drop an unacked delivery") {
   REQUIRE(get(*channel).value() == 1);
 }
 
+// guarantee: drop-oldest
 TEST_CASE("Messages in blocks are dropped to free bytes for a put") {
   auto arena = new_arena(4 << 20);
   auto channel = dropping(0, arena);
@@ -60,6 +63,7 @@ TEST_CASE("Messages in blocks are dropped to free bytes for a put") {
   REQUIRE(channel->size() >= 1);
 }
 
+// guarantee: drop-oldest
 TEST_CASE("A put drops nothing if no receiver is left") {
   auto channel = dropping(1);
   put(*channel, 1).value();
@@ -76,6 +80,7 @@ TEST_CASE("Waiting for acks does not wait for dropped messages") {
   channel->acks().wait({}, patience()).value();
 }
 
+// guarantee: drop-oldest
 TEST_CASE("Concurrent puts lose only messages counted as dropped") {
   auto channel = dropping(4);
   constexpr int kEach = 20'000;

@@ -54,6 +54,7 @@ bool was_woken(const Event& event, std::uint32_t since) {
 
 }  // namespace
 
+// guarantee: end-after-unacked
 TEST_CASE("The end is reported once no unacked message is left") {
   const Doing doing = GENERATE(Doing::kAck, Doing::kNack, Doing::kDie);
   Taken of(GENERATE(How::kLeave, How::kShutDown), doing);
@@ -80,6 +81,7 @@ TEST_CASE("A process does not wait for its own unacked messages") {
   REQUIRE(code_of(get(*of.channel)) == of.over());
 }
 
+// guarantee: end-after-unacked
 TEST_CASE("The last ack wakes receivers that wait for the end") {
   Taken of(GENERATE(How::kLeave, How::kShutDown), Doing::kAck, 2);
   const bool has_one = GENERATE(false, true);
@@ -105,6 +107,7 @@ TEST_CASE("Receiving the last nacked message wakes waiters for the end") {
   REQUIRE(was_woken(of.items(), since));
 }
 
+// guarantee: end-after-unacked
 TEST_CASE("The descriptor becomes readable once no message can come") {
   const bool has_one = GENERATE(false, true);
   Taken of(GENERATE(How::kLeave, How::kShutDown), Doing::kAck, 2);

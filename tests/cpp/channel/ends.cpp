@@ -32,6 +32,7 @@ TEST_CASE("The stream closes once drained after the last sender left") {
   REQUIRE(code_of(take(*channel)) == Code::kClosed);
 }
 
+// guarantee: unused-end-warning
 TEST_CASE("Ends count attached processes and list unused ones") {
   using Pids = std::vector<int>;
   auto channel = new_channel(new_arena());
@@ -74,6 +75,7 @@ TEST_CASE("A new sender reopens a closed channel") {
   REQUIRE(code_of(get(*channel, patience(10))) == Code::kEmpty);
 }
 
+// guarantee: end-of-all-threads
 TEST_CASE("Joining an end while a thread leaves it keeps membership") {
   constexpr int kRounds = 20'000;
   auto channel = new_channel(new_arena());
@@ -166,6 +168,7 @@ TEST_CASE("A blocked put reports that its receivers were killed") {
   REQUIRE(code_of(channel->acks().wait({}, patience())) == Code::kClosed);
 }
 
+// guarantee: peer-died
 TEST_CASE("A killed process is dead before it is reaped") {
   auto channel = receiving_channel();
   channel->membership().join(End::kSending).value();
@@ -203,6 +206,7 @@ TEST_CASE("A stopped process is alive") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
+// guarantee: stopped-is-alive
 TEST_CASE("A process whose first thread has ended is alive") {
   if (kThreadSanitizer || under_valgrind()) return;  // their runtimes end the process with its first thread
   auto channel = receiving_channel();
@@ -247,6 +251,7 @@ TEST_CASE("A queue does not end for a process with both of its ends") {
   REQUIRE_FALSE(channel->watchers().ready());
 }
 
+// guarantee: pool-exit
 TEST_CASE("A queue ends when the last member of a left end exits") {
   const End end = GENERATE(End::kSending, End::kReceiving);
   const bool is_killed = GENERATE(false, true);

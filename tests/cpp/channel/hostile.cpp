@@ -65,6 +65,7 @@ RingSlot& first_slot(Channel& channel) {
 
 }  // namespace
 
+// guarantee: changing-words
 TEST_CASE("A ring whose size flips during use is never overrun") {
   // With this base, every ticket is far beyond the ring, provided the ring is long enough.
   constexpr std::uint64_t kFar = std::uint64_t{1} << 41;

@@ -70,6 +70,7 @@ TEST_CASE("await is ready at once if a message or the end is there") {
   REQUIRE_FALSE(awaits(*channel, End::kReceiving, *hub));
 }
 
+// guarantee: coroutine-descriptor
 TEST_CASE("A hub reports every awaited end or that some were lost") {
   auto arena = new_arena();
   auto hub = new_hub();

@@ -94,6 +94,7 @@ void put_large(const std::shared_ptr<Arena>& arena, Channel& channel) {
 
 }  // namespace
 
+// guarantee: kept-without-memory
 TEST_CASE("A returned message is the next one for every receiver") {
   const std::size_t words = GENERATE(kInline, kBlock);
   auto channel = new_channel(new_arena());
@@ -115,6 +116,7 @@ TEST_CASE("A returned message is the next one for every receiver") {
   CHECK(channel->arena()->inspector().check() == "");
 }
 
+// guarantee: kept-without-memory
 TEST_CASE("A message kept for lack of memory is received next") {
   const std::size_t words = GENERATE(kInline, kBlock);
   Kept kept(words);
@@ -178,6 +180,7 @@ TEST_CASE("Detaching returns a kept message once there is memory") {
   CHECK(drain(*kept.channel) == std::vector<std::uint64_t>{0, 1, 2});
 }
 
+// guarantee: kept-without-memory
 TEST_CASE("take delivers a kept message while a recovery is pending") {
   Kept kept(kBlock);
   kept.full.clear();
@@ -198,6 +201,7 @@ TEST_CASE("take waits for the lock that a kept message needs") {
   CHECK(owner.child.succeeded());
 }
 
+// guarantee: kept-without-memory
 TEST_CASE("Detaching returns a kept message while a recovery is pending") {
   Kept kept(kBlock);
   kept.full.clear();
@@ -221,6 +225,7 @@ TEST_CASE("A kept message is rejected while a recovery is pending") {
   CHECK(channel.rejected(patience()).value().size() == 1);
 }
 
+// guarantee: fork-in-a-call
 TEST_CASE("A forked child does not return a message of its parent") {
   const std::size_t words = GENERATE(kInline, kBlock);
   auto channel = new_channel(new_arena());
@@ -250,6 +255,7 @@ TEST_CASE("Immediate shutdown releases kept messages") {
   CHECK(kept.arena->holders().lease_count() == kept.full.size() + 1);  // the channel's own
 }
 
+// guarantee: kept-without-memory
 TEST_CASE("A message with an unmappable array stays in the channel") {
   if (!address_limit_works()) return;
   const bool returned = GENERATE(false, true);

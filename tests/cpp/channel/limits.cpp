@@ -129,6 +129,7 @@ TEST_CASE("A failed channel creation leaks no block") {
                        });
 }
 
+// guarantee: out-of-memory
 TEST_CASE("A put that runs out of memory is complete or has no effect") {
   const std::size_t words = GENERATE(kInline, kBlock);
   struct State {
@@ -171,6 +172,7 @@ TEST_CASE("A ring that could not grow accepts the message later") {
                        });
 }
 
+// guarantee: out-of-memory
 TEST_CASE("A get that runs out of memory leaves its message queued") {
   const std::size_t words = GENERATE(kInline, kBlock);
   struct State {

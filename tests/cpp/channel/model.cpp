@@ -215,6 +215,7 @@ struct Run {
 
 }  // namespace
 
+// guarantee: get-once-in-order
 TEST_CASE("A channel behaves like a model queue at every step") {
   for (const std::uint64_t capacity : {0u, 1u, 5u, 64u, 100u}) {
     for (std::uint64_t seed = 1; seed <= 4; ++seed) {

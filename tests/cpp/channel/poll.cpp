@@ -11,6 +11,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
+// guarantee: fileno-at-last-death
 TEST_CASE("A poll loop is woken by the death of the last sender") {
   auto channel = receiving_channel();
   Peer sender(*channel);
@@ -21,6 +22,7 @@ TEST_CASE("A poll loop is woken by the death of the last sender") {
   REQUIRE(code_of(get(*channel)) == Code::kPeerDied);
 }
 
+// guarantee: fileno-at-last-death
 TEST_CASE("A poll loop wakes for the last sender death only") {
   auto channel = receiving_channel();
   Peer first(*channel), second(*channel);
@@ -33,6 +35,7 @@ TEST_CASE("A poll loop wakes for the last sender death only") {
   REQUIRE(readable(fd, 60'000));
 }
 
+// guarantee: fileno-at-last-death
 TEST_CASE("A poll loop is not woken by deaths that are not reported") {
   ChannelOptions kept_open = with_capacity(8);
   kept_open.keep_open = true;
@@ -54,6 +57,7 @@ TEST_CASE("poll_fd is readable at once if the sender is already dead") {
   REQUIRE(readable(channel->watchers().poll_fd(End::kReceiving).value()));
 }
 
+// guarantee: fileno-at-last-death
 TEST_CASE("A poll loop ignores the death of an unattached process") {
   auto arena = new_arena();
   auto channel = new_channel(arena), other = new_channel(arena);

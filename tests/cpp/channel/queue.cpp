@@ -58,6 +58,7 @@ TEST_CASE("Messages are received in order with rising tickets") {
   }
 }
 
+// guarantee: get-once-in-order
 TEST_CASE("Concurrent processes lose nothing and keep the sender order") {
   constexpr std::uint64_t kEach = 3'000;
   auto arena = new_arena();
@@ -195,6 +196,7 @@ TEST_CASE("Calls with an immediate deadline return without a wait") {
   REQUIRE(waits.blocks == 0);
 }
 
+// guarantee: timeouts
 TEST_CASE("Calls with a deadline return within 50 ms after it") {
   auto channel = new_channel(new_arena(), with_capacity(1));
   const auto in_time = [](auto act) {

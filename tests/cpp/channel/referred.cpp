@@ -32,6 +32,7 @@ Result<std::uint64_t> put_referring(Channel& channel, std::span<const BlockRef> 
 
 }  // namespace
 
+// guarantee: referenced-bytes
 TEST_CASE("Referenced blocks count in queued_bytes for each message") {
   auto channel = channel_of(0);
   const Lease one = new_lease(*channel->arena(), kArray), other = new_lease(*channel->arena(), kArray);
@@ -56,6 +57,7 @@ TEST_CASE("Referenced blocks count in queued_bytes for each message") {
   CHECK(channel::check(*channel->arena()) == "");
 }
 
+// guarantee: referenced-bytes
 TEST_CASE("max_bytes bounds referenced bytes and a get unblocks put") {
   auto channel = channel_of(2 * kArray);
   const Lease array = new_lease(*channel->arena(), kArray);

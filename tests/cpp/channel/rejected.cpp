@@ -134,6 +134,7 @@ TEST_CASE("requeue resets the count of failed builds") {
   REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
 }
 
+// guarantee: attempts-and-dead-letters
 TEST_CASE("A message whose takers die max_attempts times is rejected") {
   auto channel = channel_of(2, 2);
   take_and_die(*channel);
@@ -297,6 +298,7 @@ void kill_at_every_change(const std::function<void(Channel&)>& prepare, const st
 
 }  // namespace
 
+// guarantee: attempts-and-dead-letters
 TEST_CASE("A kill in the last attempt leaves the message or rejects it") {
   for (const std::size_t words : {4u, 700u}) {
     const auto once_taken = [words](Channel& channel) {

@@ -44,6 +44,7 @@ TEST_CASE("join returns once every message is reported as done") {
   REQUIRE(queue->stats().unfinished == 0);
 }
 
+// guarantee: queue-counts
 TEST_CASE("A dead letter counts as a done task until it is requeued") {
   auto queue = queue_with_rejected(2);
   REQUIRE(queue->tasks().unfinished() == 1);
@@ -320,6 +321,7 @@ TEST_CASE("A kill in reserve or release leaves the end usable") {
   REQUIRE(n > 4);
 }
 
+// guarantee: queue-counts
 TEST_CASE("A kill in ack or requeue of a dead letter miscounts no task") {
   enum class Doing { kAck, kRequeue };
   const Doing doing = GENERATE(Doing::kAck, Doing::kRequeue);

@@ -94,6 +94,7 @@ Stepped kill_in(const Operation& operation, const std::shared_ptr<Arena>& arena,
 
 }  // namespace
 
+// guarantee: kill-anywhere
 TEST_CASE("A kill at any instruction leaves the channel intact") {
   if (!can_step()) return;
   auto arena = new_arena(32 * kMiB);

@@ -83,6 +83,7 @@ TEST_CASE("A nacked message survives its release by a tap") {
   CHECK(get(*channel).value() == 1);
 }
 
+// guarantee: taps-do-not-disturb
 TEST_CASE("An idle tap blocks no put and counts missed messages") {
   for (const std::size_t words : {kInline, kBlock}) {
     auto arena = new_arena();
@@ -197,6 +198,7 @@ TEST_CASE("Damaged tap notes are counted as missed") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: taps-do-not-disturb
 TEST_CASE("A tap sees a killed put exactly if it took place") {
   for (const std::size_t words : {kInline, kBlock}) {
     std::int64_t stores = 1;
@@ -221,6 +223,7 @@ TEST_CASE("A tap sees a killed put exactly if it took place") {
   }
 }
 
+// guarantee: taps-do-not-disturb
 TEST_CASE("A killed tap leaks nothing and blocks no other process") {
   for (const std::size_t words : {kInline, kBlock}) {
     std::int64_t stores = 1;

@@ -144,6 +144,7 @@ TEST_CASE("A wrong timed flag does not affect put and get") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: taps-do-not-disturb
 TEST_CASE("A killed put or get is timed exactly if it took place") {
   for (const std::size_t words : {kInline, kBlock}) {
     std::int64_t stores = 1;
@@ -177,6 +178,7 @@ TEST_CASE("A killed put or get is timed exactly if it took place") {
   }
 }
 
+// guarantee: taps-do-not-disturb
 TEST_CASE("A killed times tap leaks nothing and blocks no process") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {

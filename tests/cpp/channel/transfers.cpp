@@ -86,6 +86,7 @@ TEST_CASE("A channel whose only end is in transit stays alive") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
+// guarantee: ends-in-transit
 TEST_CASE("An end in transit counts while its giver lives") {
   auto channel = receiving_channel();
   const std::uint64_t number = channel->membership().begin_transfer(End::kSending).value();
@@ -97,6 +98,7 @@ TEST_CASE("An end in transit counts while its giver lives") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
+// guarantee: ends-in-transit
 TEST_CASE("An end in transit counts for 60 s after its giver died") {
   auto channel = receiving_channel();
   Giver giver(channel, [] {});
@@ -125,6 +127,7 @@ TEST_CASE("An end in transit counts for 60 s after its giver exited") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
+// guarantee: ends-in-transit
 TEST_CASE("A giver that closed its own ends keeps its transfer alive") {
   auto channel = receiving_channel();
   Giver giver(channel, [&] {
@@ -154,6 +157,7 @@ TEST_CASE("A process stays in a closed arena until its transfer is done") {
   REQUIRE(seen.expired());
 }
 
+// guarantee: ends-in-transit
 TEST_CASE("Thousands of transfers are counted and can be ended twice") {
   auto channel = receiving_channel();
   std::vector<std::uint64_t> numbers;

@@ -19,6 +19,7 @@ std::shared_ptr<Channel> channel_of(std::uint64_t count, std::uint64_t max_unset
 
 }  // namespace
 
+// guarantee: max-unacked
 TEST_CASE("take stops at the unacked limit and reports the numbers") {
   auto channel = channel_of(5, 2);
   Delivery first = take(*channel, no_wait()).value();
@@ -59,6 +60,7 @@ TEST_CASE("Without a limit unacked messages may exceed the capacity") {
   REQUIRE(channel->stats().taken == 10);
 }
 
+// guarantee: max-unacked
 TEST_CASE("A blocked take continues when another process acks or dies") {
   enum class Doing { kAck, kNack, kDie };
   for (const Doing doing : {Doing::kAck, Doing::kNack, Doing::kDie}) {
@@ -80,6 +82,7 @@ TEST_CASE("A blocked take continues when another process acks or dies") {
   }
 }
 
+// guarantee: fork-in-a-call
 TEST_CASE("A child forked during a take owns the delivery it takes") {
   auto channel = channel_of(2, 1);
   Delivery first = take(*channel).value();

@@ -33,6 +33,7 @@ std::uint64_t fill_up(Channel& channel, std::size_t words = 1) {
 
 }  // namespace
 
+// guarantee: no-lost-wake-up
 TEST_CASE("Each receipt from a full channel wakes a waiting sender") {
   const std::uint64_t capacity = GENERATE(1, 2, 3, 4, 8, 64, 1000);
   const std::size_t words = GENERATE(1, 200);
@@ -48,6 +49,7 @@ TEST_CASE("Each receipt from a full channel wakes a waiting sender") {
   }
 }
 
+// guarantee: no-lost-wake-up
 TEST_CASE("A put wakes the next waiting sender while space is left") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   REQUIRE(fill_up(*channel) == 8);
@@ -80,6 +82,7 @@ TEST_CASE("Each receipt wakes waiters for bytes and for memory") {
   REQUIRE(was_woken(memory, since_memory));
 }
 
+// guarantee: no-lost-wake-up
 TEST_CASE("Each receipt from a full arena makes space for one message") {
   const std::uint64_t capacity = GENERATE(0, 1'000, 100'000);
   auto arena = new_arena(1 * kMiB);
@@ -100,6 +103,7 @@ TEST_CASE("Each receipt from a full arena makes space for one message") {
   REQUIRE(channel::check(*arena) == "");
 }
 
+// guarantee: no-lost-wake-up
 TEST_CASE("A sender blocked on memory wakes once memory is freed") {
   constexpr int kRounds = 40, kLostMs = kRounds * 30;  // a lost wake-up costs 50 ms each
   constexpr std::size_t kWords = 12'500;               // 100 kB
@@ -208,6 +212,7 @@ void get_woken(Channel& channel, Woken& woken) {
 
 }  // namespace
 
+// guarantee: poll-and-gil
 TEST_CASE("The descriptor ignores a message that a woken call claimed") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();

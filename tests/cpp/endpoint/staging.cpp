@@ -9,6 +9,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 
+// guarantee: broadcast-lock-timeout
 TEST_CASE("Staging with a stopped lock owner reports full or its pid") {
   auto channel = new_channel(new_arena());
   Gate taken;

@@ -83,6 +83,7 @@ TEST_CASE("a truncated frame with a matching size field is refused") {
   }
 }
 
+// guarantee: damaged-frame
 TEST_CASE("no change of a single word makes a reader misbehave") {
   // Changes every word to values that are likely to break a reader. An accepted frame must have been read within its
   // bounds, which the sanitizers check.
@@ -151,6 +152,7 @@ TEST_CASE("the error describes a bad header field") {
   CHECK(refused(frame, "has no node"));
 }
 
+// guarantee: version-mismatch
 TEST_CASE("a version mismatch error names both frame versions") {
   Bytes frame = small_dict();
   poke<std::uint8_t>(frame, 14, 3);
@@ -273,6 +275,7 @@ TEST_CASE("invalid array descriptors are refused") {
   CHECK(refused(frame, "an offset or stride is missing"));
 }
 
+// guarantee: changing-frame
 TEST_CASE("a frame changed after open cannot move reads out of bounds") {
   const test::Sample sample;
   FrameBuilder builder;
@@ -334,6 +337,7 @@ Bytes capnp_of(const std::vector<format::ArraySource>& segments, std::size_t cou
 
 }  // namespace
 
+// guarantee: capnp-item
 TEST_CASE("invalid Cap'n Proto segments are refused") {
   alignas(8) static const std::byte words[64] = {};
   const std::int64_t shapes[] = {64, 20, 8, 8}, strides[] = {8};

@@ -78,6 +78,7 @@ TEST_CASE("flat_run finds nothing in other frames") {
   CHECK_FALSE(flat_run(some_bytes(111)));
 }
 
+// guarantee: cpp-loans
 TEST_CASE("flat_run of a damaged frame stays within the frame") {
   const std::uint64_t words[] = {0, 1, 0xff, 1000, UINT64_MAX, std::uint64_t{1} << 47, kMaxFrameBytes, 1024 + 192};
   for (const bool is_short : {true, false}) {

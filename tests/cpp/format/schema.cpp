@@ -173,6 +173,7 @@ TEST_CASE("metadata is byte-identical to that of the capnp builder") {
   }
 }
 
+// guarantee: capnp-tools
 TEST_CASE("a plain reader of Cap'n Proto finds the same columns") {
   const Words words = everything();
   format::MetadataScratch scratch;

@@ -68,6 +68,7 @@ TEST_CASE("A put by another process notifies an awaiting hub") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: coroutines-sleep
 TEST_CASE("A process killed while it awaits a version leaves no request") {
   try_every_change([](std::int64_t change) {
     const auto store = new_latest();
@@ -88,6 +89,7 @@ TEST_CASE("A process killed while it awaits a version leaves no request") {
   });
 }
 
+// guarantee: coroutines-sleep
 TEST_CASE("A publisher killed anywhere loses no request") {
   try_every_change([](std::int64_t change) {
     const auto store = new_latest();

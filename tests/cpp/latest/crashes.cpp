@@ -10,6 +10,7 @@ using namespace shmtree::test;
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: latest-whole-versions
 TEST_CASE("A publisher killed at any store publishes fully or nothing") {
   for (const std::uint64_t history : {0u, 2u}) {
     std::int64_t stores = 1;
@@ -40,6 +41,7 @@ TEST_CASE("A reader killed at any store leaks no block") {
   CHECK(stores > 3);
 }
 
+// guarantee: latest-whole-versions
 TEST_CASE("Repeated publisher kills never show torn or older versions") {
   const int rounds = kThreadSanitizer || under_valgrind() ? 50 : 1000;
   const auto arena = new_arena(4 * kMiB);
@@ -69,6 +71,7 @@ TEST_CASE("Repeated publisher kills never show torn or older versions") {
   require_whole(*store, newest, newest, bytes + 4096);
 }
 
+// guarantee: latest-stopped-reader
 TEST_CASE("A publisher stopped at any store blocks no reader") {
   std::int64_t stores = 1;
   for (bool stopped = true; stopped; ++stores) {
@@ -99,6 +102,7 @@ TEST_CASE("A publisher stopped at any store blocks no reader") {
   CHECK(stores > 30);
 }
 
+// guarantee: latest-stopped-reader
 TEST_CASE("A stopped reader blocks no publisher and pins one version") {
   std::int64_t stores = 1;
   for (bool stopped = true; stopped; ++stores) {
@@ -135,6 +139,7 @@ TEST_CASE("A stopped reader blocks no publisher and pins one version") {
 
 #endif
 
+// guarantee: latest-whole-versions
 TEST_CASE("Concurrent readers see no torn or older version") {
   const int rounds = kThreadSanitizer || under_valgrind() ? 300 : 20'000;
   const auto arena = new_arena();

@@ -145,6 +145,7 @@ class Trial {
 
 }  // namespace
 
+// guarantee: latest-pins
 TEST_CASE("A Latest matches a list model for random calls") {
   for (const std::uint64_t history : {0u, 1u, 4u}) {
     for (unsigned seed = 1; seed <= (kThreadSanitizer || under_valgrind() ? 1 : 30); ++seed) {

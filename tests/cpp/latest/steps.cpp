@@ -100,6 +100,7 @@ Stepped kill_in(const Operation& operation, std::int64_t change, int further) {
 
 }  // namespace
 
+// guarantee: latest-whole-versions
 TEST_CASE("A kill at any instruction leaves a Latest consistent") {
   if (!can_step()) return;
   int kills = 0;

@@ -40,6 +40,7 @@ TEST_CASE("The history contains exactly the configured versions") {
   }
 }
 
+// guarantee: latest-pins
 TEST_CASE("A held version stays unchanged and is freed on release") {
   const auto arena = new_arena();
   const auto store = new_latest(0, arena);
@@ -166,6 +167,7 @@ TEST_CASE("Readers wait for versions until the last publisher leaves") {
   CHECK(store->wait_for_newer(2, no_wait()).code() == Code::kEmpty);
 }
 
+// guarantee: latest-dead-publisher
 TEST_CASE("Readers are notified of dead publishers until a new version") {
   const auto store = new_latest();
   const Gate published;

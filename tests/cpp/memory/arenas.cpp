@@ -166,6 +166,7 @@ TEST_CASE("A copy of an arena header attaches as an arena") {
   CHECK(Arena::attach(altered_copy([](memory::ArenaHeader&) {})).ok());
 }
 
+// guarantee: version-mismatch
 TEST_CASE("Another layout version is refused and the error names both") {
   auto arena = Arena::attach(altered_copy([](memory::ArenaHeader& header) { header.version = 77; }));
   REQUIRE_FALSE(arena.ok());
@@ -268,6 +269,7 @@ TEST_CASE("A prefault over the budget is refused") {
   CHECK(arena.code() == Code::kMessageTooLarge);
 }
 
+// guarantee: small-core-dumps
 TEST_CASE("A core dump of a process with a large arena commits no pages") {
   std::ifstream pattern_file("/proc/sys/kernel/core_pattern");
   std::string pattern;

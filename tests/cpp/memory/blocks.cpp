@@ -154,6 +154,7 @@ TEST_CASE("Thousands of blocks of a class extend its table") {
   CHECK(arena->inspector().check() == "");
 }
 
+// guarantee: any-size
 TEST_CASE("Every size from a byte to the whole budget fits") {
   auto arena = new_arena(8 * kMiB);
   for (std::uint64_t bytes = 1; bytes <= 8 * kMiB; bytes = bytes * 3 / 2 + 1) {
@@ -198,6 +199,7 @@ TEST_CASE("Pages of the longest unused class are reclaimed first") {
   CHECK(arena->blocks().entry(idle_ref.id)->committed < 1 << 20);
 }
 
+// guarantee: memory-budget
 TEST_CASE("Neither the counts nor the file exceed the budget") {
   auto arena = new_arena(8 * kMiB);
   const std::uint64_t control = 2 * kMiB;  // header, participants and tables
@@ -239,6 +241,7 @@ TEST_CASE("A trimmed block is used again with new pages") {
   CHECK(file_pages_bytes(*arena) >= kMiB);
 }
 
+// guarantee: bounded-free
 TEST_CASE("A free returns pages beyond the recent peak to the system") {
   auto arena = new_arena(512 * kMiB);
   std::vector<OwnedBlock> blocks;
@@ -253,6 +256,7 @@ TEST_CASE("A free returns pages beyond the recent peak to the system") {
   CHECK(arena->inspector().check() == "");
 }
 
+// guarantee: bounded-free
 TEST_CASE("One free returns at most 64 MiB of pages") {
   auto arena = new_arena(160 * kMiB);
   std::vector<OwnedBlock> blocks;

@@ -194,6 +194,7 @@ TEST_CASE("A process killed while attaching leaves a reusable slot") {
   REQUIRE(n > 3);
 }
 
+// guarantee: kill-anywhere
 TEST_CASE("A reconcile killed anywhere is finished by the next one") {
   kill_at_every_change(
       [](Arena& arena) {

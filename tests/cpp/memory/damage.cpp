@@ -70,6 +70,7 @@ void damage_each_word(std::size_t words, Where where) {
 
 }  // namespace
 
+// guarantee: damaged-words
 TEST_CASE("A damaged header word causes no hang or crash") {
   // The size classes that are in use, and the adjacent ones, represent all classes.
   damage_each_word(offsetof(memory::ArenaHeader, classes) / 8 + 4 * 4,

@@ -27,6 +27,7 @@ TEST_CASE("hold_while pins a block that the word still names") {
   CHECK(used_bytes(*arena) == 0);
 }
 
+// guarantee: latest-pins
 TEST_CASE("hold_while fails on a stale block and loses no other pin") {
   const auto arena = new_arena();
   const std::atomic<std::uint64_t> word{5};
@@ -56,6 +57,7 @@ TEST_CASE("A failed hold_while keeps a pin that was set in advance") {
   CHECK(holders_of(*arena, old.id) == 1);
 }
 
+// guarantee: latest-pins
 TEST_CASE("Undoing an optimistic pin frees a block released meanwhile") {
   const auto arena = new_arena();
   const std::uint64_t before = used_bytes(*arena);

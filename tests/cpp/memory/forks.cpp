@@ -15,6 +15,7 @@ using namespace shmtree::platform;
 using namespace shmtree::test;
 using memory::Arena;
 
+// guarantee: no-leak
 TEST_CASE("Short-lived children reuse slots even in an idle arena") {
   const auto arena = new_arena(kMiB);
   for (int i = 0; i < 300; ++i) {
@@ -24,6 +25,7 @@ TEST_CASE("Short-lived children reuse slots even in an idle arena") {
   CHECK(arena->participants().used_slots() <= 64);
 }
 
+// guarantee: child-outlives-parent
 TEST_CASE("A child forked during a join does not keep its parent alive") {
   std::vector<std::pair<UniqueFd, std::uint32_t>> joined;  // the file of each arena, and our slot in it
   std::atomic<bool> stop{false};
@@ -49,6 +51,7 @@ TEST_CASE("A child forked during a join does not keep its parent alive") {
   CHECK(locked == 0);
 }
 
+// guarantee: fork-in-a-call
 TEST_CASE("A child forked while its parent waits gets its own block") {
   const auto arena = new_arena(kMiB);
   OwnedBlock queued = new_block(*arena, 600'000);
@@ -65,6 +68,7 @@ TEST_CASE("A child forked while its parent waits gets its own block") {
   CHECK(used_bytes(*arena) == 0);
 }
 
+// guarantee: views-outlive
 TEST_CASE("An inherited lease keeps its bytes if the parent drops its") {
   auto arena = new_arena();
   Lease lease = filled_lease(*arena, 2 * kMiB, 5);

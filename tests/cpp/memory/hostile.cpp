@@ -17,6 +17,7 @@ memory::ClassState& class_of(Arena& arena, unsigned size_class) {
 
 }  // namespace
 
+// guarantee: damaged-words
 TEST_CASE("trim ends if committed_bytes is impossibly large") {
   auto arena = new_arena();
   new_block(*arena, 5000).abandon();
@@ -102,6 +103,7 @@ TEST_CASE("A flipping committed word releases no pages of other blocks") {
   CHECK(neighbour.data()[4999] == std::byte{7});
 }
 
+// guarantee: changing-words
 TEST_CASE("Free lists that flip during use never lead out of the table") {
   auto arena = new_arena();
   new_block(*arena, 5000).abandon();

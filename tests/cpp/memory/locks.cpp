@@ -142,6 +142,7 @@ TEST_CASE("A recovery takes over the lock of a killed recovery") {
   CHECK(arena->inspector().check() == "");
 }
 
+// guarantee: stopped-lock-owner
 TEST_CASE("A lock wait times out and names its stopped owner") {
   auto arena = new_arena();
   const Lease lease = new_guarded(*arena);

@@ -195,6 +195,7 @@ TEST_CASE("Random operations agree with a model at every step") {
   }
 }
 
+// guarantee: views-never-change
 TEST_CASE("Random kills of workers neither damage nor leak blocks") {
   std::mt19937_64 random(3);
   auto arena = new_arena(4 * kMiB);

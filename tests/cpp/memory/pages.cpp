@@ -30,6 +30,7 @@ TEST_CASE("Blocks share no page and counts are whole pages") {
   CHECK(arena->inspector().check() == "");
 }
 
+// guarantee: page-sizes
 TEST_CASE("With large pages the budget holds and trim frees all of it") {
   auto arena = arena_with_pages(kPage);
   const std::uint64_t before = file_pages_bytes(*arena);
@@ -54,6 +55,7 @@ TEST_CASE("Part of a free block is returned in whole pages") {
   CHECK(arena->inspector().check() == "");
 }
 
+// guarantee: page-sizes
 TEST_CASE("An unsupported page size is refused and named") {
   for (const std::uint64_t page_bytes : {2048u, 5000u, 131072u}) {
     auto refused = Arena::create({.max_bytes = 16 * kMiB, .page_bytes = page_bytes});

@@ -51,6 +51,7 @@ std::uint64_t passed_since(std::int64_t begin) {
 
 }  // namespace
 
+// guarantee: sleep-reasons
 TEST_CASE("A sleep is recorded in its participant while it lasts") {
   Slept slept;
   const SleepReason reason = slept.reason(WaitFor::kRoom, 99);
@@ -84,6 +85,7 @@ TEST_CASE("Sleeps beyond the maximum replace no recorded ones") {
   CHECK(slept.time().who.is_empty());
 }
 
+// guarantee: sleep-times
 TEST_CASE("Overlapping sleep time is counted once in any order") {
   Slept slept;
   const SleepReason reason = slept.reason();
@@ -104,6 +106,7 @@ TEST_CASE("Overlapping sleep time is counted once in any order") {
   CHECK(slept.ns() <= passed_since(begin));
 }
 
+// guarantee: sleep-times
 TEST_CASE("Time without a sleeper is not counted") {
   Slept slept;
   const SleepReason reason = slept.reason();
@@ -140,6 +143,7 @@ TEST_CASE("Sleep of two processes is counted once") {
   CHECK(slept.ns() <= passed_since(begin));
 }
 
+// guarantee: sleep-times
 TEST_CASE("A sleep that a kill left open is not counted afterwards") {
   Slept slept;
   const SleepReason reason = slept.reason();
@@ -163,6 +167,7 @@ TEST_CASE("Impossible sleep words do not distort the sleep time") {
   }
 }
 
+// guarantee: sleep-reasons
 TEST_CASE("A reused slot has no sleeps of its previous owner") {
   Slept slept;
   const SleepReason reason = slept.reason();

@@ -22,6 +22,7 @@ bool raise_descriptor_limit(rlim_t count) {
 
 }  // namespace
 
+// guarantee: dead-memory-is-freed
 TEST_CASE("The slot of a killed process is swept and used again") {
   auto arena = new_arena();
   const Identity dead = dead_identity(*arena);
@@ -51,6 +52,7 @@ TEST_CASE("A detached process is marked and alive until it exits") {
   CHECK(child.succeeded());
 }
 
+// guarantee: max-processes
 TEST_CASE("reserve_slot fails when full until a participant dies") {
   Child child([] {
     if (!raise_descriptor_limit(1200)) return true;  // too few descriptors for this test

@@ -234,6 +234,7 @@ TEST_CASE("A kill at any table change leaves a clean and silent slot") {
   CHECK(changes > 20);
 }
 
+// guarantee: wake-namespaces
 TEST_CASE("A kill at any instruction of a change leaves a clean slot") {
   if (!can_step()) return;
   const int kills = kill_everywhere(400, [](std::int64_t change, int further) {

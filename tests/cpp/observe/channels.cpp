@@ -128,6 +128,7 @@ TEST_CASE("A busy channel shows no torn message and no excess count") {
   receiver.join();
 }
 
+// guarantee: observer-is-passive
 TEST_CASE("A snapshot of a channel with stopped users changes nothing") {
   const auto channel = new_channel(new_arena(4 * kMiB));
   const Gate ready;
@@ -149,6 +150,7 @@ TEST_CASE("A snapshot of a channel with stopped users changes nothing") {
   CHECK(bytes_of(*channel->arena()) == before);
 }
 
+// guarantee: sleep-reasons
 TEST_CASE("A wait for a message is shown with its reason and time") {
   const auto channel = new_channel(new_arena());
   Child child([&] { return get(*channel).ok(); });
@@ -178,6 +180,7 @@ TEST_CASE("A wait for a message is shown with its reason and time") {
   CHECK(look_at(*channel).empty_seconds == last);
 }
 
+// guarantee: sleep-times
 TEST_CASE("A wait for space is shown and stops counting after a kill") {
   const auto channel = new_channel(new_arena(), with_capacity(1));
   put(*channel, 1).value();
@@ -200,6 +203,7 @@ TEST_CASE("A wait for space is shown and stops counting after a kill") {
   CHECK(look_at(*channel).full_seconds == slept);
 }
 
+// guarantee: sleep-reasons
 TEST_CASE("A wait for a lock is shown with the lock owner") {
   const auto channel = new_channel(new_arena());
   const StoppedOwner owner(channel->arena(), header_of(*channel).senders_lock);

@@ -75,6 +75,7 @@ class ArenaElsewhere {
 
 }  // namespace
 
+// guarantee: observer-is-right
 TEST_CASE("An observer with few descriptors still sees all arenas") {
   if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const Arenas arenas = new_arenas(40);
@@ -82,6 +83,7 @@ TEST_CASE("An observer with few descriptors still sees all arenas") {
       2, [&, owner = process_id()](const auto& looked) { return has_all(looked, arenas, owner); }));
 }
 
+// guarantee: observer-is-right
 TEST_CASE("An observer short of descriptors reports it or sees all") {
   if (under_valgrind()) return;
   const Arenas arenas = new_arenas(3);
@@ -93,6 +95,7 @@ TEST_CASE("An observer short of descriptors reports it or sees all") {
   }
 }
 
+// guarantee: observer-is-right
 TEST_CASE("Observing threads are not listed as fd holders") {
   ArenaElsewhere elsewhere;
   const int owner = elsewhere.process().pid();

@@ -33,6 +33,7 @@ UniqueFd new_file(std::uint64_t bytes = 64 * kMiB) {
 
 }  // namespace
 
+// guarantee: sealed-memory
 TEST_CASE("A memory file cannot be resized or given other seals") {
   const UniqueFd fd = new_file();
   REQUIRE(size_is_sealed(fd.get()));

@@ -52,6 +52,7 @@ TEST_CASE("Nested calls are seen at any depth") {
   for (const int& object : objects) CHECK_FALSE(is_in_use(&object));
 }
 
+// guarantee: close-during-calls
 TEST_CASE("Calls that end out of order are seen until each ends") {
   const int objects[3]{};
   for (int round = 0; round < 10; ++round) {
@@ -67,6 +68,7 @@ TEST_CASE("Calls that end out of order are seen until each ends") {
   CHECK_FALSE(is_in_use(&objects[2]));
 }
 
+// guarantee: close-during-calls
 TEST_CASE("A part freed when not in use is never seen by a caller") {
   struct Object {
     std::atomic<bool> closed{false};
@@ -94,6 +96,7 @@ TEST_CASE("A part freed when not in use is never seen by a caller") {
   }
 }
 
+// guarantee: close-in-child
 TEST_CASE("A forked child sees only the calls of its own thread") {
   const int objects[10]{}, others[10]{};
   const shmtree::test::Gate inside, leave;

@@ -43,6 +43,7 @@ TEST_CASE("Without control groups MemAvailable is the limit") {
   CHECK(machine.left().limit == "the machine (MemAvailable)");
 }
 
+// guarantee: control-group
 TEST_CASE("The tightest control group of all ancestors is the limit") {
   Machine machine;
   machine.write("proc/meminfo", kMeminfo);
@@ -64,6 +65,7 @@ TEST_CASE("A control group over its limit has no memory left") {
   CHECK(machine.available() == 0);
 }
 
+// guarantee: control-group
 TEST_CASE("Only the memory controller of cgroup v1 counts") {
   Machine machine;
   machine.write("proc/meminfo", kMeminfo);

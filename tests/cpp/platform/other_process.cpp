@@ -138,6 +138,7 @@ TEST_CASE("find_memory_file reports a read-only descriptor as such") {
   CHECK(readers == 1);
 }
 
+// guarantee: observer-is-right
 TEST_CASE("Calls on other processes report exhausted descriptors") {
   if (under_valgrind()) return;  // valgrind has its own descriptors, and does not pass on the limit
   const std::string name = "shmtree-test-exhausted-" + std::to_string(getpid());

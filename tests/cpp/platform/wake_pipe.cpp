@@ -110,6 +110,7 @@ TEST_CASE("A pipe that was made blocking does not block drain") {
   CHECK(child.succeeded());
 }
 
+// guarantee: wake-namespaces
 TEST_CASE("A listener that is stopped with a full pipe blocks no sender") {
   Gate told;
   Child listener([&] { return listen_until_killed(told); });
@@ -303,6 +304,7 @@ TEST_CASE("A sender reopens its closed pipe and spares other files") {
   CHECK(child.succeeded());
 }
 
+// guarantee: wake-namespaces
 TEST_CASE("A false address makes a sender open and write to nothing") {
   const std::string path = "/tmp/shmtree-test-fifo-" + std::to_string(getpid());
   REQUIRE(mkfifo(path.c_str(), 0600) == 0);

@@ -88,6 +88,7 @@ TEST_CASE("messages are read in place in the order of writing") {
   CHECK_FALSE(cursor.next(entry).value());
 }
 
+// guarantee: recordings
 TEST_CASE("a truncated recording keeps its whole messages") {
   const std::string bytes = small();
   std::uint64_t before = 0;
@@ -105,6 +106,7 @@ TEST_CASE("a truncated recording keeps its whole messages") {
   CHECK(before == 3);
 }
 
+// guarantee: recordings
 TEST_CASE("a changed byte never causes a read outside the file") {
   const std::string bytes = small();
   for (std::size_t at = 0; at < bytes.size(); ++at) {
@@ -122,6 +124,7 @@ TEST_CASE("a changed byte never causes a read outside the file") {
   }
 }
 
+// guarantee: recordings
 TEST_CASE("bytes changed after open are read safely or are an error") {
   const std::string bytes = small();
   const FileInMemory file(bytes);
@@ -137,6 +140,7 @@ TEST_CASE("bytes changed after open are read safely or are an error") {
   CHECK(read_all(*reader) == sum);
 }
 
+// guarantee: recordings
 TEST_CASE("lost messages are an error and later ones are not read") {
   RecordingBytes made;
   made.channel(0, "obs");
@@ -215,6 +219,7 @@ TEST_CASE("foreign records are skipped and repeated entries merged") {
   CHECK(reader->missed()[0].messages == 2);
 }
 
+// guarantee: recordings
 TEST_CASE("a missing or irregular file is refused with its path") {
   CHECK(Reader::open("/proc/self/nothing.mcap").code() == Code::kNotFound);
   const std::string pipe = "/tmp/shmtree-test-pipe-" + std::to_string(getpid());

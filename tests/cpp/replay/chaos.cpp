@@ -78,6 +78,7 @@ struct Looker {
 
 }  // namespace
 
+// guarantee: replay-crash-safety
 TEST_CASE("Sampled rows and successors stay whole while writers die") {
   for (const std::uint64_t rows_per_place : {1u, 4u}) {
     const auto store =

@@ -87,6 +87,7 @@ TEST_CASE("A writer that needs a chunk names the stopped process") {
   CHECK(told > 5);
 }
 
+// guarantee: replay-clear
 TEST_CASE("A kill during clear leaves all rows or none") {
   bool killed = true;
   for (std::int64_t stores = 1; killed; ++stores) {
@@ -103,6 +104,7 @@ TEST_CASE("A kill during clear leaves all rows or none") {
   }
 }
 
+// guarantee: replay-crash-safety
 TEST_CASE("A writer killed at any store leaves whole rows behind") {
   for (const Kind& kind : kinds()) {
     std::int64_t stores = 1;
@@ -136,6 +138,7 @@ TEST_CASE("A writer killed at any store leaves whole rows behind") {
 
 #endif
 
+// guarantee: replay-crash-safety
 TEST_CASE("A writer stopped in a row blocks no writer and harms no row") {
   const auto store = new_store({.capacity = 8, .rows_per_place = 2});
   const Gate begun, go_on;

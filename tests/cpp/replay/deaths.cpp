@@ -264,6 +264,7 @@ class Attendant {
 
 }  // namespace
 
+// guarantee: replay-deaths
 TEST_CASE("Reported deaths match a model for random joins and kills") {
   const auto seed = GENERATE(1u, 2u, 3u);
   INFO("seed " << seed);
@@ -302,6 +303,7 @@ TEST_CASE("Reported deaths match a model for random joins and kills") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: replay-deaths
 TEST_CASE("A writer killed at any store is reported if it had begun") {
   bool killed = true;
   std::int64_t stores = 1;

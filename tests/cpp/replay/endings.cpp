@@ -90,6 +90,7 @@ TEST_CASE("The error for many rows names a contradictory row") {
         std::vector{Ending::kNone, Ending::kTerminated, Ending::kNone, Ending::kTruncated});
 }
 
+// guarantee: replay-truncated-rows
 TEST_CASE("A truncated row and its stream wait for the last observation") {
   for (const std::uint64_t rows_per_place : {1u, 2u, 8u}) {
     const auto store = new_store({.capacity = 64, .rows_per_place = rows_per_place, .ahead = 2, .finals = true});

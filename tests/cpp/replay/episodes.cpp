@@ -15,6 +15,7 @@ ShapeOptions options(std::uint64_t rows_per_place, std::uint64_t ahead, bool fin
 
 }  // namespace
 
+// guarantee: replay-successors
 TEST_CASE("A row is ready once all its successors were added") {
   for (const std::uint64_t rows_per_place : kRowsPerPlace) {
     for (const std::uint64_t ahead : {0u, 1u, 3u, 5u}) {
@@ -100,6 +101,7 @@ TEST_CASE("A done row without its final is ready at the next call") {
   }
 }
 
+// guarantee: replay-successors
 TEST_CASE("Rows that lack successors stay hidden after close or exit") {
   const auto store = new_store(options(4, 2));
   Writer writer(store, 1);

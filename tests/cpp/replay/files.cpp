@@ -79,6 +79,7 @@ TEST_CASE("A save without any current row fails and keeps the last one") {
   CHECK(files_in(folder.saved()).size() == 2);
 }
 
+// guarantee: replay-incremental-save
 TEST_CASE("A saved and loaded buffer has the same rows and indices") {
   const TemporaryFolder folder;
   const auto store = filled(kPlain, 50);
@@ -159,6 +160,7 @@ TEST_CASE("A load keeps the newest rows that fit and their indices") {
   CHECK(loaded(folder, larger).code() == Code::kInvalid);
 }
 
+// guarantee: replay-incremental-save
 TEST_CASE("A save does not write unchanged chunks again") {
   const TemporaryFolder folder;
   const ShapeOptions options{.capacity = 4000, .rows_per_place = 16};
@@ -255,6 +257,7 @@ TEST_CASE("A folder with other files or in use is refused") {
   CHECK(Loader::open(folder.saved() + "/nowhere").code() == Code::kNotFound);
 }
 
+// guarantee: replay-incremental-save
 TEST_CASE("Saves during writes have whole rows with successors") {
   const TemporaryFolder folder;
   ShapeOptions options = kChains;

@@ -38,6 +38,7 @@ bool is_found(const Result<std::shared_ptr<Store>>& loaded, const std::string& n
 
 }  // namespace
 
+// guarantee: replay-files
 TEST_CASE("A changed byte in any file is detected and the file named") {
   const TemporaryFolder folder;
   const auto arena = new_arena();
@@ -79,6 +80,7 @@ TEST_CASE("load names both versions of a file with any checksum") {
   CHECK(loaded(folder, kOptions).ok());
 }
 
+// guarantee: replay-files
 TEST_CASE("A truncated or grown or missing or foreign file is detected") {
   const TemporaryFolder folder, others;
   const auto arena = new_arena();
@@ -202,6 +204,7 @@ TEST_CASE("load refuses a saved capacity far larger than the files") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: replay-files
 TEST_CASE("A save killed anywhere leaves the old rows or the new rows") {
   const TemporaryFolder folder;
   const auto arena = new_arena();
@@ -235,6 +238,7 @@ TEST_CASE("A save killed anywhere leaves the old rows or the new rows") {
 
 #endif
 
+// guarantee: replay-files
 TEST_CASE("A save that cannot write keeps the last save unchanged") {
   const TemporaryFolder folder;
   const auto arena = new_arena();

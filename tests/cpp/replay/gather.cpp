@@ -77,6 +77,7 @@ TEST_CASE("A batch copied by several threads has the right rows") {
   }
 }
 
+// guarantee: replay-crash-safety
 TEST_CASE("Batches and writers stay in bounds with corrupt words") {
   std::mt19937_64 random(11);
   for (int trial = 0; trial < 60; ++trial) {

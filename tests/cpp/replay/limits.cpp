@@ -46,6 +46,7 @@ TEST_CASE("Until min_size rows only adds are allowed") {
   CHECK(limit.samples() == 1);
 }
 
+// guarantee: replay-rate-limit
 TEST_CASE("Adds and samples stay within the error buffer row by row") {
   for (const double ratio : {0.1, 0.5, 1.0, 3.0, 8.0}) {
     const RateLimit terms{.samples_per_insert = ratio, .min_size = 10, .error_buffer = std::max(1.0, ratio) * 1.5};
@@ -259,6 +260,7 @@ TEST_CASE("After a reset the counts begin at zero") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: replay-rate-limit
 TEST_CASE("A process killed at any store leaves exact counts") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {

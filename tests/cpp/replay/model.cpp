@@ -146,6 +146,7 @@ class Trial {
 
 }  // namespace
 
+// guarantee: replay-len, replay-successors
 TEST_CASE("Batches match a model of episodes for several writers") {
   for (const ModelOptions& options :
        {ModelOptions{.n_step = 1}, ModelOptions{.n_step = 3}, ModelOptions{.n_step = 10},

@@ -22,6 +22,7 @@ std::vector<std::uint64_t> short_stream(const std::shared_ptr<Store>& store, std
 
 }  // namespace
 
+// guarantee: replay-chunk-reuse
 TEST_CASE("Streams of one row each fill chunks one after another") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8});
   for (std::uint64_t i = 0; i < 50; ++i) CHECK(short_stream(store, i, 1).front() == 8 + i);
@@ -66,6 +67,7 @@ TEST_CASE("A chunk is not reused while pending or old or numbered") {
   CHECK(other->check().empty());
 }
 
+// guarantee: replay-chunk-reuse
 TEST_CASE("Abandoned chunks go to one stream each under concurrency") {
   const auto store = new_store({.capacity = 2048, .rows_per_place = 16});
   const auto work = [&](std::uint64_t first) {
@@ -109,6 +111,7 @@ TEST_CASE("Corrupt offers never give a chunk to two streams") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: replay-chunk-reuse
 TEST_CASE("A kill while taking or leaving a chunk leaves whole rows") {
   for (const Kind& kind : kinds()) {
     bool killed = true;

@@ -200,6 +200,7 @@ TEST_CASE("The tables area is zeroed and shared and of the given size") {
   CHECK(Store::open(arena, store->block(), kLeafBytes, patience()).code() == Code::kIncompatible);
 }
 
+// guarantee: replay-clear
 TEST_CASE("A cleared buffer is empty and later rows get larger indices") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 8, .streams = 2, .ahead = 1});
   Writer one(store, 1), other(store, 2);

@@ -35,6 +35,7 @@ bool fits(const std::map<std::uint64_t, std::uint64_t>& times, const std::map<st
 
 }  // namespace
 
+// guarantee: replay-priorities
 TEST_CASE("Rows are sampled in proportion to their priorities") {
   const auto tables = new_tables({.capacity = 1000, .rows_per_place = 8}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
@@ -103,6 +104,7 @@ TEST_CASE("A sample has the probability and weight of each row") {
   }
 }
 
+// guarantee: ray-shard-weights
 TEST_CASE("weigh returns current totals without sampling rows") {
   for (const bool has_priorities : {false, true}) {
     const auto tables = new_tables({.capacity = 100, .rows_per_place = 8}, {has_priorities ? kByPriority : kUniform});
@@ -258,6 +260,7 @@ TEST_CASE("Empty tables and unready rows cannot be sampled") {
   }
 }
 
+// guarantee: replay-max-times
 TEST_CASE("All samplers together respect max_times and put_back") {
   for (const SamplerKind kind : {SamplerKind::kUniform, SamplerKind::kPrioritized}) {
     const auto tables = new_tables({.capacity = 64, .rows_per_place = 8}, {{.kind = kind, .max_times = 3}});

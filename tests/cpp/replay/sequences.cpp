@@ -29,6 +29,7 @@ struct Drawn {
 
 }  // namespace
 
+// guarantee: replay-sequences
 TEST_CASE("A sequence stays in one episode and is masked and padded") {
   const auto store = new_store({.capacity = 200, .rows_per_place = 4, .streams = 2});
   Writer one(store, 1), other(store, 2);
@@ -96,6 +97,7 @@ TEST_CASE("Invalid sequences and too short episodes are refused") {
   CHECK(refused.error().message.find("4 in its episode") != std::string::npos);
 }
 
+// guarantee: replay-sequences
 TEST_CASE("Sequences stay whole while other writers overwrite rows") {
   const auto store = new_store({.capacity = 64, .rows_per_place = 4, .streams = 2});
   Child child([&] {

@@ -79,6 +79,7 @@ Stepped kill_in(const Operation& operation, std::int64_t change, int instruction
 
 }  // namespace
 
+// guarantee: replay-crash-safety
 TEST_CASE("A writer killed at any instruction leaves whole rows") {
   if (!can_step()) return;
   int kills = 0;

@@ -50,6 +50,7 @@ void update_some(Tables& tables, replay::Sampler& sampler, replay::Random& rando
 
 }  // namespace
 
+// guarantee: replay-priorities
 TEST_CASE("The sum of a sampler equals the leaves after any changes") {
   const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
   Writer writer(tables->store(), 1, tables.get());
@@ -149,6 +150,7 @@ TEST_CASE("Threads that add and update and sample see valid rows") {
   CHECK(sum_known_to(*sampler) == Approx(sum_of(*tables)).epsilon(1e-9));
 }
 
+// guarantee: replay-no-locks
 TEST_CASE("Frequent kills of writers and updaters leave valid samples") {
   const auto tables = new_tables({.capacity = 256, .rows_per_place = 8, .streams = 4},
                                  {kByPriority, {.kind = SamplerKind::kUniform, .max_times = 3}});
@@ -191,6 +193,7 @@ TEST_CASE("Frequent kills of writers and updaters leave valid samples") {
 
 #if defined(SHMTREE_CRASH_POINTS)
 
+// guarantee: replay-no-locks
 TEST_CASE("A process killed at any store leaves usable tables") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {

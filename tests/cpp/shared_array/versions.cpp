@@ -66,6 +66,7 @@ TEST_CASE("A block without versions is refused") {
   REQUIRE(Versions::of(plain, 8192).code() == Code::kInvalid);
 }
 
+// guarantee: shared-array-read
 TEST_CASE("Readers get whole copies while processes keep writing") {
   constexpr std::uint64_t kBytes = 2 * kMiB;
   Shared shared(kBytes);
@@ -109,6 +110,7 @@ TEST_CASE("A reader blocked by consecutive writes gets priority") {
   CHECK(shared.versions().begin_write(no_wait()).ok());
 }
 
+// guarantee: shared-array-write
 TEST_CASE("Writers exclude each other within and across processes") {
   Shared shared;
   REQUIRE(shared.versions().begin_write(patience()).ok());
@@ -142,6 +144,7 @@ TEST_CASE("An abandoned write is torn until the next write") {
   REQUIRE(shared.versions().version() == 1);
 }
 
+// guarantee: shared-array-read
 TEST_CASE("A stopped writer is named at the deadline and can continue") {
   Shared shared;
   Gate writes, go_on;
@@ -179,6 +182,7 @@ TEST_CASE("A child forked during a write cannot end it") {
   REQUIRE(shared.write(2));
 }
 
+// guarantee: shared-array-read
 TEST_CASE("A stopped or killed reader does not block writers") {
   Shared shared;
   Gate asked;
@@ -216,6 +220,7 @@ TEST_CASE("Corrupt words end calls in time and are repaired by a write") {
 }
 
 #if defined(SHMTREE_CRASH_POINTS)
+// guarantee: shared-array-read
 TEST_CASE("A writer killed anywhere leaves valid data or a torn mark") {
   std::int64_t n = 1;
   int torn = 0;

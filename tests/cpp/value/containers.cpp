@@ -99,6 +99,7 @@ TEST_CASE("a vector of bool is a list and a std::array an array") {
   CHECK(sent(bools).as<std::array<bool, 2>>() == std::array{true, false});
 }
 
+// guarantee: cpp-conversions
 TEST_CASE("vectors and arrays of other types are lists") {
   const std::vector<std::string> names{"a", "b"};
   CHECK(sent(names).kind() == Kind::kList);
@@ -189,6 +190,7 @@ TEST_CASE("get_or returns the value or a default and reports misfits") {
   CHECK_THROWS_WITH(item["seed"].get_or("a", 1), "[\"seed\"]: expected dict, found int");
 }
 
+// guarantee: cpp-conversions
 TEST_CASE("conversion errors name the path from the message root") {
   const std::vector<double> numbers{1, 2};
   const Item item =

@@ -49,6 +49,7 @@ std::string way_by(const std::string& key) {
 
 }  // namespace
 
+// guarantee: cpp-conversions
 TEST_CASE("an error text that begins with a bracket gets one path") {
   const Item item = sent(Dict{{"m", List{List{List{1, 2}}}}, {"n", List{List{List{1}}, List{List{"x"}}}}});
   CHECK(refused<lab::Square>(item["m"][0]).message == "[\"m\"][0]: [[...]] is no square");
@@ -57,6 +58,7 @@ TEST_CASE("an error text that begins with a bracket gets one path") {
   CHECK(refused<lab::Square>(sent(List{List{1, 2}})).message == "[[...]] is no square");
 }
 
+// guarantee: cpp-conversions
 TEST_CASE("a BadResult thrown by ItemAs becomes the conversion error") {
   const Item item = sent(List{Dict{{"degrees", "hot"}}, Dict{{"kelvin", 1}}, Dict{{"degrees", 20}}});
   CHECK(refused<lab::Celsius>(item[0]).message == "[0][\"degrees\"]: expected float, found string");
@@ -71,6 +73,7 @@ TEST_CASE("other exceptions thrown by ItemAs pass through") {
   CHECK_THROWS_AS(sent(1).as<lab::Fussy>(), std::domain_error);
 }
 
+// guarantee: cpp-conversions
 TEST_CASE("keys in error paths are escaped like string literals") {
   CHECK(way_by("gr\xc3\xbc\xc3\x9f") == "[\"gr\xc3\xbc\xc3\x9f\"]");
   CHECK(way_by("say \"hi\" \\o/") == R"(["say \"hi\" \\o/"])");

@@ -88,12 +88,14 @@ TEST_CASE("optional members may be missing and extra keys are ignored") {
   CHECK(sent(lab::Episode{})["note"].is_none());
 }
 
+// guarantee: cpp-conversions
 TEST_CASE("a missing key is an error that names it and the aggregate") {
   const Error error = refused<lab::Sample>(sent(Dict{{"reward", 1.0}, {"episode", "x"}}));
   CHECK(error.code == Code::kNotFound);
   CHECK(error.message == "there is no key \"obs\", which Sample needs, in a dict of 2");
 }
 
+// guarantee: cpp-conversions
 TEST_CASE("a mismatched value is an error with its path") {
   Dict sample{{"obs", xt::xtensor<float, 2>(some_sample().obs)}, {"reward", "much"}, {"episode", "x"}};
   const Error error = refused<lab::Episode>(sent(Dict{{"steps", List{sample}}, {"counts", Dict{}}}));

@@ -166,6 +166,7 @@ TEST_CASE("arrays of a read-only message can be shared in place") {
   CHECK(asked.asked.size() == 1);
 }
 
+// guarantee: refused-pickle
 TEST_CASE("items that need pickle are refused without permission") {
   for (const Kind kind : {Kind::kPickle, Kind::kGlobal}) {
     FrameBuilder builder;

@@ -43,6 +43,7 @@ Item sent_on(const Value& value) {
 
 }  // namespace
 
+// guarantee: shared-references
 TEST_CASE("a reference reads as its target under its own key") {
   const Item item = decoded([](FrameBuilder& builder) {
                       builder.begin_node(Kind::kStrDict, 2);
@@ -85,6 +86,7 @@ TEST_CASE("a reference to its own container has no items") {
   CHECK(item.at(2).at(0).try_as<int>().error().message == "[2][0]: expected int, found reference");
 }
 
+// guarantee: bad-references
 TEST_CASE("an invalid reference makes a frame corrupt") {
   const auto refer = [](std::uint64_t position) {
     return [position](FrameBuilder& builder) { builder.begin_node(Kind::kReference, position); };
@@ -139,6 +141,7 @@ TEST_CASE("a message with references is forwarded with its references") {
   CHECK(test::bytes_of(first) == test::bytes_of(second));
 }
 
+// guarantee: shared-references
 TEST_CASE("a part is forwarded with all that it refers to") {
   const Item item = with_references();
   const Item alone = sent_on(Value(item.at(1)));
@@ -171,6 +174,7 @@ TEST_CASE("forwarding a cyclic part includes its container") {
   CHECK(refused.error().code == Code::kInvalid);
 }
 
+// guarantee: bad-references
 TEST_CASE("references that multiply are not expanded") {
   constexpr std::uint64_t kLevels = 900;
   const Item item = decoded([](FrameBuilder& builder) {

@@ -184,6 +184,7 @@ def test_dead_processes_are_counted_until_recovery(start, name):
         assert value(samples(address), "arena_reconciles_total", arena=uuid) >= 1
 
 
+@pytest.mark.guarantee("observer-is-passive")
 def test_requests_change_no_byte_even_if_the_server_is_killed(name):
     sender, _receiver = shmtree.Arena(8 << 20).create_pair(name=name)
     sender.put(np.zeros(1 << 20, np.uint8))

@@ -124,6 +124,7 @@ def test_snapshots_give_rates_and_age_of_oldest_message(name):
     assert third["oldest_seconds"] > second["oldest_seconds"]
 
 
+@pytest.mark.guarantee("observer-is-passive")
 def test_observer_commands_change_no_byte_of_an_arena(name, start):
     small = shmtree.Arena(1 << 20, name=name)  # small, because file_bytes() reads the whole file
     sender, _receiver = small.create_pair(capacity=8)
@@ -284,6 +285,7 @@ def test_snapshot_without_descriptors_reports_only_the_error():
     assert arena
 
 
+@pytest.mark.guarantee("observer-is-right")
 @pytest.mark.parametrize(
     "arguments", [("why",), ("inspect", "x"), ("top", "--once"), ("ls", "--all"), ("ls",), ("clean",)]
 )

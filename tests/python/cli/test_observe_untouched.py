@@ -119,6 +119,7 @@ def read_answers(command: str, process: subprocess.Popen[str]) -> Iterator[str]:
             yield urllib.request.urlopen(address, timeout=60).read().decode()
 
 
+@pytest.mark.guarantee("observer-is-passive")
 @pytest.mark.parametrize("command", COMMANDS)
 def test_killed_observer_leaves_the_arena_unchanged(command: str, name: str, stopped: Stopped, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)

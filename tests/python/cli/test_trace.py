@@ -228,6 +228,7 @@ def test_unknown_name_and_recorded_channel_are_errors(name: str, tmp_path: Path)
     recorder.end(signal.SIGINT)
 
 
+@pytest.mark.guarantee("taps-do-not-disturb")
 @pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGSTOP])
 def test_killed_or_stopped_tracer_blocks_no_sender(name: str, tmp_path: Path, by: signal.Signals) -> None:
     with traced_pair(tmp_path / "run.json", name, capacity=4) as (sender, receiver, tracer):

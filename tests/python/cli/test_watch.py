@@ -106,6 +106,7 @@ def use_alone(name: str, told: Any) -> None:
     told.recv()
 
 
+@pytest.mark.guarantee("dump-of-the-last")
 def test_dump_contains_messages_of_the_last_killed_participant(name, start, tmp_path):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
@@ -145,6 +146,7 @@ def test_watch_opens_more_arenas_than_its_soft_limit(name, start, tmp_path):
     assert arenas
 
 
+@pytest.mark.guarantee("observer-is-right")
 def test_watch_reports_an_arena_it_cannot_retain(name, tmp_path):
     names = [f"{name}-{number}" for number in range(20)]
     arenas = [shmtree.Arena(8 << 20, name=each) for each in names]
@@ -231,6 +233,7 @@ def test_unwritable_dump_folder_is_an_error_without_traceback(tmp_path):
     assert "Traceback" not in words
 
 
+@pytest.mark.guarantee("observer-is-passive")
 def test_normal_exit_writes_no_dump_and_watch_changes_no_byte(name, start, tmp_path):
     small = shmtree.Arena(1 << 20, name=name)
     sender, receiver = small.create_pair()

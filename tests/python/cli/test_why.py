@@ -36,6 +36,7 @@ def waits_of(found: dict[str, Any], pid: int) -> list[dict[str, Any]]:
     return [wait for wait in found["waits"] if wait["pid"] == pid]
 
 
+@pytest.mark.guarantee("named-deadlocks")
 def test_why_names_two_mutual_waiters_as_one_deadlock(name, start):
     there, back = shmtree.create_pair(name=f"{name}-there"), shmtree.create_pair(name=f"{name}-back")
     (ours, theirs), (our_other, their_other) = mp.Pipe(), mp.Pipe()
@@ -207,6 +208,7 @@ def wait_of(pid: int, *for_pids: int) -> why.Wait:
     return why.Wait(pid, pid, "message", "channel x", "x", "uuid", 1, 1.0, for_pids)
 
 
+@pytest.mark.guarantee("named-deadlocks")
 @pytest.mark.parametrize(
     ("waits", "cycles"),
     [

@@ -251,6 +251,7 @@ def hostile(count: int, *segments: tuple[int, int, tuple[int, ...]], offset: int
     return writer.frame()
 
 
+@pytest.mark.guarantee("capnp-item")
 @pytest.mark.parametrize(
     "frame",
     [

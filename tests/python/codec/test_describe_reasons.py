@@ -35,6 +35,7 @@ def test_object_without_a_pickle_has_no_reasons() -> None:
     assert reasons([1, {"a": np.zeros(3)}, Config("x", 1)]) == []
 
 
+@pytest.mark.guarantee("why-pickled")
 def test_each_part_that_needs_a_pickle_is_listed_with_its_size() -> None:
     shared = [1]
     value = {"f": print, "obs": [0, Config("a", Holds())], "a": shared, "b": (shared, Tagged(Boxed()))}
@@ -76,6 +77,7 @@ def test_reasons_are_limited_to_100() -> None:
     assert len(lines) == 101 and lines[-1] == "  ..."
 
 
+@pytest.mark.guarantee("why-pickled")
 def test_stats_count_messages_whose_object_needed_a_pickle(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(capacity=4)
     assert sender.stats()["pickled"] == 0

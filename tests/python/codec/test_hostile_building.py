@@ -98,6 +98,7 @@ def cost_of(act: Callable[[], object]) -> tuple[int, float]:
     return peak, seconds
 
 
+@pytest.mark.guarantee("bounded-values")
 @pytest.mark.parametrize("leaf", DEVICE_LEAVES.values(), ids=DEVICE_LEAVES)
 @pytest.mark.filterwarnings("error")
 def test_malformed_device_leaf_is_corrupt(leaf: Any, named: tuple[Any, Any]) -> None:
@@ -250,6 +251,7 @@ def take(receiver: Any) -> Any:
         return delivery.item
 
 
+@pytest.mark.guarantee("poison-message")
 @pytest.mark.parametrize("receive", [lambda receiver: receiver.get(timeout=60), take], ids=["get", "take"])
 def test_message_is_dead_lettered_after_repeated_memory_errors(receive: Any, named: tuple[Any, Any]) -> None:
     sender, receiver = named
@@ -377,6 +379,7 @@ def keys(count: int, each: Callable[[int], int]) -> dict[str, bytes]:
     return {"set": Writer().items(fw.SET, numbers).frame(), "dict": pairs.frame()}
 
 
+@pytest.mark.guarantee("bounded-values")
 @pytest.mark.parametrize("kind", ["set", "dict"])
 def test_many_keys_with_equal_hashes_are_refused(kind: str) -> None:
     frame = keys(100_000, lambda k: k * PRIME)[kind]
@@ -611,6 +614,7 @@ def test_dataclass_with_a_repeated_field_is_corrupt(repeated: int) -> None:
         shmtree.unpack(writer.frame())
 
 
+@pytest.mark.guarantee("bounded-values")
 def test_class_lookup_does_not_execute_a_lazy_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lazy_of_test.py").write_text("import sys\nsys.ran_lazy_of_test = True\nclass Thing: pass\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -30,6 +30,7 @@ def hurtful(before: int, generator: random.Random) -> list[int]:
     return [value % WORD for value in [*changes, 1 << 40, generator.getrandbits(64)]]
 
 
+@pytest.mark.guarantee("damaged-frame")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", [tree_with_everything, tree_with_classes, tree_with_builders])
 def test_every_changed_metadata_word_is_read_or_refused(make: Any) -> None:
@@ -55,6 +56,7 @@ def flip(memory: mmap.mmap, size: int, seed: int) -> None:
         memory[at : at + 8] = original
 
 
+@pytest.mark.guarantee("changing-frame")
 @pytest.mark.filterwarnings("ignore")
 def test_frame_changed_during_the_read_is_read_or_refused(start: Any) -> None:
     frame = bytes(shmtree.pack(tree_with_everything()))
@@ -117,6 +119,7 @@ def read(frame: bytes) -> None:
         shmtree.unpack(frame, copy=True)
 
 
+@pytest.mark.guarantee("small-frame-cost")
 @pytest.mark.parametrize("kind", COSTLY)
 def test_frame_of_a_kibibyte_costs_a_mebibyte_at_most(kind: str) -> None:
     peak, seconds = cost_of(fill(COSTLY[kind]))
@@ -124,6 +127,7 @@ def test_frame_of_a_kibibyte_costs_a_mebibyte_at_most(kind: str) -> None:
     assert seconds < 0.01  # CPU time of this thread, not wall time
 
 
+@pytest.mark.guarantee("small-frame-cost")
 def test_damaged_frame_of_a_kibibyte_costs_a_mebibyte_at_most() -> None:
     generator = random.Random(11)
     frame = bytearray(shmtree.pack({"list": [1, 2.5, "text"], "array": np.arange(40.0), "set": {1}, "time": None}))

@@ -75,6 +75,7 @@ def ends_without_pickles(arena: shmtree.Arena) -> dict[str, tuple[Callable[..., 
     }
 
 
+@pytest.mark.guarantee("allow-pickle")
 def test_channels_refuse_to_pickle_and_send_nothing(arena: shmtree.Arena) -> None:
     for put, get in ends_without_pickles(arena).values():
         with pytest.raises(shmtree.PickleRefused):
@@ -150,6 +151,7 @@ def test_arriving_class_runs_none_of_its_own_code() -> None:
     assert shmtree.unpack(frame).reward == 1.5
 
 
+@pytest.mark.guarantee("allow-pickle")
 @pytest.mark.parametrize("value", [Color.RED, Point(1, 2)], ids=["enum", "namedtuple"])
 def test_classes_are_loaded_from_imported_modules_only(value: Any, tmp_path: Any, monkeypatch: Any) -> None:
     module = "z" * len(__name__)
@@ -200,6 +202,7 @@ def test_unregistered_class_is_refused() -> None:
 # --- the memory itself
 
 
+@pytest.mark.guarantee("sealed-memory")
 def test_arena_memory_cannot_be_shrunk_grown_or_sealed(arena: shmtree.Arena) -> None:
     arena.new_zeros(4)
     fd = arena._core.fd

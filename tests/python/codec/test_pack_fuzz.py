@@ -79,6 +79,7 @@ trees = st.recursive(st.one_of(scalars, arrays()), nested, max_leaves=30)
 relaxed = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 
 
+@pytest.mark.guarantee("exact-types")
 @relaxed
 @given(trees, st.sampled_from([None, True, False]))
 def test_any_tree_round_trips(value: Any, copy: Any) -> None:

@@ -29,6 +29,7 @@ class Pickled:
     __hash__ = None  # type: ignore[assignment]
 
 
+@pytest.mark.guarantee("put-frame")
 @pytest.mark.parametrize("name", VALUES)
 def test_put_of_a_frame_delivers_its_value(name: str) -> None:
     frame = shmtree.pack(VALUES[name])
@@ -41,6 +42,7 @@ def test_put_of_a_frame_delivers_its_value(name: str) -> None:
     assert_same(queue.get(), VALUES[name])
 
 
+@pytest.mark.guarantee("put-frame")
 def test_each_receiver_gets_its_own_arrays() -> None:
     frame = shmtree.pack(np.zeros(10_000))
     arena = shmtree.Arena(16 << 20)
@@ -52,6 +54,7 @@ def test_each_receiver_gets_its_own_arrays() -> None:
     assert second[0] == 0 and shmtree.unpack(frame)[0] == 0
 
 
+@pytest.mark.guarantee("put-frame")
 def test_put_many_mixes_frames_and_objects_in_order() -> None:
     sender, receiver = shmtree.create_pair(None)
     items = [
@@ -63,6 +66,7 @@ def test_put_many_mixes_frames_and_objects_in_order() -> None:
         assert_same(receiver.get(), {"i": i, "a": np.full(i * 100, i)})
 
 
+@pytest.mark.guarantee("put-frame")
 def test_put_of_a_frame_with_a_pickle_needs_allow_pickle() -> None:
     frame = shmtree.pack([Pickled()])
     sender, receiver = shmtree.create_pair(allow_pickle=True)

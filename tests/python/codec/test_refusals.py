@@ -57,6 +57,7 @@ def refusal(value: object) -> shmtree.PickleRefused:
     return caught.value
 
 
+@pytest.mark.guarantee("refused-pickle")
 @pytest.mark.parametrize(
     ("value", "path"),
     [
@@ -115,6 +116,7 @@ def test_refusal_raised_by_user_code_is_not_changed() -> None:
     assert caught.value.path is None
 
 
+@pytest.mark.guarantee("refused-pickle")
 def test_refusal_names_the_call_or_end_that_refuses(arena: shmtree.Arena, name: str, runtime_directory: object) -> None:
     assert "allow_pickle=False of this call" in str(refusal(Boxed()))
     sender, _ = arena.create_pair(allow_pickle=False)
@@ -147,6 +149,7 @@ sys.stdout.buffer.write(frame)
 """
 
 
+@pytest.mark.guarantee("refused-pickle")
 def test_receiver_names_the_path_of_a_class_it_does_not_load() -> None:
     frame = subprocess.run([sys.executable, "-c", SENDS_A_CLASS], check=True, capture_output=True).stdout
     with pytest.raises(shmtree.PickleRefused, match="shmtree_test_elsewhere") as caught:

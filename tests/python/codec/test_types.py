@@ -115,6 +115,7 @@ def label(value: object) -> str:
     return f"{type(value).__name__}-{text!a}"
 
 
+@pytest.mark.guarantee("exact-types")
 @pytest.mark.parametrize("value", CONTAINERS, ids=label)
 def test_containers_round_trip_with_order_and_item_types(value: object) -> None:
     assert_same(through(value), value)

@@ -59,6 +59,7 @@ def through(request: pytest.FixtureRequest) -> Any:
     return send
 
 
+@pytest.mark.guarantee("beside-a-pickle")
 @pytest.mark.parametrize("name", arrays())
 def test_array_keeps_its_layout_beside_a_pickle(name: str, through: Any) -> None:
     alone, beside = through([arrays()[name]])[0], through([arrays()[name], Foreign()])[0]
@@ -67,6 +68,7 @@ def test_array_keeps_its_layout_beside_a_pickle(name: str, through: Any) -> None
         assert got.strides == alone.strides and got.flags.writeable == alone.flags.writeable
 
 
+@pytest.mark.guarantee("beside-a-pickle")
 def test_arrays_keep_sharing_memory_beside_a_pickle() -> None:
     sender, receiver = shmtree.create_pair()
     base = np.arange(24.0).reshape(2, 3, 4)

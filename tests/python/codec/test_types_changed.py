@@ -63,6 +63,7 @@ def raised_by(function: Callable[[], object]) -> BaseException | None:
     return None
 
 
+@pytest.mark.guarantee("changed-class")
 @pytest.mark.parametrize("kind", CELLS)
 def test_instance_of_a_replaced_class_is_refused(kind: str, cell: types.ModuleType, pair: tuple[Any, Any]) -> None:
     sender, receiver = pair
@@ -300,6 +301,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.guarantee("changed-class")
 @pytest.mark.parametrize("case", OTHERS)
 @pytest.mark.parametrize("get", ["get", "get_many", "take"])
 def test_error_names_the_class_and_the_differing_fields(

@@ -317,6 +317,7 @@ def test_refusal_inside_a_model_names_the_attribute() -> None:
 # --- packages whose memory stays out of the pickle -----------------------------------------------------------------
 
 
+@pytest.mark.guarantee("no-copy-in-pickles")
 def test_scipy_sparse_matrices_arrive_with_views_as_arrays(arena: shmtree.Arena) -> None:
     sparse = pytest.importorskip("scipy.sparse")
     dense = np.random.default_rng(0).random((400, 400)) * (np.arange(400) % 3 == 0)
@@ -342,6 +343,7 @@ def same_image(got: Any, want: Any) -> bool:
     return same and got.getpalette() == want.getpalette() and got.tobytes() == want.tobytes()
 
 
+@pytest.mark.guarantee("no-copy-in-pickles")
 def test_images_round_trip_with_pixels_outside_the_pickle(arena: shmtree.Arena) -> None:
     for value in images():
         assert pickled_bytes(value) < 4096
@@ -372,6 +374,7 @@ def test_reducer_of_the_program_is_used(monkeypatch: pytest.MonkeyPatch) -> None
     assert shmtree.unpack(shmtree.pack(images()[0])) == "as the program has it"
 
 
+@pytest.mark.guarantee("no-copy-in-pickles")
 def test_polars_data_round_trips_outside_the_pickle(arena: shmtree.Arena) -> None:
     polars = pytest.importorskip("polars")
     columns = {
@@ -399,6 +402,7 @@ def test_xarray_data_arrives_with_views_as_arrays(arena: shmtree.Arena) -> None:
     check_sent(array.to_dataset(), arena, lambda got, want: bool(got.identical(want)))
 
 
+@pytest.mark.guarantee("no-copy-in-pickles")
 def test_pack_imports_no_optional_package() -> None:
     program = (
         "import sys, shmtree, collections\n"

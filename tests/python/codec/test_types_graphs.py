@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 from exact import assert_same
 from test_types_classes import through, through_pickle
 from test_types_shared import Node, Pair, Registered
@@ -85,6 +86,7 @@ def assert_same_graph(a: Any, b: Any) -> None:
             left += zip(by_tag(a), by_tag(b)) if isinstance(a, (set, frozenset)) else zip(a, b)
 
 
+@pytest.mark.guarantee("shared-references")
 def test_random_graphs_round_trip() -> None:
     outcomes: collections.Counter = collections.Counter()
     for seed in range(3000):

@@ -62,6 +62,7 @@ SHARED: dict[str, Any] = {
 }
 
 
+@pytest.mark.guarantee("shared-references")
 @pytest.mark.parametrize("name", SHARED)
 def test_object_sent_twice_in_a_message_arrives_as_one(name: str) -> None:
     value = SHARED[name]
@@ -73,6 +74,7 @@ def test_object_sent_twice_in_a_message_arrives_as_one(name: str) -> None:
         assert_same(first, value)
 
 
+@pytest.mark.guarantee("shared-references")
 @pytest.mark.parametrize("name", SHARED)
 @pytest.mark.parametrize("make", [shmtree.create_pair, lambda: [shmtree.Queue()] * 2], ids=["pair", "queue"])
 def test_sharing_survives_a_channel(make: Any, name: str) -> None:
@@ -134,6 +136,7 @@ CYCLES: dict[str, tuple[Any, Any, Any]] = {
 }
 
 
+@pytest.mark.guarantee("shared-references")
 @pytest.mark.parametrize("name", CYCLES)
 def test_cycle_keeps_its_identity(name: str) -> None:
     make, fill, item_of = CYCLES[name]
@@ -244,6 +247,7 @@ class Meddling:
         return 1
 
 
+@pytest.mark.guarantee("bad-references")
 @pytest.mark.parametrize("how", ["clear", "grow", "fail"])
 @pytest.mark.parametrize("make", [list, collections.deque])
 def test_code_run_during_unpack_of_its_container_is_harmless(make: Any, how: str) -> None:
@@ -290,6 +294,7 @@ def every_change_of(frame: bytes) -> collections.Counter:
     return outcomes
 
 
+@pytest.mark.guarantee("bad-references")
 def test_every_changed_reference_is_refused_or_read() -> None:
     items: list = [0.5]
     pair = (items, 1)
@@ -302,6 +307,7 @@ def test_every_changed_reference_is_refused_or_read() -> None:
     assert outcomes["read"] > 100
 
 
+@pytest.mark.guarantee("bad-references")
 def test_exponentially_shared_lists_stay_small() -> None:
     value: Any = [1]
     for _ in range(900):
@@ -320,6 +326,7 @@ def set_of_last(value: Any) -> bytes:
     return frame[:at] + b"\x18" + frame[at + 1 :]
 
 
+@pytest.mark.guarantee("bad-references")
 def test_hash_of_an_exponentially_shared_key_is_refused() -> None:
     value: Any = ()
     for _ in range(40):
@@ -329,6 +336,7 @@ def test_hash_of_an_exponentially_shared_key_is_refused() -> None:
         shmtree.unpack(set_of_last([value, [value]]))
 
 
+@pytest.mark.guarantee("bad-references")
 def test_hash_of_a_deeply_nested_key_is_refused() -> None:
     chain: list[Any] = [()]
     for _ in range(5000):

@@ -159,6 +159,7 @@ class Story:
             self.get()
 
 
+@pytest.mark.guarantee("changed-class")
 @pytest.mark.parametrize("kind", CELLS)
 @settings(max_examples=40, deadline=None)
 @given(content=contents, story=steps)

@@ -50,6 +50,7 @@ def test_a_cpp_simulator_feeds_a_python_learner_and_back() -> None:
         assert got["list"] == [1, 2.5, "three", b"four", (True, None)]
 
 
+@pytest.mark.guarantee("allow-pickle")
 @needs_programs
 @pytest.mark.parametrize(("said", "allowed"), [([], False), (["no"], False), (["yes"], True)])
 def test_named_cpp_channel_allows_pickle_only_if_both_sides_do(said: list[str], allowed: bool) -> None:

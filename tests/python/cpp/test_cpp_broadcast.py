@@ -42,6 +42,7 @@ def message(n: int) -> dict[str, object]:
     return {"n": n, "values": np.full(5_000, float(n))}
 
 
+@pytest.mark.guarantee("broadcast-languages")
 @needs_programs
 def test_cpp_reads_messages_that_python_puts(name: str) -> None:
     with shmtree.Broadcast(name=name) as broadcast:
@@ -52,6 +53,7 @@ def test_cpp_reads_messages_that_python_puts(name: str) -> None:
         assert lines == [f"{n} {5_000 * n}" for n in range(20)] + ["end"]
 
 
+@pytest.mark.guarantee("broadcast-languages")
 @needs_programs
 def test_python_reads_messages_that_cpp_puts(name: str) -> None:
     with peer("make", name) as (told, _):
@@ -67,6 +69,7 @@ def test_python_reads_messages_that_cpp_puts(name: str) -> None:
     assert falls_behind.get(timeout=60)["n"] == 2
 
 
+@pytest.mark.guarantee("broadcast-languages")
 @needs_programs
 def test_cpp_receives_a_broadcast_and_subscription_in_a_message(name: str) -> None:
     sender, receiver = shmtree.create_pair(name=name)

@@ -61,6 +61,7 @@ def exchange(queue: "shmtree.JoinableQueue[dict[str, object]]", ask: Ask) -> Non
         queue.get(timeout=60)
 
 
+@pytest.mark.guarantee("queue-languages")
 @needs_programs
 @pytest.mark.parametrize("by_name", [False, True])
 def test_cpp_opens_a_python_queue(by_name: bool) -> None:
@@ -71,6 +72,7 @@ def test_cpp_opens_a_python_queue(by_name: bool) -> None:
             exchange(queue, ask)
 
 
+@pytest.mark.guarantee("queue-languages")
 @needs_programs
 @pytest.mark.parametrize("by_name", [False, True])
 def test_python_opens_a_cpp_queue(by_name: bool) -> None:

@@ -168,6 +168,7 @@ def test_three_hundred_arenas_work_in_one_process():
     assert [receiver.get()[0] for _, receiver in pairs] == list(range(300))
 
 
+@pytest.mark.guarantee("no-leak")
 def test_dropped_arena_leaves_no_descriptor_or_mapping():
     def made_and_dropped() -> None:
         sender, receiver = shmtree.Arena(16 << 20).create_pair()

@@ -51,6 +51,7 @@ def end(process: Any) -> None:
     process.join()
 
 
+@pytest.mark.guarantee("shared-array-read")
 def test_reads_of_20_mb_are_whole_while_two_processes_write() -> None:
     array = new_array(20_000_000)
     writers = [start(write_for_ever, array) for _ in range(2)]
@@ -103,6 +104,7 @@ def test_read_copies_into_a_new_or_given_array() -> None:
     assert scalar.read() == 2.5
 
 
+@pytest.mark.guarantee("shared-array-read")
 def test_dropped_write_leaves_the_array_torn_but_unlocked() -> None:
     array = new_array()
     write = array.write()
@@ -170,6 +172,7 @@ def add_ones(array: shmtree.SharedArray, count: int) -> None:
             memory += 1
 
 
+@pytest.mark.guarantee("shared-array-write")
 def test_concurrent_writes_of_processes_lose_no_update() -> None:
     array = new_array()
     processes = [start(add_ones, array, 200) for _ in range(3)]
@@ -206,6 +209,7 @@ def hanging(array: shmtree.SharedArray) -> Any:
     return writer
 
 
+@pytest.mark.guarantee("shared-array-read")
 def test_killed_writer_is_reported_and_the_next_write_works() -> None:
     array = new_array()
     writer = hanging(array)
@@ -230,6 +234,7 @@ def failure(array: shmtree.SharedArray) -> BaseException | None:
     return None
 
 
+@pytest.mark.guarantee("shared-array-read")
 def test_stopped_writer_times_out_others_with_its_pid() -> None:
     array = new_array()
     writer = hanging(array)
@@ -245,6 +250,7 @@ def test_stopped_writer_times_out_others_with_its_pid() -> None:
     assert array.read()[0] == 1
 
 
+@pytest.mark.guarantee("shared-array-write")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_child_forked_during_a_write_cannot_finish_it() -> None:
     array = new_array()

@@ -146,6 +146,7 @@ def test_get_async_raises_peer_died_after_a_kill(arena, start):
     asyncio.run(main())
 
 
+@pytest.mark.guarantee("close-ends-waits")
 @pytest.mark.parametrize("copies", [1, 2])
 @pytest.mark.parametrize("kind", ["pair", "queue"])
 @pytest.mark.parametrize("call", ["get", "put"])
@@ -170,6 +171,7 @@ def test_close_ends_coroutine_waits_without_polling(monkeypatch, call, kind, cop
     assert not wake_hub._places
 
 
+@pytest.mark.guarantee("closed-loop")
 @pytest.mark.parametrize("end_closed", [False, True])
 @pytest.mark.parametrize("call", ["get", "put"])
 def test_closed_loop_leaves_no_reference_or_descriptor_behind(call, end_closed):

@@ -47,6 +47,7 @@ def put_each(senders, messages):
         sender.put(message)
 
 
+@pytest.mark.guarantee("coroutine-descriptor")
 @pytest.mark.parametrize("count", [600, 5000])
 def test_thousands_of_waiting_gets_use_one_descriptor(no_looks, few_descriptors, start, count):
     pairs = make_pairs(count)
@@ -79,6 +80,7 @@ def test_hundreds_of_waiting_puts_all_finish_when_space_frees(no_looks, few_desc
     assert [receiver.get_nowait() for _, receiver in pairs] == list(range(600))
 
 
+@pytest.mark.guarantee("coroutine-descriptor")
 def test_all_1000_waiters_wake_after_their_loop_was_busy(no_looks, start):
     pairs = make_pairs(1000)
 
@@ -91,6 +93,7 @@ def test_all_1000_waiters_wake_after_their_loop_was_busy(no_looks, start):
     assert asyncio.run(main()) == list(range(1000))
 
 
+@pytest.mark.guarantee("coroutine-descriptor")
 def test_loops_of_other_threads_wake_while_one_is_busy(no_looks, start):
     pairs = make_pairs(40)
     busy, free = threading.Event(), threading.Event()
@@ -242,6 +245,7 @@ class CountedSelector(selectors.DefaultSelector):
         return super().select(timeout)
 
 
+@pytest.mark.guarantee("coroutines-sleep")
 def test_coroutines_of_many_latests_wake_without_polling(no_looks, few_descriptors, start):
     latests = [shmtree.Latest() for _ in range(300)]
     selector = CountedSelector()
@@ -266,6 +270,7 @@ def test_coroutines_of_many_latests_wake_without_polling(no_looks, few_descripto
         loop.close()
 
 
+@pytest.mark.guarantee("coroutines-sleep")
 def test_coroutines_of_subscribers_wake_for_each_message(no_looks, start):
     broadcast = shmtree.Broadcast(4)
     subscribers = [broadcast.subscribe() for _ in range(5)]

@@ -118,6 +118,7 @@ def test_interrupt_while_locating_an_unsendable_object_is_raised():
         shmtree.pack([InterruptedByAttribute(1), object()], allow_pickle=False)
 
 
+@pytest.mark.guarantee("memory-budget")
 def test_item_over_the_budget_raises_with_the_budget(channel, arena):
     with pytest.raises(shmtree.MessageTooLarge, match=str(arena.max_bytes)) as raised:
         channel[0].put(np.zeros(100 << 20, np.uint8))
@@ -237,6 +238,7 @@ def damage(fd: int, wanted: bytes, put: bytes) -> int:
 MARK = "a text that is found nowhere else"
 
 
+@pytest.mark.guarantee("damaged-frame")
 @pytest.mark.parametrize("size", [3, 100_000])
 def test_damaged_message_is_consumed_and_named_by_ticket(channel, arena, size):
     sender, receiver = channel

@@ -121,6 +121,7 @@ def test_subscription_made_here_is_read_in_a_child(method: str) -> None:
         assert told.recv() == "ChannelClosed"
 
 
+@pytest.mark.guarantee("broadcast-processes")
 def test_other_processes_subscribe_and_put() -> None:
     broadcast = shmtree.Broadcast()
     mine = broadcast.subscribe()
@@ -133,6 +134,7 @@ def test_other_processes_subscribe_and_put() -> None:
         assert [mine.get(timeout=60) for _ in range(5)] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.guarantee("broadcast-processes")
 def test_three_reader_processes_get_whole_messages() -> None:
     broadcast = shmtree.Broadcast(capacity=4, arena=shmtree.Arena(64 * MIB))
     with contextlib.ExitStack() as stack:
@@ -143,6 +145,7 @@ def test_three_reader_processes_get_whole_messages() -> None:
         assert [told.recv() for _, told in readers] == [299, 299, 299]
 
 
+@pytest.mark.guarantee("broadcast-processes")
 def test_killed_blocking_reader_stops_blocking_puts() -> None:
     broadcast = shmtree.Broadcast(capacity=2)
     with running(read_one_and_hang, broadcast.subscribe(), None) as (process, told):
@@ -158,6 +161,7 @@ def test_killed_blocking_reader_stops_blocking_puts() -> None:
         assert broadcast.stats()["subscribers"] == 0
 
 
+@pytest.mark.guarantee("broadcast-processes")
 def test_stopped_and_killed_readers_do_not_delay_another() -> None:
     broadcast = shmtree.Broadcast(capacity=4)
     with contextlib.ExitStack() as stack:
@@ -180,6 +184,7 @@ def test_stopped_and_killed_readers_do_not_delay_another() -> None:
         assert numbers == sorted(set(numbers)) and numbers[-1] == 199
 
 
+@pytest.mark.guarantee("broadcast-processes")
 def test_killed_publisher_is_reported_after_the_last_message() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()
@@ -273,6 +278,7 @@ def test_subscriber_get_async_and_async_iteration() -> None:
     assert asyncio.run(read()) == [1, 2]
 
 
+@pytest.mark.guarantee("broadcast-processes")
 def test_64_subscriber_processes_receive_all_messages() -> None:
     broadcast = shmtree.Broadcast()
     with contextlib.ExitStack() as stack:

@@ -59,6 +59,7 @@ def ends(request: Any, arena: shmtree.Arena) -> Iterator[tuple[Any, Any]]:
         yield broadcast, reader
 
 
+@pytest.mark.guarantee("kept-without-memory")
 @pytest.mark.parametrize("value", [Raises(), [Raises(), np.arange(100_000)]], ids=["small", "large"])
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("call", READING)
@@ -79,6 +80,7 @@ def test_message_that_cannot_be_built_stays_the_next(ends: Any, call: str, error
     assert reader.missed == 0
 
 
+@pytest.mark.guarantee("kept-without-memory")
 @pytest.mark.parametrize("error", [MemoryError(), SystemExit()], ids=lambda error: type(error).__name__)
 def test_message_counts_as_missed_after_eight_failed_builds(arena: shmtree.Arena, error: BaseException) -> None:
     with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe() as reader:

@@ -56,6 +56,7 @@ def test_inherited_subscription_blocks_until_both_close_it(method: str) -> None:
         broadcast.put(2, timeout=30)
 
 
+@pytest.mark.guarantee("broadcast-unread-subscription")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_child_killed_before_reading_stops_blocking_puts(method: str) -> None:
     broadcast = shmtree.Broadcast(capacity=1)
@@ -100,6 +101,7 @@ def test_sent_subscription_stays_open_until_it_arrives() -> None:
             broadcast.put_nowait(3)
 
 
+@pytest.mark.guarantee("broadcast-unread-subscription")
 @pytest.mark.parametrize("sent_by", ["pipe", "message"])
 @pytest.mark.parametrize("end", ["close", "drop", "die"])
 def test_unread_received_subscription_ends_with_its_receiver(sent_by: str, end: str) -> None:

@@ -25,6 +25,7 @@ def is_readable(subscriber: shmtree.Subscriber, timeout: float = 0) -> bool:
     return bool(poll.poll(1000 * timeout))
 
 
+@pytest.mark.guarantee("broadcast-poll")
 def test_descriptor_is_readable_while_messages_are_queued() -> None:
     broadcast = shmtree.Broadcast()
     reader, other = broadcast.subscribe(), broadcast.subscribe(behind="latest")
@@ -42,6 +43,7 @@ def test_descriptor_is_readable_while_messages_are_queued() -> None:
     assert is_readable(reader, 30)
 
 
+@pytest.mark.guarantee("broadcast-poll")
 def test_descriptor_is_readable_at_the_end_of_the_stream() -> None:
     broadcast = shmtree.Broadcast()
     reader = broadcast.subscribe()

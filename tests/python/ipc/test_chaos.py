@@ -55,6 +55,7 @@ def test_replay_survivors_of_kills_sample_whole_rows(method):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.guarantee("kill-anywhere")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_survivors_of_kills_get_every_message_without_delay(method):
     # A clock on each processor measures the delays of the machine itself, which are excused.
@@ -63,6 +64,7 @@ def test_survivors_of_kills_get_every_message_without_delay(method):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.guarantee("latest-whole-versions", "broadcast-processes")
 @pytest.mark.parametrize("kind", ["latest", "broadcast"])
 def test_readers_of_killed_publishers_see_whole_new_values(kind):
     command = [sys.executable, CHAOS_PUBLISHERS, kind, "--kills", "400", "--seconds", "15"]
@@ -70,6 +72,7 @@ def test_readers_of_killed_publishers_see_whole_new_values(kind):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.guarantee("service-killed-request")
 def test_requests_end_although_servers_and_clients_are_killed():
     command = [sys.executable, CHAOS_SERVICE, "--seconds", "5"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=350, check=False)
@@ -94,6 +97,7 @@ def put_with_others(sender: shmtree.Sender, number: int) -> None:
     sender.put_many([{"number": number, "array": np.full(2_000, number)}])
 
 
+@pytest.mark.guarantee("put-survives-sender")
 @pytest.mark.parametrize("put", [put_small, put_block, put_in_place, put_with_others])
 def test_message_of_a_finished_put_survives_a_kill_250_times(put):
     in_small_process(receive_all_of_killed_senders, put)
@@ -122,6 +126,7 @@ def files_in_shared_memory(pid: int) -> set[str]:
     return {name for name in found if name.startswith("/dev/shm/") and not name.endswith("(deleted)")}
 
 
+@pytest.mark.guarantee("no-leak")
 def test_killing_all_processes_at_once_leaves_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("SHMTREE_NAMES_DIR", str(tmp_path / "shmtree"))
     names = [f"test-{os.getpid()}-pair", f"test-{os.getpid()}-arena"]

@@ -31,6 +31,7 @@ def is_watched(number: int) -> bool:
     return False
 
 
+@pytest.mark.guarantee("close-releases")
 def test_100_closed_named_pairs_leave_nothing_behind(name):
     before = footprint()
     pairs = [shmtree.create_pair(name=f"{name[:100]}-{i}") for i in range(100)]
@@ -82,6 +83,7 @@ def test_queue_is_released_when_its_second_half_closes(name):
     assert footprint() == before
 
 
+@pytest.mark.guarantee("close-releases")
 def test_view_keeps_its_block_after_close(name):
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
@@ -223,6 +225,7 @@ def test_close_ends_calls_in_8_threads_then_releases_the_end(name, waiting):
         assert footprint() == before
 
 
+@pytest.mark.guarantee("close-releases")
 def test_closing_both_ends_stops_all_exchanging_threads(name):
     before = footprint()
     for round in range(10):

@@ -73,6 +73,7 @@ def held_put(put: Callable[[Held], Any]) -> Iterator[list[Any]]:
         value.go.set()
 
 
+@pytest.mark.guarantee("close-during-put")
 @pytest.mark.parametrize("many", [False, True])
 def test_stream_ends_after_a_put_that_close_interrupts(many: bool) -> None:
     sender, receiver = shmtree.create_pair(capacity=8)
@@ -111,6 +112,7 @@ def test_slow_generator_in_put_many_does_not_delay_stream_end() -> None:
     assert ended == [1]
 
 
+@pytest.mark.guarantee("close-during-put")
 def test_child_forked_during_put_does_not_hold_stream_open() -> None:
     sender, receiver = shmtree.create_pair(capacity=8)
     sender.put(0)
@@ -144,6 +146,7 @@ def test_put_raises_if_its_object_closes_the_sender() -> None:
     assert is_over(receiver)
 
 
+@pytest.mark.guarantee("close-during-put")
 def test_nested_puts_do_not_delay_the_end_of_another_stream() -> None:
     ends = [shmtree.create_pair() for _ in range(8)]
     other, others_receiver = shmtree.create_pair()
@@ -191,6 +194,7 @@ def put_in_place(sender: Any, value: Any) -> int:
     return 1
 
 
+@pytest.mark.guarantee("close-during-put")
 @pytest.mark.parametrize("put", [put_one, put_bytes_of, put_list, put_generated, put_in_place])
 @pytest.mark.parametrize("size", [5, 30_000])
 def test_all_put_messages_arrive_if_the_sender_closes_midway(put: Any, size: int) -> None:
@@ -223,6 +227,7 @@ def test_all_put_messages_arrive_if_the_sender_closes_midway(put: Any, size: int
         assert received == sum(put_counts), f"round {round}"
 
 
+@pytest.mark.guarantee("close-during-get")
 @pytest.mark.parametrize("many", [False, True])
 def test_no_message_is_lost_if_the_receiver_closes_midway(many: bool) -> None:
     for round in range(20):

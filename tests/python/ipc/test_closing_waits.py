@@ -58,6 +58,7 @@ def other_process(act: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     os.waitpid(child, 0)
 
 
+@pytest.mark.guarantee("close-ends-waits")
 def test_close_ends_a_wait_for_memory():
     arena = shmtree.Arena(4 << 20)
     sender, receiver = arena.create_pair(capacity=0)
@@ -83,6 +84,7 @@ def test_wait_for_memory_after_close_ends_with_the_last_end():
     assert ended == [shmtree.ChannelClosed]
 
 
+@pytest.mark.guarantee("close-ends-waits")
 def test_wait_for_acks_after_close_ends_with_the_last_end(arena):
     sender, receiver = arena.create_pair()
     sender.put(1)
@@ -94,6 +96,7 @@ def test_wait_for_acks_after_close_ends_with_the_last_end(arena):
         assert ended == [shmtree.ChannelClosed]
 
 
+@pytest.mark.guarantee("join-after-close")
 def test_close_ends_join_if_no_other_process_has_the_queue():
     q = shmtree.JoinableQueue()
     q.put(1)
@@ -102,6 +105,7 @@ def test_close_ends_join_if_no_other_process_has_the_queue():
     assert ended == [shmtree.ChannelClosed]
 
 
+@pytest.mark.guarantee("join-after-close")
 def test_join_continues_after_close_while_a_worker_lives():
     q = shmtree.JoinableQueue()
     q.put(1)
@@ -113,6 +117,7 @@ def test_join_continues_after_close_while_a_worker_lives():
         assert ended == [None]
 
 
+@pytest.mark.guarantee("join-after-close")
 def test_join_after_close_ends_when_the_last_worker_is_killed():
     q = shmtree.JoinableQueue()
     q.put(1)

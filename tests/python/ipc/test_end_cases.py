@@ -176,6 +176,7 @@ def ends_of(language: str) -> Iterator[PythonEnds | CppEnds]:
         assert running.wait(timeout=60) == 0
 
 
+@pytest.mark.guarantee("one-behaviour")
 @pytest.mark.parametrize("language", ["python", "c++"])
 @pytest.mark.parametrize("case", end_cases.CASES)
 def test_ends_behave_alike_in_python_and_cpp(case: str, language: str) -> None:

@@ -135,6 +135,7 @@ def test_child_that_has_not_used_its_sender_keeps_stream_open(arena, start):
         receiver.get(timeout=0.1)
 
 
+@pytest.mark.guarantee("peer-died")
 @pytest.mark.parametrize("method", START_METHODS)
 def test_killed_sender_is_reported_once_with_its_pid(arena, start, method):
     sender, receiver = arena.create_pair()
@@ -223,6 +224,7 @@ def test_put_on_a_full_channel_without_receivers_raises(arena, start):
         sender.put(2, timeout=30)
 
 
+@pytest.mark.guarantee("peer-died")
 def test_put_on_a_full_channel_whose_receiver_was_killed_raises(arena, start):
     sender, receiver = arena.create_pair(capacity=1)
     ours, theirs = mp.Pipe()
@@ -258,6 +260,7 @@ def test_on_peer_death_wait_ignores_a_killed_sender(arena, start):
     assert receiver.get(timeout=30) == 2
 
 
+@pytest.mark.guarantee("stopped-is-alive")
 def test_stopped_sender_does_not_count_as_dead(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
@@ -272,6 +275,7 @@ def test_stopped_sender_does_not_count_as_dead(arena, start):
         os.kill(child.pid, signal.SIGCONT)
 
 
+@pytest.mark.guarantee("dead-memory-is-freed")
 def test_memory_of_a_killed_receiver_is_freed(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()

@@ -38,6 +38,7 @@ def refusing(request: Any, arena: shmtree.Arena, runtime_directory: Any, name: s
     return arena.create_pair(allow_pickle=False)
 
 
+@pytest.mark.guarantee("ends-in-messages")
 @pytest.mark.parametrize("kind", KINDS)
 def test_handle_sent_without_pickle_is_usable_in_a_child(refusing, kind, arena, start) -> None:
     putting, getting = refusing
@@ -124,6 +125,7 @@ class Strange:
     __hash__ = None  # type: ignore[assignment]
 
 
+@pytest.mark.guarantee("ends-in-transit")
 @pytest.mark.parametrize("company", [[Strange()], [{"a": 1, 2: 3}]], ids=["a pickle", "a dict with other keys"])
 def test_end_in_a_reencoded_message_is_in_transit_once(arena, company) -> None:
     putting, getting = arena.create_pair()
@@ -136,6 +138,7 @@ def test_end_in_a_reencoded_message_is_in_transit_once(arena, company) -> None:
     assert receiver.stats()["senders_on_their_way"] == 0
 
 
+@pytest.mark.guarantee("ends-in-transit")
 @pytest.mark.parametrize(
     ("put", "error"),
     [
@@ -192,6 +195,7 @@ def ask_and_die(requests: shmtree.Sender) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.guarantee("ends-in-messages")
 def test_end_without_an_owner_arrives_closed(arena, start) -> None:
     requests, served = arena.create_pair(allow_pickle=False)
     child = start(ask_and_die, requests)
@@ -205,6 +209,7 @@ def test_end_without_an_owner_arrives_closed(arena, start) -> None:
         reply.put("answer")
 
 
+@pytest.mark.guarantee("ends-in-messages")
 def test_end_received_too_late_arrives_closed(arena, start) -> None:
     from test_ends_on_their_way import let_a_minute_pass
 
@@ -285,6 +290,7 @@ def forge(name: str, flat: Any, channel: shmtree.Sender) -> None:
 HANDLE = b"smthand1"
 
 
+@pytest.mark.guarantee("forged-ends")
 @pytest.mark.parametrize("name", ["Sender", "Receiver", "Queue", "SharedArray", "Arena", "Connection"])
 @pytest.mark.parametrize(
     "flat",
@@ -301,6 +307,7 @@ def test_forged_handle_is_refused_and_the_next_message_arrives(arena, start, nam
     assert receiver.get(timeout=30) == "next"
 
 
+@pytest.mark.guarantee("forged-ends")
 def test_handle_of_another_object_is_refused(arena, start) -> None:
     sender, receiver = arena.create_pair(allow_pickle=False)
     pairs, q, array = [arena.create_pair() for _ in range(2)], arena.Queue(), arena.array((4,), "i8")
@@ -355,6 +362,7 @@ class Bomb:
         return ran.append, ("loaded",)
 
 
+@pytest.mark.guarantee("forged-ends")
 def test_end_received_where_pickles_are_refused_unpickles_none(arena, start) -> None:
     putting, getting = arena.create_pair(allow_pickle=False)
     sender, receiver = arena.create_pair()
@@ -368,6 +376,7 @@ def test_end_received_where_pickles_are_refused_unpickles_none(arena, start) -> 
     assert ran == []
 
 
+@pytest.mark.guarantee("forged-ends")
 def test_end_in_a_frame_copied_off_a_channel_needs_pickle(arena, start) -> None:
     """The bytes are a valid frame with an end, copied out of the channel's memory."""
     putting, getting = arena.create_pair(allow_pickle=False)

@@ -118,6 +118,7 @@ def test_pickled_end_counts_until_shortly_after_its_sender_died(given):
     assert list(receiver) == ["in time"]
 
 
+@pytest.mark.guarantee("ends-in-transit")
 def test_late_unpickle_raises_with_pid_and_age(given, arena):
     child, data, receiver = given
     end_it(child)
@@ -129,6 +130,7 @@ def test_late_unpickle_raises_with_pid_and_age(given, arena):
     assert list(receiver) == []
 
 
+@pytest.mark.guarantee("unused-end-warning")
 def test_receiver_waiting_for_a_pickled_sender_is_warned_once(arena, soon):
     sender, receiver = arena.create_pair()
     dumps(sender)
@@ -199,6 +201,7 @@ def test_warning_as_error_ends_get(arena, soon):
             receiver.get(timeout=30)
 
 
+@pytest.mark.guarantee("unused-end-warning")
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_failed_process_start_returns_its_end(arena, method):
     sender, receiver = arena.create_pair()

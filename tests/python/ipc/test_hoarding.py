@@ -34,6 +34,7 @@ def test_receiver_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> 
     put_and_keep(lambda item: sender.put(item, timeout=60), lambda: receiver.get(timeout=60))
 
 
+@pytest.mark.guarantee("hoarding")
 @pytest.mark.parametrize("behind", ["block", "skip", "latest", "raise"])
 def test_subscriber_that_keeps_its_items_is_given_copies(small: shmtree.Arena, behind: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=4, arena=small)
@@ -41,6 +42,7 @@ def test_subscriber_that_keeps_its_items_is_given_copies(small: shmtree.Arena, b
     put_and_keep(lambda item: broadcast.put(item, timeout=60), lambda: subscriber.get(timeout=60))
 
 
+@pytest.mark.guarantee("hoarding")
 def test_latest_reader_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> None:
     latest = shmtree.Latest(arena=small)
     put_and_keep(lambda item: latest.publish(item, timeout=60), lambda: latest.get(timeout=60)[1])
@@ -61,6 +63,7 @@ def test_copy_false_returns_views_until_the_arena_is_full(small: shmtree.Arena) 
     assert len(kept) > 50
 
 
+@pytest.mark.guarantee("lossy-subscriber-memory")
 @pytest.mark.parametrize("behind", ["skip", "latest", "raise"])
 def test_lagging_subscriber_does_not_fill_the_budget(small: shmtree.Arena, behind: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=200, arena=small)

@@ -58,6 +58,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException | None], N
     return lambda error: monkeypatch.setitem(globals(), "raising", error)
 
 
+@pytest.mark.guarantee("kept-without-memory")
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("call", RECEIVING)
 @pytest.mark.parametrize("kind", ["pair", "queue"])
@@ -84,6 +85,7 @@ class Ends(BaseException):
     """Not a subclass of Exception, like SystemExit."""
 
 
+@pytest.mark.guarantee("poison-message")
 @pytest.mark.parametrize("error", [SystemExit("ends"), GeneratorExit(), Ends()], ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("call", ["get", "take", "get_many"])
 def test_message_is_dead_lettered_after_eight_system_exits(
@@ -194,6 +196,7 @@ def _sometimes(number: int) -> int:
     return number
 
 
+@pytest.mark.guarantee("kept-without-memory")
 @pytest.mark.parametrize("full", [False, True], ids=["room for records", "no room"])
 def test_threads_with_random_memory_errors_lose_no_message(full: bool) -> None:
     arena = shmtree.Arena(4 * MIB)
@@ -228,6 +231,7 @@ def test_threads_with_random_memory_errors_lose_no_message(full: bool) -> None:
     assert arena._core.check() == ""
 
 
+@pytest.mark.guarantee("kept-without-memory")
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more addresses than any limit leaves")
 @pytest.mark.parametrize("kind", ["pair", "queue"])
 def test_message_stays_queued_if_its_array_cannot_be_mapped(kind: str) -> None:

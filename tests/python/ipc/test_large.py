@@ -91,6 +91,7 @@ def test_nested_dict_with_an_array_of_1_7_gb_round_trips(arena: shmtree.Arena) -
     assert described == describe_large(dict(sample))
 
 
+@pytest.mark.guarantee("any-size")
 def test_pair_with_only_a_capacity_carries_10_bytes_then_2_gb() -> None:
     needs(7 * GIB)
     sender, receiver = shmtree.create_pair(capacity=5)

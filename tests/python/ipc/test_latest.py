@@ -50,6 +50,7 @@ def test_get_raises_empty_until_a_newer_version_exists() -> None:
     assert latest.get(newer_than=1, timeout=0) == (2, "second")
 
 
+@pytest.mark.guarantee("latest-pins")
 def test_large_arrays_are_read_only_views_that_never_change(arena: shmtree.Arena) -> None:
     latest = shmtree.Latest(arena=arena)
     latest.publish(weights(1))
@@ -95,6 +96,7 @@ def test_history_keeps_that_many_older_versions() -> None:
             latest.get(version=version)
 
 
+@pytest.mark.guarantee("latest-pins")
 def test_memory_use_is_bounded_by_the_history(arena: shmtree.Arena) -> None:
     before = used(arena)
     latest = shmtree.Latest(arena=arena, history=1)

@@ -31,6 +31,7 @@ MIB = 1 << 20
 SPAWN = mp.get_context("spawn")
 
 
+@pytest.mark.guarantee("latest-whole-versions")
 def test_readers_of_killed_publishers_see_whole_newer_versions() -> None:
     latest = shmtree.Latest(arena=shmtree.Arena(64 * MIB), history=1)
     latest.publish(weights(0))
@@ -73,6 +74,7 @@ def test_reader_processes_see_whole_newer_versions() -> None:
         assert all(told.recv() for _, told in readers)
 
 
+@pytest.mark.guarantee("latest-many-readers")
 def test_64_reader_processes_see_each_new_version() -> None:
     latest = shmtree.Latest()
     with contextlib.ExitStack() as stack:
@@ -82,6 +84,7 @@ def test_64_reader_processes_see_each_new_version() -> None:
         assert all(told.recv() for _, told in readers)
 
 
+@pytest.mark.guarantee("latest-dead-publisher")
 def test_killed_publisher_is_reported_and_publishing_resumes() -> None:
     latest = shmtree.Latest()
     with running(publish_then_hang, latest, "first", None) as (publisher, told):
@@ -100,6 +103,7 @@ def test_killed_publisher_is_reported_and_publishing_resumes() -> None:
         latest.get(newer_than=2, timeout=0)
 
 
+@pytest.mark.guarantee("latest-dead-publisher")
 def test_get_raises_when_the_last_publisher_has_closed() -> None:
     latest = shmtree.Latest()
     publisher = mp.get_context("fork").Process(target=publish_once, args=(latest, 5))
@@ -110,6 +114,7 @@ def test_get_raises_when_the_last_publisher_has_closed() -> None:
         latest.get(newer_than=1)
 
 
+@pytest.mark.guarantee("latest-stopped-reader")
 def test_stopped_reader_does_not_block_publish() -> None:
     latest = shmtree.Latest(arena=shmtree.Arena(64 * MIB))
     latest.publish(weights(0))
@@ -121,6 +126,7 @@ def test_stopped_reader_does_not_block_publish() -> None:
         assert latest.version == 201
 
 
+@pytest.mark.guarantee("latest-hoarded-versions")
 def test_publish_raises_with_the_pid_that_holds_old_versions() -> None:
     latest = shmtree.Latest(arena=shmtree.Arena(16 * MIB))
     latest.publish(weights(0, elements=MIB // 8 * 3 // 4))
@@ -133,6 +139,7 @@ def test_publish_raises_with_the_pid_that_holds_old_versions() -> None:
     assert latest.publish(weights(9, elements=MIB // 8 * 3 // 4), timeout=30) == latest.version
 
 
+@pytest.mark.guarantee("latest-many-readers")
 def test_waiting_reader_uses_almost_no_cpu() -> None:
     latest = shmtree.Latest()
     latest.publish(1)

@@ -256,6 +256,7 @@ def control_group() -> Iterator[Path]:
     pytest.skip("this machine lets nobody make a control group")
 
 
+@pytest.mark.guarantee("control-group")
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more memory than the group has")
 def test_full_control_group_raises_without_a_kill(control_group: Path) -> None:
     run_program(
@@ -286,6 +287,7 @@ def test_full_control_group_raises_without_a_kill(control_group: Path) -> None:
     )
 
 
+@pytest.mark.guarantee("control-group")
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer needs more memory than the group has")
 @pytest.mark.parametrize("budget", ["", "2048 * MIB"])
 @pytest.mark.parametrize("size", [100, 3_000, 60_000, MIB])

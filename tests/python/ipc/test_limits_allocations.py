@@ -190,6 +190,7 @@ void operator delete[](void* p, const std::nothrow_t&) noexcept { std::free(p); 
 """
 
 
+@pytest.mark.guarantee("kept-without-memory")
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer has allocators of its own")
 def test_every_failing_cpp_allocation_raises_memory_error(tmp_path: Path) -> None:
     compiler = shutil.which("c++") or shutil.which("g++")
@@ -201,6 +202,7 @@ def test_every_failing_cpp_allocation_raises_memory_error(tmp_path: Path) -> Non
     run_program(CPP_ALLOCATIONS + WITHOUT_MEMORY, LD_PRELOAD=str(library))
 
 
+@pytest.mark.guarantee("kept-without-memory")
 @pytest.mark.skipif(UNDER_SANITIZER, reason="a sanitizer has allocators of its own")
 @pytest.mark.skipif(importlib.util.find_spec("_testcapi") is None, reason="this Python came without _testcapi")
 def test_every_failing_python_allocation_raises_memory_error() -> None:

@@ -17,6 +17,7 @@ def give_memory_and_die(kind: str, requests: shmtree.Sender) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.guarantee("ends-in-messages")
 @pytest.mark.parametrize("kind", ["arena", "array"])
 def test_memory_without_an_owner_arrives_closed(arena, start, kind) -> None:
     requests, served = arena.create_pair(allow_pickle=False)

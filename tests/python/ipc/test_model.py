@@ -310,7 +310,7 @@ class QueueModel(RuleBasedStateMachine):
         assert self.arena._core.check() == ""
 
 
-TestPair = PairModel.TestCase
+TestPair = pytest.mark.guarantee("get-once-in-order", "nack-over-capacity")(PairModel.TestCase)
 TestPair.settings = explored
-TestQueue = QueueModel.TestCase
+TestQueue = pytest.mark.guarantee("queue-counts")(QueueModel.TestCase)
 TestQueue.settings = explored

@@ -212,6 +212,7 @@ def test_messages_of_each_sender_arrive_once_and_in_order(arena, start):
             assert mine == sorted(mine)
 
 
+@pytest.mark.guarantee("put-survives-sender")
 def test_message_survives_the_exit_of_its_sender(arena, start):
     sender, receiver = arena.create_pair()
     child = start(peers.put_all, sender, [np.arange(50_000)])

@@ -19,6 +19,7 @@ def put_and_stay(sender: shmtree.Sender, told: Any) -> None:
     told.recv()
 
 
+@pytest.mark.guarantee("keep-open")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_keep_open_stream_waits_for_the_next_client(start, method):
     sender, receiver = shmtree.create_pair(keep_open=True)
@@ -44,6 +45,7 @@ def test_killed_client_does_not_end_a_keep_open_stream(start):
         receiver.get(timeout=0.5)
 
 
+@pytest.mark.guarantee("drop-oldest")
 def test_put_on_full_drops_the_oldest_and_counts_it():
     sender, receiver = shmtree.create_pair(capacity=3, behind="drop_oldest")
     for number in range(10):
@@ -79,6 +81,7 @@ def test_put_with_drop_oldest_raises_if_receivers_were_killed(start):
     assert died.value.pids == (consumer.pid,)
 
 
+@pytest.mark.guarantee("each-death-once")
 def test_on_peer_death_each_reports_a_death_while_others_send(start):
     sender, receiver = shmtree.create_pair(on_peer_death="each")
     pipes = [mp.Pipe() for _ in range(2)]
@@ -123,6 +126,7 @@ def serve(name: str, told: Any) -> None:
     told.recv()
 
 
+@pytest.mark.guarantee("server-restart")
 def test_restarted_server_reopens_the_channel_of_its_clients(name, start):
     ours, theirs = mp.Pipe()
     first = start(serve, name, theirs)
@@ -136,6 +140,7 @@ def test_restarted_server_reopens_the_channel_of_its_clients(name, start):
     assert ours.recv() == "two"
 
 
+@pytest.mark.guarantee("server-restart")
 @pytest.mark.parametrize(
     ("options", "said"),
     [

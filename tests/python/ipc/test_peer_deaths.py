@@ -86,6 +86,7 @@ CALLS_FOR_RECEIVERS: dict[str, Callable[[shmtree.Sender], Any]] = {
 }
 
 
+@pytest.mark.guarantee("peer-died")
 @pytest.mark.parametrize("call", CALLS_FOR_SENDERS)
 def test_waiting_receiver_learns_of_a_death_within_a_second(arena, start, call):
     def attempt() -> float:
@@ -106,6 +107,7 @@ def test_waiting_receiver_learns_of_a_death_within_a_second(arena, start, call):
     assert shortest(attempt) < 1
 
 
+@pytest.mark.guarantee("peer-died")
 @pytest.mark.parametrize("call", CALLS_FOR_RECEIVERS)
 def test_waiting_sender_learns_of_a_death_within_a_second(arena, start, call):
     def attempt() -> float:
@@ -207,6 +209,7 @@ def test_process_whose_main_thread_ended_is_not_dead(arena, start):
 # ---------------------------------------------------------------- looking without waiting
 
 
+@pytest.mark.guarantee("only-live-processes")
 def test_stats_and_holders_exclude_a_dead_process_at_once(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
@@ -226,6 +229,7 @@ def test_stats_and_holders_exclude_a_dead_process_at_once(arena, start):
     assert sender.stats()["receivers"] == with_it[1]["receivers"] - 1
 
 
+@pytest.mark.guarantee("only-live-processes")
 @pytest.mark.parametrize("look", [lambda receiver: not receiver.empty(), lambda receiver: receiver.qsize() == 1])
 def test_polling_sees_the_message_of_a_killed_taker(arena, start, look):
     sender, receiver = arena.create_pair()
@@ -259,6 +263,7 @@ def test_process_with_only_the_arena_cleans_up_after_a_death(arena, start):
 # ---------------------------------------------------------------- many at once
 
 
+@pytest.mark.guarantee("max-processes")
 def test_300_processes_attach_and_their_slots_are_freed(arena, start):
     sender, receiver = arena.create_pair(capacity=None)
     _ours, theirs = mp.Pipe()
@@ -302,6 +307,7 @@ ONE_TOO_MANY = """if True:
 """
 
 
+@pytest.mark.guarantee("max-processes")
 def test_process_1025_is_refused_until_a_slot_is_free():
     ran = subprocess.run([sys.executable, "-c", ONE_TOO_MANY], capture_output=True, text=True, timeout=100, check=False)
     if ran.returncode == 77:

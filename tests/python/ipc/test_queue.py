@@ -225,6 +225,7 @@ def work(tasks):
     tasks.task_done()
 
 
+@pytest.mark.guarantee("queue-counts")
 @pytest.mark.parametrize("method", START_METHODS)
 def test_join_waits_until_all_tasks_are_done(start, method):
     tasks = shmtree.JoinableQueue()
@@ -295,6 +296,7 @@ def test_queue_after_shutdown_returns_the_remaining_items():
             call()
 
 
+@pytest.mark.guarantee("queue-counts")
 def test_immediate_shutdown_drops_messages_and_ends_join():
     q = shmtree.JoinableQueue()
     q.put_many([np.zeros(100_000)] * 3)

@@ -284,6 +284,7 @@ def test_ctrl_c_ends_every_wait(wait):
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.guarantee("queue-languages")
 def test_pairs_and_queues_cannot_be_opened_as_each_other():
     name = f"kinds-{os.getpid()}"
     with shmtree.Queue(name=name):

@@ -48,6 +48,7 @@ def give_up(q: Any) -> None:
             q.get(timeout=60)
 
 
+@pytest.mark.guarantee("queue-counts")
 def test_rejected_lists_dead_letters_until_requeued(each):
     each.put(Scarce())
     each.put("next")
@@ -96,6 +97,7 @@ def test_join_does_not_wait_for_a_dead_letter():
             q.task_done()
 
 
+@pytest.mark.guarantee("queue-counts")
 def test_dead_lettering_a_message_ends_a_waiting_join():
     with shmtree.JoinableQueue() as q:
         q.put(Scarce())

@@ -51,6 +51,7 @@ def test_attempts_count_killed_takers(pair, start):
     assert receiver.take(timeout=30).attempts == 3
 
 
+@pytest.mark.guarantee("attempts-and-dead-letters")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_job_that_kills_two_workers_is_dead_lettered(twice, start, method):
     sender, receiver = twice
@@ -186,6 +187,7 @@ def test_dead_letter_item_that_fails_to_load_raises_and_stays(twice):
     assert delivery.item == "x"
 
 
+@pytest.mark.guarantee("max-unacked")
 def test_take_raises_empty_at_max_unacked(arena):
     sender, receiver = arena.create_pair(max_unsettled=2)
     sender.put_many(range(4))
@@ -214,6 +216,7 @@ def test_waiting_take_continues_after_an_ack(arena):
     assert taken == ["b"]
 
 
+@pytest.mark.guarantee("nack-over-capacity")
 def test_nacked_messages_may_exceed_the_capacity_and_block_put(pair):
     sender, receiver = pair
     sender.put_many(range(8))

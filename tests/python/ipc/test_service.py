@@ -49,6 +49,7 @@ def ask(client: Client, told: Any) -> None:
     told.send(client.call(7, timeout=60))
 
 
+@pytest.mark.guarantee("service-replies")
 def test_10000_requests_of_8_threads_get_their_replies(client):
     def work(thread: int) -> int:
         asked = [(number, client.submit(number)) for number in range(thread, 10_000, 8)]
@@ -58,6 +59,7 @@ def test_10000_requests_of_8_threads_get_their_replies(client):
         assert sum(threads.map(work, range(8))) == 10_000
 
 
+@pytest.mark.guarantee("service-replies")
 def test_10000_coroutines_get_their_replies(client):
     async def all_of_them() -> list[int]:
         return await asyncio.gather(*(client.call_async(number, timeout=240) for number in range(10_000)))
@@ -65,6 +67,7 @@ def test_10000_coroutines_get_their_replies(client):
     assert asyncio.run(all_of_them()) == [2 * number for number in range(10_000)]
 
 
+@pytest.mark.guarantee("service-replies")
 def test_calls_of_4_threads_get_their_replies(client):
     def work(thread: int) -> bool:
         return all(client.call(number, timeout=120) == 2 * number for number in range(thread, 4000, 4))
@@ -80,6 +83,7 @@ def answer_backwards(service: Service[int]) -> None:
     service.get()
 
 
+@pytest.mark.guarantee("service-replies")
 def test_replies_may_arrive_in_any_order(start, runtime_directory, name):
     start(serve_name, name, answer_backwards)
     with Client(name, timeout=30) as client:
@@ -100,6 +104,7 @@ def fail_all(service: Service[Any]) -> None:
             request.fail(KeyError("missing"))
 
 
+@pytest.mark.guarantee("service-failures")
 def test_service_failure_raises_remote_error_at_the_client(start, runtime_directory, name):
     start(serve_name, name, fail_all)
     with Client(name, timeout=30) as client:
@@ -115,6 +120,7 @@ class Unknown:
     """A class that only the client has registered."""
 
 
+@pytest.mark.guarantee("service-failures")
 def test_request_that_fails_to_load_fails_alone(served, client):
     client.call(1, timeout=60)
     shmtree.register(Unknown, lambda unknown: 1, lambda flat: Unknown())
@@ -159,6 +165,7 @@ def answer_with_unknown(service: Service[Any]) -> None:
         request.reply(Unknown() if request.value == "unknown" else request.value)
 
 
+@pytest.mark.guarantee("service-failures")
 def test_reply_that_fails_to_load_fails_its_request_only(start, runtime_directory, name):
     code = f"""
 import shmtree, sys

@@ -31,6 +31,7 @@ def ask_and_stop(name: str, count: int) -> None:
     asked[-1].result(timeout=60)
 
 
+@pytest.mark.guarantee("service-stopped-client")
 def test_stopped_client_delays_only_its_first_replies(start, runtime_directory, name):
     service: Service[None] = Service(name)
     client = start(ask_and_stop, name, 60)
@@ -55,6 +56,7 @@ def test_stopped_client_delays_only_its_first_replies(start, runtime_directory, 
 # --- deaths ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.guarantee("service-dead-server")
 def test_killed_server_fails_requests_in_flight(start, runtime_directory, name):
     server = start(serve_name, name, never_answer)
     with Client(name, timeout=30) as client:
@@ -67,6 +69,7 @@ def test_killed_server_fails_requests_in_flight(start, runtime_directory, name):
             assert future.exception().pids == (server.pid,)
 
 
+@pytest.mark.guarantee("service-dead-server")
 def test_server_killed_before_its_first_get_fails_requests(start, runtime_directory, name):
     server = start(wait_for_ever, name)
     clients = [Client(name, timeout=30) for _ in range(3)]
@@ -78,6 +81,7 @@ def test_server_killed_before_its_first_get_fails_requests(start, runtime_direct
         client.close()
 
 
+@pytest.mark.guarantee("service-dead-server")
 def test_name_whose_creator_died_before_serving_fails_requests(runtime_directory, name):
     terms = Terms(0, 0, "raise", keep_open=True)
     _channel, _allow, known = new_channel(None, terms, None, name)
@@ -92,6 +96,7 @@ def wait_for_ever(name: str) -> None:
     service.close()
 
 
+@pytest.mark.guarantee("service-dead-server")
 def test_restarted_server_does_not_serve_failed_requests(start, runtime_directory, name):
     first = start(wait_for_ever, name)
     with Client(name, timeout=30) as client:
@@ -125,6 +130,7 @@ def serve_after(name: str, told: Any) -> None:
     double_all(service)
 
 
+@pytest.mark.guarantee("service-killed-request")
 def test_request_unread_by_a_killed_server_reaches_another(start, runtime_directory, name):
     told, ours = mp.Pipe()
     other = start(serve_after, name, told)
@@ -140,6 +146,7 @@ def test_request_unread_by_a_killed_server_reaches_another(start, runtime_direct
     assert other.is_alive()
 
 
+@pytest.mark.guarantee("service-dead-server")
 def test_surviving_server_keeps_replying_after_a_kill(start, runtime_directory, name):
     servers = [start(serve_name, name) for _ in range(2)]
     with Client(name, timeout=30) as client:
@@ -164,6 +171,7 @@ def ask_and_be_killed(name: str, told: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.guarantee("service-failures")
 def test_killed_clients_do_not_stop_the_server(served, client, start):
     name, _server = served
     for _ in range(4):
@@ -174,6 +182,7 @@ def test_killed_clients_do_not_stop_the_server(served, client, start):
     assert client.call(21, timeout=60) == 42
 
 
+@pytest.mark.guarantee("service-failures")
 def test_service_forgets_closed_clients(arena, monkeypatch):
     monkeypatch.setattr("shmtree._ipc.service._FEW", 4)
     service: Service[int] = Service(arena=arena)
@@ -197,6 +206,7 @@ def exit_with_a_request(name: str) -> None:
 kept_request: Any = None
 
 
+@pytest.mark.guarantee("service-failures")
 def test_exiting_server_fails_its_unanswered_requests(start, runtime_directory, name):
     keeper: Service[Any] = Service(name)  # keeps one server attached
     start(exit_with_a_request, name)
@@ -298,6 +308,7 @@ def test_coroutine_can_serve_requests(arena):
     assert asyncio.run(both()) == list(range(1, 11))
 
 
+@pytest.mark.guarantee("service-replies")
 def test_forked_child_uses_the_client_of_its_parent(served, client):
     asked = [client.submit(number) for number in range(100)]
     told, ours = mp.Pipe()

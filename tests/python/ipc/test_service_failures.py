@@ -58,6 +58,7 @@ def answer_coroutines(service: Service[str]) -> None:
     asyncio.run(serve())
 
 
+@pytest.mark.guarantee("service-failures")
 @pytest.mark.parametrize("serve", [answer_as_the_recipe, answer_coroutines])
 def test_server_survives_unsendable_replies(start, runtime_directory, name, serve):
     process = start(serve_name, name, serve)
@@ -110,6 +111,7 @@ def test_failure_text_without_memory_is_shortened(arena):
             future.result(timeout=60)
 
 
+@pytest.mark.guarantee("service-failures")
 def test_unsent_failure_is_sent_later(arena, monkeypatch):
     service: Service[int] = Service(arena=arena, allow_pickle=False)
 

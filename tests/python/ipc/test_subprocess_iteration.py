@@ -161,6 +161,7 @@ def test_killed_subprocess_is_reported_once(how: str):
     assert list(items) == []
 
 
+@pytest.mark.guarantee("iterated-subprocess")
 @pytest.mark.parametrize("how", ["break", "raise", "close", "with", "collected"])
 def test_subprocess_ends_with_the_loop_and_closes_its_iterable(how: str, tmp_path: Path):
     closed = tmp_path / "closed"
@@ -216,6 +217,7 @@ if __name__ == '__main__':
     )
 
 
+@pytest.mark.guarantee("iterated-subprocess")
 @pytest.mark.parametrize("how", ["killed", "left open", "interrupted"])
 def test_subprocess_ends_with_the_program_that_started_it(how: str):
     with program(how) as running:

@@ -104,6 +104,7 @@ def test_nacked_message_with_arrays_is_redelivered_whole(pair):
         assert np.array_equal(delivery.item["x"], np.arange(100_000))
 
 
+@pytest.mark.guarantee("take-is-redelivered")
 def test_message_of_a_killed_taker_is_redelivered(arena, start):
     sender, receiver = arena.create_pair()
     ours, theirs = mp.Pipe()
@@ -210,6 +211,7 @@ def test_put_with_move_of_an_acked_message_copies_nothing(arena):
     assert second[1].get().ctypes.data == where
 
 
+@pytest.mark.guarantee("redelivery-is-copied")
 @pytest.mark.parametrize("part", ["message", "block of its own"])
 @pytest.mark.parametrize("copy", [None, False])
 def test_view_kept_over_a_nack_shares_no_memory_with_the_next(arena, part, copy):

@@ -136,6 +136,7 @@ def test_returning_signal_handler_does_not_end_get(pair):
     assert ran == [1]
 
 
+@pytest.mark.guarantee("timeouts")
 def test_ctrl_c_ends_get(pair):
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
 

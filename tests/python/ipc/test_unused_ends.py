@@ -43,6 +43,7 @@ def iterate(receiver):
     warnings.warn(warning, stacklevel=2)
 
 
+@pytest.mark.guarantee("unused-end-warning")
 @pytest.mark.parametrize(
     "wait",
     [
@@ -67,6 +68,7 @@ def test_receiver_waiting_only_for_a_launcher_is_warned_with_pid(arena, launcher
     assert "calls close() of its sender" in text
 
 
+@pytest.mark.guarantee("unused-end-warning")
 @pytest.mark.parametrize(
     "wait",
     [
@@ -144,6 +146,7 @@ def test_stream_ends_when_the_launcher_closes_its_ends(arena, start):
     assert list(receiver) == []
 
 
+@pytest.mark.guarantee("unused-end-warning")
 def test_stats_separate_counting_and_unused_ends(arena, launcher, start):
     sender, receiver = arena.create_pair()
     pid = launcher()
@@ -155,6 +158,7 @@ def test_stats_separate_counting_and_unused_ends(arena, launcher, start):
     assert user.pid not in stats["senders_unused"]
 
 
+@pytest.mark.guarantee("unused-end-warning")
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_receiver_waiting_for_a_starting_worker_is_not_warned(arena, start, soon, method):

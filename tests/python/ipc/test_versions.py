@@ -95,6 +95,7 @@ MAGIC = {
 }
 
 
+@pytest.mark.guarantee("version-mismatch")
 @pytest.mark.parametrize("kind", MAGIC)
 def test_open_names_both_layout_versions(kind: str) -> None:
     arena = shmtree.Arena(64 << 20)

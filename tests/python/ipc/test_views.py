@@ -95,6 +95,7 @@ def test_view_keeps_its_block_until_freed(pair):
     assert arena.holders() == []
 
 
+@pytest.mark.guarantee("views-outlive")
 def test_views_outlive_both_ends_and_the_channel():
     sender, receiver = shmtree.Arena(16 << 20).create_pair()
     sender.put(np.arange(100_000))
@@ -106,6 +107,7 @@ def test_views_outlive_both_ends_and_the_channel():
     assert np.array_equal(got, np.arange(100_000))
 
 
+@pytest.mark.guarantee("views-never-change")
 def test_held_block_is_not_reused(arena):
     sender, receiver = arena.create_pair()
     sender.put(np.full(1_000_000, 1, np.uint8))
@@ -151,6 +153,7 @@ def test_two_processes_read_one_block(arena, start):
 # --- hoarding
 
 
+@pytest.mark.guarantee("hoarding")
 def test_hoarding_receiver_does_not_block_the_sender(arena, start):
     sender, receiver = arena.create_pair(capacity=4)
     ours, theirs = mp.Pipe()
@@ -184,6 +187,7 @@ def test_message_over_half_the_budget_is_a_view_if_none_is_held(arena):
     assert receiver.get().ctypes.data == address
 
 
+@pytest.mark.guarantee("hoarding")
 def test_put_raises_with_the_pids_that_hold_the_memory(arena):
     sender, receiver = arena.create_pair()
     kept = []

@@ -237,6 +237,7 @@ def test_docstrings_warn_about_views_made_before_put():
         assert "made before" in documented.__doc__ and "must not be used" in documented.__doc__
 
 
+@pytest.mark.guarantee("referenced-bytes")
 def test_max_bytes_counts_arrays_passed_by_reference():
     arena = shmtree.Arena(16 << 20)
     sender, receiver = arena.create_pair(capacity=None, max_bytes=250_000)

@@ -130,6 +130,7 @@ class Waiter:
         assert os.waitpid(self._pid, 0)[1] == 0
 
 
+@pytest.mark.guarantee("wake-namespaces")
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
 def test_fileno_is_readable_after_a_put_in_another_netns(kind: str, arena: shmtree.Arena) -> None:
@@ -144,6 +145,7 @@ def test_fileno_is_readable_after_a_put_in_another_netns(kind: str, arena: shmtr
     receiver.close()
 
 
+@pytest.mark.guarantee("wake-namespaces")
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
 def test_coroutine_is_woken_from_another_netns(
@@ -166,6 +168,7 @@ def test_coroutine_is_woken_from_another_netns(
     receiver.close()
 
 
+@pytest.mark.guarantee("wake-namespaces")
 @may_make_namespaces
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast", "latest", "replay"])
 def test_sleeping_call_is_woken_from_another_netns(kind: str, arena: shmtree.Arena) -> None:
@@ -199,6 +202,7 @@ def test_latest_get_async_sees_a_publish_in_another_netns(arena: shmtree.Arena) 
     latest.close()
 
 
+@pytest.mark.guarantee("wake-namespaces")
 @pytest.mark.parametrize("kind", ["pair", "queue", "broadcast"])
 def test_undumpable_process_is_woken(kind: str, arena: shmtree.Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wake_hub, "SLICE_S", 10 * PATIENCE)

@@ -104,6 +104,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return of
 
 
+@pytest.mark.guarantee("pipe")
 @pytest.mark.timeout(1800)
 def test_cpython_test_passes(results: Callable[[str], Run], run: str, name: str) -> None:
     entries, printed = results(run)

@@ -141,6 +141,7 @@ def test_no_end_of_stream_while_one_process_has_both_sides():
     join(fork(keep_both_sides))
 
 
+@pytest.mark.guarantee("deadlock-ends")
 @pytest.mark.skipif(WITHOUT_GIL, reason="the threads of a Python without a GIL are not counted")
 @pytest.mark.parametrize("killed", [False, True])
 def test_recv_that_would_block_forever_raises_eof_error(killed):
@@ -162,6 +163,7 @@ def test_same_pipe_serves_one_worker_after_another():
     join(fork(give_to_one_worker_after_the_other))
 
 
+@pytest.mark.guarantee("pipe")
 @pytest.mark.parametrize("method", METHODS)
 def test_killed_peer_ends_the_stream(pipe, peer, method):
     here, there = pipe
@@ -294,6 +296,7 @@ def test_recv_bytes_over_maxlength_closes_the_reader(pipe):
         there.recv()
 
 
+@pytest.mark.guarantee("pipe")
 def test_many_sends_before_any_receive_do_not_block(pipe):
     here, there = pipe
     for conn in pipe:
@@ -303,6 +306,7 @@ def test_many_sends_before_any_receive_do_not_block(pipe):
         assert [conn.recv()[0] for _ in range(2000)] == list(range(2000))
 
 
+@pytest.mark.guarantee("pipe")
 def test_standard_wait_accepts_our_and_standard_connections(pipe, peer):
     here, there = pipe
     theirs, other = multiprocessing.Pipe()
@@ -321,6 +325,7 @@ def test_standard_wait_accepts_our_and_standard_connections(pipe, peer):
     other.close()
 
 
+@pytest.mark.guarantee("fileno-at-last-death")
 def test_the_standard_wait_sees_a_killed_peer(pipe, peer):
     here, there = pipe
     process = peer(say_and_stay, there)

@@ -72,6 +72,7 @@ def make_pool_and_hang(method: str, told: Any) -> None:
         signal.pause()
 
 
+@pytest.mark.guarantee("pool-exit")
 @pytest.mark.parametrize("method", START_METHODS)
 def test_workers_exit_when_the_process_of_their_pool_is_killed(method: str) -> None:
     if WITHOUT_GIL and method == "fork":
@@ -101,6 +102,7 @@ def get_until_the_end(queue: Any, told: Any) -> None:
         told.send((items, type(error).__name__))
 
 
+@pytest.mark.guarantee("pool-exit")
 @pytest.mark.parametrize("how", ["close", "kill"])
 @pytest.mark.parametrize("method", START_METHODS)
 def test_get_raises_eof_error_when_no_process_has_the_writer(start: Any, method: str, how: str) -> None:
@@ -151,6 +153,7 @@ def wait_for_the_end(queue: Any, told: Any) -> None:
     told.send((connection.wait([reader], SOON) == [reader], reader.poll(SOON)))
 
 
+@pytest.mark.guarantee("pool-exit")
 @pytest.mark.parametrize("how", ["close", "kill"])
 @pytest.mark.parametrize("method", START_METHODS)
 def test_wait_and_poll_find_the_end_of_a_reader(start: Any, method: str, how: str) -> None:
@@ -187,6 +190,7 @@ def put_until_the_end(queue: Any, told: Any) -> None:
         told.send(type(error).__name__)
 
 
+@pytest.mark.guarantee("pool-exit")
 @pytest.mark.parametrize("method", START_METHODS)
 def test_put_raises_broken_pipe_error_without_any_reader(start: Any, method: str) -> None:
     queue = mp.get_context(method).SimpleQueue()
@@ -236,6 +240,7 @@ def readable_without_releasing_the_gil(descriptor: int) -> Callable[[], bool]:
     return lambda: bool(poll(buffer, 1, 0) == 1)
 
 
+@pytest.mark.guarantee("poll-and-gil")
 @pytest.mark.skipif(WITHOUT_GIL, reason="this Python has no GIL that a thread could keep")
 def test_blocked_getter_claims_its_message_before_it_has_the_gil(start: Any) -> None:
     requests, answers = shmtree.SimpleQueue(), shmtree.SimpleQueue()  # type: Any, Any

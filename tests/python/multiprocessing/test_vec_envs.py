@@ -56,6 +56,7 @@ def compare(ours: Any, theirs: Any) -> None:
         np.testing.assert_equal(was, expected)
 
 
+@pytest.mark.guarantee("pipe")
 @pytest.mark.parametrize("shared_memory", [False, True])
 def test_gymnasium_vector_env_behaves_the_same_on_our_pipes(monkeypatch, shared_memory):
     from gymnasium.vector import AsyncVectorEnv, async_vector_env
@@ -70,6 +71,7 @@ def test_gymnasium_vector_env_behaves_the_same_on_our_pipes(monkeypatch, shared_
     theirs.close()
 
 
+@pytest.mark.guarantee("pipe")
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_stable_baselines3_behaves_the_same_on_our_pipes(monkeypatch, method):
     vec_env = pytest.importorskip("stable_baselines3.common.vec_env")

@@ -84,6 +84,7 @@ def lets_go_of(before: tuple[int, int, int], *ends: Any) -> Callable[[], None]:
     return act
 
 
+@pytest.mark.guarantee("close-in-child")
 @pytest.mark.parametrize("kind", ["pair", "queue"])
 def test_child_closes_ends_while_threads_wait_in_get_and_put(name, kind):
     before = footprint()
@@ -142,6 +143,7 @@ class FakeTorch(types.ModuleType):
     nn = types.SimpleNamespace(Parameter=type("Parameter", (), {}))
 
 
+@pytest.mark.guarantee("close-in-child")
 @pytest.mark.parametrize("torch", ["with torch", "without"])
 @pytest.mark.parametrize("when", ["pickled", "loaded"])
 def test_child_closes_ends_while_a_thread_runs_user_code(name, meets, when, torch, monkeypatch):
@@ -161,6 +163,7 @@ def test_child_closes_ends_while_a_thread_runs_user_code(name, meets, when, torc
         meets.go.set()
 
 
+@pytest.mark.guarantee("close-in-child")
 def test_child_close_waits_for_calls_of_its_own_threads(name):
     before = footprint()
     sender, receiver = shmtree.create_pair(name=name)
@@ -202,6 +205,7 @@ class Forks:
         return int, ()
 
 
+@pytest.mark.guarantee("close-in-child")
 @pytest.mark.parametrize("waiting", [0, 1])
 def test_child_forked_in_a_put_may_close_the_queue(name, waiting):
     before = footprint()

@@ -60,6 +60,7 @@ KEPT = {
 }
 
 
+@pytest.mark.guarantee("silent-exit")
 @pytest.mark.parametrize("kept", KEPT.values(), ids=KEPT.keys())
 def test_program_exits_silently_with_objects_alive(kept):
     assert run(kept, "-X", "dev") == (0, "", "")
@@ -88,6 +89,7 @@ WAITS = {
 }
 
 
+@pytest.mark.guarantee("silent-exit")
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
 def test_program_exits_while_daemon_threads_wait(wait):
     program = f"def forever():\n    {wait}\ndaemon(forever)\ndaemon(forever)\nprint('done')\nsys.exit(7)"
@@ -122,12 +124,14 @@ CODE = {
 }
 
 
+@pytest.mark.guarantee("silent-exit")
 @pytest.mark.parametrize("code", CODE.values(), ids=CODE.keys())
 def test_program_exits_while_a_thread_runs_code_of_a_message(code):
     program = f"def work():\n    {code}\ndaemon(work)\nbegan.wait()\nprint('done')\nsys.exit(7)"
     assert run(CODE_OF_MESSAGES + program) == (7, "done\n", "")
 
 
+@pytest.mark.guarantee("silent-exit")
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS.keys())
 def test_ctrl_c_ends_a_waiting_program(wait):
     # If the test runner was started with SIGINT ignored, Python keeps that setting.

@@ -108,6 +108,7 @@ def resident_kib() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") >> 10
 
 
+@pytest.mark.guarantee("no-leak")
 def test_thousand_forks_leak_nothing():
     in_small_process(leak_nothing_in_a_thousand_forks)
 
@@ -278,6 +279,7 @@ def test_child_stopped_right_after_fork_blocks_no_peer(arena):
     join(child)
 
 
+@pytest.mark.guarantee("redelivery-is-copied")
 @pytest.mark.parametrize("made", ["received", "in the arena"])
 def test_child_keeps_an_array_that_its_parent_moves_on(arena, made):
     sender, receiver = arena.create_pair()

@@ -294,6 +294,7 @@ def senders(receiver: shmtree.Receiver) -> int:
     return int(receiver.stats()["senders"])
 
 
+@pytest.mark.guarantee("multiprocessing-fork")
 @pytest.mark.parametrize("make", WAYS.values(), ids=WAYS)
 def test_forked_process_attaches_only_to_the_ends_it_was_given(arena, started, make):
     given, receiver = arena.create_pair()
@@ -414,6 +415,7 @@ def finish(process: Any) -> None:
     assert process.exitcode == 0
 
 
+@pytest.mark.guarantee("multiprocessing-fork")
 def test_first_use_of_a_passive_end_attaches(arena):
     sender, receiver = arena.create_pair()
     sender.put(1)  # now this process counts as a sender, even when it receives
@@ -433,6 +435,7 @@ def late(end: Any, name: str, told: Any) -> None:
         raise AssertionError("the stream had ended")
 
 
+@pytest.mark.guarantee("multiprocessing-fork")
 @pytest.mark.parametrize("use", ["put", "put_many", "_fileno_to_put", "__reduce__"])
 def test_first_use_after_the_end_of_the_stream_raises(arena, use):
     sender, receiver = arena.create_pair()
@@ -506,6 +509,7 @@ def pids_of(name: str) -> list[tuple[int, ...]]:
     return [known.pids for known in shmtree.list_names() if known.name == name]
 
 
+@pytest.mark.guarantee("multiprocessing-fork")
 def test_process_without_the_end_does_not_keep_its_name(runtime_directory, name, started):
     sender, receiver = shmtree.create_pair(name=name)
     started(lambda told, end: FORK.Process(target=stay, args=(told,)), sender)
@@ -553,6 +557,7 @@ def three_stages_that_keep_everything(close: bool) -> None:
         os.waitpid(child, 0)
 
 
+@pytest.mark.guarantee("deadlock-ends")
 @pytest.mark.skipif(forks.WITHOUT_GIL, reason="the threads of a Python without a GIL are not counted")
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "forgotten"])
 def test_pipeline_whose_stages_wait_for_each_other_ends(close):
@@ -633,5 +638,6 @@ def test_fork_does_not_replace_a_killed_sender(arena, started):
         receiver.get(timeout=0.5)
 
 
+@pytest.mark.guarantee("multiprocessing-fork")
 def test_random_forking_programs_end_and_lose_nothing():
     assert forked_programs.run(list(range(40)), 6, verbose=False) == []

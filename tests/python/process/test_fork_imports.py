@@ -57,6 +57,7 @@ for delay in [0.0] * 5 + [20e-6 * 1.5**i for i in range(20)]:
 """
 
 
+@pytest.mark.guarantee("fork-during-decode")
 @pytest.mark.parametrize("module", STANDARD)
 def test_fork_beside_standard_decode_leaves_a_working_child(module):
     frame = bytes(shmtree.pack(eval(STANDARD[module], {module: importlib.import_module(module)})))
@@ -150,6 +151,7 @@ def fork_inside_import(module: Blocked, first: Callable[[], Any], in_child: Call
     assert results and results[0].x == 7
 
 
+@pytest.mark.guarantee("fork-during-decode")
 @pytest.mark.parametrize("name", ["Point", "Pickled"])
 def test_fork_inside_class_import_lets_the_child_import_again(module, name):
     frame = frame_of(module, name)

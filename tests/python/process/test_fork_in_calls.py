@@ -103,6 +103,7 @@ RECEIVING: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.guarantee("fork-in-a-call")
 @pytest.mark.parametrize("error", [SystemExit, MemoryError])
 @pytest.mark.parametrize("size", [10, 100_000], ids=["in the ring", "in a block"])
 @pytest.mark.parametrize("call", RECEIVING)
@@ -118,6 +119,7 @@ def test_child_forked_during_get_returns_no_message(
     sender.wait_for_all_ack(timeout=30)
 
 
+@pytest.mark.guarantee("fork-in-a-call")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("call", ["get", "take"])
 def test_child_forked_by_a_handler_in_get_holds_its_own_view(arena: shmtree.Arena, call: str) -> None:
@@ -167,6 +169,7 @@ PUTTING: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.guarantee("fork-in-a-call")
 @pytest.mark.parametrize("call", PUTTING)
 def test_child_forked_during_put_does_not_move_the_array(arena: shmtree.Arena, call: str) -> None:
     sender, receiver = arena.create_pair()
@@ -190,6 +193,7 @@ def test_child_forked_during_put_may_put_a_copy(arena: shmtree.Arena, item: Call
     assert (copied[0], given[1]) == (7, 7)
 
 
+@pytest.mark.guarantee("fork-in-a-call")
 def test_failed_put_of_a_child_keeps_the_ends_its_parent_sends(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
     given, at_end = arena.create_pair()

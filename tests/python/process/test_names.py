@@ -86,6 +86,7 @@ def test_name_is_removed_when_its_child_process_exits(name, start, runtime_direc
     assert os.listdir(runtime_directory / "shmtree") == []
 
 
+@pytest.mark.guarantee("names-of-the-dead")
 def test_name_of_a_killed_process_can_be_reused(name, start, runtime_directory):
     ours, theirs = mp.Pipe()
     child = start(peers.keep_named, name, theirs)
@@ -177,6 +178,7 @@ def test_invalid_name_raises_value_error(wrong):
         shmtree.open_sender(wrong)
 
 
+@pytest.mark.guarantee("other-users")
 def test_file_of_a_name_is_private_to_the_user(name, runtime_directory):
     kept = shmtree.create_pair(name=name)
     folder = runtime_directory / "shmtree"
@@ -195,6 +197,7 @@ def test_directory_that_others_can_write_is_not_used(name, runtime_directory):
     assert os.listdir(runtime_directory / "shmtree") == []
 
 
+@pytest.mark.guarantee("other-users")
 def test_symbolic_link_is_not_followed(name, runtime_directory, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_bytes(b"x" * 600)
@@ -215,6 +218,7 @@ def test_file_that_is_no_name_raises_incompatible_arena(name, runtime_directory)
         shmtree.open_sender(name)
 
 
+@pytest.mark.guarantee("names-of-the-dead")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_any_lookup_removes_the_files_of_killed_processes(name, start, number, runtime_directory):
     names = runtime_directory / "shmtree"
@@ -240,6 +244,7 @@ def test_any_lookup_removes_the_files_of_killed_processes(name, start, number, r
     del kept
 
 
+@pytest.mark.guarantee("names-of-the-dead")
 @pytest.mark.parametrize("lookups", [2, 3])
 def test_each_lookup_checks_32_names(name, start, runtime_directory, lookups):
     kept, children = [], []
@@ -263,6 +268,7 @@ def test_each_lookup_checks_32_names(name, start, runtime_directory, lookups):
     del kept
 
 
+@pytest.mark.guarantee("names-of-the-dead")
 def test_ls_lists_names_and_removes_those_of_killed_processes(name, start):
     kept = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()

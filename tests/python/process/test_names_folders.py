@@ -82,6 +82,7 @@ def tried(name: str, kind: str, folder: Path) -> list[str]:
     return ran.stdout.splitlines()
 
 
+@pytest.mark.guarantee("names-any-environment")
 @pytest.mark.parametrize("opener", ENVIRONMENTS)
 @pytest.mark.parametrize("made_in", ENVIRONMENTS)
 def test_name_is_found_from_every_environment(name, tmp_path, made_in, opener):
@@ -107,6 +108,7 @@ def test_processes_with_one_private_folder_share_names(name, tmp_path):
     assert (opened, made.split()[0]) == ("found", "FileExistsError")
 
 
+@pytest.mark.guarantee("names-any-environment")
 @pytest.mark.parametrize("kinds", [["cron"], ENVIRONMENTS], ids=["the same", "all"])
 def test_one_of_several_environments_creates_a_name(name, tmp_path, kinds):
     program = f"""if True:
@@ -173,6 +175,7 @@ def file(name, runtime_directory) -> Path:
     return runtime_directory / "shmtree" / name
 
 
+@pytest.mark.guarantee("names-without-file")
 def test_name_whose_file_was_removed_is_found_and_refused(name, file):
     with shmtree.Queue(name=name) as kept:
         file.unlink()
@@ -202,6 +205,7 @@ def keep_queue(name: str, told) -> None:
     del kept
 
 
+@pytest.mark.guarantee("names-without-file")
 def test_name_without_its_file_is_free_after_its_process(name, file, start):
     ours, theirs = mp.Pipe()
     child = start(keep_queue, name, theirs)

@@ -68,6 +68,7 @@ def launched(name, start, kind, method):
     return child, ours, usual
 
 
+@pytest.mark.guarantee("objects-in-transit")
 @pytest.mark.parametrize("method", STARTED)
 @pytest.mark.parametrize("kind", KINDS)
 def test_started_process_keeps_an_object_its_launcher_closes(name, start, kind, method) -> None:
@@ -92,6 +93,7 @@ def test_started_process_keeps_an_object_its_launcher_closes(name, start, kind, 
     assert child.exitcode == 0
 
 
+@pytest.mark.guarantee("objects-in-transit")
 @pytest.mark.parametrize("method", STARTED)
 @pytest.mark.parametrize("kind", ["sender", "latest"])
 def test_process_killed_before_it_unpickles_keeps_no_name(name, start, kind, method) -> None:
@@ -156,6 +158,7 @@ def receiver(route, start) -> Any:
     return ours
 
 
+@pytest.mark.guarantee("objects-in-transit")
 @pytest.mark.parametrize("kind", KINDS)
 def test_sent_object_keeps_its_name_after_its_sender_closes_it(name, route, receiver, kind) -> None:
     thing, usual = made(kind, name)
@@ -191,6 +194,7 @@ def tell_whether_free(name: str, told: Any) -> None:
     told.send(is_free(name))
 
 
+@pytest.mark.guarantee("objects-in-transit")
 @pytest.mark.parametrize("kind", MEMORY)
 def test_unnamed_object_arrives_after_its_sender_drops_it(route, receiver, kind) -> None:
     thing, usual = made(kind)
@@ -246,6 +250,7 @@ def test_pickle_loaded_twice_counts_as_one_arrival(name) -> None:
     assert not is_known("latest", name)
 
 
+@pytest.mark.guarantee("objects-in-transit")
 @pytest.mark.parametrize("kind", ["sender", "latest"])
 def test_object_in_transit_closes_when_its_sender_dies(name, start, kind) -> None:
     route = Route("our queue")
@@ -276,6 +281,7 @@ def test_sender_keeps_no_name_for_a_forwarded_object(name, start, kind) -> None:
     assert is_free(name)
 
 
+@pytest.mark.guarantee("objects-in-transit")
 @pytest.mark.parametrize("kind", KINDS)
 def test_object_of_a_failed_put_is_not_in_transit(name, kind) -> None:
     full = shmtree.Queue(1)
@@ -304,6 +310,7 @@ def blocks_of(thing: Any) -> int:
     return core_of(thing).stats()["blocks"]
 
 
+@pytest.mark.guarantee("objects-in-transit")
 @pytest.mark.parametrize("kind", MEMORY)
 def test_no_transfer_remains_after_arrival(kind) -> None:
     thing, _ = made(kind)

@@ -46,6 +46,7 @@ def wait_for_state(pid: int, state: str) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.guarantee("names-of-the-living")
 def test_stopped_process_keeps_its_name(name, owner):
     os.kill(owner.pid, signal.SIGSTOP)
     wait_for_state(owner.pid, "T")
@@ -89,6 +90,7 @@ def test_name_of_a_killed_unreaped_process_is_free(name, owner):
     assert shmtree.open_sender(name)._channel.arena.uuid == kept[0]._channel.arena.uuid
 
 
+@pytest.mark.guarantee("names-of-the-living")
 def test_one_of_several_processes_takes_over_a_dead_name(name, start):
     for _ in range(5):
         ours, theirs = mp.Pipe()
@@ -213,6 +215,7 @@ def test_name_of_an_undumpable_process_is_not_taken(name, monkeypatch):
     as_plain_user(act)
 
 
+@pytest.mark.guarantee("other-users")
 def test_another_user_does_not_find_our_names(name, monkeypatch):
     monkeypatch.delenv("SHMTREE_NAMES_DIR")
     kept = shmtree.create_pair(name=name)
@@ -248,6 +251,7 @@ def test_another_user_cannot_use_our_directory(name, monkeypatch):
         del kept
 
 
+@pytest.mark.guarantee("other-users")
 def test_end_sent_to_another_user_does_not_open():
     reading, writing = os.pipe()
     read_pickle = os.fdopen(reading, "rb")

@@ -48,6 +48,7 @@ def symbols(path: Path) -> str:
     return subprocess.run(["readelf", "-sW", path], capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.guarantee("fork-at-any-moment")
 @needs_programs
 def test_library_has_no_guarded_statics() -> None:
     libraries = sorted(Path(PROGRAMS or "").parents[1].glob("libshmtree_*.a"))
@@ -84,6 +85,7 @@ def test_guarded_statics_finds_a_static_with_an_initialiser(tmp_path: Path) -> N
     assert guarded_statics(symbols(tmp_path / "a.o")) == {"_ZGVZ7guardedvE4made"}
 
 
+@pytest.mark.guarantee("fork-at-any-moment")
 @needs_programs
 def test_cpp_child_forked_during_first_calls_does_not_hang() -> None:
     program = Path(PROGRAMS or "") / "first_calls"
@@ -140,6 +142,7 @@ sys.exit(status != 0)
 """
 
 
+@pytest.mark.guarantee("fork-at-any-moment")
 @pytest.mark.parametrize("number", range(4))
 def test_python_child_forked_during_first_calls_does_not_hang(number: int) -> None:
     done = subprocess.run(

@@ -95,6 +95,7 @@ def numbers(receiver: Any, count: int) -> list[int]:
     return [receiver.get(timeout=LONG_S)[0] for _ in range(count)]
 
 
+@pytest.mark.guarantee("ray-once-in-order")
 def test_a_stream_from_another_node_outlives_both_gateways(nodes: tuple[str, str], peer: Any) -> None:
     here, there = nodes
     sender, receiver = shmtree.ray.create_pair(capacity=64)
@@ -183,6 +184,7 @@ def test_home_sender_is_ordinary_and_large_remote_arrays_arrive(nodes: tuple[str
     receiver.close()
 
 
+@pytest.mark.guarantee("ray-peer-died")
 def test_killed_sender_is_reported_with_node_after_its_messages(nodes: tuple[str, str], peer: Any) -> None:
     sender, receiver = shmtree.ray.create_pair(capacity=64)
     far = peer(nodes[1])
@@ -198,6 +200,7 @@ def test_killed_sender_is_reported_with_node_after_its_messages(nodes: tuple[str
     receiver.close()
 
 
+@pytest.mark.guarantee("ray-peer-died")
 def test_remote_sender_reports_a_killed_receiver(nodes: tuple[str, str], peer: Any) -> None:
     near, far = peer(nodes[0]), peer(nodes[1])
     sender, receiver = shmtree.ray.create_pair(capacity=8, home=near)
@@ -209,6 +212,7 @@ def test_remote_sender_reports_a_killed_receiver(nodes: tuple[str, str], peer: A
     assert ray.get(told, timeout=LONG_S) == ((nodes[0], pid),)
 
 
+@pytest.mark.guarantee("ray-latest")
 def test_a_latest_is_read_on_every_node_and_outlives_gateways(nodes: tuple[str, str], peer: Any) -> None:
     latest = shmtree.ray.Latest()
     far = peer(nodes[1])

@@ -29,6 +29,7 @@ def frame(value: Any) -> shmtree.Frame:
     return shmtree.pack(value)
 
 
+@pytest.mark.guarantee("ray-once-in-order")
 def test_landed_message_is_not_put_again(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
@@ -39,6 +40,7 @@ def test_landed_message_is_not_put_again(channel: _core.Channel) -> None:
     assert receiver.get_many(9) == [("three", 0), ("three", 1), ("three", 2), ("four", 0)]
 
 
+@pytest.mark.guarantee("ray-once-in-order")
 def test_early_message_raises_gap(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
@@ -117,6 +119,7 @@ def after_the_put(landing: Any) -> None:
     landing.sender = _Killed(landing.sender, True)
 
 
+@pytest.mark.guarantee("ray-once-in-order")
 @pytest.mark.parametrize("how", [before_the_put, after_the_put])
 def test_kill_before_or_after_a_put_neither_loses_nor_duplicates(
     channel: _core.Channel, start: Start, how: Callable[[Landing], None]

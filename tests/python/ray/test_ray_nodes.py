@@ -44,6 +44,7 @@ async def receive(receiver: Any, count: int) -> list[int]:
     return [await receiver.get_async() for _ in range(count)]
 
 
+@pytest.mark.guarantee("ray-acks")
 def test_remote_messages_arrive_in_order_and_are_then_acked() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
@@ -62,6 +63,7 @@ def test_remote_messages_arrive_in_order_and_are_then_acked() -> None:
     run(test)
 
 
+@pytest.mark.guarantee("ray-capacity")
 def test_pair_fills_its_capacity_on_both_nodes_before_put_blocks() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
@@ -79,6 +81,7 @@ def test_pair_fills_its_capacity_on_both_nodes_before_put_blocks() -> None:
     run(test)
 
 
+@pytest.mark.guarantee("ray-once-in-order")
 @pytest.mark.parametrize("killed", [("here",), ("there",), ("here", "there")])
 def test_repeated_gateway_kills_neither_lose_nor_duplicate(killed: tuple[str, ...]) -> None:
     async def test(nodes: Nodes) -> None:
@@ -116,6 +119,7 @@ def test_replaced_keeper_learns_the_state_of_its_gateway() -> None:
     run(test)
 
 
+@pytest.mark.guarantee("ray-lost-calls")
 @pytest.mark.parametrize("seed", range(3))
 def test_lost_calls_and_replies_neither_lose_nor_duplicate(seed: int) -> None:
     async def test(nodes: Nodes) -> None:
@@ -192,6 +196,7 @@ def test_overtaking_call_lands_after_its_predecessors() -> None:
     run(test)
 
 
+@pytest.mark.guarantee("ray-ends-in-transit")
 def test_stream_ends_when_every_transferred_end_is_closed() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
@@ -213,6 +218,7 @@ def test_stream_ends_when_every_transferred_end_is_closed() -> None:
     run(test, "here", "there", "elsewhere")
 
 
+@pytest.mark.guarantee("ray-ends-in-transit")
 def test_sender_in_transit_keeps_the_stream_open() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
@@ -257,6 +263,7 @@ def test_killed_sender_is_reported_after_messages_in_its_outbox(start: Any, coun
     run(test)
 
 
+@pytest.mark.guarantee("ray-peer-died")
 def test_receiver_reports_a_dead_node_after_landed_messages() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
@@ -291,6 +298,7 @@ def test_remote_sender_raises_when_no_receiver_is_left() -> None:
     run(test)
 
 
+@pytest.mark.guarantee("ray-latest")
 def test_latest_is_mirrored_again_by_a_replaced_gateway() -> None:
     async def test(nodes: Nodes) -> None:
         handle, _ = await nodes.node("here").host_latest(5)

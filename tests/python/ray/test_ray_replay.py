@@ -95,6 +95,7 @@ def fits(values: Any, likely: dict[int, float]) -> bool:
     return bool(((statistic / freedom) ** (1 / 3) - (1 - spread)) / np.sqrt(spread) < 6)
 
 
+@pytest.mark.guarantee("ray-shard-weights")
 def test_rows_of_all_shards_are_sampled_uniformly(make: Any, far: Any) -> None:
     buffer = make(sampler=Uniform())
     add_both(buffer, far, list(range(10)), list(range(10, 40)))
@@ -109,6 +110,7 @@ def test_rows_of_all_shards_are_sampled_uniformly(make: Any, far: Any) -> None:
         buffer.sample(41, replace=False)
 
 
+@pytest.mark.guarantee("ray-shard-weights")
 def test_rows_are_sampled_by_priority_across_shards(make: Any, far: Any) -> None:
     buffer = make(sampler=Prioritized(alpha=1, beta=0.5, eps=0))
     there = add_both(buffer, far, [0, 1], [2, 3, 4], [2.0, 3.0, 4.0])
@@ -142,6 +144,7 @@ def test_update_priorities_masks_removed_rows_and_rejects_errors(make: Any, far:
         buffer.update_priorities([5], [1])
 
 
+@pytest.mark.guarantee("ray-shard-weights")
 def test_each_sequence_comes_from_one_shard(make: Any, far: Any) -> None:
     buffer = make()
     ray.get(far.add.remote(buffer, list(range(40)), None, 8), timeout=LONG_S)
@@ -278,6 +281,7 @@ def test_multi_node_buffer_rejects_unsupported_options(cluster: Any) -> None:
         shmtree.ray.ReplayBuffer(10, example=ROW, home="nowhere")
 
 
+@pytest.mark.guarantee("ray-shard-lifetime")
 def test_rows_outlive_their_server_keeper_and_writer(make: Any, far: Any, cluster: Any) -> None:
     buffer = make(sampler=Prioritized(alpha=1, eps=0))
     add_both(buffer, far, [0], [1, 2])
@@ -303,6 +307,7 @@ def _all_kept(keeper: Any) -> Any:
         return None
 
 
+@pytest.mark.guarantee("ray-shard-lifetime")
 def test_shard_of_a_writer_survives_kills_of_server_and_keeper(make: Any, far: Any, cluster: Any) -> None:
     buffer = make()
     add_both(buffer, far, [0], [1, 2])
@@ -339,6 +344,7 @@ def draw_until(buffer: Any, deadline: float) -> None:
         buffer.sample(60)
 
 
+@pytest.mark.guarantee("ray-lost-shards")
 def test_rows_of_a_dead_node_are_lost_and_sampling_continues(make: Any, cluster: Any) -> None:
     """Must be the last test, because it removes the other node."""
     nodes, _, there = cluster

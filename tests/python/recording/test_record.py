@@ -141,6 +141,7 @@ def test_several_channels_are_recorded_in_one_file(tmp_path: Path) -> None:
     assert [receiver.get() for _ in range(5)] == [0, -1, -2, -3, -4]
 
 
+@pytest.mark.guarantee("taps-do-not-disturb")
 def test_stopped_recorder_blocks_no_sender_and_reports_misses(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(2, name=name)
     recorder = Recorder(tmp_path / "run.mcap", name)
@@ -178,6 +179,7 @@ def test_killed_recorder_leaves_its_file_and_frees_the_tap(name: str, tmp_path: 
     assert receiver.get()["step"] == 100
 
 
+@pytest.mark.guarantee("taps-do-not-disturb", "recordings")
 def test_truncated_recording_has_the_messages_before_the_cut(recorded, tmp_path: Path) -> None:
     data = recorded(a=[{"n": n, "x": np.arange(n)} for n in range(6)], b=["text"]).read_bytes()
     whole = [each.load()["n"] for each in Recording(recorded(a=[])) if each.channel == "a"]
@@ -199,6 +201,7 @@ def test_truncated_recording_has_the_messages_before_the_cut(recorded, tmp_path:
     assert recording.whole
 
 
+@pytest.mark.guarantee("recordings")
 def test_damaged_recording_raises_only_documented_errors(recorded, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"something else entirely")
@@ -238,6 +241,7 @@ def test_unencodable_channel_name_is_an_error_and_makes_no_file(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.guarantee("taps-do-not-disturb")
 def test_full_disk_is_an_error_and_written_messages_are_readable(name: str, tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair(4, name=name)
 

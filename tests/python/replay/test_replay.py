@@ -59,6 +59,7 @@ def test_batch_has_one_array_per_column_and_one_index_per_row(buffer):
     assert (batch.index.shape, batch.index.dtype) == ((5,), np.int64)
 
 
+@pytest.mark.guarantee("replay-newest-rows")
 def test_buffer_with_chunks_of_one_row_has_the_newest_rows(buffer):
     for number in range(250):
         buffer.add(row(number))
@@ -67,6 +68,7 @@ def test_buffer_with_chunks_of_one_row_has_the_newest_rows(buffer):
     assert drawn == set(range(150, 250))
 
 
+@pytest.mark.guarantee("replay-newest-rows")
 def test_add_returns_the_index_that_sample_reports(buffer):
     index = [buffer.add(row(number)) for number in range(20)]
     batch = buffer.sample(100)
@@ -125,6 +127,7 @@ def test_sample_of_an_empty_buffer_raises_empty_after_timeout(buffer, timeout):
         buffer.sample(1, timeout=timeout)
 
 
+@pytest.mark.guarantee("replay-batch-arrays")
 def test_batch_arrays_do_not_change_during_later_samples(buffer):
     for number in range(100):
         buffer.add(row(number))
@@ -135,6 +138,7 @@ def test_batch_arrays_do_not_change_during_later_samples(buffer):
     assert all((batch.data["obs"] == copy).all() for batch, copy in zip(kept, before, strict=True))
 
 
+@pytest.mark.guarantee("replay-batch-arrays")
 def test_batch_memory_is_reused_once_no_array_refers_to_it(buffer):
     buffer.add(row(1))
     seen = set()
@@ -204,6 +208,7 @@ def test_closed_writer_raises_channel_closed(buffer):
         writer.add(row())
 
 
+@pytest.mark.guarantee("replay-whole-rows")
 def test_threads_add_concurrently_and_lose_no_row():
     buffer = ReplayBuffer(10_000, example=row())
 

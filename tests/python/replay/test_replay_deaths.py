@@ -32,6 +32,7 @@ def kill(process) -> int:
     return process.pid
 
 
+@pytest.mark.guarantee("replay-deaths")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
 @pytest.mark.parametrize(("call", "arguments"), [("sample", (1,)), ("sample_sequences", (1, 2))])
@@ -70,6 +71,7 @@ def test_rows_of_a_killed_writer_are_sampled_before_peer_died():
         buffer.sample(1, timeout=60)
 
 
+@pytest.mark.guarantee("replay-deaths")
 @pytest.mark.parametrize("method", METHODS)
 def test_add_reports_killed_samplers_and_resumes_after_a_sample(method):
     buffer = told_buffer(limit=ONE_EACH)
@@ -116,6 +118,7 @@ def test_sample_waits_after_a_death_by_default(limit):
         buffer.sample(1, timeout=1)
 
 
+@pytest.mark.guarantee("replay-deaths")
 @pytest.mark.parametrize("method", METHODS)
 def test_clean_close_or_exit_is_not_a_death(start, method):
     buffer = told_buffer()

@@ -51,6 +51,7 @@ def test_next_is_the_following_row_of_the_episode():
     assert all(part["discount"] == GAMMA for part in found.values())
 
 
+@pytest.mark.guarantee("replay-episode-bounds")
 def test_final_is_the_successor_of_the_last_row():
     buffer = buffer_with(next=("obs",))
     with buffer.writer() as writer:
@@ -82,6 +83,7 @@ def test_close_completes_the_last_done_row():
     assert set(drawn(buffer)) == {0, 1, 2}
 
 
+@pytest.mark.guarantee("replay-episode-bounds")
 def test_rewards_are_summed_up_to_the_end_of_the_episode():
     buffer = buffer_with(n_step=3)
     with buffer.writer() as writer:
@@ -103,6 +105,7 @@ def test_successor_is_n_steps_ahead_with_n_step():
     assert [found[n]["discount"] for n in range(5)] == [0.125, 0.125, 0.125, 0.25, 0.5]
 
 
+@pytest.mark.guarantee("replay-episode-bounds")
 def test_stacks_contain_earlier_frames_or_padding():
     for padding, before in (("zeros", 0), ("first", 5)):
         buffer = buffer_with(stack={"obs": 3}, stack_padding=padding, next="obs")
@@ -194,6 +197,7 @@ def test_unfitting_final_is_rejected_by_name():
     assert set(drawn(buffer)) == {1}
 
 
+@pytest.mark.guarantee("replay-len")
 @pytest.mark.parametrize("chunk", [1, 2, 8])
 @pytest.mark.parametrize("frames", [2, 3, 20])
 def test_len_counts_the_rows_that_can_be_sampled(chunk, frames):
@@ -220,6 +224,7 @@ def test_len_counts_the_rows_that_can_be_sampled(chunk, frames):
             buffer.sample(rows + 1, replace=False, timeout=0)
 
 
+@pytest.mark.guarantee("replay-len")
 def test_len_is_0_if_no_row_has_all_its_frames():
     buffer = ReplayBuffer(6, example={"x": np.zeros(1, np.float32), "done": False}, chunk=1, stack={"x": 3})
     with buffer.vector_writer(3) as writer:

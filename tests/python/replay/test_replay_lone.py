@@ -30,6 +30,7 @@ def run(program: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.guarantee("replay-lone-thread")
 @pytest.mark.parametrize(
     ("program", "why"),
     [

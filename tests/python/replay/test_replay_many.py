@@ -55,6 +55,7 @@ def test_columns_of_any_layout_and_kind_are_added():
         assert (batch.data["obs"][newest] == np.asarray(obs, np.float32)[batch.data["n"][newest]]).all()
 
 
+@pytest.mark.guarantee("replay-refused-rows")
 @pytest.mark.parametrize(
     ("leaves", "text"),
     [
@@ -158,6 +159,7 @@ def test_cleared_buffer_has_only_rows_added_later():
 # --- Sequences
 
 
+@pytest.mark.guarantee("replay-episode-bounds")
 def test_sequence_is_consecutive_rows_of_one_episode():
     buffer = buffer_with()
     for first in (0, 100, 200):
@@ -260,6 +262,7 @@ def test_rate_limit_that_blocks_both_sides_is_rejected(make):
         make()
 
 
+@pytest.mark.guarantee("replay-killed-writers")
 def test_killed_writer_that_waited_for_the_limit_blocks_none(start):
     buffer = buffer_with(limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=5))
     child = start(replay_peers.add_rows, buffer, {**row(1)})

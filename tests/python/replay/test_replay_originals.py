@@ -135,6 +135,7 @@ def sampled(batch: Any) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.guarantee("replay-compatible")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_sb3_buffers_match_the_originals(seed):
     pytest.importorskip("stable_baselines3", exc_type=ImportError)
@@ -263,6 +264,7 @@ class Cpprb:
                 buffer.load_transitions(path)
 
 
+@pytest.mark.guarantee("replay-compatible")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_cpprb_buffers_match_the_originals(seed, tmp_path):
     pytest.importorskip("cpprb", exc_type=ImportError)
@@ -360,6 +362,7 @@ def flat(value: Any) -> Any:
     return {"": np.array(value.batch_size), **dict(sorted(found.items()))}
 
 
+@pytest.mark.guarantee("replay-compatible")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_torchrl_storages_match_the_originals(seed, tmp_path):
     pytest.importorskip("torchrl.data", exc_type=ImportError)
@@ -369,6 +372,7 @@ def test_torchrl_storages_match_the_originals(seed, tmp_path):
 # --- py-sharedmemory
 
 
+@pytest.mark.guarantee("replay-compatible")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_py_sharedmemory_pairs_match_the_originals(seed):
     theirs = pytest.importorskip("py_sharedmemory", reason="py_sharedmemory is not installed", exc_type=ImportError)

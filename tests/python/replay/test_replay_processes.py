@@ -30,6 +30,7 @@ def wait_for(condition) -> None:
         time.sleep(0.001)
 
 
+@pytest.mark.guarantee("replay-whole-rows")
 @pytest.mark.parametrize("method", START_METHODS)
 def test_parent_samples_rows_of_its_child(start, method):
     buffer = ReplayBuffer(1000, example=0)
@@ -61,6 +62,7 @@ def test_child_samples_rows_of_its_parent(start, method):
     child.join(60)
 
 
+@pytest.mark.guarantee("replay-whole-rows")
 def test_parent_and_forked_children_add_without_loss(start):
     buffer = ReplayBuffer(10_000, example=0)
     buffer.add(0)
@@ -170,6 +172,7 @@ def test_handle_of_another_kind_of_block_is_rejected(arena):
         ReplayBuffer._opened(arena._core, _core.block_of(array.array), None)
 
 
+@pytest.mark.guarantee("replay-killed-writers")
 def test_rows_of_killed_writers_remain_and_adds_continue(start):
     buffer = ReplayBuffer(4096, example=0, streams=4)
     for _ in range(5):
@@ -183,6 +186,7 @@ def test_rows_of_killed_writers_remain_and_adds_continue(start):
     assert 2048 < len(buffer) <= 4096
 
 
+@pytest.mark.guarantee("replay-killed-writers")
 def test_rows_can_be_added_while_a_writer_is_stopped(start):
     buffer = ReplayBuffer(1000, example=0)
     child = start(replay_peers.add_and_stay, buffer, 3)

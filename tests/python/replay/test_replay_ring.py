@@ -38,6 +38,7 @@ def test_rows_are_read_by_their_indices():
         ring.shared._replay.rows_at(np.zeros(1))
 
 
+@pytest.mark.guarantee("replay-compatible")
 def test_row_is_at_its_number_modulo_capacity():
     ring = ring_of(4)
     assert (len(ring), ring.next) == (0, 0)

@@ -77,6 +77,7 @@ def test_the_bounds_of_an_integer_column_fit_it(dtype):
         assert drawn(buffer, np.array(bound))[0] == bound
 
 
+@pytest.mark.guarantee("replay-refused-rows")
 @pytest.mark.parametrize("value", [256, -1, 1 << 70, np.int64(256), np.array(-1), np.array(1 << 40)])
 def test_an_integer_that_does_not_fit_its_column_is_refused(value):
     buffer = ReplayBuffer(1, columns={"a": np.uint8})
@@ -141,6 +142,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.guarantee("replay-refused-rows")
 @pytest.mark.parametrize(("row", "text"), REFUSED)
 def test_unfitting_row_is_rejected_by_name_and_adds_nothing(buffer, row, text):
     buffer.add(ROW)

@@ -18,12 +18,14 @@ def filled(count: int = 50, **options: object) -> ReplayBuffer:
     return buffer
 
 
+@pytest.mark.guarantee("replay-probabilities")
 def test_uniform_sampler_chooses_rows_with_equal_probability():
     buffer = filled(seed=1)
     counts = np.bincount(buffer.sample(100_000).data, minlength=50)
     assert ((counts - 2000) ** 2 / 2000).sum() < 110  # chi-square with 49 degrees of freedom: fails once in a million
 
 
+@pytest.mark.guarantee("replay-probabilities")
 def test_prioritized_sampler_uses_priorities_to_the_power_alpha():
     buffer = filled(0, sampler=Prioritized(alpha=0.5, eps=1e-9), seed=2)
     for number in range(20):
@@ -63,6 +65,7 @@ def test_updated_priorities_change_the_sampled_rows():
     assert set(buffer.sample(1000).index.tolist()) == {int(every[3])}
 
 
+@pytest.mark.guarantee("replay-update-priorities")
 def test_update_priorities_returns_a_mask_of_existing_rows():
     buffer = filled(100, sampler=Prioritized())
     index = np.arange(5) + buffer.sample(100).index.min()
@@ -91,6 +94,7 @@ def test_rows_without_priority_get_the_largest_so_far():
     np.testing.assert_allclose(batch.priority[batch.index == new], 7.5, rtol=1e-4)
 
 
+@pytest.mark.guarantee("replay-update-priorities")
 @pytest.mark.parametrize("priority", [-1.0, float("nan"), float("inf"), 1e300])
 def test_invalid_priority_is_rejected_and_changes_nothing(priority):
     buffer = filled(2, sampler=Prioritized())

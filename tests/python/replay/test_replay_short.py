@@ -24,6 +24,7 @@ def in_threads(count: int, at_once: int, act) -> None:
             assert not thread.is_alive()
 
 
+@pytest.mark.guarantee("replay-chunk-reuse")
 def test_threads_that_add_one_row_each_fill_the_buffer():
     buffer = ReplayBuffer(1000, example=0)
     assert buffer.chunk > 8
@@ -46,6 +47,7 @@ def test_concurrent_threads_that_add_one_row_each_lose_none():
     assert buffer._replay.check() == ""
 
 
+@pytest.mark.guarantee("replay-chunk-reuse")
 @pytest.mark.parametrize("method", START_METHODS)
 def test_successive_processes_share_one_chunk(start, method):
     buffer = ReplayBuffer(1000, example=0)

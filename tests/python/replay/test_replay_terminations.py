@@ -245,6 +245,7 @@ def fill(buffer: ReplayBuffer, environments: list[Environment], keys: tuple[str,
         add_vectors(buffer, Vector(environments, name), keys, more == "masked", steps)
 
 
+@pytest.mark.guarantee("replay-gymnasium")
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options))
 @pytest.mark.parametrize("keys", KEYS, ids="+".join)
@@ -278,6 +279,7 @@ def test_done_alone_terminates():
     compare(buffer, environments, options)
 
 
+@pytest.mark.guarantee("replay-gymnasium")
 @pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP"])
 def test_gymnasium_vectors_are_recorded_in_both_reset_modes(mode):
     gymnasium = pytest.importorskip("gymnasium")
@@ -327,6 +329,7 @@ def one(terminated: bool = False, truncated: bool = False, **more: Any) -> dict[
     return {"obs": np.zeros(2), "reward": 0.0, "n": 0, "terminated": terminated, "truncated": truncated, **more}
 
 
+@pytest.mark.guarantee("replay-truncated-rows")
 def test_truncated_row_without_final_blocks_the_next_row():
     buffer = buffer_with(GYMNASIUM, {"next": "obs"})
     with buffer.writer() as writer:
@@ -367,6 +370,7 @@ def test_terminated_takes_precedence_over_truncated():
     assert sorted(buffer.sample(3, replace=False).discount.tolist()) == [0, 0, GAMMA]
 
 
+@pytest.mark.guarantee("replay-truncated-rows")
 @pytest.mark.parametrize(
     ("keys", "flags", "text"),
     [
@@ -393,6 +397,7 @@ def test_error_names_the_row_with_a_contradictory_done(keys, flags, text):
     assert buffer.stats()["added"] == 1
 
 
+@pytest.mark.guarantee("replay-end-keys")
 @pytest.mark.parametrize("options", [{"next": "obs"}, {"n_step": 2}, {"stack": {"obs": 2}}])
 def test_rows_without_an_end_key_need_done_none(options):
     (what,) = options
@@ -405,6 +410,7 @@ def test_rows_without_an_end_key_need_done_none(options):
     assert len(buffer) == 1
 
 
+@pytest.mark.guarantee("replay-end-keys")
 def test_sequences_without_an_end_key_need_done_none():
     row = {"obs": np.zeros(2), "reward": 0.0, "n": 0}
     buffer = buffer_with((), {})

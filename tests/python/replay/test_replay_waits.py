@@ -58,6 +58,7 @@ def full_buffer(**options) -> ReplayBuffer:
             return buffer
 
 
+@pytest.mark.guarantee("replay-close")
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
 @pytest.mark.parametrize("call", [lambda b: b.sample(4), lambda b: b.sample_sequences(4, 2)])
 def test_close_ends_samples_that_wait_in_other_threads(limit, call):
@@ -134,6 +135,7 @@ def test_closing_a_buffer_ends_waiting_adds_of_its_writers():
     assert all(each.ends_with(shmtree.ChannelClosed) for each in waiting)
 
 
+@pytest.mark.guarantee("replay-close")
 def test_closing_a_writer_ends_only_its_own_adds():
     buffer = full_buffer()
     closed, other = buffer.writer(), buffer.writer()

@@ -1,37 +1,76 @@
-"""The tests that docs/guarantees.md names exist, and each row names some. The names in docs/recovery.md exist too."""
+"""Each guarantee of docs/guarantees.md has tests that name it by a mark. The names in docs/recovery.md exist."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs/guarantees.md").read_text()
-ROWS = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if re.match(r"\| (?!promise)\S", line)]
-SHOWN = re.compile(r'`(\w+/\w+\.cpp)` "([^"]+)"|`(test_\w+\.py)::(\w+)`')
+ROOT = Path(__file__).resolve().parents[3]
+TOOL = ROOT / "tools/guarantees.py"
+SPEC = importlib.util.spec_from_file_location("guarantees", TOOL)
+assert SPEC is not None
+assert SPEC.loader is not None
+guarantees = importlib.util.module_from_spec(SPEC)
+sys.modules["guarantees"] = guarantees
+SPEC.loader.exec_module(guarantees)
+
+PAGE = "## Puts\n\n| A put is atomic. | one store | [atomic](guarantee-tests.md#atomic) |\n"
+CPP = '// guarantee: atomic\n// A comment.\nTEST_CASE("a put is atomic") {\n'
+PYTHON = """
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.guarantee("atomic", "ordered")
+async def test_put_is_atomic(size):
+    pass
+
+TestModel = pytest.mark.guarantee("atomic")(Model.TestCase)
+"""
 
 
-def test_the_page_has_rows_of_three_parts() -> None:
-    assert len(ROWS) > 20
-    assert [row for row in ROWS if len(row) != 3] == []
+def test_every_guarantee_has_tests_and_the_page_lists_them() -> None:
+    checked = subprocess.run([sys.executable, TOOL, "--check"], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
 
 
-@pytest.mark.parametrize("row", ROWS, ids=[row[0][:60] for row in ROWS])
-def test_every_promise_names_existing_tests(row: list[str]) -> None:
-    parts = row[2].split("; ")
-    assert parts
-    for part in parts:
-        named = SHOWN.fullmatch(part)
-        assert named, part
-        source, title, module, function = named.groups()
-        if source:
-            assert f'TEST_CASE("{title}")' in (ROOT / "tests/cpp" / source).read_text()
-        else:
-            (file,) = (ROOT / "tests/python").rglob(module)
-            text = file.read_text()
-            assert re.search(rf"^(async def|def|class) {function}\b", text, re.MULTILINE), part
+def test_marks_of_both_languages_are_found() -> None:
+    assert list(guarantees.marks_in_cpp("a.cpp", CPP)) == [("atomic", "a.cpp", "a put is atomic")]
+    assert list(guarantees.marks_in_python("a.py", PYTHON)) == [
+        ("atomic", "a.py", "test_put_is_atomic"),
+        ("ordered", "a.py", "test_put_is_atomic"),
+        ("atomic", "a.py", "TestModel"),
+    ]
+
+
+def test_untested_and_unknown_guarantees_are_errors() -> None:
+    rows = guarantees.guarantees_in(PAGE)
+    assert rows == [("Puts", "atomic", "A put is atomic.")]
+    assert guarantees.errors_of(rows, [guarantees.Mark("atomic", "a.py", "test_a")]) == []
+    assert guarantees.errors_of(rows, []) == ["atomic has no test: mark one, or remove the guarantee"]
+    unknown = [guarantees.Mark("atomic", "a.py", "test_a"), guarantees.Mark("atomc", "a.py", "test_b")]
+    assert guarantees.errors_of(rows, unknown) == ['a.py: "test_b" has the unknown guarantee atomc']
+    assert guarantees.errors_of(rows * 2, unknown[:1]) == ["docs/guarantees.md has atomic twice"]
+
+
+@pytest.mark.parametrize("text", [CPP.replace("// A comment.", ""), "// guarantee: atomic\n"])
+def test_a_cpp_mark_above_no_test_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="above no TEST_CASE"):
+        list(guarantees.marks_in_cpp("a.cpp", text))
+
+
+@pytest.mark.parametrize("text", [PYTHON.replace("test_", "get_"), "@pytest.mark.guarantee()\ndef test_a(): pass\n"])
+def test_a_python_mark_on_no_test_is_an_error(text: str) -> None:
+    with pytest.raises(ValueError, match="mark"):
+        list(guarantees.marks_in_python("a.py", text))
+
+
+@pytest.mark.parametrize("row", ["| A put is atomic. | one store | |", PAGE.replace("#atomic", "#ordered")])
+def test_a_row_without_its_own_id_is_an_error(row: str) -> None:
+    with pytest.raises(ValueError, match="row"):
+        guarantees.guarantees_in("## Puts\n" + row)
 
 
 def test_functions_named_in_recovery_md_exist() -> None:

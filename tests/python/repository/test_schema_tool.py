@@ -42,6 +42,7 @@ def test_shell_command_of_the_page_prints_the_metadata(tmp_path: Path) -> None:
     assert 'text = "id"' in done.stdout and "ints = [7]" in done.stdout
 
 
+@pytest.mark.guarantee("capnp-tools")
 @needs_tool
 def test_capnp_decode_reads_the_metadata_of_a_message() -> None:
     frame = bytes(shmtree.pack({"id": 7, "x": np.array([1, 2], "float32")}))

@@ -27,6 +27,7 @@ def model() -> Any:
     return torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.BatchNorm1d(512), torch.nn.Linear(512, 10))
 
 
+@pytest.mark.guarantee("shared-tensors")
 def test_sending_shared_weights_costs_one_reference_per_message() -> None:
     arena = shmtree.Arena(64 * MIB)
     pairs = [arena.create_pair() for _ in range(4)]
@@ -44,6 +45,7 @@ def test_sending_shared_weights_costs_one_reference_per_message() -> None:
     assert [float(each["w"][5]) for each in received] == [-1] * 4
 
 
+@pytest.mark.guarantee("shared-tensors")
 def test_shared_memory_is_freed_with_the_last_tensor() -> None:
     arena = shmtree.Arena(64 * MIB)
     sender, receiver = arena.create_pair()
@@ -170,6 +172,7 @@ def sums(receiver: Any, results: Any, versions: int) -> None:
         results.put(float(receiver.get(timeout=100)["w"].sum()))
 
 
+@pytest.mark.guarantee("shared-tensors")
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_every_process_receives_each_version_complete(method: str) -> None:
     context = mp.get_context(method)

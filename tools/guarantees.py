@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Makes docs/guarantee-tests.md, the tests of each guarantee, from docs/guarantees.md and the marks on the tests.
+
+tools/guarantees.py            writes the page
+tools/guarantees.py --check    fails if the page is out of date
+tools/guarantees.py ID...      prints the tests of these guarantees
+
+Both fail if a guarantee has no test, or a test names an unknown guarantee. A row of docs/guarantees.md has the
+guarantee's id in its last column. A test names one or more ids: in Python by `@pytest.mark.guarantee("id")`, in C++ by
+the comment `// guarantee: id, id` above TEST_CASE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE, MADE = ROOT / "docs/guarantees.md", ROOT / "docs/guarantee-tests.md"
+INTRODUCTION = """\
+# Tests of the guarantees
+
+Each [guarantee](guarantees.md) has an id, and its tests carry that id as a mark. Each of them fails if the
+guarantee is broken. `tools/guarantees.py` makes this page from the marks.
+"""
+
+
+class Guarantee(NamedTuple):
+    heading: str
+    id: str
+    sentence: str
+
+
+class Mark(NamedTuple):
+    id: str
+    path: str
+    test: str
+
+
+def guarantees_in(page: str) -> list[Guarantee]:
+    """Returns the rows of the page that have an id in their last column."""
+    heading, rows = "", []
+    for line in page.splitlines():
+        if line.startswith("## "):
+            heading = line[3:]
+        row = re.fullmatch(r"\| (.+?) \| .+ \| \[([a-z0-9-]+)\]\(guarantee-tests\.md#([a-z0-9-]+)\) \|", line)
+        if row:
+            if row[2] != row[3]:
+                raise ValueError(f"the row of {row[2]} links to {row[3]}")
+            rows.append(Guarantee(heading, row[2], row[1]))
+        elif line.startswith("| ") and heading and not line.startswith("| guarantee |"):
+            raise ValueError(f"this row has no id: {line}")
+    return rows
+
+
+def marks_in_cpp(path: str, text: str) -> Iterator[Mark]:
+    """Yields the marks of a C++ file. Other comment lines may be between a mark and its TEST_CASE."""
+    ids: list[str] = []
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        marked = re.match(r"// guarantee: (.*)", line)
+        test = re.match(r'\w*TEST_CASE\w*\((?:\w+, )?"([^"]+)"', line)
+        if marked:
+            ids += marked[1].split(", ")
+        elif test:
+            yield from (Mark(each, path, test[1]) for each in ids)
+            ids = []
+        elif ids and not line.startswith("//"):
+            raise ValueError(f"{path}:{number}: the mark of {', '.join(ids)} is above no TEST_CASE")
+
+
+def ids_of(call: ast.expr) -> list[str]:
+    """Returns the ids in a call of `pytest.mark.guarantee`, or nothing if it is another expression."""
+    if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.guarantee":
+        return [str(ast.literal_eval(each)) for each in call.args]
+    return []
+
+
+def marks_in_python(path: str, text: str) -> Iterator[Mark]:
+    """Yields the marks of a Python file: decorators, and calls as in `TestA = pytest.mark.guarantee("a")(A)`."""
+    found = 0
+    for node in ast.parse(text).body:
+        name, ids = "", []
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            calls = [each for each in node.decorator_list if ids_of(each)]
+            name, ids = node.name, [each for call in calls for each in ids_of(call)]
+            found += len(calls)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call) and ids_of(node.value.func):
+            name, ids = ast.unparse(node.targets[0]), ids_of(node.value.func)
+            found += 1
+        if ids and not name.lower().startswith("test"):
+            raise ValueError(f"{path}: {name} has a mark, but is no test")
+        yield from (Mark(each, path, name) for each in ids)
+    if found != len(re.findall(r"^[^#\n]*\bmark\.guarantee\(", text, re.MULTILINE)):
+        raise ValueError(f"{path}: a mark is neither on a function or class of the module nor has an id")
+
+
+def all_marks() -> list[Mark]:
+    marks: list[Mark] = []
+    for path in sorted((ROOT / "tests").rglob("*.cpp")):
+        marks += marks_in_cpp(path.relative_to(ROOT).as_posix(), path.read_text())
+    for path in sorted((ROOT / "tests/python").rglob("test_*.py")):
+        text = path.read_text()
+        if "pytest.mark.guarantee(" in text and path.name != "test_guarantees.py":
+            marks += marks_in_python(path.relative_to(ROOT).as_posix(), text)
+    return marks
+
+
+def errors_of(guarantees: list[Guarantee], marks: list[Mark]) -> list[str]:
+    ids = [each.id for each in guarantees]
+    tested = {mark.id for mark in marks}
+    return [
+        *(f"docs/guarantees.md has {id} twice" for id in sorted(set(ids)) if ids.count(id) > 1),
+        *(f"{id} has no test: mark one, or remove the guarantee" for id in ids if id not in tested),
+        *(f'{path}: "{test}" has the unknown guarantee {id}' for id, path, test in marks if id not in ids),
+    ]
+
+
+def tests_of(id: str, marks: list[Mark]) -> str:
+    """Returns the tests of a guarantee as a list of Markdown: files, and below each the names."""
+    lines: list[str] = []
+    for path in dict.fromkeys(mark.path for mark in marks if mark.id == id):
+        lines.append(f"- [{path}](../{path})")
+        lines += (f"  - `{mark.test}`" for mark in marks if (mark.id, mark.path) == (id, path))
+    return "\n".join(lines)
+
+
+def page_of(guarantees: list[Guarantee], marks: list[Mark]) -> str:
+    parts, heading = [INTRODUCTION], ""
+    for each in guarantees:
+        if each.heading != heading:
+            heading = each.heading
+            parts.append(f"## {heading}\n")
+        parts.append(f"### {each.id}\n\n{each.sentence}\n\n{tests_of(each.id, marks)}\n")
+    return "\n".join(parts)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("ids", nargs="*", metavar="ID")
+    given = parser.parse_args()
+    try:
+        guarantees, marks = guarantees_in(SOURCE.read_text()), all_marks()
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    errors = errors_of(guarantees, marks)
+    page = page_of(guarantees, marks)
+    if given.ids:
+        print(*(f"{id}\n{tests_of(id, marks) or '- none'}" for id in given.ids), sep="\n")
+    elif not given.check:
+        MADE.write_text(page)
+    elif MADE.read_text() != page:
+        errors.append("docs/guarantee-tests.md is out of date: run tools/guarantees.py")
+    print(*errors, sep="\n", end="\n" if errors else "", file=sys.stderr)
+    return int(bool(errors))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
