@@ -5,7 +5,7 @@
 
 #include "platform/machine.h"
 #include "support/catch2.h"
-#include "support/looks.h"
+#include "support/snapshots.h"
 
 using namespace shmtree;
 using namespace shmtree::test;

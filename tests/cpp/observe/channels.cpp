@@ -1,4 +1,6 @@
 // An observer's view of channels and of the messages in them.
+#include "support/channels.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,8 +10,7 @@
 
 #include "platform/machine.h"
 #include "support/catch2.h"
-#include "support/channels.h"
-#include "support/looks.h"
+#include "support/snapshots.h"
 
 using namespace shmtree;
 using namespace shmtree::test;

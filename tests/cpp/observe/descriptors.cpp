@@ -13,7 +13,7 @@
 #include "platform/machine.h"
 #include "platform/other_process.h"
 #include "support/catch2.h"
-#include "support/looks.h"
+#include "support/snapshots.h"
 
 using namespace shmtree;
 using namespace shmtree::test;

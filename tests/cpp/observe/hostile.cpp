@@ -13,8 +13,8 @@
 #include "support/channels.h"
 #include "support/flips.h"
 #include "support/latests.h"
-#include "support/looks.h"
 #include "support/replays.h"
+#include "support/snapshots.h"
 
 using namespace shmtree;
 using namespace shmtree::test;

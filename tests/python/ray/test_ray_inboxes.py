@@ -175,7 +175,7 @@ def test_lost_calls_neither_lose_nor_duplicate_messages(seed: int) -> None:
 
 
 # A keeper inherits the messages that a killed gateway had taken. With all nodes in one process it does not. So no
-# receiver is at the home while the gateway there is killed; test_ray.py and channel/heirs.cpp kill processes.
+# receiver is at the home while the gateway there is killed; test_ray.py and channel/successors.cpp kill processes.
 def test_receivers_on_three_nodes_share_messages_despite_kills() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)

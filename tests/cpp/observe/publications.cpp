@@ -3,8 +3,8 @@
 #include "support/broadcasts.h"
 #include "support/catch2.h"
 #include "support/latests.h"
-#include "support/looks.h"
 #include "support/replays.h"
+#include "support/snapshots.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
