@@ -1,4 +1,4 @@
-# Creates a bare Debian in a folder. tests/bare/run and tools/aarch64 source this file. BARE_MIRROR replaces
+# Creates a bare Debian in a folder. tests/bare_debian/run and tools/aarch64 source this file. BARE_MIRROR replaces
 # debootstrap's default mirror. BARE_BIND lists paths of this machine to mount read-only inside (/here=/there: under
 # another name). Use it for certificates (/usr/local/share/ca-certificates; not the files that Debian's ca-certificates
 # writes), settings of pip, and local package mirrors.

@@ -1,4 +1,4 @@
-# Downloads Debian's source packages. tools/debian_built_python, tools/capnp_library and tests/bare/build_python source
+# Downloads Debian's source packages. tools/debian_built_python, tools/capnp_library and tests/bare_debian/build_python source
 # this file. Uses die.
 # shellcheck shell=sh
 

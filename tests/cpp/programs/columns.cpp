@@ -1,4 +1,4 @@
-// Prints the metadata of frames as shmtree's reader finds it, one line of JSON for each frame: for tests/readers.
+// Prints the metadata of frames as shmtree's reader finds it, one line of JSON for each frame: for tests/capnp_readers.
 //
 //   columns < messages
 //

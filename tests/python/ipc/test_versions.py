@@ -1,6 +1,6 @@
 """An object of another version is refused, and the error has both version numbers.
 
-tests/versions runs real other versions.
+tests/compatibility runs real other versions.
 """
 
 from __future__ import annotations

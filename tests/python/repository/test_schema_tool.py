@@ -58,8 +58,15 @@ def test_capnp_decode_reads_the_metadata_of_a_message() -> None:
 @needs_tool
 @pytest.mark.skipif(not PROGRAMS, reason="SHMTREE_PROGRAMS does not say where the C++ programs were built")
 def test_readers_agree_on_the_metadata_of_random_frames() -> None:
-    """Compares 400 frames, with a new seed each time. tests/readers/compare.py can compare more."""
-    command = [sys.executable, ROOT / "tests/readers/compare.py", "--columns", f"{PROGRAMS}/columns", "--frames", "400"]
+    """Compares 400 frames, with a new seed each time. tests/capnp_readers/compare.py can compare more."""
+    command = [
+        sys.executable,
+        ROOT / "tests/capnp_readers/compare.py",
+        "--columns",
+        f"{PROGRAMS}/columns",
+        "--frames",
+        "400",
+    ]
     if importlib.util.find_spec("capnp") is not None:
         command += ["--pycapnp", sys.executable]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)

@@ -1,6 +1,6 @@
 """Runs two versions of shmtree against each other: names, handles, messages and files, in both directions.
 
-    python tests/versions/run.py COMMIT [--old FOLDER] [--verbose]
+    python tests/compatibility/run.py COMMIT [--old FOLDER] [--verbose]
 
 One side is the shmtree that this Python imports, the other is COMMIT. The script builds COMMIT once, into
 build/versions; `--old` names a folder with a package of it instead. For each case of peer.py, one version makes an

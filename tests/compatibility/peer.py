@@ -1,4 +1,4 @@
-"""One side of tests/versions/run.py: makes one object of each kind, or reads one that the other version made.
+"""One side of tests/compatibility/run.py: makes one object of each kind, or reads one that the other version made.
 
 - `python peer.py make FOLDER` makes all objects, prints "ready", and keeps them until stdin is closed.
 - `python peer.py read FOLDER CASE` prints the outcome as one line of JSON.

@@ -1,6 +1,6 @@
 """Compares what three readers find in the metadata of random frames: shmtree's, the tool `capnp decode`, and pycapnp.
 
-    python tests/readers/compare.py --columns PROGRAM [--frames N] [--seed N] [--pycapnp PYTHON]
+    python tests/capnp_readers/compare.py --columns PROGRAM [--frames N] [--seed N] [--pycapnp PYTHON]
 
 PROGRAM is the program `columns`, which `./dev compile dev programs` puts into build/dev/tests/cpp. `--pycapnp` is a
 Python with pycapnp; without it, two readers are compared. Half of the frames are packed here: random values of all

@@ -1,6 +1,6 @@
 """Runs the tests of other libraries with shmtree's classes in place of theirs.
 
-    python tests/originals/run.py LIBRARY [--plain] [--source FOLDER] [--report FILE] [arguments of pytest]
+    python tests/upstream_suites/run.py LIBRARY [--plain] [--source FOLDER] [--report FILE] [arguments of pytest]
 
 LIBRARY is sb3, cpprb, torchrl or py-sharedmemory; it must be installed, with pytest and pytest-timeout. The script
 fetches the tests for the installed version, and keeps none of them. They come from the library's source package, or
