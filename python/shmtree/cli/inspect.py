@@ -32,7 +32,11 @@ def _inspect(options: argparse.Namespace) -> int:
             ]
         found = [arena for arena in found if arena["channels"]]
     if not found:
-        print(f"shmtree: nothing that this user's processes have is {options.what!r}", file=sys.stderr)
+        print(
+            f"shmtree: no process, name or uuid {options.what!r} among the arenas of this user;"
+            " shmtree ls --all lists them",
+            file=sys.stderr,
+        )
         return 1
     for arena in found:
         for channel in arena.get("channels", ()):
@@ -46,15 +50,20 @@ def _inspect(options: argparse.Namespace) -> int:
 def _count(text: str) -> int:
     count = int(text)
     if not 0 <= count <= sys.maxsize:
-        raise argparse.ArgumentTypeError(f"{text} is no number of messages")
+        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 0 to {sys.maxsize} messages")
     return count
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("inspect", help="what lies in an arena, in words; queued messages stay queued")
-    verb.add_argument("what", metavar="PID|NAME[:CHANNEL]", help="a process, a name, or 8 digits of a uuid or more")
+    verb = verbs.add_parser("inspect", help="describe the contents of an arena; queued messages stay queued")
     verb.add_argument(
-        "--messages", type=_count, default=MOST_MESSAGES, help="how many of a channel to describe (%(default)s)"
+        "what", metavar="PID|NAME[:CHANNEL]", help="a pid, a name, or at least the first 8 digits of a uuid"
+    )
+    verb.add_argument(
+        "--messages",
+        type=_count,
+        default=MOST_MESSAGES,
+        help="messages of each channel to describe (default: %(default)s)",
     )
     verb.set_defaults(run=_inspect)
     add_json(verb)

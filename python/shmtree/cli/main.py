@@ -11,7 +11,7 @@ from . import inspect, metrics, names, recordings, top, watch, why
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="shmtree", description="What this user's processes share.")
+    parser = argparse.ArgumentParser(prog="shmtree", description="Shows, records and replays what processes share.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for each in (names, inspect, top, why, watch, metrics, recordings):
         each.add_to(verbs)
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if sys.stdout is None:  # the descriptor was closed before Python started
         if sys.stderr is not None:
-            print("shmtree: standard output is closed", file=sys.stderr)
+            print("shmtree: standard output is closed, so nothing can be printed", file=sys.stderr)
         return 1
     try:
         code = int(options.run(options))

@@ -38,60 +38,60 @@ def _counter(name: str, text: str, key: str) -> _Family:
 #: Metrics of each kind of object in an arena. The keys are those of `observe`.
 _ARENA = [
     _Family("arena_max_bytes", "The arena's budget.", "max_bytes"),
-    _Family("arena_committed_bytes", "Memory that the arena has from the system.", "committed_bytes"),
-    _Family("arena_used_bytes", "Memory in blocks.", "used_bytes"),
-    _Family("arena_held_bytes", "Memory that processes hold, by views and by what they made.", "held_bytes"),
-    _Family("arena_blocks", "Blocks.", "blocks"),
-    _Family("arena_participants", "Processes that take part, and killed ones not cleaned up after.", "taking"),
-    _Family("arena_killed", "Killed ones not cleaned up after.", "killed"),
-    _Family("arena_stopped", "Those that are stopped.", "stopped"),
-    _counter("arena_reconciles", "Times that somebody was cleaned up after.", "reconciles"),
+    _Family("arena_committed_bytes", "Memory that the kernel has allocated for the arena.", "committed_bytes"),
+    _Family("arena_used_bytes", "Memory in allocated blocks.", "used_bytes"),
+    _Family("arena_held_bytes", "Memory pinned by processes: views, and objects that they created.", "held_bytes"),
+    _Family("arena_blocks", "Allocated blocks.", "blocks"),
+    _Family("arena_participants", "Attached processes, and dead ones that await recovery.", "taking"),
+    _Family("arena_killed", "Dead processes that await recovery.", "killed"),
+    _Family("arena_stopped", "Attached processes that are stopped.", "stopped"),
+    _counter("arena_reconciles", "Recoveries after the death of a process.", "reconciles"),
 ]  # fmt: skip
 _HOLDER = [
-    _Family("holder_bytes", "Memory that a process holds.", "bytes"),
-    _Family("holder_seconds", "For how long it has held the oldest of it.", "seconds"),
+    _Family("holder_bytes", "Memory that a process pins.", "bytes"),
+    _Family("holder_seconds", "Time since the process pinned the oldest of these blocks.", "seconds"),
 ]
 _WAIT = [
-    _Family("waiting_threads", "Threads that sleep in a call.", "threads"),
-    _Family("waiting_seconds", "For how long the one has slept that came first.", "seconds"),
+    _Family("waiting_threads", "Threads that are blocked in a call.", "threads"),
+    _Family("waiting_seconds", "Time for which the longest of them has been blocked.", "seconds"),
 ]
 _CHANNEL = [
-    _Family("channel_queued", "Messages to be received, with those that were given back.", "queued"),
-    _Family("channel_queued_bytes", "Bytes of the messages that were put and not received.", "queued_bytes"),
-    _Family("channel_capacity", "Messages that it takes before put() waits.", "capacity"),
-    _Family("channel_taken", "Messages that were taken and not acknowledged.", "taken"),
-    _Family("channel_rejected", "Messages that were given up after max_attempts, and wait in rejected().", "rejected"),
+    _Family("channel_queued", "Messages that can be received, including nacked ones.", "queued"),
+    _Family("channel_queued_bytes", "Bytes of the messages that were put and not yet received.", "queued_bytes"),
+    _Family("channel_capacity", "Number of messages at which put() waits.", "capacity"),
+    _Family("channel_taken", "Unacked messages.", "taken"),
+    _Family("channel_rejected", "Messages that reached max_attempts and are in rejected().", "rejected"),
     _counter("channel_put", "Messages put.", "put"),
     _counter("channel_received", "Messages received.", "received"),
     _counter("channel_dropped", "Messages dropped for newer ones.", "dropped"),
-    _Family("channel_senders", "Processes that take part in sending.", "senders_counting"),
-    _Family("channel_receivers", "Processes that take part in receiving.", "receivers_counting"),
-    _counter("channel_full_seconds", "Time in which somebody slept for room.", "full_seconds"),
-    _counter("channel_empty_seconds", "Time in which somebody slept for messages.", "empty_seconds"),
-    _Family("channel_oldest_seconds", "The oldest message has been there for at least so long.", "oldest_seconds"),
+    _Family("channel_senders", "Processes attached to the sending end.", "senders_counting"),
+    _Family("channel_receivers", "Processes attached to the receiving end.", "receivers_counting"),
+    _counter("channel_full_seconds", "Time during which at least one thread waited for space.", "full_seconds"),
+    _counter("channel_empty_seconds", "Time during which at least one thread waited for messages.", "empty_seconds"),
+    _Family("channel_oldest_seconds", "Minimum age of the oldest message.", "oldest_seconds"),
 ]
-_LIMITING = _Family("channel_limiting", "1: the end that the other one waits for.", "limiting")
+_LIMITING = _Family("channel_limiting", "1: the other end of the channel waits for this end.", "limiting")
 _LATEST = [
     _counter("latest_versions", "Versions published.", "version"),
-    _Family("latest_publishers", "Processes that publish.", "publishing"),
+    _Family("latest_publishers", "Attached publishers.", "publishing"),
 ]
 _BROADCAST = [
     _counter("broadcast_put", "Messages put.", "put"),
-    _Family("broadcast_kept", "Messages that are there.", "kept"),
-    _Family("broadcast_capacity", "Messages that it takes before put() waits for a subscriber.", "capacity"),
-    _Family("broadcast_publishers", "Processes that publish.", "publishing"),
+    _Family("broadcast_kept", "Messages that can still be read.", "kept"),
+    _Family("broadcast_capacity", "Number of messages at which put() waits for a subscriber.", "capacity"),
+    _Family("broadcast_publishers", "Attached publishers.", "publishing"),
 ]
 _SUBSCRIBER = [
-    _Family("subscriber_behind", "Messages that a subscriber has not read.", "behind"),
-    _counter("subscriber_missed", "Messages that were gone before it read them.", "missed"),
+    _Family("subscriber_behind", "Messages that the subscriber has not read yet.", "behind"),
+    _counter("subscriber_missed", "Messages that were overwritten before the subscriber read them.", "missed"),
 ]
 _REPLAY = [
-    _Family("replay_rows", "Rows that can be drawn.", "rows"),
-    _Family("replay_capacity", "Rows that fit.", "capacity"),
+    _Family("replay_rows", "Rows that can be sampled.", "rows"),
+    _Family("replay_capacity", "Maximum number of rows.", "capacity"),
     _counter("replay_chunks_opened", "Chunks that rows were added to.", "chunks_opened"),
 ]
-_REFUSED = _Family("refused", "1: what could not be read, and why.", "one")
-_LOOK = _Family("look_seconds", "How long this look took.", "seconds")
+_REFUSED = _Family("refused", "1: the object cannot be read; `reason` says why.", "one")
+_LOOK = _Family("look_seconds", "Duration of this snapshot.", "seconds")
 
 _FAMILIES = [*_ARENA, *_HOLDER, *_WAIT, *_CHANNEL, _LIMITING, *_LATEST, *_BROADCAST, *_SUBSCRIBER, *_REPLAY]
 _FAMILIES += [_REFUSED, _LOOK]
@@ -236,7 +236,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_error(421, "unknown host; use 127.0.0.1 or localhost, or start the server with --host")
             return
         if self.path.partition("?")[0] != "/metrics":
-            self.send_error(404, "it is at /metrics")
+            self.send_error(404, "the metrics are at /metrics")
             return
         body = self.server.page().encode()
         self.send_response(200)
@@ -258,7 +258,7 @@ def _run_metrics(options: argparse.Namespace) -> int:
     try:
         server = Server(options.port, options.host)
     except OSError as error:
-        print(f"shmtree: port {options.port}: {error.strerror}", file=sys.stderr)
+        print(f"shmtree: cannot listen on port {options.port}: {error.strerror}", file=sys.stderr)
         return 1
     with server:
         print(server.address, flush=True)
@@ -269,13 +269,13 @@ def _run_metrics(options: argparse.Namespace) -> int:
 def _port(text: str) -> int:
     port = int(text)
     if not 0 <= port < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text} is no port: they go from 0, which takes a free one, to 65535")
+        raise argparse.ArgumentTypeError(f"{text} is out of range; a port is 1 to 65535, or 0 for any free port")
     return port
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("metrics", help="all counts as OpenMetrics, for a Prometheus on this machine")
-    verb.add_argument("--port", type=_port, required=True, help="on 127.0.0.1; 0 takes a free one")
+    verb = verbs.add_parser("metrics", help="serve all statistics as OpenMetrics to a Prometheus on this machine")
+    verb.add_argument("--port", type=_port, required=True, help="TCP port on 127.0.0.1; 0: any free port")
     verb.add_argument(
         "--host", action="append", default=[], metavar="NAME", help="also answer requests for this host name"
     )

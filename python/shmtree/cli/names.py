@@ -22,8 +22,8 @@ def _ls(options: argparse.Namespace) -> int:
         print(json.dumps({"names": [known._asdict() for known in names]}))
         return 0
     for known in names:
-        who = ", ".join(str(pid) if pid else "out of sight" for pid in known.pids) or "nobody, left over: removed"
-        print(f"{tables.printable(known.name)}\t{known.kind}\t{who}")
+        pids = tables.pid_list(known.pids) if known.pids else "no process; stale, removed"
+        print(f"{tables.printable(known.name)}\t{known.kind}\t{pids}")
     return 0
 
 
@@ -35,9 +35,9 @@ def _clean(_: argparse.Namespace) -> int:
 
 def add_to(verbs: Any) -> None:
     ls = verbs.add_parser(
-        "ls", help="show the names, what they are of, and which processes have them; remove those left over"
+        "ls", help="list names with the kind of object and the attached processes; remove stale names"
     )
-    ls.add_argument("--all", action="store_true", help="show arenas without a name, too; only looks, removes nothing")
+    ls.add_argument("--all", action="store_true", help="list all arenas, also unnamed ones; removes nothing")
     ls.set_defaults(run=_ls)
-    verbs.add_parser("clean", help="remove the names that a kill left over").set_defaults(run=_clean)
+    verbs.add_parser("clean", help="remove the names that killed processes left behind").set_defaults(run=_clean)
     add_json(ls)

@@ -45,6 +45,10 @@ def _asked_to_stop(seconds: float | None = None) -> Iterator[Callable[..., bool]
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _failed(what: object) -> int:
     print(f"shmtree: {what}", file=sys.stderr)
     return 1
@@ -53,11 +57,13 @@ def _failed(what: object) -> int:
 def _record(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.names))
     if options.relay is not None and (len(names) > 1 or options.relay in names):
-        return _failed(f"--relay passes on one channel to another, not {', '.join(names)} to {options.relay}")
+        return _failed(
+            f"--relay takes one channel, for another one to receive, not {', '.join(names)} for {options.relay}"
+        )
     writer = Writer(options.file)
 
     def ready() -> None:
-        print(f"recording {len(names)} to {tables.printable(options.file)}", flush=True)
+        print(f"recording {_count(len(names), 'channel')} to {tables.printable(options.file)}", flush=True)
 
     try:
         with writer, _asked_to_stop(options.seconds) as should_stop:
@@ -66,7 +72,7 @@ def _record(options: argparse.Namespace) -> int:
                 source = functools.partial(Relay, to=options.relay, should_leave=lambda: should_stop(2))
             recorded = record(writer, names, ready, should_stop, source)
     except (OSError, ValueError, Error) as error:
-        kept = f"; {writer.messages} messages, {tables.size(writer.nbytes)}, were written and can be read"
+        kept = f"; the file has {_count(writer.messages, 'message')} ({tables.size(writer.nbytes)}) and can be read"
         return _failed(f"{error}{kept if writer.messages else ''}")
     for each in recorded:
         print(f"{tables.printable(each.name)}: {each.messages} recorded, {each.missed} missed")
@@ -81,7 +87,7 @@ def _replay(options: argparse.Namespace) -> int:
         return _failed(error)
     with _asked_to_stop() as should_stop:
         try:
-            print(f"replaying {len(messages)} to {tables.printable(options.to)}", flush=True)
+            print(f"replaying {_count(len(messages), 'message')} to {tables.printable(options.to)}", flush=True)
             while messages and not should_stop():
                 player.play(messages, options.rate, should_stop)
                 if not options.loop:
@@ -89,16 +95,16 @@ def _replay(options: argparse.Namespace) -> int:
             player.close(should_stop)
         except (Error, ValueError) as error:
             return _failed(f"after {player.put} messages: {error}")
-    print(f"{player.put} replayed")
+    print(f"{_count(player.put, 'message')} replayed")
     return 0
 
 
 def _export(options: argparse.Namespace) -> int:
     if options.form == "parquet" and options.out is None:
-        return _failed("a Parquet file is written to --out FILE")
+        return _failed("--to parquet requires --out FILE: Parquet cannot be written to standard output")
     with contextlib.suppress(OSError):
         if options.out is not None and os.path.samefile(options.file, options.out):
-            return _failed(f"{options.out} is the recording itself")
+            return _failed(f"--out {options.out} is the recording itself; name another file")
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         if options.form == "parquet":
@@ -112,7 +118,7 @@ def _export(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except ModuleNotFoundError as error:
-        return _failed(f"{error.name} is not installed: pip install pyarrow")
+        return _failed(f"--to parquet needs {error.name}, which is not installed; run pip install pyarrow")
     except (OSError, ValueError, Error) as error:
         return _failed(error)
     return 0
@@ -122,7 +128,7 @@ def _run_trace(options: argparse.Namespace) -> int:
     def ready(count: int, refused: list[str]) -> None:
         for each in refused:
             print(f"shmtree: not traced: {each}", file=sys.stderr)
-        print(f"tracing {count}", flush=True)
+        print(f"tracing {_count(count, 'channel')}", flush=True)
 
     try:
         with _replacing(options.out, "w") as out, _asked_to_stop(options.seconds) as should_stop:
@@ -188,7 +194,7 @@ def _private(path: str, flags: int) -> int:
             rights = stat.S_IMODE(about.st_mode)
             if rights & 0o077:
                 raise PermissionError(
-                    errno.EACCES, f"it exists, and other users have rights to it (mode {rights:04o}): remove it", path
+                    errno.EACCES, f"the file exists and other users may access it (mode {rights:04o}); remove it", path
                 )
             if flags & os.O_TRUNC:
                 os.ftruncate(descriptor, 0)
@@ -201,37 +207,39 @@ def _private(path: str, flags: int) -> int:
 def _rate(text: str) -> float:
     rate = float(text)
     if not 0 <= rate < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is no rate: 0 is as fast as the receivers take")
+        raise argparse.ArgumentTypeError(f"{text} is out of range; a rate is positive, or 0 for no pauses")
     return rate
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("record", help="write what is put into channels to a file, and take nothing from them")
-    verb.add_argument("file", metavar="FILE", help="MCAP, which only this user may read; replaced if it is there")
-    verb.add_argument("names", metavar="NAME", nargs="+", help="of a channel or queue")
-    verb.add_argument("--seconds", type=duration, help="end after so many (at the end of the streams, or Ctrl-C)")
-    verb.add_argument("--relay", metavar="NAME", help="receive from the one channel, and put all of it into this one")
-    verb.set_defaults(run=_record)
-    verb = verbs.add_parser("replay", help="put what was recorded into a channel")
-    verb.add_argument("file", metavar="FILE")
-    verb.add_argument("--to", metavar="NAME", required=True, help="of the channel; it is made if it is not there")
+    verb = verbs.add_parser("record", help="write the messages of channels to a file; receivers still get them")
+    verb.add_argument("file", metavar="FILE", help="MCAP file, readable by this user only; an existing one is replaced")
+    verb.add_argument("names", metavar="NAME", nargs="+", help="name of a channel or queue")
     verb.add_argument(
-        "--rate", type=_rate, default=1.0, help="so many times as fast as recorded (%(default)s); 0: at once"
+        "--seconds", type=duration, help="stop after this time (default: at the end of the streams, or Ctrl-C)"
     )
-    verb.add_argument("--loop", action="store_true", help="again and again, until it is ended")
-    verb.add_argument("--channel", metavar="NAME", help="only what was put into that one (all, in the order of time)")
+    verb.add_argument("--relay", metavar="NAME", help="receive each message, record it and pass it on to this channel")
+    verb.set_defaults(run=_record)
+    verb = verbs.add_parser("replay", help="put the recorded messages into a channel")
+    verb.add_argument("file", metavar="FILE")
+    verb.add_argument("--to", metavar="NAME", required=True, help="name of the channel; created if it does not exist")
+    verb.add_argument(
+        "--rate", type=_rate, default=1.0, help="speed relative to the recording (default: %(default)s); 0: no pauses"
+    )
+    verb.add_argument("--loop", action="store_true", help="repeat until interrupted")
+    verb.add_argument("--channel", metavar="NAME", help="only messages of this channel (default: all, by time)")
     verb.set_defaults(run=_replay)
-    verb = verbs.add_parser("export", help="write what was recorded for other tools")
+    verb = verbs.add_parser("export", help="convert a recording to JSON lines or Parquet")
     verb.add_argument("file", metavar="FILE")
     verb.add_argument("--to", dest="form", choices=("jsonl", "parquet"), required=True)
-    verb.add_argument("--out", metavar="FILE", help="(jsonl: to standard output)")
-    verb.add_argument("--channel", metavar="NAME", help="only what was put into that one (all)")
-    verb.add_argument("--allow-pickle", action="store_true", help="load pickles, which may run anything")
+    verb.add_argument("--out", metavar="FILE", help="output file (default for jsonl: standard output)")
+    verb.add_argument("--channel", metavar="NAME", help="only messages of this channel (default: all)")
+    verb.add_argument("--allow-pickle", action="store_true", help="load pickles, which can run any code")
     verb.set_defaults(run=_export)
-    verb = verbs.add_parser("trace", help="write who put and received what, and when, for a viewer of Chrome's traces")
+    verb = verbs.add_parser("trace", help="write puts and receives with their times, as a Chrome trace")
+    verb.add_argument("names", metavar="NAME", nargs="*", help="name of a channel or queue (default: all of this user)")
     verb.add_argument(
-        "names", metavar="NAME", nargs="*", help="of a channel or queue (all of this user's, named or not)"
+        "--seconds", type=duration, help="stop after this time (default: at the end of the streams, or Ctrl-C)"
     )
-    verb.add_argument("--seconds", type=duration, help="end after so many (at the end of the streams, or Ctrl-C)")
-    verb.add_argument("--out", metavar="FILE", required=True, help="JSON, which only this user may read")
+    verb.add_argument("--out", metavar="FILE", required=True, help="JSON file, readable by this user only")
     verb.set_defaults(run=_run_trace)

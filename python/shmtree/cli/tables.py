@@ -1,4 +1,4 @@
-"""The observer's snapshot as text for people."""
+"""The observer's snapshot as readable text."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def who(pids: Iterable[int]) -> str:
-    return ", ".join(str(pid) if pid else "out of sight" for pid in pids) or "-"
+def pid_list(pids: Iterable[int]) -> str:
+    """Returns the pids as a list. A pid of 0 stands for a process of another PID namespace."""
+    return ", ".join(str(pid) if pid else "in another PID namespace" for pid in pids) or "-"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -54,8 +55,8 @@ def _waits_for(channel: dict[str, Any]) -> str:
 def _end_of(channel: dict[str, Any], side: str) -> str:
     unused = channel[f"{side}s_unused"]
     if not unused:
-        return who(channel[f"{side}_pids"])
-    return f"{who(users(channel, side))} ({len(unused)} unused)"
+        return pid_list(channel[f"{side}_pids"])
+    return f"{pid_list(users(channel, side))} ({len(unused)} unused)"
 
 
 def channel_row(arena: dict[str, Any], number: int) -> tuple[str, ...]:
@@ -92,8 +93,8 @@ def arena_rows(look: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def _openers(arena: dict[str, Any]) -> str:
-    pids = who(opener["pid"] for opener in arena["openers"])
-    return f"only watched by {pids}" if any(opener["read_only"] for opener in arena["openers"]) else pids
+    pids = pid_list(opener["pid"] for opener in arena["openers"])
+    return f"only observed by {pids}" if any(opener["read_only"] for opener in arena["openers"]) else pids
 
 
 def _named(things: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:
@@ -105,7 +106,7 @@ def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str)
     if not some:
         return ""
     does = one_does if len(some) == 1 else they_do
-    return f", which {does}" if len(some) == len(pids) else f", of which {who(some)} {does}"
+    return f", which {does}" if len(some) == len(pids) else f", of which {pid_list(some)} {does}"
 
 
 def limiting_line(look: dict[str, Any]) -> str:
@@ -135,20 +136,20 @@ def limiting_line(look: dict[str, Any]) -> str:
     if not limits:
         return "No channel waits for one of its ends."
     arena, channel, name = max(limits, key=lambda each: rank(*each[1:]))
-    return f"What limits: {_limit_words(arena, channel, name)}."
+    return f"Bottleneck: {_limit_words(arena, channel, name)}."
 
 
 def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> str:
     end, pids = channel["limiting"]["end"], channel["limiting"]["pids"]
     does = "receives from" if end == "receiving" else "sends to"
     if not pids:
-        return f"nobody {does} {name}"
+        return f"no process {does} {name}"
     stopped_pids = [one["pid"] for one in arena["participants"] if one["stopped"] and one["pid"] in pids]
     stopped = which(pids, stopped_pids, "is stopped", "are stopped")
     if not users(channel, "receiver" if end == "receiving" else "sender"):
-        has = f"{', ' if stopped else ' '}{'has' if len(pids) == 1 else 'have'} it"
-        return f"nobody has used the {end} end of {name}; {who(pids)}{stopped}{has}"
-    return f"the process that {does} {name}, {who(pids)}{stopped}"
+        attached = f"{', ' if stopped else ' '}{'is' if len(pids) == 1 else 'are'} attached"
+        return f"no process has used the {end} end of {name}; {pid_list(pids)}{stopped}{attached}"
+    return f"the process that {does} {name}, {pid_list(pids)}{stopped}"
 
 
 def top(look: dict[str, Any]) -> str:
@@ -157,7 +158,7 @@ def top(look: dict[str, Any]) -> str:
         channel_row(arena, number) for arena in look["arenas"] for number in range(len(arena.get("channels", ())))
     ]
     holders = [
-        f"{who([holder['pid']])} holds {size(holder['bytes'])} of {label(arena)},"
+        f"{pid_list([holder['pid']])} pins {size(holder['bytes'])} of {label(arena)},"
         f" the oldest for {holder['seconds']:.1f} s"
         for arena in look["arenas"]
         for holder in arena.get("holders", ())
@@ -167,8 +168,8 @@ def top(look: dict[str, Any]) -> str:
 
 
 def _participant(one: dict[str, Any]) -> str:
-    state = "killed, not cleaned up after" if not one["alive"] else "stopped" if one["stopped"] else "alive"
-    number = str(one["pid"]) if one["pid"] else f"out of sight, where it is {one['said_pid']}"
+    state = "dead, awaits recovery" if not one["alive"] else "stopped" if one["stopped"] else "alive"
+    number = str(one["pid"]) if one["pid"] else f"in another PID namespace, where its pid is {one['said_pid']}"
     if not one["alive"] and not one["pid"]:
         number = str(one["said_pid"])
     leaving = ", about to exit" if one["leaving"] else ""
@@ -179,20 +180,20 @@ def _participant(one: dict[str, Any]) -> str:
 def wait_words(wait: dict[str, Any]) -> str:
     """Describes what a thread sleeps for."""
     if wait["what"] == "lock":
-        owner = "one that has gone" if wait["lock_owner"] is None else who([wait["lock_owner"]])
-        return f"has waited {wait['seconds']:.1f} s for a lock of {owner}"
+        owner = "a process that has exited" if wait["lock_owner"] is None else pid_list([wait["lock_owner"]])
+        return f"has waited {wait['seconds']:.1f} s for a lock held by {owner}"
     article = "a " if wait["what"] in ("message", "reservation", "newer version", "rate limit") else ""
     return f"has waited {wait['seconds']:.1f} s at {printable(wait['at'])} for {article}{wait['what']}"
 
 
 def _end(channel: dict[str, Any], end: str, verb: str) -> str:
-    text = f"    {verb}: {who(channel[f'{end}_pids'])}"
+    text = f"    {verb}: {pid_list(channel[f'{end}_pids'])}"
     if channel[f"{end}s_unused"]:
-        text += f"; not yet used by {who(channel[f'{end}s_unused'])}"
+        text += f"; not yet used by {pid_list(channel[f'{end}s_unused'])}"
     if channel[f"{end}s_on_their_way"]:
-        text += f"; {channel[f'{end}s_on_their_way']} on their way"
+        text += f"; {channel[f'{end}s_on_their_way']} in transit"
     if channel[f"{end}_locked_by"] is not None:
-        text += f"; its lock is with {who([channel[f'{end}_locked_by']])}"
+        text += f"; lock held by {pid_list([channel[f'{end}_locked_by']])}"
     return text
 
 
@@ -208,11 +209,12 @@ def inspect_channel(arena: dict[str, Any], number: int) -> list[str]:
         _end(channel, "receiver", "receiving"),
     ]
     if channel["limiting"]:
-        lines.append(f"    waits for its {_waits_for(channel)}: {who(channel['limiting']['pids'])}")
+        lines.append(f"    waits for its {_waits_for(channel)}: {pid_list(channel['limiting']['pids'])}")
     for message in channel.get("messages", ()):
-        sender = who([message["sender"]]) if message["sender"] is not None else "one that is gone"
+        sender = pid_list([message["sender"]]) if message["sender"] is not None else "a process that has exited"
         lines.append(f"    message {message['ticket']}, {size(message['bytes'])}, from {sender}:")
-        lines += [f"      {line}" for line in (message["description"] or "not looked into").splitlines()]
+        described = message["description"] or "not described: larger than 64 MiB, or received meanwhile"
+        lines += [f"      {line}" for line in described.splitlines()]
     return lines
 
 
@@ -224,14 +226,14 @@ def inspect(arena: dict[str, Any]) -> str:
         return "\n".join([*lines, f"  {arena['refused']}"])
     lines.append(
         f"  {size(arena['used_bytes'])} of {size(arena['max_bytes'])} used, {size(arena['committed_bytes'])} committed,"
-        f" {size(arena['held_bytes'])} held, in {arena['blocks']} blocks"
+        f" {size(arena['held_bytes'])} pinned, in {arena['blocks']} blocks"
     )
     if arena["locked_by"] is not None:
-        lines.append(f"  its lock is with {who([arena['locked_by']])}")
+        lines.append(f"  lock held by {pid_list([arena['locked_by']])}")
     lines += [_participant(one) for one in arena["participants"]]
     for holder in arena["holders"]:
         lines.append(
-            f"  {who([holder['pid']])} holds {size(holder['bytes'])} in {holder['blocks']} blocks,"
+            f"  {pid_list([holder['pid']])} pins {size(holder['bytes'])} in {holder['blocks']} blocks,"
             f" the oldest for {holder['seconds']:.1f} s"
         )
     for number in range(len(arena["channels"])):
@@ -243,7 +245,7 @@ def inspect(arena: dict[str, Any]) -> str:
 
 
 def names_of(thing: dict[str, Any]) -> str:
-    return ", ".join(map(printable, thing["names"])) or "without a name"
+    return ", ".join(map(printable, thing["names"])) or "(unnamed)"
 
 
 def _thing(kind: str, describe: Callable[[dict[str, Any]], str], thing: dict[str, Any]) -> str:
@@ -251,16 +253,15 @@ def _thing(kind: str, describe: Callable[[dict[str, Any]], str], thing: dict[str
 
 
 def _latest(latest: dict[str, Any]) -> str:
-    return f"version {latest['version']}, published by {who(latest['publishers'])}"
+    return f"version {latest['version']}, published by {pid_list(latest['publishers'])}"
 
 
 def _broadcast(broadcast: dict[str, Any]) -> str:
     behind = [
-        f"{'a subscription that nobody has used yet' if each['pid'] is None else who([each['pid']])}"
-        f" is {each['behind']} behind"
+        f"{'an unused subscription' if each['pid'] is None else pid_list([each['pid']])} is {each['behind']} behind"
         for each in broadcast["subscribers"]
     ]
-    return f"{broadcast['put']} put; {', '.join(behind) or 'nobody reads'}"
+    return f"{broadcast['put']} put; {', '.join(behind) or 'no subscribers'}"
 
 
 def _replay(replay: dict[str, Any]) -> str:

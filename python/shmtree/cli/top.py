@@ -37,8 +37,8 @@ def _top(options: argparse.Namespace) -> int:
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("top", help="all arenas and channels, who holds what, and which stage limits")
-    verb.add_argument("--once", action="store_true", help="look once, and end")
-    verb.add_argument("--interval", type=duration, default=1.0, help="seconds between looks (%(default)s)")
+    verb = verbs.add_parser("top", help="show all arenas and channels, pinned memory, and the bottleneck")
+    verb.add_argument("--once", action="store_true", help="print one snapshot and exit")
+    verb.add_argument("--interval", type=duration, default=1.0, help="seconds between snapshots (default: %(default)s)")
     verb.set_defaults(run=_top)
     add_json(verb)

@@ -96,13 +96,13 @@ def _chosen(names: Sequence[str]) -> Iterator[tuple[dict[str, Any], dict[str, An
     left = set(names)
     for arena in observe()["arenas"]:
         for name in left & set(arena["names"]) if arena["refused"] else ():
-            raise Error(f"the name {name!r}: {arena['refused']}")
+            raise Error(f"cannot trace the name {name!r}: {arena['refused']}")
         for number, channel in enumerate(arena.get("channels", ())):
             if channel["refused"] is None and (not names or left & set(channel["names"])):
                 left -= set(channel["names"])
                 yield arena, channel, tables.channel_label(arena, number)
     if left:
-        raise FileNotFoundError(f"no channel is called {' or '.join(map(repr, sorted(left)))}")
+        raise FileNotFoundError(f"no channel named {' or '.join(map(repr, sorted(left)))}; shmtree ls lists the names")
 
 
 def trace(

@@ -17,7 +17,7 @@ from typing import Any
 from .. import _core
 from .._ipc.observer import Observer, is_of, messages, seen
 from .arguments import add_json, duration
-from .tables import label, who
+from .tables import label, pid_list
 
 MOST_MESSAGES = 1000  # messages of each channel in a dump
 SPARE = 4  # descriptors that snapshots and dumps need
@@ -66,7 +66,7 @@ class Watch:
         arenas = [arena for arena in watched if not arena["refused"]]
         for arena in watched:
             if arena["refused"]:
-                self.trouble = f"arena {label(arena)} is not watched: {arena['refused']}"
+                self.trouble = f"cannot watch arena {label(arena)}: {arena['refused']}"
         owed = yield from self._dumps(arenas, now)
         before = {arena["uuid"]: (now, arena) for arena in arenas}
         self._before = before | {uuid: self._before[uuid] for uuid in owed & self._before.keys()}
@@ -91,7 +91,7 @@ class Watch:
                 told |= {_dead(arena, one) for one in new}
             except OSError as error:
                 owed.add(arena["uuid"])
-                self.trouble = f"nothing can be written to {self._directory}: {error.strerror}"
+                self.trouble = f"cannot write a dump to {self._directory}: {error.strerror}"
         self._told = told
         return owed
 
@@ -122,7 +122,7 @@ class Watch:
                 return
             except OSError as error:  # it has exited, or there is another reason
                 if error.errno in (errno.EMFILE, errno.ENFILE):
-                    self.trouble = f"arena {arena['uuid'][:8]} is not kept for after its last process: {error.strerror}"
+                    self.trouble = f"cannot keep arena {arena['uuid'][:8]} for a last dump: {error.strerror}"
 
     def _let_go(self, arenas: list[dict[str, Any]], owed: set[str]) -> None:
         """Closes the descriptors of arenas that no process uses any more, once every death in them has a dump.
@@ -221,6 +221,10 @@ def _write(path: str, text: str) -> None:
     os.rename(part, path)
 
 
+def _watching(count: int) -> str:
+    return f"watching {count} arena{'' if count == 1 else 's'}"
+
+
 def _run_watch(options: argparse.Namespace) -> int:
     # It keeps a descriptor of each arena and of each process, without a limit.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -229,21 +233,23 @@ def _run_watch(options: argparse.Namespace) -> int:
     is_first = True
     while True:
         for path, pids in watch.look():
-            words = f"{who(pids)} {'was' if len(pids) == 1 else 'were'} killed: {path}"
+            words = f"{pid_list(pids)} {'was' if len(pids) == 1 else 'were'} killed: {path}"
             print(json.dumps({"dump": path, "killed": pids}) if options.json else words, flush=True)
         if watch.trouble not in ("", trouble):
             print(f"shmtree: {watch.trouble}", file=sys.stderr)
         trouble = watch.trouble
         if is_first:
-            print(json.dumps({"watching": len(watch)}) if options.json else f"watching {len(watch)}", flush=True)
+            print(json.dumps({"watching": len(watch)}) if options.json else _watching(len(watch)), flush=True)
         is_first = False
         watch.wait(options.interval)
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("watch", help="writes a file for each arena in which somebody was killed")
-    verb.add_argument("--dump", metavar="DIR", required=True, help="where to write; made, if it is not there")
-    verb.add_argument("names", metavar="PID|NAME", nargs="*", help="only what these have, or are of (everything)")
-    verb.add_argument("--interval", type=duration, default=0.2, help="seconds between looks (%(default)s)")
+    verb = verbs.add_parser("watch", help="write a file for each arena in which a process was killed")
+    verb.add_argument("--dump", metavar="DIR", required=True, help="folder for the files; created if it does not exist")
+    verb.add_argument(
+        "names", metavar="PID|NAME", nargs="*", help="only arenas with these processes or names (default: all)"
+    )
+    verb.add_argument("--interval", type=duration, default=0.2, help="seconds between snapshots (default: %(default)s)")
     verb.set_defaults(run=_run_watch)
     add_json(verb)

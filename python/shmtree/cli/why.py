@@ -184,7 +184,7 @@ def _check_known(look: dict[str, Any], what: str) -> None:
             return
         if arena["refused"] and is_of(arena, what):
             return
-    raise FileNotFoundError(f"no process in sight that has an arena, and no channel, is {what!r}")
+    raise FileNotFoundError(f"no process with an arena has the pid {what!r}, and no channel has that name")
 
 
 def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
@@ -222,7 +222,7 @@ def _stack(pid: int, program: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=STACK_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return f"py-spy had not ended after {STACK_SECONDS:.0f} s"
+        return f"py-spy did not exit within {STACK_SECONDS:.0f} s"
     return (done.stdout if done.returncode == 0 else done.stderr).strip()
 
 
@@ -292,17 +292,17 @@ def words(found: dict[str, Any]) -> str:
     for deadlock in found["deadlocks"]:
         places = ", ".join(map(tables.printable, deadlock["places"]))
         lines.append(
-            f"Deadlock: {tables.who(deadlock['pids'])} have waited for each other for"
+            f"Deadlock: {tables.pid_list(deadlock['pids'])} have waited for each other for"
             f" {deadlock['seconds']:.1f} s, at {places}."
         )
-    lines += [f"Process {lock['pid']} is stopped and has the lock of {lock['of']}." for lock in found["locks"]]
+    lines += [f"Process {lock['pid']} is stopped and holds the lock of {lock['of']}." for lock in found["locks"]]
     lines += [_wait_words(wait) for wait in found["waits"]]
     for pid, stack in found["stacks"].items():
         lines += ["", f"Python stack of {pid}:", *(f"  {line}" for line in stack.splitlines())]
-    nobody = f"Nobody has waited for longer than {BETWEEN_LOOKS} s. Who waits often, and briefly: see top."
-    lines = lines or [nobody]
+    no_wait = f"No thread has waited for longer than {BETWEEN_LOOKS} s. For short, frequent waits, run shmtree top."
+    lines = lines or [no_wait]
     lines += [
-        f"The waits at {each['what']} of {tables.who(each['pids'])} cannot be read: {each['reason']}."
+        f"The waits at {each['what']} of {tables.pid_list(each['pids'])} cannot be read: {each['reason']}."
         for each in found["refused"]
     ]
     return "\n".join(lines)
@@ -311,12 +311,11 @@ def words(found: dict[str, Any]) -> str:
 def _wait_words(wait: dict[str, Any]) -> str:
     article = "a " if wait["what"] in ("message", "lock", "reservation", "newer version", "rate limit") else ""
     at = f" at {tables.printable(wait['at'])}" if wait["what"] != "lock" else ""
-    peers = tables.who(wait["for_pids"]) if wait["for_pids"] else "nobody that is known"
+    peers = tables.pid_list(wait["for_pids"]) if wait["for_pids"] else "an unknown process"
     peers += tables.which(wait["for_pids"], wait["never_used"], "has never used it", "have never used it")
     peers += tables.which(wait["for_pids"], wait["stopped"], "is stopped", "are stopped")
-    return (
-        f"{tables.who([wait['pid']])} has waited {wait['seconds']:.1f} s{at} for {article}{wait['what']}, from {peers}."
-    )
+    waiter, seconds = tables.pid_list([wait["pid"]]), wait["seconds"]
+    return f"{waiter} has waited {seconds:.1f} s{at} for {article}{wait['what']}, from {peers}."
 
 
 def _run_why(options: argparse.Namespace) -> int:
@@ -326,7 +325,12 @@ def _run_why(options: argparse.Namespace) -> int:
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("why", help="who waits for whom, what for and since when; deadlocks; stacks by py-spy")
-    verb.add_argument("what", metavar="PID|CHANNEL", nargs="?", help="what depends on that (everybody)")
+    verb = verbs.add_parser("why", help="show which process waits for which others, and deadlocks; stacks with py-spy")
+    verb.add_argument(
+        "what",
+        metavar="PID|CHANNEL",
+        nargs="?",
+        help="only waits of this process or channel, and what they depend on",
+    )
     verb.set_defaults(run=_run_why)
     add_json(verb)

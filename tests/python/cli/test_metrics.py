@@ -111,7 +111,7 @@ def test_metrics_count_waiting_threads_and_pinned_bytes(name):
         while not waiting_threads():
             time.sleep(0.01)
         seen = samples(address)
-        # Select this arena: earlier tests may have left others, whose messages this process still holds.
+        # Select this arena: this process may still hold messages of other arenas, from earlier tests.
         here = {"arena": channel_called(shmtree.observe(), name)[0]["uuid"], "pid": os.getpid()}
         assert value(seen, "waiting_threads", what="message", at=f"channel {name}", **here) == 1
         assert value(seen, "waiting_seconds", what="message", **here) >= 0

@@ -233,7 +233,7 @@ def test_top_reports_the_limiting_stage_in_one_line(name):
     sender.put(1)
     lines = run("top", "--once", "--interval", "0").splitlines()
     assert any(line.startswith(name) and "1 of 1" in line for line in lines)
-    assert sum(line.startswith(("What limits:", "No channel waits")) for line in lines) == 1
+    assert sum(line.startswith(("Bottleneck:", "No channel waits")) for line in lines) == 1
 
 
 @pytest.mark.parametrize("interval", ["-1", "nan", "inf", "soon"])
@@ -298,7 +298,7 @@ def test_commands_without_descriptors_report_the_error(arguments):
 
 
 def channel_look(name: str, **values: Any) -> dict[str, Any]:
-    """Returns a channel of a snapshot. It belongs to a pipeline whose stages are processes 1 to 3."""
+    """Returns a channel of a snapshot. Processes 1 to 3 are the stages of its pipeline."""
     values |= {"senders_unused": [], "receivers_unused": []}
     known = {"name": name, "refused": None, "queued": 0, "full_share": 0.0, "empty_share": 0.0, "limiting": None}
     return {**known, **values}
@@ -343,12 +343,12 @@ def test_limiting_line_prefers_unattached_ends_and_names_unused():
     served = channel_look("c0", **waits, limiting={"end": "receiving", "pids": [2]})
     deserted = channel_look("c1", **waits | {"receiver_pids": []}, limiting={"end": "receiving", "pids": []})
     unused = channel_look("c2", **waits, limiting={"end": "receiving", "pids": [2]}) | {"receivers_unused": [2]}
-    assert limiting_line(served) == "What limits: the process that receives from c0, 2."
-    assert limiting_line(served, stopped=2) == "What limits: the process that receives from c0, 2, which is stopped."
-    assert limiting_line(served, deserted) == "What limits: nobody receives from c1."
-    says = "What limits: nobody has used the receiving end of c2; 2"
-    assert limiting_line(unused) == f"{says} has it."
-    assert limiting_line(unused, stopped=2) == f"{says}, which is stopped, has it."
+    assert limiting_line(served) == "Bottleneck: the process that receives from c0, 2."
+    assert limiting_line(served, stopped=2) == "Bottleneck: the process that receives from c0, 2, which is stopped."
+    assert limiting_line(served, deserted) == "Bottleneck: no process receives from c1."
+    says = "Bottleneck: no process has used the receiving end of c2; 2"
+    assert limiting_line(unused) == f"{says} is attached."
+    assert limiting_line(unused, stopped=2) == f"{says}, which is stopped, is attached."
 
 
 def test_limiting_end_follows_from_time_spent_waiting(name, start):

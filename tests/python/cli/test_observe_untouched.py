@@ -45,7 +45,7 @@ class File(NamedTuple):
 
 
 class Stopped(NamedTuple):
-    """An arena that this process is not attached to, and whose participants are stopped."""
+    """An arena that this process is not attached to. Its participants are stopped."""
 
     path: str  # of the arena's file, under /proc of a participant
     pids: list[int]

@@ -16,8 +16,8 @@ def test_full_channel_without_waiting_senders_limits_last():
     )
     waits = channel_look("c2", empty_share=0.9, sender_pids=[3], receiver_pids=[2])
     left = channel_look("c1", queued=9, sender_pids=[1], receiver_pids=[], limiting={"end": "receiving", "pids": []})
-    assert limiting_line(served, waits, left) == "What limits: the process that receives from c0, 2."
-    assert limiting_line(left) == "What limits: nobody receives from c1."
+    assert limiting_line(served, waits, left) == "Bottleneck: the process that receives from c0, 2."
+    assert limiting_line(left) == "Bottleneck: no process receives from c1."
 
 
 def test_top_on_a_terminal_without_descriptors_is_an_error(runtime_directory):

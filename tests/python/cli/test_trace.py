@@ -36,7 +36,7 @@ class Tracer:
         command = [sys.executable, "-W", "error", "-m", "shmtree", "trace", "--out", str(path), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
-        self.count = int(self.process.stdout.readline().removeprefix("tracing "))
+        self.count = int(self.process.stdout.readline().removeprefix("tracing ").split()[0])
 
     def end(self) -> dict[str, Any]:
         """Stops the command with Ctrl-C and returns the trace."""
@@ -217,8 +217,8 @@ def test_trace_ends_with_the_stream_or_after_its_seconds(name: str, tmp_path: Pa
 @pytest.mark.serial  # it would trace the channels of other tests
 def test_unknown_name_and_recorded_channel_are_errors(name: str, tmp_path: Path) -> None:
     out = str(tmp_path / "run.json")
-    done = shmtree_run("trace", "nobody", "--out", out)
-    assert done.returncode == 1 and "no channel is called 'nobody'" in done.stderr
+    done = shmtree_run("trace", "unknown", "--out", out)
+    assert done.returncode == 1 and "no channel named 'unknown'" in done.stderr
     _sender, _receiver = shmtree.create_pair(name=name)
     recorder = Recorder(tmp_path / "run.mcap", name)
     done = shmtree_run("trace", name, "--out", out)

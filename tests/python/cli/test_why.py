@@ -135,9 +135,8 @@ def test_why_unknown_process_or_channel_is_an_error(name):
     assert json.loads(run("why", str(os.getpid()), "--json"))["waits"] == []
     assert json.loads(run("why", name, "--json"))["waits"] == []
     for what in ("nothing", str(1 << 22)):
-        assert (
-            run("why", what, code=1) == f"shmtree: no process in sight that has an arena, and no channel, is {what!r}\n"
-        )
+        says = f"shmtree: no process with an arena has the pid {what!r}, and no channel has that name\n"
+        assert run("why", what, code=1) == says
 
 
 def test_why_omits_waits_shorter_than_its_interval(name, start):
@@ -235,7 +234,7 @@ def test_why_names_locks_of_stopped_processes():
     locks = list(why._locks({"arenas": [arena]}))
     assert locks == [{"pid": 7, "of": "arena a"}, {"pid": 7, "of": "the senders of channel c"}]
     words = why.words({"deadlocks": [], "locks": locks, "waits": [], "refused": [], "stacks": {}})
-    assert words.splitlines()[0] == "Process 7 is stopped and has the lock of arena a."
+    assert words.splitlines()[0] == "Process 7 is stopped and holds the lock of arena a."
 
 
 def test_why_names_the_awaited_process_of_a_broadcast():

@@ -242,7 +242,7 @@ def test_ls_and_clean_list_and_remove_names_of_queues(name, folder, command):
         assert ran.stderr == ""
         return ran.stdout
 
-    assert f"{name}\ta queue\t{os.getpid()}\n{name}2\tan arena\tnobody, left over: removed\n" in run("ls")
+    assert f"{name}\ta queue\t{os.getpid()}\n{name}2\tan arena\tno process; stale, removed\n" in run("ls")
     assert f"{name}2" not in run("ls")
     make_file(0o600, HEADER)(folder / f"{name}2")
     assert f"removed {name}2\n" in run("clean")
@@ -265,7 +265,7 @@ def test_ls_and_clean_escape_unprintable_names(name, folder):
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
         return [line for line in lines if name in line]
 
-    assert run("ls") == [f"{each}\tan arena\tnobody, left over: removed" for each in shown]
+    assert run("ls") == [f"{each}\tan arena\tno process; stale, removed" for each in shown]
     leave()
     assert run("clean") == [f"removed {each}" for each in shown]
     assert os.listdir(folder) == []

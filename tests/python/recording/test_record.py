@@ -41,7 +41,7 @@ class Recorder:
         command = [sys.executable, "-m", "shmtree", "record", str(path), *arguments]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
         assert self.process.stdout is not None
-        assert self.process.stdout.readline().startswith(f"recording {count or len(arguments)} to ")
+        assert self.process.stdout.readline().startswith(f"recording {count or len(arguments)} channel")
 
     def end(self, by: signal.Signals | None = None) -> tuple[str, str]:
         if by is not None:
@@ -303,7 +303,7 @@ def test_replay_sends_to_the_process_that_opens_its_channel(recorded) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as player:
         receiver = shmtree.open_receiver("again", timeout=60)
         got = [(item["n"], int(item["x"][-1])) for item in receiver]
-        assert player.communicate(timeout=60)[0] == "replaying 50 to again\n50 replayed\n"
+        assert player.communicate(timeout=60)[0] == "replaying 50 messages to again\n50 messages replayed\n"
     assert got == [(n, n) for n in range(50)]
 
 
