@@ -75,6 +75,8 @@ class Real:
 
     def write(self, pointer: int, data: bytes) -> None:
         self.call("cuMemcpyHtoD_v2", c_uint64(pointer), data, c_size_t(len(data)))
+        # The copy from pageable memory returns once the driver has staged the data, before the device has it.
+        self.call("cuCtxSynchronize")
 
     def opened(self) -> int:
         return len(_received._opened)
