@@ -237,6 +237,7 @@ class Arena:
         From now on, each block that this process receives a view of, or makes an array in, is registered. That happens
         once per block, however often the block is used again. `Receiver.get_to` then copies without waiting. Other
         processes do not need CUDA. The driver copies memory that it cannot register in the ordinary way.
+        The `is_pinned` of torch's tensors returns False for all memory until this process has initialised `torch.cuda`.
 
         Until `unpin`, `close` or the exit of this process, no process returns memory of the arena to the machine.
         Memory that was used for messages of one size then cannot be reused for messages of another size.

@@ -6,6 +6,7 @@ import copy
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -52,6 +53,16 @@ def describe(tensor: Any) -> tuple[Any, ...]:
     known = values.tolist() if values.numel() <= 1000 else float(values.double().sum())
     place = tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
     return type(tensor).__name__, str(tensor.dtype), str(tensor.device), *place, tensor.requires_grad, known
+
+
+def load_kernels() -> None:
+    """Runs the kernels that tests with streams use. The first use of a kernel loads it, and may wait for the device."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        made = whole()
+        torch.cuda._sleep(1)
+        made.fill_(0)
+        torch.empty_like(made).copy_(made)
+    torch.cuda.synchronize()
 
 
 class Peer:
@@ -118,15 +129,23 @@ class Peer:
 
     # --- streams
 
-    def put_while_writing(self, value: float) -> bool:
-        """Writes and puts in a new stream. Returns True if the stream was still busy when put() returned."""
+    def put_while_writing(self, value: float) -> dict[str, tuple[bool, float]]:
+        """Writes and puts in a new stream. Returns for each step: was the stream busy after it, and milliseconds."""
+        load_kernels()
         stream = torch.cuda.Stream()
         with torch.cuda.stream(stream):
             self.made = whole()
-            torch.cuda._sleep(BUSY_CYCLES)
-            self.made.fill_(value)
-            self.end.put({"it": self.made}, timeout=30)
-            return not stream.query()
+            steps = {
+                "sleep": lambda: torch.cuda._sleep(BUSY_CYCLES),
+                "fill": lambda: self.made.fill_(value),
+                "put": lambda: self.end.put({"it": self.made}, timeout=30),
+            }
+            found = {}
+            for name, step in steps.items():
+                began = time.perf_counter()
+                step()
+                found[name] = not stream.query(), round((time.perf_counter() - began) * 1e3, 3)
+        return found
 
     def get_in_a_stream(self) -> Any:
         with torch.cuda.stream(torch.cuda.Stream()):
@@ -175,6 +194,7 @@ class PinningPeer:
         self.kept: Any = None
 
     def pin(self) -> None:
+        torch.cuda.init()  # before that, is_pinned() is False for all memory
         self.arena.pin()
 
     def unpin(self) -> None:
