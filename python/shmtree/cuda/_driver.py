@@ -1,7 +1,7 @@
 """The calls of the CUDA driver that transfer device memory and register host memory.
 
 Nothing is loaded before the first call, and nothing is linked: on a machine without a driver, that call raises one
-clear error. Every call pushes the device's primary context, which torch, CuPy and Numba use as well, and pops it again.
+clear error. Calls run in the device's primary context, which torch, CuPy and Numba use as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
 from ctypes import byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -22,6 +21,7 @@ NOT_READY = 600
 _EVENT_DISABLE_TIMING, _EVENT_INTERPROCESS = 2, 4
 _REGISTER_PORTABLE = 1
 _LAZY_PEER_ACCESS = 1
+_POINTER_BUFFER_ID = 7
 _POINTER_DEVICE_ORDINAL = 9
 
 _HANDLE_BYTES = 64
@@ -41,6 +41,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuDeviceGet": [ctypes.POINTER(c_int), c_int],
     "cuDeviceGetUuid_v2": [c_void_p, c_int],
     "cuDevicePrimaryCtxRetain": [ctypes.POINTER(c_void_p), c_int],
+    "cuCtxGetCurrent": [ctypes.POINTER(c_void_p)],
     "cuCtxPushCurrent_v2": [c_void_p],
     "cuCtxPopCurrent_v2": [ctypes.POINTER(c_void_p)],
     "cuPointerGetAttribute": [c_void_p, c_int, c_uint64],
@@ -113,19 +114,25 @@ class Driver:
             )
         return self._uuids.index(uuid)
 
-    @contextlib.contextmanager
-    def on(self, device: int) -> Iterator[None]:
-        """Makes the device's primary context current in this thread."""
-        if device not in self._contexts:
-            found, context = c_int(), c_void_p()
-            self._call("cuDeviceGet", byref(found), device)
-            self._call("cuDevicePrimaryCtxRetain", byref(context), found)
-            self._contexts[device] = context
-        self._call("cuCtxPushCurrent_v2", self._contexts[device])
-        try:
-            yield
-        finally:
-            self._library.cuCtxPopCurrent_v2(byref(c_void_p()))
+    def on(self, device: int) -> contextlib.AbstractContextManager[None]:
+        """Makes the device's primary context current in this thread. Pushes it only if another one is current."""
+        context = self._contexts.get(device) or self._retain(device)
+        current = c_void_p()
+        self._call("cuCtxGetCurrent", byref(current))
+        return _NOTHING if current.value == context.value else _Pushed(self, context)
+
+    def _retain(self, device: int) -> c_void_p:
+        found, context = c_int(), c_void_p()
+        self._call("cuDeviceGet", byref(found), device)
+        self._call("cuDevicePrimaryCtxRetain", byref(context), found)
+        self._contexts[device] = context
+        return context
+
+    def push(self, context: c_void_p) -> None:
+        self._call("cuCtxPushCurrent_v2", context)
+
+    def pop(self) -> None:
+        self._library.cuCtxPopCurrent_v2(byref(c_void_p()))
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -133,6 +140,12 @@ class Driver:
         device = c_int(-1)
         self._call("cuPointerGetAttribute", byref(device), _POINTER_DEVICE_ORDINAL, pointer)
         return device.value
+
+    def buffer_of(self, pointer: int) -> int:
+        """Returns the number of the allocation that contains this address. No other allocation ever has that number."""
+        number = c_uint64()
+        self._call("cuPointerGetAttribute", byref(number), _POINTER_BUFFER_ID, pointer)
+        return number.value
 
     def allocation_of(self, pointer: int) -> tuple[int, int]:
         """Returns the start and the size of the allocation that contains this address."""
@@ -155,18 +168,16 @@ class Driver:
 
     # --- events and streams; a stream is a handle of the driver, 0 is the default stream ------------------------------
 
-    def record(self, stream: int, shared: bool = False) -> int:
-        """Returns a new event, which completes when the work that is in the stream now is done."""
+    def create_event(self, is_shared: bool) -> int:
+        """Returns a new event, which other processes can open if `is_shared` is true."""
         event = c_void_p()
-        flags = _EVENT_DISABLE_TIMING | (_EVENT_INTERPROCESS if shared else 0)
+        flags = _EVENT_DISABLE_TIMING | (_EVENT_INTERPROCESS if is_shared else 0)
         self._call("cuEventCreate", byref(event), flags)
-        made = event.value or 0
-        try:
-            self._call("cuEventRecord", made, stream)
-        except DeviceError:
-            self.destroy_event(made)
-            raise
-        return made
+        return event.value or 0
+
+    def record(self, event: int, stream: int) -> None:
+        """Makes the event complete when the work that is in the stream now is done."""
+        self._call("cuEventRecord", event, stream)
 
     def event_handle(self, event: int) -> bytes:
         handle = _Handle()
@@ -204,6 +215,23 @@ class Driver:
 
     def unregister_host(self, address: int) -> None:
         self._call("cuMemHostUnregister", address)
+
+
+_NOTHING = contextlib.nullcontext()
+
+
+class _Pushed:
+    """Context manager that pushes a context and pops it again."""
+
+    def __init__(self, driver: Driver, context: c_void_p) -> None:
+        self._driver = driver
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._driver.push(self._context)
+
+    def __exit__(self, *exception: object) -> None:
+        self._driver.pop()
 
 
 _driver: tuple[int, Driver] | None = None

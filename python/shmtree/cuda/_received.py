@@ -21,7 +21,7 @@ from .. import _core
 from .._codec import checks, optional
 from .._process import lifetime
 from ..errors import CorruptMessage, DeviceError, PeerDied
-from . import _driver
+from . import _driver, _events
 
 
 class _Who(NamedTuple):
@@ -57,6 +57,8 @@ class _Allocation:
 _opened: dict[tuple[int, bytes], _Allocation] = {}
 _departed: deque[_Departure] = deque()
 _alive: weakref.WeakSet[Memory] = weakref.WeakSet()
+_free_events = _events.Pool(is_shared=False)
+_senders_events = _events.Opened()
 _lock = threading.Lock()  # a destructor may run while it is held, so settle() only tries to lock
 
 
@@ -114,26 +116,29 @@ class _Departure:
         self._key = key
         self._allocation = allocation
         self._lease = lease
-        self._event = 0
+        self._event: _events.Event | None = None
         with contextlib.suppress(DeviceError):  # a stream under capture takes no event: a later check tries again
             self._record()
 
-    def _record(self) -> None:
-        with self._driver.on(self._allocation.device):
-            self._event = self._driver.record(current_stream(self._allocation.device))
+    def _record(self) -> _events.Event:
+        device = self._allocation.device
+        with self._driver.on(device):
+            self._event = _free_events.record(self._driver, device, current_stream(device))
+        return self._event
 
     def has_passed(self) -> bool:
         try:
-            if self._event == 0:
-                self._record()
+            event = self._event or self._record()
             with self._driver.on(self._allocation.device):
-                return self._driver.has_passed(self._event)
+                return self._driver.has_passed(event.number)
         except DeviceError:
             return False
 
     def wait(self) -> None:
-        with contextlib.suppress(DeviceError), self._driver.on(self._allocation.device):
-            self._driver.wait_for(self._event)
+        with contextlib.suppress(DeviceError):
+            event = self._event or self._record()
+            with self._driver.on(self._allocation.device):
+                self._driver.wait_for(event.number)
 
     def end(self) -> None:
         """Releases the memory. The caller holds the lock."""
@@ -141,10 +146,10 @@ class _Departure:
         is_last = self._allocation.users == 0
         if is_last:
             del _opened[self._key]
-        with contextlib.suppress(DeviceError), self._driver.on(self._allocation.device):
-            with contextlib.suppress(DeviceError):
-                self._driver.destroy_event(self._event)
-            if is_last:
+        if self._event is not None:
+            _free_events.put_back(self._allocation.device, self._event)
+        if is_last:
+            with contextlib.suppress(DeviceError), self._driver.on(self._allocation.device):
                 self._driver.close_memory(self._allocation.base)
         self._lease = None
 
@@ -178,12 +183,17 @@ def _after_fork() -> None:
         memory.forget()
     _opened.clear()
     _departed.clear()
+    _free_events.clear()
+    _senders_events.clear()
 
 
 def current_stream(device: int) -> int:
     """Returns torch's current stream, or the default stream without torch."""
     torch = _torch_with_cuda()
-    return 0 if torch is None else int(torch.cuda.current_stream(device).cuda_stream)
+    if torch is None or not torch.cuda.is_initialized():
+        return 0
+    number = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # makes no Stream object
+    return int(torch.cuda.current_stream(device).cuda_stream if number is None else number(device))
 
 
 def _torch_with_cuda() -> Any:
@@ -227,14 +237,11 @@ def _open(arena: _core.Arena, who: _Who, where: _Where, is_array: bool) -> Memor
     device = driver.device_with(where.device)
     try:
         memory = Memory(driver, device, where, lease)
+        stream = current_stream(device)
+        # An array reports that it is ready in the default stream, see _interface.
+        streams = {stream, 0} if is_array else {stream}
         with driver.on(device):
-            event = driver.open_event(where.event)
-            try:
-                # An array reports that it is ready in the default stream, see _interface.
-                for stream in {current_stream(device), 0} if is_array else {current_stream(device)}:
-                    driver.wait_in_stream(stream, event)
-            finally:
-                driver.destroy_event(event)  # work that waits for it keeps waiting
+            _senders_events.wait(driver, device, (who.uuid, who.identity), where.event, streams)
     except DeviceError:
         _check_alive(arena, who)
         raise
@@ -256,7 +263,7 @@ def _receive_own(about: Any, who: _Who) -> Any:
         raise CorruptMessage("device memory that this process is said to have sent was not")
     driver = _driver.driver()
     with driver.on(lent.device):
-        driver.wait_in_stream(current_stream(lent.device), lent.event)
+        driver.wait_in_stream(current_stream(lent.device), lent.event.number)
     torch = sys.modules.get("torch")
     if (about[0] == "torch") != (torch is not None and isinstance(lent.owner, torch.Tensor)):
         raise CorruptMessage("the message names device memory of this process as another kind")

@@ -8,7 +8,6 @@ tokens at every later put, and at its exit.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import sys
@@ -24,13 +23,14 @@ from .. import _core
 from .._codec.device_leaf import DeviceLeaf
 from .._process import lifetime
 from ..errors import DeviceError
-from . import _driver, _received
+from . import _driver, _events, _received
 
 #: Seconds for which an exiting process waits for receivers to release its memory.
 exit_timeout = 30.0
 
 _TOKEN_BYTES = 64
 _INVALID_VALUE = 1
+_MAX_HANDLES = 1024  # exported allocations whose handles are cached
 _LOOKS = 4  # tokens to check for every one that is sent
 _STEP_S = 0.005
 
@@ -48,7 +48,7 @@ class Source(NamedTuple):
 class Lent:
     """Memory that other processes may be using."""
 
-    def __init__(self, source: Source, arena: _core.Arena, token: Any, device: int, event: int) -> None:
+    def __init__(self, source: Source, arena: _core.Arena, token: Any, device: int, event: _events.Event) -> None:
         self.owner = source.owner
         self.device = device
         self.event = event
@@ -65,10 +65,11 @@ class Lent:
         return self._arena.stats()["participants"] > 1
 
     def forget(self) -> None:
-        driver = _driver.driver()
-        with contextlib.suppress(DeviceError), driver.on(self.device):
-            driver.destroy_event(self.event)
+        _free_events.put_back(self.device, self.event)
 
+
+_free_events = _events.Pool(is_shared=True)
+_handles: dict[tuple[int, int], bytes] = {}  # handles of allocations by base and by the driver's number
 
 # by arena and token; the most recently checked ones are at the end
 _lent: OrderedDict[tuple[bytes, int], Lent] = OrderedDict()
@@ -97,7 +98,7 @@ def _source_of_tensor(torch: Any, tensor: Any) -> Source | None:
     if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return None
     owner = tensor.detach().resolve_conj().resolve_neg()
-    stream = torch.cuda.current_stream(owner.device).cuda_stream
+    stream = _received.current_stream(owner.device.index)
     return source_of_storage(owner, stream, tensor.requires_grad, type(tensor) is torch.nn.Parameter)
 
 
@@ -146,16 +147,26 @@ def _lend(source: Source, arena: _core.Arena) -> DeviceLeaf:
                 "(clone())"
             )
         handle = _handle_of(driver, base)
-        event = driver.record(source.stream, shared=True)
-        with _lock:  # from here on the event has an owner, also if a later step fails
+        event = _free_events.record(driver, device, source.stream)
+        with _lock:
             _lent[arena.uuid, block] = Lent(source, arena, token, device, event)
-        event_handle = driver.event_handle(event)
     who = (arena.uuid, block, arena.identity, os.getpid())
-    where = (driver.uuid(device), handle, source.pointer - base, source.nbytes, event_handle)
+    where = (driver.uuid(device), handle, source.pointer - base, source.nbytes, event.handle)
     return DeviceLeaf((source.about, who, where, token))
 
 
 def _handle_of(driver: _driver.Driver, base: int) -> bytes:
+    key = base, driver.buffer_of(base)
+    handle = _handles.get(key)
+    if handle is None:
+        handle = _export(driver, base)
+        if len(_handles) >= _MAX_HANDLES:
+            _handles.clear()
+        _handles[key] = handle
+    return handle
+
+
+def _export(driver: _driver.Driver, base: int) -> bytes:
     try:
         return driver.memory_handle(base)
     except DeviceError as error:
@@ -238,6 +249,8 @@ def _after_fork_in_child() -> None:
     # The child must not free the memory, and does not count as a user of it.
     _of_parent.extend(lent.owner for lent in _lent.values())
     _lent.clear()
+    _free_events.clear()
+    _handles.clear()
     _lock.release()
 
 

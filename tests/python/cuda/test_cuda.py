@@ -56,13 +56,12 @@ def test_sender_retains_memory_until_the_receiver_drops_it(two: tuple[Process, P
 
 
 @ON_THE_FAKE
-def test_drop_destroys_events_and_closes_the_allocation(two: tuple[Process, Process], driver_log: Log) -> None:
+def test_drop_closes_the_allocation(two: tuple[Process, Process], driver_log: Log) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)
     receiver.ask("get")
     receiver.ask("drop")
     sender.ask("wait")
-    assert sender.ask("events") == 0 and receiver.ask("events") == 0
     assert [line.split()[0] for line in driver_log(receiver)].count("close") == 1
 
 

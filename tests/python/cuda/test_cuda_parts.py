@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from forks import fork, join
 
 import shmtree
 from shmtree import _core
-from shmtree.cuda import _driver, _pinned, _received, _sent
+from shmtree.cuda import _driver, _events, _pinned, _received, _sent
 
 WHERE = _received._Where(b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
 
@@ -29,14 +30,15 @@ class Driver:
     def __init__(self) -> None:
         self.answers: dict[str, Any] = {
             "allocation_of": (4096, 4096),
+            "buffer_of": 1,
+            "create_event": itertools.count(7).__next__,
             "device_of": 0,
             "device_with": 0,
             "event_handle": WHERE.event,
             "has_passed": True,
             "memory_handle": WHERE.handle,
-            "open_event": 8,
+            "open_event": itertools.count(80).__next__,
             "open_memory": 4096,
-            "record": 7,
             "uuid": WHERE.device,
         }
         self.calls: list[tuple[Any, ...]] = []
@@ -54,7 +56,8 @@ class Driver:
         self.calls.append((name, *arguments))
         if name in self.failing:
             raise self.failing[name]("said by the test")
-        return self.answers.get(name)
+        answer = self.answers.get(name)
+        return answer() if callable(answer) else answer
 
     def of(self, name: str) -> list[tuple[Any, ...]]:
         return [call[1:] for call in self.calls if call[0] == name]
@@ -65,6 +68,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     monkeypatch.setattr(_driver, "driver", lambda: made)
     monkeypatch.setattr(_sent, "_lent", OrderedDict())
+    monkeypatch.setattr(_sent, "_free_events", _events.Pool(is_shared=True))
+    monkeypatch.setattr(_sent, "_handles", {})
+    monkeypatch.setattr(_received, "_free_events", _events.Pool(is_shared=False))
+    monkeypatch.setattr(_received, "_senders_events", _events.Opened())
     monkeypatch.setattr(_received, "_opened", {})
     monkeypatch.setattr(_received, "_departed", deque())
     monkeypatch.setattr(_received, "current_stream", lambda device: 5)
@@ -109,15 +116,23 @@ def test_array_is_awaited_in_the_default_stream_too(
 ) -> None:
     memory, _ = receive(arena, is_array)
     assert memory.__cuda_array_interface__["stream"] == 1
-    assert sorted(driver.of("wait_in_stream")) == sorted((stream, 8) for stream in streams)
-    assert driver.of("destroy_event") == [(8,)]
+    assert sorted(driver.of("wait_in_stream")) == sorted((stream, 80) for stream in streams)
 
 
-def test_allocation_is_closed_even_if_destroy_event_fails(arena: shmtree.Arena, driver: Driver) -> None:
+def test_dropped_memory_stays_open_until_an_event_is_recorded(arena: shmtree.Arena, driver: Driver) -> None:
     memory, _ = receive(arena)
-    driver.failing["destroy_event"] = shmtree.DeviceError
+    driver.failing["record"] = shmtree.DeviceError
     del memory
-    assert driver.of("close_memory") == [(4096,)] and not _received.has_opened(0, 4096)
+    assert _received.settle() == 1 and driver.of("close_memory") == []
+    driver.failing.clear()
+    assert _received.settle() == 0 and driver.of("close_memory") == [(4096,)]
+
+
+def test_failing_close_leaves_the_allocation_without_users(arena: shmtree.Arena, driver: Driver) -> None:
+    memory, _ = receive(arena)
+    driver.failing["close_memory"] = shmtree.DeviceError
+    del memory
+    assert _received.settle() == 0 and not _received.has_opened(0, 4096)
 
 
 def test_failing_device_leaves_the_allocation_without_users(arena: shmtree.Arena, driver: Driver) -> None:
@@ -153,6 +168,15 @@ def test_event_is_destroyed_when_its_send_fails(arena: shmtree.Arena, driver: Dr
     assert _sent.look() == 0 and driver.of("destroy_event") == [(7,)]
 
 
+def test_handle_is_exported_again_for_a_new_allocation(arena: shmtree.Arena, driver: Driver) -> None:
+    lend(arena)
+    lend(arena)
+    assert len(driver.of("memory_handle")) == 1
+    driver.answers["buffer_of"] = 2  # the same address, after a free and another allocation
+    lend(arena)
+    assert len(driver.of("memory_handle")) == 2
+
+
 def test_threads_lend_and_release_memory_concurrently(arena: shmtree.Arena, driver: Driver) -> None:
     """Each look() releases memory that was lent, so the threads race to release it."""
     count, errors = 200, []
@@ -173,7 +197,9 @@ def test_threads_lend_and_release_memory_concurrently(arena: shmtree.Arena, driv
     for thread in threads:
         thread.join()
     assert not errors and _sent.look() == 0
-    assert len(driver.of("record")) == len(driver.of("destroy_event")) == 4 * count
+    assert len(driver.of("record")) == 4 * count
+    # A thread has lent at most one event, and is putting back at most one.
+    assert len(driver.of("create_event")) <= 8 and driver.of("destroy_event") == []
 
 
 EXITING = """

@@ -38,6 +38,7 @@ typedef struct {
   char name[64];  // empty: the entry is free
   uintptr_t base;
   size_t size;
+  uint64_t id;  // of no other allocation in this process
   int device, opened, exportable;
 } Region;
 
@@ -120,7 +121,12 @@ static Region* add_region(const char* name, size_t size, int make) {
     void* base = map_file(name, &size, make);
     if (!base) return NULL;
     strcpy(made->name, name);
-    *made = (Region){.base = (uintptr_t)base, .size = size, .device = current, .opened = !make, .exportable = 1};
+    *made = (Region){.base = (uintptr_t)base,
+                     .size = size,
+                     .id = (uint64_t)++numbers,
+                     .device = current,
+                     .opened = !make,
+                     .exportable = 1};
     strcpy(made->name, name);
     return made;
   }
@@ -218,6 +224,11 @@ int cuDevicePrimaryCtxRetain(void** context, int device) {
   return SUCCESS;
 }
 
+int cuCtxGetCurrent(void** context) {
+  *context = (void*)(uintptr_t)(current + 1);
+  return SUCCESS;
+}
+
 int cuCtxPushCurrent_v2(void* context) {
   pushed[depth++] = current;
   current = (int)(uintptr_t)context - 1;
@@ -233,7 +244,12 @@ int cuCtxPopCurrent_v2(void** context) {
 int cuPointerGetAttribute(void* data, int attribute, uint64_t pointer) {
   LOCKED;
   Region* known = region_of(pointer);
-  if (attribute != 9 || !known) return INVALID_VALUE;
+  if (!known) return INVALID_VALUE;
+  if (attribute == 7) {
+    *(uint64_t*)data = known->id;
+    return SUCCESS;
+  }
+  if (attribute != 9) return INVALID_VALUE;
   *(int*)data = known->device < 0 ? 0 : known->device;
   return SUCCESS;
 }
@@ -253,6 +269,7 @@ int cuIpcGetMemHandle(Handle* handle, uint64_t pointer) {
   if (!known || known->opened || !known->exportable) return INVALID_VALUE;
   memset(handle, 0, sizeof *handle);
   strcpy(handle->bytes, known->name);
+  say("export %s", known->name);
   return SUCCESS;
 }
 
@@ -300,6 +317,7 @@ int cuEventCreate(void** event, unsigned flags) {
   if (current < 0) return NO_CONTEXT;
   snprintf(name, sizeof name, "event.%d.%d.%u", getpid(), ++numbers, flags);
   *event = add_event(name, 1);
+  say("create %s", name);
   return SUCCESS;
 }
 
@@ -328,6 +346,7 @@ int cuEventDestroy_v2(void* event) {
   LOCKED;
   Event* known = event;
   if (!known || !known->name[0]) return INVALID_VALUE;
+  say("destroy %s", known->name);
   munmap(known->recorded, 2 * sizeof(uint32_t));
   known->name[0] = 0;
   return SUCCESS;
@@ -348,6 +367,7 @@ int cuIpcGetEventHandle(Handle* handle, void* event) {
 int cuIpcOpenEventHandle(void** event, Handle handle) {
   LOCKED;
   *event = add_event(handle.bytes, 0);
+  say("import %s", handle.bytes);
   return *event ? SUCCESS : MAP_FAILED_CODE;
 }
 
