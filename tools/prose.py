@@ -57,14 +57,14 @@ class Finding(NamedTuple):
     text: str
 
 
-def blocks(path: str, comments: dict[int, tuple[int, str]]) -> Iterator[Text]:
-    """Joins comments on consecutive lines, each given by its column and text.
+def blocks(path: str, comments: dict[int, tuple[int, str, bool]]) -> Iterator[Text]:
+    """Joins comments on consecutive lines, each given by its column, its text, and True if it follows code.
 
-    An empty comment, one in another column, and one that begins a list or a table begin a new text.
+    An empty comment, one in another column, one after code, and one that begins a list or a table begin a new text.
     """
     first, parts, last = 0, [], (-1, -1)
-    for line, (column, text) in sorted(comments.items()):
-        begins = not text or re.match(r"([-*|]|\d+\.|\w+:$|  +)", text) is not None
+    for line, (column, text, is_after_code) in sorted(comments.items()):
+        begins = not text or is_after_code or re.match(r"([-*|]|\d+\.|\w+:$|  +)", text) is not None
         if parts and ((line - 1, column) != last or begins):
             yield Text(path, first, " ".join(parts), True)
             parts = []
@@ -81,7 +81,8 @@ def of_cpp(path: str, source: str) -> Iterator[Text]:
     for number, line in enumerate(source.splitlines(), 1):
         found = re.search(r"(?:^|[\s;{},)])///?<?(?: |$)(.*)", line)
         if found and '"' not in line[: found.start()]:
-            lines[number] = found.start(1), found.group(1).rstrip()
+            is_after_code = bool(line[: found.start()].strip()) or line[found.start()] in ";{},)"
+            lines[number] = found.start(1), found.group(1).rstrip(), is_after_code
     yield from blocks(path, lines)
 
 
@@ -89,7 +90,8 @@ def of_python(path: str, source: str) -> Iterator[Text]:
     comments = {}
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
-            comments[token.start[0]] = token.start[1], token.string.lstrip("#:").strip()
+            is_after_code = bool(token.line[: token.start[1]].strip())
+            comments[token.start[0]] = token.start[1], token.string.lstrip("#:").strip(), is_after_code
     yield from blocks(path, comments)
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -105,7 +107,8 @@ def of_shell(path: str, source: str) -> Iterator[Text]:
     for number, line in enumerate(source.splitlines(), 1):
         found = re.search(r"(?:^|\s)# (.*)", line)
         if found:
-            lines[number] = found.start(1), found.group(1).rstrip()
+            is_after_code = bool(line[: found.start()].strip())
+            lines[number] = found.start(1), found.group(1).rstrip(), is_after_code
     yield from blocks(path, lines)
 
 

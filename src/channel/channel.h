@@ -40,7 +40,7 @@ namespace shmtree::channel {
 
 struct ChannelOptions {
   std::uint64_t capacity = 8;   // In messages that were put and not yet received; 0: no limit.
-  std::uint64_t max_bytes = 0;  // Of queued messages; 0: no limit except the arena's.
+  std::uint64_t max_bytes = 0;  // Maximum bytes of queued messages; 0: no limit except the arena's.
   Ending ending = Ending::kRaise;
   bool allow_pickle = true;
   std::uint64_t max_unsettled = 0;  // Maximum number of unacked messages, over all processes; 0: no limit.

@@ -36,7 +36,7 @@ struct ArrayMemory {
   const std::byte* begin = nullptr;
   std::uint64_t bytes = 0;
   const Origin* origin = nullptr;  // Null: the array belongs to the program and was not received.
-  bool writable = false;           // Of a received array.
+  bool writable = false;           // True if a received array may be written.
 };
 
 // The position of an array that goes by reference.

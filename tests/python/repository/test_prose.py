@@ -17,6 +17,7 @@ LONG = " ".join(["word"] * 31)
 BROKEN = [
     ("src/a.h", "int a;  // Whether it runs.\n", "fragment"),
     ("src/a.h", "// Runs. Whoever\n// calls it waits.\n", "actor"),
+    ("src/a.h", "int a;  // Runs. Whoever\n        // calls it waits.\n", "actor"),
     ("src/a.h", f"// {LONG}.\n", "long"),
     ("src/a.h", "constexpr int kMostRows = 1;\n", "most"),
     ("src/a.h", "bool is_anyone(int who);\n", "pronoun"),
@@ -30,6 +31,7 @@ BROKEN = [
 FINE = [
     ("src/a.h", "// Returns 1.\nint a;  // number of rows\n"),
     ("src/a.h", f"// {LONG.replace(' ', '. Then ', 2)}.\n"),
+    ("src/a.h", "".join(f"int a{i};  // number of rows of chunk {i}\n" for i in range(9))),
     ("src/a.h", 'auto url = "// Whether"; int b;\n'),
     ("a.py", "a = 1  # number of rows\n"),
     ("docs/a.md", f"```text\n{LONG} who\n```\n\nWhat is it? Who reads it?\n"),
