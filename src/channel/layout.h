@@ -59,9 +59,9 @@ constexpr std::uint32_t kChannelVersion = 13;
 // One slot of the ring. `block` is a packed BlockRef, or 0 for an inline frame, which then follows the slot.
 struct RingSlot {
   std::uint64_t ticket;
-  std::uint64_t block;
+  std::uint64_t block;  // packed BlockRef; 0: the frame follows the slot
   std::uint64_t bytes;  // of the frame
-  Identity sender;
+  Identity sender;      // participant that put the message
   std::uint32_t unused;
 
   std::byte* inline_data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
@@ -87,7 +87,7 @@ constexpr std::uint64_t kMostInlineBytes = inline_bytes(kWideSlotBytes);
 // Slots follow the header; ticket t is in slot (t - base) % slots. The tickets of a segment end where those of its
 // successor begin.
 struct alignas(64) SegmentHeader {
-  std::uint64_t base;
+  std::uint64_t base;               // first ticket
   std::uint64_t slots;              // a power of two
   std::atomic<std::uint64_t> next;  // packed BlockRef of the successor, 0 when there is none
   std::uint64_t unused[5];
@@ -124,9 +124,9 @@ inline Segment checked_segment(std::byte* block, std::uint64_t room, std::uint64
 }
 
 enum class RecordState : std::uint32_t {
-  kFree = 0,
-  kTaken = 1,
-  kReturned = 2,
+  kFree = 0,      // of no message
+  kTaken = 1,     // unacked
+  kReturned = 2,  // to be delivered again
   kRejected = 3,  // dead letter; the taker, if there is one, is inspecting it
 };
 // The state of a record in one word, so that no process can die between two stores. The upper half is the number of
@@ -200,7 +200,7 @@ enum class Ending : std::uint32_t {
 
 // State of a queue's shutdown, which is final and applies to every process.
 enum class Shutdown : std::uint32_t {
-  kNot = 0,
+  kNot = 0,         // open
   kNoMorePuts = 1,  // queued messages are still delivered
   kDiscarded = 2,   // messages from `discarded_from` on count as done; the next process that finds one drops it
 };
@@ -220,7 +220,7 @@ struct EndState {
   ParticipantSet users;    // Members that have used it.
   ParticipantSet given;    // Members that received it as an argument or in a message, and may not have used it yet.
   ParticipantSet passive;  // Not members, but own the end: they become members when they use it.
-  KilledList killed;
+  KilledList killed;       // Pids of members that were killed and not reported; 0: a free word.
   alignas(64) std::atomic<std::uint32_t> begun;  // 1 once a member has used the end, passed it on or left it.
   std::atomic<std::uint32_t> seats;              // Number of times that a member was added.
 };
@@ -247,12 +247,13 @@ struct TapNote {
   std::atomic<std::uint64_t> bytes;   // value of `bytes_in` that includes this message
   std::atomic<std::uint64_t> block;   // packed; the tap clears its own holder bit of this block. 0: the frame follows
   std::atomic<std::uint64_t> frame_bytes;
+
   // Only for a tap that wants times.
-  std::atomic<std::int32_t> put_pid;
-  std::atomic<std::int32_t> put_thread;
+  std::atomic<std::int32_t> put_pid;     // sender
+  std::atomic<std::int32_t> put_thread;  // its thread
   std::atomic<std::int64_t> got_ns;  // written by receivers, under receivers_lock; valid once `head` is past the ticket
-  std::atomic<std::int32_t> got_pid;
-  std::atomic<std::int32_t> got_thread;
+  std::atomic<std::int32_t> got_pid;     // receiver
+  std::atomic<std::int32_t> got_thread;  // its thread
 
   std::byte* inline_data() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
   const std::byte* inline_data() const noexcept { return reinterpret_cast<const std::byte*>(this + 1); }
@@ -271,20 +272,20 @@ constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes, bool times_only
 constexpr std::uint32_t kNotPortable = 0, kAlwaysPortable = 1, kPortableByNow = 2;
 
 struct ChannelHeader {
-  std::uint64_t magic;
+  std::uint64_t magic;  // "smtchann"
   std::uint32_t version;
-  std::uint32_t ending;     // Ending
-  std::uint64_t capacity;   // in messages; 0: no limit
-  std::uint64_t max_bytes;  // of queued messages; 0: no limit
-  std::uint32_t allow_pickle;
-  std::atomic<std::uint32_t> shutdown;  // Shutdown; 1 is written under senders_lock, 2 under receivers_lock
-  std::atomic<std::uint64_t> discarded_from;
-  PerEnd<std::atomic<Identity>> reserved;  // the only participant that may use the end now; 0: all may
-  std::uint64_t slot_bytes;                // of every slot of the channel
+  std::uint32_t ending;                       // Ending
+  std::uint64_t capacity;                     // in messages; 0: no limit
+  std::uint64_t max_bytes;                    // of queued messages; 0: no limit
+  std::uint32_t allow_pickle;                 // 1: messages may contain pickles
+  std::atomic<std::uint32_t> shutdown;        // Shutdown; 1 is written under senders_lock, 2 under receivers_lock
+  std::atomic<std::uint64_t> discarded_from;  // `head` at the time of an immediate shutdown
+  PerEnd<std::atomic<Identity>> reserved;     // the only participant that may use the end now; 0: all may
+  std::uint64_t slot_bytes;                   // of every slot of the channel
 
   // Written by senders, under senders_lock.
-  alignas(64) std::atomic<std::uint32_t> senders_lock;
-  std::atomic<std::uint64_t> tail;          // Primary.
+  alignas(64) std::atomic<std::uint32_t> senders_lock;  // a lock word
+  std::atomic<std::uint64_t> tail;          // Primary: ticket of the next message to send. Tickets never wrap.
   std::atomic<std::uint64_t> tail_segment;  // Derived: last segment of the chain.
   std::atomic<std::uint64_t> cached_head;   // Derived: at most `head`.
   std::atomic<std::uint64_t> bytes_in;      // Derived: bytes_in - bytes_out is in the ring or returned.
@@ -294,16 +295,16 @@ struct ChannelHeader {
   std::atomic<std::uint64_t> tap;  // primary: packed BlockRef of the tap's notes, 0: no tap
 
   // Written by receivers, under receivers_lock.
-  alignas(64) std::atomic<std::uint32_t> receivers_lock;
-  std::atomic<std::uint32_t> timed;         // 1: receipts store their times in the notes that `tap` names
-  std::atomic<std::uint64_t> head;          // primary
-  std::atomic<std::uint64_t> head_segment;  // primary: first segment of the chain
-  std::atomic<std::uint64_t> cached_tail;   // derived: at most `tail`
-  std::atomic<std::uint64_t> bytes_out;
-  std::atomic<std::uint64_t> records;  // primary: first block of the chain of records, 0 before the first take
-  std::atomic<std::uint32_t> taken;    // derived: number of records taken or returned
-  std::atomic<std::uint32_t> returned;
-  std::atomic<std::uint32_t> rejected;
+  alignas(64) std::atomic<std::uint32_t> receivers_lock;  // a lock word
+  std::atomic<std::uint32_t> timed;                       // 1: receipts store their times in the notes that `tap` names
+  std::atomic<std::uint64_t> head;                        // primary: ticket of the next message to receive
+  std::atomic<std::uint64_t> head_segment;                // primary: first segment of the chain
+  std::atomic<std::uint64_t> cached_tail;                 // derived: at most `tail`
+  std::atomic<std::uint64_t> bytes_out;                   // derived: see bytes_in
+  std::atomic<std::uint64_t> records;   // primary: first block of the chain of records, 0 before the first take
+  std::atomic<std::uint32_t> taken;     // derived: number of records taken or returned
+  std::atomic<std::uint32_t> returned;  // derived: number of records returned
+  std::atomic<std::uint32_t> rejected;  // derived: number of records rejected
 
   Event items;        // there is a message to receive
   Event space;        // a message was received: there is space for one more
@@ -311,19 +312,19 @@ struct ChannelHeader {
                       // sleep at the arena's `space`, and set the flag of this event as well
   Event acked;        // a message was acked
 
-  alignas(64) std::atomic<std::uint64_t> tasks_done;
-  std::uint64_t max_unsettled;         // Maximum number of unacked messages; 0: no limit.
-  std::uint32_t max_attempts;          // Takes of a message before it is rejected; 0: no limit.
-  std::uint32_t keep_open;             // If 1, the stream does not end when no senders are left.
-  std::uint32_t drop_oldest;           // If 1, a put that finds no space drops the oldest messages.
-  std::uint32_t portable;              // kNotPortable, kAlwaysPortable or kPortableByNow.
-  std::atomic<std::uint64_t> dropped;  // Number of dropped messages, under receivers_lock.
+  alignas(64) std::atomic<std::uint64_t> tasks_done;  // number of messages reported as done
+  std::uint64_t max_unsettled;                        // Maximum number of unacked messages; 0: no limit.
+  std::uint32_t max_attempts;                         // Takes of a message before it is rejected; 0: no limit.
+  std::uint32_t keep_open;                            // If 1, the stream does not end when no senders are left.
+  std::uint32_t drop_oldest;                          // If 1, a put that finds no space drops the oldest messages.
+  std::uint32_t portable;                             // kNotPortable, kAlwaysPortable or kPortableByNow.
+  std::atomic<std::uint64_t> dropped;                 // Number of dropped messages, under receivers_lock.
 
   alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // 1 once a bit of `watchers` or `awaiting` was set
   std::atomic<std::uint32_t> wakes_on_their_way;  // senders that have put messages and not yet sent the wake-up bytes
   PerEnd<ParticipantSet> watchers;  // want a byte for each message (receiving end) or each receipt (sending end)
 
-  PerEnd<EndState> ends;
+  PerEnd<EndState> ends;            // sending, receiving
   PerEnd<ParticipantSet> awaiting;  // want one text at their hub; the process that sends it clears the bit
 
   // The count of counted puts, under senders_lock (RingTail::count_puts).
@@ -335,8 +336,8 @@ struct ChannelHeader {
   PerEnd<memory::SleepTime> slept;
 
   // If `leaver` dies, its unacked messages go to `heir` instead of back to the channel.
-  alignas(64) std::atomic<Identity> leaver;
-  std::atomic<Identity> heir;
+  alignas(64) std::atomic<Identity> leaver;  // kNobody: none
+  std::atomic<Identity> heir;                // the successor, if it lives
   std::atomic<std::int64_t> asked_ns;  // monotonic clock: last time that a process reported to have found no message
 
   // Written once, before any other process can open the channel.

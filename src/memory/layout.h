@@ -147,16 +147,16 @@ constexpr std::uint32_t next_generation(std::uint64_t word) noexcept {
 // kChannel, kReplay, kLatest and kBroadcast are control blocks. The channel layer's walker finds the blocks that a
 // channel keeps. The others have a list of references: kReplay to kExtent, kLatest and kBroadcast to kPublished.
 enum class BlockKind : std::uint32_t {
-  kMessage = 1,     // a frame
-  kArray = 2,       // memory that the user writes in place
-  kSegment = 3,     // a piece of a channel's ring
-  kDeliveries = 4,  // a channel's delivery records, or transfers of the arena
-  kChannel = 5,
-  kReplay = 6,
-  kExtent = 7,  // rows of a replay buffer
-  kLatest = 8,
-  kPublished = 9,  // a frame of a Latest or a Broadcast
-  kBroadcast = 10,
+  kMessage = 1,        // a frame
+  kArray = 2,          // memory that the user writes in place
+  kSegment = 3,        // a piece of a channel's ring
+  kDeliveries = 4,     // delivery records or tap notes of a channel, or transfers of the arena
+  kChannel = 5,        // control block of a channel
+  kReplay = 6,         // control block of a replay buffer
+  kExtent = 7,         // rows of a replay buffer
+  kLatest = 8,         // control block of a Latest
+  kPublished = 9,      // a frame of a Latest or a Broadcast
+  kBroadcast = 10,     // control block of a Broadcast
   kSubscription = 11,  // an unclaimed subscription to a Broadcast
 };                     // 12 was in use up to version 6
 // Returns true if a channel may keep a block of this kind. No refcount shows that, so only a recovery can prove that no
@@ -185,24 +185,21 @@ constexpr std::uint32_t counted_in(std::uint32_t flags, std::uint32_t epoch) noe
 }
 
 // 192 bytes. The first cache line is written by the block's owner or under the arena lock, the others by every holder.
-//
-//   0 word  8 committed  16 size  24 list offset  32 list length  36 refcount  40 kind  44 flags  48 next free
-//   56 since  64 holders
 struct BlockEntry {
-  std::atomic<std::uint64_t> word;
+  std::atomic<std::uint64_t> word;       // state, writer and generation
   std::atomic<std::uint64_t> committed;  // bytes from the block's start that have pages: never too few
   std::atomic<std::uint64_t> size;       // requested bytes
-  // The list of references: its offset in the block, and its length, which is stored after the list.
+  // Offset in the block of the list of references. Its length is stored after the list.
   std::atomic<std::uint64_t> list_offset;
-  std::atomic<std::uint32_t> list_length;
-  std::atomic<std::uint32_t> refcount;  // derived: references from lists of other blocks and from transfers
-  std::atomic<std::uint32_t> kind;
-  std::atomic<std::uint32_t> flags;  // derived: BlockFlag
+  std::atomic<std::uint32_t> list_length;  // in entries
+  std::atomic<std::uint32_t> refcount;     // derived: references from lists of other blocks and from transfers
+  std::atomic<std::uint32_t> kind;         // BlockKind
+  std::atomic<std::uint32_t> flags;        // derived: BlockFlag
   // Derived: index + 1 of the next block in its free list. While references are dropped: packed BlockRef of the next
   // block to check.
   std::atomic<std::uint64_t> next_free;
   std::atomic<std::int64_t> since_ns;  // when it was last pinned (coarse monotonic clock)
-  ParticipantSet holders;
+  ParticipantSet holders;              // a bit for each participant that has the block pinned
 };
 static_assert(sizeof(BlockEntry) == 192 && offsetof(BlockEntry, holders) == 64);
 
@@ -219,8 +216,8 @@ constexpr std::uint64_t kMostReferences = std::uint64_t{1} << 20;
 
 // An entry of a block's list of references, which is stored in the block.
 struct ListEntry {
-  std::uint64_t id;
-  std::uint64_t generation;
+  std::uint64_t id;          // size class in the upper half, index in the lower half
+  std::uint64_t generation;  // of the block
 };
 inline BlockRef ref_of(const ListEntry& item) noexcept {
   return BlockRef{BlockId{platform::load_once(item.id)},
@@ -229,7 +226,7 @@ inline BlockRef ref_of(const ListEntry& item) noexcept {
 
 // The header of a block in a chain of delivery records or transfers. The elements follow it.
 struct alignas(64) ChainHeader {
-  std::uint64_t count;
+  std::uint64_t count;              // of elements
   std::atomic<std::uint64_t> next;  // packed BlockRef of the next block; 0: none
   std::uint64_t unused[6];
 };
@@ -240,10 +237,10 @@ constexpr std::uint64_t chain_bytes(std::uint64_t count, std::uint64_t element_b
 
 // The kind of object that a transfer hands over.
 enum class Transferred : std::uint32_t {
-  kSendingEnd = 0,
-  kReceivingEnd = 1,
-  kMemory = 2,    // a block, or the arena itself
-  kBeingMade = 3  // the giver has claimed the entry and not filled it in yet
+  kSendingEnd = 0,    // of a channel
+  kReceivingEnd = 1,  // of a channel
+  kMemory = 2,        // a block, or the arena itself
+  kBeingMade = 3      // the giver has claimed the entry and not filled it in yet
 };
 // An object in transit: pickled, and not yet unpickled (transfer_table.h).
 struct Transfer {
@@ -255,8 +252,8 @@ static_assert(sizeof(Transfer) == 24);
 constexpr std::uint32_t kFirstTransfers = 64;
 
 enum class ParticipantStatus : std::uint32_t {
-  kFree = 0,
-  kAttached = 1,
+  kFree = 0,      // no owner
+  kAttached = 1,  // in use
   kDetached = 2,  // about to exit; what it still holds is released once it has exited
   kStale = 3,     // new owner of a dead process's slot; holds nothing until a reconcile has swept the slot
 };
@@ -265,19 +262,19 @@ constexpr std::uint32_t kDeferredFrees = 96;
 
 // The condition that a thread sleeps for.
 enum class WaitFor : std::uint32_t {
-  kNothing = 0,  // none: the entry is free
-  kUnsaid = 1,   // the entry is being written
-  kMessage = 2,  // in a channel or a Broadcast, as for kRoom and kAcks
-  kRoom = 3,
-  kMemory = 4,  // of the arena, also for a message of a channel
-  kAcks = 5,
+  kNothing = 0,      // none: the entry is free
+  kUnsaid = 1,       // the entry is being written
+  kMessage = 2,      // in a channel or a Broadcast
+  kRoom = 3,         // in a channel or a Broadcast
+  kMemory = 4,       // of the arena, also for a message of a channel
+  kAcks = 5,         // of messages of a channel
   kTasks = 6,        // of a queue, to be done
   kReservation = 7,  // of an end of a channel
   kNewer = 8,        // a newer version of a Latest or a shared array
-  kRows = 9,
-  kRateLimit = 10,  // of a replay buffer, as for kRows
-  kArray = 11,      // a shared array that other processes read or write
-  kLock = 12,       // of any object
+  kRows = 9,         // of a replay buffer
+  kRateLimit = 10,   // of a replay buffer
+  kArray = 11,       // a shared array that other processes read or write
+  kLock = 12,        // of any object
 };
 // Returns true if one SleepTime of a channel counts both.
 constexpr bool is_counted_with(WaitFor a, WaitFor b) noexcept {
@@ -293,8 +290,7 @@ constexpr WaitFor what_of_wait(std::uint32_t word) noexcept {
 }
 // A sleeping thread (sleep.h).
 struct Wait {
-  // For a lock: its owner. Otherwise: packed BlockRef of the object, 0 for the arena.
-  std::atomic<std::uint64_t> about;
+  std::atomic<std::uint64_t> about;    // of a lock: its owner; else packed BlockRef of the object, 0 for the arena
   std::atomic<std::int64_t> since_ns;  // when the call began to wait
   std::atomic<std::uint32_t> what;     // WaitFor, and kWaitsForEver
   std::atomic<std::int32_t> thread;    // thread id in its PID namespace; for reports only
@@ -303,15 +299,15 @@ static_assert(sizeof(Wait) == 24);
 
 // 1 KiB. A participant is alive while byte `slot` of the file is locked.
 struct alignas(64) Participant {
-  std::atomic<std::uint32_t> generation;
-  std::atomic<std::uint32_t> status;
+  std::atomic<std::uint32_t> generation;         // incremented for each owner of the slot
+  std::atomic<std::uint32_t> status;             // ParticipantStatus
   std::atomic<std::int32_t> pid;                 // in its own PID namespace: for error messages and wake pipes
   std::atomic<std::uint32_t> deferred_overflow;  // 1: a free found the list full; only a reconcile finds the block
-  std::atomic<std::int64_t> attached_ns;
-  std::atomic<std::uint32_t> pinned;        // generation of the owner that has pages registered for DMA; 0: none
-  std::atomic<std::uint32_t> wake_entries;  // number of its wake table's entries in use (wake_table.h)
-  Wait waits[kMostWaits];
-  std::atomic<std::uint32_t> threads;  // of the process; in a Python program, those that run Python
+  std::atomic<std::int64_t> attached_ns;         // monotonic clock
+  std::atomic<std::uint32_t> pinned;             // generation of the owner that has pages registered for DMA; 0: none
+  std::atomic<std::uint32_t> wake_entries;       // number of its wake table's entries in use (wake_table.h)
+  Wait waits[kMostWaits];                        // of sleeping threads
+  std::atomic<std::uint32_t> threads;            // of the process; in a Python program, those that run Python
   std::uint32_t unused;
   std::atomic<std::uint64_t> hub_address;  // WakeAddress of the process's hub (channel/wake_hub.h); 0: no hub
   std::uint64_t reserved[2];
@@ -333,7 +329,7 @@ static_assert(kWakeTableBytes % kMostPageBytes == 0);
 
 // The time that threads have slept for one condition, and the processes that sleep for it now (sleep.h).
 struct alignas(64) SleepTime {
-  ParticipantSet who;
+  ParticipantSet who;                   // participants that sleep now
   std::atomic<std::int64_t> since_ns;   // start of the time not counted yet; 0: no thread sleeps
   std::atomic<std::uint64_t> slept_ns;  // total; time in which several threads slept counts once
 };
@@ -342,8 +338,8 @@ static_assert(sizeof(SleepTime) == 192);
 // A waiter sets `waiters`. A publisher that finds it set clears it, increments `sequence` and wakes sleepers. A sleeper
 // only checks that `sequence` changed, so wrapping is harmless. A dead waiter costs at most one needless wake-up.
 struct alignas(64) Event {
-  std::atomic<std::uint32_t> sequence;
-  std::atomic<std::uint32_t> waiters;
+  std::atomic<std::uint32_t> sequence;  // sleepers wait for a change
+  std::atomic<std::uint32_t> waiters;   // 1: a thread may sleep
 };
 static_assert(sizeof(Event) == 64);
 
@@ -351,53 +347,54 @@ static_assert(sizeof(Event) == 64);
 struct ClassState {
   std::atomic<std::uint64_t> high;             // entries at and above were never used
   std::atomic<std::uint64_t> table_committed;  // entries with committed table pages; >= high
+
   // Free blocks, by index + 1.
   std::atomic<std::uint64_t> cold;           // without pages: a stack
   std::atomic<std::uint64_t> warm;           // with pages: a stack
   std::atomic<std::uint64_t> resting_first;  // with pages, recently freed by a reader: a queue
-  std::atomic<std::uint64_t> resting_last;
-  std::atomic<std::uint64_t> resting_count;
-  std::atomic<std::uint64_t> last_freed;  // ArenaHeader::frees when a block was last freed
+  std::atomic<std::uint64_t> resting_last;   // the end of that queue
+  std::atomic<std::uint64_t> resting_count;  // its length
+  std::atomic<std::uint64_t> last_freed;     // ArenaHeader::frees when a block was last freed
 };
 static_assert(sizeof(ClassState) == 64);
 
 struct alignas(64) ArenaHeader {
   // Written once, before any other process has the file.
-  std::uint64_t magic;
+  std::uint64_t magic;  // "smtarena"
   std::uint32_t version;
-  std::uint32_t header_bytes;
-  unsigned char uuid[16];
-  std::uint64_t max_bytes;
-  std::uint64_t file_bytes;
-  std::uint64_t flags;
+  std::uint32_t header_bytes;  // size of this structure
+  unsigned char uuid[16];      // random; identifies the arena in a handle
+  std::uint64_t max_bytes;     // the budget
+  std::uint64_t file_bytes;    // follows from the budget
+  std::uint64_t flags;         // bit 0: the arena uses huge pages
   std::uint64_t unused;
 
-  alignas(64) std::atomic<std::uint32_t> arena_lock;
-  std::atomic<std::uint32_t> participants_high;  // slots at and above were never used
+  alignas(64) std::atomic<std::uint32_t> arena_lock;  // guards free lists, counts and frees
+  std::atomic<std::uint32_t> participants_high;       // slots at and above were never used
 
   alignas(64) std::atomic<std::uint32_t> recovery_requests;  // since the last recovery; 0: derived state is correct
-  std::atomic<std::uint32_t> reconcile_lock;
-  std::atomic<std::uint32_t> deferred_hint;       // 1: a deferred-free list may not be empty
-  std::atomic<std::uint32_t> abandoned_channels;  // that no process holds, for the next recovery
-  std::atomic<std::int64_t> last_check_ns;        // when a process last checked for deaths
-  std::atomic<std::uint64_t> reconciles;          // number of recoveries; for statistics
+  std::atomic<std::uint32_t> reconcile_lock;                 // one recovery at a time
+  std::atomic<std::uint32_t> deferred_hint;                  // 1: a deferred-free list may not be empty
+  std::atomic<std::uint32_t> abandoned_channels;             // that no process holds, for the next recovery
+  std::atomic<std::int64_t> last_check_ns;                   // when a process last checked for deaths
+  std::atomic<std::uint64_t> reconciles;                     // number of recoveries; for statistics
 
   // Derived. Changed under the arena lock, except for held_bytes.
   alignas(64) std::atomic<std::uint64_t> committed_bytes;  // bytes of all blocks that have pages
   std::atomic<std::uint64_t> used_bytes;                   // of those, in blocks that are not free
-  // The part of used_bytes in blocks that have left a queue or never enter one.
+  // 48 bits: the part of used_bytes in blocks that have left a queue or never enter one. The upper 16 bits: epoch.
   std::atomic<std::uint64_t> held_bytes;
-  std::atomic<std::uint32_t> freed;         // a block was freed since the last wake-up of `space`
+  std::atomic<std::uint32_t> freed;         // 1: a block was freed since the last wake-up of `space`
   std::atomic<std::uint64_t> peak_used[2];  // maximum of used_bytes in this window of 10 s, and in the last
-  std::atomic<std::int64_t> peak_window;
-  std::atomic<std::uint64_t> frees;  // number of blocks freed so far: dates a class's free pages
+  std::atomic<std::int64_t> peak_window;    // number of this window
+  std::atomic<std::uint64_t> frees;         // number of blocks freed so far: dates a class's free pages
 
   Event space;  // a block was freed
 
-  alignas(64) ClassState classes[kClasses];
+  alignas(64) ClassState classes[kClasses];  // by size class, from the smallest
   ClassState& class_state(unsigned size_class) noexcept { return classes[size_class - kMinClass]; }
 
-  alignas(64) Transfer transfers[kFirstTransfers];
+  alignas(64) Transfer transfers[kFirstTransfers];  // the first ones
   std::atomic<std::uint64_t> more_transfers;  // primary: packed BlockRef of the first block of more transfers; 0: none
 };
 constexpr std::uint64_t kHeaderBytes = 16384;
