@@ -6,7 +6,7 @@ tools/layouts.py --check    fails if a table is out of date, or differs from an 
 
 A table is between `<!-- layout of NAME in src/FOLDER/FILE.h -->` and `<!-- end -->`. It has a row for each field, with
 the comment of the field. A comment that follows an empty line, or precedes a field with alignas, describes a group of
-fields and has a row of its own.
+fields and has a row of its own. If a declaration has several fields, a semicolon parts their comments.
 """
 
 from __future__ import annotations
@@ -123,7 +123,8 @@ class Layouts:
             aligned, type, names = re.fullmatch(
                 r"(?:alignas\((\d+)\) )?((?:unsigned )?[\w:]+(?:<.*>)?) (.*)", declaration
             ).groups()  # type: ignore[union-attr]
-            for each in names.split(", "):
+            declared, meanings = names.split(", "), meaning.split("; ")
+            for i, each in enumerate(declared):
                 name, *lengths = re.split(r"\[|\]\[?", each.rstrip("]"))
                 shown, size, needed = self.measure(type)
                 needed = max(needed, int(aligned or 1))
@@ -131,7 +132,8 @@ class Layouts:
                     count = self.value_of(length)
                     shown, size = f"{shown}[{count:,}]", size * count
                 end = -(-end // needed) * needed
-                rows.append(Field(end, size, name, shown, meaning))
+                own = meanings[i] if len(meanings) == len(declared) else meaning
+                rows.append(Field(end, size, name, shown, own))
                 end, alignment, aligned = end + size, max(alignment, needed), None
         return Struct(-(-end // alignment) * alignment, alignment, rows)
 

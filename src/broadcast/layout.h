@@ -17,7 +17,10 @@ constexpr std::uint32_t kRingVersion = 5;
 constexpr std::uint64_t kMostEntries = 1 << 20;
 constexpr std::uint32_t kMostCursors = 256;
 
-enum RingFlag : std::uint32_t { kPickles = 1, kWaits = 2 };
+enum RingFlag : std::uint32_t {
+  kPickles = 1,  // messages may contain pickles
+  kWaits = 2,    // readers wait for new publishers: the stream has no end
+};
 
 // The properties of the two uses of a ring: a Broadcast and a Latest.
 struct RingUse {
@@ -61,10 +64,10 @@ constexpr Owner unpack_owner(std::uint64_t word) noexcept {
 }
 
 struct alignas(64) Cursor {
-  std::atomic<std::uint64_t> owner;  // 0: free
-  std::atomic<std::uint64_t> position;
-  std::atomic<std::uint64_t> missed;
-  std::atomic<std::uint32_t> uses;
+  std::atomic<std::uint64_t> owner;         // 0: free
+  std::atomic<std::uint64_t> position;      // ticket of the message that its reader reads next
+  std::atomic<std::uint64_t> missed;        // number of messages that its reader has missed
+  std::atomic<std::uint32_t> uses;          // number of uses of the cursor so far
   std::atomic<std::uint64_t> subscription;  // packed BlockRef of its Subscription; unused once it is claimed
   std::atomic<std::uint32_t> asks;          // not 0: its reader asks for a byte (doorbell.h)
   std::atomic<std::uint64_t> wake_address;  // platform::WakeAddress of the pipe that its owner opened
@@ -75,9 +78,9 @@ static_assert(sizeof(Cursor) == 64 && offsetof(Cursor, subscription) == 32 && of
 // The content of a block of kind kSubscription. Every process that has the subscription holds the block, until one
 // claims it. The block refers to the control block, and is written before any other process knows it.
 struct Subscription {
-  std::uint64_t ring;   // the control block, packed
-  std::uint64_t owner;  // as the cursor's
-  std::uint32_t number;
+  std::uint64_t ring;    // the control block, packed
+  std::uint64_t owner;   // as the cursor's
+  std::uint32_t number;  // of the cursor
   std::uint32_t unused;
 };
 static_assert(sizeof(Subscription) == 24);
@@ -99,31 +102,31 @@ constexpr std::uint64_t kInlineBytes = kBroadcastUse.entry_bytes - sizeof(Entry)
 
 struct alignas(64) RingHeader {
   // Written once.
-  std::uint64_t magic;
+  std::uint64_t magic;  // "smtbcast"; of a Latest "smtltest"
   std::uint32_t version;
-  std::uint32_t entries;
-  std::uint64_t capacity;
-  std::uint64_t history;
-  std::uint64_t max_bytes;
-  std::uint32_t entry_bytes;
-  std::uint32_t flags;
+  std::uint32_t entries;      // of the ring: n
+  std::uint64_t capacity;     // messages that a lagging reader still finds
+  std::uint64_t history;      // messages that are kept for later readers
+  std::uint64_t max_bytes;    // maximum bytes of queued messages; 0: no limit
+  std::uint32_t entry_bytes;  // 512; of a Latest 32
+  std::uint32_t flags;        // RingFlag
 
   // Changed under the ring's lock.
-  alignas(64) std::atomic<std::uint64_t> tail;
-  std::atomic<std::uint64_t> putting;  // not 0: a put, or a drop, is under way
-  std::atomic<std::uint64_t> kept;
-  std::atomic<std::uint64_t> slowest;
-  std::atomic<std::uint64_t> put_bytes;
-  std::atomic<std::uint32_t> cursors_high;  // cursors at and above were never used
-  std::atomic<std::uint32_t> has_bells;     // 1: a reader has asked for wake-ups at some time
-  std::atomic<std::uint64_t> blocks_end;    // ticket after that of the last message in a block
-  std::atomic<std::uint32_t> lock;
+  alignas(64) std::atomic<std::uint64_t> tail;  // ticket of the next message
+  std::atomic<std::uint64_t> putting;           // not 0: a put, or a drop, is under way
+  std::atomic<std::uint64_t> kept;              // derived: no message below has a block
+  std::atomic<std::uint64_t> slowest;           // derived: no blocking cursor is below
+  std::atomic<std::uint64_t> put_bytes;         // derived: bytes of all messages put so far
+  std::atomic<std::uint32_t> cursors_high;      // cursors at and above were never used
+  std::atomic<std::uint32_t> has_bells;         // 1: a reader has asked for wake-ups at some time
+  std::atomic<std::uint64_t> blocks_end;        // derived: ticket after that of the last message in a block
+  std::atomic<std::uint32_t> lock;              // a lock word
 
   Event items;  // there is a message, or no process puts any more
   Event space;  // a cursor has moved, or was freed
 
-  memory::PublisherWords publishers;
-  memory::ParticipantSet awaiting;  // ask for one text at their hub; cleared by the process that puts (doorbell.h)
+  memory::PublisherWords publishers;  // processes that have put and not closed
+  memory::ParticipantSet awaiting;    // ask for one text at their hub; cleared by the process that puts (doorbell.h)
 };
 static_assert(offsetof(RingHeader, tail) == 64 && offsetof(RingHeader, items) == 128 &&
               offsetof(RingHeader, publishers) == 256 && offsetof(RingHeader, awaiting) == 8448 &&

@@ -23,7 +23,9 @@ constexpr std::uint64_t kMostCredits = 1 << 18;  // maximum per process
 constexpr std::uint64_t kMostCount = (std::uint64_t{1} << 42) - 1;
 
 struct CreditWords {
+  // Operation (12 bits), slot of the process that made it (10), count (42), from bit 0 on.
   alignas(64) std::atomic<std::uint64_t> total;
+  // A word for each participant: credits (20 bits), change (20), operation (24).
   alignas(64) std::atomic<std::uint64_t> parts[memory::kMaxParticipants];
 };
 

@@ -33,9 +33,9 @@ struct RateLimiterWords {
   std::uint64_t min_size;
   std::uint64_t unused[5];
 
-  memory::Event samples_taken;  // writers wait for it
-  memory::Event rows_added;     // samplers wait for it
-  CreditWords inserts, samples;
+  memory::Event samples_taken;                                                 // writers wait for it
+  memory::Event rows_added;                                                    // samplers wait for it
+  CreditWords inserts, samples;                                                // credits of writers; of samplers
   alignas(64) std::atomic<memory::Identity> owners[memory::kMaxParticipants];  // owner of each slot's parts
 };
 static_assert(offsetof(RateLimiterWords, inserts) == 192 && offsetof(RateLimiterWords, samples) == 8448);

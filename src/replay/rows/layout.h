@@ -107,33 +107,33 @@ constexpr StreamStep step_of(const PlaceStreams& place, std::uint64_t slot) noex
 struct Origin {
   unsigned char uuid[16];
   unsigned char parent[16];  // zeros: none
-  std::uint64_t inherited;
+  std::uint64_t inherited;   // tickets below have the rows of the parent
 };
 static_assert(sizeof(Origin) == 40);
 
 struct alignas(64) ReplayHeader {
   // Constant after creation.
-  std::uint64_t magic;
+  std::uint64_t magic;  // "smtreply"
   std::uint32_t version;
-  std::uint32_t rows_per_place;
-  std::uint64_t capacity;
-  std::uint64_t places;
-  std::uint64_t record_bytes;
-  std::uint32_t columns;
-  std::uint16_t ahead;   // successors that a row needs before it may be sampled
-  std::uint16_t finals;  // 1: an episode's end may have a slot of its own
-  std::uint64_t most_extents;
-  std::uint64_t places_per_extent;
+  std::uint32_t rows_per_place;     // slots of a chunk: L
+  std::uint64_t capacity;           // in slots
+  std::uint64_t places;             // number of chunks
+  std::uint64_t record_bytes;       // of a row, for all small leaves
+  std::uint32_t columns;            // number of large leaves
+  std::uint16_t ahead;              // successors that a row needs before it may be sampled
+  std::uint16_t finals;             // 1: an episode's end may have a slot of its own
+  std::uint64_t most_extents;       // maximum number of extents
+  std::uint64_t places_per_extent;  // chunks of an extent
 
-  alignas(64) std::atomic<std::uint32_t> lock;
-  std::atomic<std::uint32_t> extents_lock;  // held by the process that adds an extent
-  std::atomic<std::uint64_t> head, tail;    // tickets
-  std::atomic<std::uint64_t> opening;       // ticket that a process is opening; 0: `reserved` is valid
-  std::atomic<std::uint64_t> reserved;      // rows that the window's chunks have or may still get; derived state
+  alignas(64) std::atomic<std::uint32_t> lock;  // a lock word; guards head, tail, opening and reserved
+  std::atomic<std::uint32_t> extents_lock;      // held by the process that adds an extent
+  std::atomic<std::uint64_t> head, tail;        // first ticket of the window; the one after its last
+  std::atomic<std::uint64_t> opening;           // ticket that a process is opening; 0: `reserved` is valid
+  std::atomic<std::uint64_t> reserved;          // rows that the window's chunks have or may still get; derived state
 
   Event ready;  // signalled when rows become ready
 
-  alignas(64) std::uint64_t column_bytes[kMostColumns];
+  alignas(64) std::uint64_t column_bytes[kMostColumns];  // bytes of an entry of each column
   std::uint64_t note_offset, note_bytes, progress_offset, about_offset;
   std::uint64_t tables_offset, tables_bytes;
 

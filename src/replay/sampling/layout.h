@@ -19,18 +19,18 @@ enum class SamplerKind : std::uint32_t {
 };
 
 struct alignas(64) TablesHeader {
-  std::uint64_t magic;
-  std::uint32_t count;
-  std::uint32_t has_limit;
-  std::uint64_t slots;  // Shape::slots() of the buffer
-  std::uint32_t has_members;
+  std::uint64_t magic;        // "smttable"
+  std::uint32_t count;        // of tables
+  std::uint32_t has_limit;    // 1: there is a rate limit
+  std::uint64_t slots;        // Shape::slots() of the buffer
+  std::uint32_t has_members;  // 1: there are members
   std::uint32_t unused[9];
 };
 static_assert(sizeof(TablesHeader) == 64);
 
 struct alignas(64) TableHead {
   // Constant after creation.
-  std::uint32_t kind;
+  std::uint32_t kind;       // SamplerKind
   std::uint32_t max_times;  // maximum number of samples per row; 0: no limit
   double alpha, beta, eps;
   std::uint64_t unused[4];

@@ -28,7 +28,7 @@ struct alignas(64) Header {
   std::uint32_t magic;
   std::atomic<std::uint64_t> words[kCount];  // one for
                                              // each end
-  Identity first, second;
+  Identity first, second;                    // of this; of that
 
   // Returns true if it is new.
   bool is_new() const noexcept {
@@ -53,8 +53,8 @@ def test_layout_has_offsets_types_and_comments() -> None:
     assert [tuple(field) for field in header.fields()] == [
         (0, 4, "magic", "u32", ""),
         (8, 32, "words", "u64[4]", "one for each end"),
-        (40, 4, "first", "`Identity`", ""),
-        (44, 4, "second", "`Identity`", ""),
+        (40, 4, "first", "`Identity`", "of this"),
+        (44, 4, "second", "`Identity`", "of that"),
         (64, 8, "rate", "f64", "per a_second"),
         (72, 8, "kinds", "`Kind`[2]", ""),
     ]
