@@ -10,7 +10,7 @@
 namespace shmtree {
 
 using api::BroadcastState;
-using broadcast::Source;
+using broadcast::Publisher;
 using platform::WaitContext;
 using Ticket = Result<std::uint64_t>;
 
@@ -18,19 +18,19 @@ namespace api {
 namespace {
 
 template <class Act>
-auto with_source(BroadcastState* state, const Timeout& timeout, const std::stop_token& stop, Act act) {
-  return with_thing<Source>(state, "Broadcast", timeout, stop, std::move(act));
+auto with_publisher(BroadcastState* state, const Timeout& timeout, const std::stop_token& stop, Act act) {
+  return with_thing<Publisher>(state, "Broadcast", timeout, stop, std::move(act));
 }
 template <class Read>
-std::uint64_t number_of_source(BroadcastState* state, Read read) noexcept {
-  return number_of<Source>(state, std::move(read));
+std::uint64_t number_of_publisher(BroadcastState* state, Read read) noexcept {
+  return number_of<Publisher>(state, std::move(read));
 }
 
-Ticket put(BroadcastState& state, Source& source, const Value& value, const WaitContext& wait) {
-  OwnedMessage owned(*state.arena, source.ring()->allows_pickle());
+Ticket put(BroadcastState& state, Publisher& publisher, const Value& value, const WaitContext& wait) {
+  OwnedMessage owned(*state.arena, publisher.ring()->allows_pickle());
   Status encoded = owned.message.encode(value);
   if (!encoded) return std::move(encoded).error();
-  return endpoint::put(source, owned.message, wait);
+  return endpoint::put(publisher, owned.message, wait);
 }
 
 Result<broadcast::Policy> policy_of(FallBehind behind) {
@@ -46,19 +46,20 @@ Result<broadcast::Policy> policy_of(FallBehind behind) {
 }  // namespace
 }  // namespace api
 
-using api::with_source;
+using api::with_publisher;
 
 // --- Putting
 
 Ticket Broadcast::put(const Value& value, Timeout timeout, const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop,
-                     [&](Source& source, const WaitContext& wait) { return api::put(*state_, source, value, wait); });
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) {
+    return api::put(*state_, publisher, value, wait);
+  });
 }
 
 Status Broadcast::put_many(std::span<const Value> values, Timeout timeout, const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Status {
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) -> Status {
     for (std::size_t i = 0; i < values.size(); ++i) {
-      Ticket ticket = or_out_of_memory([&] { return api::put(*state_, source, values[i], wait); });
+      Ticket ticket = or_out_of_memory([&] { return api::put(*state_, publisher, values[i], wait); });
       if (ticket) continue;
       Error error = std::move(ticket).error();
       error.completed = i;
@@ -69,26 +70,26 @@ Status Broadcast::put_many(std::span<const Value> values, Timeout timeout, const
 }
 
 Ticket Broadcast::put_bytes(std::span<const std::byte> bytes, Timeout timeout, const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Ticket {
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) -> Ticket {
     const auto frame = endpoint::FlatFrame::make(bytes, broadcast::kInlineBytes);
     if (!frame) return frame.error();
-    return endpoint::put(source, *frame, wait);
+    return endpoint::put(publisher, *frame, wait);
   });
 }
 
 Result<detail::Lent> Broadcast::lend(std::size_t bytes, Timeout timeout, const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) {
-    return detail::lend(source.ring()->arena(), memory::BlockKind::kPublished, bytes, wait);
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) {
+    return detail::lend(publisher.ring()->arena(), memory::BlockKind::kPublished, bytes, wait);
   });
 }
 
 Ticket Broadcast::put_lent(detail::LoanedBlock* lent, Timeout timeout, const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Ticket {
-    Status usable = detail::check_loan(lent, source.ring()->arena(), memory::BlockKind::kPublished);
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) -> Ticket {
+    Status usable = detail::check_loan(lent, publisher.ring()->arena(), memory::BlockKind::kPublished);
     if (!usable) return std::move(usable).error();
     broadcast::Outgoing outgoing{.block = std::move(lent->block), .held = std::move(lent->held)};
     outgoing.bytes = lent->frame_bytes;
-    auto ticket = source.put(outgoing, wait);
+    auto ticket = publisher.put(outgoing, wait);
     if (!ticket) {
       lent->block = std::move(outgoing.block);
       lent->held = std::move(outgoing.held);
@@ -98,40 +99,45 @@ Ticket Broadcast::put_lent(detail::LoanedBlock* lent, Timeout timeout, const std
 }
 
 Result<Subscriber> Broadcast::subscribe(const Subscription& how, Timeout timeout, const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) -> Result<Subscriber> {
-    const auto policy = api::policy_of(how.behind);
-    if (!policy) return policy.error();
-    const bool from_oldest = how.start == StartAt::kOldest;
-    if (!from_oldest && how.start != StartAt::kNext) return api::no_enumerator("start", how.start);
-    auto made = broadcast::Subscriber::create(source.ring(), *policy, from_oldest, wait);
-    if (!made) return std::move(made).error();
-    return api::SubscriberState::wrap(std::move(*made), state_->known_name());
-  });
+  return with_publisher(state_.get(), timeout, stop,
+                        [&](Publisher& publisher, const WaitContext& wait) -> Result<Subscriber> {
+                          const auto policy = api::policy_of(how.behind);
+                          if (!policy) return policy.error();
+                          const bool from_oldest = how.start == StartAt::kOldest;
+                          if (!from_oldest && how.start != StartAt::kNext)
+                            return api::no_enumerator("start", how.start);
+                          auto made = broadcast::Subscriber::create(publisher.ring(), *policy, from_oldest, wait);
+                          if (!made) return std::move(made).error();
+                          return api::SubscriberState::wrap(std::move(*made), state_->known_name());
+                        });
 }
 
 // --- Statistics
 
 bool Broadcast::has_space() const noexcept {
-  return api::number_of_source(state_.get(), [](const Source& source) { return source.ring()->has_space() ? 1u : 0u; });
+  return api::number_of_publisher(state_.get(),
+                                  [](const Publisher& publisher) { return publisher.ring()->has_space() ? 1u : 0u; });
 }
 Status Broadcast::wait_for_ack(std::uint64_t ticket, Timeout timeout, const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop,
-                     [&](Source& source, const WaitContext& wait) { return source.wait_until_passed(ticket, wait); });
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) {
+    return publisher.wait_until_passed(ticket, wait);
+  });
 }
 Status Broadcast::wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop, [&](Source& source, const WaitContext& wait) {
-    return source.wait_until_passed(std::nullopt, wait);
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher& publisher, const WaitContext& wait) {
+    return publisher.wait_until_passed(std::nullopt, wait);
   });
 }
 std::uint64_t Broadcast::pending_acks() const noexcept {
-  return api::number_of_source(state_.get(), [](const Source& source) { return source.pending(); });
+  return api::number_of_publisher(state_.get(), [](const Publisher& publisher) { return publisher.pending(); });
 }
 std::uint64_t Broadcast::capacity() const noexcept {
-  return api::number_of_source(state_.get(), [](const Source& source) { return source.ring()->capacity(); });
+  return api::number_of_publisher(state_.get(),
+                                  [](const Publisher& publisher) { return publisher.ring()->capacity(); });
 }
 Result<BroadcastStats> Broadcast::stats() const {
-  return with_source(state_.get(), {}, {}, [](Source& source, const WaitContext&) -> Result<BroadcastStats> {
-    const broadcast::Ring& ring = *source.ring();
+  return with_publisher(state_.get(), {}, {}, [](Publisher& publisher, const WaitContext&) -> Result<BroadcastStats> {
+    const broadcast::Ring& ring = *publisher.ring();
     memory::look_for_dead(*ring.arena(), 0);
     return BroadcastStats{.put = ring.tail(),
                           .capacity = ring.capacity(),
@@ -144,7 +150,7 @@ Result<BroadcastStats> Broadcast::stats() const {
 
 Result<ArrayRef> Broadcast::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                                       const std::stop_token& stop) const {
-  return with_source(state_.get(), timeout, stop, [&](Source&, const WaitContext& wait) {
+  return with_publisher(state_.get(), timeout, stop, [&](Publisher&, const WaitContext& wait) {
     return state_->arena->new_array(dtype, std::move(shape), wait);
   });
 }
@@ -152,8 +158,8 @@ Result<ArrayRef> Broadcast::new_array(DType dtype, std::vector<std::int64_t> sha
 // --- Making and opening
 
 Result<std::string> Broadcast::handle() const {
-  return with_source(state_.get(), {}, {}, [&](Source& source, const WaitContext&) -> Result<std::string> {
-    return state_->handle(source.ring()->block());
+  return with_publisher(state_.get(), {}, {}, [&](Publisher& publisher, const WaitContext&) -> Result<std::string> {
+    return state_->handle(publisher.ring()->block());
   });
 }
 Result<Broadcast> Broadcast::open(const std::string& handle) {
@@ -161,7 +167,7 @@ Result<Broadcast> Broadcast::open(const std::string& handle) {
 }
 
 void Broadcast::close() {
-  if (state_ != nullptr) state_->close([](Source& source) { source.close(); });
+  if (state_ != nullptr) state_->close([](Publisher& publisher) { publisher.close(); });
 }
 bool Broadcast::closed() const noexcept {
   return state_ == nullptr || state_->closed.load(std::memory_order_relaxed);

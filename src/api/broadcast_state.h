@@ -10,13 +10,13 @@
 
 namespace shmtree::api {
 
-struct BroadcastState : Closable<broadcast::Source>, Openable<BroadcastState, broadcast::Ring, Broadcast> {
+struct BroadcastState : Closable<broadcast::Publisher>, Openable<BroadcastState, broadcast::Ring, Broadcast> {
   using Closable::Closable;
 
   static Broadcast wrap(std::shared_ptr<broadcast::Ring> ring, std::shared_ptr<endpoint::Name> name) {
     const auto arena = ring->arena();
-    auto source = std::make_shared<broadcast::Source>(std::move(ring));
-    return Broadcast(std::make_shared<BroadcastState>(std::move(source), arena, std::move(name)));
+    auto publisher = std::make_shared<broadcast::Publisher>(std::move(ring));
+    return Broadcast(std::make_shared<BroadcastState>(std::move(publisher), arena, std::move(name)));
   }
 };
 

@@ -4,7 +4,7 @@
 #include "api/state.h"
 #include "discovery/handle.h"
 #include "endpoint/channels.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 #include "platform/never_destroyed.h"
 
 namespace shmtree {
@@ -73,8 +73,8 @@ template <class Begin>
 Result<std::string> transfer_text(const memory::Arena& arena, std::uint64_t block, const endpoint::Name* name,
                                   Begin begin) {
   discovery::Handle handle = discovery::handle_of(arena);
-  endpoint::Transfers transfers;  // Its destructor ends the transfer unless the text was made.
-  const endpoint::Transfers::Pickling pickling(&transfers);
+  endpoint::MessageTransfers transfers;  // Its destructor ends the transfer unless the text was made.
+  const endpoint::MessageTransfers::Pickling pickling(&transfers);
   auto number = begin();
   if (!number) return std::move(number).error();
   handle.block = block;
@@ -89,14 +89,15 @@ Result<std::string> transfer_text(const memory::Arena& arena, std::uint64_t bloc
 
 Result<std::string> give_handle(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
                                 const endpoint::Name* name) {
-  return transfer_text(*arena, block, name, [&] { return endpoint::Transfers::begin(arena, block, name); });
+  return transfer_text(*arena, block, name, [&] { return endpoint::MessageTransfers::begin(arena, block, name); });
 }
 
 Result<std::string> ChannelState::handle() const {
   const auto known = name();
   channel().note_named();
-  return transfer_text(*arena->arena, memory::pack(channel().block()), known.get(),
-                       [&] { return endpoint::Transfers::begin(channel().shared_from_this(), end, known.get()); });
+  return transfer_text(*arena->arena, memory::pack(channel().block()), known.get(), [&] {
+    return endpoint::MessageTransfers::begin(channel().shared_from_this(), end, known.get());
+  });
 }
 
 Result<std::vector<std::byte>> handle_bytes(const std::string& text) {

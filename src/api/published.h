@@ -14,8 +14,8 @@
 
 #include "api/message.h"
 #include "endpoint/copy_policy.h"
+#include "endpoint/message_transfers.h"
 #include "endpoint/published.h"
-#include "endpoint/transfers.h"
 #include "memory/transfers.h"
 
 namespace shmtree::api {

@@ -6,7 +6,7 @@
 #include "api/published.h"
 #include "api/replay_state.h"
 #include "discovery/handle.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 #include "platform/machine.h"
 #include "replay/files/loader.h"
 

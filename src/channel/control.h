@@ -5,7 +5,7 @@
 #include "channel/layout.h"
 #include "memory/arena.h"
 #include "memory/block_table.h"
-#include "memory/sleep.h"
+#include "memory/sleep_note.h"
 #include "platform/atomics.h"
 #include "platform/waiting.h"
 

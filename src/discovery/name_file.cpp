@@ -181,11 +181,11 @@ Result<OpenName> open_path(const std::string& path) {
   return OpenName{std::move(*directory), std::move(*file), std::move(*record)};
 }
 
-Result<bool> sweep(const Place& place, const std::string& name) {
-  const auto has_parts = platform::has_parts(place.directory.get(), name);
+Result<bool> sweep(const NameFolder& folder, const std::string& name) {
+  const auto has_parts = platform::has_parts(folder.directory.get(), name);
   if (!has_parts) return unless_exhausted(has_parts.error(), false);
   if (*has_parts) return false;
-  auto file = LockedFile::open(place.directory.get(), name, 0);
+  auto file = LockedFile::open(folder.directory.get(), name, 0);
   if (!file) return unless_exhausted(file.error(), false);
   auto record = read_record(*file);
   if (!record) return unless_exhausted(record.error(), false);

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-#include "discovery/places.h"
+#include "discovery/name_folders.h"
 
 namespace shmtree::discovery {
 
@@ -127,6 +127,6 @@ Result<OpenName> open_path(const std::string& path);
 // Removes the file of a name that no living process holds. False if one does, or if another process has locked the
 // file. Fails if this process has no free descriptor. For a name in use, it costs one check of a lock, and it never
 // waits.
-Result<bool> sweep(const Place& place, const std::string& name);
+Result<bool> sweep(const NameFolder& folder, const std::string& name);
 
 }  // namespace shmtree::discovery

@@ -10,7 +10,7 @@
 
 #include "discovery/handle.h"
 #include "discovery/name_file.h"
-#include "discovery/places.h"
+#include "discovery/name_folders.h"
 #include "discovery/removed_name.h"
 #include "platform/clock.h"
 #include "platform/machine.h"
@@ -57,8 +57,8 @@ Status check_name(const std::string& name) {
 
 // Removes the file of a name that no living process holds; Code::kExists if one does. Objects that this process has in
 // transit do not count: a process that creates the name anew has released the old one.
-Status take_over(const Place& place, const std::string& name) {
-  auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
+Status take_over(const NameFolder& folder, const std::string& name) {
+  auto file = LockedFile::open(folder.directory.get(), name, kNameLockTimeoutNs);
   if (!file) return file.code() == Code::kNotFound ? success() : Status(std::move(file).error());
   auto record = read_record(*file);
   if (!record) return std::move(record).error();
@@ -90,11 +90,11 @@ void sweep_some() noexcept {
   static constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
   const std::size_t first = g_looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
   try {
-    for_each_place([first](const Place& place) {
-      const auto names = platform::list_directory(place.directory.get(), kMostListed);
+    for_each_name_folder([first](const NameFolder& folder) {
+      const auto names = platform::list_directory(folder.directory.get(), kMostListed);
       if (!names) return success();
       for (std::size_t i = 0; i < std::min(names->size(), kMostLookedAt); ++i) {
-        sweep(place, (*names)[(first + i) % names->size()]).ok();  // otherwise a later call does it
+        sweep(folder, (*names)[(first + i) % names->size()]).ok();  // otherwise a later call does it
       }
       return success();
     }).ok();
@@ -146,16 +146,16 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
 
   // Created before the file, so that lack of memory leaves no file behind.
   std::unique_ptr<Name> made(new Name("", thing));
-  const auto paths = place_paths();
+  const auto paths = name_folder_paths();
   if (!paths) return with_name(paths.error(), name);
   const auto lock = MakersLock::take(*paths, name);
   if (!lock) return with_name(lock.error(), name);
   for (;;) {
     for (const std::string& path : *paths) {
-      const auto place = open_place(path);
-      if (!place) return with_name(place.error(), name);
-      if (!*place) continue;
-      Status taken = take_over(**place, name);
+      const auto folder = open_name_folder(path);
+      if (!folder) return with_name(folder.error(), name);
+      if (!*folder) continue;
+      Status taken = take_over(**folder, name);
       if (!taken) return with_name(std::move(taken).error(), name);
     }
     Status unused = check_removed(*paths, name);
@@ -175,10 +175,10 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
 Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& paths, const std::string& name) {
   Error error{Code::kNotFound, ""};
   for (const std::string& path : paths) {
-    const auto place = open_place(path);
-    if (!place) return place.error();
-    if (!*place) continue;
-    auto file = LockedFile::open((*place)->directory.get(), name, kNameLockTimeoutNs);
+    const auto folder = open_name_folder(path);
+    if (!folder) return folder.error();
+    if (!*folder) continue;
+    auto file = LockedFile::open((*folder)->directory.get(), name, kNameLockTimeoutNs);
     if (!file) {
       if (file.code() != Code::kNotFound) error = std::move(file).error();
       continue;
@@ -227,7 +227,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name, std::optional<
                                          platform::WaitHooks* hooks) {
   Status valid = check_name(name);
   if (!valid) return with_name(std::move(valid).error(), name);
-  const auto paths = place_paths();
+  const auto paths = name_folder_paths();
   if (!paths) return with_name(paths.error(), name);
   const SweepAtTheEnd sweeping;
   const auto deadline = platform::Deadline::after(timeout);
@@ -355,14 +355,14 @@ Name::~Name() {
 
 namespace {
 
-// Calls visit(place, name) for each file, until a call returns an error.
+// Calls visit(folder, name) for each file, until a call returns an error.
 template <class Visit>
 Status for_each_file(const Visit& visit) {
-  return for_each_place([&visit](const Place& place) -> Status {
-    const auto names = platform::list_directory(place.directory.get());
+  return for_each_name_folder([&visit](const NameFolder& folder) -> Status {
+    const auto names = platform::list_directory(folder.directory.get());
     if (!names) return names.error();
     for (const std::string& name : *names) {
-      if (Status visited = visit(place, name); !visited) return visited;
+      if (Status visited = visit(folder, name); !visited) return visited;
     }
     return success();
   });
@@ -372,11 +372,11 @@ Status for_each_file(const Visit& visit) {
 
 Result<std::vector<NameInfo>> list_names() {
   std::vector<NameInfo> found;
-  const Status listed = for_each_file([&found](const Place& place, const std::string& name) {
-    auto file = LockedFile::open(place.directory.get(), name, kNameLockTimeoutNs);
-    const std::string file_path = place.path + "/" + name;
+  const Status listed = for_each_file([&found](const NameFolder& folder, const std::string& name) {
+    auto file = LockedFile::open(folder.directory.get(), name, kNameLockTimeoutNs);
+    const std::string file_path = folder.path + "/" + name;
     if (!file && file.code() == Code::kTimeout) {  // a stopped process has its lock, and so is alive
-      const auto seen = look_at_record(place.directory.get(), name);
+      const auto seen = look_at_record(folder.directory.get(), name);
       if (!seen) return unless_exhausted(seen.error(), Unit{});
       found.push_back(NameInfo{name, file_path, static_cast<NamedKind>(seen->record.header.kind), {0}});
       return success();
@@ -396,8 +396,8 @@ Result<std::vector<NameInfo>> list_names() {
 
 Result<std::vector<SeenName>> look_at_names() {
   std::vector<SeenName> seen;
-  const Status looked = for_each_file([&seen](const Place& place, const std::string& name) {
-    const auto kept = look_at_record(place.directory.get(), name);
+  const Status looked = for_each_file([&seen](const NameFolder& folder, const std::string& name) {
+    const auto kept = look_at_record(folder.directory.get(), name);
     if (!kept) return unless_exhausted(kept.error(), Unit{});
     const NameHeader& header = kept->record.header;
     SeenName& found = seen.emplace_back();
@@ -414,8 +414,8 @@ Result<std::vector<SeenName>> look_at_names() {
 
 Result<std::vector<std::string>> clean_names() {
   std::vector<std::string> removed;
-  const Status cleaned = for_each_file([&removed](const Place& place, const std::string& name) {
-    const auto swept = sweep(place, name);
+  const Status cleaned = for_each_file([&removed](const NameFolder& folder, const std::string& name) {
+    const auto swept = sweep(folder, name);
     if (!swept) return Status(swept.error());
     if (*swept) removed.push_back(name);
     return success();

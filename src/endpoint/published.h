@@ -1,11 +1,11 @@
 // Publishes a message (endpoint/put.h) to many readers: as a version of a Latest, or as a message of a Broadcast.
 //
-// Thread safety: none for a message; any thread may use a Store or a Source.
+// Thread safety: none for a message; any thread may use a Store or a Publisher.
 #pragma once
 
 #include <utility>
 
-#include "broadcast/source.h"
+#include "broadcast/publisher.h"
 #include "endpoint/put.h"
 #include "latest/store.h"
 
@@ -31,7 +31,7 @@ Result<std::uint64_t> publish(latest::Store& store, Message&& message, const pla
 
 // Returns the ticket. Errors: those of stage_ours() and Ring::put(); after an error nothing was put.
 template <class Message>
-Result<std::uint64_t> put(broadcast::Source& source, Message&& message, const platform::WaitContext& wait) {
+Result<std::uint64_t> put(broadcast::Publisher& publisher, Message&& message, const platform::WaitContext& wait) {
   broadcast::Outgoing outgoing;
   alignas(64) std::byte small[broadcast::kInlineBytes];
   outgoing.bytes = message.bytes();
@@ -39,11 +39,11 @@ Result<std::uint64_t> put(broadcast::Source& source, Message&& message, const pl
     message.write(small);
     outgoing.frame = {small, static_cast<std::size_t>(message.bytes())};
   } else {
-    auto block = stage_ours(message, *source.ring()->arena(), wait);
+    auto block = stage_ours(message, *publisher.ring()->arena(), wait);
     if (!block) return std::move(block).error();
     outgoing.block = std::move(*block);
   }
-  auto ticket = source.put(outgoing, wait);
+  auto ticket = publisher.put(outgoing, wait);
   if (ticket) message.settle();
   return ticket;
 }

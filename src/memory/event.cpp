@@ -71,7 +71,7 @@ EventWait::Wake EventWait::sleep() noexcept {
   if (wait_.ended()) return Wake::kInterrupted;
   {
     const BlockingScope blocking(wait_.hooks);
-    const Sleep asleep(reason_, began_ns_, now, threads);
+    const SleepNote asleep(reason_, began_ns_, now, threads);
     futex_wait(event_.sequence, armed_, most);
   }
   return wait_.interrupted() ? Wake::kInterrupted : Wake::kLookAgain;

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "memory/sleep.h"
+#include "memory/sleep_note.h"
 #include "platform/clock.h"
 #include "platform/waiting.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "memory/sleep.h"
+#include "memory/sleep_note.h"
 #include "platform/atomics.h"
 #include "platform/machine.h"
 #include "platform/never_destroyed.h"
@@ -57,7 +57,7 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
       // Covers only the sleep. Hooks must not run while the lock is held, nor between before_block and after_block.
       const BlockingScope blocking(wait.hooks);
       const SleepReason reason{participants, WaitFor::kLock, owner_in(seen)};
-      const Sleep asleep(reason, began, began);
+      const SleepNote asleep(reason, began, began);
       futex_wait(word, seen | kContended, std::max(wait.deadline.remaining_ns(kLockSliceNs), kLeastLockSliceNs));
     }
     if (wait.interrupted()) return Error{Code::kInterrupted, "interrupted while waiting for a lock"};

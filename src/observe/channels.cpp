@@ -70,39 +70,40 @@ void fill_options(const ChannelHeader& header, ObservedChannel& info) {
 }
 
 // Includes the time of current sleepers, which they add to `slept_ns` only when they wake.
-double slept_seconds(const memory::SleepTime& time, const People& people) {
+double slept_seconds(const memory::SleepTime& time, const ObservedParticipants& participants) {
   const std::int64_t since = time.since_ns.load(), now = platform::monotonic_ns();
-  const bool anyone = since > 0 && since < now && !people.living(time.who).empty();
+  const bool anyone = since > 0 && since < now && !participants.living(time.who).empty();
   constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
   const auto counted = static_cast<std::int64_t>(std::min<std::uint64_t>(time.slept_ns.load(), kMost));
   return seconds_of(counted + (anyone ? now - since : 0));
 }
 
-void fill_end(const ChannelHeader& header, End end, const People& people, ObservedEnd& info) {
-  const std::vector<Slot> members = people.living(header.ends[end].members);
+void fill_end(const ChannelHeader& header, End end, const ObservedParticipants& participants, ObservedEnd& info) {
+  const std::vector<Slot> members = participants.living(header.ends[end].members);
   info.members = members.size();
   for (const Slot slot : members) {
     if (!takes_part(header, end, slot)) continue;
-    info.pids.push_back(people.pid_of(slot));
+    info.pids.push_back(participants.pid_of(slot));
     if (!header.ends[end].users.contains(slot)) info.unused.push_back(info.pids.back());
   }
   const bool sends = end == End::kSending;
-  info.locked_by = people.owner_of_lock(sends ? header.senders_lock.load() : header.receivers_lock.load());
+  info.locked_by = participants.owner_of_lock(sends ? header.senders_lock.load() : header.receivers_lock.load());
   info.waits = sends ? header.space.waiters.load() != 0 || header.freed_bytes.waiters.load() != 0
                      : header.items.waiters.load() != 0;
 }
 
 }  // namespace
 
-EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHeader& header, const People& people) {
+EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHeader& header,
+                                   const ObservedParticipants& participants) {
   EndsInTransit found;
   const std::uint64_t now_s = memory::second_of(platform::monotonic_ns());
   const auto count = [&](const Transfer& transfer) {
     const std::uint64_t state = transfer.state.load();
     const auto what = memory::transferred(state);
     if (state == 0 || (what != Transferred::kSendingEnd && what != Transferred::kReceivingEnd)) return;
-    const bool counts =
-        memory::giver_is_gone(state) ? memory::outlives_giver(state, now_s) : people.is_alive(memory::giver_of(state));
+    const bool counts = memory::giver_is_gone(state) ? memory::outlives_giver(state, now_s)
+                                                     : participants.is_alive(memory::giver_of(state));
     const End end = what == Transferred::kSendingEnd ? End::kSending : End::kReceiving;
     if (counts) ++found[transfer.block.load()][end];
   };
@@ -126,7 +127,7 @@ EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHea
   return found;
 }
 
-ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const People& people,
+ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants,
                                 const EndsInTransit& in_transit) {
   ObservedChannel info;
   info.block = memory::pack(block);
@@ -140,9 +141,9 @@ ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const Peo
   } else {
     fill_options(*header, info);
     fill_counts(*header, info);
-    for (const End end : kEnds) fill_end(*header, end, people, end_of(info, end));
-    info.full_seconds = slept_seconds(header->slept[End::kSending], people);
-    info.empty_seconds = slept_seconds(header->slept[End::kReceiving], people);
+    for (const End end : kEnds) fill_end(*header, end, participants, end_of(info, end));
+    info.full_seconds = slept_seconds(header->slept[End::kSending], participants);
+    info.empty_seconds = slept_seconds(header->slept[End::kReceiving], participants);
     if (const auto found = in_transit.find(info.block); found != in_transit.end()) {
       info.senders.on_their_way = found->second[End::kSending];
       info.receivers.on_their_way = found->second[End::kReceiving];

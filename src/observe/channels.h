@@ -8,15 +8,16 @@
 #include <vector>
 
 #include "channel/layout.h"
-#include "observe/people.h"
+#include "observe/observed_participants.h"
 
 namespace shmtree::observer {
 
 // Number of sending and receiving ends in transit that still count as attached, by the channel's packed block.
 using EndsInTransit = std::unordered_map<std::uint64_t, channel::PerEnd<std::uint64_t>>;
-EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHeader& header, const People& people);
+EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHeader& header,
+                                   const ObservedParticipants& participants);
 
-ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const People& people,
+ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants,
                                 const EndsInTransit& in_transit);
 
 // A message that no receiver has taken yet.
@@ -30,7 +31,8 @@ struct MessageInfo {
 
 // Returns up to `most` of the first messages of the ring. Omits messages that were received during the copy. Frames
 // larger than `most_bytes` are not copied.
-std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel, const People& people,
-                                          std::size_t most, std::uint64_t most_bytes);
+std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel,
+                                          const ObservedParticipants& participants, std::size_t most,
+                                          std::uint64_t most_bytes);
 
 }  // namespace shmtree::observer

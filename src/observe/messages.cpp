@@ -72,8 +72,9 @@ std::vector<std::byte> copy_frame(const ArenaFile& file, BlockRef segment, std::
 
 }  // namespace
 
-std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel, const People& people,
-                                          std::size_t most, std::uint64_t most_bytes) {
+std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel,
+                                          const ObservedParticipants& participants, std::size_t most,
+                                          std::uint64_t most_bytes) {
   std::vector<MessageInfo> found;
   bool still = false;
   const auto header = file.read_still<channel::ChannelHeader>(channel, still);
@@ -88,7 +89,7 @@ std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channe
     RingSlot slot{}, again{};
     if (!walk.find(ticket, offset) || !file.read_block(walk.block(), offset, &slot, sizeof slot)) break;
     MessageInfo info{.ticket = ticket, .bytes = slot.bytes, .in_block = slot.block != 0};
-    if (people.is_alive(slot.sender)) info.sender = people.pid_of(memory::slot_of(slot.sender));
+    if (participants.is_alive(slot.sender)) info.sender = participants.pid_of(memory::slot_of(slot.sender));
     info.frame = copy_frame(file, walk.block(), offset, slot, slot_bytes, most_bytes);
     // If the message was received meanwhile, another message may already use its slot.
     std::uint64_t received = 0;

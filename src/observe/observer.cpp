@@ -36,7 +36,7 @@ std::string hex_of(const unsigned char uuid[16]) {
 // Sums up the pinned memory of each participant, in the order of their first block.
 class Holdings {
  public:
-  explicit Holdings(const People& people) : people_(people) {}
+  explicit Holdings(const ObservedParticipants& participants) : participants_(participants) {}
 
   void count(BlockId id, const BlockEntry& block) {
     const auto kind = static_cast<BlockKind>(block.kind.load());
@@ -44,7 +44,7 @@ class Holdings {
     if (memory::state_of(block.word.load()) != memory::BlockState::kLive) return;
     const double seconds = seconds_of(now_ - std::clamp<std::int64_t>(block.since_ns.load(), 0, now_));
     block.holders.for_each([&](Slot slot) {
-      if (!people_.lives(slot)) return;
+      if (!participants_.lives(slot)) return;
       ObservedHolder& holder = of(slot);
       holder.bytes += memory::committed_of(block, id.size_class());
       holder.blocks += 1;
@@ -59,30 +59,30 @@ class Holdings {
     const auto known = std::find(slots_.begin(), slots_.end(), slot);
     if (known != slots_.end()) return found[static_cast<std::size_t>(known - slots_.begin())];
     slots_.push_back(slot);
-    return found.emplace_back(ObservedHolder{.pid = people_.pid_of(slot)});
+    return found.emplace_back(ObservedHolder{.pid = participants_.pid_of(slot)});
   }
 
-  const People& people_;
+  const ObservedParticipants& participants_;
   std::vector<Slot> slots_{};  // slot of each element of `found`
   const std::int64_t now_ = platform::coarse_monotonic_ns();
 };
 
-void fill_counts(const ArenaHeader& header, const People& people, ObservedArena& info) {
+void fill_counts(const ArenaHeader& header, const ObservedParticipants& participants, ObservedArena& info) {
   info.committed_bytes = header.committed_bytes.load();
   info.used_bytes = header.used_bytes.load();
   info.held_bytes = header.held_bytes.load() & memory::kHeldMask;
   info.reconciles = header.reconciles.load();
   info.needs_recovery = memory::needs_recovery(header);
-  info.locked_by = people.owner_of_lock(header.arena_lock.load());
+  info.locked_by = participants.owner_of_lock(header.arena_lock.load());
 }
 
-void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const People& people,
+void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const ObservedParticipants& participants,
                const EndsInTransit& in_transit, ObservedArena& info) {
   switch (static_cast<BlockKind>(kind)) {
-    case BlockKind::kChannel: info.channels.push_back(look_at_channel(file, block, people, in_transit)); break;
-    case BlockKind::kLatest: info.latests.push_back(look_at_latest(file, block, people)); break;
-    case BlockKind::kBroadcast: info.broadcasts.push_back(look_at_broadcast(file, block, people)); break;
-    case BlockKind::kReplay: info.replays.push_back(look_at_replay(file, block, people)); break;
+    case BlockKind::kChannel: info.channels.push_back(look_at_channel(file, block, participants, in_transit)); break;
+    case BlockKind::kLatest: info.latests.push_back(look_at_latest(file, block, participants)); break;
+    case BlockKind::kBroadcast: info.broadcasts.push_back(look_at_broadcast(file, block, participants)); break;
+    case BlockKind::kReplay: info.replays.push_back(look_at_replay(file, block, participants)); break;
     default: break;
   }
 }
@@ -93,36 +93,36 @@ std::unique_ptr<const ArenaHeader> read_header(const ArenaFile& file, bool& stil
 }
 
 // Returns the participants, including processes that attached after the search.
-Result<People> people_of(const ArenaFile& file, const ArenaHeader& header, OpenArena& open) {
-  People people(file, header, open.processes);
+Result<ObservedParticipants> participants_of(const ArenaFile& file, const ArenaHeader& header, OpenArena& open) {
+  ObservedParticipants participants(file, header, open.processes);
   bool anyone_came = false;
-  for (const ObservedParticipant& one : people.all()) {
+  for (const ObservedParticipant& one : participants.all()) {
     if (!one.alive || one.pid != 0) continue;
     const auto added = add_newcomer(open, one.said_pid);
     if (!added) return added.error();
     anyone_came |= *added;
   }
-  return anyone_came ? People(file, header, open.processes) : people;
+  return anyone_came ? ObservedParticipants(file, header, open.processes) : participants;
 }
 
 Status look_into(const ArenaFile& file, OpenArena& open, ObservedArena& info) {
   const auto header = read_header(file, info.consistent);
   if (header == nullptr) return success();
-  const auto people = people_of(file, *header, open);
-  if (!people) return people.error();
+  const auto participants = participants_of(file, *header, open);
+  if (!participants) return participants.error();
   info.max_bytes = file.head().max_bytes;
-  fill_counts(*header, *people, info);
-  Holdings holdings(*people);
-  const EndsInTransit in_transit = find_ends_in_transit(file, *header, *people);
+  fill_counts(*header, *participants, info);
+  Holdings holdings(*participants);
+  const EndsInTransit in_transit = find_ends_in_transit(file, *header, *participants);
   file.for_each_block(*header, [&](BlockId id, const BlockEntry& block) {
     ++info.blocks;
     holdings.count(id, block);
     const BlockRef ref{id, memory::generation_of_block(block.word.load())};
     if (memory::state_of(block.word.load()) == memory::BlockState::kLive)
-      add_thing(file, ref, block.kind.load(), *people, in_transit, info);
+      add_thing(file, ref, block.kind.load(), *participants, in_transit, info);
   });
   info.holders = std::move(holdings.found);
-  info.participants = people->all();
+  info.participants = participants->all();
   return success();
 }
 
@@ -236,9 +236,9 @@ Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std
     bool still = false;
     const auto header = read_header(*file, still);
     if (header == nullptr) break;
-    const auto people = people_of(*file, *header, open);
-    if (!people) return people.error();
-    return look_at_messages(*file, memory::unpack(block), *people, most, most_bytes);
+    const auto participants = participants_of(*file, *header, open);
+    if (!participants) return participants.error();
+    return look_at_messages(*file, memory::unpack(block), *participants, most, most_bytes);
   }
   return Error{Code::kNotFound, "no process of this user has that arena any more"};
 }

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "observe/people.h"
+#include "observe/observed_participants.h"
 
 namespace shmtree::observer {
 

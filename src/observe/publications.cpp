@@ -31,13 +31,13 @@ std::unique_ptr<const Header> header_at(const ArenaFile& file, BlockRef block, s
   return info.refused.empty() ? std::move(header) : nullptr;
 }
 
-std::vector<int> publishing(const memory::PublisherWords& words, const People& people) {
+std::vector<int> publishing(const memory::PublisherWords& words, const ObservedParticipants& participants) {
   std::vector<int> found;
   for (Slot slot = 0; slot < memory::kMaxParticipants; ++slot) {
     const std::uint64_t word = words.by_slot[slot].load();
     const auto identity = static_cast<memory::Identity>(word >> 32);
-    if (word != 0 && memory::slot_of(identity) == slot && people.is_alive(identity))
-      found.push_back(people.pid_of(slot));
+    if (word != 0 && memory::slot_of(identity) == slot && participants.is_alive(identity))
+      found.push_back(participants.pid_of(slot));
   }
   return found;
 }
@@ -93,18 +93,18 @@ class RowSum {
 
 }  // namespace
 
-ObservedLatest look_at_latest(const ArenaFile& file, BlockRef block, const People& people) {
+ObservedLatest look_at_latest(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
   ObservedLatest info;
   const auto header =
       header_at<broadcast::RingHeader>(file, block, broadcast::kLatestUse.magic, broadcast::kRingVersion, info);
   if (header == nullptr) return info;
   info.version = header->tail.load();
   info.history = std::max<std::uint64_t>(header->history, 1) - 1;
-  info.publishers = publishing(header->publishers, people);
+  info.publishers = publishing(header->publishers, participants);
   return info;
 }
 
-ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const People& people) {
+ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
   ObservedBroadcast info;
   const auto header =
       header_at<broadcast::BroadcastHeader>(file, block, broadcast::kBroadcastUse.magic, broadcast::kRingVersion, info);
@@ -113,14 +113,14 @@ ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const
   info.capacity = header->capacity;
   info.history = header->history;
   info.kept = kept_of(*header, info.put);
-  info.publishers = publishing(header->publishers, people);
+  info.publishers = publishing(header->publishers, participants);
   const std::uint32_t used = std::min(header->cursors_high.load(), broadcast::kMostCursors);
   for (std::uint32_t i = 0; i < used; ++i) {
     const broadcast::Cursor& cursor = header->cursors[i];
     const broadcast::Owner owner = broadcast::unpack_owner(cursor.owner.load());
-    if (cursor.owner.load() == 0 || (owner.claimed && !people.is_alive(owner.identity))) continue;
+    if (cursor.owner.load() == 0 || (owner.claimed && !participants.is_alive(owner.identity))) continue;
     ObservedSubscriber& reader = info.subscribers.emplace_back();
-    if (owner.claimed) reader.pid = people.pid_of(memory::slot_of(owner.identity));
+    if (owner.claimed) reader.pid = participants.pid_of(memory::slot_of(owner.identity));
     reader.behind = info.put - std::min(info.put, cursor.position.load());
     reader.missed = cursor.missed.load();
     reader.blocks = owner.policy == broadcast::Policy::kBlock;
@@ -128,7 +128,7 @@ ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const
   return info;
 }
 
-ObservedReplay look_at_replay(const ArenaFile& file, BlockRef block, const People& people) {
+ObservedReplay look_at_replay(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
   ObservedReplay info;
   const auto header = header_at<replay::ReplayHeader>(file, block, replay::kReplayMagic, replay::kReplayVersion, info);
   if (header == nullptr) return info;
@@ -137,7 +137,7 @@ ObservedReplay look_at_replay(const ArenaFile& file, BlockRef block, const Peopl
   info.chunks_opened = std::max<std::uint64_t>(header->tail.load(), 1) - 1;
   info.chunks = header->tail.load() - std::min(header->tail.load(), header->head.load());
   info.rows = RowSum(file, block, *header).count();
-  info.locked_by = people.owner_of_lock(header->lock.load());
+  info.locked_by = participants.owner_of_lock(header->lock.load());
   return info;
 }
 

@@ -72,9 +72,9 @@ std::uint32_t own_thread_count() noexcept {
 
 namespace shmtree::memory {
 
-// Sleep only informs observers, and is not part of the handshake.
-Sleep::Sleep(const SleepReason& reason, std::int64_t, std::int64_t, std::uint32_t) noexcept
+// A SleepNote only informs observers, and is not part of the handshake.
+SleepNote::SleepNote(const SleepReason& reason, std::int64_t, std::int64_t, std::uint32_t) noexcept
     : reason_(reason), me_(kNobody) {}
-Sleep::~Sleep() {}
+SleepNote::~SleepNote() {}
 
 }  // namespace shmtree::memory

@@ -218,8 +218,8 @@ class Observer {
   std::vector<ObservedArena> look();
 
  private:
-  struct Past;
-  std::unique_ptr<Past> past_;
+  struct History;
+  std::unique_ptr<History> history_;
 };
 
 /// Returns a first snapshot. Throws std::bad_alloc.

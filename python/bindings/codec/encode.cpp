@@ -8,7 +8,7 @@
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/objects/loan.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 #include "format/grammar.h"
 
 namespace shmtree::python {

@@ -22,7 +22,7 @@
 #include "platform/hash.h"
 
 namespace shmtree::endpoint {
-class Transfers;
+class MessageTransfers;
 }
 namespace shmtree::python {
 
@@ -37,7 +37,7 @@ struct EncodeOptions {
   bool portable = false;      // raise NotPortable for values that depend on this machine
   LoanBook* loans = nullptr;  // decides for each array on a lease if it goes by reference
   // Records the ends in the message, which are then sent as handles. If null, ends are pickled.
-  endpoint::Transfers* transfers = nullptr;
+  endpoint::MessageTransfers* transfers = nullptr;
 };
 
 // Maps a str to its number as a name of this message, by address, because dicts of one shape share their keys. An entry

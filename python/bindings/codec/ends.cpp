@@ -8,7 +8,7 @@
 #include "bindings/codec/portable.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/gil.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 
 namespace shmtree::python {
 
@@ -25,7 +25,7 @@ bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
     return false;
   }
   if (!encoder.enter()) return false;
-  const endpoint::Transfers::Pickling pickling(options.transfers);
+  const endpoint::MessageTransfers::Pickling pickling(options.transfers);
   Ref flat(call_python(info.flatten.get(), value));
   if (!flat) return false;
   encoder.out.add_kind(Kind::kRegistered);

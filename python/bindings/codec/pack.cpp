@@ -18,7 +18,7 @@
 #include "bindings/cpython/python_api.h"
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/lease.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 #include "platform/copy.h"
 
 namespace shmtree::python {
@@ -63,7 +63,7 @@ PyObject* pack(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* nam
 
 PyObject* pack_aside(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* names) {
   static constexpr Signature<3> kSignature{"_pack_aside", {"obj", "allow_pickle", "portable"}, 2, 1};
-  endpoint::Transfers transfers;  // undone at the end of the scope
+  endpoint::MessageTransfers transfers;  // undone at the end of the scope
   PyObject* object = nullptr;
   EncodeOptions options;
   options.transfers = &transfers;

@@ -7,7 +7,7 @@
 #include "bindings/cpython/package.h"
 #include "bindings/objects/lease.h"
 #include "bindings/objects/loan.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 
 namespace shmtree::python {
 namespace {
@@ -123,7 +123,7 @@ int has_reducer(PyTypeObject* type, bool for_channel) {
 }
 
 bool encode_pickle(EncodeSession& session, PyObject* object, const EncodeOptions& options) {
-  const endpoint::Transfers::Pickling pickling(options.transfers);
+  const endpoint::MessageTransfers::Pickling pickling(options.transfers);
   Ref buffers(PyList_New(0));
   Ref data(buffers ? dump(object, options, buffers.get()) : Ref());
   if (!data) return false;

@@ -13,7 +13,7 @@
 #include "broadcast/ring.h"
 #include "channel/channel.h"
 #include "endpoint/channels.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 #include "replay/rows/members.h"
 
 namespace shmtree::python {
@@ -124,7 +124,7 @@ void bind_channel(py::module_& module) {
               refuse_local(receiving ? "receiving end" : "sending end");
               throw py::error_already_set();
             }
-            const auto begin = [&] { return endpoint::Transfers::begin(channel, end_of(receiving), name); };
+            const auto begin = [&] { return endpoint::MessageTransfers::begin(channel, end_of(receiving), name); };
             return unwrap(without_gil(begin, name != nullptr));
           },
           "receiving"_a, "name"_a = nullptr)

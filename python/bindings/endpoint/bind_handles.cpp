@@ -6,7 +6,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "discovery/handle.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 #include "memory/transfers.h"
 
 namespace shmtree::python {
@@ -36,7 +36,7 @@ std::uint64_t begin_transfer(const std::shared_ptr<Arena>& arena, std::uint64_t 
     refuse_local("handle");
     throw py::error_already_set();
   }
-  return unwrap(without_gil([&] { return endpoint::Transfers::begin(arena, block, name); }));
+  return unwrap(without_gil([&] { return endpoint::MessageTransfers::begin(arena, block, name); }));
 }
 
 void end_transfer(Arena& arena, std::uint64_t number, endpoint::Name* name) {

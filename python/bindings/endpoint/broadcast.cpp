@@ -22,18 +22,18 @@ namespace shmtree::python {
 namespace py = pybind11;
 using namespace py::literals;
 using broadcast::Policy;
+using broadcast::Publisher;
 using broadcast::Ring;
-using broadcast::Source;
 using broadcast::Subscriber;
 using memory::Arena;
 
 namespace {
 
 // The C++ part of a Broadcast object.
-class BroadcastEnd : public Closable<Source> {
+class BroadcastEnd : public Closable<Publisher> {
  public:
   BroadcastEnd(const std::shared_ptr<Ring>& ring, bool allows)
-      : Closable(std::make_shared<Source>(ring), "Broadcast"), allow_pickle(allows && ring->allows_pickle()) {}
+      : Closable(std::make_shared<Publisher>(ring), "Broadcast"), allow_pickle(allows && ring->allows_pickle()) {}
   std::shared_ptr<Ring> ring() const { return open()->ring(); }
   const bool allow_pickle;
   std::atomic<std::uint64_t> pickled{0};
@@ -93,16 +93,16 @@ Policy policy_of(const std::string& word) {
 }
 
 std::uint64_t put_broadcast(BroadcastEnd& self, py::handle object, py::handle block, py::handle timeout, bool move) {
-  const auto source = self.open();
-  ReadersHooks hooks(self, *source->ring(), block, timeout);
-  Published value(*source->ring()->arena(), object.ptr(), self.allow_pickle, move, "this Broadcast", self.pickled);
-  return hooks.done_waiting(endpoint::put(*source, value, hooks.wait()));
+  const auto publisher = self.open();
+  ReadersHooks hooks(self, *publisher->ring(), block, timeout);
+  Published value(*publisher->ring()->arena(), object.ptr(), self.allow_pickle, move, "this Broadcast", self.pickled);
+  return hooks.done_waiting(endpoint::put(*publisher, value, hooks.wait()));
 }
 
 void wait_until_passed(BroadcastEnd& self, std::optional<std::uint64_t> ticket, py::handle timeout) {
-  const auto source = self.open();
-  ReadersHooks hooks(self, *source->ring(), py::handle(), timeout);
-  hooks.done_waiting(source->wait_until_passed(ticket, hooks.wait()));
+  const auto publisher = self.open();
+  ReadersHooks hooks(self, *publisher->ring(), py::handle(), timeout);
+  hooks.done_waiting(publisher->wait_until_passed(ticket, hooks.wait()));
 }
 
 std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& behind, bool from_oldest,

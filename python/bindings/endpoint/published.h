@@ -22,7 +22,7 @@
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/objects/loan.h"
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 #include "memory/arena.h"
 
 namespace shmtree::python {
@@ -117,7 +117,7 @@ class Published {
 
  private:
   LoanBook loans_;
-  endpoint::Transfers transfers_{};
+  endpoint::MessageTransfers transfers_{};
   BorrowedSession session_{};
   std::span<const std::byte> frame_{};
   std::uint64_t bytes_ = 0;

@@ -20,9 +20,9 @@
 #include "bindings/objects/deaths.h"
 #include "bindings/objects/frame_object.h"
 #include "bindings/objects/loan.h"
+#include "endpoint/message_transfers.h"
 #include "endpoint/plain_messages.h"
 #include "endpoint/put.h"
-#include "endpoint/transfers.h"
 
 namespace shmtree::python {
 namespace {
@@ -74,7 +74,7 @@ class Message {
   Endpoint* self_;
   BorrowedSession session_;
   LoanBook loans_;
-  endpoint::Transfers transfers_;
+  endpoint::MessageTransfers transfers_;
 };
 
 // Puts a Frame, which is already encoded. Not inlined, so that other puts do not pay for its stack space.

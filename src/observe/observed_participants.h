@@ -30,15 +30,15 @@ constexpr double seconds_of(std::int64_t ns) noexcept {
   return static_cast<double>(ns) / 1e9;
 }
 
-class People {
+class ObservedParticipants {
  public:
-  People(const ArenaFile& file, const memory::ArenaHeader& header, const std::vector<Process>& processes);
+  ObservedParticipants(const ArenaFile& file, const memory::ArenaHeader& header, const std::vector<Process>& processes);
 
   // All participants in slots in use, including dead ones, sorted by slot.
-  const std::vector<ObservedParticipant>& all() const noexcept { return people_; }
+  const std::vector<ObservedParticipant>& all() const noexcept { return participants_; }
   bool lives(Slot slot) const noexcept {
     const auto place = find(slot);
-    return place && people_[*place].alive;
+    return place && participants_[*place].alive;
   }
   bool is_alive(memory::Identity identity) const noexcept;
   // Returns the pid in our namespace, or 0 if the process is out of sight. For a dead process, returns the pid that it
@@ -51,12 +51,12 @@ class People {
   std::vector<Slot> living(const memory::ParticipantSet& set) const;
 
  private:
-  // Returns its index in people_.
+  // Returns its index in participants_.
   std::optional<std::size_t> find(Slot slot) const noexcept;
   std::vector<ObservedWait> waits_of(const memory::Participant& said, std::int64_t now_ns) const;
 
-  std::vector<ObservedParticipant> people_;
-  // Parallel to people_.
+  std::vector<ObservedParticipant> participants_;
+  // Parallel to participants_.
   std::vector<Slot> slots_;
   std::vector<std::uint32_t> generations_;
 };

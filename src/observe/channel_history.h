@@ -14,28 +14,28 @@
 namespace shmtree::observer {
 
 // The earlier snapshots of one channel.
-class PastOfChannel {
+class ChannelHistory {
  public:
   // Adds a snapshot taken at `now_ns`, and sets the fields of `channel` that depend on earlier ones.
   void add(ObservedChannel& channel, std::int64_t now_ns);
 
  private:
-  struct Look {
+  struct Snapshot {
     std::int64_t at_ns = 0;
     std::uint64_t put = 0, received = 0;
   };
   // Bounds the history: a minute, at one snapshot per second. Snapshots that cannot date a queued message are dropped.
-  static constexpr std::size_t kMostLooks = 60;
+  static constexpr std::size_t kMaxSnapshots = 60;
 
   void add_rates(ObservedChannel& channel, std::int64_t now_ns);
   void add_shares(ObservedChannel& channel, std::int64_t now_ns);
 
-  std::vector<Look> looks_;  // newest first
+  std::vector<Snapshot> snapshots_;  // newest first
   double full_seconds_ = 0.0, empty_seconds_ = 0.0;
 };
 
 // Histories of all channels, by arena and block. A channel that is missing from a snapshot loses its history.
-using Pasts = std::map<std::string, std::unordered_map<std::uint64_t, PastOfChannel>>;
+using ChannelHistories = std::map<std::string, std::unordered_map<std::uint64_t, ChannelHistory>>;
 
 // Sets, for each wait, the name of the object at which the process waits.
 void name_waits(ObservedArena& arena);

@@ -1,4 +1,4 @@
-#include "discovery/places.h"
+#include "discovery/name_folders.h"
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +15,7 @@ constexpr std::int64_t kMakersTimeoutNs = 20'000'000'000;
 
 }  // namespace
 
-Result<std::vector<std::string>> place_paths() {
+Result<std::vector<std::string>> name_folder_paths() {
   std::string only = platform::environment_variable(kOnlyFolder);
   if (only.empty()) return platform::private_directories(kFolder);
   if (only[0] != '/') return Error{Code::kInvalid, std::string(kOnlyFolder) + " is " + only + "; it must be absolute"};
@@ -23,26 +23,26 @@ Result<std::vector<std::string>> place_paths() {
   return std::vector<std::string>{std::move(only)};
 }
 
-Result<std::optional<Place>> open_place(const std::string& path) {
+Result<std::optional<NameFolder>> open_name_folder(const std::string& path) {
   auto directory = platform::open_private_directory(path, platform::IfMissing::kFail);
-  if (directory) return std::optional(Place{std::move(*directory), path});
+  if (directory) return std::optional(NameFolder{std::move(*directory), path});
   if (platform::is_exhausted(directory.error())) return std::move(directory).error();
-  return std::optional<Place>();
+  return std::optional<NameFolder>();
 }
 
-Status for_each_place(const std::function<Status(const Place&)>& visit) {
-  const auto paths = place_paths();
+Status for_each_name_folder(const std::function<Status(const NameFolder&)>& visit) {
+  const auto paths = name_folder_paths();
   if (!paths) return paths.error();
   std::vector<platform::FileId> known;
   for (const std::string& path : *paths) {
-    auto place = open_place(path);
-    if (!place) return std::move(place).error();
-    if (!*place) continue;
-    const auto id = platform::file_id((*place)->directory.get());
+    auto folder = open_name_folder(path);
+    if (!folder) return std::move(folder).error();
+    if (!*folder) continue;
+    const auto id = platform::file_id((*folder)->directory.get());
     if (!id) return id.error();
     if (std::find(known.begin(), known.end(), *id) != known.end()) continue;
     known.push_back(*id);
-    if (Status visited = visit(**place); !visited) return visited;
+    if (Status visited = visit(**folder); !visited) return visited;
   }
   return success();
 }

@@ -1,4 +1,4 @@
-#include "endpoint/transfers.h"
+#include "endpoint/message_transfers.h"
 
 #include <new>
 #include <utility>
@@ -9,7 +9,7 @@ namespace shmtree::endpoint {
 
 namespace {
 
-constinit thread_local Transfers* t_pickled = nullptr;
+constinit thread_local MessageTransfers* t_pickled = nullptr;
 
 void note_arrival(std::uint64_t number, Name* name) noexcept {
   if (name == nullptr || number == 0) return;
@@ -21,12 +21,13 @@ void note_arrival(std::uint64_t number, Name* name) noexcept {
 
 }  // namespace
 
-Transfers::Pickling::Pickling(Transfers* transfers) noexcept : before_(std::exchange(t_pickled, transfers)) {}
-Transfers::Pickling::~Pickling() {
+MessageTransfers::Pickling::Pickling(MessageTransfers* transfers) noexcept
+    : before_(std::exchange(t_pickled, transfers)) {}
+MessageTransfers::Pickling::~Pickling() {
   t_pickled = before_;
 }
 
-void Transfers::Begun::take_back() const noexcept {
+void MessageTransfers::Begun::take_back() const noexcept {
   if (arena->current_identity() != giver) return;
   if (channel != nullptr) {
     channel->membership().end_transfer(number, end);
@@ -38,8 +39,8 @@ void Transfers::Begun::take_back() const noexcept {
 
 // The steps that can fail come first. 0 is not a valid number.
 template <class Make>
-Result<std::uint64_t> Transfers::note(Begun begun, const Name* name, Make make) {
-  Transfers* const all = t_pickled;
+Result<std::uint64_t> MessageTransfers::note(Begun begun, const Name* name, Make make) {
+  MessageTransfers* const all = t_pickled;
   if (all != nullptr) all->begun_.push_back(begun);
   auto number = make();
   if (!number) {
@@ -55,14 +56,14 @@ Result<std::uint64_t> Transfers::note(Begun begun, const Name* name, Make make) 
   return number;
 }
 
-Result<std::uint64_t> Transfers::begin(const std::shared_ptr<channel::Channel>& channel, channel::End end,
-                                       const Name* name) {
+Result<std::uint64_t> MessageTransfers::begin(const std::shared_ptr<channel::Channel>& channel, channel::End end,
+                                              const Name* name) {
   return note({.arena = channel->arena(), .channel = channel, .end = end}, name,
               [&] { return channel->membership().begin_transfer(end); });
 }
 
-Result<std::uint64_t> Transfers::begin(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
-                                       const Name* name) {
+Result<std::uint64_t> MessageTransfers::begin(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,
+                                              const Name* name) {
   return note({.arena = arena}, name,
               [&] { return memory::begin_transfer(arena, block, memory::Transferred::kMemory); });
 }

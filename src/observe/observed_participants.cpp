@@ -1,4 +1,4 @@
-#include "observe/people.h"
+#include "observe/observed_participants.h"
 
 #include <algorithm>
 #include <memory>
@@ -39,7 +39,8 @@ std::string_view word_of(memory::WaitFor what) noexcept {
 
 }  // namespace
 
-People::People(const ArenaFile& file, const memory::ArenaHeader& header, const std::vector<Process>& processes) {
+ObservedParticipants::ObservedParticipants(const ArenaFile& file, const memory::ArenaHeader& header,
+                                           const std::vector<Process>& processes) {
   const std::uint32_t slots = std::min(header.participants_high.load(), memory::kMaxParticipants);
   const auto written = std::make_unique<memory::Participant[]>(slots);
   if (!file.read(memory::kHeaderBytes, written.get(), slots * sizeof(memory::Participant))) return;
@@ -48,7 +49,7 @@ People::People(const ArenaFile& file, const memory::ArenaHeader& header, const s
     const memory::Participant& said = written[slot];
     const auto status = static_cast<memory::ParticipantStatus>(said.status.load());
     if (status == memory::ParticipantStatus::kFree) continue;
-    ObservedParticipant& info = people_.emplace_back();
+    ObservedParticipant& info = participants_.emplace_back();
     info.slot = slot;
     info.said_pid = said.pid.load();
     info.alive = file.is_locked(slot);
@@ -62,10 +63,10 @@ People::People(const ArenaFile& file, const memory::ArenaHeader& header, const s
     slots_.push_back(slot);
     generations_.push_back(said.generation.load());
   }
-  for (std::size_t i = 0; i < people_.size(); ++i) people_[i].waits = waits_of(written[slots_[i]], now);
+  for (std::size_t i = 0; i < participants_.size(); ++i) participants_[i].waits = waits_of(written[slots_[i]], now);
 }
 
-std::vector<ObservedWait> People::waits_of(const memory::Participant& said, std::int64_t now_ns) const {
+std::vector<ObservedWait> ObservedParticipants::waits_of(const memory::Participant& said, std::int64_t now_ns) const {
   std::vector<ObservedWait> waits;
   for (const memory::Wait& one : said.waits) {
     const memory::WaitFor what = memory::what_of_wait(one.what.load());
@@ -83,38 +84,38 @@ std::vector<ObservedWait> People::waits_of(const memory::Participant& said, std:
   return waits;
 }
 
-std::optional<std::size_t> People::find(Slot slot) const noexcept {
+std::optional<std::size_t> ObservedParticipants::find(Slot slot) const noexcept {
   const auto found = std::lower_bound(slots_.begin(), slots_.end(), slot);
   if (found == slots_.end() || *found != slot) return std::nullopt;
   return static_cast<std::size_t>(found - slots_.begin());
 }
 
-bool People::is_alive(memory::Identity identity) const noexcept {
+bool ObservedParticipants::is_alive(memory::Identity identity) const noexcept {
   const auto place = find(memory::slot_of(identity));
-  return place && people_[*place].alive && generations_[*place] == memory::generation_of(identity);
+  return place && participants_[*place].alive && generations_[*place] == memory::generation_of(identity);
 }
 
-int People::pid_of(Slot slot) const noexcept {
+int ObservedParticipants::pid_of(Slot slot) const noexcept {
   const auto place = find(slot);
   if (!place) return 0;
-  const ObservedParticipant& one = people_[*place];
+  const ObservedParticipant& one = participants_[*place];
   return one.alive || one.pid != 0 ? one.pid : one.said_pid;
 }
 
-std::vector<int> People::pids_of(const std::vector<Slot>& slots) const {
+std::vector<int> ObservedParticipants::pids_of(const std::vector<Slot>& slots) const {
   std::vector<int> pids;
   for (const Slot slot : slots) pids.push_back(pid_of(slot));
   return pids;
 }
 
-std::optional<int> People::owner_of_lock(std::uint32_t word) const noexcept {
+std::optional<int> ObservedParticipants::owner_of_lock(std::uint32_t word) const noexcept {
   if ((word & memory::kHeld) == 0) return std::nullopt;
   const auto place = find(memory::slot_of(word));
   if (!place || generations_[*place] != memory::generation_of(word)) return std::nullopt;
   return pid_of(slots_[*place]);
 }
 
-std::vector<Slot> People::living(const memory::ParticipantSet& set) const {
+std::vector<Slot> ObservedParticipants::living(const memory::ParticipantSet& set) const {
   std::vector<Slot> found;
   set.for_each([&](Slot slot) {
     if (lives(slot)) found.push_back(slot);

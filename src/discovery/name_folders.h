@@ -6,7 +6,7 @@
 //
 // Folders may appear, disappear, fill up, or be out of reach of one process (a mount namespace of its own). So two
 // processes that create one name may choose different folders. MakersLock therefore locks the name in each existing
-// folder, in the order of place_paths(). Processes that can write to a common folder exclude each other.
+// folder, in the order of name_folder_paths(). Processes that can write to a common folder exclude each other.
 #pragma once
 
 #include <functional>
@@ -18,20 +18,20 @@
 
 namespace shmtree::discovery {
 
-struct Place {
+struct NameFolder {
   platform::UniqueFd directory;
   std::string path;
 };
 
 // Returns the folders, the preferred one first. Code::kInvalid if SHMTREE_NAMES_DIR is not an absolute path.
-Result<std::vector<std::string>> place_paths();
+Result<std::vector<std::string>> name_folder_paths();
 
 // Opens the folder. Returns nothing if there is none, or if it is not private to this user: its names are not trusted.
 // An error if this process has no free descriptor.
-Result<std::optional<Place>> open_place(const std::string& path);
+Result<std::optional<NameFolder>> open_name_folder(const std::string& path);
 // Calls `visit` once for each folder that exists, even if several paths lead to it, until a call returns an error.
 // Keeps one folder open at a time.
-Status for_each_place(const std::function<Status(const Place&)>& visit);
+Status for_each_name_folder(const std::function<Status(const NameFolder&)>& visit);
 
 // Describes a search for errors: "searched A and B (names are per user; this is uid 1000)", and why a folder that
 // exists was left out.

@@ -1,4 +1,4 @@
-#include "observe/looks.h"
+#include "observe/channel_history.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "observe/observed_participants.h"
 #include "observe/observer.h"
-#include "observe/people.h"
 #include "platform/clock.h"
 #include "platform/fork.h"
 #include "shmtree/base/result.h"
@@ -67,33 +67,33 @@ void name_wait(const ObservedArena& arena, ObservedWait& wait) {
 
 }  // namespace
 
-void PastOfChannel::add(ObservedChannel& channel, std::int64_t now_ns) {
+void ChannelHistory::add(ObservedChannel& channel, std::int64_t now_ns) {
   add_shares(channel, now_ns);
   add_rates(channel, now_ns);
   channel.limiting = limiting(channel);
 }
 
-void PastOfChannel::add_shares(ObservedChannel& channel, std::int64_t now_ns) {
-  const double seconds = looks_.empty() ? 0.0 : seconds_of(now_ns - looks_.front().at_ns);
+void ChannelHistory::add_shares(ObservedChannel& channel, std::int64_t now_ns) {
+  const double seconds = snapshots_.empty() ? 0.0 : seconds_of(now_ns - snapshots_.front().at_ns);
   channel.full_share = share(channel.full_seconds, full_seconds_, seconds);
   channel.empty_share = share(channel.empty_seconds, empty_seconds_, seconds);
   full_seconds_ = channel.full_seconds;
   empty_seconds_ = channel.empty_seconds;
 }
 
-void PastOfChannel::add_rates(ObservedChannel& channel, std::int64_t now_ns) {
+void ChannelHistory::add_rates(ObservedChannel& channel, std::int64_t now_ns) {
   const std::uint64_t received = channel.received + channel.dropped;
-  if (!looks_.empty()) {
-    const Look& last = looks_.front();
+  if (!snapshots_.empty()) {
+    const Snapshot& last = snapshots_.front();
     const double seconds = seconds_of(now_ns - last.at_ns);
     channel.put_per_s = per_second(channel.put, last.put, seconds);
     channel.received_per_s = per_second(received, last.received, seconds);
   }
   // The oldest queued message was put before the oldest snapshot in which `put` already counted it.
-  std::erase_if(looks_, [received](const Look& look) { return look.put <= received; });
-  if (channel.queued != 0 && !looks_.empty()) channel.oldest_seconds = seconds_of(now_ns - looks_.back().at_ns);
-  looks_.insert(looks_.begin(), {now_ns, channel.put, received});
-  if (looks_.size() > kMostLooks) looks_.pop_back();
+  std::erase_if(snapshots_, [received](const Snapshot& snapshot) { return snapshot.put <= received; });
+  if (channel.queued != 0 && !snapshots_.empty()) channel.oldest_seconds = seconds_of(now_ns - snapshots_.back().at_ns);
+  snapshots_.insert(snapshots_.begin(), {now_ns, channel.put, received});
+  if (snapshots_.size() > kMaxSnapshots) snapshots_.pop_back();
 }
 
 void name_waits(ObservedArena& arena) {
@@ -110,29 +110,29 @@ std::vector<int> ObservedEnd::users() const {
   return used;
 }
 
-struct Observer::Past {
-  observer::Pasts pasts{};
+struct Observer::History {
+  observer::ChannelHistories channels{};
 };
 
-Observer::Observer() : past_(std::make_unique<Past>()) {}
+Observer::Observer() : history_(std::make_unique<History>()) {}
 Observer::~Observer() = default;
 Observer::Observer(Observer&&) noexcept = default;
 Observer& Observer::operator=(Observer&&) noexcept = default;
 
 std::vector<ObservedArena> Observer::look() {
-  if (past_ == nullptr) throw BadResult(Error{Code::kClosed, "this Observer was moved from"});
+  if (history_ == nullptr) throw BadResult(Error{Code::kClosed, "this Observer was moved from"});
   const std::int64_t now_ns = platform::monotonic_ns();
   auto looked = observer::look_at_all();
   if (!looked) return {ObservedArena{.uuid = observer::kNoUuid, .refused = std::move(looked).error().message}};
   std::vector<ObservedArena>& arenas = *looked;
-  observer::Pasts before = std::exchange(past_->pasts, {});
+  observer::ChannelHistories before = std::exchange(history_->channels, {});
   for (ObservedArena& arena : arenas) {
-    auto &known = before[arena.uuid], &now = past_->pasts[arena.uuid];
+    auto &known = before[arena.uuid], &now = history_->channels[arena.uuid];
     for (ObservedChannel& channel : arena.channels) {
       if (!channel.refused.empty()) continue;
-      observer::PastOfChannel& past = now[channel.block];
-      if (const auto found = known.find(channel.block); found != known.end()) past = std::move(found->second);
-      past.add(channel, now_ns);
+      observer::ChannelHistory& history = now[channel.block];
+      if (const auto found = known.find(channel.block); found != known.end()) history = std::move(found->second);
+      history.add(channel, now_ns);
     }
     observer::name_waits(arena);
   }

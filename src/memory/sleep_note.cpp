@@ -1,4 +1,4 @@
-#include "memory/sleep.h"
+#include "memory/sleep_note.h"
 
 #include <cstdint>
 
@@ -45,7 +45,8 @@ void open(SleepTime& time, std::int64_t now_ns) noexcept {
 
 }  // namespace
 
-Sleep::Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns, std::uint32_t threads) noexcept
+SleepNote::SleepNote(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns,
+                     std::uint32_t threads) noexcept
     : reason_(reason), me_(reason.participants.current()) {
   if (me_ == kNobody) return;
   Participant& mine = reason.participants.slot_of_identity(me_);
@@ -62,13 +63,13 @@ Sleep::Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_
 }
 
 // A child that was forked in a signal handler does not sleep, and must not change its parent's words.
-Sleep::~Sleep() {
+SleepNote::~SleepNote() {
   if (place_ == nullptr || reason_.participants.current() != me_) return;
   store_seq_cst(place_->what, static_cast<std::uint32_t>(WaitFor::kNothing));
   if (reason_.time != nullptr) end(*reason_.time);
 }
 
-void Sleep::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
+void SleepNote::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
   time.who.add(slot_of(me_));
   std::int64_t then = load_acquire(time.since_ns);
   if (then != 0 && since(then, now_ns) <= kMostUncountedNs) return;
@@ -77,7 +78,7 @@ void Sleep::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
 
 // Other threads may begin at any moment: each sets its bit and then reads `since_ns`. This thread changes `since_ns`
 // and then reads the bits again. So at least one of them opens it.
-void Sleep::end(SleepTime& time) const noexcept {
+void SleepNote::end(SleepTime& time) const noexcept {
   const std::int64_t now = monotonic_ns();
   while (!others_of_process_sleep()) {
     time.who.remove(slot_of(me_));
@@ -91,7 +92,7 @@ void Sleep::end(SleepTime& time) const noexcept {
   if (!time.who.is_empty()) open(time, now);
 }
 
-bool Sleep::others_of_process_sleep() const noexcept {
+bool SleepNote::others_of_process_sleep() const noexcept {
   for (const Wait& other : reason_.participants.slot_of_identity(me_).waits) {
     const WaitFor what = what_of_wait(load_seq_cst(other.what));
     if (load_relaxed(other.about) == reason_.about && is_counted_with(what, reason_.what)) return true;

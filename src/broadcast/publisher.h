@@ -12,12 +12,12 @@
 
 namespace shmtree::broadcast {
 
-class Source {
+class Publisher {
  public:
-  explicit Source(std::shared_ptr<Ring> ring) noexcept : ring_(std::move(ring)) { ring_->join(); }
-  ~Source() { close(); }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
+  explicit Publisher(std::shared_ptr<Ring> ring) noexcept : ring_(std::move(ring)) { ring_->join(); }
+  ~Publisher() { close(); }
+  Publisher(const Publisher&) = delete;
+  Publisher& operator=(const Publisher&) = delete;
 
   const std::shared_ptr<Ring>& ring() const noexcept { return ring_; }
 

@@ -24,14 +24,14 @@ struct SleepReason {
 
 // Marks the thread as asleep from its construction to its destruction. A process has entries for kMostWaits sleeping
 // threads; further ones are not shown.
-class Sleep {
+class SleepNote {
  public:
   // `since_ns`: when the call began to wait. `now_ns`: when this slice begins. `threads`: for a call without a
   // deadline, the number of threads of the process. 0: unknown, the first slice, or the call has a deadline.
-  Sleep(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns, std::uint32_t threads = 0) noexcept;
-  ~Sleep();
-  Sleep(const Sleep&) = delete;
-  Sleep& operator=(const Sleep&) = delete;
+  SleepNote(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns, std::uint32_t threads = 0) noexcept;
+  ~SleepNote();
+  SleepNote(const SleepNote&) = delete;
+  SleepNote& operator=(const SleepNote&) = delete;
 
  private:
   void begin(SleepTime& time, std::int64_t now_ns) const noexcept;

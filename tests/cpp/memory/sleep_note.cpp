@@ -1,8 +1,9 @@
 // Shared-memory records of sleeping threads, and the time that they slept.
+#include "memory/sleep_note.h"
+
 #include <deque>
 #include <limits>
 
-#include "memory/sleep.h"
 #include "platform/clock.h"
 #include "platform/machine.h"
 #include "support/arenas.h"
@@ -11,7 +12,7 @@
 using namespace shmtree;
 using namespace shmtree::test;
 using memory::Participant;
-using memory::Sleep;
+using memory::SleepNote;
 using memory::SleepReason;
 using memory::SleepTime;
 using memory::Wait;
@@ -56,7 +57,7 @@ TEST_CASE("A sleep is recorded in its participant while it lasts") {
   Slept slept;
   const SleepReason reason = slept.reason(WaitFor::kRoom, 99);
   {
-    const Sleep asleep(reason, 12345, monotonic_ns());
+    const SleepNote asleep(reason, 12345, monotonic_ns());
     const Wait& place = slept.mine().waits[0];
     CHECK(static_cast<WaitFor>(place.what.load()) == WaitFor::kRoom);
     CHECK(place.about == 99);
@@ -72,7 +73,7 @@ TEST_CASE("A sleep is recorded in its participant while it lasts") {
 TEST_CASE("Sleeps beyond the maximum replace no recorded ones") {
   Slept slept;
   const SleepReason reason = slept.reason();
-  std::deque<Sleep> asleep;
+  std::deque<SleepNote> asleep;
   for (std::uint32_t i = 0; i < memory::kMostWaits + 3; ++i) asleep.emplace_back(reason, i + 1, monotonic_ns());
   CHECK(places_taken(slept.mine()) == memory::kMostWaits);
   asleep.pop_back();
@@ -90,12 +91,12 @@ TEST_CASE("Overlapping sleep time is counted once in any order") {
   Slept slept;
   const SleepReason reason = slept.reason();
   const std::int64_t begin = monotonic_ns();
-  std::deque<Sleep> asleep;
+  std::deque<SleepNote> asleep;
   for (int i = 0; i < 3; ++i) asleep.emplace_back(reason, begin, monotonic_ns());
   const std::int64_t all_asleep = monotonic_ns();
   for (int i = 0; i < 2; ++i) {  // a sleep within the time of the others changes nothing
     let_time_pass();
-    const Sleep short_one(reason, begin, monotonic_ns());
+    const SleepNote short_one(reason, begin, monotonic_ns());
     let_time_pass();
   }
   asleep.pop_front();
@@ -113,7 +114,7 @@ TEST_CASE("Time without a sleeper is not counted") {
   std::uint64_t most = 0;
   for (int i = 0; i < 3; ++i) {
     const std::int64_t begin = monotonic_ns();
-    { const Sleep asleep(reason, begin, monotonic_ns()); }
+    { const SleepNote asleep(reason, begin, monotonic_ns()); }
     most += passed_since(begin);
     let_time_pass();
   }
@@ -128,13 +129,13 @@ TEST_CASE("Sleep of two processes is counted once") {
   const std::int64_t begin = monotonic_ns();
   Child child([&] {
     slept.arena().identity().value();
-    const Sleep asleep(reason, begin, monotonic_ns());
+    const SleepNote asleep(reason, begin, monotonic_ns());
     asleep_too.open();
     may_end.wait();
     return true;
   });
   asleep_too.wait();
-  { const Sleep asleep(reason, begin, monotonic_ns()); }
+  { const SleepNote asleep(reason, begin, monotonic_ns()); }
   CHECK_FALSE(slept.time().who.is_empty());
   CHECK(slept.time().since_ns != 0);
   may_end.open();
@@ -150,7 +151,7 @@ TEST_CASE("A sleep that a kill left open is not counted afterwards") {
   slept.time().who.add(1000);
   slept.time().since_ns = monotonic_ns() - 3'600'000'000'000;
   const std::int64_t begin = monotonic_ns();
-  { const Sleep asleep(reason, begin, monotonic_ns()); }
+  { const SleepNote asleep(reason, begin, monotonic_ns()); }
   CHECK(slept.ns() <= passed_since(begin));
 }
 
@@ -162,7 +163,7 @@ TEST_CASE("Impossible sleep words do not distort the sleep time") {
     slept.time().since_ns = word;
     const std::int64_t begin = monotonic_ns();
     const std::uint64_t before = slept.ns();
-    { const Sleep asleep(reason, begin, begin); }
+    { const SleepNote asleep(reason, begin, begin); }
     CHECK(slept.ns() - before <= passed_since(begin));
   }
 }
@@ -174,7 +175,7 @@ TEST_CASE("A reused slot has no sleeps of its previous owner") {
   Gate asleep_too;
   Child child([&] {
     slept.arena().identity().value();
-    const Sleep asleep(reason, 1, monotonic_ns());
+    const SleepNote asleep(reason, 1, monotonic_ns());
     asleep_too.open();
     pause();
     return true;

@@ -11,12 +11,12 @@
 
 namespace shmtree::endpoint {
 
-class Transfers {
+class MessageTransfers {
  public:
-  Transfers() = default;
-  Transfers(const Transfers&) = delete;
-  Transfers& operator=(const Transfers&) = delete;
-  ~Transfers() { take_back(); }
+  MessageTransfers() = default;
+  MessageTransfers(const MessageTransfers&) = delete;
+  MessageTransfers& operator=(const MessageTransfers&) = delete;
+  ~MessageTransfers() { take_back(); }
 
   bool empty() const noexcept { return begun_.empty(); }
   // Lets the transfers continue: the message is put.
@@ -38,13 +38,13 @@ class Transfers {
   // While this object exists, transfers that this thread begins belong to `transfers`.
   class Pickling {
    public:
-    explicit Pickling(Transfers* transfers) noexcept;
+    explicit Pickling(MessageTransfers* transfers) noexcept;
     ~Pickling();
     Pickling(const Pickling&) = delete;
     Pickling& operator=(const Pickling&) = delete;
 
    private:
-    Transfers* before_;
+    MessageTransfers* before_;
   };
 
  private:
