@@ -116,14 +116,17 @@ class _Departure:
         self._key = key
         self._allocation = allocation
         self._lease = lease
+        self.stream: tuple[int, int] | None = None  # device and stream of the event, if one is recorded
         self._event: _events.Event | None = None
         with contextlib.suppress(DeviceError):  # a stream under capture takes no event: a later check tries again
             self._record()
 
     def _record(self) -> _events.Event:
         device = self._allocation.device
+        stream = current_stream(device)
         with self._driver.on(device):
-            self._event = _free_events.record(self._driver, device, current_stream(device))
+            self._event = _free_events.record(self._driver, device, stream)
+        self.stream = device, stream
         return self._event
 
     def has_passed(self) -> bool:
@@ -132,6 +135,7 @@ class _Departure:
             with self._driver.on(self._allocation.device):
                 return self._driver.has_passed(event.number)
         except DeviceError:
+            self._event = self.stream = None  # a graph may have captured it: the next check records another one
             return False
 
     def wait(self) -> None:
@@ -155,16 +159,22 @@ class _Departure:
 
 
 def settle() -> int:
-    """Releases memory that the device no longer uses. Returns the number of remaining departures. Never blocks."""
+    """Releases memory that the device no longer uses. Returns the number of remaining departures. Never blocks.
+
+    Streams complete in order. So after the first pending departure of a stream, the later ones are not checked.
+    """
     if _lock.acquire(blocking=False):
         try:
+            pending: set[tuple[int, int]] = set()
             for _ in range(len(_departed)):
                 one = _departed[0]  # stays in the queue if has_passed() raises
-                if one.has_passed():
+                if one.stream not in pending and one.has_passed():
                     _departed.popleft()
                     one.end()
-                else:
-                    _departed.rotate(-1)
+                    continue
+                if one.stream is not None:
+                    pending.add(one.stream)
+                _departed.rotate(-1)
         finally:
             _lock.release()
     return len(_departed)
@@ -211,7 +221,8 @@ def receive(about: tuple[Any, ...], sent_by: tuple[Any, ...] | None, place: tupl
     """
     settle()
     if sent_by is None or place is None:
-        return build(about, None)
+        check_fits(about, None)
+        return _make(about, None)
     who, where = _Who(*sent_by), _Where(*place)
     arena = _core.find_arena(who.uuid)
     if arena is None:
@@ -219,7 +230,7 @@ def receive(about: tuple[Any, ...], sent_by: tuple[Any, ...] | None, place: tupl
     if who.identity == arena.identity:
         return _receive_own(about, who)
     check_fits(about, where.nbytes)
-    return build(about, _open(arena, who, where, about[0] == "array"))
+    return _make(about, _open(arena, who, where, about[0] == "array"))
 
 
 def _token(arena: _core.Arena, block: int) -> Any:
@@ -308,6 +319,10 @@ def build(about: Any, memory: Memory | None) -> Any:
     """Returns the tensor or array on this memory (None: it has no bytes). Raises CorruptMessage if it does not fit."""
     checks.check_about(about)
     check_fits(about, None if memory is None else memory.nbytes)
+    return _make(about, memory)
+
+
+def _make(about: Any, memory: Memory | None) -> Any:
     try:
         kind, *rest = about
         return _build_tensor(memory, *rest) if kind == "torch" else _build_array(memory, *rest)

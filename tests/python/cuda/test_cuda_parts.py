@@ -158,6 +158,30 @@ def test_interrupted_settle_checks_the_memory_again(arena: shmtree.Arena, driver
     assert _received.settle() == 0 and driver.of("close_memory") == [(4096,)]
 
 
+def test_settle_queries_one_pending_event_per_stream(
+    arena: shmtree.Arena, driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.answers["has_passed"] = False
+    for stream in (5, 5, 6, 5, 6):
+        monkeypatch.setattr(_received, "current_stream", lambda device, stream=stream: stream)
+        memory, _ = receive(arena)
+        del memory
+    driver.calls.clear()
+    assert _received.settle() == 5 and len(driver.of("has_passed")) == 2
+    driver.answers["has_passed"] = True
+    assert _received.settle() == 0
+
+
+def test_event_that_cannot_be_queried_is_recorded_anew(arena: shmtree.Arena, driver: Driver) -> None:
+    memory, _ = receive(arena)
+    driver.failing["has_passed"] = shmtree.DeviceError
+    del memory
+    assert _received.settle() == 1
+    driver.failing.clear()
+    driver.calls.clear()
+    assert _received.settle() == 0 and len(driver.of("record")) == 1
+
+
 # --- sent -------------------------------------------------------------------------------------------------------------
 
 
