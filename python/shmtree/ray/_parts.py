@@ -10,7 +10,7 @@ import numpy as np
 
 from ..replay import Prioritized, Sampler, Uniform, _rows
 from ..replay._buffer import ReplayBuffer
-from ..replay._places import Room
+from ..replay._memory import Size
 from ..replay._spec import Spec
 
 Array = np.ndarray[Any, Any]
@@ -23,12 +23,12 @@ class Plan(NamedTuple):
     """Arguments with which a shard is made."""
 
     spec: Spec
-    room: Room
+    size: Size
     seed: int | None
 
     def make(self) -> ReplayBuffer:
         made = ReplayBuffer.__new__(ReplayBuffer)
-        made._make(self.spec, self.room, None, None, self.seed)
+        made._make(self.spec, self.size, None, None, self.seed)
         return made
 
 

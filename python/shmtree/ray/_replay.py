@@ -15,9 +15,9 @@ from .. import replay
 from .._ipc.arguments import one_of, seconds
 from .._process import lifetime
 from ..errors import ChannelClosed
-from ..replay import Batch, Prioritized, Sampler, Saved, SequenceBatch, VectorWriter, Writer, _fixed
+from ..replay import Batch, Prioritized, Sampler, Saved, SequenceBatch, VectorWriter, Writer, _load_arguments
+from ..replay._memory import Size, updates
 from ..replay._numbers import not_negative, positive, seed_of, whole
-from ..replay._places import Room, updates
 from ..replay._spec import OnPeerDeath, Padding, peer_death
 from . import _merged, _parts, _prefetch
 from ._cluster import Cluster, find
@@ -92,11 +92,11 @@ class ReplayBuffer:
             "stack": stack,
             "stack_padding": stack_padding,
         }
-        room: dict[str, Any] = {"max_bytes": max_bytes, "chunk": chunk, "streams": streams}
-        with replay.ReplayBuffer(capacity, sampler=sampler, samplers=samplers, **rows, **drawn, **room) as like:
+        size: dict[str, Any] = {"max_bytes": max_bytes, "chunk": chunk, "streams": streams}
+        with replay.ReplayBuffer(capacity, sampler=sampler, samplers=samplers, **rows, **drawn, **size) as like:
             _parts.check_samplers(like._spec.samplers)
             seeded = None if seed is None else seed_of(seed)
-            plan = _parts.Plan(like._spec, Room(like.capacity, None, like.chunk, streams), seeded)
+            plan = _parts.Plan(like._spec, Size(like.capacity, None, like.chunk, streams), seeded)
         node = _actors.node_of(home)
         number = new_token()
         self._begin(_Place(number, node, plan, peer_death(on_peer_death), number), seeded)
@@ -370,7 +370,7 @@ class ReplayBuffer:
         how = Loading(capacity, sampler, samplers, gamma, chunk, positive("streams", streams), seeded)
         node, dies = _actors.node_of(home), peer_death(on_peer_death)
         nodes, plan, buffer = find(os.path.abspath(path), how, bool(missing_ok))
-        _fixed.check(plan.spec, fixed)
+        _load_arguments.check(plan.spec, fixed)
         _parts.check_samplers(plan.spec.samplers)
         made = cls.__new__(cls)
         number = new_token()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..replay import Sampler, _files
 from ..replay._buffer import ReplayBuffer
-from ..replay._places import Room
+from ..replay._memory import Size
 from ..replay._spec import Spec
 from . import _parts
 
@@ -65,7 +65,7 @@ class Found(NamedTuple):
     """A saved shard that a node sees."""
 
     note: bytes  # its packed `Spec`
-    room: Room
+    size: Size
     saving: Saving | None
 
 
@@ -93,8 +93,8 @@ class Loading(NamedTuple):
                 files = _files.open_files(os.path.join(path, name))
                 # its errors name the file; errors of other nodes do not
                 _files.spec_of(files, os.path.join(path, name))
-                room = _files.room_for(files, self.capacity, self.chunk, self.streams)
-                found[int(number)] = Found(files.note, room, _read_note(path, int(number)))
+                size = _files.size_for(files, self.capacity, self.chunk, self.streams)
+                found[int(number)] = Found(files.note, size, _read_note(path, int(number)))
         return found
 
     def load(self, path: str, shard: int) -> ReplayBuffer:
@@ -135,8 +135,8 @@ def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, mis
                 f"{len(found)} shards were saved in {path!r}, and there is no node for number {shard}: of {len(seen)} "
                 f"nodes {where} can read it, and each loads one shard"
             )
-    largest = max(found, key=lambda shard: found[shard].room.capacity or 0)
-    plan = _parts.Plan(how.with_changes(specs[largest]), found[largest].room, how.seed)
+    largest = max(found, key=lambda shard: found[shard].size.capacity or 0)
+    plan = _parts.Plan(how.with_changes(specs[largest]), found[largest].size, how.seed)
     return Loads({shard: node for node, shard in nodes.items()}, plan, None if last is None else last.buffer)
 
 

@@ -13,7 +13,7 @@ from .._ipc.arena import Arena
 from .._process import handles, names
 from .._process.names import REPLAY, open_known
 from ..errors import ChannelClosed
-from . import _drawing, _files, _fixed, _lone, _places, _rows, _samplers, _spec, _writers
+from . import _endless_waits, _files, _load_arguments, _memory, _rows, _samplers, _sampling, _spec, _writers
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
 from ._numbers import positive, seed_of
@@ -73,7 +73,7 @@ class ReplayBuffer:
             ``done=None``, and the buffer has `next`, `n_step` or `stack`.
     """
 
-    _owner: _lone.Owner | None = None  # None unless this object has made the buffer
+    _owner: _endless_waits.Owner | None = None  # None unless this object has made the buffer
 
     def __init__(
         self,
@@ -111,12 +111,12 @@ class ReplayBuffer:
         _samplers.check_limit(limit)
         ends = (reward, done, limit, on_peer_death)
         spec = _spec.make(rows, chosen, next, n_step, gamma, stack, stack_padding, *ends)
-        self._make(spec, _places.Room(capacity, max_bytes, chunk, streams), arena, name, seed, exist_ok)
+        self._make(spec, _memory.Size(capacity, max_bytes, chunk, streams), arena, name, seed, exist_ok)
 
     def _make(
         self,
         spec: _spec.Spec,
-        room: _places.Room,
+        size: _memory.Size,
         arena: Arena | None,
         name: str | None,
         seed: Any,
@@ -125,19 +125,19 @@ class ReplayBuffer:
         seeded = None if seed is None else seed_of(seed)
 
         def make() -> tuple[_core.Replay, _core.Name | None]:
-            core = _places.make(spec, room, arena)
+            core = _memory.make(spec, size, arena)
             return core, names.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
 
         def known(name: str) -> tuple[_core.Replay, _core.Name | None]:
             found = open_known(name, REPLAY)
             core = _core.Replay.open(found.arena, found.block, lambda made: _spec.Spec.of(made).nests())
             given = arena._open() if arena is not None else None
-            names.check_known(name, found.arena, given, lambda: _places.check(core, spec, room, arena))
+            names.check_known(name, found.arena, given, lambda: _memory.check(core, spec, size, arena))
             return core, found
 
         core, of_name = names.open_or_make(name, exist_ok, known, make)
         self._become(spec, core, of_name)
-        self._owner = _lone.Owner(is_named=name is not None)
+        self._owner = _endless_waits.Owner(is_named=name is not None)
         if seeded is not None:
             core.seed = seeded
 
@@ -294,7 +294,7 @@ class ReplayBuffer:
                 other thread.
         """
         given = (n, sampler, replace, out, threads, beta, weights, timeout, self._owner)
-        return _drawing.sample(self._replay, self._spec, self._data, *given)
+        return _sampling.sample(self._replay, self._spec, self._data, *given)
 
     def batches(self, n: int, **options: Any) -> Iterator[Batch]:
         """Yields batches without end; see `sample` for the arguments."""
@@ -337,7 +337,7 @@ class ReplayBuffer:
                 or ``done``, and it was not made with ``done=None``.
         """
         given = (n, length, stride, partial, sampler, replace, out, threads, beta, weights, timeout, self._owner)
-        return _drawing.sample_sequences(self._replay, self._spec, self._data, *given)
+        return _sampling.sample_sequences(self._replay, self._spec, self._data, *given)
 
     def stats(self) -> dict[str, Any]:
         """Returns numbers of the buffer, over all processes unless stated otherwise.
@@ -380,7 +380,7 @@ class ReplayBuffer:
         Raises:
             ValueError: A priority is negative, not finite or too large, or an index was never used. Nothing is changed.
         """
-        indices, priorities = _places.updates(index, priority)
+        indices, priorities = _memory.updates(index, priority)
         table = -1 if sampler is None else self._spec.table(sampler)
         applied = self._replay.update(table, indices.ravel(), priorities.ravel())
         mask: np.ndarray[Any, Any] = applied.reshape(indices.shape)
@@ -454,14 +454,14 @@ class ReplayBuffer:
             names.check_name(name)
         files, streams = _files.open_files(path), positive("streams", streams)
         spec = _files.spec_of(files, path)
-        _fixed.check(spec, fixed)
+        _load_arguments.check(spec, fixed)
         spec = _files.changed(spec, sampler, samplers, limit, gamma, on_peer_death, fixed)
-        room = _files.room_for(files, capacity, chunk, streams)
+        size = _files.size_for(files, capacity, chunk, streams)
         self = cls.__new__(cls)
         with _files.naming(path):
             if capacity is None:
-                _files.check_overhead(files, spec, room)
-            self._make(spec, room, arena, None, seed)
+                _files.check_overhead(files, spec, size)
+            self._make(spec, size, arena, None, seed)
         files.load_into(self._replay)
         if name is not None:
             self._note_given()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .. import _core
 from ..errors import Error, IncompatibleArena
 from . import _samplers
+from ._memory import Size
 from ._numbers import not_negative, positive
-from ._places import Room
 from ._spec import Spec, peer_death
 
 if TYPE_CHECKING:
@@ -98,15 +98,15 @@ def changed(
     return spec if gamma is None else spec._replace(gamma=not_negative("gamma", gamma))
 
 
-def room_for(files: _core.ReplayFiles, capacity: int | None, chunk: int | None, streams: int) -> Room:
+def size_for(files: _core.ReplayFiles, capacity: int | None, chunk: int | None, streams: int) -> Size:
     """Returns the size of a buffer for the saved rows; its chunks are at most as large as the saved ones."""
     rows = files.capacity if capacity is None else positive("capacity", capacity)
     if chunk is None:
         most = rows if capacity is None else max(rows // (16 * streams), 1)  # the core's choice if none is given
         chunk = min(files.chunk, 1 << (most.bit_length() - 1))
-    return Room(rows, None, chunk, streams)
+    return Size(rows, None, chunk, streams)
 
 
-def check_overhead(files: _core.ReplayFiles, spec: Spec, room: Room) -> None:
+def check_overhead(files: _core.ReplayFiles, spec: Spec, size: Size) -> None:
     """Raises ValueError if an empty buffer of the saved capacity is far larger than the files."""
-    files.check_overhead(spec.core(), files.capacity, positive("chunk", room.chunk), room.streams)
+    files.check_overhead(spec.core(), files.capacity, positive("chunk", size.chunk), size.streams)

@@ -23,8 +23,8 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from . import _files
 from ._buffer import ReplayBuffer as _Shared
-from ._places_array import PlacesArray
 from ._ring import Array, Ring
+from ._ring_array import RingArray
 
 __all__ = ["DictReplayBuffer", "ReplayBuffer"]
 
@@ -199,8 +199,8 @@ class ReplayBuffer(_Standard):
 
     # --- Columns
 
-    def _column(self, name: str, leaf: _Leaf, *path: str) -> PlacesArray:
-        return PlacesArray(self._ring, (name, *path), (self.buffer_size, self.n_envs), *leaf, fill=0)
+    def _column(self, name: str, leaf: _Leaf, *path: str) -> RingArray:
+        return RingArray(self._ring, (name, *path), (self.buffer_size, self.n_envs), *leaf, fill=0)
 
     def _observations(self, name: str) -> Any:
         return self._column(name, self._observation_leaves)

@@ -33,7 +33,7 @@ def test_each_shard_is_assigned_to_a_node_that_can_read_it(saved: dict[int, Foun
     loads = assign("path", {"a": only(saved, 5), "b": only(saved, 1), "c": only(saved, 2), "d": {}}, HOW, False)
     assert loads.nodes == {5: "a", 1: "b", 2: "c"}
     assert loads.buffer == 7
-    assert loads.plan.room.capacity == 30
+    assert loads.plan.size.capacity == 30
 
 
 def test_assignment_prefers_the_node_with_fewer_choices(saved: dict[int, Found]) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shmtree.replay import Prioritized, ReplayBuffer
-from shmtree.replay._places_array import PlacesArray
 from shmtree.replay._ring import Ring
+from shmtree.replay._ring_array import RingArray
 
 COLUMNS = {"obs": ((2,), np.float32), "more": {"number": np.int64}}
 
@@ -74,10 +74,10 @@ def test_unfinished_row_reads_as_the_previous_row(monkeypatch):
     assert ring.read(np.arange(4), -1)["more"]["number"].tolist() == [4, 5, 5, 3]
 
 
-def test_places_array_is_indexed_like_a_numpy_array():
+def test_ring_array_is_indexed_like_a_numpy_array():
     ring = ring_of(6)
     add(ring, range(5))
-    column = PlacesArray(ring, ("obs",), (3, 2), (2,), np.float32, 0)
+    column = RingArray(ring, ("obs",), (3, 2), (2,), np.float32, 0)
 
     expected = np.zeros((3, 2, 2), np.float32)
     expected.reshape(6, 2)[:5] = np.arange(5)[:, None]

@@ -10,7 +10,7 @@ import numpy as np
 from ._ring import Array, Ring
 
 
-class PlacesArray:
+class RingArray:
     """One column, which NumPy and indexing treat like an array of shape (*front, *shape). Each read copies.
 
     Args:
@@ -74,4 +74,4 @@ class PlacesArray:
         raise TypeError("rows of a shared buffer do not change; use add() for new ones")
 
     def __repr__(self) -> str:
-        return f"<PlacesArray of {self.dtype}, shape {self.shape}>"
+        return f"<RingArray of {self.dtype}, shape {self.shape}>"

@@ -19,7 +19,7 @@ _LEAST_SPARE = 16 << 20
 Array = np.ndarray[Any, Any]
 
 
-def _room(arena: Arena | None) -> tuple[int, str]:
+def _available(arena: Arena | None) -> tuple[int, str]:
     """Returns the bytes available for a buffer, and words for their owner."""
     if arena is None:
         return _core.available_memory(), "the machine has"
@@ -28,7 +28,7 @@ def _room(arena: Arena | None) -> tuple[int, str]:
     return arena.max_bytes, "the arena has"
 
 
-class Room(NamedTuple):
+class Size(NamedTuple):
     """Size of a buffer, in rows or bytes."""
 
     capacity: int | None
@@ -37,32 +37,32 @@ class Room(NamedTuple):
     streams: int
 
 
-def _terms(core: _core.ReplaySpec, room: Room, arena: Arena | None) -> tuple[int, int, int]:
+def _terms(core: _core.ReplaySpec, size: Size, arena: Arena | None) -> tuple[int, int, int]:
     """Returns the number of rows, the chunk (0: chosen by the core), and the number of streams."""
-    terms = (positive("chunk", room.chunk) if room.chunk is not None else 0, positive("streams", room.streams))
-    capacity = room.capacity
+    terms = (positive("chunk", size.chunk) if size.chunk is not None else 0, positive("streams", size.streams))
+    capacity = size.capacity
     if capacity is None:
-        capacity = _capacity_within(core, positive("max_bytes", room.max_bytes), arena, *terms)
+        capacity = _capacity_within(core, positive("max_bytes", size.max_bytes), arena, *terms)
     return (positive("capacity", capacity), *terms)
 
 
-def check(made: _core.Replay, spec: Spec, room: Room, arena: Arena | None) -> None:
+def check(made: _core.Replay, spec: Spec, size: Size, arena: Arena | None) -> None:
     """Raises ValueError, with the differences, unless a buffer was made with these arguments."""
     core = spec.core()
-    made.check_options(core, *_terms(core, room, arena))
+    made.check_options(core, *_terms(core, size, arena))
 
 
-def make(spec: Spec, room: Room, arena: Arena | None) -> _core.Replay:
+def make(spec: Spec, size: Size, arena: Arena | None) -> _core.Replay:
     """Makes a new buffer."""
     core = spec.core()
-    rows, chunk, streams = _terms(core, room, arena)
+    rows, chunk, streams = _terms(core, size, arena)
     home = _home_for(core.total_bytes(rows, chunk, streams), rows, arena)
     return _core.Replay.create(home, core, rows, chunk, streams, spec.nests())
 
 
 def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
     """Returns an arena in which a full buffer of `needed` bytes fits."""
-    left, whose = _room(arena)
+    left, whose = _available(arena)
     if needed > left:
         raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, and {whose} {left}")
     return _core.Arena.create(needed + max(_LEAST_SPARE, needed // 8), 0, False) if arena is None else arena._open()
@@ -71,7 +71,7 @@ def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
 def _capacity_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
     """Returns the number of rows of a buffer of at most `max_bytes`."""
     capacity = spec.capacity_within(max_bytes, chunk, streams)
-    left, whose = _room(arena)
+    left, whose = _available(arena)
     if max_bytes > left:
         raise ValueError(f"max_bytes is {max_bytes}, and {whose} {left}")
     return capacity

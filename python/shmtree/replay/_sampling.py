@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import _core
 from .._ipc.arguments import one_of
-from . import _lone, _places, _rows
+from . import _endless_waits, _memory, _rows
 from ._batch import Batch, SequenceBatch
 from ._numbers import not_negative, positive
 from ._spec import Spec
@@ -27,11 +27,11 @@ def sample(
     beta: float | None,
     weights: str,
     timeout: float | None,
-    owner: _lone.Owner | None,
+    owner: _endless_waits.Owner | None,
 ) -> Batch:
     """Implements `ReplayBuffer.sample`."""
     count = n if type(n) is int and 0 < n <= _MOST_DRAWN else positive("n", n, _MOST_DRAWN)
-    arrays = None if out is None else _places.arrays_for(data, (count,), out, core.arena)
+    arrays = None if out is None else _memory.arrays_for(data, (count,), out, core.arena)
     of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
     exponent = None if beta is None else not_negative("beta", beta)
     terms = (count, spec.table(sampler), not replace, _threads(threads))
@@ -39,7 +39,7 @@ def sample(
     def draw(seconds: float | None) -> _core.ReplayBatch:
         return core.sample(*terms, seconds, exponent, of_buffer, arrays)
 
-    drawn = _lone.draw(draw, owner, timeout)
+    drawn = _endless_waits.draw(draw, owner, timeout)
     return Batch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
 
 
@@ -58,13 +58,13 @@ def sample_sequences(
     beta: float | None,
     weights: str,
     timeout: float | None,
-    owner: _lone.Owner | None,
+    owner: _endless_waits.Owner | None,
 ) -> SequenceBatch:
     """Implements `ReplayBuffer.sample_sequences`."""
     count, rows = positive("n", n, _MOST_DRAWN), positive("length", length, _MOST_DRAWN)
     step = positive("stride", stride, _MOST_STRIDE)
     may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
-    arrays = None if out is None else _places.arrays_for(data, (count, rows), out, core.arena)
+    arrays = None if out is None else _memory.arrays_for(data, (count, rows), out, core.arena)
     table = -1 if sampler is None else spec.table(sampler)
     of_buffer = one_of("weights", weights, "batch", "buffer") == "buffer"
     exponent = None if beta is None else not_negative("beta", beta)
@@ -73,7 +73,7 @@ def sample_sequences(
     def draw(seconds: float | None) -> _core.ReplayBatch:
         return core.sample_sequences(*terms, seconds, exponent, of_buffer, arrays)
 
-    drawn = _lone.draw(draw, owner, timeout)
+    drawn = _endless_waits.draw(draw, owner, timeout)
     return SequenceBatch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
 
 
