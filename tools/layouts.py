@@ -133,6 +133,8 @@ class Layouts:
                     shown, size = f"{shown}[{count:,}]", size * count
                 end = -(-end // needed) * needed
                 own = meanings[i] if len(meanings) == len(declared) else meaning
+                if re.fullmatch(r"k\w+", own):
+                    own = f"{own}: {self.constant(own)}"
                 rows.append(Field(end, size, name, shown, own))
                 end, alignment, aligned = end + size, max(alignment, needed), None
         return Struct(-(-end // alignment) * alignment, alignment, rows)

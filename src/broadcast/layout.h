@@ -102,8 +102,8 @@ constexpr std::uint64_t kInlineBytes = kBroadcastUse.entry_bytes - sizeof(Entry)
 
 struct alignas(64) RingHeader {
   // Written once.
-  std::uint64_t magic;  // "smtbcast"; of a Latest "smtltest"
-  std::uint32_t version;
+  std::uint64_t magic;        // "smtbcast"; of a Latest "smtltest"
+  std::uint32_t version;      // kRingVersion
   std::uint32_t entries;      // of the ring: n
   std::uint64_t capacity;     // messages that a lagging reader still finds
   std::uint64_t history;      // messages that are kept for later readers

@@ -272,8 +272,8 @@ constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes, bool times_only
 constexpr std::uint32_t kNotPortable = 0, kAlwaysPortable = 1, kPortableByNow = 2;
 
 struct ChannelHeader {
-  std::uint64_t magic;  // "smtchann"
-  std::uint32_t version;
+  std::uint64_t magic;                        // "smtchann"
+  std::uint32_t version;                      // kChannelVersion
   std::uint32_t ending;                       // Ending
   std::uint64_t capacity;                     // in messages; 0: no limit
   std::uint64_t max_bytes;                    // of queued messages; 0: no limit

@@ -360,8 +360,8 @@ static_assert(sizeof(ClassState) == 64);
 
 struct alignas(64) ArenaHeader {
   // Written once, before any other process has the file.
-  std::uint64_t magic;  // "smtarena"
-  std::uint32_t version;
+  std::uint64_t magic;         // "smtarena"
+  std::uint32_t version;       // kVersion
   std::uint32_t header_bytes;  // size of this structure
   unsigned char uuid[16];      // random; identifies the arena in a handle
   std::uint64_t max_bytes;     // the budget

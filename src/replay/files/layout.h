@@ -17,8 +17,8 @@ constexpr std::uint64_t kDataMagic = 0x73776f72746d7373;      // "ssmtrows"
 constexpr std::uint32_t kSavedVersion = 2;
 
 struct ManifestHeader {
-  std::uint64_t magic;  // "smtsaved"
-  std::uint32_t version;
+  std::uint64_t magic;                     // "smtsaved"
+  std::uint32_t version;                   // kSavedVersion
   std::uint32_t checksum;                  // checksum of the file, with 0 in this word
   std::uint64_t bytes;                     // size of the file
   std::uint64_t save;                      // number of the save, from 1 on
@@ -76,8 +76,8 @@ struct SavedPart {
 static_assert(sizeof(SavedPart) == 48);
 
 struct DataHeader {
-  std::uint64_t magic;  // "ssmtrows"
-  std::uint32_t version;
+  std::uint64_t magic;     // "ssmtrows"
+  std::uint32_t version;   // kSavedVersion
   std::uint32_t checksum;  // checksum of the header, with 0 in this word
   std::uint64_t number;    // in the name of the file
   unsigned char uuid[16];  // uuid of the buffer that wrote it

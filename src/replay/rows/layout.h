@@ -113,8 +113,8 @@ static_assert(sizeof(Origin) == 40);
 
 struct alignas(64) ReplayHeader {
   // Constant after creation.
-  std::uint64_t magic;  // "smtreply"
-  std::uint32_t version;
+  std::uint64_t magic;              // "smtreply"
+  std::uint32_t version;            // kReplayVersion
   std::uint32_t rows_per_place;     // slots of a chunk: L
   std::uint64_t capacity;           // in slots
   std::uint64_t places;             // number of chunks
