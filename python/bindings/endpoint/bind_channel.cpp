@@ -87,7 +87,7 @@ py::dict channel_stats(Channel& channel) {
 }  // namespace
 
 void bind_channel(py::module_& module) {
-  py::class_<channel::ChannelOptions>(module, "ChannelOptions", "What a channel is made with; limits of 0 are none.",
+  py::class_<channel::ChannelOptions>(module, "ChannelOptions", "Options of a channel; 0 means no limit.",
                                       plain_class())
       .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unsettled"_a, "max_attempts"_a,
            "keep_open"_a, "drop_oldest"_a, "portable"_a = false, "is_pipe"_a = false, py::kw_only(), "allow_pickle"_a);

@@ -54,7 +54,7 @@ void bind_names(py::module_& module) {
           "path"_a, "arena"_a, "part"_a = -1)
       .def(
           "part_for_child", [](const Name& name) { return unwrap(name.part_for_child()).release(); },
-          "A descriptor for a process that is being started, which joins with it.")
+          "Returns a descriptor with which a process that is being started joins.")
       .def_property_readonly("path", &Name::path)
       .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
       .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })

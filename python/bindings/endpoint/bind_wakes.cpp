@@ -25,11 +25,11 @@ py::object take_wakes(WakeHub& hub) {
 }  // namespace
 
 void bind_wakes(py::module_& module) {
-  py::class_<WakeHub, std::shared_ptr<WakeHub>>(module, "WakeHub", "One descriptor for all ends that are awaited.",
-                                                plain_class())
+  py::class_<WakeHub, std::shared_ptr<WakeHub>>(
+      module, "WakeHub", "One descriptor for all ends that tasks of this process wait for.", plain_class())
       .def_static("of_this_process", [] { return unwrap(WakeHub::of_this_process()); })
       .def("fileno", &WakeHub::fd)
-      .def("take", &take_wakes, "The names of the ends that were told of; None when they may be any.");
+      .def("take", &take_wakes, "Returns the names of the ends that were reported; None if it may be any end.");
 }
 
 }  // namespace shmtree::python

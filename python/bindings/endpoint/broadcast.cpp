@@ -7,6 +7,7 @@
 #include <string>
 
 #include "bindings/bind.h"
+#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/published.h"
 #include "bindings/endpoint/vain_wait.h"
@@ -231,7 +232,7 @@ py::tuple give(const SubscriberEnd& self) {
 }  // namespace
 
 void bind_broadcast(py::module_& module) {
-  py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", "What all objects of a Broadcast have.", plain_class())
+  py::class_<Ring, std::shared_ptr<Ring>>(module, "Ring", "The ring of a Broadcast.", plain_class())
       .def_static(
           "create",
           [](std::shared_ptr<Arena> arena, std::uint64_t capacity, std::uint64_t history, std::uint64_t max_bytes,
@@ -259,17 +260,17 @@ void bind_broadcast(py::module_& module) {
           },
           "capacity"_a, "history"_a, "max_bytes"_a, "allow_pickle"_a, "waits"_a)
       .def("check", &Ring::check);
-  py::class_<SubscriberEnd>(module, "SubscriberBase", "What Subscriber is made of.", plain_class())
+  py::class_<SubscriberEnd>(module, "SubscriberBase", "Base of Subscriber.", plain_class())
       .def(py::init(&open_subscriber), "arena"_a, "block"_a, "allow_pickle"_a)
       .def("_get", &get_broadcast, "block"_a, "timeout"_a, "copy"_a)
       .def("_get_many", &get_many_broadcast, "n"_a, "timeout"_a, "copy"_a)
       .def("_give", &give)
       .def(
           "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
-          "Number of messages that it can read now.")
+          "Returns the number of messages that it can read now.")
       .def(
           "fileno", [](const SubscriberEnd& self) { return unwrap(self.open()->fd()); },
-          "A descriptor for poll loops, which can be read while there is a message. It belongs to this object.")
+          "Returns a file descriptor for poll loops, readable while there is a message. It belongs to this object.")
       .def("_open_to_wait",
            [](const SubscriberEnd& self) {
              bool opened = false;
@@ -286,7 +287,7 @@ void bind_broadcast(py::module_& module) {
             const platform::WakeText name = self.open()->ring()->name();
             return py::bytes(name.data(), name.size());
           },
-          "As what a WakeHub tells of it.")
+          "Returns the bytes by which a WakeHub reports this object.")
       .def(
           "_await_to_get",
           [](const SubscriberEnd& self, const channel::WakeHub& hub) {
@@ -295,16 +296,16 @@ void bind_broadcast(py::module_& module) {
             unwrap(subscriber->ring()->await(hub.address()));
             return subscriber->ready();
           },
-          "hub"_a, "Has a WakeHub tell once that _get() would return or raise; whether it would already.")
+          "hub"_a, "Has a WakeHub report once that _get() would return or raise. Returns True if it would already.")
       .def("_ready", [](const SubscriberEnd& self) { return self.is_closed() || self.open()->ready(); })
       .def_property_readonly("_arena", [](const SubscriberEnd& self) { return self.open()->ring()->arena(); })
       .def_property_readonly(
           "missed", [](const SubscriberEnd& self) { return self.open()->missed(); },
-          "How many messages it has missed so far.")
+          "Number of messages that it has missed so far.")
       .def_property_readonly(
-          "closed", [](const SubscriberEnd& self) { return self.is_closed(); },
-          "Whether close() was called on this object.")
-      .def_property_readonly("allow_pickle", [](const SubscriberEnd& self) { return self.allow_pickle; })
+          "closed", [](const SubscriberEnd& self) { return self.is_closed(); }, kClosedDoc)
+      .def_property_readonly(
+          "allow_pickle", [](const SubscriberEnd& self) { return self.allow_pickle; }, kAllowPickleDoc)
       .def(
           "close",
           [](SubscriberEnd& self) {
@@ -313,22 +314,21 @@ void bind_broadcast(py::module_& module) {
               last->wake();  // ends the waits in calls of this object
             }
           },
-          "Ends this process's part: nobody waits for it any more. Views stay valid. May be called again.");
-  py::class_<BroadcastEnd>(module, "BroadcastBase", "What Broadcast is made of.", plain_class())
+          "Detaches the subscriber, so that no publisher waits for it. Views stay valid. Later calls do nothing.");
+  py::class_<BroadcastEnd>(module, "BroadcastBase", "Base of Broadcast.", plain_class())
       .def(py::init<std::shared_ptr<Ring>, bool>(), "ring"_a, "allow_pickle"_a)
       .def_property_readonly("_ring", &BroadcastEnd::ring)
       .def_property_readonly(
-          "closed", [](const BroadcastEnd& self) { return self.is_closed(); },
-          "Whether close() was called on this object.")
-      .def_property_readonly("allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; })
+          "closed", [](const BroadcastEnd& self) { return self.is_closed(); }, kClosedDoc)
+      .def_property_readonly(
+          "allow_pickle", [](const BroadcastEnd& self) { return self.allow_pickle; }, kAllowPickleDoc)
       .def("_put", &put_broadcast, "obj"_a, "block"_a, "timeout"_a, "move"_a)
       .def(
           "has_space", [](const BroadcastEnd& self) { return self.ring()->has_space(); },
-          "Whether a small message could be put without waiting.")
+          "Returns True if a small message could be put without waiting.")
       .def_property_readonly(
           "pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); },
-          "Number of messages, up to the last that this object has put, that a blocking reader has "
-          "not read.")
+          "Number of messages, up to the last one of this object, that some blocking subscriber has not read.")
       .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
       .def("_subscribe", &subscribe, "behind"_a, "from_oldest"_a, "timeout"_a)
       .def("_stats", &broadcast_stats)
@@ -337,8 +337,8 @@ void bind_broadcast(py::module_& module) {
           [](BroadcastEnd& self) {
             if (const auto last = self.close()) last->close();
           },
-          "Ends this object's part in putting; with the last one that puts, subscribers find the end once they have\n"
-          "read all. May be called again.");
+          "Detaches this object as a publisher. Later calls do nothing.\n\n"
+          "Subscribers that have read all messages find the end once no publisher is attached.");
 }
 
 }  // namespace shmtree::python

@@ -158,44 +158,74 @@ PyObject* make_delivery(channel::Delivery&& delivery) {
 
 PyMethodDef methods[] = {
     {"ack", as_method<ack>(), METH_NOARGS,
-     "ack($self)\n--\n\nThe message counts as received. ValueError when it was acknowledged or returned before."},
+
+     R"(ack($self)
+--
+
+Counts the message as received.
+
+Raises:
+    ValueError: The message was acked or returned before.
+)"},
     {"nack", as_method<settle<&channel::Delivery::nack>>(), METH_NOARGS,
-     "nack($self)\n--\n\n"
-     "Returns the message: a receiver gets it again, or rejected() has it if it was taken `max_attempts` "
-     "times.\n"
-     "ValueError when it was acknowledged or returned before."},
+
+     R"(nack($self)
+--
+
+Returns the message to the channel, for any receiver.
+
+After `max_attempts` deliveries it moves to `Receiver.rejected` instead.
+
+Raises:
+    ValueError: The message was acked or returned before.
+)"},
     {"requeue", as_method<settle<&channel::Delivery::requeue>>(), METH_NOARGS,
-     "requeue($self)\n--\n\n"
-     "Returns the message as if it had never been taken: a receiver gets it, and its attempts are counted anew.\n"
-     "ValueError when it was acknowledged or returned before."},
+
+     R"(requeue($self)
+--
+
+Returns the message to the channel as if it had never been taken; its attempts are counted anew.
+
+Raises:
+    ValueError: The message was acked or returned before.
+)"},
     {"__enter__", as_method<enter>(), METH_NOARGS, "__enter__($self)\n--\n\n"},
     {"__exit__", as_method<leave>(), METH_VARARGS,
+
      "__exit__($self, exc_type, exc_value, traceback, /)\n--\n\n"
-     "Acknowledges; after an exception, returns the message. Nothing when that was decided before."},
+     "Acks the message, or nacks it after an exception. Does nothing if the block has done either."},
     {nullptr, nullptr, 0, nullptr},
 };
 
 PyGetSetDef getset[] = {
     {"item", guarded<get_item>, nullptr, "The object that was sent.", nullptr},
-    {"ticket", guarded<get_ticket>, nullptr, "The number that put() gave the message.", nullptr},
+    {"ticket", guarded<get_ticket>, nullptr, "Ticket of the message: what `put` has returned for it.", nullptr},
     {"attempts", guarded<get_attempts>, nullptr,
-     "How often the message was taken, this time included: 1 the first time, one more after each nack() or kill.",
-     nullptr},
+     "Number of deliveries of the message, with this one: 1 the first time.", nullptr},
     {"redelivered", guarded<get_redelivered>, nullptr,
-     "Whether another receiver had it before and did not acknowledge it.", nullptr},
-    {"settled", guarded<get_settled>, nullptr, "Whether it was acknowledged or returned.", nullptr},
+     "True if another receiver took the message before and did not ack it.", nullptr},
+    {"settled", guarded<get_settled>, nullptr, "True if the message was acked or returned.", nullptr},
     {"_may_retry", guarded<get_may_retry>, nullptr,
-     "True if reading `item` failed for want of memory, or because a signal handler raised, and if nack() would\n"
-     "return the message to the channel, not reject it.",
+
+     "True if `item` could not be read for want of memory, or because a signal handler raised, and nack() would\n"
+     "return the message to the channel instead of rejecting it.",
      nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 constexpr const char* kDoc =
-    "A message of Receiver.take() or rejected(): acknowledge it with ack(), or return it with nack().\n\n"
-    "As a context manager it is acknowledged at the end of the block, and returned after an exception. One that is\n"
-    "dropped, or whose process dies, is returned as well. Those of rejected() are gone when\n"
-    "acknowledged, and stay rejected when returned.";
+    R"(A message that `Receiver.take` or `Receiver.rejected` has returned. Ack it with `ack`, or return it with `nack`.
+
+As a context manager it is acked at the end of the block, and nacked after an exception. It is also nacked if
+you drop it, or if the process dies. For a message from `rejected`, `ack` removes it, and `nack` leaves it
+rejected.
+
+Example::
+
+    delivery = receiver.take()
+    process(delivery.item)
+    delivery.ack()
+)";
 
 }  // namespace
 

@@ -14,6 +14,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/end_docs.h"
 #include "bindings/objects/deaths.h"
 
 namespace shmtree::python {
@@ -76,24 +77,16 @@ PyObject* expect_no_end(PyObject* self, PyObject*) {
 const PyMethodDef common_methods[] = {
     {"_attach_inherited", as_method<attach_inherited>(), METH_NOARGS, "Attaches the passive ends of this object."},
     {"_expect_no_end", as_method<expect_no_end>(), METH_NOARGS, "Suppresses UnusedEndWarning for this object."},
-    {"close", as_method<close_all>(), METH_NOARGS,
-     "close($self)\n--\n\n"
-     "Ends this object's part in the channel, and lets go of it as soon as no other thread is in a call of it: with "
-     "the\n"
-     "process's last object of the channel its name, memory and descriptors go. What was put stays in the channel, "
-     "and\n"
-     "views stay valid. A put of another thread that is under way is delivered before the end of the stream, or "
-     "raises\n"
-     "ChannelClosed; close() does not wait for it. May be called again."},
+    {"close", as_method<close_all>(), METH_NOARGS, kCloseDoc},
 };
 
 const PyGetSetDef common_attributes[] = {
-    {"closed", guarded<get_closed>, nullptr, "Whether close() was called on this object.", nullptr},
-    {"allow_pickle", guarded<get_allow_pickle>, nullptr, "Whether this end may send, or load, pickles.", nullptr},
-    {"_pickled", guarded<get_pickled>, nullptr, "Messages given to put() of this object that needed a pickle.",
-     nullptr},
-    {"_channel", guarded<get_channel>, nullptr, "The channel itself.", nullptr},
-    {"_name", guarded<get_name>, guarded<set_name>, "The name that this end keeps, or None.", nullptr},
+    {"closed", guarded<get_closed>, nullptr, kClosedDoc, nullptr},
+    {"allow_pickle", guarded<get_allow_pickle>, nullptr, kAllowPickleDoc, nullptr},
+    {"_pickled", guarded<get_pickled>, nullptr,
+     "Number of messages given to put() of this object that needed a pickle.", nullptr},
+    {"_channel", guarded<get_channel>, nullptr, "The channel of this end.", nullptr},
+    {"_name", guarded<get_name>, guarded<set_name>, "The Name that this end keeps, or None.", nullptr},
 };
 
 // Joins tables into one, which ends with an empty entry. The table is never freed, like the types that use it.

@@ -9,6 +9,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/spans.h"
@@ -208,30 +209,14 @@ PyObject* inherited_frames(PyObject* object, PyObject*) {
 }
 
 const PyMethodDef putting[] = {
-    {"put_frame", as_method<put_frame>(), METH_FASTCALL | METH_KEYWORDS,
-     "put_frame($self, buffer, block=True, timeout=None)\n--\n\n"
-     "Sends the value in a frame without making it: a Frame, or any contiguous buffer with the bytes of one. Returns\n"
-     "what put() does, and waits as it does.\n\n"
-     "The bytes are checked first: CorruptMessage, a ValueError, says what is wrong and at which node. ValueError, "
-     "with\n"
-     "the way to it, when there is a handle in it (an end, a shared array, memory of a device): that is given to the "
-     "one\n"
-     "who receives it. PickleRefused for a pickle where the channel takes none; what is behind the frame is not sent."},
+    {"put_frame", as_method<put_frame>(), METH_FASTCALL | METH_KEYWORDS, kPutFrameDoc},
 };
 
 const PyMethodDef taking[] = {
-    {"take_frames", as_method<take_frames>(), METH_FASTCALL | METH_KEYWORDS,
-     "take_frames($self, n, timeout=None)\n--\n\n"
-     "A list of 1 to n messages as Frames, without making their objects: waits for the first as take() does, and "
-     "takes\n"
-     "what else is there.\n\n"
-     "Each goes back to the channel unless it is acknowledged (frame.ack()): at nack(), with the Frame and all views "
-     "of\n"
-     "it, or when this process dies. Arrays that lie in other memory are copied into the frame; large frames without\n"
-     "such arrays lie in the memory of the message. Errors as of take(); a message that is no sound frame is "
-     "consumed."},
+    {"take_frames", as_method<take_frames>(), METH_FASTCALL | METH_KEYWORDS, kTakeFramesDoc},
     {"_inherited_frames", as_method<inherited_frames>(), METH_NOARGS,
-     "A list of the messages that a killed process had left to the heir, as Frames, the oldest first."},
+
+     "Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."},
 };
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "bindings/bind.h"
 #include "bindings/cpython/fast_method.h"
+#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/published.h"
 #include "channel/wake_hub.h"
 #include "endpoint/copy_policy.h"
@@ -80,7 +81,7 @@ py::dict latest_stats(const LatestEnd& self) {
 }  // namespace
 
 void bind_latest(py::module_& module) {
-  py::class_<Store, std::shared_ptr<Store>>(module, "LatestStore", "What all objects of a Latest have.", plain_class())
+  py::class_<Store, std::shared_ptr<Store>>(module, "LatestStore", "The versions of a Latest.", plain_class())
       .def_static(
           "create",
           [](std::shared_ptr<Arena> arena, std::uint64_t history, bool allow_pickle) {
@@ -104,28 +105,27 @@ void bind_latest(py::module_& module) {
           },
           "history"_a, "allow_pickle"_a)
       .def("check", [](const Store& store) { return store.ring()->check(); });
-  py::class_<LatestEnd> end(module, "LatestBase", "What Latest is made of.", plain_class());
+  py::class_<LatestEnd> end(module, "LatestBase", "Base of Latest.", plain_class());
   end.def(py::init<std::shared_ptr<Store>, bool>(), "store"_a, "allow_pickle"_a)
       .def_property_readonly("_store", [](const LatestEnd& self) { return self.open(); })
       .def_property_readonly(
           "history", [](const LatestEnd& self) { return self.open()->history(); },
-          "How many versions are kept besides the newest.")
+          "Number of versions that are kept besides the newest.")
       .def_property_readonly(
-          "closed", [](const LatestEnd& self) { return self.is_closed(); },
-          "Whether close() was called on this object.")
+          "closed", [](const LatestEnd& self) { return self.is_closed(); }, kClosedDoc)
       .def_property_readonly(
-          "allow_pickle", [](const LatestEnd& self) { return self.allow_pickle; },
-          "Whether this object publishes, and loads, pickles.")
+          "allow_pickle", [](const LatestEnd& self) { return self.allow_pickle; }, kAllowPickleDoc)
       .def("_publish", &publish, "obj"_a, "timeout"_a, "move"_a)
       .def("_at", &at, "version"_a, "copy"_a)
       .def("_stats", &latest_stats)
-      .def("_name_to_get", &name_of_wakes, "As what a WakeHub tells of it.")
+      .def("_name_to_get", &name_of_wakes, "Returns the bytes by which a WakeHub reports this object.")
       .def(
           "_await_newer",
           [](const LatestEnd& self, std::uint64_t known, const channel::WakeHub& hub) {
             return self.is_closed() || unwrap(self.open()->await_newer(known, hub.address()));
           },
-          "known"_a, "hub"_a, "Has a WakeHub tell once that _get() would return or raise; whether it would already.")
+          "known"_a, "hub"_a,
+          "Has a WakeHub report once that _get() would return or raise. Returns True if it would already.")
       .def(
           "_is_newer",
           [](const LatestEnd& self, std::uint64_t known) { return self.is_closed() || self.open()->is_newer(known); },
@@ -135,12 +135,12 @@ void bind_latest(py::module_& module) {
           [](LatestEnd& self) {
             if (const auto last = self.close()) last->wake();  // ends the waits in calls of this object
           },
-          "Ends this object's part. What was published stays as long as any process has the Latest; with the last\n"
-          "object of a process that published, readers are told when nobody else publishes. Views stay valid. May\n"
-          "be called again.");
+          "Detaches this object. Later calls do nothing.\n\n"
+          "Published versions stay as long as any process has the Latest, and views stay valid. When the last\n"
+          "publisher closes its last object, readers are notified that no publisher is left.");
   add_fast_method<LatestEnd, get_latest>(end, "_get");
   add_fast_property<LatestEnd, version>(end, "version",
-                                        "The number of the newest version; 0: none yet. Costs one load.");
+                                        "Number of the newest version; 0 if there is none yet. Costs one load.");
 }
 
 }  // namespace shmtree::python

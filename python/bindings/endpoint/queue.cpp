@@ -4,6 +4,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/frames.h"
@@ -93,19 +94,18 @@ PyObject* release(PyObject* self, PyObject* receiving) {
 }
 
 const PyMethodDef queue_methods[] = {
-    {"shutdown", as_method<shut_down>(), METH_FASTCALL | METH_KEYWORDS,
-     "shutdown($self, immediate=False)\n--\n\n"
-     "Ends the queue in all processes: put() raises ShutDown from now on, and get() as soon as nothing is left.\n\n"
-     "With immediate=True what is in the queue is dropped, and counts as done for join()."},
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "The type of what is in it, for type checkers."},
-    {"_attach", as_method<attach>(), METH_VARARGS, "Makes this object one of the channel's."},
-    {"_close_end", as_method<close_one>(), METH_O, "Closes the receiving end, or the sending one."},
-    {"_end_closed", as_method<is_closed>(), METH_O, "Whether the receiving end, or the sending one, is closed."},
-    {"_task_done", as_method<task_done>(), METH_NOARGS, "One more of the objects was dealt with."},
-    {"_join_tasks", as_method<join_tasks>(), METH_O, "Waits until all were, for so many seconds at most."},
+    {"shutdown", as_method<shut_down>(), METH_FASTCALL | METH_KEYWORDS, kShutdownDoc},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
+    {"_attach", as_method<attach>(), METH_VARARGS, "Attaches this object to a channel."},
+    {"_close_end", as_method<close_one>(), METH_O,
+     "Closes the receiving end if the argument is true, otherwise the sending one."},
+    {"_end_closed", as_method<is_closed>(), METH_O,
+     "Returns True if the receiving end, or the sending one, is closed."},
+    {"_task_done", as_method<task_done>(), METH_NOARGS, "Counts one received object as done."},
+    {"_join_tasks", as_method<join_tasks>(), METH_O, "Waits for so many seconds at most until all objects are done."},
     {"_reserve", as_method<reserve>(), METH_VARARGS,
-     "Keeps other processes from using an end. False when another had it."},
-    {"_release", as_method<release>(), METH_O, "Ends a reservation; False when there was none."},
+     "Keeps other processes from using an end. Returns False if another one has reserved it."},
+    {"_release", as_method<release>(), METH_O, "Ends a reservation. Returns False if there was none."},
 };
 
 }  // namespace
@@ -117,7 +117,7 @@ bool init_queue(PyObject* module) {
                {sending_methods(), receiving_methods(), frame_putting_methods(), frame_taking_methods(), queue_methods},
                {},
                true,
-               "What the queues are made of."});
+               "Base of the queues."});
 }
 
 }  // namespace shmtree::python

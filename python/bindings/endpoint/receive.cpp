@@ -16,6 +16,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/frames.h"
@@ -279,74 +280,37 @@ PyObject* make_receiver(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return new_endpoint(type, args, kwargs, End::kReceiving);
 }
 
-constexpr const char* kGetDoc =
-    "get($self, block=True, timeout=None, *, copy=None)\n--\n\n"
-    "The next object; queue.Empty when none came within `timeout` seconds (None: for ever; block=False: at once).\n\n"
-    "copy=None: arrays of 4 KiB and more in messages over 16 KiB are views of shared memory, writable unless they "
-    "were\n"
-    "sent read-only, and all others copies; while more than half of the arena's budget is held, everything is copied.\n"
-    "copy=True copies all, copy=False views all. A view keeps its block until the last one is gone.\n\n"
-    "MemoryError, OutOfSharedMemory among them, if this process has no memory or no addresses for the next object:\n"
-    "the message stays in the channel, or returns to it. After the eighth time it moves to rejected(), so that\n"
-    "receivers reach the next message. The same goes for SystemExit and GeneratorExit of code that unpickles.\n"
-    "ChannelClosed when the stream has ended: nobody is left who sends. PeerDied in its place, once, when one of "
-    "those\n"
-    "who sent since the last end was killed. A queue has no end: ChannelClosed, a ValueError, after close(), and\n"
-    "ShutDown when it was shut down and nothing is left. CorruptMessage for bytes that no sender writes: that "
-    "message,\n"
-    "`ticket`, is then consumed. PickleRefused where pickle is not allowed.";
-
 const PyMethodDef kGettingMethods[] = {
     {"get", as_method<get>(), METH_FASTCALL | METH_KEYWORDS, kGetDoc},
-    {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS,
-     "get_nowait($self, *, copy=None)\n--\n\nget() that does not wait: queue.Empty when there is nothing now."},
-    {"get_many", as_method<get_many>(), METH_FASTCALL | METH_KEYWORDS,
-     "get_many($self, n, timeout=None, *, copy=None)\n--\n\n"
-     "A list of 1 to n objects: waits for the first as get() does, and takes what else is there."},
-    {"qsize", as_method<qsize>(), METH_NOARGS,
-     "qsize($self)\n--\n\nNumber of messages that can be received now; exact."},
-    {"empty", as_method<empty>(), METH_NOARGS,
-     "empty($self)\n--\n\nWhether there is nothing to be received now; exact."},
-    {"full", as_method<full>(), METH_NOARGS,
-     "full($self)\n--\n\n"
-     "Whether a put would have to wait now; of a queue, whether there are `maxsize` objects in it. Exact."},
-    {"rejected", as_method<rejected>(), METH_NOARGS,
-     "rejected($self)\n--\n\n"
-     "A list of the rejected messages, as Deliveries, the oldest first: those with `max_attempts` attempts, and those\n"
-     "for which receivers had no memory eight times in a row.\n\n"
-     "`item` is loaded when it is asked for, as a copy. ack() drops the message for good, requeue() has it received\n"
-     "again; nack(), or dropping the Delivery, leaves it rejected. One that another process looks at is not among\n"
-     "them. Looking is no use of this end. JoinableQueue.join() does not wait for rejected messages: they count as\n"
-     "done, without task_done(), until requeue()."},
-    {"_ready", as_method<is_ready>(), METH_NOARGS, "Whether get() would return or raise at once."},
+    {"get_nowait", as_method<get_nowait>(), METH_FASTCALL | METH_KEYWORDS, kGetNowaitDoc},
+    {"get_many", as_method<get_many>(), METH_FASTCALL | METH_KEYWORDS, kGetManyDoc},
+    {"qsize", as_method<qsize>(), METH_NOARGS, kQsizeDoc},
+    {"empty", as_method<empty>(), METH_NOARGS, kEmptyDoc},
+    {"full", as_method<full>(), METH_NOARGS, kFullDoc},
+    {"rejected", as_method<rejected>(), METH_NOARGS, kRejectedDoc},
+    {"_ready", as_method<is_ready>(), METH_NOARGS, "Returns True if get() would return or raise at once."},
     {"_open_to_wait", as_method<open_to_wait>(), METH_NOARGS,
-     "A descriptor that is readable while _ready(), for who also looks, and whether it was opened now."},
-    {"_close_after_wait", as_method<close_after_wait>(), METH_NOARGS, "Closes that descriptor."},
-    {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O, "It was waited for so many seconds, elsewhere."},
-    {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, "As what a WakeHub tells of it."},
+
+     "Returns a descriptor that is readable while _ready() is true, and whether this call has opened it. The caller\n"
+     "also polls _ready()."},
+    {"_close_after_wait", as_method<close_after_wait>(), METH_NOARGS, "Closes the descriptor of _open_to_wait()."},
+    {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O,
+     "Adds seconds that a caller has waited by other means to the waiting time of this end."},
+    {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, "Returns the bytes by which a WakeHub reports this end."},
     {"_await_to_get", as_method<await_to_get>(), METH_O,
-     "Has a WakeHub tell once that get() would return or raise; whether it would already."},
-    {"fileno", as_method<fileno>(), METH_NOARGS,
-     "fileno($self)\n--\n\n"
-     "A descriptor that is readable while there is something to receive, or the end, for poll loops. It belongs to\n"
-     "this object, and close() closes it. The death of the last process that sends makes it readable too, if that had\n"
-     "the end when this was called, or when something was last received. Raises shmtree.Error if this process already\n"
-     "watches 4,096 ends of channels of the arena. docs/limits.md says which processes can make it readable."},
+
+     "Has a WakeHub report once that get() would return or raise. Returns True if it would already."},
+    {"fileno", as_method<fileno>(), METH_NOARGS, kFilenoDoc},
 };
 
 const PyMethodDef kReceiverMethods[] = {
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "The type of what is in it, for type checkers."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
     {"_wait_until_ready", as_method<wait_until_ready>(), METH_O,
-     "Waits until get() would return or raise at once, for so many seconds; whether it would."},
-    {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS,
-     "take($self, block=True, timeout=None, *, copy=None)\n--\n\n"
-     "A Delivery of the next object, which counts as received only when it is acknowledged.\n\n"
-     "Should this process die first, or return it, another receiver gets it; after `max_attempts` of the channel\n"
-     "nobody does, and it is among rejected(). Waits as well while `max_unsettled` messages are taken and not "
-     "settled.\n"
-     "`copy` and errors as of get()."},
+
+     "Waits for so many seconds until get() would return or raise at once. Returns True if it would."},
+    {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS, kTakeDoc},
     {"_take_unloaded", as_method<take_unloaded>(), METH_FASTCALL | METH_KEYWORDS,
-     "take() whose Delivery loads its item when it is read."},
+     "Works like take(), but the Delivery loads its item when it is read."},
 };
 
 }  // namespace
@@ -369,7 +333,7 @@ bool init_receiver(PyObject* module) {
                                {kGettingMethods, kReceiverMethods, frame_taking_methods()},
                                {},
                                true,
-                               "What Receiver is made of."});
+                               "Base of Receiver."});
 }
 
 }  // namespace shmtree::python

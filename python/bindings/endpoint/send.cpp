@@ -12,6 +12,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/frames.h"
@@ -320,70 +321,36 @@ PyObject* make_sender(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   return new_endpoint(type, args, kwargs, End::kSending);
 }
 
-constexpr const char* kPutDoc =
-    "put($self, obj, block=True, timeout=None, *, move=False)\n--\n\n"
-    "Sends an object: from the return on every process sees it in the channel. Returns its ticket, an int; a queue's\n"
-    "put() returns None.\n\n"
-    "Waits while the channel is full, for `timeout` seconds at most (None: for ever; 0 and less: not at all);\n"
-    "queue.Full when there was no room in time, or at once with block=False. The object may be changed as soon as\n"
-    "put() has returned, except for arrays of new_empty(): a whole one is given away without a copy and becomes\n"
-    "read-only here, while a part of one is copied. With move=True that goes for parts, and for arrays that were\n"
-    "received, too; without it a queue copies what was not made for one. Views of such an array that were made before\n"
-    "the put (rows, slices) stay writable and must not be used after it.\n\n"
-    "An object that cannot be sent raises here and nothing is sent: ValueError when it is nested too deep,\n"
-    "PickleRefused, MessageTooLarge (at once), or what its own code raised. OutOfSharedMemory when held views, or the\n"
-    "machine, leave no memory. On a full channel ChannelClosed, or PeerDied, when no receiver is left. ChannelClosed,\n"
-    "a ValueError, after close(); ShutDown after the shutdown() of a queue.";
-
 const PyMethodDef kPuttingMethods[] = {
     {"put", as_method<put>(), METH_FASTCALL | METH_KEYWORDS, kPutDoc},
-    {"put_nowait", as_method<put_nowait>(), METH_FASTCALL | METH_KEYWORDS,
-     "put_nowait($self, obj, *, move=False)\n--\n\nput() that does not wait: queue.Full when there is no room now."},
-    {"put_many", as_method<put_many>(), METH_FASTCALL | METH_KEYWORDS,
-     "put_many($self, iterable, timeout=None)\n--\n\n"
-     "Puts every item, in order, and returns how many there were.\n\n"
-     "`timeout` is for all of them, in seconds. queue.Full, and whatever else put() raises, has the number of those\n"
-     "that went as its attribute `sent`."},
+    {"put_nowait", as_method<put_nowait>(), METH_FASTCALL | METH_KEYWORDS, kPutNowaitDoc},
+    {"put_many", as_method<put_many>(), METH_FASTCALL | METH_KEYWORDS, kPutManyDoc},
     {"_ready_to_put", as_method<is_ready_to_put>(), METH_NOARGS,
-     "Whether put() of a small message would return or raise at once."},
-    {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O, "It was waited for so many seconds, elsewhere."},
-    {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS, "A descriptor that is readable while _ready_to_put()."},
-    {"_name_to_put", as_method<name_to_put>(), METH_NOARGS, "As what a WakeHub tells of it."},
+     "Returns True if put() of a small message would return or raise at once."},
+    {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O,
+     "Adds seconds that a caller has waited by other means to the waiting time of this end."},
+    {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS,
+     "Returns a descriptor that is readable while _ready_to_put() is true."},
+    {"_name_to_put", as_method<name_to_put>(), METH_NOARGS, "Returns the bytes by which a WakeHub reports this end."},
     {"_await_to_put", as_method<await_to_put>(), METH_O,
-     "Has a WakeHub tell once that put() would return or raise; whether it would already."},
+
+     "Has a WakeHub report once that put() would return or raise. Returns True if it would already."},
 };
 
 const PyMethodDef kSenderMethods[] = {
-    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "The type of what is in it, for type checkers."},
+    {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
     {"_check_receivers", as_method<check_receivers>(), METH_NOARGS,
-     "ChannelClosed, or PeerDied, when no receiver is left, also where there is room."},
-    {"has_space", as_method<has_space>(), METH_NOARGS,
-     "has_space($self)\n--\n\nWhether a small message could be put without waiting."},
-    {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS,
-     "wait_for_all_ack($self, timeout=None)\n--\n\n"
-     "Waits until every message that this process has put was received (and, if taken, acknowledged).\n\n"
-     "TimeoutError after `timeout` seconds; PeerDied or ChannelClosed when no receiver is left that could; "
-     "ChannelClosed\n"
-     "when this process has closed all of its objects of the channel."},
-    {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS,
-     "wait_for_ack($self, ticket, timeout=None)\n--\n\n"
-     "Waits until the message with that ticket was received. Errors as of wait_for_all_ack(); ValueError for a ticket\n"
-     "that put() has not given."},
-    {"new_empty", as_method<make_in_place<false>>(), METH_FASTCALL | METH_KEYWORDS,
-     "new_empty($self, shape, dtype='float64', order='C')\n--\n\n"
-     "An uninitialised ndarray in the channel's arena, which put() gives away instead of copying it.\n\n"
-     "After the put the array is read-only, but views of it that were made before, such as rows and slices, are not:\n"
-     "they must not be used any more, since what they write appears in what receivers have.\n\n"
-     "`shape` is an int or a sequence of ints, `order` \"C\" or \"F\". For a dtype of torch it is a tensor. TypeError\n"
-     "for dtypes with Python objects in them, MessageTooLarge over the arena's budget, OutOfSharedMemory when what is\n"
-     "held leaves no room for it; waits while undelivered messages do, and until close()."},
-    {"new_zeros", as_method<make_in_place<true>>(), METH_FASTCALL | METH_KEYWORDS,
-     "new_zeros($self, shape, dtype='float64', order='C')\n--\n\nnew_empty() filled with zeros."},
+
+     "Raises ChannelClosed or PeerDied if no receiver is attached, even if the channel is not full."},
+    {"has_space", as_method<has_space>(), METH_NOARGS, kHasSpaceDoc},
+    {"wait_for_all_ack", as_method<wait_for_all_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAllAckDoc},
+    {"wait_for_ack", as_method<wait_for_ack>(), METH_FASTCALL | METH_KEYWORDS, kWaitForAckDoc},
+    {"new_empty", as_method<make_in_place<false>>(), METH_FASTCALL | METH_KEYWORDS, kNewEmptyDoc},
+    {"new_zeros", as_method<make_in_place<true>>(), METH_FASTCALL | METH_KEYWORDS, kNewZerosDoc},
 };
 
 const PyGetSetDef kSenderAttributes[] = {
-    {"pending_acks", guarded<get_pending_acks>, nullptr, "Number of messages put by this process and not received.",
-     nullptr},
+    {"pending_acks", guarded<get_pending_acks>, nullptr, kPendingAcksDoc, nullptr},
 };
 
 }  // namespace
@@ -403,7 +370,7 @@ bool init_sender(PyObject* module) {
                                {kPuttingMethods, kSenderMethods, frame_putting_methods()},
                                kSenderAttributes,
                                false,
-                               "What Sender is made of."});
+                               "Base of Sender."});
 }
 
 }  // namespace shmtree::python

@@ -259,14 +259,14 @@ py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::
 }  // namespace
 
 void bind_observe(py::module_& module) {
-  py::class_<PythonObserver>(
-      module, "Observer",
-      "Looks again and again, for what only two looks can tell: rates, shares of the time, and how long messages have "
-      "waited. One thread at a time.",
-      plain_class())
+  py::class_<PythonObserver>(module, "Observer",
+                             "Takes snapshots repeatedly, for values that need two of them.\n\n"
+                             "Examples are rates, shares of time, and how long messages have waited. Use it in one\n"
+                             "thread at a time.",
+                             plain_class())
       .def(py::init<>())
       .def("look", &PythonObserver::look,
-           "What `observe` gives, with what is known since the last look of this object.");
+           "Returns the result of `observe`, with what has changed since the last call on this object.");
   module.def("open_arena_for_reading", &open_arena_for_reading, "uuid"_a, "pid"_a, "fd"_a);
   module.def("look_at_queue", &look_at_messages_of, "uuid"_a, "block"_a, "most"_a, "most_bytes"_a);
 }

@@ -88,7 +88,7 @@ class Entries {
 }  // namespace
 
 void bind_recording(py::module_& module) {
-  py::class_<Entries>(module, "RecordedEntries", "The messages of a recording, one by one.", plain_class())
+  py::class_<Entries>(module, "RecordedEntries", "Iterates over the messages of a recording.", plain_class())
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__", &Entries::next);
   py::class_<MappedRecording>(module, "MappedRecording", "A recording, mapped.", plain_class(), py::buffer_protocol())

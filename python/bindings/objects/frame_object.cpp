@@ -133,7 +133,7 @@ PyObject* load(PyObject*, PyObject* args) {
 }
 
 PyMethodDef functions[] = {
-    {"_load_frame", as_method<load>(), METH_VARARGS, "The Frame on a buffer, for pickle."},
+    {"_load_frame", as_method<load>(), METH_VARARGS, "Returns the Frame on a buffer, for pickle."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -145,48 +145,83 @@ PyMemberDef frame_members[] = {
 
 PyGetSetDef getset[] = {
     {"portable", guarded<get_portable>, nullptr,
-     "Whether it means the same on every machine: no ends, shared arrays or memory of devices are in it, and no "
-     "pickle\n"
+
+     "True if the frame is valid on every machine: it has no ends, shared arrays or device memory, and no pickle\n"
      "that was not made to be portable.",
      nullptr},
-    {"ticket", guarded<from_delivery>, nullptr, "The number that put() gave the message; None if it was not taken.",
+    {"ticket", guarded<from_delivery>, nullptr,
+     "Ticket of the message: what `put` has returned for it. None if the frame was not taken.",
      const_cast<char*>("ticket")},
     {"attempts", guarded<from_delivery>, nullptr,
-     "How often the message was taken, this time included; None if it was not taken.", const_cast<char*>("attempts")},
+     "Number of deliveries of the message, with this one. None if the frame was not taken.",
+     const_cast<char*>("attempts")},
     {"redelivered", guarded<from_delivery>, nullptr,
-     "Whether another receiver had it before and did not acknowledge it; None if it was not taken.",
+
+     "True if another receiver took the message before and did not ack it. None if the frame was not taken.",
      const_cast<char*>("redelivered")},
     {"settled", guarded<from_delivery>, nullptr,
-     "Whether the message was acknowledged or returned; None if it was not taken.", const_cast<char*>("settled")},
+     "True if the message was acked or returned. None if the frame was not taken.", const_cast<char*>("settled")},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
 PyMethodDef methods[] = {
     {"ack", as_method<ack>(), METH_NOARGS,
-     "ack($self)\n--\n\nThe message counts as received. ValueError when it was acknowledged or returned before, or "
-     "the\n"
-     "frame was not taken from a channel. The bytes stay."},
+
+     R"(ack($self)
+--
+
+Counts the message as received. The bytes of the frame stay.
+
+Raises:
+    ValueError: The message was acked or returned before, or the frame was not taken from a channel.
+)"},
     {"nack", as_method<nack>(), METH_NOARGS,
-     "nack($self)\n--\n\nReturns the message to the channel, as Delivery.nack() does."},
+
+     R"(nack($self)
+--
+
+Returns the message to the channel, like `Delivery.nack`.
+
+Raises:
+    ValueError: The message was acked or returned before, or the frame was not taken from a channel.
+)"},
     {"requeue", as_method<requeue>(), METH_NOARGS,
-     "requeue($self)\n--\n\nReturns the message as if it had never been taken, as Delivery.requeue() does."},
+
+     R"(requeue($self)
+--
+
+Returns the message to the channel as if it had never been taken, like `Delivery.requeue`.
+
+Raises:
+    ValueError: The message was acked or returned before, or the frame was not taken from a channel.
+)"},
     {"__enter__", as_method<enter>(), METH_NOARGS, "__enter__($self)\n--\n\n"},
     {"__exit__", as_method<leave>(), METH_VARARGS,
+
      "__exit__($self, exc_type, exc_value, traceback, /)\n--\n\n"
-     "Acknowledges a message that was taken; after an exception, returns it. Nothing when that was decided before."},
+     "Acks a message that was taken, or nacks it after an exception. Does nothing if the block has done either."},
     {"__reduce_ex__", as_method<reduce>(), METH_O,
+
      "__reduce_ex__($self, protocol, /)\n--\n\n"
-     "From protocol 5 on its bytes are one buffer out of band. What is loaded is a Frame on the buffer that is given\n"
-     "there, and no message that could be acknowledged."},
+     "Pickles the frame. From protocol 5 on its bytes are one out-of-band buffer.\n\n"
+     "The loaded Frame is on the buffer that the unpickler gets, and is no message that could be acked."},
     {nullptr, nullptr, 0, nullptr},
 };
 
-constexpr const char* kFrameDoc =
-    "An encoded value that stands alone: read-only bytes with the buffer protocol.\n\n"
-    "Made by pack(), taken from a channel by take_frames(), or loaded from a pickle. put(frame) and put_frame(frame)\n"
-    "send the value without walking it again: what is received is the value; unpack(frame) is the value here.\n"
-    "len(frame) and frame.nbytes are its size in bytes; bytes(frame) copies it. One that was taken goes back to the\n"
-    "channel unless it is acknowledged: see Delivery, whose methods it has.";
+constexpr const char* kFrameDoc = R"(An encoded value: read-only bytes with the buffer protocol.
+
+`pack` makes one, `Receiver.take_frames` takes them from a channel, and a pickle can contain one. ``put(frame)``
+and ``put_frame(frame)`` send the value without encoding it again; the receiver gets the value.
+``unpack(frame)`` returns the value here. ``len(frame)`` and ``frame.nbytes`` are its size in bytes;
+``bytes(frame)`` copies it. A frame that was taken has the methods of a `Delivery`, and its message returns to
+the channel unless you ack it.
+
+Example::
+
+    frame = shmtree.pack({"obs": np.zeros((64, 8))})
+    for sender in senders:
+        sender.put(frame)
+)";
 
 PyType_Slot frame_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(frame_dealloc)},

@@ -36,14 +36,14 @@ PyObject* lease_repr(PyObject* self) {
 
 PyMemberDef lease_members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Lease, weakrefs), READONLY, nullptr},
-    {"nbytes", T_PYSSIZET, offsetof(Lease, size_bytes), READONLY, "Bytes of memory that this keeps."},
+    {"nbytes", T_PYSSIZET, offsetof(Lease, size_bytes), READONLY, "Size of the memory in bytes."},
     {"given", T_BOOL, offsetof(Lease, given), READONLY, "Whether put() gave the memory away."},
     {nullptr, 0, 0, 0, nullptr},
 };
 
 constexpr const char* kLeaseDoc =
-    "Keeps the memory that arrays are views of; the last view to die gives it back.\n\n"
-    "Found as the `base` of such arrays, and never made by hand.";
+    "Owns the memory that arrays are views of; the last view to die releases it.\n\n"
+    "It is the `base` of such arrays; programs do not create one.";
 
 PyType_Slot lease_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(lease_dealloc)},

@@ -268,7 +268,7 @@ std::tuple<double, double> weigh(Replay& self, std::size_t table, bool with_leas
 }
 
 void bind_batch(py::module_& module) {
-  py::class_<ReplayBatch>(module, "ReplayBatch", "Rows that were drawn, and what is known of them.", plain_class())
+  py::class_<ReplayBatch>(module, "ReplayBatch", "Sampled rows, with their indices, weights and so on.", plain_class())
       .def("data", &ReplayBatch::data)
       .def("index", &ReplayBatch::index)
       .def("weight", &ReplayBatch::weight)
@@ -285,7 +285,8 @@ void bind_batch(py::module_& module) {
 }  // namespace
 
 void bind_replay(py::module_& module) {
-  py::class_<Nest, std::shared_ptr<Nest>>(module, "ReplayNest", "What rows are made of.", plain_class())
+  py::class_<Nest, std::shared_ptr<Nest>>(module, "ReplayNest", "Structure of the rows: a pytree of columns.",
+                                          plain_class())
       .def(py::init(&make_nest), "skeleton"_a, "leaves"_a, "root"_a, "convert"_a, "refuse"_a);
   bind_replay_spec(module);
   py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", "The rows of a replay buffer.", plain_class())

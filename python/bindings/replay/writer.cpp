@@ -226,43 +226,72 @@ void dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-constexpr const char* kAddDoc =
-    "add($self, row, *, final=None, priority=None, timeout=None)\n--\n\n"
-    "Adds a row, the next one of this stream, and returns its index.\n\n"
-    "Its leaves have the shapes and dtypes of the buffer's rows, or such as are cast to them by 'same_kind'; "
-    "ValueError\n"
-    "names the leaf that is missing, too many or does not fit. Nothing is added then.\n\n"
-    "A true leaf `terminated`, `truncated` or `done` ends the episode. `final`: the observation after this row, a\n"
-    "nest of the leaves that the buffer has as `next`. You may pass it with each row; it is used only if the row ends\n"
-    "its episode. With `next`, a truncated row needs it, here or in `end`: until then the next row is a ValueError.\n"
-    "An error with `sent` = 1 occurred between the row and its `final`: pass the `final` to `end` then.\n\n"
-    "`priority`, for all samplers that have any: the largest that was given, if it is None. With `timeout`,\n"
-    "``queue.Full`` after so many seconds. Where it waits for those who draw, and the buffer was made with\n"
-    "``on_peer_death=\"raise\"``: PeerDied when some of them were killed and none is left.";
+constexpr const char* kAddDoc = R"(add($self, row, *, final=None, priority=None, timeout=None)
+--
 
-constexpr const char* kEndDoc =
-    "end($self, *, final=None, truncated=False, timeout=None)\n--\n\n"
-    "Ends the episode: all its rows can be drawn. Without a row since the last end, nothing is done.\n\n"
-    "`final`: the last observation, a nest of the leaves that the buffer has as `next`. `truncated`: the episode was\n"
-    "cut off, and did not terminate; with `next` it then needs a `final`. The last row's own `terminated` or\n"
-    "`truncated` takes precedence.";
+Adds the next row of this stream.
+
+A true leaf `terminated`, `truncated` or `done` ends the episode.
+
+Args:
+    row: A pytree with the structure of the buffer's rows. Each leaf has the shape of its column, and a dtype
+        that casts to the column's with 'same_kind'.
+    final: Observation after this row, a pytree of the leaves that the buffer has as `next`. It is used only if
+        the row ends its episode, so you may pass it with each row. With `next`, a truncated row needs it, here
+        or in `end`; until then, adding another row is an error.
+    priority: Priority of the row in all samplers that have priorities; None takes the largest one so far.
+    timeout: Seconds to wait for space, or for samplers if the buffer has a rate limit; None waits indefinitely.
+
+Returns:
+    The index of the row, an int.
+
+Raises:
+    ValueError: A leaf is missing, unknown or of another shape (the text names it), or the last truncated row
+        still needs its `final`. Nothing is added.
+    queue.Full: There is no space after `timeout` seconds. If the error's `sent` is 1, the row was added and its
+        `final` was not: pass that to `end`.
+    shmtree.PeerDied: The call waits for samplers, some were killed and none is left, and the buffer was made
+        with ``on_peer_death="raise"``.
+
+Example::
+
+    with replay.writer() as writer:
+        writer.add({"obs": obs, "action": action, "reward": reward, "done": done})
+)";
+
+constexpr const char* kEndDoc = R"(end($self, *, final=None, truncated=False, timeout=None)
+--
+
+Ends the episode, so that all its rows can be sampled. Does nothing if no row was added since the last end.
+
+Args:
+    final: Last observation, a pytree of the leaves that the buffer has as `next`.
+    truncated: True if the episode was cut off and did not terminate; with `next` it then needs a `final`. The
+        last row's own `terminated` or `truncated` takes precedence.
+    timeout: Seconds to wait for space; None waits indefinitely.
+
+Raises:
+    ValueError: `final` is missing, or does not fit the columns.
+    queue.Full: There is no space after `timeout` seconds.
+)";
 
 const PyMethodDef kOwnMethods[] = {
     {"add", as_method<add>(), METH_FASTCALL | METH_KEYWORDS, kAddDoc},
     {"end", as_method<end>(), METH_FASTCALL | METH_KEYWORDS, kEndDoc},
     {"close", as_method<close_writer>(), METH_NOARGS,
-     "close($self)\n--\n\nEnds the stream. What was added stays. May be called again."},
+     "close($self)\n--\n\nCloses the stream. Its rows stay in the buffer. Later calls do nothing."},
     {"_leave", as_method<leave>(), METH_NOARGS, nullptr},
     {"__enter__", as_method<enter>(), METH_NOARGS, nullptr},
     {"__exit__", as_method<exit>(), METH_VARARGS, nullptr},
 };
 
 PyGetSetDef attributes[] = {
-    {"closed", guarded<get_closed>, nullptr, "Whether close() was called.", nullptr},
+    {"closed", guarded<get_closed>, nullptr, "True if `close` was called.", nullptr},
     {"version", guarded<get_version>, guarded<set_version>,
-     "What rows are marked with from now on, such as the number of the weights that acted: an int.", nullptr},
-    {"stream", guarded<get_stream>, nullptr, "The number of the stream, as batches have it as `writer`.", nullptr},
-    {"added", guarded<get_added>, nullptr, "How many rows were added.", nullptr},
+
+     "Number with which the next rows are marked, such as that of the policy's weights: an int.", nullptr},
+    {"stream", guarded<get_stream>, nullptr, "Number of the stream, which batches have as `writer`.", nullptr},
+    {"added", guarded<get_added>, nullptr, "Number of rows that this writer has added.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
@@ -273,7 +302,8 @@ PyType_Slot writer_slots[] = {
     {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
     {Py_tp_methods, methods},
     {Py_tp_getset, attributes},
-    {Py_tp_doc, const_cast<char*>("One stream of rows into a replay buffer, such as one environment's.")},
+    {Py_tp_doc,
+     const_cast<char*>("Base of Writer: one stream of rows into a replay buffer, such as one environment's.")},
     {0, nullptr},
 };
 

@@ -235,16 +235,31 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   return added ? indices.release() : raise_in_the_middle(added.error(), sent, *state);
 }
 
-constexpr const char* kExtendDoc =
-    "extend($self, rows, *, ends=None, final=None, priority=None, timeout=None)\n--\n\n"
-    "Adds rows, the next ones of this stream, and returns their indices: an array of int64.\n\n"
-    "`rows` is a nest like that of a row, of arrays that have one dimension more in front, all of one length.\n"
-    "`ends`: a mask of the rows at which an episode was cut off, in addition to the rows whose leaf `terminated`,\n"
-    "`truncated` or `done` is true. If rows have none of these leaves, or `done` is None, these episodes terminated.\n"
-    "`final`: last observations, a nest of arrays of the leaves that the buffer has as\n"
-    "`next`, one for each row that ends an episode or one for each row; episodes that were cut off need it there.\n"
-    "`priority`: one for each row. ValueError comes before anything is added; another error, such as ``queue.Full``,\n"
-    "says as its `sent` how many rows were: the first ones.";
+constexpr const char* kExtendDoc = R"(extend($self, rows, *, ends=None, final=None, priority=None, timeout=None)
+--
+
+Adds the next rows of this stream.
+
+Args:
+    rows: A pytree with the structure of a row, whose arrays have one more dimension in front: the number of
+        rows.
+    ends: Mask of the rows (n,) at which an episode was cut off, in addition to the rows whose leaf
+        `terminated`, `truncated` or `done` is true. If rows have none of these leaves, or `done` is None, these
+        episodes terminated.
+    final: Last observations, a pytree of the leaves that the buffer has as `next`, with one row for each row
+        that ends an episode or one for each row. Episodes that were cut off need it.
+    priority: Priorities (n,) of the rows; None takes the largest one so far.
+    timeout: Seconds to wait for space, for all rows together; None waits indefinitely.
+
+Returns:
+    The indices of the rows, an int64 array of shape (n,).
+
+Raises:
+    ValueError: An argument does not fit the columns. No row is added.
+    queue.Full: Not all rows were added within `timeout` seconds. This and every later error has the number of
+        rows that were added, the first ones, as its attribute `sent`.
+    shmtree.PeerDied: As in `add`.
+)";
 
 const PyMethodDef kManyMethods[] = {
     {"extend", as_method<extend>(), METH_FASTCALL | METH_KEYWORDS, kExtendDoc},
