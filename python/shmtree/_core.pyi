@@ -11,44 +11,152 @@ DTYPES: tuple[str, ...]
 
 @final
 class Frame(Buffer):
+    """An encoded value: read-only bytes with the buffer protocol.
+
+    `pack` makes one, `Receiver.take_frames` takes them from a channel, and a pickle can contain one. ``put(frame)``
+    and ``put_frame(frame)`` send the value without encoding it again; the receiver gets the value.
+    ``unpack(frame)`` returns the value here. ``len(frame)`` and ``frame.nbytes`` are its size in bytes;
+    ``bytes(frame)`` copies it. A frame that was taken has the methods of a `Delivery`, and its message returns to
+    the channel unless you ack it.
+
+    Example::
+
+        frame = shmtree.pack({"obs": np.zeros((64, 8))})
+        for sender in senders:
+            sender.put(frame)
+    """
     @property
-    def nbytes(self) -> int: ...
+    def nbytes(self) -> int:
+        """Size of the frame in bytes."""
     @property
-    def portable(self) -> bool: ...
+    def portable(self) -> bool:
+        """True if the frame is valid on every machine: it has no ends, shared arrays or device memory, and no pickle
+        that was not made to be portable.
+        """
     @property
-    def ticket(self) -> int | None: ...
+    def ticket(self) -> int | None:
+        """Ticket of the message: what `put` has returned for it. None if the frame was not taken."""
     @property
-    def attempts(self) -> int | None: ...
+    def attempts(self) -> int | None:
+        """Number of deliveries of the message, with this one. None if the frame was not taken."""
     @property
-    def redelivered(self) -> bool | None: ...
+    def redelivered(self) -> bool | None:
+        """True if another receiver took the message before and did not ack it. None if the frame was not taken."""
     @property
-    def settled(self) -> bool | None: ...
+    def settled(self) -> bool | None:
+        """True if the message was acked or returned. None if the frame was not taken."""
     def __len__(self) -> int: ...
-    def ack(self) -> None: ...
-    def nack(self) -> None: ...
-    def requeue(self) -> None: ...
+    def ack(self) -> None:
+        """Counts the message as received. The bytes of the frame stay.
+
+        Raises:
+            ValueError: The message was acked or returned before, or the frame was not taken from a channel.
+        """
+    def nack(self) -> None:
+        """Returns the message to the channel, like `Delivery.nack`.
+
+        Raises:
+            ValueError: The message was acked or returned before, or the frame was not taken from a channel.
+        """
+    def requeue(self) -> None:
+        """Returns the message to the channel as if it had never been taken, like `Delivery.requeue`.
+
+        Raises:
+            ValueError: The message was acked or returned before, or the frame was not taken from a channel.
+        """
     def __enter__(self) -> Frame: ...
-    def __exit__(self, exc_type: object, exc_value: object, traceback: object, /) -> None: ...
-    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]: ...
+    def __exit__(self, exc_type: object, exc_value: object, traceback: object, /) -> None:
+        """Acks a message that was taken, or nacks it after an exception. Does nothing if the block has done either."""
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
+        """Pickles the frame. From protocol 5 on its bytes are one out-of-band buffer.
+
+        The loaded Frame is on the buffer that the unpickler gets, and is no message that could be acked.
+        """
 
 @final
 class Lease(Buffer):
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def given(self) -> bool: ...
+    """Owns the memory that arrays are views of; the last view to die releases it.
 
-def pack(obj: object, allow_pickle: bool = True, *, portable: bool = False) -> Frame: ...
-def _pack_aside(obj: object, allow_pickle: bool = True, *, portable: bool = False) -> Frame: ...
-def _load_frame(buffer: Buffer, portable: bool, trusted: bool, /) -> Frame: ...
-def unpack(buffer: Buffer, *, copy: bool | None = None, allow_pickle: bool = False) -> Any: ...
-def _describe(buffer: Buffer, /) -> str: ...
+    It is the `base` of such arrays; programs do not create one.
+    """
+    @property
+    def nbytes(self) -> int:
+        """Size of the memory in bytes."""
+    @property
+    def given(self) -> bool:
+        """Whether put() gave the memory away."""
+
+def pack(obj: object, allow_pickle: bool = True, *, portable: bool = False) -> Frame:
+    """Encodes a nested object as a Frame, a read-only buffer.
+
+    If a part has no native kind, the whole object is pickled (protocol 5, with its buffers out of band), so that
+    identities are kept as with pickle.
+
+    Args:
+        obj: Object to encode.
+        allow_pickle: False raises PickleRefused instead of pickling.
+        portable: If True, the frame is valid on every machine.
+
+    Returns:
+        A Frame.
+
+    Raises:
+        PickleRefused: A part of the object needs pickle, and `allow_pickle` is False.
+        NotPortable: `portable` is True, and a part of the object is valid on this machine only: ends, shared
+            arrays, arenas, device memory, or what pickle sends by descriptor. The text has the path.
+        ValueError: The object is nested deeper than 1,000 levels.
+
+    Example::
+
+        frame = shmtree.pack({"obs": np.zeros((64, 8)), "step": 3})
+        value = shmtree.unpack(frame)
+    """
+
+def _pack_aside(obj: object, allow_pickle: bool = True, *, portable: bool = False) -> Frame:
+    """Works like pack() for inspection: the frame has ends as a message of a channel has them, without any transfer."""
+
+def _load_frame(buffer: Buffer, portable: bool, trusted: bool, /) -> Frame:
+    """Returns the Frame on a buffer, for pickle."""
+
+def unpack(buffer: Buffer, *, copy: bool | None = None, allow_pickle: bool = False) -> Any:
+    """Decodes the object in a frame.
+
+    A Frame of this process is trusted. In any other buffer, pickles need `allow_pickle`, and so do classes of
+    modules that are not imported yet.
+
+    Args:
+        buffer: A Frame, or any contiguous buffer with the bytes of one.
+        copy: None (default) views arrays of 4 KiB and more in frames over 16 KiB and copies the rest. True copies
+            all arrays, False views all. Views keep the buffer alive. They are writable if the buffer is and the
+            array was.
+        allow_pickle: True loads pickles, and imports modules, for bytes from elsewhere. Such bytes can then run any
+            code.
+
+    Returns:
+        The object.
+
+    Raises:
+        PickleRefused: The frame needs pickle or an import, and `allow_pickle` is False.
+        CorruptMessage: The buffer has no valid frame.
+    """
+
+def _describe(buffer: Buffer, /) -> str:
+    """Returns the tree of a frame as text. Raises CorruptMessage if the bytes are no frame."""
+
 def _register(
     cls: type[_T], flatten: Callable[[_T], object], unflatten: Callable[..., Any], in_channels: bool = False, /
-) -> None: ...
+) -> None:
+    """Registers a class; see shmtree.register. If the fourth argument is true, only messages of channels may have
+    instances, and `unflatten` gets a second argument: True if it may import modules.
+    """
+
 def _register_end(
     cls: type[_T], name: str, flatten: Callable[[_T], object], unflatten: Callable[[Any, bool], _T], /
-) -> None: ...
+) -> None:
+    """Registers, under a given name, a class whose instances only messages of channels may have. The second function
+    also gets whether the channel allows pickles.
+    """
+
 def _add_kind(
     name: str,
     cls: type[_T],
@@ -56,11 +164,20 @@ def _add_kind(
     build: Callable[..., _T],
     copied_bytes: Callable[..., int] = ...,
     /,
-) -> None: ...
-def _imported_module(name: str, /) -> Any: ...
-def _unflatten(name: str, flat: object, /) -> Any: ...
+) -> None:
+    """parts(object) returns the tuple that its rule in docs/frame.md needs, and build(*parts, trusted) returns the
+    object. If `build` copies memory of the message when it does not trust the sender, copied_bytes(*parts)
+    returns how many bytes.
+    """
+
+def _imported_module(name: str, /) -> Any:
+    """Returns the module of that name, or None if it is not imported. Waits while another thread imports it."""
+
+def _unflatten(name: str, flat: object, /) -> Any:
+    """Rebuilds an instance of a registered class by name."""
 
 class Arena:
+    """One arena, as this process has it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
     def create(max_bytes: int, prefault: int, huge_pages: bool) -> Arena: ...
@@ -94,6 +211,7 @@ class Arena:
     def hold_for(self, identity: int, block: int) -> None: ...
 
 class ChannelOptions:
+    """Options of a channel; 0 means no limit."""
     def __init__(
         self,
         capacity: int,
@@ -110,6 +228,7 @@ class ChannelOptions:
     ) -> None: ...
 
 class Channel:
+    """One channel, as this process has it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
     def create(arena: Arena, options: ChannelOptions) -> Channel: ...
@@ -153,7 +272,9 @@ class Channel:
     def end_transfer(self, number: int, receiving: bool, name: Name | None = None) -> None: ...
     def give_to(self, identity: int, receiving: bool) -> None: ...
 
-def has_inherited() -> bool: ...
+def has_inherited() -> bool:
+    """True if this process inherited ends through fork."""
+
 def keep_given(
     process: object,
     library_folders: list[str],
@@ -162,11 +283,18 @@ def keep_given(
     import_name: int,
     extended_arg: int,
     doubtful: list[Any],
-) -> bool: ...
-def keep_only(ends: list[Any]) -> None: ...
+) -> bool:
+    """Makes the inherited ends passive that the process object does not lead to.
+
+    Returns False, and changes nothing, if the search is inconclusive.
+    """
+
+def keep_only(ends: list[Any]) -> None:
+    """Makes every inherited end passive except these."""
 
 @final
 class Tap:
+    """Records the messages of a channel without receiving them."""
     def __init__(self, channel: Channel, times_only: bool = False) -> None: ...
     def take_times(self, most: int, also_queued: bool) -> list[tuple[int, int, int, int, int, int, int]]: ...
     def take(self, most: int) -> list[tuple[int, int, memoryview]]: ...
@@ -179,128 +307,666 @@ class Tap:
     def close(self) -> None: ...
 
 class _End:
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Detaches this object from the channel. Later calls do nothing.
+
+        The object releases the channel when no other thread is in a call of it. With the process's last object of the
+        channel its name, memory and descriptors are released. Messages that were put stay in the channel, and views
+        stay valid. `close` does not wait for a put in another thread: that message is delivered before the end of the
+        stream, or the put fails.
+        """
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """True if `close` was called on this object."""
     @property
-    def allow_pickle(self) -> bool: ...
+    def allow_pickle(self) -> bool:
+        """True if this object may send and load pickles."""
     @property
-    def _channel(self) -> Channel: ...
+    def _channel(self) -> Channel:
+        """The channel of this end."""
     @property
-    def _pickled(self) -> int: ...
+    def _pickled(self) -> int:
+        """Number of messages given to put() of this object that needed a pickle."""
     _name: Name | None
-    def _attach_inherited(self) -> None: ...
-    def _expect_no_end(self) -> None: ...
+    """The Name that this end keeps, or None."""
+    def _attach_inherited(self) -> None:
+        """Attaches the passive ends of this object."""
+    def _expect_no_end(self) -> None:
+        """Suppresses UnusedEndWarning for this object."""
 
 @final
 class WakeHub:
+    """One descriptor for all ends that tasks of this process wait for."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
     def of_this_process() -> WakeHub: ...
     def fileno(self) -> int: ...
-    def take(self) -> list[bytes] | None: ...
+    def take(self) -> list[bytes] | None:
+        """Returns the names of the ends that were reported; None if it may be any end."""
 
 class _Sending(_End):
-    def _fileno_to_put(self) -> int: ...
-    def _ready_to_put(self) -> bool: ...
-    def _note_wait_to_put(self, seconds: float) -> None: ...
-    def _name_to_put(self) -> bytes: ...
-    def _await_to_put(self, hub: WakeHub) -> bool: ...
+    def _fileno_to_put(self) -> int:
+        """Returns a descriptor that is readable while _ready_to_put() is true."""
+    def _ready_to_put(self) -> bool:
+        """Returns True if put() of a small message would return or raise at once."""
+    def _note_wait_to_put(self, seconds: float) -> None:
+        """Adds seconds that a caller has waited by other means to the waiting time of this end."""
+    def _name_to_put(self) -> bytes:
+        """Returns the bytes by which a WakeHub reports this end."""
+    def _await_to_put(self, hub: WakeHub) -> bool:
+        """Has a WakeHub report once that put() would return or raise. Returns True if it would already."""
 
 class _Receiving(_End):
     def __iter__(self) -> Self: ...
-    def qsize(self) -> int: ...
-    def empty(self) -> bool: ...
-    def full(self) -> bool: ...
-    def fileno(self) -> int: ...
-    def _ready(self) -> bool: ...
-    def _open_to_wait(self) -> tuple[int, bool]: ...
-    def _close_after_wait(self) -> None: ...
-    def _note_wait_to_get(self, seconds: float) -> None: ...
-    def _name_to_get(self) -> bytes: ...
-    def _await_to_get(self, hub: WakeHub) -> bool: ...
+    def qsize(self) -> int:
+        """Returns the number of messages that can be received now. The number is exact.
+
+        Raises:
+            ChannelClosed: This end is closed.
+        """
+    def empty(self) -> bool:
+        """Returns True if no message can be received now. The result is exact.
+
+        Raises:
+            ChannelClosed: This end is closed.
+        """
+    def full(self) -> bool:
+        """Returns True if a put would have to wait now; of a queue, if it has `maxsize` objects. The result is exact.
+
+        Raises:
+            ChannelClosed: This end is closed.
+        """
+    def fileno(self) -> int:
+        """Returns a file descriptor for poll loops, readable while there is a message or the stream has ended.
+
+        The descriptor belongs to this object, and `close` closes it. The death of the last sender makes it readable if
+        that process had the end when this was called, or when something was last received. See docs/limits.md for the
+        processes that can make it readable.
+
+        Raises:
+            ChannelClosed: This end is closed.
+            shmtree.Error: This process already watches 4,096 ends of channels of the arena.
+        """
+    def _ready(self) -> bool:
+        """Returns True if get() would return or raise at once."""
+    def _open_to_wait(self) -> tuple[int, bool]:
+        """Returns a descriptor that is readable while _ready() is true, and whether this call has opened it. The caller
+        also polls _ready().
+        """
+    def _close_after_wait(self) -> None:
+        """Closes the descriptor of _open_to_wait()."""
+    def _note_wait_to_get(self, seconds: float) -> None:
+        """Adds seconds that a caller has waited by other means to the waiting time of this end."""
+    def _name_to_get(self) -> bytes:
+        """Returns the bytes by which a WakeHub reports this end."""
+    def _await_to_get(self, hub: WakeHub) -> bool:
+        """Has a WakeHub report once that get() would return or raise. Returns True if it would already."""
 
 @disjoint_base
 class SenderBase(_Sending, Generic[_T]):
+    """Base of Sender."""
     def __new__(cls, channel: Channel, allow_pickle: bool = True) -> Self: ...
-    def __class_getitem__(cls, item: Any, /) -> GenericAlias: ...
-    def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int: ...
-    def put_nowait(self, obj: _T, *, move: bool = False) -> int: ...
-    def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int: ...
-    def put_frame(self, buffer: Buffer, block: bool = True, timeout: float | None = None) -> int: ...
-    def has_space(self) -> bool: ...
-    def _check_receivers(self) -> None: ...
-    def new_empty(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any: ...
-    def new_zeros(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any: ...
-    def wait_for_all_ack(self, timeout: float | None = None) -> None: ...
-    def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None: ...
+    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
+        """Returns the generic type for type checkers."""
+    def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
+        """Sends an object.
+
+        When `put` returns, every process sees the message in the channel, and you may change the object. Arrays from
+        `new_empty` are the exception. A sender gives a whole one away without a copy, and it becomes read-only here. A
+        sender copies a part of one. Views that were made of such an array before the put (rows, slices) stay writable;
+        do not use them any more.
+
+        Args:
+            obj: Object to send.
+            block: If False, raises ``queue.Full`` at once when the channel is full.
+            timeout: Seconds to wait while the channel is full; None waits indefinitely, 0 and less does not wait.
+            move: If True, also gives away parts of arrays from `new_empty`, and arrays that were received. Without it,
+                a queue copies all arrays except those that `shmtree.torch.collate` made.
+
+        Returns:
+            The ticket of the message for `wait_for_ack`, an int; None from a queue.
+
+        Raises:
+            queue.Full: The channel is still full after `timeout` seconds.
+            ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
+                processes that have one are blocked and never used it (a deadlock).
+            shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one was killed.
+            ShutDown: The queue was shut down.
+            MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
+            OutOfSharedMemory: Pinned views, or the machine, leave no memory for the message.
+            PickleRefused: A part of the object needs pickle, and this end or the channel refuses it.
+            NotPortable: The channel is portable and a part of the object is not.
+            ValueError: The object is nested deeper than 1,000 levels.
+
+        An exception from the object's own code is raised as it is. After any error the object was not sent.
+
+        Example::
+
+            ticket = sender.put({"obs": np.zeros((64, 8), np.float32), "reward": 1.0}, timeout=5)
+            sender.wait_for_ack(ticket, timeout=5)
+        """
+    def put_nowait(self, obj: _T, *, move: bool = False) -> int:
+        """Sends an object like `put` if the channel is not full.
+
+        Args:
+            obj: Object to send.
+            move: As in `put`.
+
+        Returns:
+            The ticket of the message, an int; None from a queue.
+
+        Raises:
+            queue.Full: The channel is full. The other errors are those of `put`.
+        """
+    def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int:
+        """Sends the items of an iterable in order.
+
+        Args:
+            iterable: Objects to send.
+            timeout: Seconds to wait for space, for all items together; None waits indefinitely.
+
+        Returns:
+            The number of items that were sent.
+
+        Raises:
+            queue.Full: Not all items were sent within `timeout` seconds. This and every other error (those of `put`,
+                and those of the iterable) has the number of items that were sent as its attribute `sent`.
+        """
+    def put_frame(self, buffer: Buffer, block: bool = True, timeout: float | None = None) -> int:
+        """Sends the value in a frame without building it.
+
+        The bytes are checked first. Bytes behind the frame are not sent.
+
+        Args:
+            buffer: A `Frame`, or any contiguous buffer with the bytes of one.
+            block: If False, raises ``queue.Full`` at once when the channel is full.
+            timeout: Seconds to wait while the channel is full; None waits indefinitely.
+
+        Returns:
+            The ticket of the message, an int; None from a queue.
+
+        Raises:
+            CorruptMessage: The buffer has no valid frame. The text says what is wrong, and at which node.
+            ValueError: The frame has a handle: an end, a shared array or device memory. Only its receiver may load
+                that. The text has the path.
+            PickleRefused: The frame has a pickle, and this end or the channel refuses it.
+            queue.Full: The channel is still full after `timeout` seconds. The other errors are those of `put`.
+        """
+    def has_space(self) -> bool:
+        """Returns True if a small message could be put without waiting.
+
+        Raises:
+            ChannelClosed: This end is closed.
+        """
+    def _check_receivers(self) -> None:
+        """Raises ChannelClosed or PeerDied if no receiver is attached, even if the channel is not full."""
+    def new_empty(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
+        """Returns an uninitialised array in the channel's arena, which `put` gives away instead of copying it.
+
+        After the put the array is read-only here. Views that were made of it before (rows, slices) stay writable, and
+        what they write appears in the receiver's array; do not use them any more. The call waits while undelivered
+        messages occupy the memory, until the end is closed.
+
+        Args:
+            shape: Dimensions: an int or a sequence of ints.
+            dtype: Type of the elements; with a dtype of torch the result is a tensor.
+            order: Memory order, "C" or "F".
+
+        Returns:
+            A writable ndarray, or a tensor.
+
+        Raises:
+            TypeError: Elements of `dtype` contain Python objects.
+            MessageTooLarge: The array exceeds the arena's budget.
+            OutOfSharedMemory: Pinned views leave no memory for the array.
+        """
+    def new_zeros(self, shape: Any, dtype: Any = "float64", order: str = "C") -> Any:
+        """Returns an array like `new_empty`, filled with zeros.
+
+        Args:
+            shape: Dimensions: an int or a sequence of ints.
+            dtype: Type of the elements; with a dtype of torch the result is a tensor.
+            order: Memory order, "C" or "F".
+
+        Returns:
+            A writable ndarray, or a tensor.
+        """
+    def wait_for_all_ack(self, timeout: float | None = None) -> None:
+        """Blocks until every message that this process has put was received or, if it was taken, acked.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: Some messages are still unacked after `timeout` seconds.
+            shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed.
+            ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
+                objects of the channel.
+        """
+    def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
+        """Blocks until the message with this ticket was received or, if it was taken, acked.
+
+        Args:
+            ticket: Result of `put`.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: The message is still unacked after `timeout` seconds.
+            ValueError: `put` has returned no such ticket.
+            shmtree.PeerDied: No receiver is attached that could receive it, and one was killed.
+            ChannelClosed: No receiver is attached that could receive it, or this process has closed all its objects
+                of the channel.
+        """
     @property
-    def pending_acks(self) -> int: ...
+    def pending_acks(self) -> int:
+        """Number of messages of this process that were not received yet or, if they were taken, are unacked."""
 
 @disjoint_base
 class ReceiverBase(_Receiving, Generic[_T]):
+    """Base of Receiver."""
     def __new__(cls, channel: Channel, allow_pickle: bool = True) -> Self: ...
-    def __class_getitem__(cls, item: Any, /) -> GenericAlias: ...
-    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T: ...
-    def get_nowait(self, *, copy: bool | None = None) -> _T: ...
-    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]: ...
-    def take_frames(self, n: int, timeout: float | None = None) -> list[Frame]: ...
-    def take(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery: ...
-    def _take_unloaded(
-        self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None
-    ) -> Delivery: ...
-    def rejected(self) -> list[Delivery]: ...
-    def _inherited_frames(self) -> list[Frame]: ...
-    def _wait_until_ready(self, timeout: float | None, /) -> bool: ...
+    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
+        """Returns the generic type for type checkers."""
+    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T:
+        """Receives the next object.
+
+        Args:
+            block: If False, raises ``queue.Empty`` at once when there is no message.
+            timeout: Seconds to wait for a message; None waits indefinitely, 0 and less does not wait.
+            copy: None (default) views arrays of 4 KiB and more in messages over 16 KiB and copies the rest. It copies
+                everything while more than half of the arena's budget is pinned. True copies all arrays, False views
+                all. A view is writable unless the array was sent read-only, and pins its block until the last view of
+                it is gone.
+
+        Returns:
+            The object that was sent.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds.
+            ChannelClosed: This end is closed, or the stream has ended: every message is received and no sender is
+                attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
+                end of the stream.
+            shmtree.PeerDied: The stream has ended and a sender of it was killed. Raised once, then ChannelClosed.
+            ShutDown: The queue was shut down and is empty.
+            MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
+                it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
+                `rejected`, so that receivers reach the next message. The same holds for SystemExit and GeneratorExit
+                from code that unpickles.
+            CorruptMessage: The message has bytes that no sender writes. It is consumed; the error has its `ticket`.
+            PickleRefused: The message needs pickle, and this end or the channel refuses it. It is consumed.
+
+        Example::
+
+            sample = receiver.get(timeout=3)  # arrays in it may be views of shared memory
+            mean = sample["obs"].mean()
+        """
+    def get_nowait(self, *, copy: bool | None = None) -> _T:
+        """Receives the next object like `get` if there is one.
+
+        Args:
+            copy: As in `get`.
+
+        Returns:
+            The object that was sent.
+
+        Raises:
+            queue.Empty: There is no message. The other errors are those of `get`.
+        """
+    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]:
+        """Receives up to `n` objects: waits for the first as `get` does, and takes the others that are there.
+
+        Args:
+            n: Maximum number of objects, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+            copy: As in `get`.
+
+        Returns:
+            A list of 1 to `n` objects.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `get`. An error
+                after the first object is kept, and the next call raises it.
+        """
+    def take_frames(self, n: int, timeout: float | None = None) -> list[Frame]:
+        """Receives up to `n` messages as frames, without building their objects.
+
+        It waits for the first as `take` does, and takes the others that are there. A message returns to the channel
+        unless its frame is acked: at `Frame.nack`, when the frame and all views of it are gone, or when this process
+        dies. Arrays in other memory are copied into the frame. A large frame without such arrays is in the memory of
+        the message.
+
+        Args:
+            n: Maximum number of messages, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+
+        Returns:
+            A list of 1 to `n` Frames.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `take`.
+            CorruptMessage: The message has no valid frame. It is consumed.
+        """
+    def take(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
+        """Receives the next object as a `Delivery`, which counts as received when it is acked.
+
+        If this process nacks it, drops the Delivery or dies before the ack, another receiver gets the message. After
+        `max_attempts` deliveries it moves to `rejected`. `take` also waits while `max_unsettled` messages are in
+        flight.
+
+        Args:
+            block: If False, raises ``queue.Empty`` at once when there is no message.
+            timeout: Seconds to wait for a message; None waits indefinitely.
+            copy: As in `get`.
+
+        Returns:
+            A Delivery.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `get`.
+
+        Example::
+
+            with receiver.take() as delivery:  # acks at the end of the block, nacks after an exception
+                train_on(delivery.item)
+        """
+    def _take_unloaded(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
+        """Works like take(), but the Delivery loads its item when it is read."""
+    def rejected(self) -> list[Delivery]:
+        """Returns the rejected messages.
+
+        These are the messages with `max_attempts` deliveries, and those for which receivers had no memory eight times
+        in a row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue`
+        returns it to the channel. `nack`, or dropping the Delivery, leaves it rejected.
+
+        The call does not count as use of this end. `JoinableQueue.join` counts rejected messages as done until
+        `requeue`.
+
+        Returns:
+            A list of Deliveries, the oldest first, without those that another process has open.
+
+        Raises:
+            ChannelClosed: This end is closed.
+        """
+    def _inherited_frames(self) -> list[Frame]:
+        """Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."""
+    def _wait_until_ready(self, timeout: float | None, /) -> bool:
+        """Waits for so many seconds until get() would return or raise at once. Returns True if it would."""
     def __next__(self) -> _T: ...
 
 @disjoint_base
 class QueueBase(_Sending, _Receiving, Generic[_T]):
+    """Base of the queues."""
     def __new__(cls, *args: Any, **kwargs: Any) -> Self: ...
-    def __class_getitem__(cls, item: Any, /) -> GenericAlias: ...
-    def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> None: ...
-    def put_nowait(self, obj: _T, *, move: bool = False) -> None: ...
-    def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int: ...
-    def put_frame(self, buffer: Buffer, block: bool = True, timeout: float | None = None) -> None: ...
-    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T: ...
-    def get_nowait(self, *, copy: bool | None = None) -> _T: ...
-    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]: ...
-    def rejected(self) -> list[Delivery]: ...
-    def take_frames(self, n: int, timeout: float | None = None) -> list[Frame]: ...
-    def _inherited_frames(self) -> list[Frame]: ...
+    def __class_getitem__(cls, item: Any, /) -> GenericAlias:
+        """Returns the generic type for type checkers."""
+    def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> None:
+        """Sends an object.
+
+        When `put` returns, every process sees the message in the channel, and you may change the object. Arrays from
+        `new_empty` are the exception. A sender gives a whole one away without a copy, and it becomes read-only here. A
+        sender copies a part of one. Views that were made of such an array before the put (rows, slices) stay writable;
+        do not use them any more.
+
+        Args:
+            obj: Object to send.
+            block: If False, raises ``queue.Full`` at once when the channel is full.
+            timeout: Seconds to wait while the channel is full; None waits indefinitely, 0 and less does not wait.
+            move: If True, also gives away parts of arrays from `new_empty`, and arrays that were received. Without it,
+                a queue copies all arrays except those that `shmtree.torch.collate` made.
+
+        Returns:
+            The ticket of the message for `wait_for_ack`, an int; None from a queue.
+
+        Raises:
+            queue.Full: The channel is still full after `timeout` seconds.
+            ChannelClosed: This end is closed, or the channel is a full pair and no receiver is attached. Also if all
+                processes that have one are blocked and never used it (a deadlock).
+            shmtree.PeerDied: The channel is a full pair, no receiver is attached any more, and one was killed.
+            ShutDown: The queue was shut down.
+            MessageTooLarge: The message exceeds `max_bytes` or the arena's budget.
+            OutOfSharedMemory: Pinned views, or the machine, leave no memory for the message.
+            PickleRefused: A part of the object needs pickle, and this end or the channel refuses it.
+            NotPortable: The channel is portable and a part of the object is not.
+            ValueError: The object is nested deeper than 1,000 levels.
+
+        An exception from the object's own code is raised as it is. After any error the object was not sent.
+
+        Example::
+
+            ticket = sender.put({"obs": np.zeros((64, 8), np.float32), "reward": 1.0}, timeout=5)
+            sender.wait_for_ack(ticket, timeout=5)
+        """
+    def put_nowait(self, obj: _T, *, move: bool = False) -> None:
+        """Sends an object like `put` if the channel is not full.
+
+        Args:
+            obj: Object to send.
+            move: As in `put`.
+
+        Returns:
+            The ticket of the message, an int; None from a queue.
+
+        Raises:
+            queue.Full: The channel is full. The other errors are those of `put`.
+        """
+    def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int:
+        """Sends the items of an iterable in order.
+
+        Args:
+            iterable: Objects to send.
+            timeout: Seconds to wait for space, for all items together; None waits indefinitely.
+
+        Returns:
+            The number of items that were sent.
+
+        Raises:
+            queue.Full: Not all items were sent within `timeout` seconds. This and every other error (those of `put`,
+                and those of the iterable) has the number of items that were sent as its attribute `sent`.
+        """
+    def put_frame(self, buffer: Buffer, block: bool = True, timeout: float | None = None) -> None:
+        """Sends the value in a frame without building it.
+
+        The bytes are checked first. Bytes behind the frame are not sent.
+
+        Args:
+            buffer: A `Frame`, or any contiguous buffer with the bytes of one.
+            block: If False, raises ``queue.Full`` at once when the channel is full.
+            timeout: Seconds to wait while the channel is full; None waits indefinitely.
+
+        Returns:
+            The ticket of the message, an int; None from a queue.
+
+        Raises:
+            CorruptMessage: The buffer has no valid frame. The text says what is wrong, and at which node.
+            ValueError: The frame has a handle: an end, a shared array or device memory. Only its receiver may load
+                that. The text has the path.
+            PickleRefused: The frame has a pickle, and this end or the channel refuses it.
+            queue.Full: The channel is still full after `timeout` seconds. The other errors are those of `put`.
+        """
+    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T:
+        """Receives the next object.
+
+        Args:
+            block: If False, raises ``queue.Empty`` at once when there is no message.
+            timeout: Seconds to wait for a message; None waits indefinitely, 0 and less does not wait.
+            copy: None (default) views arrays of 4 KiB and more in messages over 16 KiB and copies the rest. It copies
+                everything while more than half of the arena's budget is pinned. True copies all arrays, False views
+                all. A view is writable unless the array was sent read-only, and pins its block until the last view of
+                it is gone.
+
+        Returns:
+            The object that was sent.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds.
+            ChannelClosed: This end is closed, or the stream has ended: every message is received and no sender is
+                attached. Also if all processes that have one are blocked and never used it (a deadlock). A queue has no
+                end of the stream.
+            shmtree.PeerDied: The stream has ended and a sender of it was killed. Raised once, then ChannelClosed.
+            ShutDown: The queue was shut down and is empty.
+            MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
+                it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
+                `rejected`, so that receivers reach the next message. The same holds for SystemExit and GeneratorExit
+                from code that unpickles.
+            CorruptMessage: The message has bytes that no sender writes. It is consumed; the error has its `ticket`.
+            PickleRefused: The message needs pickle, and this end or the channel refuses it. It is consumed.
+
+        Example::
+
+            sample = receiver.get(timeout=3)  # arrays in it may be views of shared memory
+            mean = sample["obs"].mean()
+        """
+    def get_nowait(self, *, copy: bool | None = None) -> _T:
+        """Receives the next object like `get` if there is one.
+
+        Args:
+            copy: As in `get`.
+
+        Returns:
+            The object that was sent.
+
+        Raises:
+            queue.Empty: There is no message. The other errors are those of `get`.
+        """
+    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[_T]:
+        """Receives up to `n` objects: waits for the first as `get` does, and takes the others that are there.
+
+        Args:
+            n: Maximum number of objects, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+            copy: As in `get`.
+
+        Returns:
+            A list of 1 to `n` objects.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `get`. An error
+                after the first object is kept, and the next call raises it.
+        """
+    def rejected(self) -> list[Delivery]:
+        """Returns the rejected messages.
+
+        These are the messages with `max_attempts` deliveries, and those for which receivers had no memory eight times
+        in a row. `Delivery.item` is loaded, as a copy, when it is read. `ack` removes the message, and `requeue`
+        returns it to the channel. `nack`, or dropping the Delivery, leaves it rejected.
+
+        The call does not count as use of this end. `JoinableQueue.join` counts rejected messages as done until
+        `requeue`.
+
+        Returns:
+            A list of Deliveries, the oldest first, without those that another process has open.
+
+        Raises:
+            ChannelClosed: This end is closed.
+        """
+    def take_frames(self, n: int, timeout: float | None = None) -> list[Frame]:
+        """Receives up to `n` messages as frames, without building their objects.
+
+        It waits for the first as `take` does, and takes the others that are there. A message returns to the channel
+        unless its frame is acked: at `Frame.nack`, when the frame and all views of it are gone, or when this process
+        dies. Arrays in other memory are copied into the frame. A large frame without such arrays is in the memory of
+        the message.
+
+        Args:
+            n: Maximum number of messages, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+
+        Returns:
+            A list of 1 to `n` Frames.
+
+        Raises:
+            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `take`.
+            CorruptMessage: The message has no valid frame. It is consumed.
+        """
+    def _inherited_frames(self) -> list[Frame]:
+        """Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."""
     def __next__(self) -> _T: ...
-    def shutdown(self, immediate: bool = False) -> None: ...
-    def _attach(self, channel: Channel, allow_pickle: bool, /) -> None: ...
-    def _close_end(self, receiving: bool, /) -> None: ...
-    def _end_closed(self, receiving: bool, /) -> bool: ...
-    def _task_done(self) -> None: ...
-    def _join_tasks(self, timeout: float | None, /) -> None: ...
-    def _reserve(self, receiving: bool, block: bool, timeout: float | None, /) -> bool: ...
-    def _release(self, receiving: bool, /) -> bool: ...
+    def shutdown(self, immediate: bool = False) -> None:
+        """Shuts the queue down in all processes: `put` raises ShutDown from now on, `get` once the queue is empty.
+
+        Args:
+            immediate: If True, drops the messages in the queue; `JoinableQueue.join` counts them as done.
+
+        Raises:
+            ChannelClosed: This process has closed the queue.
+        """
+    def _attach(self, channel: Channel, allow_pickle: bool, /) -> None:
+        """Attaches this object to a channel."""
+    def _close_end(self, receiving: bool, /) -> None:
+        """Closes the receiving end if the argument is true, otherwise the sending one."""
+    def _end_closed(self, receiving: bool, /) -> bool:
+        """Returns True if the receiving end, or the sending one, is closed."""
+    def _task_done(self) -> None:
+        """Counts one received object as done."""
+    def _join_tasks(self, timeout: float | None, /) -> None:
+        """Waits for so many seconds at most until all objects are done."""
+    def _reserve(self, receiving: bool, block: bool, timeout: float | None, /) -> bool:
+        """Keeps other processes from using an end. Returns False if another one has reserved it."""
+    def _release(self, receiving: bool, /) -> bool:
+        """Ends a reservation. Returns False if there was none."""
 
 @final
 class Delivery:
+    """A message that `Receiver.take` or `Receiver.rejected` has returned. Ack it with `ack`, or return it with `nack`.
+
+    As a context manager it is acked at the end of the block, and nacked after an exception. It is also nacked if
+    you drop it, or if the process dies. For a message from `rejected`, `ack` removes it, and `nack` leaves it
+    rejected.
+
+    Example::
+
+        delivery = receiver.take()
+        process(delivery.item)
+        delivery.ack()
+    """
     @property
-    def item(self) -> Any: ...
+    def item(self) -> Any:
+        """The object that was sent."""
     @property
-    def ticket(self) -> int: ...
+    def ticket(self) -> int:
+        """Ticket of the message: what `put` has returned for it."""
     @property
-    def attempts(self) -> int: ...
+    def attempts(self) -> int:
+        """Number of deliveries of the message, with this one: 1 the first time."""
     @property
-    def redelivered(self) -> bool: ...
+    def redelivered(self) -> bool:
+        """True if another receiver took the message before and did not ack it."""
     @property
-    def settled(self) -> bool: ...
+    def settled(self) -> bool:
+        """True if the message was acked or returned."""
     @property
-    def _may_retry(self) -> bool: ...
-    def ack(self) -> None: ...
-    def nack(self) -> None: ...
-    def requeue(self) -> None: ...
+    def _may_retry(self) -> bool:
+        """True if `item` could not be read for want of memory, or because a signal handler raised, and nack() would
+        return the message to the channel instead of rejecting it.
+        """
+    def ack(self) -> None:
+        """Counts the message as received.
+
+        Raises:
+            ValueError: The message was acked or returned before.
+        """
+    def nack(self) -> None:
+        """Returns the message to the channel, for any receiver.
+
+        After `max_attempts` deliveries it moves to `Receiver.rejected` instead.
+
+        Raises:
+            ValueError: The message was acked or returned before.
+        """
+    def requeue(self) -> None:
+        """Returns the message to the channel as if it had never been taken; its attempts are counted anew.
+
+        Raises:
+            ValueError: The message was acked or returned before.
+        """
     def __enter__(self) -> Delivery: ...
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
+    ) -> None:
+        """Acks the message, or nacks it after an exception. Does nothing if the block has done either."""
 
 class Name:
+    """This process's part in a name; the name goes with its last process."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
     def create(name: str, kind: int, arena: Arena, block: int, note: str) -> Name: ...
@@ -308,7 +974,8 @@ class Name:
     def open(name: str, timeout: float | None) -> Name: ...
     @staticmethod
     def join(path: str, arena: Arena, part: int = -1) -> Name | None: ...
-    def part_for_child(self) -> int: ...
+    def part_for_child(self) -> int:
+        """Returns a descriptor with which a process that is being started joins."""
     @property
     def path(self) -> str: ...
     @property
@@ -326,6 +993,7 @@ def block_of(array: object) -> int: ...
 def show(array: object) -> None: ...
 
 class Ring:
+    """The ring of a Broadcast."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
     def create(arena: Arena, capacity: int, history: int, max_bytes: int, allow_pickle: bool, waits: bool) -> Ring: ...
@@ -341,45 +1009,64 @@ class Ring:
     def check(self) -> str: ...
 
 class SubscriberBase:
+    """Base of Subscriber."""
     def __init__(self, arena: Arena, block: int, allow_pickle: bool) -> None: ...
     def _get(self, block: bool, timeout: float | None, copy: bool | None) -> Any: ...
     def _get_many(self, n: int, timeout: float | None, copy: bool | None) -> tuple[list[Any], BaseException | None]: ...
     def _give(self) -> tuple[Arena, int]: ...
-    def fileno(self) -> int: ...
-    def _name_to_get(self) -> bytes: ...
-    def _await_to_get(self, hub: WakeHub) -> bool: ...
+    def fileno(self) -> int:
+        """Returns a file descriptor for poll loops, readable while there is a message. It belongs to this object."""
+    def _name_to_get(self) -> bytes:
+        """Returns the bytes by which a WakeHub reports this object."""
+    def _await_to_get(self, hub: WakeHub) -> bool:
+        """Has a WakeHub report once that _get() would return or raise. Returns True if it would already."""
     def _ready(self) -> bool: ...
     def _open_to_wait(self) -> tuple[int, bool]: ...
     def _close_after_wait(self) -> None: ...
     @property
     def _arena(self) -> Arena: ...
-    def qsize(self) -> int: ...
+    def qsize(self) -> int:
+        """Returns the number of messages that it can read now."""
     @property
-    def missed(self) -> int: ...
+    def missed(self) -> int:
+        """Number of messages that it has missed so far."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """True if `close` was called on this object."""
     @property
-    def allow_pickle(self) -> bool: ...
-    def close(self) -> None: ...
+    def allow_pickle(self) -> bool:
+        """True if this object may send and load pickles."""
+    def close(self) -> None:
+        """Detaches the subscriber, so that no publisher waits for it. Views stay valid. Later calls do nothing."""
 
 class BroadcastBase:
+    """Base of Broadcast."""
     def __init__(self, ring: Ring, allow_pickle: bool) -> None: ...
     @property
     def _ring(self) -> Ring: ...
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """True if `close` was called on this object."""
     @property
-    def allow_pickle(self) -> bool: ...
+    def allow_pickle(self) -> bool:
+        """True if this object may send and load pickles."""
     def _put(self, obj: object, block: bool, timeout: float | None, move: bool) -> int: ...
-    def has_space(self) -> bool: ...
+    def has_space(self) -> bool:
+        """Returns True if a small message could be put without waiting."""
     @property
-    def pending_acks(self) -> int: ...
+    def pending_acks(self) -> int:
+        """Number of messages, up to the last one of this object, that some blocking subscriber has not read."""
     def _wait_until_passed(self, ticket: int | None, timeout: float | None) -> None: ...
     def _subscribe(self, behind: str, from_oldest: bool, timeout: float | None) -> SubscriberBase: ...
     def _stats(self) -> dict[str, Any]: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Detaches this object as a publisher. Later calls do nothing.
+
+        Subscribers that have read all messages find the end once no publisher is attached.
+        """
 
 class LatestStore:
+    """The versions of a Latest."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
     def create(arena: Arena, history: int, allow_pickle: bool) -> LatestStore: ...
@@ -393,27 +1080,40 @@ class LatestStore:
     def check(self) -> str: ...
 
 class LatestBase:
+    """Base of Latest."""
     def __init__(self, store: LatestStore, allow_pickle: bool) -> None: ...
     @property
     def _store(self) -> LatestStore: ...
     @property
-    def version(self) -> int: ...
+    def version(self) -> int:
+        """Number of the newest version; 0 if there is none yet. Costs one load."""
     @property
-    def history(self) -> int: ...
+    def history(self) -> int:
+        """Number of versions that are kept besides the newest."""
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """True if `close` was called on this object."""
     @property
-    def allow_pickle(self) -> bool: ...
+    def allow_pickle(self) -> bool:
+        """True if this object may send and load pickles."""
     def _publish(self, obj: object, timeout: float | None, move: bool) -> int: ...
     def _get(self, newer_than: int, timeout: float | None, copy: bool | None) -> tuple[int, Any]: ...
     def _at(self, version: int, copy: bool | None) -> tuple[int, Any]: ...
-    def _name_to_get(self) -> bytes: ...
-    def _await_newer(self, known: int, hub: WakeHub) -> bool: ...
+    def _name_to_get(self) -> bytes:
+        """Returns the bytes by which a WakeHub reports this object."""
+    def _await_newer(self, known: int, hub: WakeHub) -> bool:
+        """Has a WakeHub report once that _get() would return or raise. Returns True if it would already."""
     def _is_newer(self, known: int) -> bool: ...
     def _stats(self) -> dict[str, Any]: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Detaches this object. Later calls do nothing.
+
+        Published versions stay as long as any process has the Latest, and views stay valid. When the last
+        publisher closes its last object, readers are notified that no publisher is left.
+        """
 
 class Versions:
+    """Counts the writes of a shared array."""
     def __init__(self, array: object) -> None: ...
     @property
     def version(self) -> int: ...
@@ -423,11 +1123,13 @@ class Versions:
     def wait(self, newer_than: int, timeout: float | None) -> int: ...
 
 class Write(Generic[_T]):
+    """A write to a shared array, as a context manager."""
     def __init__(self, versions: Versions, value: _T, timeout: float | None) -> None: ...
     def __enter__(self) -> _T: ...
     def __exit__(self, *exception: object) -> None: ...
 
 class ReplayNest:
+    """Structure of the rows: a pytree of columns."""
     def __init__(
         self,
         skeleton: Any,
@@ -442,6 +1144,7 @@ _ReplaySampler = tuple[int, float, float, float, int]
 _ReplayLimit = tuple[float, int, float | None]
 
 class ReplaySpec:
+    """Specification of a replay buffer."""
     def __init__(
         self,
         rows: Any,
@@ -487,6 +1190,7 @@ class ReplaySpec:
 _ReplayNests = tuple[ReplayNest, ReplayNest, ReplayNest, ReplayNest | None, ReplayNest | None]
 
 class ReplayBatch:
+    """Sampled rows, with their indices, weights and so on."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     def data(self) -> Any: ...
     def index(self) -> Any: ...
@@ -502,6 +1206,7 @@ class ReplayBatch:
     def newest(self) -> int: ...
 
 class Replay:
+    """The rows of a replay buffer."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
     def create(
@@ -563,6 +1268,7 @@ class Replay:
 
 @final
 class ReplayFiles:
+    """A saved replay buffer."""
     def __init__(self, path: str) -> None: ...
     @property
     def note(self) -> bytes: ...
@@ -580,23 +1286,90 @@ def save_replay(replay: Replay, path: str) -> tuple[int, int, int, int]: ...
 
 @disjoint_base
 class ReplayWriter:
+    """Base of Writer: one stream of rows into a replay buffer, such as one environment's."""
     def __new__(cls, replay: Replay) -> Self: ...
-    def add(
-        self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None
-    ) -> int: ...
+    def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
+        """Adds the next row of this stream.
+
+        A true leaf `terminated`, `truncated` or `done` ends the episode.
+
+        Args:
+            row: A pytree with the structure of the buffer's rows. Each leaf has the shape of its column, and a dtype
+                that casts to the column's with 'same_kind'.
+            final: Observation after this row, a pytree of the leaves that the buffer has as `next`. It is used only if
+                the row ends its episode, so you may pass it with each row. With `next`, a truncated row needs it, here
+                or in `end`; until then, adding another row is an error.
+            priority: Priority of the row in all samplers that have priorities; None takes the largest one so far.
+            timeout: Seconds to wait for space, or for samplers if the buffer has a rate limit; None waits indefinitely.
+
+        Returns:
+            The index of the row, an int.
+
+        Raises:
+            ValueError: A leaf is missing, unknown or of another shape (the text names it), or the last truncated row
+                still needs its `final`. Nothing is added.
+            queue.Full: There is no space after `timeout` seconds. If the error's `sent` is 1, the row was added and its
+                `final` was not: pass that to `end`.
+            shmtree.PeerDied: The call waits for samplers, some were killed and none is left, and the buffer was made
+                with ``on_peer_death="raise"``.
+
+        Example::
+
+            with replay.writer() as writer:
+                writer.add({"obs": obs, "action": action, "reward": reward, "done": done})
+        """
     def extend(
         self, rows: Any, *, ends: Any = None, final: Any = None, priority: Any = None, timeout: float | None = None
-    ) -> Any: ...
-    def end(self, *, final: Any = None, truncated: bool = False, timeout: float | None = None) -> None: ...
-    def close(self) -> None: ...
+    ) -> Any:
+        """Adds the next rows of this stream.
+
+        Args:
+            rows: A pytree with the structure of a row, whose arrays have one more dimension in front: the number of
+                rows.
+            ends: Mask of the rows (n,) at which an episode was cut off, in addition to the rows whose leaf
+                `terminated`, `truncated` or `done` is true. If rows have none of these leaves, or `done` is None, these
+                episodes terminated.
+            final: Last observations, a pytree of the leaves that the buffer has as `next`, with one row for each row
+                that ends an episode or one for each row. Episodes that were cut off need it.
+            priority: Priorities (n,) of the rows; None takes the largest one so far.
+            timeout: Seconds to wait for space, for all rows together; None waits indefinitely.
+
+        Returns:
+            The indices of the rows, an int64 array of shape (n,).
+
+        Raises:
+            ValueError: An argument does not fit the columns. No row is added.
+            queue.Full: Not all rows were added within `timeout` seconds. This and every later error has the number of
+                rows that were added, the first ones, as its attribute `sent`.
+            shmtree.PeerDied: As in `add`.
+        """
+    def end(self, *, final: Any = None, truncated: bool = False, timeout: float | None = None) -> None:
+        """Ends the episode, so that all its rows can be sampled. Does nothing if no row was added since the last end.
+
+        Args:
+            final: Last observation, a pytree of the leaves that the buffer has as `next`.
+            truncated: True if the episode was cut off and did not terminate; with `next` it then needs a `final`. The
+                last row's own `terminated` or `truncated` takes precedence.
+            timeout: Seconds to wait for space; None waits indefinitely.
+
+        Raises:
+            ValueError: `final` is missing, or does not fit the columns.
+            queue.Full: There is no space after `timeout` seconds.
+        """
+    def close(self) -> None:
+        """Closes the stream. Its rows stay in the buffer. Later calls do nothing."""
     def _leave(self) -> None: ...
     @property
-    def closed(self) -> bool: ...
+    def closed(self) -> bool:
+        """True if `close` was called."""
     version: int
+    """Number with which the next rows are marked, such as that of the policy's weights: an int."""
     @property
-    def stream(self) -> int: ...
+    def stream(self) -> int:
+        """Number of the stream, which batches have as `writer`."""
     @property
-    def added(self) -> int: ...
+    def added(self) -> int:
+        """Number of rows that this writer has added."""
     def __enter__(self) -> Self: ...
     def __exit__(self, *exception: object) -> None: ...
 
@@ -628,18 +1401,35 @@ def list_names() -> list[tuple[str, str, int, list[int]]]: ...
 def clean_names() -> list[str]: ...
 
 class RecordedEntries:
+    """Iterates over the messages of a recording."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> tuple[str, int, int, memoryview]: ...
 
 class CheckedFd:
-    def __init__(self, fd: int) -> None: ...
-    def number(self, use: str) -> int: ...
+    """A descriptor that is compared with its file before each use."""
+    def __init__(self, fd: int) -> None:
+        """Takes the descriptor over."""
+    def number(self, use: str) -> int:
+        """The descriptor, for a use that follows at once; OSError if the program has closed it."""
     def close(self) -> None: ...
 
-def descriptors() -> list[int]: ...
+def descriptors() -> list[int]:
+    """Returns the numbers of the file descriptors that shmtree keeps open in this process, sorted.
+
+    A daemon that closes all descriptors spares these. Objects that you make or open later add more. If the
+    program closes one of them, calls that need it raise OSError with errno EBADF.
+
+    Example:
+        >>> kept = shmtree.descriptors()
+        >>> for name in os.listdir("/proc/self/fd"):
+        ...     if int(name) > 2 and int(name) not in kept:
+        ...         with contextlib.suppress(OSError):
+        ...             os.close(int(name))
+    """
 
 class MappedRecording(Buffer):
+    """A recording, mapped."""
     def __init__(self, fd: int, path: bytes) -> None: ...
     @property
     def channels(self) -> dict[str, int]: ...
@@ -651,8 +1441,14 @@ class MappedRecording(Buffer):
     def __iter__(self) -> RecordedEntries: ...
 
 class Observer:
+    """Takes snapshots repeatedly, for values that need two of them.
+
+    Examples are rates, shares of time, and how long messages have waited. Use it in one
+    thread at a time.
+    """
     def __init__(self) -> None: ...
-    def look(self) -> dict[str, Any]: ...
+    def look(self) -> dict[str, Any]:
+        """Returns the result of `observe`, with what has changed since the last call on this object."""
 
 def open_arena_for_reading(uuid: bytes, pid: int, fd: int) -> int: ...
 def look_at_queue(uuid: bytes, block: int, most: int, most_bytes: int) -> list[tuple[int, int, int | None, bytes]]: ...
