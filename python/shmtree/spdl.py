@@ -70,7 +70,7 @@ class _UnitArena:
         return ArenaReader(self._receiver, self._zero_copy)
 
     def shutdown_arena(self) -> None:
-        """Detaches this process from the arena. A writer that waits for space raises BufferError in any process."""
+        """Detaches this process from the arena. In any process, a writer that waits for space fails."""
         self._receiver.close()
         self._sender.close()
 
@@ -172,7 +172,18 @@ class ArenaWriter:
         self._unit_nbytes = 0
 
     def write_binary(self, data: Any) -> tuple[int, int]:
-        """Copies contiguous bytes into the arena. Returns the offset and size by which the reader finds them."""
+        """Copies bytes into the arena.
+
+        Args:
+            data: A contiguous buffer.
+
+        Returns:
+            The offset and size in bytes by which the reader finds them.
+
+        Raises:
+            RuntimeError: There is no unit; `begin_unit` begins one.
+            BufferError: The unit is too large, there was no space in time, or no reader is left.
+        """
         if self._unit is None:
             raise RuntimeError("write_binary() needs a unit; call begin_unit() first")
         size = memoryview(data).nbytes
@@ -183,7 +194,15 @@ class ArenaWriter:
         return (self._written + len(self._unit) - 1) * _ALIGNMENT, size
 
     def commit_unit(self) -> int:
-        """Makes the whole unit readable, and returns its size in bytes."""
+        """Makes the whole unit readable.
+
+        Returns:
+            The size of the unit in bytes.
+
+        Raises:
+            RuntimeError: There is no unit; `begin_unit` begins one.
+            BufferError: There was no space in time, or no reader is left.
+        """
         if self._unit is None:
             raise RuntimeError("commit_unit() needs a unit; call begin_unit() first")
         unit, self._unit = self._unit, None
@@ -283,7 +302,16 @@ class ArenaReader:
         self._unit = []
 
     def read_binary(self, offset: int, nbytes: int) -> memoryview:
-        """Returns the bytes for which `write_binary` returned this offset and size."""
+        """Returns the bytes for which `write_binary` returned this offset and size.
+
+        Args:
+            offset: Offset in the arena, in bytes.
+            nbytes: Size in bytes.
+
+        Raises:
+            BufferError: No committed unit has these bytes, or that unit was ended.
+            shmtree.PeerDied: The unit is missing because its writer was killed.
+        """
         if nbytes == 0:
             return memoryview(bytearray())
         number = offset // _ALIGNMENT
@@ -297,7 +325,12 @@ class ArenaReader:
         return view
 
     def end_unit(self, span: int, pinned: list[object]) -> None:
-        """Ends the unit, read or not. Views keep their own memory alive, without being `pinned`."""
+        """Ends the unit, read or not.
+
+        Args:
+            span: Size of the unit in bytes, which `commit_unit` has returned.
+            pinned: Not used: views keep their own memory alive.
+        """
         if span and not self._unit:
             with contextlib.suppress(BufferError, ChannelClosed, PeerDied):
                 self._take_unit()

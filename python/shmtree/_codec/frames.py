@@ -38,6 +38,11 @@ def dump(obj: object, path: str | os.PathLike[str], allow_pickle: bool = True) -
         OSError: The file cannot be written.
 
     Other errors are those of `pack`.
+
+    Example::
+
+        shmtree.dump({"obs": obs}, "episode.shm")
+        episode = shmtree.load("episode.shm")  # maps the file
     """
     frame = pack(obj, allow_pickle)
     path = os.fspath(path)

@@ -49,6 +49,13 @@ class Arena:
 
     Warns:
         RuntimeWarning: `max_bytes` is more than the memory of the machine.
+
+    Example::
+
+        arena = shmtree.Arena(max_bytes=1 << 30)
+        sender, receiver = arena.create_pair(capacity=4)
+        image = arena.new_empty((480, 640, 3), np.uint8)  # sent without a copy
+        sender.put({"image": image})
     """
 
     _pins = False
@@ -266,6 +273,7 @@ class Arena:
 
     @property
     def closed(self) -> bool:
+        """True if `close` was called on this object."""
         return self._core is None
 
     def close(self) -> None:

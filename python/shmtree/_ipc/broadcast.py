@@ -49,6 +49,17 @@ class Broadcast(Published, _core.BroadcastBase):
         name, arena, allow_pickle, exist_ok: See `Latest`.
         on_peer_death: What subscribers do if no publisher is left. "raise" (default): the stream ends. "wait": wait for
             the next publisher; the stream has no end.
+
+    Raises:
+        FileExistsError: The name is in use and `exist_ok` is False.
+        ValueError: `capacity` is less than 1, or the Broadcast of that name was made with other arguments (the error
+            has both values).
+
+    Example::
+
+        frames = shmtree.Broadcast(capacity=16)      # pass it to the consumers
+        frames.put({"camera": image})                # in the process that produces them
+        for frame in frames.subscribe(): ...         # in each consumer
     """
 
     _WHAT, _KIND, _THING, _BASE = "Broadcast", BROADCAST, _core.Ring, _core.BroadcastBase
@@ -97,6 +108,9 @@ class Broadcast(Published, _core.BroadcastBase):
                 "latest": it continues with the newest message. "raise": like "skip", and `get` raises `Overrun`.
             timeout: Seconds to wait for the lock; None waits indefinitely.
 
+        Returns:
+            A Subscriber.
+
         Raises:
             TimeoutError: A stopped process held the lock for `timeout` seconds; the error names the process.
             ValueError: There are 256 subscriptions already.
@@ -107,7 +121,7 @@ class Broadcast(Published, _core.BroadcastBase):
         return Subscriber._of(self._subscribe(behind, from_oldest, timeout), self._name)
 
     def put(self, obj: object, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
-        """Puts a message for all subscribers and returns its ticket. It succeeds without subscribers, too.
+        """Puts a message for all subscribers. It succeeds without subscribers, too.
 
         Blocks while a live blocking subscriber is `capacity` messages behind. You may change the object afterwards,
         except arrays of `new_empty`.
@@ -117,6 +131,9 @@ class Broadcast(Published, _core.BroadcastBase):
             block: If False, does not wait.
             timeout: Seconds to wait at most; None waits indefinitely.
             move: See `Sender.put`.
+
+        Returns:
+            The ticket of the message for `wait_for_ack`: 0, 1, 2, ...
 
         Raises:
             queue.Full: There was no space in time; the error names the subscriber's process.
@@ -128,14 +145,33 @@ class Broadcast(Published, _core.BroadcastBase):
         return self._put(obj, block, timeout, move)
 
     def put_nowait(self, obj: object, *, move: bool = False) -> int:
-        """Calls `put` without waiting; raises queue.Full if there is no space now."""
+        """Calls `put` without waiting.
+
+        Args:
+            obj: The message.
+            move: See `Sender.put`.
+
+        Returns:
+            The ticket of the message.
+
+        Raises:
+            queue.Full: There is no space now. The other errors are those of `put`.
+        """
         return self._put(obj, False, None, move)
 
     def put_many(self, iterable: Iterable[object], timeout: float | None = None) -> int:
-        """Puts every item in order and returns their number.
+        """Puts every item in order.
 
-        `timeout` applies to the whole call. If it raises, the error's attribute `sent` is the number of items that were
-        put.
+        Args:
+            iterable: The messages.
+            timeout: Seconds to wait for space, for all items together; None waits indefinitely.
+
+        Returns:
+            The number of items.
+
+        Raises:
+            queue.Full: Not all items were put within `timeout` seconds. This and every other error has the number of
+                items that were put as its attribute `sent`.
         """
         deadline = None if timeout is None else time.monotonic() + seconds("timeout", timeout)
         sent = 0
@@ -158,13 +194,25 @@ class Broadcast(Published, _core.BroadcastBase):
         )
 
     def wait_for_all_ack(self, timeout: float | None = None) -> None:
-        """Blocks until all blocking subscribers have read what this object has put. Raises TimeoutError."""
+        """Blocks until all blocking subscribers have read what this object has put.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: A subscriber has unread messages after `timeout` seconds.
+        """
         self._wait_until_passed(None, timeout)
 
     def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
-        """Blocks until all blocking subscribers have read the message of this ticket. Raises TimeoutError.
+        """Blocks until all blocking subscribers have read the message of this ticket, and all earlier ones.
 
-        They have then read all earlier messages, too.
+        Args:
+            ticket: Result of `put`.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: A subscriber has not read the message after `timeout` seconds.
         """
         self._wait_until_passed(natural("ticket", ticket), timeout)
 
@@ -225,11 +273,14 @@ class Subscriber:
             timeout: Seconds to wait at most; None waits indefinitely.
             copy: See `Latest.get`.
 
+        Returns:
+            The message.
+
         Raises:
             queue.Empty: No message came in time.
             Overrun: Messages were overwritten, and the subscription has `behind="raise"`; `.missed` has their number.
             ChannelClosed: No publisher is left.
-            PeerDied: No publisher is left, and one was killed.
+            shmtree.PeerDied: No publisher is left, and one was killed.
             MemoryError: This process has no memory for the message. The message is kept: the next call returns it, or a
                 newer one with `behind="latest"`. After eight failures in a row the message is skipped, and counts as
                 missed. SystemExit and GeneratorExit of code that unpickles count as failures, too. KeyboardInterrupt
@@ -239,13 +290,33 @@ class Subscriber:
         return self._end._get(block, timeout, copy)
 
     def get_nowait(self, *, copy: bool | None = None) -> Any:
-        """Calls `get` without waiting; raises queue.Empty if there is no message now."""
+        """Calls `get` without waiting.
+
+        Args:
+            copy: See `Latest.get`.
+
+        Returns:
+            The message.
+
+        Raises:
+            queue.Empty: There is no message now. The other errors are those of `get`.
+        """
         return self.get(False, copy=copy)
 
     def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[Any]:
-        """Returns a list of 1 to `n` messages: waits for the first one as `get` does, and takes what else is there.
+        """Returns up to `n` messages: waits for the first one as `get` does, and takes the others that are there.
 
-        If a message other than the first one fails, the next call raises its error.
+        Args:
+            n: Maximum number of messages, at least 1.
+            timeout: Seconds to wait for the first one; None waits indefinitely.
+            copy: See `Latest.get`.
+
+        Returns:
+            A list of 1 to `n` messages.
+
+        Raises:
+            queue.Empty: No message came in time. The other errors are those of `get`. If a message other than the
+                first one fails, the next call raises its error.
         """
         self._raise_failed()
         items, self._failed = self._end._get_many(n, timeout, copy)
@@ -266,6 +337,18 @@ class Subscriber:
 
         It works like `Receiver.get_to`, except that a message that cannot be copied is skipped: other subscribers have
         it, too.
+
+        Args:
+            device: A torch device, or its name.
+            block: If False, does not wait.
+            timeout: Seconds to wait at most; None waits indefinitely.
+
+        Returns:
+            The message, with tensors on the device.
+
+        Raises:
+            queue.Empty: No message came in time. The other errors are those of `get`.
+            DeviceError: The device does not exist; no message is read.
         """
         tensors.library.check_device(device)
         arena = self._end._arena

@@ -213,7 +213,16 @@ class Receiver(_core.ReceiverBase[_T], End):
 
         A message that cannot be copied, for example because the device has no memory for it, returns to the channel.
 
+        Args:
+            device: A torch device, or its name.
+            block: If False, raises ``queue.Empty`` at once when there is no message.
+            timeout: Seconds to wait for a message; None waits indefinitely.
+
+        Returns:
+            The object, with tensors on the device.
+
         Raises:
+            queue.Empty: There is no message after `timeout` seconds. The other errors are those of `take`.
             DeviceError: The device does not exist; no message is received.
         """
         tensors.library.check_device(device)

@@ -214,6 +214,11 @@ class Client:
         FileNotFoundError: The name does not exist and `timeout` is 0.
         TimeoutError: The name does not exist after `timeout` seconds.
         TypeError: `service` is neither a name nor a Sender.
+
+    Example::
+
+        client = shmtree.Client("policy", timeout=10)
+        action = client.call({"obs": obs}, timeout=1)
     """
 
     def __init__(
@@ -239,7 +244,7 @@ class Client:
         _clients.add(self)
 
     def call(self, obj: object, timeout: float | None = None) -> Any:
-        """Sends a request, waits for the reply, and returns it.
+        """Sends a request and waits for the reply.
 
         Do not call it in a callback of a future of this client, and do not wait there for the result of a future. That
         code runs in the thread that receives the replies. Use `submit` there.
@@ -248,10 +253,13 @@ class Client:
             obj: The request, any object that `Sender.put` takes.
             timeout: Seconds to wait for space and for the reply; None waits indefinitely.
 
+        Returns:
+            The reply.
+
         Raises:
             TimeoutError: There was no reply within `timeout` seconds.
             RemoteError: The service failed the request.
-            PeerDied: The service is gone.
+            shmtree.PeerDied: The service is gone.
             RuntimeError: The call was made in a callback of a future of this client.
 
         Other errors are those of `Sender.put`.
@@ -280,6 +288,9 @@ class Client:
             obj: The request.
             timeout: Seconds to wait for space in the service; None waits indefinitely.
 
+        Returns:
+            A `concurrent.futures.Future` of the reply.
+
         Raises:
             queue.Full: The service had no space for `timeout` seconds.
         """
@@ -288,7 +299,11 @@ class Client:
         return future
 
     async def call_async(self, obj: object, timeout: float | None = None) -> Any:
-        """Does the same as `call` in a coroutine. If it is cancelled, the reply is discarded."""
+        """Does the same as `call` in a coroutine. If it is cancelled, the reply is discarded.
+
+        Raises:
+            TimeoutError: There was no reply within `timeout` seconds. The other errors are those of `call`.
+        """
         import asyncio  # slow to import, and only coroutines need it
 
         self._check_thread()

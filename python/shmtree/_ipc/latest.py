@@ -40,6 +40,13 @@ class Latest(Published, _core.LatestBase):
     Raises:
         FileExistsError: The name is in use and `exist_ok` is False.
         ValueError: The Latest of that name was made with other arguments (the error has both values).
+
+    Example::
+
+        weights = shmtree.Latest(name="policy")      # in the learner
+        weights.publish({"layer": array})
+        weights = shmtree.Latest.open("policy")      # in each actor
+        version, value = weights.get(newer_than=0)
     """
 
     _WHAT, _KIND, _THING, _BASE = "Latest", LATEST, _core.LatestStore, _core.LatestBase
@@ -75,6 +82,9 @@ class Latest(Published, _core.LatestBase):
             timeout: Seconds to wait for memory; None waits indefinitely.
             move: See above.
 
+        Returns:
+            The number of the version.
+
         Raises:
             queue.Full: There was no memory for `timeout` seconds.
             OutOfSharedMemory: After one second, only pinned views occupy the memory. The error lists the processes, the
@@ -104,11 +114,14 @@ class Latest(Published, _core.LatestBase):
                 Tensors are always copied, since torch has no read-only tensors. False: everything is a view, also
                 tensors; a process that writes to one changes it for all readers. True: everything is copied.
 
+        Returns:
+            The number of the version, and the value.
+
         Raises:
             queue.Empty: There was no newer version in time.
             KeyError: The history does not contain `version`.
             ChannelClosed: No publisher is left.
-            PeerDied: No publisher is left, and one was killed.
+            shmtree.PeerDied: No publisher is left, and one was killed.
         """
         if version is not None:
             return self._at(natural("version", version), copy)

@@ -101,12 +101,29 @@ def open_sender(name: str, *, allow_pickle: bool | None = None, timeout: float |
         FileNotFoundError: There is no such name and `timeout` is 0.
         TimeoutError: There is still no such name after `timeout` seconds.
         ValueError: The name belongs to something other than a channel.
+
+    Example::
+
+        shmtree.create_pair(name="samples")          # in one process, which keeps the ends
+        sender = shmtree.open_sender("samples", timeout=10)  # in another
     """
     return _open_end(Sender, open_known(name, CHANNEL, timeout), allow_pickle)
 
 
 def open_receiver(name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> Receiver:
-    """Opens the receiving end of a named channel. Arguments, conditions and errors are those of `open_sender`."""
+    """Opens the receiving end of a named channel.
+
+    Args:
+        name: Name of the channel.
+        allow_pickle: True allows pickles. They are loaded only if the process that made the channel allowed them as
+            well.
+        timeout: Seconds to wait for a process to make the channel; None waits indefinitely.
+
+    Raises:
+        FileNotFoundError: There is no such name and `timeout` is 0.
+        TimeoutError: There is still no such name after `timeout` seconds.
+        ValueError: The name belongs to something other than a channel.
+    """
     return _open_end(Receiver, open_known(name, CHANNEL, timeout), allow_pickle)
 
 

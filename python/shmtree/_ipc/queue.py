@@ -205,6 +205,13 @@ class Queue(BaseQueue[_T]):
     Raises:
         FileExistsError: The name is in use and `exist_ok` is False.
         ValueError: The queue of that name was made with other arguments (the error has both values).
+
+    Example::
+
+        queue = shmtree.Queue(maxsize=16)
+        worker = multiprocessing.Process(target=run, args=(queue,))
+        worker.start()
+        result = queue.get(timeout=60)
     """
 
     def __init__(
@@ -268,7 +275,17 @@ class JoinableQueue(Queue[_T]):
 
 
 class SimpleQueue(BaseQueue[_T]):
-    """A `multiprocessing.SimpleQueue` in shared memory: a Queue without a limit for its number of objects."""
+    """A `multiprocessing.SimpleQueue` in shared memory: a Queue without a limit for its number of objects.
+
+    Args:
+        max_bytes: Number of bytes in the queue before `put` blocks; None means no limit.
+        name: Name under which the user's other processes find the queue with `SimpleQueue.open`.
+        arena: Arena for the objects; see `Queue`.
+        allow_pickle: True if objects without a native kind may be pickled; see `Queue`.
+        portable: If True, `put` refuses objects that are valid on this machine only.
+        exist_ok: If a queue has this name already, opens that queue instead.
+        ctx: Ignored; it exists for multiprocessing's signature.
+    """
 
     def __init__(
         self,

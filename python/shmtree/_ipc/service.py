@@ -341,7 +341,15 @@ class Service(Generic[_T]):
         return self._sender
 
     def get(self, timeout: float | None = None) -> Request[_T]:
-        """Returns the next request. Raises queue.Empty after `timeout` seconds, and ChannelClosed after close()."""
+        """Returns the next request.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            queue.Empty: There was no request within `timeout` seconds.
+            ChannelClosed: `close` was called in this process.
+        """
         deadline = deadline_after(timeout)
         while True:
             request = self._request(self._receiver._take_unloaded(timeout=left(deadline)))

@@ -108,7 +108,11 @@ class SharedArray:
 
     @property
     def tensor(self) -> Any:
-        """The memory as a torch tensor. Raises TypeError for a dtype that torch lacks."""
+        """The memory as a torch tensor.
+
+        Raises:
+            TypeError: Torch lacks the dtype.
+        """
         return tensors.library.as_tensor(self._array, self._torch_dtype)
 
     @property
@@ -152,7 +156,7 @@ class SharedArray:
         Raises:
             TimeoutError: No consistent copy was possible in time; the error has the writer's pid, and says if it is
                 stopped.
-            PeerDied: The array is `torn`; raised at once.
+            shmtree.PeerDied: The array is `torn`; raised at once.
         """
         if out is None:
             out = np.empty_like(self._array)
@@ -167,9 +171,17 @@ class SharedArray:
         return out
 
     def wait(self, newer_than: int, timeout: float | None = None) -> int:
-        """Blocks until `version` is more than `newer_than`, and returns it.
+        """Blocks until `version` is more than `newer_than`.
 
-        Raises TimeoutError after `timeout` seconds.
+        Args:
+            newer_than: Number of a version that you know.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Returns:
+            The number of the version.
+
+        Raises:
+            TimeoutError: There was no newer version within `timeout` seconds.
         """
         return self._counted.wait(newer_than, timeout)
 

@@ -101,8 +101,10 @@ def make_pair(capacity: Any, sender: type[_S], receiver: type[_R]) -> tuple[_S, 
 def create_shared_memory_pair(
     capacity: int | None = 0, *, ctx: BaseContext | None = None
 ) -> tuple[SharedMemorySender, SharedMemoryReceiver]:
-    """Makes a channel for `capacity` messages; None or 0 means no limit.
+    """Makes a channel and returns its two ends.
 
-    `ctx` is not needed and has no effect: the ends go to processes of any context.
+    Args:
+        capacity: Maximum number of messages; None or 0 means no limit.
+        ctx: Not used: the ends work in processes of any context.
     """
     return make_pair(capacity, SharedMemorySender, SharedMemoryReceiver)

@@ -38,6 +38,9 @@ def wait_until_released(timeout: float | None = None) -> None:
 def set_exit_timeout(seconds: float) -> None:
     """Sets the number of seconds for which an exiting process waits for receivers; the default is 30 s.
 
+    Args:
+        seconds: The time in seconds; 0 does not wait.
+
     Raises:
         ValueError: `seconds` is negative.
     """

@@ -58,7 +58,11 @@ class Latest:
         self._local: LocalLatest = _handles.open_latest(handle)
 
     def publish(self, obj: object) -> int:
-        """Makes an object the newest version, and returns its number. See `shmtree.Latest.publish`."""
+        """Makes an object the newest version. See `shmtree.Latest.publish`.
+
+        Returns:
+            The number of the version.
+        """
         from . import _actors
 
         if self._is_home:
@@ -69,9 +73,12 @@ class Latest:
         return version
 
     def get(self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None) -> tuple[int, Any]:
-        """Returns the number and value of the newest version, as soon as it is more than `newer_than`.
+        """Returns the number and value of the newest version, as soon as its number is more than `newer_than`.
 
-        See `shmtree.Latest.get`.
+        Args:
+            newer_than: Number of a version that you have already.
+            timeout: Seconds to wait; None waits indefinitely, 0 does not wait.
+            copy: See `shmtree.Latest.get`, also for the errors.
         """
         if self._is_home:
             return self._local.get(newer_than, timeout, copy=copy)
@@ -103,6 +110,7 @@ class Latest:
 
     @property
     def closed(self) -> bool:
+        """True if `close` was called on this object."""
         return self._local.closed
 
     def close(self) -> None:

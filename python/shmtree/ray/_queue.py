@@ -36,17 +36,32 @@ class Queue:
         self._sender, self._receiver = OfferedSender(pair, sending), OfferedReceiver(pair, receiving)
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Puts an object.
+        """Puts an object, which may be pickled and may leave this machine.
 
-        Raises `queue.Full` if there is no space in time. The object may be pickled, and leave this machine.
+        Args:
+            obj: The object.
+            block: If False, does not wait.
+            timeout: Seconds to wait for space; None waits indefinitely.
+
+        Raises:
+            queue.Full: There was no space within `timeout` seconds.
         """
         self._sender.open().put(obj, block, timeout)
 
     def put_nowait(self, obj: Any) -> None:
+        """Calls `put` without waiting."""
         self.put(obj, False)
 
     def put_many(self, iterable: Any, timeout: float | None = None) -> int:
-        """Puts objects in order and returns their number, which is smaller if there was no space for more in time."""
+        """Puts objects in order.
+
+        Args:
+            iterable: The objects.
+            timeout: Seconds to wait for space; None waits indefinitely.
+
+        Returns:
+            The number of objects that were put, which is smaller if there was no space for more in time.
+        """
         return int(self._sender.open().put_many(iterable, timeout))
 
     async def put_async(self, obj: Any, timeout: float | None = None) -> None:
@@ -56,11 +71,18 @@ class Queue:
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
         """Returns the next object.
 
-        Raises `queue.Empty` if none arrives in time. Large arrays are views, as in `Receiver.get`.
+        Args:
+            block: If False, does not wait.
+            timeout: Seconds to wait for an object; None waits indefinitely.
+            copy: See `shmtree.Receiver.get`.
+
+        Raises:
+            queue.Empty: No object arrived within `timeout` seconds.
         """
         return self._receiver.open().get(block, timeout, copy=copy)
 
     def get_nowait(self) -> Any:
+        """Calls `get` without waiting."""
         return self.get(False)
 
     async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
@@ -69,12 +91,16 @@ class Queue:
 
     @property
     def maxsize(self) -> int:
+        """Number of objects in the queue before `put` blocks; 0 means no limit."""
         return self._pair.terms.capacity
 
     def qsize(self) -> int:
         """Returns the number of objects at the home that were not returned.
 
         Unsent objects of other nodes do not count.
+
+        Raises:
+            ChannelClosed: This object was closed, or the queue no longer exists.
         """
         if self.closed:
             raise ChannelClosed("this queue was closed")
@@ -84,9 +110,11 @@ class Queue:
             return int(_actors.call(self._pair.home, "size", self._pair.number))
 
     def empty(self) -> bool:
+        """Returns True if `qsize` is 0."""
         return self.qsize() == 0
 
     def full(self) -> bool:
+        """Returns True if `qsize` has reached `maxsize`."""
         return 0 < self.maxsize <= self.qsize()
 
     def close(self) -> None:
@@ -96,6 +124,7 @@ class Queue:
 
     @property
     def closed(self) -> bool:
+        """True if `close` was called on this object."""
         return self._sender.closed
 
     def __enter__(self) -> Queue:

@@ -133,11 +133,20 @@ class ReplayBuffer:
         return self._cluster.own().buffer.writer()
 
     def vector_writer(self, n: int, *, autoreset: Any = None) -> VectorWriter:
-        """Makes n new streams in this node's shard, to which one call adds. It returns indices of the shard."""
+        """Makes n new streams in this node's shard, to which one call adds. It returns indices of the shard.
+
+        Args:
+            n: Number of streams.
+            autoreset: See `shmtree.replay.ReplayBuffer.vector_writer`.
+        """
         return self._cluster.own().buffer.vector_writer(n, autoreset=autoreset)
 
     def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
-        """Adds a row to this node's shard, and returns its index. See `shmtree.replay.ReplayBuffer.add`."""
+        """Adds a row to this node's shard. See `shmtree.replay.ReplayBuffer.add`.
+
+        Returns:
+            The index of the row in this buffer.
+        """
         own = self._cluster.own()
         index: int = _merged.global_index(own.id, own.buffer.add(row, final=final, priority=priority, timeout=timeout))
         return index
@@ -147,7 +156,11 @@ class ReplayBuffer:
         self._cluster.own().buffer.end(final=final, truncated=truncated, timeout=timeout)
 
     def extend(self, rows: Any, **terms: Any) -> np.ndarray[Any, Any]:
-        """Adds many rows to that stream and returns their indices. See `shmtree.replay.Writer.extend`."""
+        """Adds many rows to that stream. See `shmtree.replay.Writer.extend`.
+
+        Returns:
+            The indices of the rows in this buffer, an int64 array of shape (n,).
+        """
         own = self._cluster.own()
         index: np.ndarray[Any, Any] = _merged.global_index(own.id, own.buffer.extend(rows, **terms))
         return index
@@ -166,11 +179,19 @@ class ReplayBuffer:
     ) -> Batch:
         """Samples n rows of all shards. Blocks until there is a row.
 
-        Arguments are those of `shmtree.replay.ReplayBuffer.sample`. With ``replace=False``, a sampler with priorities
-        takes rows of each shard according to the weights before the sample.
+        With ``replace=False``, a sampler with priorities takes rows of each shard according to the weights before the
+        sample.
+
+        Args:
+            n: Number of rows.
+            sampler: Name of the sampler; None is the first one.
+            replace: True if a row may be sampled several times.
+            beta: Exponent of the weights, in place of the sampler's.
+            weights: Scope in which the largest possible weight is 1; see `shmtree.replay.ReplayBuffer.sample`.
+            timeout: Seconds to wait; None waits indefinitely.
 
         Raises:
-            queue.Empty: There was no row for `timeout` seconds (None: wait indefinitely).
+            queue.Empty: There was no row for `timeout` seconds.
         """
         return self._sample(positive("n", n), _parts.Terms(sampler, bool(replace)), beta, weights, timeout, None)
 
@@ -189,8 +210,22 @@ class ReplayBuffer:
     ) -> SequenceBatch:
         """Samples n sequences, each from one shard.
 
-        Arguments are those of `shmtree.replay.ReplayBuffer.sample_sequences`. With ``partial="refuse"``, the weight of
-        a shard also counts rows at which no complete sequence begins.
+        With ``partial="refuse"``, the weight of a shard also counts rows at which no complete sequence begins.
+
+        Args:
+            n: Number of sequences.
+            length: Number of rows in a sequence.
+            stride: Distance between two rows of a sequence: 2 takes every other row.
+            partial: "pad" pads sequences with zeros, "refuse" samples only complete ones; see
+                `shmtree.replay.ReplayBuffer.sample_sequences`.
+            sampler: Name of the sampler of the first rows; None samples all rows with equal probability.
+            replace: True if several sequences may begin with the same row.
+            beta: Exponent of the weights, in place of the sampler's.
+            weights: Scope in which the largest possible weight is 1.
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            queue.Empty: There was no row for `timeout` seconds.
         """
         stride, length = positive("stride", stride), positive("length", length)
         terms = _parts.Terms(sampler, bool(replace), length, stride, one_of("partial", partial, "pad", "refuse"))
@@ -279,8 +314,13 @@ class ReplayBuffer:
     def update_priorities(self, index: Any, priority: Any, *, sampler: str | None = None) -> np.ndarray[Any, Any]:
         """Sets new priorities of rows, with one call per shard.
 
-        It works like `shmtree.replay.ReplayBuffer.update_priorities`. The mask is False for rows that were overwritten
-        meanwhile, and for rows of a lost node.
+        Args:
+            index: Indices of rows, as an array or tensor.
+            priority: Priorities of the same shape.
+            sampler: Name of the sampler; None means all of them.
+
+        Returns:
+            A bool array of that shape: False for rows that were overwritten meanwhile, and for rows of a lost node.
 
         Raises:
             ValueError: A priority is negative or not finite. Nothing is changed.
@@ -324,7 +364,10 @@ class ReplayBuffer:
         return {**sums, "shards": shards, "lost": sorted(self._cluster.lost)}
 
     def save(self, path: str | os.PathLike[str]) -> Saved:
-        """Saves each shard on its node, below this folder, for `load`.
+        """Saves each shard on its node, for `load`.
+
+        Args:
+            path: Folder on each node, below which the shards have folders of their own.
 
         Returns:
             The sums over all shards; `save` is the largest number.
@@ -356,8 +399,16 @@ class ReplayBuffer:
         """Makes a buffer from the folder of `save`. Shards keep their numbers, and so all rows keep their indices.
 
         One node loads each shard; it has to see the shard's folder, on its own disk or on a shared one. There must be
-        at least as many such nodes as shards. Arguments are those of `shmtree.replay.ReplayBuffer.load`, for each
-        shard, and of this class.
+        at least as many such nodes as shards.
+
+        Args:
+            path: Folder of `save`.
+            capacity: Number of rows of a shard; None takes the saved one.
+            sampler, samplers, gamma: Replace the saved values.
+            chunk: At most the saved one.
+            streams, on_peer_death, home, seed: See the class.
+            missing_ok: True accepts that a shard of the last save is missing.
+            **fixed: `columns`, `next`, `n_step` and so on, which have to equal the saved ones.
 
         Raises:
             FileNotFoundError: No node sees a shard.

@@ -10,9 +10,13 @@ from .._codec.frames import pack, unpack
 
 
 def put(obj: object) -> Any:
-    """Stores an object, and returns Ray's reference to it, which any process of the cluster may `get`.
+    """Stores an object in Ray's store as one buffer, independent of its structure.
 
-    The object becomes one buffer, independent of its structure.
+    Args:
+        obj: The object.
+
+    Returns:
+        Ray's reference to it, which any process of the cluster may `get`.
 
     Raises:
         NotPortable: The object contains something that is valid on this machine only.
@@ -32,6 +36,11 @@ def get(ref: Any, *, timeout: float | None = None, copy: bool | None = None) -> 
 
     Large arrays are read-only views of the store, which keeps the object while one of them is referenced; with
     ``copy=True`` they are copies.
+
+    Args:
+        ref: Result of `put`, or a list of such results.
+        timeout: Seconds to wait; None waits indefinitely.
+        copy: See `shmtree.unpack`.
 
     Raises:
         GetTimeoutError: (Ray's) There was no object after `timeout` seconds.

@@ -26,7 +26,16 @@ class RecordedMessage(NamedTuple):
     frame: memoryview  #: the message in the mapped file, in the form that `unpack` takes
 
     def load(self, *, copy: bool | None = None, allow_pickle: bool = False) -> Any:
-        """Returns the object, as `unpack` does. Large arrays are read-only views of the file, and keep it mapped."""
+        """Returns the object, as `unpack` does. Large arrays are read-only views of the file, and keep it mapped.
+
+        Args:
+            copy: See `shmtree.unpack`.
+            allow_pickle: True if pickles may be loaded.
+
+        Raises:
+            CorruptMessage: The file was altered.
+            PickleRefused: The message needs pickle, and `allow_pickle` is False.
+        """
         return unpack(self.frame, copy=copy, allow_pickle=allow_pickle)
 
 
@@ -56,6 +65,7 @@ class Recording:
 
     @property
     def path(self) -> str:
+        """Path of the file."""
         return self._path
 
     @property

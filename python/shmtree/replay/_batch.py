@@ -92,7 +92,12 @@ class Batch:
         return discount
 
     def to(self, device: Any, non_blocking: bool = True) -> TensorBatch:
-        """Returns the same batch as torch tensors on `device`."""
+        """Returns the same batch as torch tensors.
+
+        Args:
+            device: A torch device, or its name.
+            non_blocking: As in `torch.Tensor.to`.
+        """
         return TensorBatch(self, device, non_blocking)
 
     def __len__(self) -> int:

@@ -67,10 +67,18 @@ class ReplayBuffer:
         exist_ok: If a buffer has this name already, opens that one with its rows.
 
     Raises:
+        TypeError: Not exactly one of `example` and `columns`, or of `capacity` and `max_bytes`, is given.
         FileExistsError: The name is in use and `exist_ok` is False.
         ValueError: The buffer of that name was made with other arguments (`seed` and `streams` do not count); the error
             has the differences. Also if rows have none of the keys ``done``, ``terminated`` and ``truncated``, unless
             ``done=None``, and the buffer has `next`, `n_step` or `stack`.
+
+    Example::
+
+        row = {"obs": np.zeros(8, np.float32), "action": 0, "reward": 0.0, "done": False}
+        replay = shmtree.replay.ReplayBuffer(100_000, example=row)
+        replay.add(row)              # in any number of processes
+        batch = replay.sample(256)   # batch.data["obs"] has the shape (256, 8)
     """
 
     _owner: _endless_waits.Owner | None = None  # None unless this object has made the buffer
@@ -238,7 +246,11 @@ class ReplayBuffer:
             return writer
 
     def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
-        """Adds a row to the stream of this process and thread, and returns its index. See `Writer.add`."""
+        """Adds a row to the stream of this process and thread. See `Writer.add`.
+
+        Returns:
+            The index of the row, an int.
+        """
         try:
             writer = self._local.writer
         except AttributeError:
@@ -252,7 +264,11 @@ class ReplayBuffer:
     def extend(
         self, rows: Any, *, ends: Any = None, final: Any = None, priority: Any = None, timeout: float | None = None
     ) -> np.ndarray[Any, Any]:
-        """Adds many rows to that stream and returns their indices. See `Writer.extend`."""
+        """Adds many rows to that stream. See `Writer.extend`.
+
+        Returns:
+            The indices of the rows, an int64 array of shape (n,).
+        """
         terms = {"ends": ends, "final": final, "priority": priority, "timeout": timeout}
         added: np.ndarray[Any, Any] = self._own_writer.extend(rows, **terms)
         return added
@@ -404,6 +420,12 @@ class ReplayBuffer:
         When the call returns, the rows are on the disk. If it raises or the process is killed, the folder has the state
         of the previous save.
 
+        Args:
+            path: The folder.
+
+        Returns:
+            A `Saved` with the number of the save, and how much it wrote.
+
         Raises:
             OSError: The disk has an error or is full.
             BlockingIOError: Another process saves or loads there, or all rows were overwritten meanwhile, repeatedly.
@@ -449,6 +471,11 @@ class ReplayBuffer:
             ValueError: A byte of a file is not as it was written (the error has the file and the numbers), or an
                 argument in `fixed` differs. Also if an empty buffer of the saved capacity takes more than 256 MiB plus
                 16 times the size of the files.
+
+        Example::
+
+            replay.save("checkpoint")
+            replay = shmtree.replay.ReplayBuffer.load("checkpoint")
         """
         if name is not None:
             names.check_name(name)

@@ -100,7 +100,7 @@ class VectorWriter:
         reset: Any = None,
         timeout: float | None = None,
     ) -> np.ndarray[Any, Any]:
-        """Adds a row to each stream, and returns their indices.
+        """Adds a row to each stream.
 
         Args:
             rows: A pytree like that of a row, of arrays with the number of streams as first dimension.
@@ -111,6 +111,9 @@ class VectorWriter:
             reset: A mask of the streams in which this row is not a step; `add` skips it, and its index is -1. With
                 ``autoreset="next_step"`` the writer also skips the row after each row that ended an episode.
             timeout: Seconds to wait for space; None waits indefinitely.
+
+        Returns:
+            The indices of the rows, an int64 array with one item for each stream.
 
         Raises:
             ValueError: The rows do not fit; nothing was added.

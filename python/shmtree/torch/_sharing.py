@@ -145,7 +145,7 @@ class _Places:
 
 
 def share_(thing: _T) -> _T:
-    """Moves a tensor, or the parameters and buffers of a module, into shared memory, in place; returns it.
+    """Moves a tensor, or the parameters and buffers of a module, into shared memory, in place.
 
     If you pass it to another process (as an argument of its Process, through a queue or pipe, over fork), that process
     uses the same memory, and sees all writes. The memory lives until the last process drops it. There is no locking:
@@ -156,6 +156,9 @@ def share_(thing: _T) -> _T:
 
     Args:
         thing: A tensor or a module.
+
+    Returns:
+        The same tensor or module.
 
     Raises:
         TypeError: A tensor is not a plain one on the CPU, or is a result of a computation with gradients. Nothing is

@@ -13,7 +13,7 @@ from .._ipc.latest import Latest
 
 
 def publish(latest: Latest, module: Any, timeout: float | None = None) -> int:
-    """Publishes the state dict of a module, or a dict like one, as arrays; returns the version.
+    """Publishes the state dict of a module, or a dict like one, as arrays.
 
     Readers get a dict of NumPy arrays, read-only views of the one copy, for `load_into`. A dtype that NumPy lacks
     (bfloat16, the float8 types) becomes an unsigned integer of its size with the same bits. Tensors on devices are
@@ -23,6 +23,9 @@ def publish(latest: Latest, module: Any, timeout: float | None = None) -> int:
         latest: Where to publish.
         module: A module, or a dict of tensors.
         timeout: Seconds to wait for memory; see `Latest.publish`, also for the errors.
+
+    Returns:
+        The number of the version.
     """
     state = module.state_dict() if isinstance(module, torch.nn.Module) else module
     values = {name: _array_of(latest, each) if isinstance(each, torch.Tensor) else each for name, each in state.items()}

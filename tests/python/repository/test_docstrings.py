@@ -64,3 +64,55 @@ def test_stub_tool_copies_docstrings_and_finds_differences():
     assert stub_docs.with_docs(written, Core) == written
     assert stub_docs.differences(written, Core) == []
     assert stub_docs.differences(written.replace("Encodes", "Packs"), Core) == ["pack"]
+
+
+INCOMPLETE = [
+    ("def f(n: int) -> None: 'Does it.'", "args"),
+    ("def f() -> int: 'The number.'", "returns"),
+    ("def f() -> None:\n    'Does it.'\n    raise ValueError", "raises"),
+    ("def f() -> None: 'Does it, or raises PeerDied.'", "raises"),
+]
+COMPLETE = [
+    "def f() -> int: 'Returns the number.'",
+    "def f(n: int) -> int: 'Does the same as `g` in a coroutine.'",
+    """def f(n: int) -> int:
+    '''Counts.
+
+    Args:
+        n: Where it begins.
+
+    Returns:
+        The number.
+
+    Raises:
+        shmtree.PeerDied: A peer was killed.
+    '''
+    raise PeerDied
+""",
+]
+
+
+def rules_broken_in(source: str) -> list[str]:
+    import docstrings
+
+    function = ast.parse(source).body[0]
+    assert isinstance(function, ast.FunctionDef)
+    doc = ast.get_docstring(function)
+    assert doc is not None
+    return [each.rule for each in docstrings.check_function("f", function, doc, is_property=False)]
+
+
+def test_public_docstrings_are_complete():
+    import docstrings
+
+    assert list(docstrings.findings()) == []
+
+
+@pytest.mark.parametrize(("source", "rule"), INCOMPLETE)
+def test_an_incomplete_docstring_is_found(source, rule):
+    assert rules_broken_in(source) == [rule]
+
+
+@pytest.mark.parametrize("source", COMPLETE)
+def test_a_complete_docstring_is_accepted(source):
+    assert rules_broken_in(source) == []
