@@ -28,6 +28,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[1] / "python"
 MODULES = (
     "shmtree",
+    "shmtree._ipc.pipe",  # public as Pipe of shmtree.multiprocessing
     "shmtree.compat.py_sharedmemory",
     "shmtree.cuda",
     "shmtree.ray",
@@ -52,6 +53,7 @@ NOT_RAISED = {
 #: Classes whose objects other functions make, so that programs call no constructor.
 MADE_ELSEWHERE = {
     "shmtree.ConnectionLost",
+    "shmtree._ipc.pipe.Connection",
     "shmtree.Request",
     "shmtree.SharedArray",
     "shmtree.SubprocessIterator",
@@ -68,7 +70,7 @@ MADE_ELSEWHERE = {
 }
 
 ERROR = re.compile(
-    r"\b(?:queue\.Full|queue\.Empty|(?:Type|Value|Index|Key|Timeout|OS|Runtime|Memory|Overflow|Buffer|Attribute)Error"
+    r"\b(?:queue\.Full|queue\.Empty|(?:Type|Value|Index|Key|Timeout|OS|Runtime|Memory|Overflow|Buffer|EOF|BrokenPipe)Error"
     r"|File(?:Exists|NotFound)Error|PermissionError|ChannelClosed|PeerDied|ConnectionLost|CorruptMessage|DeviceError"
     r"|Incompatible(?:Arena|Message)|MessageTooLarge|NotPortable|OutOfSharedMemory|Overrun|PickleRefused|RemoteError"
     r"|ShutDown)\b"
@@ -192,7 +194,7 @@ def raised_in(function: Function) -> set[str]:
             called = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
             names.add(ast.unparse(called))
     known = {name for name in names if ERROR.fullmatch(name) or ERROR.fullmatch(name.split(".")[-1])}
-    return {name.split(".")[-1] for name in known} - {"AttributeError"}
+    return {name.split(".")[-1] for name in known}
 
 
 def check_function(name: str, function: Function, doc: str, is_property: bool) -> Iterator[Finding]:

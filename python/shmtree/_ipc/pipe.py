@@ -58,6 +58,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
+        """True if `close` was called on this connection."""
         return (self._receiver is None or self._receiver.closed) and (self._sender is None or self._sender.closed)
 
     def close(self) -> None:
@@ -79,8 +80,13 @@ class Connection:
     def send(self, obj: object) -> None:
         """Sends an object. Blocks only while the machine's memory, or the arena's budget, has no space for it.
 
+        Args:
+            obj: Object to send.
+
         Raises:
-            BrokenPipeError: The other side is gone (ConnectionLost, with the pids, if a process was killed).
+            BrokenPipeError: The other side is gone.
+            ConnectionLost: The same, and a process of it was killed.
+            OSError: This connection only receives, or is closed.
         """
         sender = self._writing()
         try:
@@ -90,25 +96,48 @@ class Connection:
             raise ConnectionLost(*error.args, pids=error.pids) from None
 
     def recv(self) -> Any:
-        """Returns the next object, and waits for it. Raises EOFError when the other side is gone."""
+        """Returns the next object, and waits for it.
+
+        Raises:
+            EOFError: The other side is gone and every message is received.
+            ConnectionLost: The same, and a process of it was killed.
+            OSError: This connection only sends, or is closed.
+        """
         obj = self._next()
         return ForkingPickler.loads(obj.view) if type(obj) is _Bytes else obj
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Returns True if there is a message, or the end of the stream, within `timeout` seconds; None waits for it."""
+        """Returns True if there is a message, or the end of the stream, in time.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+        """
         receiver = self._reading()
         return receiver._wait_until_ready(None if timeout is None else max(timeout, 0.0))
 
     def send_bytes(self, buf: Any, offset: int = 0, size: int | None = None) -> None:
-        """Sends the bytes of a buffer, or `size` of them from byte `offset` on, for `recv_bytes`."""
+        """Sends the bytes of a buffer for `recv_bytes`.
+
+        Args:
+            buf: A buffer whose items have no gaps between them.
+            offset: First byte to send.
+            size: Number of bytes; None sends all from `offset` on.
+
+        Raises:
+            ValueError: `offset` or `size` is outside of the buffer. The other errors are those of `send`.
+        """
         self.send(_Bytes(_part(buf, offset, size)))
 
     def recv_bytes(self, maxlength: int | None = None) -> bytes:
         """Returns the next message as bytes; an object that was sent arrives pickled.
 
+        Args:
+            maxlength: Maximum number of bytes; None means no limit.
+
         Raises:
             OSError: The message is longer than `maxlength` bytes. It is lost, and so is everything that this end could
                 have received after it.
+            ValueError: `maxlength` is negative.
             EOFError: The other side is gone.
         """
         if maxlength is not None and maxlength < 0:
@@ -120,7 +149,14 @@ class Connection:
         return bytes(view)
 
     def recv_bytes_into(self, buf: Any, offset: int = 0) -> int:
-        """Writes the next message to a buffer, from byte `offset` on, and returns its length in bytes.
+        """Writes the next message to a buffer.
+
+        Args:
+            buf: A writable buffer whose items have no gaps between them.
+            offset: First byte to write.
+
+        Returns:
+            The length of the message in bytes.
 
         Raises:
             multiprocessing.BufferTooShort: The buffer has no space for the message; the error contains the whole
@@ -205,10 +241,11 @@ def _part(buf: Any, offset: int, size: int | None) -> memoryview:
 def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     """Returns two connected `Connection` objects.
 
-    If `duplex` is False, the first only receives and the second only sends.
-
     Messages wait in shared memory, as many as the arena's budget allows. Two processes that both send before they
     receive do not block each other.
+
+    Args:
+        duplex: If False, the first connection only receives and the second only sends.
     """
     there, here = make_pair(None, _TERMS, None, None, False)
     if not duplex:
