@@ -244,6 +244,8 @@ def driver() -> Driver:
     Raises DeviceError if there is none, or if this process was forked from one that uses CUDA.
     """
     global _driver
+    if (loaded := _driver) is not None and loaded[0] == os.getpid():
+        return loaded[1]
     with _lock:
         if _driver is None:
             _driver = (os.getpid(), Driver())

@@ -163,7 +163,7 @@ def settle() -> int:
 
     Streams complete in order. So after the first pending departure of a stream, the later ones are not checked.
     """
-    if _lock.acquire(blocking=False):
+    if _departed and _lock.acquire(blocking=False):
         try:
             pending: set[tuple[int, int]] = set()
             for _ in range(len(_departed)):

@@ -156,19 +156,15 @@ def _lend(source: Source, arena: _core.Arena) -> DeviceLeaf:
 
 
 def _handle_of(driver: _driver.Driver, base: int) -> bytes:
-    key = base, driver.buffer_of(base)
-    handle = _handles.get(key)
-    if handle is None:
-        handle = _export(driver, base)
-        if len(_handles) >= _MAX_HANDLES:
-            _handles.clear()
-        _handles[key] = handle
-    return handle
-
-
-def _export(driver: _driver.Driver, base: int) -> bytes:
     try:
-        return driver.memory_handle(base)
+        key = base, driver.buffer_of(base)
+        handle = _handles.get(key)
+        if handle is None:
+            handle = driver.memory_handle(base)
+            if len(_handles) >= _MAX_HANDLES:
+                _handles.clear()
+            _handles[key] = handle
+        return handle
     except DeviceError as error:
         if error.code != _INVALID_VALUE:
             raise
@@ -194,23 +190,22 @@ def look(most: int | None = None) -> int:
 
     Returns the number that is left.
     """
+    released = []
     with _lock:
-        keys = list(itertools.islice(_lent, most))
-    for key in keys:
-        with _lock:
+        for key in list(itertools.islice(_lent, most)):
             lent = _lent.get(key)
-        if lent is None:
-            continue
-        is_out = lent.is_out()
-        with _lock:
-            if _lent.get(key) is not lent:  # another thread has checked it, too
+            if lent is None:  # a destructor, which may run at any allocation, has dropped it
+                continue
+            is_out = lent.is_out()
+            if _lent.get(key) is not lent:
                 continue
             if is_out:
                 _lent.move_to_end(key)
             else:
                 del _lent[key]
-        if not is_out:
-            lent.forget()
+                released.append(lent)
+    for lent in released:  # without the lock, since it drops the owners
+        lent.forget()
     return len(_lent)
 
 

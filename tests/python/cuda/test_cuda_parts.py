@@ -192,6 +192,17 @@ def test_event_is_destroyed_when_its_send_fails(arena: shmtree.Arena, driver: Dr
     assert _sent.look() == 0 and driver.of("destroy_event") == [(7,)]
 
 
+@pytest.mark.parametrize("call", ["buffer_of", "memory_handle"])
+def test_memory_without_a_handle_is_explained(arena: shmtree.Arena, driver: Driver, call: str) -> None:
+    def refuse() -> None:
+        raise shmtree.DeviceError("refused", code=1)
+
+    driver.answers[call] = refuse
+    with pytest.raises(shmtree.DeviceError, match=r"expandable_segments.*refused"):
+        lend(arena)
+    assert _sent.look() == 0 and driver.of("record") == []
+
+
 def test_handle_is_exported_again_for_a_new_allocation(arena: shmtree.Arena, driver: Driver) -> None:
     lend(arena)
     lend(arena)
