@@ -8,7 +8,7 @@
 #include "bindings/cpython/package.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/objects/frame_object.h"
-#include "bindings/objects/lease.h"
+#include "bindings/objects/view_owner.h"
 
 namespace shmtree::python {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 bool init(PyObject* module) {
   if (PyArray_ImportNumPyAPI() != 0) return false;
   init_dtypes();
-  return init_lease(module) && init_frame(module) && init_class_registry() && init_standard_classes() &&
+  return init_view_owner(module) && init_frame(module) && init_class_registry() && init_standard_classes() &&
          init_pickle() && init_sender(module) && init_receiver(module) && init_queue(module) && init_delivery(module);
 }
 

@@ -74,7 +74,7 @@ class Frame(Buffer):
         """
 
 @final
-class Lease(Buffer):
+class ViewOwner(Buffer):
     """Owns the memory that arrays are views of; the last view to die releases it.
 
     It is the `base` of such arrays; programs do not create one.

@@ -4,7 +4,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/large_copy.h"
 #include "bindings/cpython/package.h"
-#include "bindings/objects/lease.h"
+#include "bindings/objects/view_owner.h"
 
 namespace shmtree::python {
 namespace {
@@ -115,7 +115,7 @@ PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, con
                                 plain ? nullptr : as_intp(info.strides), place.buffer + info.offset, flags, nullptr));
   if (!made) return corrupt_unless(nullptr, "an array cannot have such a shape");
   // Other processes read the block of such an array too, so this process must not make it writable again.
-  if (info.external() && info.read_only() && is_lease(place.base)) as_lease(place.base)->writable = false;
+  if (info.external() && info.read_only() && is_view_owner(place.base)) as_view_owner(place.base)->writable = false;
   Py_INCREF(place.base);
   if (PyArray_SetBaseObject(as_array(made.get()), place.base) != 0) return nullptr;
   return made.release();

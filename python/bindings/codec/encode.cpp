@@ -7,7 +7,7 @@
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
 #include "endpoint/message_transfers.h"
 #include "format/grammar.h"
 

@@ -35,7 +35,7 @@ struct EncodeOptions {
   // Tensors that share a storage still share it, as torch requires.
   bool independent = false;
   bool portable = false;      // raise NotPortable for values that depend on this machine
-  LoanBook* loans = nullptr;  // decides for each array on a lease if it goes by reference
+  LoanBook* loans = nullptr;  // decides for each array on a ViewOwner if it goes by reference
   // Records the ends in the message, which are then sent as handles. If null, ends are pickled.
   endpoint::MessageTransfers* transfers = nullptr;
 };

@@ -1,8 +1,8 @@
 // Encodes arrays and the segments of Cap'n Proto messages.
 #include "bindings/codec/dtypes.h"
 #include "bindings/codec/encoder.h"
-#include "bindings/objects/lease.h"
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
+#include "bindings/objects/view_owner.h"
 
 namespace shmtree::python {
 namespace {
@@ -26,7 +26,7 @@ std::span<const std::byte> extent_of(PyArrayObject* array) noexcept {
 
 // Sends the array by reference if it is in an arena and the options allow loans.
 void lend_array(Encoder& encoder, PyArrayObject* array, format::ArraySource& source) {
-  if (!encoder.options().loans || PyArray_SIZE(array) == 0 || !lease_of(array)) return;
+  if (!encoder.options().loans || PyArray_SIZE(array) == 0 || !view_owner_of(array)) return;
   encoder.lend(array, extent_of(array), PyArray_DATA(array), source);
 }
 

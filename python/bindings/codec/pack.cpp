@@ -17,7 +17,7 @@
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/python_api.h"
 #include "bindings/objects/frame_object.h"
-#include "bindings/objects/lease.h"
+#include "bindings/objects/view_owner.h"
 #include "endpoint/message_transfers.h"
 #include "platform/copy.h"
 
@@ -79,7 +79,7 @@ struct Input final : ViewOwners {
   ~Input() override {
     if (buffer.obj) PyBuffer_Release(&buffer);
   }
-  PyObject* make(std::uint32_t) override { return new_buffer_lease(std::move(buffer)); }
+  PyObject* make(std::uint32_t) override { return new_buffer_owner(std::move(buffer)); }
   std::span<const std::byte> bytes() const noexcept {
     return {static_cast<const std::byte*>(buffer.buf), static_cast<std::size_t>(buffer.len)};
   }

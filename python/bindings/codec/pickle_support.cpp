@@ -5,8 +5,8 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/package.h"
-#include "bindings/objects/lease.h"
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
+#include "bindings/objects/view_owner.h"
 #include "endpoint/message_transfers.h"
 
 namespace shmtree::python {
@@ -90,7 +90,7 @@ bool add_buffer(EncodeSession& session, PyObject* pickle_buffer, const EncodeOpt
   if (options.loans && size > 0 && whole->obj && PyArray_Check(whole->obj)) {
     auto* array = as_array(whole->obj);
     Loan loan;
-    if (lease_of(array) && options.loans->resolve(array, view->buf, static_cast<std::size_t>(size), &loan)) {
+    if (view_owner_of(array) && options.loans->resolve(array, view->buf, static_cast<std::size_t>(size), &loan)) {
       source.external = session.builder().add_external({loan.reference, loan.offset, static_cast<std::uint64_t>(size)});
     }
   }

@@ -6,8 +6,8 @@
 #include "bindings/codec/kind_codec.h"
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/package.h"
-#include "bindings/objects/lease.h"
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
+#include "bindings/objects/view_owner.h"
 
 namespace shmtree::python {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
+#include "bindings/objects/arena_arrays.h"
 #include "bindings/objects/frame_object.h"
-#include "bindings/objects/loan.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/frames.h"
 #include "endpoint/staging.h"
@@ -44,9 +44,9 @@ class IncomingOwners final : public ViewOwners {
 
  private:
   PyObject* new_owner(memory::Lease block) {
-    if (taken_ == nullptr) return new_received_lease(std::move(block), nullptr);
+    if (taken_ == nullptr) return new_received_owner(std::move(block), nullptr);
     if (*taken_ == nullptr) *taken_ = std::make_shared<std::atomic<bool>>(true);
-    return new_received_lease(std::move(block), *taken_);
+    return new_received_owner(std::move(block), *taken_);
   }
 
   Arena& arena_;

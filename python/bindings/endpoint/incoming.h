@@ -4,7 +4,7 @@
 #include "bindings/codec/decode.h"
 #include "bindings/endpoint/end_hooks.h"
 #include "bindings/endpoint/endpoint.h"
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
 
 namespace shmtree::python {
 

@@ -84,8 +84,8 @@ class PublishedOwners final : public ViewOwners {
     auto lease = arena_.hold_referred(block == kOwnFrame ? block_ : referred_[block]);
     no_hold_ = !lease && lease.code() != Code::kNotFound;
     if (!lease) return raise(lease.error());
-    PyObject* owner = new_received_lease(std::move(*lease), nullptr);
-    if (owner) as_lease(owner)->writable = false;
+    PyObject* owner = new_received_owner(std::move(*lease), nullptr);
+    if (owner) as_view_owner(owner)->writable = false;
     return owner;
   }
 

@@ -21,7 +21,7 @@
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
 #include "endpoint/message_transfers.h"
 #include "memory/arena.h"
 

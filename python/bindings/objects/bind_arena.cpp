@@ -5,8 +5,8 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
+#include "bindings/objects/arena_arrays.h"
 #include "bindings/objects/deaths.h"
-#include "bindings/objects/loan.h"
 #include "memory/arena.h"
 #include "platform/machine.h"
 
@@ -62,8 +62,8 @@ py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, 
 
 std::uint64_t block_of(py::handle array) {
   if (PyArray_Check(array.ptr())) {
-    const Lease* lease = lease_of(as_array(array.ptr()));
-    const HeldBlock* held = lease ? held_block(*lease) : nullptr;
+    const ViewOwner* owner = view_owner_of(as_array(array.ptr()));
+    const HeldBlock* held = owner ? held_block(*owner) : nullptr;
     if (held) return memory::pack(held->block.ref());
   }
   throw py::value_error("this array is not in an arena");

@@ -7,7 +7,7 @@
 #include "bindings/cpython/large_copy.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
 #include "memory/arena.h"
 
 namespace shmtree::python {
@@ -50,9 +50,9 @@ py::object copy_in(const std::shared_ptr<Arena>& arena, py::handle bytes, py::ha
   memory::Lease block = allocate(arena, source.bytes(), deadline);
   std::byte* data = block.data();
   copy_large(data, source.data(), source.bytes());
-  py::object lease = own(new_block_lease(std::move(block), false, source.bytes()));
+  py::object owner = own(new_block_owner(std::move(block), false, source.bytes()));
   py::object array = own(PyArray_SimpleNewFromData(1, &shape, NPY_UINT8, data));
-  if (PyArray_SetBaseObject(as_array(array.ptr()), lease.release().ptr()) != 0) {
+  if (PyArray_SetBaseObject(as_array(array.ptr()), owner.release().ptr()) != 0) {
     throw py::error_already_set();
   }
   return array;

@@ -4,7 +4,7 @@
 #include "bindings/bind.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
 #include "shared_array/versions.h"
 
 namespace shmtree::python {
@@ -15,9 +15,9 @@ using platform::WaitContext;
 
 namespace {
 
-// The versions of a shared array, with the lease that keeps its block.
+// The versions of a shared array, with the owner that keeps its block.
 struct ArrayVersions {
-  py::object lease;
+  py::object owner;
   shared_array::Versions versions;
 };
 
@@ -28,12 +28,12 @@ WaitContext until(py::handle timeout, GilHooks& hooks) {
 }
 
 ArrayVersions versions_of(py::handle array) {
-  Lease* lease = PyArray_Check(array.ptr()) ? lease_of(as_array(array.ptr())) : nullptr;
-  const HeldBlock* held = lease ? held_block(*lease) : nullptr;
+  ViewOwner* owner = PyArray_Check(array.ptr()) ? view_owner_of(as_array(array.ptr())) : nullptr;
+  const HeldBlock* held = owner ? held_block(*owner) : nullptr;
   if (!held) throw py::value_error("this array is not in an arena");
   const auto bytes = static_cast<std::uint64_t>(PyArray_NBYTES(as_array(array.ptr())));
   auto versions = unwrap(shared_array::Versions::of(held->block, bytes));
-  return {py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(lease)), versions};
+  return {py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(owner)), versions};
 }
 
 // Copies the array to `out`, any writable buffer of its size.

@@ -9,7 +9,7 @@
 
 #include "bindings/cpython/errors.h"
 #include "bindings/cpython/guarded.h"
-#include "bindings/objects/lease.h"
+#include "bindings/objects/view_owner.h"
 
 namespace shmtree::python {
 namespace {
@@ -117,13 +117,13 @@ PyObject* load(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "Opp:_load_frame", &buffer, &portable, &trusted)) return nullptr;
   Py_buffer view{};
   if (PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE) != 0) return nullptr;
-  Ref owner(new_buffer_lease(std::move(view)));
+  Ref owner(new_buffer_owner(std::move(view)));
   if (!owner) return nullptr;
-  const Lease* lease = as_lease(owner.get());
+  const ViewOwner* view_owner = as_view_owner(owner.get());
   format::CheckedFrame checked;
-  const Status sound = checked.load({lease->data, lease->size_bytes});
+  const Status sound = checked.load({view_owner->data, view_owner->size_bytes});
   if (!sound.ok()) return raise_from_frame(sound.error());
-  std::byte* const data = lease->data;
+  std::byte* const data = view_owner->data;
   Frame* frame = make_frame(owner.release(), data, static_cast<std::size_t>(checked.contents().bytes));
   if (!frame) return nullptr;
   frame->contents = checked.contents();
@@ -265,7 +265,7 @@ Frame* new_frame(endpoint::RawFrame&& raw) {
   Ref owner;
   if (raw.block.valid()) {
     auto hold = std::make_shared<memory::Lease>(std::move(raw.block));
-    owner = Ref(new_lease(std::move(hold), data, raw.bytes.size(), false));
+    owner = Ref(new_view_owner(std::move(hold), data, raw.bytes.size(), false));
     if (!owner) return nullptr;
   } else {
     static_cast<void>(raw.copy.release());

@@ -7,7 +7,7 @@
 
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "bindings/objects/lease.h"
+#include "bindings/objects/view_owner.h"
 #include "bindings/replay/until_closed.h"
 #include "platform/copy.h"
 #include "platform/machine.h"
@@ -45,7 +45,7 @@ ReplayBatch::ReplayBatch(const std::shared_ptr<Replay>& replay, const replay::Sa
     raise_waited(drawn.error(), replay_->closed, "this replay buffer was closed in this process");
     throw py::error_already_set();
   }
-  lease_ = own(new_lease(batch_.memory(), batch_.memory().get(), batch_.bytes(), true));
+  owner_ = own(new_view_owner(batch_.memory(), batch_.memory().get(), batch_.bytes(), true));
 }
 
 // Makes an array that is a view of the batch's memory.
@@ -57,7 +57,7 @@ Ref ReplayBatch::array_at(void* data, PyArray_Descr* descr, std::span<const npy_
   Py_INCREF(descr);
   Ref array(PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(shape.size() + front), dims, nullptr, data,
                                  NPY_ARRAY_WRITEABLE, nullptr));
-  if (!array || PyArray_SetBaseObject(as_array(array.get()), Py_NewRef(lease_.ptr())) != 0) return Ref();
+  if (!array || PyArray_SetBaseObject(as_array(array.get()), Py_NewRef(owner_.ptr())) != 0) return Ref();
   return array;
 }
 

@@ -37,7 +37,7 @@ class __attribute__((visibility("hidden"))) ReplayBatch {  // like the types of 
 
   const std::shared_ptr<Replay> replay_;
   replay::Batch batch_;
-  pybind11::object lease_;
+  pybind11::object owner_;
 };
 
 }  // namespace shmtree::python

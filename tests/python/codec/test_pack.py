@@ -112,7 +112,7 @@ def test_views_outlive_their_frame() -> None:
 def test_views_share_one_owner() -> None:
     got = shmtree.unpack(shmtree.pack([np.zeros(10_000), np.ones(10_000)]))
     assert got[0].base is got[1].base
-    assert type(got[0].base).__name__ == "Lease"
+    assert type(got[0].base).__name__ == "ViewOwner"
     assert not got[0].flags.writeable
 
 

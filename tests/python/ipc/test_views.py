@@ -21,7 +21,7 @@ def is_view(array: np.ndarray) -> bool:
     base = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return type(base).__name__ == "Lease"
+    return type(base).__name__ == "ViewOwner"
 
 
 # --- what is viewed and what is copied

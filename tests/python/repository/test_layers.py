@@ -229,7 +229,7 @@ def test_a_downward_tree_passes(tmp_path):
         pytest.param(
             "python/bindings/codec/x.h", '#include "bindings/endpoint/x.h"', id="codec reaches up to the ends"
         ),
-        pytest.param("python/bindings/cpython/x.h", '#include "bindings/objects/lease.h"', id="a wing reaches up"),
+        pytest.param("python/bindings/cpython/x.h", '#include "bindings/objects/view_owner.h"', id="a wing reaches up"),
         pytest.param("python/bindings/x/x.h", "", id="a folder that is no wing"),
         pytest.param("src/endpoint/x.cpp", '#include "api/state.h"', id="ends know the classes of C++"),
         pytest.param("src/endpoint/x.cpp", '#include "shmtree/value.h"', id="ends know what is in a message"),

@@ -12,7 +12,7 @@
 
 namespace shmtree::python {
 
-struct Lease {
+struct ViewOwner {
   PyObject_HEAD std::shared_ptr<void> hold;  // dropping the last copy releases the memory; empty if `buffer` is used
   Py_buffer buffer;                          // `buffer.obj` is null if `hold` is used
   std::byte* data;
@@ -22,26 +22,26 @@ struct Lease {
   PyObject* weakrefs;
 };
 
-extern PyTypeObject* lease_type;
+extern PyTypeObject* view_owner_type;
 
 // Creates the type and adds it to the module. Returns false with a Python error set.
-bool init_lease(PyObject* module);
+bool init_view_owner(PyObject* module);
 
-inline bool is_lease(PyObject* object) noexcept {
-  return Py_TYPE(object) == lease_type;
+inline bool is_view_owner(PyObject* object) noexcept {
+  return Py_TYPE(object) == view_owner_type;
 }
-inline Lease* as_lease(PyObject* object) noexcept {
-  return reinterpret_cast<Lease*>(object);
+inline ViewOwner* as_view_owner(PyObject* object) noexcept {
+  return reinterpret_cast<ViewOwner*>(object);
 }
 
-// Makes a lease on [data, data + size_bytes), which lasts until `hold` is dropped. Returns null with a Python error
+// Makes an owner of [data, data + size_bytes), which lasts until `hold` is dropped. Returns null with a Python error
 // set.
-PyObject* new_lease(std::shared_ptr<void> hold, std::byte* data, std::size_t size_bytes, bool writable);
+PyObject* new_view_owner(std::shared_ptr<void> hold, std::byte* data, std::size_t size_bytes, bool writable);
 
-// Makes a lease on a contiguous buffer. Takes the buffer over from the caller, also on failure.
-PyObject* new_buffer_lease(Py_buffer&& buffer);
+// Makes an owner of a contiguous buffer. Takes the buffer over from the caller, also on failure.
+PyObject* new_buffer_owner(Py_buffer&& buffer);
 
-// Returns the lease at the end of the array's `base` chain, borrowed. Returns null if the chain ends in another object.
-Lease* lease_of(PyArrayObject* array) noexcept;
+// Returns the owner at the end of the array's `base` chain, borrowed. Returns null if the chain ends in another object.
+ViewOwner* view_owner_of(PyArrayObject* array) noexcept;
 
 }  // namespace shmtree::python

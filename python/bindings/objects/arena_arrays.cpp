@@ -1,4 +1,4 @@
-#include "bindings/objects/loan.h"
+#include "bindings/objects/arena_arrays.h"
 
 #include <pybind11/pybind11.h>
 
@@ -40,11 +40,11 @@ bool note_pinned(const memory::Lease& block) {
 
 // Protects own_blocks(): the blocks of new_empty(), by address.
 Mutex own_blocks_mutex;
-std::map<const std::byte*, Lease*>& own_blocks() {
-  return platform::never_destroyed<std::map<const std::byte*, Lease*>>();
+std::map<const std::byte*, ViewOwner*>& own_blocks() {
+  return platform::never_destroyed<std::map<const std::byte*, ViewOwner*>>();
 }
 
-// Visits the array and the arrays that it is a view of, up to the lease.
+// Visits the array and the arrays that it is a view of, up to the owner.
 template <class Visit>
 void for_each_base(PyArrayObject* array, Visit visit) {
   for (PyObject* at = reinterpret_cast<PyObject*>(array); at && PyArray_Check(at); at = PyArray_BASE(as_array(at))) {
@@ -118,11 +118,11 @@ Result<memory::Lease> new_lease(memory::Arena& arena, const Plan& plan, std::uin
 PyObject* array_on_lease(Plan& plan, memory::Lease block, bool shared, bool gift) {
   const std::size_t bytes = plan.bytes;
   std::byte* data = block.data();
-  Ref lease(new_block_lease(std::move(block), false, bytes, shared));
-  if (!lease) return nullptr;
-  held_block(*as_lease(lease.get()))->gift = gift;
+  Ref owner(new_block_owner(std::move(block), false, bytes, shared));
+  if (!owner) return nullptr;
+  held_block(*as_view_owner(owner.get()))->gift = gift;
   Ref array(make_array(plan, data));
-  if (!array || PyArray_SetBaseObject(as_array(array.get()), lease.release()) != 0) return nullptr;
+  if (!array || PyArray_SetBaseObject(as_array(array.get()), owner.release()) != 0) return nullptr;
   return array.release();
 }
 
@@ -138,41 +138,41 @@ void set_pin_callback(PyObject* callback) {
   pin_callback = Py_XNewRef(callback);
 }
 
-PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared) {
+PyObject* new_block_owner(memory::Lease block, bool received, std::size_t array_bytes, bool shared) {
   if (!note_pinned(block)) return nullptr;
   std::byte* data = block.data();
   const std::size_t bytes = block.bytes();
   auto held = std::unique_ptr<HeldBlock>(new HeldBlock{std::move(block), received, shared, array_bytes});
   HeldBlock* raw = held.get();
-  Ref lease(new_lease(std::shared_ptr<void>(held.release(), DeleteHeld{}), data, bytes, true));
-  if (lease && !received && !shared) {
+  Ref owner(new_view_owner(std::shared_ptr<void>(held.release(), DeleteHeld{}), data, bytes, true));
+  if (owner && !received && !shared) {
     const std::lock_guard guard(own_blocks_mutex);
-    own_blocks()[data] = as_lease(lease.get());
+    own_blocks()[data] = as_view_owner(owner.get());
     raw->known_at = data;
   }
-  return lease.release();
+  return owner.release();
 }
 
-PyObject* new_received_lease(memory::Lease block, MayGoBack may_go_back) {
-  Ref lease(new_block_lease(std::move(block), true, 0));
-  if (lease) held_block(*as_lease(lease.get()))->may_go_back = std::move(may_go_back);
-  return lease.release();
+PyObject* new_received_owner(memory::Lease block, MayGoBack may_go_back) {
+  Ref owner(new_block_owner(std::move(block), true, 0));
+  if (owner) held_block(*as_view_owner(owner.get()))->may_go_back = std::move(may_go_back);
+  return owner.release();
 }
 
-HeldBlock* held_block(const Lease& lease) noexcept {
+HeldBlock* held_block(const ViewOwner& owner) noexcept {
   // The type of the deleter identifies a HeldBlock: only this file uses it.
-  const auto* mine = lease.hold ? std::get_deleter<DeleteHeld>(lease.hold) : nullptr;
-  return mine ? static_cast<HeldBlock*>(lease.hold.get()) : nullptr;
+  const auto* mine = owner.hold ? std::get_deleter<DeleteHeld>(owner.hold) : nullptr;
+  return mine ? static_cast<HeldBlock*>(owner.hold.get()) : nullptr;
 }
 
-// The caller has memory in the block and so keeps its lease, which makes the result safe to use.
-Lease* find_lease(const void* address) noexcept {
+// The caller has memory in the block and so keeps its owner, which makes the result safe to use.
+ViewOwner* find_view_owner(const void* address) noexcept {
   const std::lock_guard guard(own_blocks_mutex);
   const auto& blocks = own_blocks();
   auto next = blocks.upper_bound(static_cast<const std::byte*>(address));
   if (next == blocks.begin()) return nullptr;
-  Lease* lease = std::prev(next)->second;
-  return static_cast<const std::byte*>(address) < lease->data + lease->size_bytes ? lease : nullptr;
+  ViewOwner* owner = std::prev(next)->second;
+  return static_cast<const std::byte*>(address) < owner->data + owner->size_bytes ? owner : nullptr;
 }
 
 PyObject* new_array(const std::shared_ptr<memory::Arena>& arena, const ArrayRequest& request,
@@ -197,10 +197,10 @@ PyObject* new_shared_array(const std::shared_ptr<memory::Arena>& arena, PyObject
 }
 
 bool show(PyArrayObject* array) {
-  Lease* lease = lease_of(array);
-  HeldBlock* held = lease ? held_block(*lease) : nullptr;
+  ViewOwner* owner = view_owner_of(array);
+  HeldBlock* held = owner ? held_block(*owner) : nullptr;
   if (!held || held->received || held->shared) return false;
-  const CriticalSection alone(reinterpret_cast<PyObject*>(lease));
+  const CriticalSection alone(reinterpret_cast<PyObject*>(owner));
   if (held->claims.are_given(nullptr)) return false;
   held->shown = true;
   return true;
@@ -225,8 +225,8 @@ void LoanBook::start_over() {
   blocks_.clear();
   if (lent_.empty()) return;
   for (const Lent& lent : lent_) {
-    const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
-    held_block(*lent.lease)->claims.withdraw(this);
+    const CriticalSection alone(reinterpret_cast<PyObject*>(lent.owner));
+    held_block(*lent.owner)->claims.withdraw(this);
   }
   // Dropping the last reference to an array may run any Python code.
   const std::vector<Lent> ended = std::exchange(lent_, {});
@@ -245,17 +245,17 @@ std::uint32_t LoanBook::reference_to(memory::BlockRef block) {
 }
 
 bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_bytes, Loan* out) {
-  Lease* lease = array ? lease_of(array) : find_lease(data);
-  HeldBlock* held = lease ? held_block(*lease) : nullptr;
+  ViewOwner* owner = array ? view_owner_of(array) : find_view_owner(data);
+  HeldBlock* held = owner ? held_block(*owner) : nullptr;
   if (!held) return false;
-  const CriticalSection alone(reinterpret_cast<PyObject*>(lease));
+  const CriticalSection alone(reinterpret_cast<PyObject*>(owner));
   if (held->shared || held->block.arena().get() != &arena_) return false;
   if (!held->claims.are_ours()) return false;
   const auto* begin = static_cast<const std::byte*>(data);
-  if (begin < lease->data || size_bytes > lease->size_bytes) return false;
-  const endpoint::ByteRange range{static_cast<std::size_t>(begin - lease->data),
-                                  static_cast<std::size_t>(begin - lease->data) + size_bytes};
-  if (range.end > lease->size_bytes) return false;
+  if (begin < owner->data || size_bytes > owner->size_bytes) return false;
+  const endpoint::ByteRange range{static_cast<std::size_t>(begin - owner->data),
+                                  static_cast<std::size_t>(begin - owner->data) + size_bytes};
+  if (range.end > owner->size_bytes) return false;
   const bool writable = !held->shown && (!array || PyArray_ISWRITEABLE(array));
   const bool may_go_back = held->may_go_back && held->may_go_back->load(std::memory_order_acquire);
   if (writable && (may_go_back || held->block.is_inherited())) return false;
@@ -270,8 +270,8 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
   out->reference = reference_to(held->block.ref());
   out->offset = range.begin;
   out->shown = held->shown;
-  PyObject* kept = array ? reinterpret_cast<PyObject*>(array) : reinterpret_cast<PyObject*>(lease);
-  lent_.push_back(Lent{kept, lease, writable, whole});
+  PyObject* kept = array ? reinterpret_cast<PyObject*>(array) : reinterpret_cast<PyObject*>(owner);
+  lent_.push_back(Lent{kept, owner, writable, whole});
   Py_INCREF(kept);
   held->claims.promise(range, this, writable);
   return true;
@@ -279,18 +279,18 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
 
 // One check is enough: when they were lent, all loans belonged to this process.
 bool LoanBook::are_ours() const noexcept {
-  return lent_.empty() || held_block(*lent_.front().lease)->claims.are_ours();
+  return lent_.empty() || held_block(*lent_.front().owner)->claims.are_ours();
 }
 
 void LoanBook::settle() noexcept {
   for (const Lent& lent : lent_) {
-    const CriticalSection alone(reinterpret_cast<PyObject*>(lent.lease));
+    const CriticalSection alone(reinterpret_cast<PyObject*>(lent.owner));
     if (!lent.given) {
-      lent.lease->writable = false;  // prevents the owner from making it writable while other processes read it
+      lent.owner->writable = false;  // prevents the owner from making it writable while other processes read it
       continue;
     }
-    lent.lease->given = true;
-    held_block(*lent.lease)->claims.settle(this);
+    lent.owner->given = true;
+    held_block(*lent.owner)->claims.settle(this);
     if (!PyArray_Check(lent.array)) continue;
     PyArray_CLEARFLAGS(as_array(lent.array), NPY_ARRAY_WRITEABLE);
     if (lent.whole) {

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "bindings/cpython/python_api.h"
-#include "bindings/objects/lease.h"
+#include "bindings/objects/view_owner.h"
 #include "endpoint/loan.h"
 #include "memory/arena.h"
 #include "platform/waiting.h"
@@ -40,26 +40,26 @@ struct HeldBlock {
   bool shown = false;  // see show()
   endpoint::Claims claims{};
   MayGoBack may_go_back{};              // if true, this process may not give the memory away
-  const std::byte* known_at = nullptr;  // key of the block in the table of find_lease()
+  const std::byte* known_at = nullptr;  // key of the block in the table of find_view_owner()
 
   ~HeldBlock();
 };
 
-// Makes the Lease object of a block. Returns null with a Python error set.
-PyObject* new_block_lease(memory::Lease block, bool received, std::size_t array_bytes, bool shared = false);
+// Makes the ViewOwner of a block. Returns null with a Python error set.
+PyObject* new_block_owner(memory::Lease block, bool received, std::size_t array_bytes, bool shared = false);
 // Does the same for a block that came from a channel.
-PyObject* new_received_lease(memory::Lease block, MayGoBack may_go_back);
+PyObject* new_received_owner(memory::Lease block, MayGoBack may_go_back);
 
 // Sets a Python callable (or null), which is kept forever. It is called with (uuid, address, bytes that have pages) for
 // every block that the process starts to use in an arena that it has pinned in RAM.
 void set_pin_callback(PyObject* callback);
 
-// Returns the owner of a lease's memory, or null if the memory is not a block of an arena.
-HeldBlock* held_block(const Lease& lease) noexcept;
+// Returns what a ViewOwner keeps, or null if the memory is not a block of an arena.
+HeldBlock* held_block(const ViewOwner& owner) noexcept;
 
-// Returns the lease of new_empty() for the memory that contains the address, or null. For tensors, which have only an
+// Returns the owner of new_empty() for the memory that contains the address, or null. For tensors, which have only an
 // address.
-Lease* find_lease(const void* address) noexcept;
+ViewOwner* find_view_owner(const void* address) noexcept;
 
 struct ArrayRequest {
   PyObject* shape;         // an int or a sequence of ints
@@ -120,7 +120,7 @@ class LoanBook {
  private:
   struct Lent {
     PyObject* array;
-    Lease* lease;
+    ViewOwner* owner;
     bool given;
     bool whole;
   };
