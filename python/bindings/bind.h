@@ -8,14 +8,14 @@
 
 namespace shmtree::python {
 
-void bind_descriptors(pybind11::module_& module);
+void bind_checked_fd(pybind11::module_& module);
 void bind_arena(pybind11::module_& module);
-void bind_versions(pybind11::module_& module);
+void bind_array_versions(pybind11::module_& module);
 void bind_copy(pybind11::module_& module);
 void bind_pack(pybind11::module_& module);
 void bind_replay(pybind11::module_& module);
 void bind_replay_files(pybind11::module_& module);
-void bind_wakes(pybind11::module_& module);
+void bind_wake_hub(pybind11::module_& module);
 void bind_channel(pybind11::module_& module);
 void bind_inherited(pybind11::module_& module);
 void bind_tap(pybind11::module_& module);
@@ -23,7 +23,7 @@ void bind_handles(pybind11::module_& module);
 void bind_names(pybind11::module_& module);
 void bind_latest(pybind11::module_& module);
 void bind_broadcast(pybind11::module_& module);
-void bind_observe(pybind11::module_& module);
+void bind_observer(pybind11::module_& module);
 void bind_recording(pybind11::module_& module);
 
 }  // namespace shmtree::python

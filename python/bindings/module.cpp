@@ -7,7 +7,7 @@
 #include "bindings/codec/standard_class.h"
 #include "bindings/cpython/package.h"
 #include "bindings/endpoint/endpoint.h"
-#include "bindings/objects/frame_object.h"
+#include "bindings/objects/frame.h"
 #include "bindings/objects/view_owner.h"
 
 namespace shmtree::python {
@@ -33,14 +33,14 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   pybind11::tuple dtypes(shmtree::kMaxDType + 1);
   for (std::size_t i = 0; i < dtypes.size(); ++i) dtypes[i] = pybind11::str(name_of(static_cast<shmtree::DType>(i)));
   module.attr("DTYPES") = dtypes;
-  shmtree::python::bind_descriptors(module);
+  shmtree::python::bind_checked_fd(module);
   shmtree::python::bind_arena(module);
-  shmtree::python::bind_versions(module);
+  shmtree::python::bind_array_versions(module);
   shmtree::python::bind_copy(module);
   shmtree::python::bind_pack(module);
   shmtree::python::bind_replay(module);
   shmtree::python::bind_replay_files(module);
-  shmtree::python::bind_wakes(module);
+  shmtree::python::bind_wake_hub(module);
   shmtree::python::bind_channel(module);
   shmtree::python::bind_inherited(module);
   shmtree::python::bind_tap(module);
@@ -48,7 +48,7 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_names(module);
   shmtree::python::bind_latest(module);
   shmtree::python::bind_broadcast(module);
-  shmtree::python::bind_observe(module);
+  shmtree::python::bind_observer(module);
   shmtree::python::bind_recording(module);
 }
 

@@ -16,7 +16,7 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/guarded.h"
 #include "bindings/cpython/python_api.h"
-#include "bindings/objects/frame_object.h"
+#include "bindings/objects/frame.h"
 #include "bindings/objects/view_owner.h"
 #include "endpoint/message_transfers.h"
 #include "platform/copy.h"

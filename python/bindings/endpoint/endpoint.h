@@ -137,7 +137,7 @@ class EndHooks;
 // Returns the result of a put: the ticket for a sender, None for a queue. Returns null with a Python error set.
 PyObject* told_ticket(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket);
 
-// Methods of senders and queues (send.cpp), and of receivers and queues (receive.cpp).
+// Methods of senders and queues (sender.cpp), and of receivers and queues (receiver.cpp).
 std::span<const PyMethodDef> sending_methods();
 std::span<const PyMethodDef> receiving_methods();
 PyObject* next_object(PyObject* self);  // tp_iternext

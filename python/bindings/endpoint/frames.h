@@ -4,7 +4,7 @@
 #include <span>
 
 #include "bindings/endpoint/endpoint.h"
-#include "bindings/objects/frame_object.h"
+#include "bindings/objects/frame.h"
 
 namespace shmtree::python {
 

@@ -6,7 +6,7 @@
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
 #include "bindings/objects/arena_arrays.h"
-#include "bindings/objects/frame_object.h"
+#include "bindings/objects/frame.h"
 #include "endpoint/copy_policy.h"
 #include "endpoint/frames.h"
 #include "endpoint/staging.h"

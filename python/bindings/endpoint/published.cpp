@@ -6,7 +6,7 @@
 #include "bindings/codec/decode.h"
 #include "bindings/codec/refusal.h"
 #include "bindings/cpython/errors.h"
-#include "bindings/objects/frame_object.h"
+#include "bindings/objects/frame.h"
 #include "endpoint/staging.h"
 #include "format/checked_frame.h"
 

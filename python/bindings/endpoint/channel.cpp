@@ -1,4 +1,6 @@
 // _core.Channel: the parts of a channel that belong to neither end, and one-time settings of the module.
+#include "channel/channel.h"
+
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
@@ -11,7 +13,6 @@
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
 #include "broadcast/ring.h"
-#include "channel/channel.h"
 #include "endpoint/channels.h"
 #include "endpoint/message_transfers.h"
 #include "replay/rows/members.h"

@@ -1,9 +1,10 @@
 // _core.WakeHub: notifies coroutines that an end is ready.
+#include "channel/wake_hub.h"
+
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
 #include "bindings/cpython/unwrap.h"
-#include "channel/wake_hub.h"
 
 namespace shmtree::python {
 
@@ -24,7 +25,7 @@ py::object take_wakes(WakeHub& hub) {
 
 }  // namespace
 
-void bind_wakes(py::module_& module) {
+void bind_wake_hub(py::module_& module) {
   py::class_<WakeHub, std::shared_ptr<WakeHub>>(
       module, "WakeHub", "One descriptor for all ends that tasks of this process wait for.", plain_class())
       .def_static("of_this_process", [] { return unwrap(WakeHub::of_this_process()); })

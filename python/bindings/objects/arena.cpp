@@ -1,4 +1,6 @@
 // _core.Arena: shared memory in which channels are stored.
+#include "memory/arena.h"
+
 #include <pybind11/pybind11.h>
 
 #include "bindings/bind.h"
@@ -7,7 +9,6 @@
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/objects/arena_arrays.h"
 #include "bindings/objects/deaths.h"
-#include "memory/arena.h"
 #include "platform/machine.h"
 
 namespace shmtree::python {

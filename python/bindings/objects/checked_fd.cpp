@@ -1,10 +1,11 @@
 // _core.CheckedFd and _core.descriptors: file descriptors that the package keeps open.
+#include "platform/checked_fd.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "bindings/bind.h"
 #include "bindings/cpython/unwrap.h"
-#include "platform/checked_fd.h"
 
 namespace shmtree::python {
 
@@ -12,7 +13,7 @@ namespace py = pybind11;
 using namespace py::literals;
 using platform::CheckedFd;
 
-void bind_descriptors(py::module_& module) {
+void bind_checked_fd(py::module_& module) {
   py::class_<CheckedFd>(module, "CheckedFd", "A descriptor that is compared with its file before each use.",
                         plain_class())
       .def(py::init([](int fd) { return CheckedFd(platform::UniqueFd(fd)); }), "fd"_a, "Takes the descriptor over.")

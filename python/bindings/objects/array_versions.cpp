@@ -81,7 +81,7 @@ class Write {
 
 }  // namespace
 
-void bind_versions(py::module_& module) {
+void bind_array_versions(py::module_& module) {
   py::class_<ArrayVersions>(module, "Versions", "Counts the writes of a shared array.", plain_class())
       .def(py::init(&versions_of), "array"_a)
       .def_property_readonly("version", [](const ArrayVersions& self) { return self.versions.version(); })

@@ -1,4 +1,6 @@
 // Converts the snapshots of an observer to dicts.
+#include "observe/observer.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -15,7 +17,6 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "discovery/handle.h"
-#include "observe/observer.h"
 #include "shmtree/base/observe.h"
 
 namespace shmtree::python {
@@ -258,7 +259,7 @@ py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::
 
 }  // namespace
 
-void bind_observe(py::module_& module) {
+void bind_observer(py::module_& module) {
   py::class_<PythonObserver>(module, "Observer",
                              "Takes snapshots repeatedly, for values that need two of them.\n\n"
                              "Examples are rates, shares of time, and how long messages have waited. Use it in one\n"

@@ -2,8 +2,6 @@
 //
 // Signal handlers run during waits, and while a large object is built. If one of them raises, the message returns to
 // the channel. No handler runs after the object is built and before the call returns it.
-#include "endpoint/receive.h"
-
 #include <algorithm>
 #include <chrono>
 #include <memory>
@@ -24,6 +22,7 @@
 #include "bindings/endpoint/spans.h"
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/deaths.h"
+#include "endpoint/receive.h"
 #include "platform/clock.h"
 
 namespace shmtree::python {

@@ -1,4 +1,4 @@
-#include "bindings/objects/frame_object.h"
+#include "bindings/objects/frame.h"
 
 #include <structmember.h>
 

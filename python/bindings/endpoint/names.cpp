@@ -1,4 +1,6 @@
 // Names of arenas and of the objects in them.
+#include "endpoint/names.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -6,7 +8,6 @@
 #include "bindings/cpython/gil.h"
 #include "bindings/cpython/unwrap.h"
 #include "bindings/cpython/wait_hooks.h"
-#include "endpoint/names.h"
 
 namespace shmtree::python {
 

@@ -20,7 +20,7 @@
 #include "bindings/endpoint/vain_wait.h"
 #include "bindings/objects/arena_arrays.h"
 #include "bindings/objects/deaths.h"
-#include "bindings/objects/frame_object.h"
+#include "bindings/objects/frame.h"
 #include "endpoint/message_transfers.h"
 #include "endpoint/plain_messages.h"
 #include "endpoint/put.h"
