@@ -40,6 +40,18 @@ def test_received_array_is_the_senders_memory(two: tuple[Process, Process]) -> N
     assert np.array_equal(sender.ask("read_made"), VALUES - 1)
 
 
+def test_each_of_many_messages_has_the_values_at_its_put(two: tuple[Process, Process]) -> None:
+    sender, receiver = two
+    sender.ask("put", VALUES)
+    assert np.array_equal(receiver.ask("get")[1], VALUES)
+    for number in range(1, 6):  # from the second message on, events and handles are reused
+        receiver.ask("drop")
+        sender.ask("wait")
+        sender.ask("write", VALUES + number)
+        sender.ask("put_again")
+        assert np.array_equal(receiver.ask("get")[1], VALUES + number)
+
+
 def test_sender_retains_memory_until_the_receiver_drops_it(two: tuple[Process, Process]) -> None:
     sender, receiver = two
     sender.ask("put", VALUES)

@@ -110,6 +110,15 @@ def test_receiver_reads_after_the_senders_pending_work(two: Two) -> None:
     assert receiver.ask("get_in_a_stream") == all_of(7)
 
 
+def test_reused_events_order_each_message(two: Two) -> None:
+    sender, receiver = two
+    for value in range(3):
+        sender.ask("put_while_writing", value)
+        assert receiver.ask("get_in_a_stream") == all_of(value)
+        receiver.ask("drop")
+        sender.ask("wait")
+
+
 def test_sender_reuses_memory_after_the_receivers_pending_reads(two: Two) -> None:
     sender, receiver = two
     sender.ask("put", "whole")
