@@ -57,9 +57,12 @@ def device(flat: object) -> tuple[tuple[Any, ...], tuple[Any, ...] | None, tuple
     who, where = flat[1], flat[2]
     if not are(who, _WHO) or not are(where, _WHERE):
         raise _corrupt("device memory does not name its place in the form of this version")
-    if [len(text) for text in (who[0], where[0], where[1], where[4])] != [16, 16, 64, 64]:
+    if (len(who[0]), len(where[0]), len(where[1]), len(where[4])) != (16, 16, 64, 64):
         raise _corrupt("a handle of device memory has a wrong length")
-    if any(not 0 <= number < _BOUND for number in (*who[1:], *where[2:4])) or who[2] >= _IDENTITIES:
+    for number in (*who[1:], *where[2:4]):
+        if not 0 <= number < _BOUND:
+            raise _corrupt("a number of device memory is out of range")
+    if who[2] >= _IDENTITIES:
         raise _corrupt("a number of device memory is out of range")
     return flat[0], who, where
 
@@ -69,8 +72,9 @@ def check_about(about: object) -> None:
     kinds = _ABOUT.get(about[0]) if type(about) is tuple and about and type(about[0]) is str else None
     if kinds is None or type(about) is not tuple or len(about) != len(kinds) + 1:
         raise _corrupt("device memory is of an unknown kind")
-    if not all(type(part) in allowed for part, allowed in zip(about[1:], kinds, strict=True)):
-        raise _corrupt("device memory is not described in the form of this version")
+    for part, allowed in zip(about[1:], kinds, strict=True):
+        if type(part) not in allowed:
+            raise _corrupt("device memory is not described in the form of this version")
     kind, dtype, first, shape, strides = about[:5]
     if kind == "array" and not _is_number_type(dtype):
         raise _corrupt("device memory has a dtype that is not a number type")
@@ -94,10 +98,12 @@ def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None, bound: 
     """
     if len(shape) > _MAX_DIMS or (strides is not None and len(strides) != len(shape)):
         raise _corrupt("an array has too many dimensions, or another number of strides")
-    if any(type(count) is not int or not 0 <= count < bound for count in shape):
-        raise _corrupt("an array has an invalid extent")
-    if strides is not None and any(type(step) is not int or not -_BOUND < step < _BOUND for step in strides):
-        raise _corrupt("an array has an invalid stride")
+    for count in shape:
+        if type(count) is not int or not 0 <= count < bound:
+            raise _corrupt("an array has an invalid extent")
+    for step in strides or ():
+        if type(step) is not int or not -_BOUND < step < _BOUND:
+            raise _corrupt("an array has an invalid stride")
     if math.prod(shape) >= bound:
         raise _corrupt("an array has too many elements")
 
