@@ -1300,7 +1300,7 @@ class ReplayWriter:
                 the row ends its episode, so you may pass it with each row. With `next`, a truncated row needs it, here
                 or in `end`; until then, adding another row is an error.
             priority: Priority of the row in all samplers that have priorities; None takes the largest one so far.
-            timeout: Seconds to wait for space, or for samplers if the buffer has a rate limit; None waits indefinitely.
+            timeout: Seconds to wait for samplers, if the buffer has a `limit`, and for memory; None waits indefinitely.
 
         Returns:
             The index of the row, an int.
@@ -1308,10 +1308,12 @@ class ReplayWriter:
         Raises:
             ValueError: A leaf is missing, unknown or of another shape (the text names it), or the last truncated row
                 still needs its `final`. Nothing is added.
-            queue.Full: There is no space after `timeout` seconds. If the error's `sent` is 1, the row was added and its
-                `final` was not: pass that to `end`.
+            queue.Full: The `limit` does not allow the row, or the arena has no memory, after `timeout` seconds.
+            TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
             shmtree.PeerDied: The call waits for samplers, some were killed and none is left, and the buffer was made
                 with ``on_peer_death="raise"``.
+
+        If an error has the attribute `sent` = 1, the row was added and its `final` was not: pass that to `end`.
 
         Example::
 
@@ -1332,16 +1334,18 @@ class ReplayWriter:
             final: Last observations, a pytree of the leaves that the buffer has as `next`, with one row for each row
                 that ends an episode or one for each row. Episodes that were cut off need it.
             priority: Priorities (n,) of the rows; None takes the largest one so far.
-            timeout: Seconds to wait for space, for all rows together; None waits indefinitely.
+            timeout: Seconds to wait, for all rows together, as in `add`; None waits indefinitely.
 
         Returns:
             The indices of the rows, an int64 array of shape (n,).
 
         Raises:
             ValueError: An argument does not fit the columns. No row is added.
-            queue.Full: Not all rows were added within `timeout` seconds. This and every later error has the number of
-                rows that were added, the first ones, as its attribute `sent`.
+            queue.Full: Not all rows were added within `timeout` seconds.
+            TimeoutError: As in `add`.
             shmtree.PeerDied: As in `add`.
+
+        Every error except ValueError has the number of rows that were added, the first ones, as its attribute `sent`.
         """
     def end(self, *, final: Any = None, truncated: bool = False, timeout: float | None = None) -> None:
         """Ends the episode, so that all its rows can be sampled. Does nothing if no row was added since the last end.
@@ -1350,11 +1354,12 @@ class ReplayWriter:
             final: Last observation, a pytree of the leaves that the buffer has as `next`.
             truncated: True if the episode was cut off and did not terminate; with `next` it then needs a `final`. The
                 last row's own `terminated` or `truncated` takes precedence.
-            timeout: Seconds to wait for space; None waits indefinitely.
+            timeout: Seconds to wait for memory; None waits indefinitely.
 
         Raises:
             ValueError: `final` is missing, or does not fit the columns.
-            queue.Full: There is no space after `timeout` seconds.
+            queue.Full: The arena has no memory for `final` after `timeout` seconds.
+            TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
         """
     def close(self) -> None:
         """Closes the stream. Its rows stay in the buffer. Later calls do nothing."""

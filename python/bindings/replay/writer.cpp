@@ -240,7 +240,7 @@ Args:
         the row ends its episode, so you may pass it with each row. With `next`, a truncated row needs it, here
         or in `end`; until then, adding another row is an error.
     priority: Priority of the row in all samplers that have priorities; None takes the largest one so far.
-    timeout: Seconds to wait for space, or for samplers if the buffer has a rate limit; None waits indefinitely.
+    timeout: Seconds to wait for samplers, if the buffer has a `limit`, and for memory; None waits indefinitely.
 
 Returns:
     The index of the row, an int.
@@ -248,10 +248,12 @@ Returns:
 Raises:
     ValueError: A leaf is missing, unknown or of another shape (the text names it), or the last truncated row
         still needs its `final`. Nothing is added.
-    queue.Full: There is no space after `timeout` seconds. If the error's `sent` is 1, the row was added and its
-        `final` was not: pass that to `end`.
+    queue.Full: The `limit` does not allow the row, or the arena has no memory, after `timeout` seconds.
+    TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
     shmtree.PeerDied: The call waits for samplers, some were killed and none is left, and the buffer was made
         with ``on_peer_death="raise"``.
+
+If an error has the attribute `sent` = 1, the row was added and its `final` was not: pass that to `end`.
 
 Example::
 
@@ -268,11 +270,12 @@ Args:
     final: Last observation, a pytree of the leaves that the buffer has as `next`.
     truncated: True if the episode was cut off and did not terminate; with `next` it then needs a `final`. The
         last row's own `terminated` or `truncated` takes precedence.
-    timeout: Seconds to wait for space; None waits indefinitely.
+    timeout: Seconds to wait for memory; None waits indefinitely.
 
 Raises:
     ValueError: `final` is missing, or does not fit the columns.
-    queue.Full: There is no space after `timeout` seconds.
+    queue.Full: The arena has no memory for `final` after `timeout` seconds.
+    TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
 )";
 
 const PyMethodDef kOwnMethods[] = {

@@ -249,16 +249,18 @@ Args:
     final: Last observations, a pytree of the leaves that the buffer has as `next`, with one row for each row
         that ends an episode or one for each row. Episodes that were cut off need it.
     priority: Priorities (n,) of the rows; None takes the largest one so far.
-    timeout: Seconds to wait for space, for all rows together; None waits indefinitely.
+    timeout: Seconds to wait, for all rows together, as in `add`; None waits indefinitely.
 
 Returns:
     The indices of the rows, an int64 array of shape (n,).
 
 Raises:
     ValueError: An argument does not fit the columns. No row is added.
-    queue.Full: Not all rows were added within `timeout` seconds. This and every later error has the number of
-        rows that were added, the first ones, as its attribute `sent`.
+    queue.Full: Not all rows were added within `timeout` seconds.
+    TimeoutError: As in `add`.
     shmtree.PeerDied: As in `add`.
+
+Every error except ValueError has the number of rows that were added, the first ones, as its attribute `sent`.
 )";
 
 const PyMethodDef kManyMethods[] = {

@@ -110,14 +110,15 @@ class VectorWriter:
             priority: One for each stream.
             reset: A mask of the streams in which this row is not a step; `add` skips it, and its index is -1. With
                 ``autoreset="next_step"`` the writer also skips the row after each row that ended an episode.
-            timeout: Seconds to wait for space; None waits indefinitely.
+            timeout: Seconds to wait, for all rows together, as in `Writer.add`; None waits indefinitely.
 
         Returns:
             The indices of the rows, an int64 array with one item for each stream.
 
         Raises:
             ValueError: The rows do not fit; nothing was added.
-            queue.Full: There was no space for `timeout` seconds.
+            queue.Full: Not all rows were added within `timeout` seconds.
+            TimeoutError: As in `Writer.add`.
 
         An error other than ValueError, such as ``queue.Full``, may come in the middle. Its `sent` is the number of
         streams, from the first on, that have stored or skipped their row. If it is 0, nothing has changed, and you can
