@@ -1,5 +1,5 @@
-# Installs the build into a fresh prefix, builds the consumer, the C++ programs of the pages and the examples against that
-# prefix alone, and runs them: each program of a page prints what stands below it there.
+# Installs the build into a fresh prefix. Builds the consumer, the C++ programs of the pages and the examples against that
+# prefix alone, and runs them. Each program of a page must print the text below it.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -26,8 +26,8 @@ function(schemas_of page)
   endwhile()
 endfunction()
 
-# programs_of(<page> <name> <out>): writes each block of C++ with a main() to <name>_<n>.cpp, what is printed below it to
-# <name>_<n>.txt, and appends <name>_<n> to the list <out>.
+# programs_of(<page> <name> <out>): writes each block of C++ with a main() to <name>_<n>.cpp, and the output below it to
+# <name>_<n>.txt. Appends <name>_<n> to the list <out>.
 function(programs_of page name out)
   file(READ ${page} text)
   set(number 0)
