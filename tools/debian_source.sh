@@ -6,7 +6,7 @@
 # in <folder>/apt, and does not change the system's lists.
 debian_source() {
   mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' 'Origin: Debian' | head -n 1)
-  [ -n "$mirror" ] || die "apt knows no mirror of Debian to fetch the source from"
+  [ -n "$mirror" ] || die "apt has no mirror of Debian, so the source cannot be fetched; add one to /etc/apt/sources.list"
   mkdir -p "$3/apt/lists/partial" "$3/apt/cache/archives/partial" "$3/source"
   echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror $2 main" >"$3/apt/sources.list"
   cat >"$3/apt/apt.conf" <<EOF
@@ -33,6 +33,6 @@ debian_python_source() {
     3.11) debian_source python3.11 bookworm "$2" ;;
     3.13) debian_source python3.13 trixie "$2" ;;
     3.14) debian_source python3.14 forky "$2" ;;
-    *) die "no Debian release is known that has the source of Python $1" ;;
+    *) die "no known Debian release has the source of Python $1" ;;
   esac
 }

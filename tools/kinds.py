@@ -61,7 +61,7 @@ def main() -> int:
     made = before + begin + table() + END + rest.partition(END)[2]
     if "--check" in sys.argv[1:]:
         if made != page:
-            print("the table of kinds in docs/frame.md is out of date: run tools/kinds.py")
+            print("the table of kinds in docs/frame.md is out of date; run tools/kinds.py")
         return int(made != page)
     PAGE.write_text(made)
     return 0

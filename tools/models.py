@@ -188,7 +188,7 @@ def main() -> None:
     options = parser.parse_args()
     chosen = options.models or models
     if unknown := set(chosen) - set(models):
-        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown models {', '.join(sorted(unknown))}; the models are {', '.join(models)}")
     build_checker()
     mutants = [] if options.no_mutants else [mutant for mutant in read_mutants() if mutant.model in chosen]
     failed = []

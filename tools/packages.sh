@@ -75,15 +75,15 @@ may_install() {
 system() {
   missing_of "$@"
   [ -n "$missing" ] || return 0
-  have apt-get || die "please install these first (Debian's names; there is no apt-get here):$missing"
+  have apt-get || die "missing packages, which need apt-get to be installed; install these (Debian's names) yourself:$missing"
   as_root=
   if [ "$(id -u)" -ne 0 ]; then
-    have sudo || die "please install these Debian packages first (there is no sudo here):$missing"
+    have sudo || die "missing packages, which need root or sudo to be installed; install these Debian packages yourself:$missing"
     as_root='sudo '
   fi
   say "missing:$missing"
   say "command: ${as_root}apt-get install --yes --no-install-recommends$missing"
-  may_install || die "not installed. Run that command, or set DEV_INSTALL=yes"
+  may_install || die "the packages were not installed; run the command above, or set DEV_INSTALL=yes"
   log=$(mktemp)
   # shellcheck disable=SC2086  # both are lists of words
   if ! { $as_root apt-get -q update && $as_root env DEBIAN_FRONTEND=noninteractive \
@@ -94,7 +94,7 @@ system() {
   fi
   rm -f "$log"
   for package in $missing; do
-    present "$package" || die "$package is installed, yet what it should bring is not found"
+    present "$package" || die "$package is installed, but its files are not found"
   done
 }
 
@@ -103,7 +103,7 @@ system_if_possible() {
   missing_of "$@"
   [ -n "$missing" ] || return 0
   # shellcheck disable=SC2086  # a list of words
-  (system $missing) || say "going on without:$missing"
+  (system $missing) || say "continuing without:$missing"
 }
 
 build_packages='g++ cmake ninja-build ca-certificates capnproto libcapnp-dev'

@@ -119,7 +119,7 @@ def _module(package: Path, base: list[str], name: str) -> str:
             return ".".join([*path, "__init__"])
         if place.with_suffix(".py").exists() or path == ["_core"]:
             return ".".join(path)
-    raise ValueError(f"there is no module {'.'.join(base)} in {package}")
+    raise ValueError(f"no module {'.'.join(base)} in {package}")
 
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
