@@ -185,7 +185,7 @@ class ArenaWriter:
             BufferError: The unit is too large, there was no space in time, or no reader is left.
         """
         if self._unit is None:
-            raise RuntimeError("write_binary() needs a unit; call begin_unit() first")
+            raise RuntimeError("write_binary() was called outside of a unit; call begin_unit() first")
         size = memoryview(data).nbytes
         total = self._unit_nbytes + size
         self._check_limits(total)
@@ -204,7 +204,7 @@ class ArenaWriter:
             BufferError: There was no space in time, or no reader is left.
         """
         if self._unit is None:
-            raise RuntimeError("commit_unit() needs a unit; call begin_unit() first")
+            raise RuntimeError("commit_unit() was called outside of a unit; call begin_unit() first")
         unit, self._unit = self._unit, None
         if self._unit_nbytes:
             ticket = self._put((self._written, unit))
@@ -222,18 +222,18 @@ class ArenaWriter:
             with _as_buffer_errors():
                 return self._sender.put(message, timeout=self._acquire_timeout)
         except (queue.Full, OutOfSharedMemory) as error:
-            raise BufferError(f"no memory to commit a unit with: {error}") from error
+            raise BufferError(f"the unit cannot be committed for lack of memory: {error}") from error
 
     def _check_limits(self, unit_nbytes: int) -> None:
         """Checks that the unit may have this many bytes; blocks until there is space for them."""
         most = self._limits.unit_nbytes
         if most is not None and unit_nbytes > most:
-            raise BufferError(f"a unit of {unit_nbytes} bytes is over the arena's limit of {most}")
+            raise BufferError(f"a unit has {unit_nbytes} bytes; the limit of the arena is {most}")
         room = self._limits.nbytes
         if room is not None:
             self._wait_until(
                 lambda: sum(each.nbytes for each in self._committed) + unit_nbytes <= room,
-                f"no room for a unit of {unit_nbytes} bytes in {room} next to what was not read",
+                f"no space for a unit of {unit_nbytes} bytes in {room} bytes, next to unread units,",
             )
 
     def _copy_in(self, data: Any, size: int) -> Any:
@@ -247,7 +247,7 @@ class ArenaWriter:
                 raise BufferError(str(error)) from error
             except (queue.Full, OutOfSharedMemory) as error:
                 if left <= 0:
-                    raise BufferError(f"no memory for {size} bytes, {self._within()}: {error}") from error
+                    raise BufferError(f"no memory for {size} bytes {self._within()}: {error}") from error
             # A dead reader makes no space.
             with contextlib.suppress(TimeoutError), _as_buffer_errors():
                 self._sender.wait_for_all_ack(timeout=0)
@@ -260,7 +260,7 @@ class ArenaWriter:
                 with _as_buffer_errors():
                     self._sender.wait_for_ack(self._committed[0].ticket, max(deadline - time.monotonic(), 0.0))
             except TimeoutError:
-                raise BufferError(f"{what}, {self._within()}") from None
+                raise BufferError(f"{what} {self._within()}") from None
             self._forget_read()
 
     def _forget_read(self) -> None:
@@ -270,7 +270,7 @@ class ArenaWriter:
             self._committed.popleft()
 
     def _within(self) -> str:
-        return f"and this did not change within {self._acquire_timeout:g} s (acquire_timeout)"
+        return f"within {self._acquire_timeout:g} s (acquire_timeout)"
 
 
 @contextlib.contextmanager
@@ -278,7 +278,7 @@ def _as_buffer_errors() -> Iterator[None]:
     try:
         yield
     except (ChannelClosed, PeerDied) as error:
-        raise BufferError(f"nobody is left who reads the arena: {error}") from error
+        raise BufferError(f"no process that reads the arena is left: {error}") from error
 
 
 class ArenaReader:
@@ -318,7 +318,7 @@ class ArenaReader:
         while number >= self._first + len(self._unit):
             self._take_unit()
         if number < self._first:
-            raise BufferError(f"what was written at {offset} is of a unit that has been ended")
+            raise BufferError(f"the unit with the bytes at {offset} has ended already")
         view = memoryview(self._unit[number - self._first])
         if view.nbytes != nbytes:
             raise BufferError(f"{view.nbytes} bytes were written at {offset}, not {nbytes}")
@@ -341,4 +341,4 @@ class ArenaReader:
         try:
             self._first, self._unit = self._receiver.get_nowait(copy=None if self.zero_copy else True)
         except queue.Empty:
-            raise BufferError("what is read was never committed, or has been read and ended") from None
+            raise BufferError("the unit was never committed, or has been read and ended") from None

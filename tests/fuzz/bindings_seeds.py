@@ -86,8 +86,8 @@ def masked() -> Any:
 
 
 def device(*changes: Any) -> device_leaf.DeviceLeaf:
-    about, who, where, token = DEVICE
-    return device_leaf.DeviceLeaf(((*about[:3], *changes),) if changes else (about, who, where, token))
+    about, sender, location, token = DEVICE
+    return device_leaf.DeviceLeaf(((*about[:3], *changes),) if changes else (about, sender, location, token))
 
 
 SEEDS: dict[str, Callable[[], Any]] = {

@@ -178,9 +178,9 @@ class Channel(Target):
         )
         # Device memory that claims to be of this arena, and of another participant, this process, or a dead one.
         for identity in (self._peer[0], self._arena.identity, 3):
-            who = (self._arena.uuid, _core.block_of(self._token), identity, os.getpid())
+            sender = (self._arena.uuid, _core.block_of(self._token), identity, os.getpid())
             for about in (DEVICE[0], ("torch", "float32", 0, (4,), (1,), False, True)):
-                yield DEVICE_LEAF, (about, who, DEVICE[2], 0)
+                yield DEVICE_LEAF, (about, sender, DEVICE[2], 0)
         yield DEVICE_LEAF, (("array", "|u1", 0, (0, 3), (3, 1), True),)
 
     def put(self, frame: bytes) -> None:

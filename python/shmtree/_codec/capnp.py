@@ -50,7 +50,7 @@ class CapnpMessage:
         if not 0 <= schema_id < 1 << 64:
             raise ValueError(f"schema_id is {schema_id}; it must be in 0 ... 2**64 - 1")
         if isinstance(segments, (bytes, bytearray, memoryview)):
-            raise TypeError("segments is one buffer; it must be a sequence of buffers, such as [buffer]")
+            raise TypeError("segments is a single buffer; it must be a sequence of buffers, such as [buffer]")
         self._schema_id = schema_id
         self._segments = tuple(map(_words, segments))
         if not 1 <= len(self._segments) <= _MAX_SEGMENTS:

@@ -28,8 +28,8 @@ _ABOUT: dict[str, tuple[tuple[type, ...], ...]] = {
     "torch": ((str,), (int,), (tuple,), (tuple,), (bool,), (bool,)),
     "array": ((str,), (int,), (tuple,), (tuple, type(None)), (bool,)),
 }
-_WHO = (bytes, int, int, int)
-_WHERE = (bytes, bytes, int, int, bytes)
+_SENDER = (bytes, int, int, int)
+_LOCATION = (bytes, bytes, int, int, bytes)
 
 
 def are(values: object, types: tuple[type, ...]) -> bool:
@@ -50,36 +50,37 @@ def device(flat: object) -> tuple[tuple[Any, ...], tuple[Any, ...] | None, tuple
     Raises CorruptMessage unless all types, counts and sizes are such as a sender writes.
     """
     if type(flat) is not tuple or len(flat) not in (1, 4):
-        raise _corrupt("device memory does not have 1 or 4 parts")
+        count = f"{len(flat)} parts" if type(flat) is tuple else f"a {type(flat).__name__}"
+        raise _corrupt(f"device memory is described by {count}, not by a tuple of 1 or 4 parts")
     check_about(flat[0])
     if len(flat) == 1:
         return flat[0], None, None
-    who, where = flat[1], flat[2]
-    if not are(who, _WHO) or not are(where, _WHERE):
-        raise _corrupt("device memory does not name its place in the form of this version")
-    if (len(who[0]), len(where[0]), len(where[1]), len(where[4])) != (16, 16, 64, 64):
-        raise _corrupt("a handle of device memory has a wrong length")
-    for number in (*who[1:], *where[2:4]):
+    sender, location = flat[1], flat[2]
+    if not are(sender, _SENDER) or not are(location, _LOCATION):
+        raise _corrupt("the sender or the location of device memory has other fields than in this version")
+    if (len(sender[0]), len(location[0]), len(location[1]), len(location[4])) != (16, 16, 64, 64):
+        raise _corrupt("the identifiers of device memory do not have 16, 16, 64 and 64 bytes")
+    for number in (*sender[1:], *location[2:4]):
         if not 0 <= number < _BOUND:
-            raise _corrupt("a number of device memory is out of range")
-    if who[2] >= _IDENTITIES:
-        raise _corrupt("a number of device memory is out of range")
-    return flat[0], who, where
+            raise _corrupt("an offset, a size or an identity of device memory is out of range")
+    if sender[2] >= _IDENTITIES:
+        raise _corrupt("an offset, a size or an identity of device memory is out of range")
+    return flat[0], sender, location
 
 
 def check_about(about: object) -> None:
     """Raises CorruptMessage unless `about` describes a possible tensor or array."""
     kinds = _ABOUT.get(about[0]) if type(about) is tuple and about and type(about[0]) is str else None
     if kinds is None or type(about) is not tuple or len(about) != len(kinds) + 1:
-        raise _corrupt("device memory is of an unknown kind")
+        raise _corrupt("device memory has an unknown kind, or another number of fields than in this version")
     for part, allowed in zip(about[1:], kinds, strict=True):
         if type(part) not in allowed:
-            raise _corrupt("device memory is not described in the form of this version")
+            raise _corrupt("a field of device memory has another type than in this version")
     kind, dtype, first, shape, strides = about[:5]
     if kind == "array" and not _is_number_type(dtype):
-        raise _corrupt("device memory has a dtype that is not a number type")
+        raise _corrupt("device memory has a dtype that is not numeric")
     if not 0 <= first < _BOUND:
-        raise _corrupt("device memory has a first element out of range")
+        raise _corrupt("the first element of device memory is out of range; it must be 0 to 2**62 - 1")
     check_shape(shape, strides)
 
 
@@ -97,15 +98,16 @@ def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None, bound: 
     Extents, and the number of elements, must be below `bound`.
     """
     if len(shape) > _MAX_DIMS or (strides is not None and len(strides) != len(shape)):
-        raise _corrupt("an array has too many dimensions, or another number of strides")
+        counts = f"{len(shape)} dimensions and {'no' if strides is None else len(strides)} strides"
+        raise _corrupt(f"an array has {counts}; at most {_MAX_DIMS} dimensions are possible, each with one stride")
     for count in shape:
         if type(count) is not int or not 0 <= count < bound:
-            raise _corrupt("an array has an invalid extent")
+            raise _corrupt(f"an array has an invalid dimension; each must be an int from 0 to {bound - 1}")
     for step in strides or ():
         if type(step) is not int or not -_BOUND < step < _BOUND:
-            raise _corrupt("an array has an invalid stride")
+            raise _corrupt("an array has an invalid stride; each must be an int below 2**62")
     if math.prod(shape) >= bound:
-        raise _corrupt("an array has too many elements")
+        raise _corrupt(f"an array has too many elements; it must have fewer than {bound}")
 
 
 # --- masked arrays ----------------------------------------------------------------------------------------------------
@@ -114,11 +116,11 @@ def check_shape(shape: tuple[Any, ...], strides: tuple[Any, ...] | None, bound: 
 def check_masked(data: Any, mask: Any, fill_value: Any) -> None:
     """Raises CorruptMessage unless these are the parts of a masked array."""
     if type(data) is not np.ndarray or (mask is not False and type(mask) is not np.ndarray):
-        raise _corrupt("a masked array is not made of arrays")
+        raise _corrupt("the data and mask of a masked array are not arrays")
     if mask is not False and (mask.shape != data.shape or mask.dtype != _mask_dtype(data.dtype)):
-        raise _corrupt("a mask does not fit its array")
+        raise _corrupt("the mask of an array has another shape or dtype than the array requires")
     if mask is False and data.dtype.itemsize == 0:  # NumPy would make a mask of one byte for each element
-        raise _corrupt("a masked array has elements without width")
+        raise _corrupt("a masked array has elements of 0 bytes and no mask")
     if fill_value is not None:
         _check_fill(data.dtype, fill_value)
 
@@ -131,8 +133,8 @@ def _mask_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _check_fill(dtype: np.dtype[Any], fill: Any) -> None:
     if type(fill) is not np.ndarray or fill.ndim != 0:
-        raise _corrupt("a fill value is not a scalar")
+        raise _corrupt("the fill value of a masked array is not a scalar")
     # A default fill value may have another dtype than the array, but then it is a plain number or text.
     if fill.dtype == dtype or (dtype.names is None and fill.dtype.kind in "?biufcSUmM" and fill.dtype.names is None):
         return
-    raise _corrupt("a fill value is of another dtype than its array")
+    raise _corrupt("the fill value of a masked array has another dtype than the array")

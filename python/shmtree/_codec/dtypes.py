@@ -34,12 +34,12 @@ def parse(text: str) -> np.dtype[Any]:
     try:
         return _build(_literal(text) if text.startswith(("{", "(")) else text)
     except (SyntaxError, ValueError, TypeError, LookupError) as error:
-        raise ValueError(f"{text[:200]!a} describes no dtype ({type(error).__name__})") from None
+        raise ValueError(f"{text[:200]!a} is not the description of a dtype ({type(error).__name__})") from None
 
 
 def _literal(text: str) -> Any:
     if not _ESCAPES_OF_REPR.fullmatch(text):  # for other escapes, Python prints a warning with the unescaped text
-        raise ValueError("an escape that repr does not write")
+        raise ValueError("the text has an escape sequence that repr() does not produce")
     for _ in range(1000):
         # Before 3.12, threads that parse at the same time share one depth counter, and get a false SystemError.
         with contextlib.suppress(SystemError):

@@ -78,7 +78,7 @@ def load(path: str | os.PathLike[str], *, allow_pickle: bool = False) -> Any:
     """
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size == 0:
-            raise CorruptMessage(f"{os.fspath(path)!r} is empty, so it is no frame")
+            raise CorruptMessage(f"{os.fspath(path)!r} is empty, so it is not a frame")
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     return unpack(mapped, allow_pickle=allow_pickle)
 
@@ -146,4 +146,4 @@ def _umask() -> int:
 standard_library.add()
 
 if sys.byteorder != "little":
-    raise ImportError("shmtree needs a little-endian machine")
+    raise ImportError(f"shmtree needs a little-endian machine; this one is {sys.byteorder}-endian")

@@ -106,9 +106,11 @@ def model_build(cls: Any, state: Any) -> Any:
     """
     kinds: tuple[tuple[type, ...], ...] = ((dict,), (dict, type(None)), (set,), (dict, type(None)))
     if type(state) is not tuple or len(state) != len(_STATE) or not all(map(_is_one_of, state, kinds)):
-        raise CorruptMessage("The frame is corrupt: that is no state of a model")
+        raise CorruptMessage(
+            f"The frame is corrupt: the state of a model is not a tuple of {len(_STATE)} dicts and sets"
+        )
     if not _has_only_names(state):
-        raise CorruptMessage("The frame is corrupt: a name in the state of a model is not a str")
+        raise CorruptMessage("The frame is corrupt: a field name in the state of a model is not a str")
     difference = _unlike(cls, state[0], state[3])
     if difference is not None:
         sent, here = _listed(state[0]), _listed(_fields_of(cls))

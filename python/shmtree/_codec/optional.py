@@ -78,5 +78,7 @@ def torch_dtype(torch: Any, name: str) -> Any:
         return dtype
     if name in _core.DTYPES[1:]:
         version = vars(torch).get("__version__")
-        raise IncompatibleMessage(f"The message has a tensor of {name}, which torch {version} lacks here: update torch")
-    raise CorruptMessage(f"The frame is corrupt: torch has no dtype {name[:100]!r} here")
+        raise IncompatibleMessage(
+            f"The message has a tensor of {name}, which torch {version} does not have; update torch here"
+        )
+    raise CorruptMessage(f"The frame is corrupt: torch has no dtype {name[:100]!r}")

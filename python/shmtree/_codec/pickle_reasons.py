@@ -30,7 +30,7 @@ def _line(place: Place) -> str:
     path = place.path or "the object itself"
     cls = type(place.value)
     if place.again is not None:
-        return f"{path}: the {cls.__qualname__} at {place.again or 'the root'}, which is in itself"
+        return f"{path}: the {cls.__qualname__} at {place.again or 'the root'}, which contains itself"
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     try:
         tree = _core._describe(_core._pack_aside(place.value)).splitlines()

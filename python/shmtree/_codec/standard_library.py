@@ -22,17 +22,20 @@ def _build_array(flat: Any) -> Any:
     """Returns a copy, because an array of `array` owns its memory."""
     sound = type(flat) is tuple and len(flat) == 2 and type(flat[1]) is np.ndarray and flat[1].dtype == np.uint8
     if not sound or type(flat[0]) is not str or flat[0] not in tuple(array.typecodes):
-        raise CorruptMessage("The frame is corrupt: that is no array of the standard library")
+        raise CorruptMessage("The frame is corrupt: an array.array is not a type code with an array of bytes")
     made = array.array(flat[0])
     if flat[1].size % made.itemsize:
-        raise CorruptMessage("The frame is corrupt: an array ends within an element")
+        sizes = f"{flat[1].size} bytes, which is not a multiple of its item size, {made.itemsize}"
+        raise CorruptMessage(f"The frame is corrupt: an array.array has {sizes}")
     made.frombytes(np.ascontiguousarray(flat[1]).data)
     return made
 
 
 def _build_namespace(attributes: Any) -> Any:
     if type(attributes) is not dict:
-        raise CorruptMessage("The frame is corrupt: that is no namespace")
+        raise CorruptMessage(
+            f"The frame is corrupt: a SimpleNamespace has a {type(attributes).__name__} of attributes, not a dict"
+        )
     made = types.SimpleNamespace()
     vars(made).update(attributes)
     return made
@@ -51,7 +54,7 @@ def _build_fraction(numerator: int, denominator: int, _trusted: bool) -> Fractio
     if max(numerator.bit_length(), denominator.bit_length()) <= _REDUCED_BITS:
         return Fraction(numerator, denominator)
     if denominator <= 0:
-        raise CorruptMessage("The frame is corrupt: a fraction has a denominator that is not positive")
+        raise CorruptMessage("The frame is corrupt: the denominator of a Fraction is not positive")
     made: Any = object.__new__(Fraction)
     made._numerator, made._denominator = numerator, denominator
     return made  # type: ignore[no-any-return]

@@ -93,8 +93,9 @@ class Arena:
         self._core: _core.Arena | None
         self._core, self._name = names.open_or_make(name, exist_ok, known, make)
         if max_bytes is not None and max_bytes > (memory := os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")):
-            text = f"the budget of {max_bytes} bytes is over the machine's memory, {memory} bytes: before it is used up"
-            warnings.warn(f"{text}, the kernel may kill processes", RuntimeWarning, stacklevel=2)
+            text = f"max_bytes is {max_bytes}, but this machine has only {memory} bytes of memory"
+            remedy = "the kernel may kill processes before the arena is full; pass a smaller max_bytes"
+            warnings.warn(f"{text}: {remedy}", RuntimeWarning, stacklevel=2)
 
     @classmethod
     def _of(cls, core: _core.Arena | None, name: _core.Name | None) -> Arena:

@@ -92,8 +92,8 @@ class _Line:
         """Raises RuntimeError in the thread that receives, when it is in a callback: the reply could never arrive."""
         if self._receiving == threading.get_ident() and not self.ended:
             raise RuntimeError(
-                "this thread receives the replies of this client, and is in a callback: to wait there for a reply "
-                "would be for ever; submit() and add_done_callback() go on from there"
+                "a callback cannot wait for a reply: this thread receives all replies of the client, so the wait would "
+                "never end; use submit() and add_done_callback() instead"
             )
 
     def wait(self, future: futures.Future[Any], deadline: float | None) -> None:
@@ -189,8 +189,8 @@ class _Reply(futures.Future[Any]):
 
 
 def _lost(pids: tuple[int, ...]) -> PeerDied:
-    who = f"process {', '.join(map(str, pids))}, which served, was killed" if pids else "no process serves (any more)"
-    error = PeerDied(f"{who}; one that has gone may have had this request")
+    served = f"server process {', '.join(map(str, pids))} was killed" if pids else "no server process is left"
+    error = PeerDied(f"{served}; a server may have handled this request before it exited")
     error.pids = pids
     return error
 
@@ -269,14 +269,14 @@ class Client:
         try:
             line, future = self._submit(obj, deadline, deadline)
         except queue.Full:
-            raise TimeoutError(f"there was no room for the request within {timeout} s") from None
+            raise TimeoutError(f"the service had no space for the request within {timeout} s") from None
         try:
             line.wait(future, deadline)
             return future.result(left(deadline))
         except (TimeoutError, futures.TimeoutError):
             if not future.cancel():
                 return future.result()  # the reply has just arrived
-            raise TimeoutError(f"there was no reply within {timeout} s") from None
+            raise TimeoutError(f"no reply within {timeout} s") from None
         except BaseException:
             future.cancel()  # Ctrl-C
             raise
@@ -318,7 +318,7 @@ class Client:
                     await self._requests.put_async(message, left(deadline))
             return await asyncio.wait_for(asyncio.wrap_future(future), left(deadline))
         except (asyncio.TimeoutError, queue.Full):
-            raise TimeoutError(f"there was no reply within {timeout} s") from None
+            raise TimeoutError(f"no reply within {timeout} s") from None
         except ChannelClosed as error:
             raise self._gone(error) from None
         finally:
@@ -334,7 +334,7 @@ class Client:
             self._closed = True
             line, self._line = self._line, None
         if line is not None:
-            line.end(lambda: ChannelClosed("this client was closed"))
+            line.end(lambda: ChannelClosed("this client is closed"))
         if self._own:
             self._requests.close()
 
@@ -386,7 +386,7 @@ class Client:
     def _open_line(self) -> _Line:
         with self._lock:
             if self._closed:
-                raise ChannelClosed("this client was closed")
+                raise ChannelClosed("this client is closed")
             if self._line is None or self._line.ended:
                 self._arena = self._arena or Arena()
                 self._line = _Line(self._requests, self._arena)

@@ -43,7 +43,7 @@ _OF_THIS_PROCESS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EI
 def parts(flat: object, *types: type) -> Any:
     """Returns `flat`, as a tuple of these types. Raises CorruptMessage for anything else."""
     if type(flat) is not tuple or tuple(map(type, flat)) != types:
-        raise CorruptMessage("an end in the message is not made of a handle and what goes with it")
+        raise CorruptMessage(f"an end in the message is not a tuple of {', '.join(each.__name__ for each in types)}")
     return flat
 
 
@@ -61,9 +61,9 @@ def _checked() -> Iterator[None]:
     except OSError as error:
         if error.errno in _OF_THIS_PROCESS:
             raise OutOfSharedMemory(f"an end in the message cannot be opened now: {error}") from error
-        raise CorruptMessage(f"an end in the message: {error}") from error
+        raise CorruptMessage(f"an end in the message is invalid: {error}") from error
     except (ValueError, TypeError, OverflowError, IncompatibleArena) as error:
-        raise CorruptMessage(f"an end in the message: {error}") from error
+        raise CorruptMessage(f"an end in the message is invalid: {error}") from error
 
 
 def _flatten(end: Any) -> object:
@@ -87,7 +87,11 @@ def _open(
     try:
         with _checked(), handles.open_channel(handle, None, receiving) as (channel, name):
             if channel.is_queue != is_queue:
-                raise ValueError("a queue's handle is no pair's, and a pair's no queue's")
+                raise ValueError(
+                    "the handle belongs to a pair, not to a queue"
+                    if is_queue
+                    else "the handle belongs to a queue, not to a pair"
+                )
             made = become(channel, allow and allowed)
             made._name = name
             return made
@@ -127,7 +131,7 @@ def _open_connection(flat: object, _: bool) -> Connection:
         receiver, sender = flat
         if isinstance(receiver, Receiver | None) and isinstance(sender, Sender | None) and flat != (None, None):
             return Connection(receiver, sender)
-    raise CorruptMessage("a connection in the message is not made of ends")
+    raise CorruptMessage("a connection in the message is not a tuple of a Receiver and a Sender")
 
 
 def opened(handle: bytes, opens: Callable[[_core.Arena, int, _core.Name | None], _T], gone: Callable[[], _T]) -> _T:
@@ -152,11 +156,11 @@ def _flatten_array(array: SharedArray) -> object:
 
 def _open_array(flat: object, _: bool) -> SharedArray:
     if type(flat) is not tuple or len(flat) not in (3, 4) or not isinstance(flat[2], np.dtype) or flat[2].hasobject:
-        raise CorruptMessage("a shared array in the message is not made of a handle, a shape and a dtype")
+        raise CorruptMessage("a shared array in the message is not a tuple of a handle, a shape and a dtype")
     handle, shape, dtype = flat[:3]
     torch_dtype = flat[3] if len(flat) == 4 else None
     if torch_dtype is not None and (type(torch_dtype) is not str or torch_dtype not in _core.DTYPES):
-        raise CorruptMessage("a shared array in the message is of no dtype of torch")
+        raise CorruptMessage("a shared array in the message has a dtype that torch does not have")
     parts((handle, shape), bytes, tuple)
     return opened(
         handle,

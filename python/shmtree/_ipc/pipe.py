@@ -145,7 +145,7 @@ class Connection:
         view = self._next_bytes()
         if maxlength is not None and len(view) > maxlength:
             self._reading().close()
-            raise OSError(f"the message is {len(view)} bytes long, over the maxlength of {maxlength}")
+            raise OSError(f"the message has {len(view)} bytes, but maxlength is {maxlength}; this end is closed now")
         return bytes(view)
 
     def recv_bytes_into(self, buf: Any, offset: int = 0) -> int:
@@ -166,7 +166,7 @@ class Connection:
         """
         room = _part(buf, offset, None)
         if room.readonly:
-            raise TypeError("this buffer cannot be written")
+            raise TypeError("the buffer is read-only; it must be writable")
         view = self._next_bytes()
         if len(view) > len(room):
             raise BufferTooShort(bytes(view))
@@ -198,12 +198,12 @@ class Connection:
 
     def _reading(self) -> Receiver:
         if self._receiver is None:
-            raise OSError("this connection only sends")
+            raise OSError("this connection is write-only")
         return self._receiver
 
     def _writing(self) -> Sender:
         if self._sender is None:
-            raise OSError("this connection only receives")
+            raise OSError("this connection is read-only")
         return self._sender
 
     def _next(self) -> Any:
@@ -223,18 +223,18 @@ def _part(buf: Any, offset: int, size: int | None) -> memoryview:
     view = memoryview(buf)
     if view.format != "B" or view.ndim != 1:
         if not view.c_contiguous:
-            raise TypeError("the items of this buffer do not lie one after the other, so it has no bytes to use")
+            raise TypeError("the buffer is not contiguous; pass a contiguous one")
         view = np.frombuffer(view, np.uint8).data if view.nbytes else memoryview(bytearray())
     if offset < 0:
         raise ValueError(f"offset is {offset}; it must not be negative")
     if offset > len(view):
-        raise ValueError(f"offset is {offset}, past the end of a buffer of {len(view)} bytes")
+        raise ValueError(f"offset is {offset}, but the buffer has {len(view)} bytes")
     if size is None:
         return view[offset:]
     if size < 0:
         raise ValueError(f"size is {size}; it must not be negative")
     if offset + size > len(view):
-        raise ValueError(f"there are no {size} bytes from byte {offset} on in a buffer of {len(view)} bytes")
+        raise ValueError(f"offset is {offset} and size is {size}, but the buffer has {len(view)} bytes")
     return view[offset : offset + size]
 
 

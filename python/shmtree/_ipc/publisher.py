@@ -129,7 +129,7 @@ class Published:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ChannelClosed(f"a {self._WHAT} that was closed cannot be handed to another process")
+            raise ChannelClosed(f"a closed {self._WHAT} cannot be handed to another process")
 
     def _flatten(self) -> tuple[bytes, bool]:
         """Returns the parts by which a message passes this object."""

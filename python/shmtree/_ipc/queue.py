@@ -124,7 +124,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         """
         with handles.open_channel(bytes.fromhex(text), None, True) as (channel, name):
             if not channel.is_queue:
-                raise ValueError("this is the handle of a pair's end, and no queue's")
+                raise ValueError("the handle belongs to an end of a pair, not to a queue")
             self = cls.__new__(cls)
             allowed = name is None if allow_pickle is None else bool(allow_pickle)
             self._become(channel, allowed and channel.allows_pickle, name)

@@ -77,7 +77,7 @@ class QueueReader(_Half):
         """Returns the next object, pickled."""
         data = bytes(ForkingPickler.dumps(self._queue.get()))
         if maxlength is not None and len(data) > maxlength:
-            raise OSError(f"the message is {len(data)} bytes long, over the maxlength of {maxlength}")
+            raise OSError(f"the message has {len(data)} bytes, but maxlength is {maxlength}")
         return data
 
 

@@ -219,7 +219,7 @@ class Request(Generic[_T]):
         replies, self._replies = self._replies, None
         if replies is None:
             if self._failed is None:
-                raise ValueError("this request was answered already")
+                raise ValueError("this request has been answered already; each request has one reply")
             return None
         _unanswered.discard(self)
         if self._pid != os.getpid():  # a forked child, which answers for its parent

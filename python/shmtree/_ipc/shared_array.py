@@ -77,7 +77,7 @@ class SharedArray:
         plain, torch_dtype = arrays.plain_dtype(dtype)
         memory = core.new_shared_array(shape, plain)
         if memory.nbytes == 0:
-            raise ValueError(f"an array of shape {shape} has no memory to share")
+            raise ValueError(f"shape is {shape}: an array of 0 bytes cannot be shared")
         known = None
         if name is not None:
             note: dict[str, Any] = {"shape": memory.shape, "dtype": np.lib.format.dtype_to_descr(memory.dtype)}
@@ -89,7 +89,9 @@ class SharedArray:
     @property
     def _array(self) -> np.ndarray[Any, Any]:
         if self._memory is None:
-            raise FileNotFoundError("no process has this shared array any more: it went before it was received")
+            raise FileNotFoundError(
+                "the shared array was freed before it was received; keep it in the sender until then"
+            )
         return self._memory
 
     @property
@@ -104,7 +106,7 @@ class SharedArray:
     def array(self, array: np.ndarray[Any, Any]) -> None:
         # ``shared.array += 1`` ends by assigning the same array.
         if array is not self._array:
-            raise AttributeError("the memory of a shared array stays; write into it with array[...] = values")
+            raise AttributeError("array cannot be replaced; write into it with array[...] = values")
 
     @property
     def tensor(self) -> Any:
@@ -204,7 +206,9 @@ class SharedArray:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         wanted = self._array.dtype if dtype is None else np.dtype(dtype)
         if copy is False and wanted != self._array.dtype:
-            raise ValueError(f"a shared array of {self._array.dtype} cannot be had as {wanted} without a copy")
+            raise ValueError(
+                f"a shared array of {self._array.dtype} cannot be converted to {wanted} without a copy; pass copy=None"
+            )
         return self._array.astype(wanted, copy=bool(copy))
 
     @classmethod

@@ -124,8 +124,8 @@ class SubprocessIterator(Generic[T]):
             return
         self.close()
         raise RuntimeError(
-            f"the subprocess ended with exit code {status} before it made an item; what it printed says why. It "
-            "imports the main module, unless it was forked: what that runs has to be under `if __name__ == '__main__':`"
+            f"the subprocess exited with code {status} before it yielded an item; see its output. Unless it is forked, "
+            "it imports the main module, so code that starts processes belongs under `if __name__ == '__main__':`"
         ) from error
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class _Over:
         with contextlib.suppress(Exception, SystemExit):  # unpickling may, too
             error = pickle.loads(self.error)
         if not isinstance(error, Exception):
-            error = RuntimeError(f"the subprocess raised something that does not load here, {self.name}")
+            error = RuntimeError(f"the subprocess raised an exception that cannot be unpickled here: {self.name}")
         raise error from RemoteTraceback(self.trace)
 
 

@@ -109,7 +109,7 @@ def _checked(receivers: Any) -> list[Any]:
     objects = list(receivers)
     for each in objects:
         if not hasattr(each, "fileno"):
-            raise TypeError(f"receivers has a {type(each).__name__} in it; only what has a fileno() can be waited for")
+            raise TypeError(f"receivers contains a {type(each).__name__}; each must be a receiver or have a fileno()")
     return objects
 
 

@@ -39,7 +39,7 @@ def check_name(name: Any) -> None:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"name is {name!r}; it has characters that no file's name can have") from None
+        raise ValueError(f"name is {name!r}; it has characters that cannot be in a file name") from None
 
 
 def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
@@ -56,7 +56,7 @@ def open_known(name: str, kind: int, timeout: float | None = 0.0) -> _core.Name:
     """Opens a name of that kind, like `open_name`. Raises ValueError if the name belongs to another kind of object."""
     known = open_name(name, timeout)
     if known.kind != kind:
-        raise ValueError(f'the name "{name}" is that of {KINDS.get(known.kind, "something else")}')
+        raise ValueError(f'the name "{name}" belongs to {KINDS.get(known.kind, "another kind of object")}')
     return known
 
 
@@ -83,7 +83,7 @@ def open_or_make(name: str | None, exist_ok: bool, known: Callable[[str], _T], m
 def check_known(name: str, arena: _core.Arena, asked: _core.Arena | None, check: Callable[[], None]) -> None:
     """Raises ValueError, with the difference, unless the object of that name has the given arena and options."""
     if asked is not None and asked.uuid != arena.uuid:
-        raise ValueError(f'the name "{name}": it belongs to something in another arena than the one given')
+        raise ValueError(f'the name "{name}": it belongs to an object in another arena than the one given')
     try:
         check()
     except ValueError as error:

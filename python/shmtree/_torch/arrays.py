@@ -29,7 +29,7 @@ def plain_dtype(dtype: Any) -> tuple[Any, str]:
     check_tensor_dtype(dtype)
     name = str(dtype).removeprefix("torch.")
     if name not in _core.DTYPES:
-        raise TypeError(f"a shared array cannot be of {dtype}")
+        raise TypeError(f"dtype is {dtype}; shared arrays do not support it")
     try:
         return np.dtype(name), name
     except TypeError:
@@ -40,7 +40,7 @@ def new_tensor(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: b
     torch: Any = sys.modules["torch"]
     check_tensor_dtype(dtype)
     if order != "C":
-        raise ValueError(f"order is {order!r}; a tensor is made in order 'C'")
+        raise ValueError(f"order is {order!r}; with a torch dtype it must be 'C'")
     sizes = tuple(torch.Size([shape] if isinstance(shape, int) else shape))
     count = 1
     for size in sizes:

@@ -21,7 +21,7 @@ def check_device(device: Any) -> None:
     try:
         torch.empty(0, device=device)
     except (AssertionError, RuntimeError, NotImplementedError) as error:  # torch is built without it, or finds none
-        raise DeviceError(f"there is no device {str(device)!r} here: {error}") from error
+        raise DeviceError(f"no device {str(device)!r} in this process: {error}") from error
 
 
 def receive_to(arena: _core.Arena, item: Any, device: Any) -> Any:

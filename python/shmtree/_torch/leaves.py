@@ -22,12 +22,12 @@ def is_on_device(thing: Any) -> bool:
 
 def receive_device(flat: Any, may_import: bool) -> Any:
     """Returns the tensor or array of a `DeviceLeaf`. Imports torch if it is needed and `may_import` is true."""
-    about, who, where = checks.device(flat)
+    about, sender, location = checks.device(flat)
     if about[0] == "torch":
         optional.imported_torch(may_import)
     from ..cuda import _received
 
-    return _received.receive(about, who, where)
+    return _received.receive(about, sender, location)
 
 
 def device_leaf(thing: Any, home: bytes | None, portable: bool) -> Any:

@@ -71,7 +71,7 @@ def _build(number: int, flags: int, shape: Any, parts: tuple[Any, ...], trusted:
     name, methods = _LAYOUTS[number]
     are_dense = all(_is_dense(torch, part) for part in parts)
     if len(parts) != len(methods) or not are_dense or type(shape) is not tuple:
-        raise CorruptMessage("The frame is corrupt: a sparse tensor is not made of dense ones")
+        raise CorruptMessage("The frame is corrupt: a part of a sparse tensor is not a dense tensor")
     checks.check_shape(shape, None, checks.SPARSE_BOUND)
     *indices, values = (part.detach() for part in parts)
     if not trusted:

@@ -69,7 +69,7 @@ class Driver:
         try:
             self._library = ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            raise DeviceError(f"there is no CUDA driver in this process: {error}") from None
+            raise DeviceError(f"no CUDA driver can be loaded: {error}") from None
         try:
             for name, arguments in _SIGNATURES.items():
                 getattr(self._library, name).argtypes = arguments
@@ -109,8 +109,8 @@ class Driver:
     def device_with(self, uuid: bytes) -> int:
         if uuid not in self._uuids:
             raise DeviceError(
-                f"the memory is on the CUDA device {format_uuid(uuid)}, which this process does not see "
-                f"(it sees {', '.join(map(format_uuid, self._uuids)) or 'none'}; CUDA_VISIBLE_DEVICES says which)"
+                f"the memory is on the CUDA device {format_uuid(uuid)}, which is not visible to this process; visible: "
+                f"{', '.join(map(format_uuid, self._uuids)) or 'none'} (see CUDA_VISIBLE_DEVICES)"
             )
         return self._uuids.index(uuid)
 
@@ -251,7 +251,7 @@ def driver() -> Driver:
             _driver = (os.getpid(), Driver())
         pid, found = _driver
     if pid != os.getpid():
-        raise DeviceError(f"CUDA was in use in process {pid}, which this one was forked from: start it with spawn")
+        raise DeviceError(f"this process was forked from process {pid} after that had used CUDA; start it with spawn")
     return found
 
 

@@ -24,7 +24,7 @@ from ..errors import CorruptMessage, DeviceError, PeerDied
 from . import _driver, _events
 
 
-class _Who(NamedTuple):
+class _Sender(NamedTuple):
     """The sending process, and the token that shows which processes use the memory."""
 
     uuid: bytes
@@ -33,7 +33,7 @@ class _Who(NamedTuple):
     pid: int
 
 
-class _Where(NamedTuple):
+class _Location(NamedTuple):
     """Bytes [first, first + nbytes) of an allocation; the event completes when they are written."""
 
     device: bytes
@@ -74,24 +74,24 @@ def has_opened(device: int, base: int) -> bool:
 class Memory:
     """Bytes on a device, which this process keeps while the object lives. Torch sees it as an array of bytes."""
 
-    def __init__(self, driver: _driver.Driver, device: int, where: _Where, lease: Any) -> None:
+    def __init__(self, driver: _driver.Driver, device: int, location: _Location, lease: Any) -> None:
         self.device = device
-        self.nbytes = where.nbytes
+        self.nbytes = location.nbytes
         self._lease = lease
         self._driver = driver
         self._pid = os.getpid()
-        self._key = device, where.handle
+        self._key = device, location.handle
         self._allocation: _Allocation | None = None
         with _lock:
             allocation = _opened.get(self._key)
             if allocation is None:
-                allocation = _opened[self._key] = _Allocation(driver, device, where.handle)
+                allocation = _opened[self._key] = _Allocation(driver, device, location.handle)
             allocation.users += 1
         self._allocation = allocation
         _alive.add(self)
-        self.pointer = allocation.base + where.first
-        if where.first + where.nbytes > allocation.nbytes:
-            raise CorruptMessage("device memory of a message is not in the allocation it names")
+        self.pointer = allocation.base + location.first
+        if location.first + location.nbytes > allocation.nbytes:
+            raise CorruptMessage("the device memory of a message exceeds the allocation that the message names")
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -223,61 +223,61 @@ def receive(about: tuple[Any, ...], sent_by: tuple[Any, ...] | None, place: tupl
     if sent_by is None or place is None:
         check_fits(about, None)
         return _make(about, None)
-    who, where = _Who(*sent_by), _Where(*place)
-    arena = _core.find_arena(who.uuid)
+    sender, location = _Sender(*sent_by), _Location(*place)
+    arena = _core.find_arena(sender.uuid)
     if arena is None:
-        raise CorruptMessage("device memory came without the channel that keeps it")
-    if who.identity == arena.identity:
-        return _receive_own(about, who)
-    check_fits(about, where.nbytes)
-    return _make(about, _open(arena, who, where, about[0] == "array"))
+        raise CorruptMessage("a message has device memory of an arena that this process is not attached to")
+    if sender.identity == arena.identity:
+        return _receive_own(about, sender)
+    check_fits(about, location.nbytes)
+    return _make(about, _open(arena, sender, location, about[0] == "array"))
 
 
 def _token(arena: _core.Arena, block: int) -> Any:
     try:
         return arena.open_array(block, 1, np.uint8, "C").base
     except (ValueError, OverflowError, FileNotFoundError) as error:
-        raise CorruptMessage(f"the message lacks the token that keeps its device memory: {error}") from error
+        raise CorruptMessage(f"the message lacks the token of its device memory: {error}") from error
 
 
-def _open(arena: _core.Arena, who: _Who, where: _Where, is_array: bool) -> Memory:
-    _check_alive(arena, who)
+def _open(arena: _core.Arena, sender: _Sender, location: _Location, is_array: bool) -> Memory:
+    _check_alive(arena, sender)
     # The message refers to the token, so the token exists. From here on, this process holds it as well.
-    lease = _token(arena, who.block)
+    lease = _token(arena, sender.block)
     driver = _driver.driver()
-    device = driver.device_with(where.device)
+    device = driver.device_with(location.device)
     try:
-        memory = Memory(driver, device, where, lease)
+        memory = Memory(driver, device, location, lease)
         stream = current_stream(device)
         # An array reports that it is ready in the default stream, see _interface.
         streams = {stream, 0} if is_array else {stream}
         with driver.on(device):
-            _senders_events.wait(driver, device, (who.uuid, who.identity), where.event, streams)
+            _senders_events.wait(driver, device, (sender.uuid, sender.identity), location.event, streams)
     except DeviceError:
-        _check_alive(arena, who)
+        _check_alive(arena, sender)
         raise
-    _check_alive(arena, who)  # it may have died between the first check and the opening
+    _check_alive(arena, sender)  # it may have died between the first check and the opening
     return memory
 
 
-def _check_alive(arena: _core.Arena, who: _Who) -> None:
-    if arena.is_alive(who.identity):
+def _check_alive(arena: _core.Arena, sender: _Sender) -> None:
+    if arena.is_alive(sender.identity):
         return
-    error = PeerDied(f"process {who.pid} ended before its device memory was received, which went with it")
-    error.pids = (who.pid,)
+    error = PeerDied(f"process {sender.pid} exited before its device memory was received; the memory was freed")
+    error.pids = (sender.pid,)
     raise error
 
 
-def _receive_own(about: Any, who: _Who) -> Any:
-    lent = find_own(who.uuid, who.block)
+def _receive_own(about: Any, sender: _Sender) -> Any:
+    lent = find_own(sender.uuid, sender.block)
     if lent is None:
-        raise CorruptMessage("device memory that this process is said to have sent was not")
+        raise CorruptMessage("a message names device memory that this process has not sent")
     driver = _driver.driver()
     with driver.on(lent.device):
         driver.wait_in_stream(current_stream(lent.device), lent.event.number)
     torch = sys.modules.get("torch")
     if (about[0] == "torch") != (torch is not None and isinstance(lent.owner, torch.Tensor)):
-        raise CorruptMessage("the message names device memory of this process as another kind")
+        raise CorruptMessage("the message describes device memory of this process as another kind of array")
     return _finish(lent.owner.detach(), *about[5:]) if about[0] == "torch" else lent.owner
 
 
@@ -327,13 +327,13 @@ def _make(about: Any, memory: Memory | None) -> Any:
         kind, *rest = about
         return _build_tensor(memory, *rest) if kind == "torch" else _build_array(memory, *rest)
     except (TypeError, ValueError, AttributeError, RuntimeError) as error:  # RuntimeError: torch's own
-        raise CorruptMessage(f"device memory is not described as this version does: {error}") from None
+        raise CorruptMessage(f"the description of device memory is invalid: {error}") from None
 
 
 def _build_array(memory: Memory | None, typestr: str, first: int, shape: Any, strides: Any, read_only: bool) -> Any:
     array = DeviceArray(memory, typestr, first, shape, strides, read_only)
     if array.dtype.kind not in "biufc":
-        raise ValueError(f"a dtype {typestr!r}")
+        raise ValueError(f"the dtype is {typestr!r}")
     torch = _torch_with_cuda()
     if torch is None or memory is None or read_only:  # torch has no read-only tensors
         return array

@@ -30,7 +30,7 @@ exit_timeout = 30.0
 
 _TOKEN_BYTES = 64
 _INVALID_VALUE = 1
-_MAX_HANDLES = 1024  # exported allocations whose handles are cached
+_MAX_HANDLES = 1024  # maximum number of cached handles of exported allocations
 _LOOKS = 4  # tokens to check for every one that is sent
 _STEP_S = 0.005
 
@@ -120,7 +120,7 @@ def _source_of_array(array: Any) -> Source | None:
         return None
     dtype = np.dtype(known["typestr"])
     if known.get("mask") is not None or dtype.kind not in "biufc":
-        raise TypeError(f"a device array of {dtype} with a mask, or of no numbers, cannot be sent; a plain one can")
+        raise TypeError(f"a device array of {dtype} cannot be sent if it has a mask or other elements than numbers")
     shape, (pointer, read_only) = tuple(known["shape"]), known["data"]
     strides = known.get("strides")
     low = high = 0
@@ -143,16 +143,16 @@ def _lend(source: Source, arena: _core.Arena) -> DeviceLeaf:
         base, _ = driver.allocation_of(source.pointer)
         if _received.has_opened(device, base):
             raise DeviceError(
-                "this device memory was received from another process, which alone can hand it on: send a copy of it "
-                "(clone())"
+                "this device memory belongs to the process that sent it, so it cannot be forwarded; send a copy"
+                " (clone())"
             )
         handle = _handle_of(driver, base)
         event = _free_events.record(driver, device, source.stream)
         with _lock:
             _lent[arena.uuid, block] = Lent(source, arena, token, device, event)
-    who = (arena.uuid, block, arena.identity, os.getpid())
-    where = (driver.uuid(device), handle, source.pointer - base, source.nbytes, event.handle)
-    return DeviceLeaf((source.about, who, where, token))
+    sender = (arena.uuid, block, arena.identity, os.getpid())
+    location = (driver.uuid(device), handle, source.pointer - base, source.nbytes, event.handle)
+    return DeviceLeaf((source.about, sender, location, token))
 
 
 def _handle_of(driver: _driver.Driver, base: int) -> bytes:
@@ -169,9 +169,9 @@ def _handle_of(driver: _driver.Driver, base: int) -> bytes:
         if error.code != _INVALID_VALUE:
             raise
         raise DeviceError(
-            "the driver has no handle for this memory, because it was not allocated by cudaMalloc alone; with torch "
-            "that is so under PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True or backend:cudaMallocAsync: leave "
-            f"these out in the process that sends ({error})",
+            "the driver can share only memory that cudaMalloc allocated, and this memory was allocated in another way; "
+            "if torch allocated it, start the sending process without expandable_segments:True and "
+            f"backend:cudaMallocAsync in PYTORCH_CUDA_ALLOC_CONF ({error})",
             code=error.code,
         ) from None
 

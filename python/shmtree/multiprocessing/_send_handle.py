@@ -38,7 +38,7 @@ def install() -> None:
             return standard_recv(conn)
         message = conn.recv()
         if not isinstance(message, _Handle):
-            raise RuntimeError(f"the next message is a {type(message).__name__}, and not a descriptor of send_handle")
+            raise RuntimeError(f"the next message is a {type(message).__name__}, not a descriptor from send_handle()")
         descriptor: int = message.duplicate.detach()
         return descriptor
 

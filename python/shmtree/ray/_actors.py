@@ -33,7 +33,7 @@ _JOB_S = 5.0  # interval of checks for the end of the job
 def context() -> Any:
     """Returns Ray's runtime context. Raises RuntimeError in a process that is connected by ``ray://``."""
     if ray.util.client.ray.is_connected():
-        raise RuntimeError("shmtree.ray needs a process on a node of the cluster, and no client by ray://")
+        raise RuntimeError("shmtree.ray does not work in a ray:// client; run this process on a node of the cluster")
     return ray.get_runtime_context()
 
 
@@ -103,10 +103,12 @@ def node_of(home: Any) -> str:
         return here()
     if isinstance(home, str):
         if home in _gone((home,)):
-            raise ValueError(f"home is {home!r}, and no node that is alive has that id")
+            raise ValueError(f"home is {home!r}; no live node has that id")
         return home
     if not isinstance(home, ray.actor.ActorHandle):
-        raise TypeError(f"home is a {type(home).__name__}; it must be an actor's handle, the id of a node, or None")
+        raise TypeError(
+            f"home is a {type(home).__name__}; it must be the handle of an actor, the id of a node, or None"
+        )
     return str(ray.get(home.__ray_call__.remote(_node_of_actor)))
 
 

@@ -22,7 +22,7 @@ from ._shard_files import Loading, Loads, Saving, assign
 from ._shards import Call
 
 _LOOK_S = 1.0  # interval of checks for nodes with new shards
-_SHUT_DOWN = "the replay buffer was shut down, or Ray was in this process"
+_SHUT_DOWN = "the replay buffer was shut down, or Ray was shut down in this process"
 _FRESH_S = 0.2  # time for which a weight is used for samples
 
 
@@ -190,10 +190,10 @@ class Cluster:
         """Calls the servers and runs `meanwhile`. Records nodes that no longer exist as lost."""
         from . import _shard_actors
 
-        whose = self._number, self._home
+        buffer = self._number, self._home
         with told_of_end(_SHUT_DOWN):
             under_way = _shard_actors.Calls(
-                {node: (method, (*whose, *arguments), options) for node, (method, arguments, options) in calls.items()}
+                {node: (method, (*buffer, *arguments), options) for node, (method, arguments, options) in calls.items()}
             )
             mine = meanwhile()
             answers, gone = under_way.answers()

@@ -26,7 +26,7 @@ class PeerDied(errors.PeerDied):
         self.peers = tuple((str(node), int(pid)) for node, pid in peers)
         self.pids = tuple(pid for _, pid in self.peers)
         told = ", ".join(f"process {pid} of node {node}" if pid else f"node {node}" for node, pid in self.peers)
-        super().__init__(f"{told} was killed, and nobody else is left")
+        super().__init__(f"no peer is left; killed: {told}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.peers,)

@@ -164,7 +164,7 @@ class RemoteReceiver(Receiver):
 
 def _give(end: Any, letter: str) -> tuple[Any, ...]:
     if end.closed:
-        raise errors.ChannelClosed("an end that was closed cannot be handed to another process")
+        raise errors.ChannelClosed("a closed end cannot be handed to another process")
     token = new_token()
     end._pair.settle([(letter, token)], [])
     return arrive, (end._pair, letter, token)
@@ -184,7 +184,7 @@ def arrive(pair: Pair, letter: str, token: int) -> Any:
     try:
         handle = _actors.call(_actors.here(), method, pair.number, pair.home, tuple(pair.terms), (letter, token))
     except Ended:
-        raise errors.ChannelClosed("the pair was given up before this end of it was loaded") from None
+        raise errors.ChannelClosed("the pair was closed before this end of it was unpickled") from None
     with _grants.open_channel(handle, None, letter == "r") as (channel, _):
         made = RemoteSender(channel) if letter == "s" else RemoteReceiver(channel)
         made._pair = pair
@@ -195,6 +195,6 @@ def _at_home(pair: Pair, letter: str) -> Any:
     try:
         channel = _handles.open_channel(pair.handle)
     except FileNotFoundError:
-        raise errors.ChannelClosed("the pair was given up before this end of it was loaded") from None
+        raise errors.ChannelClosed("the pair was closed before this end of it was unpickled") from None
     make: Callable[[Any], Any] = Sender if letter == "s" else Receiver
     return make(channel)

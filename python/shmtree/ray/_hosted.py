@@ -97,7 +97,7 @@ class Hosted:
         left: list[int] = self.record["left"].get(node, [])
         origin: int = left.pop() if left else self.record["next_origin"]
         if origin >= ORIGINS:
-            raise ValueError(f"{origin - 1} nodes have sent to this pair, and there is room for no more")
+            raise ValueError(f"{origin - 1} nodes have sent to this pair, which is the limit")
         self.record["next_origin"] = max(self.record["next_origin"], origin + 1)
         first = self._landing.next_ticket(origin)
         self.record["origins"][origin] = (node, first, token)

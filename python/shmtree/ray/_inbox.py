@@ -94,7 +94,9 @@ class Inbox:
 
     def _check(self, generation: int) -> None:
         if generation != self.record["generation"]:
-            raise Superseded(f"generation {self.record['generation']} sends here, and {generation} does no more")
+            raise Superseded(
+                f"generation {generation} of the sender was replaced by generation {self.record['generation']}"
+            )
 
     def _new_arrivals(self) -> Arrivals:
         generation = self.record["generation"]

@@ -67,14 +67,16 @@ class Landing:
         """Puts a message unless it has landed already. Raises queue.Full if there is no space now."""
         table = self._table
         if table[_EPOCH] != self._epoch:
-            raise Superseded(f"messages land here by process {self._epoch} and {table[_EPOCH]} at once")
+            raise Superseded(
+                f"process {self._epoch} was replaced by process {table[_EPOCH]}, which writes to this channel"
+            )
         if self.channel.counted != table[_APPLIED]:  # a put that raised, but took effect
             self._apply()
         expected = table[_NEXT + origin]
         if ticket < expected:
             return
         if ticket > expected:
-            raise Gap(f"message {ticket} of origin {origin} came before {expected}")
+            raise Gap(f"message {ticket} of origin {origin} arrived before message {expected}")
         table[_ORIGIN] = origin
         table[_THEN] = ticket + 1
         here = self.sender.put_frame(frame, timeout=0)
@@ -131,6 +133,8 @@ class Landing:
         if counted == table[_APPLIED]:
             return
         if counted != table[_APPLIED] + 1 or not 0 <= table[_ORIGIN] < ORIGINS:
-            raise CorruptMessage(f"{counted} messages have landed, and the table knows of {table[_APPLIED]}")
+            raise CorruptMessage(
+                f"the channel counts {counted} messages that arrived, but the table counts {table[_APPLIED]}"
+            )
         table[_NEXT + table[_ORIGIN]] = table[_THEN]
         table[_APPLIED] = counted

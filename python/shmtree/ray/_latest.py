@@ -125,7 +125,7 @@ class Latest:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
-            raise errors.ChannelClosed("a Latest that was closed cannot be handed to another process")
+            raise errors.ChannelClosed("a closed Latest cannot be handed to another process")
         return _arrive, (tuple(self._place),)
 
 

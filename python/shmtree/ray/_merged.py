@@ -76,10 +76,10 @@ class Drawn:
 
 
 def merge(
-    spec: Spec, data: _rows.Rows, who: Array, parts: Mapping[int, Part], weights: Mapping[int, Weights], **how: Any
+    spec: Spec, data: _rows.Rows, shards: Array, parts: Mapping[int, Part], weights: Mapping[int, Weights], **how: Any
 ) -> Batch:
-    """Merges the parts into a batch: row i is the next row of shard `who[i]`'s part. For `how`, see `_importance`."""
-    places = {shard: np.flatnonzero(who == shard) for shard in parts}
+    """Merges the parts into a batch: row i is the next row of shard `shards[i]`. For `how`, see `_importance`."""
+    places = {shard: np.flatnonzero(shards == shard) for shard in parts}
     total = sum(each.total for each in weights.values())
     for shard, part in parts.items():
         mask = part.known.get("mask", True)
@@ -88,10 +88,10 @@ def merge(
         part.known["probability"] = part.known["probability"] * (weights[shard].total / total)
     first = next(iter(parts.values()))
     known = {
-        name: _joined(len(who), places, {s: part.known[name] for s, part in parts.items()}) for name in first.known
+        name: _joined(len(shards), places, {s: part.known[name] for s, part in parts.items()}) for name in first.known
     }
     leaves = [
-        _joined(len(who), places, {s: part.leaves[leaf] for s, part in parts.items()})
+        _joined(len(shards), places, {s: part.leaves[leaf] for s, part in parts.items()})
         for leaf in range(len(first.leaves))
     ]
     known["weight"] = _importance(known["probability"], weights, total, **how)

@@ -55,7 +55,7 @@ class _Offered:
         """Opens the end. If this process has not passed the other end on, it detaches from that end."""
         with self._opening:
             if self._closed:
-                raise ChannelClosed("this end was closed")
+                raise ChannelClosed("this end is closed")
             if self._end is None:
                 self._end = _ends.arrive(self._pair, self._letter, new_token() if self._token is None else self._token)
                 self._token = None
@@ -88,7 +88,7 @@ class _Offered:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._closed:
-            raise ChannelClosed("an end that was closed cannot be handed to another process")
+            raise ChannelClosed("a closed end cannot be handed to another process")
         if self._end is not None:
             reduced: tuple[Any, ...] = self._end.__reduce__()
             return reduced
@@ -97,7 +97,7 @@ class _Offered:
     def give(self) -> int:
         """Returns a token of an end that is in transit from now on."""
         if self._closed:
-            raise ChannelClosed("an end that was closed cannot be handed to another process")
+            raise ChannelClosed("a closed end cannot be handed to another process")
         token = new_token()
         self._given.append((self._letter, token))
         if self._token is None:  # this object does not keep the stream open

@@ -73,8 +73,8 @@ def check_samplers(samplers: Mapping[str, Sampler]) -> None:
     """Raises ValueError for a sampler that needs to know all rows at once."""
     for name, each in samplers.items():
         if not isinstance(each, Uniform | Prioritized) or each.max_times is not None:
-            may = "over several nodes it must be Uniform() or Prioritized(), without max_times"
-            raise ValueError(f"sampler {name!r} is {each!r}; {may}")
+            allowed = "over several nodes it must be Uniform() or Prioritized(), without max_times"
+            raise ValueError(f"sampler {name!r} is {each!r}; {allowed}")
 
 
 def weigh(buffer: ReplayBuffer, table: int, with_least: bool, largest: float) -> Weights:

@@ -52,7 +52,7 @@ class Ended(Exception):
     """No receiver is left on the other side, or its node is gone. `peers` are those that were killed."""
 
     def __init__(self, peers: Iterable[Peer] = ()) -> None:
-        super().__init__("nobody receives any more")
+        super().__init__("no receiver is left")
         self.peers = tuple(peers)
 
 

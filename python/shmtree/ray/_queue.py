@@ -103,7 +103,7 @@ class Queue:
             ChannelClosed: This object was closed, or the queue no longer exists.
         """
         if self.closed:
-            raise ChannelClosed("this queue was closed")
+            raise ChannelClosed("this queue is closed")
         from . import _actors
 
         with told_of_end("this queue is no more, or Ray was shut down in this process"):

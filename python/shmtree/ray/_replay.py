@@ -276,17 +276,17 @@ class ReplayBuffer:
             known = {shard: each for shard, each in known.items() if each.total > 0 and shard not in without}
             rows = sum(each.rows for each in known.values())
             if not terms.replace and not without and 0 < rows < n:
-                raise ValueError(f"n is {n}, and there are {rows} rows to draw without repetition")
+                raise ValueError(f"n is {n}, but only {rows} rows can be sampled without replacement")
             if not known or (not terms.replace and rows < n):
                 without.clear()
                 self._wait(deadline, stop)
                 continue
             with self._choosing:
-                who = _merged.choose(self._random, known, n, terms.replace)
-            counts = dict(zip(*(each.tolist() for each in np.unique(who, return_counts=True)), strict=True))
+                shards = _merged.choose(self._random, known, n, terms.replace)
+            counts = dict(zip(*(each.tolist() for each in np.unique(shards, return_counts=True)), strict=True))
             parts = self._cluster.draw(counts, terms, table)
             if len(parts) == len(counts):
-                return _merged.merge(self._spec, self._data, who, parts, known, **how)
+                return _merged.merge(self._spec, self._data, shards, parts, known, **how)
             without |= counts.keys() - parts.keys()
 
     def _beta(self, table: int, beta: float | None) -> float:
@@ -302,7 +302,7 @@ class ReplayBuffer:
         if stop is None:
             time.sleep(min(left, _PAUSE_S))
         elif stop.wait(min(left, _PAUSE_S)):
-            raise ChannelClosed("nobody wants these batches any more")
+            raise ChannelClosed("the iterator of these batches was closed")
 
     def _tell_of_lost(self) -> None:
         if self._place.on_peer_death == "raise" and (news := self._cluster.lost - self._told):
@@ -331,10 +331,10 @@ class ReplayBuffer:
         flat, given = indices.ravel(), priorities.ravel()
         wrong = ~(np.isfinite(given) & (given >= 0))
         if wrong.any():
-            raise ValueError(f"priority has {given[wrong][0]}; priorities are finite and not negative")
+            raise ValueError(f"priority has {given[wrong][0]}; it must be finite and not negative")
         shards = _merged.shards_of(flat)
         if (shards == 0).any():
-            raise ValueError(f"index has {flat[shards == 0][0]}, which was never given")
+            raise ValueError(f"index has {flat[shards == 0][0]}, which no batch or add() returned")
         mask = np.zeros(flat.shape, np.bool_)
         places = {int(shard): np.flatnonzero(shards == shard) for shard in np.unique(shards)}
         asked = {shard: (_merged.local_index(flat[at]), given[at]) for shard, at in places.items()}
@@ -462,7 +462,7 @@ class ReplayBuffer:
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
-            raise ChannelClosed("a replay buffer that was closed cannot be handed to another process")
+            raise ChannelClosed("a closed replay buffer cannot be handed to another process")
         return _arrive, (self._place,)
 
     def __repr__(self) -> str:

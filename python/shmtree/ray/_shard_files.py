@@ -121,7 +121,7 @@ def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, mis
     """
     found = {shard: each for shards in seen.values() for shard, each in shards.items()}
     if not found:
-        raise FileNotFoundError(f"none of {len(seen)} nodes has shards of a replay buffer in {path!r}")
+        raise FileNotFoundError(f"no node of {len(seen)} has shards of a replay buffer in {path!r}")
     specs = {shard: Spec.unpack(each.note) for shard, each in found.items()}
     _check_same(path, found, specs)
     last = max((each.saving for each in found.values() if each.saving), key=lambda saving: saving.time_ns, default=None)
@@ -132,8 +132,8 @@ def assign(path: str, seen: Mapping[str, Mapping[int, Found]], how: Loading, mis
         if not _place(shard, seen, nodes, set()):
             where = sum(shard in shards for shards in seen.values())
             raise ValueError(
-                f"{len(found)} shards were saved in {path!r}, and there is no node for number {shard}: of {len(seen)} "
-                f"nodes {where} can read it, and each loads one shard"
+                f"no node is left for shard {shard} of {len(found)} in {path!r}: {where} of {len(seen)} nodes can read "
+                "it, and each node loads one shard"
             )
     largest = max(found, key=lambda shard: found[shard].size.capacity or 0)
     plan = _parts.Plan(how.with_changes(specs[largest]), found[largest].size, how.seed)
@@ -145,15 +145,15 @@ def _check_same(path: str, found: Mapping[int, Found], specs: Mapping[int, Spec]
     for shard, each in found.items():
         saved = {saving.buffer for saving in (each.saving, found[first].saving) if saving is not None}
         if len(saved) > 1 or specs[shard] != specs[first]:
-            raise ValueError(f"{folder_of(path, first)} and {folder_of(path, shard)} are of different buffers")
+            raise ValueError(f"{folder_of(path, first)} and {folder_of(path, shard)} belong to different buffers")
 
 
 def _check_complete(path: str, last: Saving, found: Mapping[int, Found], nodes: int) -> None:
     missing = sorted(set(last.shards) - found.keys())
     if missing:
         raise ValueError(
-            f"{len(last.shards)} shards were saved last in {path!r}, and none of {nodes} nodes has "
-            f"{os.path.basename(folder_of(path, missing[0]))}; missing_ok=True loads the others"
+            f"no node of {nodes} has {os.path.basename(folder_of(path, missing[0]))}, one of the {len(last.shards)} "
+            f"shards that were saved last in {path!r}; pass missing_ok=True to load the others"
         )
 
 

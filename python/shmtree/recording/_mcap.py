@@ -84,10 +84,12 @@ class Writer:
     def begin(self) -> None:
         """Makes a temporary file beside the old one, and replaces the old one once the header is written."""
         if self._is_closed:
-            raise ValueError("the recording was closed")
+            raise ValueError("the recording is closed")
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(self.path).st_mode):
-                raise FileExistsError(errno.EEXIST, "it is there, and no file that could be replaced", self.path)
+                raise FileExistsError(
+                    errno.EEXIST, "it exists and is not a regular file, so it cannot be replaced", self.path
+                )
         folder, name = os.path.split(self.path)
         fd, made = tempfile.mkstemp(prefix=f".{name}.", dir=folder or ".")
         self._file = CheckedFd(fd)
@@ -110,7 +112,7 @@ class Writer:
             return self._channels[name]
         number = len(self._channels)
         if number == _MOST_CHANNELS:
-            raise ValueError(f"a recording has at most {_MOST_CHANNELS} channels")
+            raise ValueError(f"a recording cannot have more than {_MOST_CHANNELS} channels")
         no_schema = 0
         content = struct.pack("<HH", number, no_schema) + _text(name) + _text(ENCODING) + _map({})
         record = _record(CHANNEL, content)

@@ -88,7 +88,7 @@ def plain(value: Any, levels: int = _LEVELS) -> Any:
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if levels == 0:
-        raise ValueError(f"the value contains itself, or is nested over more than {_LEVELS} levels")
+        raise ValueError(f"the value contains itself, or is nested deeper than {_LEVELS} levels")
     if isinstance(value, dict):
         return {str(key): plain(each, levels - 1) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -175,4 +175,4 @@ def to_parquet(messages: list[RecordedMessage], out: BinaryIO, allow_pickle: boo
             for rows in groups():
                 writer.write_table(pa.Table.from_pylist(rows, schema))
     except (pa.ArrowException, OverflowError, RecursionError) as error:
-        raise ValueError(f"the messages have no columns in common: {error}") from error
+        raise ValueError(f"the messages do not have the same columns: {error}") from error

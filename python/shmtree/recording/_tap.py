@@ -46,7 +46,9 @@ class Tap:
     def __init__(self, writer: Writer, name: str) -> None:
         self._known = open_name(name)  # holds the name, and is attached to no end
         if self._known.kind not in (CHANNEL, QUEUE):
-            raise ValueError(f'"{name}" is the name of {KINDS.get(self._known.kind, "something else")}, and no channel')
+            raise ValueError(
+                f'"{name}" is the name of {KINDS.get(self._known.kind, "another kind of object")}, not of a channel'
+            )
         self._tap = _core.Tap(_core.Channel.open(self._known.arena, self._known.block))
         self._writer = writer
         self._name = name

@@ -87,7 +87,7 @@ class Batch:
             AttributeError: The buffer has neither ``next=`` nor ``n_step=``.
         """
         if not self._has_discount:
-            raise AttributeError("batches have a discount where the buffer was made with next= or n_step=")
+            raise AttributeError("batches have no discount, because the buffer was made without next= and n_step=")
         discount: Array = self._drawn.discount()
         return discount
 
@@ -128,7 +128,7 @@ class TensorBatch:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or not isinstance(array := getattr(self._batch, name), np.ndarray):
-            raise AttributeError(f"batches on a device have no {name!r}")
+            raise AttributeError(f"batches on a device have no attribute {name!r}")
         tensor = self._moved(array)
         setattr(self, name, tensor)
         return tensor

@@ -109,9 +109,9 @@ class ReplayBuffer:
         exist_ok: bool = False,
     ) -> None:
         if (example is None) == (columns is None):
-            raise TypeError("a replay buffer is made with either example= or columns=")
+            raise TypeError("pass either example= or columns=, not both or neither")
         if (capacity is None) == (max_bytes is None):
-            raise TypeError("a replay buffer is made with either a capacity of rows or max_bytes=")
+            raise TypeError("pass either a capacity in rows or max_bytes=, not both or neither")
         if name is not None:
             names.check_name(name)
         rows = _rows.from_example(example) if columns is None else _rows.from_columns(columns)
@@ -535,7 +535,9 @@ class ReplayBuffer:
         return _open_buffer, (type(self), *handles.reduce_memory(core.arena, core.block, self._name))
 
     def __deepcopy__(self, _: object = None) -> ReplayBuffer:
-        raise TypeError("a replay buffer is not copied: others get the same one, save() and load() make another")
+        raise TypeError(
+            "a replay buffer cannot be copied; pass the buffer itself, or make another one by save() and load()"
+        )
 
     __copy__ = __deepcopy__
 

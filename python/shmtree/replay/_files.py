@@ -60,7 +60,7 @@ def _text_of(path: Any) -> Any:
     try:
         return os.fspath(path)
     except TypeError:
-        raise TypeError(f"path is {path!r}; it must be a str or an os.PathLike: that of a folder") from None
+        raise TypeError(f"path is {path!r}; it must be a str or an os.PathLike, the path of a folder") from None
 
 
 def to_bytes(buffer: ReplayBuffer) -> dict[str, bytes]:

@@ -37,7 +37,7 @@ def check(saved: _spec.Spec, given: Mapping[str, Any]) -> None:
 
 
 def _refusal(name: str, given: str, there: str) -> str:
-    return f"{name} is {given}, and the saved buffer has {there}, which a load does not change"
+    return f"{name} is {given}, but the saved buffer has {there}; load() cannot change it"
 
 
 def _shown(there: Any) -> str:

@@ -22,10 +22,10 @@ Array = np.ndarray[Any, Any]
 def _available(arena: Arena | None) -> tuple[int, str]:
     """Returns the bytes available for a buffer, and words for their owner."""
     if arena is None:
-        return _core.available_memory(), "the machine has"
+        return _core.available_memory(), "this machine has only"
     if not isinstance(arena, Arena):
         raise TypeError(f"arena is {arena!r}; it must be a shmtree.Arena, or None for one of the buffer's own")
-    return arena.max_bytes, "the arena has"
+    return arena.max_bytes, "the arena has only"
 
 
 class Size(NamedTuple):
@@ -62,18 +62,18 @@ def make(spec: Spec, size: Size, arena: Arena | None) -> _core.Replay:
 
 def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
     """Returns an arena in which a full buffer of `needed` bytes fits."""
-    left, whose = _available(arena)
+    left, owner_has = _available(arena)
     if needed > left:
-        raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, and {whose} {left}")
+        raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, but {owner_has} {left}")
     return _core.Arena.create(needed + max(_LEAST_SPARE, needed // 8), 0, False) if arena is None else arena._open()
 
 
 def _capacity_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:
     """Returns the number of rows of a buffer of at most `max_bytes`."""
     capacity = spec.capacity_within(max_bytes, chunk, streams)
-    left, whose = _available(arena)
+    left, owner_has = _available(arena)
     if max_bytes > left:
-        raise ValueError(f"max_bytes is {max_bytes}, and {whose} {left}")
+        raise ValueError(f"max_bytes is {max_bytes}, but {owner_has} {left}")
     return capacity
 
 
@@ -81,7 +81,7 @@ def arrays_for(data: _rows.Rows, front: tuple[int, ...], out: Any, home: _core.A
     """Returns the arrays for a batch of shape `front`: those of `out`, or new ones in the arena."""
     if isinstance(out, str):
         if out != "arena":
-            raise ValueError(f"out is {out!r}; it must be 'arena', or a nest of arrays")
+            raise ValueError(f"out is {out!r}; it must be 'arena', or a pytree of arrays")
         return [home.new_array((*front, *shape), dtype, "C", False, True) for dtype, shape in data.leaves]
     leaves, paths = _rows.flatten("out", data.skeleton, out), _rows.paths_of(data.skeleton, "out")
     return [
@@ -101,7 +101,8 @@ def _checked(path: str, place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]
         text = f"{path} is of {place.dtype}, shape {place.shape}; the batch needs {dtype}, shape {shape}"
         raise ValueError(text)
     if not place.flags.c_contiguous or not place.flags.writeable:
-        raise ValueError(f"{path} is not contiguous, or not writable: nothing can be drawn into it")
+        lacks = "contiguous" if place.flags.writeable else "writable"
+        raise ValueError(f"{path} is not {lacks}; pass a contiguous, writable array")
     return place.reshape(-1).view(np.uint8) if dtype.kind not in "mM" else place.view(np.int64)
 
 
@@ -113,14 +114,14 @@ def numbers(what: str, given: Any) -> Array:
     elif hasattr(given, "__cuda_array_interface__") and hasattr(given, "get"):
         given = given.get()  # an array of CuPy
     if isinstance(given, np.ma.MaskedArray):
-        raise TypeError(f"{what} is a masked array, but its mask cannot be used: leave out the masked elements")
+        raise TypeError(f"{what} is a masked array, but masks are not supported; leave out the masked elements")
     try:
         array = np.asarray(given)
     except ValueError as error:
-        raise ValueError(f"{what} is a {type(given).__name__}, which is no array of numbers: {error}") from None
+        raise ValueError(f"{what} is a {type(given).__name__}, which is not an array of numbers: {error}") from None
     if array.dtype.kind not in "biuf":
-        kind = type(given).__name__ if array.dtype.hasobject else f"array of {array.dtype}"
-        raise TypeError(f"{what} is of the type {kind}; it must be an array of numbers")
+        kind = f"a {type(given).__name__}" if array.dtype.hasobject else f"an array of {array.dtype}"
+        raise TypeError(f"{what} is {kind}; it must be an array of numbers")
     return array
 
 
@@ -128,10 +129,10 @@ def updates(index: Any, priority: Any) -> tuple[Array, Array]:
     """Returns indices (uint64) and priorities (float64) of the same shape."""
     indices, priorities = numbers("index", index), numbers("priority", priority)
     if indices.dtype.kind not in "iu" and indices.size:
-        raise TypeError(f"index is of {indices.dtype}; indices are integers")
+        raise TypeError(f"index is of {indices.dtype}; it must be of integers")
     if indices.shape != priorities.shape:
-        text = f"index has the shape {indices.shape}, and priority {priorities.shape}; they must be of one shape"
+        text = f"index has the shape {indices.shape}, but priority has {priorities.shape}; they must be equal"
         raise ValueError(text)
     if indices.size and indices.min() < 0:
-        raise ValueError(f"index has {indices.min()}, which was never given")
+        raise ValueError(f"index has {indices.min()}, which no batch or add() returned")
     return np.ascontiguousarray(indices, np.uint64), np.ascontiguousarray(priorities, np.float64)

@@ -66,12 +66,12 @@ class RingArray:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
-            raise ValueError("copy=False is not possible: shared memory has the rows in another order")
+            raise ValueError("copy=False is impossible, because the rows are stored in another order; pass copy=None")
         array: Array = self[...].astype(dtype or self.dtype, copy=False)
         return array
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError("rows of a shared buffer do not change; use add() for new ones")
+        raise TypeError("rows of a shared buffer cannot be changed; use add() for new rows")
 
     def __repr__(self) -> str:
         return f"<RingArray of {self.dtype}, shape {self.shape}>"

@@ -46,7 +46,7 @@ class Rows(NamedTuple):
             array = _array_or_refuse(paths[leaf], value)
             if array.shape[1:] != shape or not array.ndim:
                 wanted = ", ".join(map(str, ("n", *shape)))
-                raise ValueError(f"{paths[leaf]} has the shape {array.shape}; of n rows it is ({wanted})")
+                raise ValueError(f"{paths[leaf]} has the shape {array.shape}; for n rows it must be ({wanted})")
             return as_leaf(paths[leaf], array, dtype, array.shape)
 
         return _core.ReplayNest(self.skeleton, self.leaves, root, convert, refuse)
@@ -93,7 +93,7 @@ def as_leaf(path: str, value: Any, dtype: np.dtype[Any], shape: tuple[int, ...])
     """Converts a value to an array of the leaf's dtype and shape, by casts of 'same_kind'."""
     array = _array_or_refuse(path, value)
     if array.shape != shape:
-        raise ValueError(f"{path} has the shape {array.shape}, and the rows of the buffer have {shape}")
+        raise ValueError(f"{path} has the shape {array.shape}, but the rows of the buffer have {shape}")
     out = cast(path, array, dtype)
     return np.ascontiguousarray(out, dtype).reshape(shape)
 
@@ -104,13 +104,11 @@ def cast(path: str, array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.nda
         return array.astype(dtype, copy=False)  # NumPy has two equal dtypes of some kinds
     both_whole = array.dtype.kind in "iu" and dtype.kind in "iu"
     if not both_whole and not np.can_cast(array.dtype, dtype, "same_kind"):
-        raise ValueError(
-            f"{path} is of {array.dtype}, which is not cast to the {dtype} that the rows of the buffer have"
-        )
+        raise ValueError(f"{path} is of {array.dtype}, which cannot be cast to {dtype}, the dtype of the column")
     out = array.astype(dtype)
     if both_whole and array.size and not (_fits(array.min(), dtype) and _fits(array.max(), dtype)):
         bounds = np.iinfo(dtype)
-        raise ValueError(f"{path} is {array.tolist()!r}, and a column of {dtype} has from {bounds.min} to {bounds.max}")
+        raise ValueError(f"{path} is {array.tolist()!r}, but a column of {dtype} has {bounds.min} to {bounds.max}")
     return out
 
 
@@ -118,12 +116,12 @@ def refuse(path: str, skeleton: Skeleton, value: Any) -> NoReturn:
     """Raises ValueError for a part of a row that is not the expected dict, list or tuple."""
     if not isinstance(skeleton, dict):
         has = f"{len(value)} parts" if isinstance(value, type(skeleton)) else f"{type(value).__name__!r} here"
-        raise ValueError(f"{path} has {has}, and the rows of the buffer have a {_shown(skeleton)}")
+        raise ValueError(f"{path} has {has}, but the rows of the buffer have a {_shown(skeleton)}")
     if not isinstance(value, dict):
-        raise ValueError(f"{path} is a {type(value).__name__}, and the rows of the buffer have a {_shown(skeleton)}")
+        raise ValueError(f"{path} is a {type(value).__name__}, but the rows of the buffer have a {_shown(skeleton)}")
     missing = [f"{path}[{key!r}]" for key in skeleton if key not in value]
     extra = [f"{path}[{key!r}]" for key in value if key not in skeleton]
-    found = [f"{', '.join(missing)} is missing"] * bool(missing) + [f"{', '.join(extra)} is too many"] * bool(extra)
+    found = [f"{', '.join(missing)} is missing"] * bool(missing) + [f"{', '.join(extra)} is unknown"] * bool(extra)
     raise ValueError(f"{'; '.join(found)}: the rows of the buffer have a {_shown(skeleton)}")
 
 
@@ -172,18 +170,18 @@ def _numbered(nest: Any, leaf_of: Any, tuples_are_leaves: bool = False) -> Rows:
     try:
         skeleton = map_nest("row", nest, number, tuples_are_leaves)
     except RecursionError:
-        raise ValueError("the nest of a row is too deep, or has itself in it") from None
+        raise ValueError("the pytree of a row is too deep, or contains itself") from None
     if not leaves:
-        raise ValueError("rows need at least one leaf")
+        raise ValueError("rows need at least one column")
     return Rows(skeleton, tuple(leaves))
 
 
 def _checked(path: str, leaf: Leaf) -> Leaf:
     dtype, shape = leaf
     if math.prod(shape) * dtype.itemsize == 0:
-        raise ValueError(f"{path} has the shape {shape} of {dtype}, which has no bytes")
+        raise ValueError(f"{path} has the shape {shape} of {dtype}, which is 0 bytes")
     if (needed := math.prod(shape) * dtype.itemsize) > _MOST_LEAF_BYTES:
-        raise ValueError(f"{path} has the shape {shape} of {dtype}, {needed} bytes; at most {_MOST_LEAF_BYTES} fit")
+        raise ValueError(f"{path} has the shape {shape} of {dtype}, {needed} bytes; the limit is {_MOST_LEAF_BYTES}")
     if len(shape) > 28:
         raise ValueError(f"{path} has {len(shape)} dimensions; at most 28 are possible")
     return leaf
@@ -193,7 +191,7 @@ def checked_leaf(text: str, item_bytes: int, shape: Sequence[int]) -> Leaf:
     """Returns the leaf with this text of a dtype. The core has checked the shape."""
     dtype = _checked_dtype("row", parse(text))
     if dtype.itemsize != item_bytes:
-        raise ValueError(f"a leaf of {dtype} has elements of {item_bytes} bytes")
+        raise ValueError(f"a column of {dtype} has elements of {item_bytes} bytes, not {dtype.itemsize}")
     return _checked("row", (dtype, tuple(shape)))
 
 
@@ -204,9 +202,9 @@ def _checked_dtype(path: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     if describe(dtype, False) is None:
         dtype = _canonical(dtype)
     if describe(dtype, False) is None:
-        raise TypeError(f"{path} is of {dtype}: rows of a replay buffer have the dtypes that NumPy itself defines")
+        raise TypeError(f"{path} is of {dtype}: rows of a replay buffer can only have dtypes that NumPy itself defines")
     if dtype.subdtype is not None:
-        raise TypeError(f"{path} is of {dtype}, which is an array by itself; give its shape")
+        raise TypeError(f"{path} is of {dtype}, which is a subarray; pass its base dtype and its shape")
     return dtype.newbyteorder("=") if dtype.names is None else dtype
 
 
@@ -232,8 +230,8 @@ def refuse_mask(path: str, value: Any) -> None:
             refuse_mask(path, part)
     elif isinstance(value, np.ma.MaskedArray):
         raise TypeError(
-            f"{path} is a masked array, but rows of a replay buffer have no masks: pass its filled(), and its mask"
-            " (np.ma.getmaskarray) as a separate leaf"
+            f"{path} is a masked array, but rows of a replay buffer have no masks; pass its filled(), and its mask"
+            " (np.ma.getmaskarray) as a separate column"
         )
 
 
@@ -253,7 +251,7 @@ def _array_or_refuse(path: str, value: Any) -> np.ndarray[Any, Any]:
 
 def _array_of(path: str, value: Any) -> np.ndarray[Any, Any]:
     if value is None or isinstance(value, str | bytes | bytearray):
-        raise TypeError(f"{path} is {value!r}: rows of a replay buffer have numbers and arrays of them")
+        raise TypeError(f"{path} is {value!r}; rows of a replay buffer have only numbers and arrays of them")
     refuse_mask(path, value)
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
@@ -261,11 +259,11 @@ def _array_of(path: str, value: Any) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError, OverflowError) as error:
-        raise TypeError(f"{path} is a {type(value).__name__}, which is no array of numbers: {error}") from error
+        raise TypeError(f"{path} is a {type(value).__name__}, which is not an array of numbers: {error}") from error
     if array.dtype.kind in _REFUSED and isinstance(value, int):
-        raise ValueError(f"{path} is {value!r}, which is over 64 bits")
+        raise ValueError(f"{path} is {value!r}, which does not fit in 64 bits")
     if array.dtype.kind in _REFUSED:
-        raise TypeError(f"{path} is a {type(value).__name__}, which is no array of numbers")
+        raise TypeError(f"{path} is a {type(value).__name__}, which is not an array of numbers")
     return array
 
 

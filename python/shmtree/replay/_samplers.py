@@ -139,7 +139,7 @@ def sampler_of(terms: Any) -> Sampler:
     kind, alpha, beta, eps, max_times = terms
     cls = _CLASSES.get(kind)
     if cls is None or not all(type(each) is float for each in (alpha, beta, eps)) or type(max_times) is not int:
-        raise ValueError("a sampler of another kind")
+        raise ValueError("the kind of a sampler is unknown to this version")
     times = max_times or None
     return Prioritized(alpha, beta, eps, max_times=times) if cls is Prioritized else cls(max_times=times)
 
@@ -147,12 +147,12 @@ def sampler_of(terms: Any) -> Sampler:
 def named(sampler: Sampler | None, samplers: Mapping[str, Sampler] | None) -> dict[str, Sampler]:
     """Returns the samplers of a buffer by name, from the arguments of the buffer."""
     if sampler is not None and samplers is not None:
-        raise TypeError("a replay buffer is made with either sampler= or samplers=")
+        raise TypeError("pass either sampler= or samplers=, not both")
     if samplers is not None and not isinstance(samplers, Mapping):
         raise TypeError(f"samplers is {samplers!r}; it must be a dict of names and samplers")
     given = dict(samplers) if samplers is not None else {"default": sampler if sampler is not None else Uniform()}
     if not given:
-        raise ValueError("samplers is empty; a replay buffer needs one")
+        raise ValueError("samplers is empty; a replay buffer needs at least one sampler")
     for name, each in given.items():
         if not isinstance(name, str):
             raise TypeError(f"samplers has the name {name!r}; it must be a str")

@@ -49,7 +49,7 @@ class Spec(NamedTuple):
         if name is None:
             return 0
         if name not in self.samplers:
-            raise ValueError(f"sampler is {name!r}; the buffer has {', '.join(map(repr, self.samplers))}")
+            raise ValueError(f"sampler is {name!r}; it must be one of {', '.join(map(repr, self.samplers))}")
         return list(self.samplers).index(name)
 
     # --- Form of a batch
@@ -130,7 +130,7 @@ class Spec(NamedTuple):
                 *parts[12:],
             )
         except (ValueError, TypeError, KeyError, SyntaxError, OverflowError, AttributeError, RecursionError) as error:
-            raise IncompatibleArena(f"what this replay buffer is made of cannot be read: {error}") from error
+            raise IncompatibleArena(f"the description of this replay buffer cannot be read: {error}") from error
 
 
 def _to_core(skeleton: Skeleton) -> Skeleton:
@@ -177,12 +177,12 @@ def make(
 ) -> Spec:
     """Returns the spec for the arguments of a buffer. A key of a row stands for all leaves below it."""
     if not isinstance(next, Iterable):
-        raise TypeError(f"next is {next!r}; it must be a key of a row, or several")
+        raise TypeError(f"next is {next!r}; it must be a key of a row, or several keys")
     if stack is not None and not isinstance(stack, Mapping):
-        raise TypeError(f"stack is {stack!r}; it must be a dict of keys of a row and numbers of frames")
+        raise TypeError(f"stack is {stack!r}; it must be a dict from keys of a row to numbers of frames")
     keys = [next] if isinstance(next, str) else list(next)
     if keys and isinstance(rows.skeleton, dict) and _KEY_OF_NEXT in rows.skeleton:
-        raise ValueError(f"row[{_KEY_OF_NEXT!r}] is where batches have successors: give the leaf another name")
+        raise ValueError(f"row[{_KEY_OF_NEXT!r}] is where batches have the next rows; give the column another name")
     stacks = {
         leaf: _frames(f"stack[{key!r}]", k) for key, k in (stack or {}).items() for leaf in _below(rows, "stack", key)
     }
@@ -231,7 +231,7 @@ def _below(rows: Rows, what: str, key: str) -> list[int]:
     keys = list(rows.skeleton) if isinstance(rows.skeleton, dict) else []
     if key not in keys:
         has = ", ".join(map(repr, keys)) or "no keys"
-        raise ValueError(f"{what} has {key!r}, which rows do not have: they have {has}")
+        raise ValueError(f"{what} has {key!r}, which is not a key of the rows; they have {has}")
     found: list[int] = []
     map_nest("", rows.skeleton[key], lambda _, leaf: found.append(leaf))
     return found
@@ -241,8 +241,8 @@ def _one_leaf(rows: Rows, what: str, key: str | None, default: str) -> int | Non
     if key is None or (key == default and not (isinstance(rows.skeleton, dict) and key in rows.skeleton)):
         return None
     if len(leaves := _below(rows, what, key)) != 1:
-        remedy = " number; or make the buffer with done=None" if what != "reward" else ""
-        raise ValueError(f"{what} is {key!r}, which has {len(leaves)} leaves; it must be one{remedy}")
+        remedy = "; or make the buffer with done=None" if what != "reward" else ""
+        raise ValueError(f"{what} is {key!r}, which has {len(leaves)} columns; it must have one{remedy}")
     return leaves[0]
 
 

@@ -53,7 +53,7 @@ class Rows:
             return _arrays_of("", self._form, rows)
         leaves, form = pytree.tree_flatten(rows)
         if form != self._form:
-            raise ValueError(f"a row has the structure {form}, but the rows of the storage have {self._form}")
+            raise ValueError(f"the row has the structure {form}, but the rows of the storage have {self._form}")
         return {str(number): _array(leaf, self._leaves[number][1]) for number, leaf in enumerate(leaves)}
 
     def from_arrays(self, arrays: Any, shape: tuple[int, ...], device: Any) -> Any:
@@ -157,11 +157,13 @@ def _leaf_of(where: str, value: Any) -> tuple[tuple[int, ...], torch.dtype]:
     if not isinstance(value, torch.Tensor):
         kind = type(value).__name__
         raise TypeError(
-            f"the row has a {kind} at {where or 'its top'}: rows of a SharedStorage have tensors, "
-            "whose sizes are fixed; encode other values in a tensor, or keep them out of the storage"
+            f"the row has a {kind} at {where or 'its top'}: rows of a SharedStorage have only tensors of fixed sizes; "
+            "encode other values in a tensor, or keep them out of the storage"
         )
     if value.is_nested:
-        raise TypeError(f"the row has a nested tensor at {where}, which has no fixed size")
+        raise TypeError(
+            f"the row has a nested tensor at {where}, which has no fixed size; store its values and offsets"
+        )
     return tuple(value.shape), value.dtype
 
 

@@ -46,7 +46,9 @@ class PrioritizedSampler(_Standard):
             if value is not None and value < 0:
                 raise ValueError(f"{name} must be greater or equal to 0, got {name}={value}")
         if max_priority_within_buffer:
-            raise NotImplementedError("max_priority_within_buffer=True: new rows get the largest priority so far")
+            raise NotImplementedError(
+                "max_priority_within_buffer=True is not supported: new rows get the largest priority so far"
+            )
         if dtype != torch.float:
             raise NotImplementedError(f"dtype is {dtype}; priorities in shared memory must be torch.float")
         if device is not None and torch.device(device).type != "cpu":

@@ -23,7 +23,7 @@ from ._torch_rows import Rows, contiguous, count_of, first_of, joined
 DEFAULT_PRIORITIES = (0.6, 0.4, 1e-8)  # alpha, beta, eps
 
 _EMPTY = "Cannot sample from an empty storage."
-_NO_CHANGE = "rows of a SharedStorage do not change once they are added"
+_NO_CHANGE = "rows of a SharedStorage cannot be changed after they are added"
 
 
 class _Cursor:
@@ -305,7 +305,7 @@ class SharedStorage(LazyTensorStorage):
         """Replaces the rows in all processes. The state may be that of a LazyTensorStorage."""
         rows, size, following = state_dict["_storage"], state_dict["_len"], state_dict.get("_next", 0)
         if size > self.max_size:
-            raise ValueError(f"the state has {size} rows, and max_size is {self.max_size}")
+            raise ValueError(f"the state has {size} rows, but max_size is {self.max_size}")
         self._empty()
         if not state_dict["initialized"] or size == 0:
             return

@@ -68,7 +68,7 @@ class VectorWriter:
     def __init__(self, writers: tuple[Writer, ...], autoreset: Autoreset | None = None) -> None:
         if not isinstance(writers, tuple) or not all(isinstance(each, Writer) for each in writers):
             raise TypeError(
-                f"writers is {writers!r}; it must be a tuple of writers, as ReplayBuffer.vector_writer makes"
+                f"writers is {writers!r}; it must be a tuple of writers, such as ReplayBuffer.vector_writer returns"
             )
         self._writers = writers
         self._version = 0

@@ -55,7 +55,9 @@ class ReplayBuffer(PlacedRows):
         **kwargs: Any,
     ) -> None:
         if mmap_prefix is not None:
-            raise NotImplementedError("mmap_prefix: rows are in shared memory; save_transitions() writes a file")
+            raise NotImplementedError(
+                "mmap_prefix is not supported: rows are in shared memory; use save_transitions() to write a file"
+            )
         env = {name: dict(spec) for name, spec in (env_dict or {}).items()}
         following = _names(next_of)
         if Nstep:

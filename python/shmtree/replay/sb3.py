@@ -81,7 +81,7 @@ class ReplayBuffer(_Standard):
     @staticmethod
     def _check(observation_space: Any, optimize_memory_usage: bool, handle_timeout_termination: bool) -> None:
         if isinstance(observation_space, spaces.Dict):
-            raise TypeError(f"observation_space is {observation_space}: DictReplayBuffer is for spaces of that kind")
+            raise TypeError(f"observation_space is {observation_space}; use DictReplayBuffer for it")
         if optimize_memory_usage and handle_timeout_termination:
             raise ValueError(
                 "ReplayBuffer does not support optimize_memory_usage = True "
@@ -110,7 +110,7 @@ class ReplayBuffer(_Standard):
     @pos.setter
     def pos(self, pos: int) -> None:
         if pos != self.pos:
-            raise AttributeError("pos cannot be set, since all processes share it; reset() sets it to 0")
+            raise AttributeError("pos cannot be set, because all processes share it; reset() sets it to 0")
 
     @property
     def full(self) -> bool:

@@ -51,10 +51,11 @@ def load_into(module: Any, value: Any) -> None:
     given = {name: each for name, each in value.items() if isinstance(each, torch.Tensor | np.ndarray)}
     if places.keys() != given.keys():
         missing, unknown = sorted(places.keys() - given.keys()), sorted(given.keys() - places.keys())
-        raise KeyError(f"the version has no {missing}, and the module no {unknown}")
+        raise KeyError(f"the version lacks {missing or 'no keys'}, and the module lacks {unknown or 'no keys'}")
     for name, place in places.items():
         if tuple(place.shape) != tuple(given[name].shape):
-            raise ValueError(f"{name!r} has shape {tuple(given[name].shape)} there, and {tuple(place.shape)} here")
+            shape = tuple(given[name].shape)
+            raise ValueError(f"{name!r} has shape {shape} in the version, but {tuple(place.shape)} in the module")
     with torch.no_grad():
         for name, place in places.items():
             source = given[name]

@@ -66,7 +66,7 @@ def test_tuple_in_itself_is_a_reason() -> None:
     pair = ("x", inner)
     inner.append(pair)
     value = {"a": pair}
-    assert reasons(value) == ['  ["a"][1][0]: the tuple at ["a"], which is in itself']
+    assert reasons(value) == ['  ["a"][1][0]: the tuple at ["a"], which contains itself']
     with pytest.raises(shmtree.PickleRefused) as refused:
         shmtree.pack({"b": [[]] * 2, **value}, allow_pickle=False)
     assert refused.value.path == '["a"]'

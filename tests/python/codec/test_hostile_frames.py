@@ -1,4 +1,4 @@
-"""Frames from a hostile writer, who may write during the read, are read or refused at bounded cost."""
+"""Frames from a hostile writer, which may write during the read, are read or refused at bounded cost."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from shmtree._codec import masked
 
 MIB = 1 << 20
 
-#: Dtypes whose mask or fill value NumPy makes much larger than an element.
+#: Dtypes with a mask or fill value that NumPy makes much larger than an element.
 WIDE = {
     "overlapping fields": np.dtype(
         {"names": [f"f{i}" for i in range(200)], "formats": ["i1"] * 200, "offsets": [0] * 200}

@@ -140,7 +140,7 @@ Point = collections.namedtuple("Point", "x y")
 
 
 def renamed(frame: bytes, module: str) -> bytes:
-    """Returns the frame with its classes moved to `module`, whose name must be as long as this module's."""
+    """Returns the frame with its classes moved to `module`. That name must be as long as this module's."""
     assert len(module) == len(__name__)
     return frame.replace(__name__.encode(), module.encode())
 

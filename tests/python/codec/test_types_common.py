@@ -314,7 +314,7 @@ def test_refusal_inside_a_model_names_the_attribute() -> None:
     assert caught.value.path == "[0].additional[0]"
 
 
-# --- packages whose memory stays out of the pickle -----------------------------------------------------------------
+# --- packages with memory that stays out of the pickle-------------------------------------------------------------
 
 
 @pytest.mark.guarantee("no-copy-in-pickles")

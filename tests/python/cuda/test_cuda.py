@@ -195,7 +195,7 @@ def test_get_raises_peer_died_after_the_sender_was_killed(two: tuple[Process, Pr
     sender.ask("put", VALUES)
     sender.kill()
     name, text, pids = receiver.fail("get")
-    assert name == "PeerDied" and pids == (sender.pid,) and "went with it" in text
+    assert name == "PeerDied" and pids == (sender.pid,) and "the memory was freed" in text
     assert receiver.ask("opened") == 0
 
 
@@ -313,8 +313,8 @@ def test_put_in_a_forked_process_recommends_spawn(two: tuple[Process, Process]) 
 
 # --- what a message says --------------------------------------------------------------------------------------------
 
-WHO = (b"u" * 16, 5, 1025, 77)
-WHERE = (b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
+SENDER = (b"u" * 16, 5, 1025, 77)
+LOCATION = (b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
 ABOUT = ("array", "<f4", 0, (4,), None, False)
 
 
@@ -323,12 +323,12 @@ ABOUT = ("array", "<f4", 0, (4,), None, False)
     [
         (),
         None,
-        (ABOUT, WHO),
-        (ABOUT, WHO[:3], WHERE, 0),
-        (ABOUT, (b"short", *WHO[1:]), WHERE, 0),
-        (ABOUT, WHO, (*WHERE[:2], -1, 4096, WHERE[4]), 0),
-        (ABOUT, WHO, (WHERE[0], b"h" * 63, *WHERE[2:]), 0),
-        (ABOUT, WHO, WHERE, 0),  # no arena with this identity
+        (ABOUT, SENDER),
+        (ABOUT, SENDER[:3], LOCATION, 0),
+        (ABOUT, (b"short", *SENDER[1:]), LOCATION, 0),
+        (ABOUT, SENDER, (*LOCATION[:2], -1, 4096, LOCATION[4]), 0),
+        (ABOUT, SENDER, (LOCATION[0], b"h" * 63, *LOCATION[2:]), 0),
+        (ABOUT, SENDER, LOCATION, 0),  # no arena with this identity
         (("thing",),),
         ((1,),),
         (ABOUT,),  # four elements without memory

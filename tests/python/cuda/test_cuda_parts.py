@@ -21,7 +21,7 @@ import shmtree
 from shmtree import _core
 from shmtree.cuda import _driver, _events, _pinned, _received, _sent
 
-WHERE = _received._Where(b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
+LOCATION = _received._Location(b"d" * 16, b"h" * 64, 0, 4096, b"e" * 64)
 
 
 class Driver:
@@ -34,12 +34,12 @@ class Driver:
             "create_event": itertools.count(7).__next__,
             "device_of": 0,
             "device_with": 0,
-            "event_handle": WHERE.event,
+            "event_handle": LOCATION.event,
             "has_passed": True,
-            "memory_handle": WHERE.handle,
+            "memory_handle": LOCATION.handle,
             "open_event": itertools.count(80).__next__,
             "open_memory": 4096,
-            "uuid": WHERE.device,
+            "uuid": LOCATION.device,
         }
         self.calls: list[tuple[Any, ...]] = []
         self.failing: dict[str, type[BaseException]] = {}
@@ -82,8 +82,8 @@ def receive(arena: shmtree.Arena, is_array: bool = False) -> tuple[_received.Mem
     """Returns memory as if another process had sent it, and its token, which only that memory keeps alive."""
     token = arena._core.new_array(64, np.uint8, "C", True, True)
     block = _core.block_of(token)
-    who = _received._Who(arena._core.uuid, block, arena._core.identity, os.getpid())
-    return _received._open(arena._core, who, WHERE, is_array), block
+    sender = _received._Sender(arena._core.uuid, block, arena._core.identity, os.getpid())
+    return _received._open(arena._core, sender, LOCATION, is_array), block
 
 
 def lend(arena: shmtree.Arena) -> Any:
@@ -261,7 +261,7 @@ def test_exit_does_not_wait_for_daemon_processes(driver_log: object) -> None:
 
 
 class Core:
-    """An arena whose first pin is interrupted."""
+    """An arena in which the first pin is interrupted."""
 
     uuid = b"i" * 16
 

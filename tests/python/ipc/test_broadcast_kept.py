@@ -192,7 +192,7 @@ def test_message_stays_if_a_signal_handler_raises(arena: shmtree.Arena) -> None:
 
 
 class Undecided:
-    """An object whose truth value raises an exception."""
+    """An object that raises an exception if its truth value is asked for."""
 
     def __bool__(self) -> bool:
         raise ValueError("undecided")

@@ -116,7 +116,7 @@ told, teller = os.pipe()
 child = os.fork()
 if child == 0:
     receiver.close()
-    sender.put(0)  # maps all that a put needs, and wakes nobody
+    sender.put(0)  # maps all that a put needs, and wakes no process
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     taken = []
     try:

@@ -1,4 +1,4 @@
-"""Puts whose sender is closed by another thread: each message is received before the end of the stream, or refused."""
+"""Another thread closes the sender during a put: the message arrives before the end of the stream, or is refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 
 class Held:
-    """A value whose pickling blocks until `go` is set."""
+    """A value that blocks when it is pickled, until `go` is set."""
 
     def __init__(self) -> None:
         self.come, self.go = threading.Event(), threading.Event()

@@ -180,7 +180,7 @@ failures_left: dict[int, int] = {}
 
 
 class Sometimes:
-    """A number whose loading runs out of memory a few times, less often than receivers tolerate."""
+    """A number that runs out of memory when it is loaded, less often than receivers tolerate."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -178,7 +178,7 @@ def test_latest_is_opened_by_name(runtime_directory: Path, name: str) -> None:
     assert other.get() == (1, {"a": 1})
     with pytest.raises(FileExistsError):
         shmtree.Latest(name=name)
-    with pytest.raises(ValueError, match="is that of a Latest"):
+    with pytest.raises(ValueError, match="belongs to a Latest"):
         shmtree.open_sender(name)
     with pytest.raises(shmtree.PickleRefused):
         latest.publish(threading.Thread)

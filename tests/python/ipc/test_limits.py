@@ -67,7 +67,7 @@ def can_mount() -> bool:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not can_mount(), reason="this machine lets nobody mount anything in a namespace of its own")
+@pytest.mark.skipif(not can_mount(), reason="this machine does not allow mounts in a namespace of the process")
 def test_full_dev_shm_does_not_matter() -> None:
     shell = "mount -t tmpfs -o size=1m tmpfs /dev/shm && { cat /dev/zero >/dev/shm/fill 2>/dev/null || :; } && exec"
     run_program(
@@ -253,7 +253,7 @@ def control_group() -> Iterator[Path]:
                     group.rmdir()
                     break
                 time.sleep(0.01)
-    pytest.skip("this machine lets nobody make a control group")
+    pytest.skip("this machine does not allow this process to make a control group")
 
 
 @pytest.mark.guarantee("control-group")

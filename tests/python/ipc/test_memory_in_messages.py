@@ -40,7 +40,7 @@ def test_memory_without_an_owner_arrives_closed(arena, start, kind) -> None:
         lambda: np.asarray(memory),
         lambda: requests.put(memory),
     ):
-        with pytest.raises(FileNotFoundError, match="no process has this shared array"):
+        with pytest.raises(FileNotFoundError, match="shared array was freed before it was received"):
             use()
 
 

@@ -184,7 +184,7 @@ def test_threads_share_one_end(arena):
                 got.append(item)
 
     consumers = [threading.Thread(target=consume) for _ in range(3)]
-    producers = [threading.Thread(target=peers.produce, args=(sender, who, 300)) for who in range(3)]
+    producers = [threading.Thread(target=peers.produce, args=(sender, producer, 300)) for producer in range(3)]
     for thread in consumers + producers:
         thread.start()
     for thread in producers:
@@ -192,7 +192,7 @@ def test_threads_share_one_end(arena):
     sender.close()
     for thread in consumers:
         thread.join(60)
-    assert sorted(got) == [(who, i) for who in range(3) for i in range(300)]
+    assert sorted(got) == [(producer, i) for producer in range(3) for i in range(300)]
 
 
 def test_messages_of_each_sender_arrive_once_and_in_order(arena, start):
@@ -200,15 +200,17 @@ def test_messages_of_each_sender_arrive_once_and_in_order(arena, start):
     pipes = [mp.Pipe() for _ in range(2)]
     for _, theirs in pipes:
         start(peers.consume, receiver, theirs)
-    for who in range(3):
-        start(peers.produce, sender, who, 500)
+    for producer in range(3):
+        start(peers.produce, sender, producer, 500)
     sender.close()
     receiver.close()
     received = [ours.recv() for ours, _ in pipes]
-    assert sorted(item for got in received for item in got) == [(who, i) for who in range(3) for i in range(500)]
+    assert sorted(item for got in received for item in got) == [
+        (producer, i) for producer in range(3) for i in range(500)
+    ]
     for got in received:
-        for who in range(3):
-            mine = [i for sender_number, i in got if sender_number == who]
+        for producer in range(3):
+            mine = [i for sender_number, i in got if sender_number == producer]
             assert mine == sorted(mine)
 
 

@@ -36,7 +36,7 @@ def test_reader_and_writer_transfer_pickled_bytes():
     q.put((2, "y"))
     assert ForkingPickler.loads(q._reader.recv_bytes()) == (2, "y")
     q.put("longer than that")
-    with pytest.raises(OSError, match="maxlength of 4"):
+    with pytest.raises(OSError, match="maxlength is 4"):
         q._reader.recv_bytes(4)
 
 

@@ -204,7 +204,7 @@ def test_call_without_space_raises_timeout_error(arena):
     service: Service[int] = Service(arena=arena, capacity=1)
     with Client(service.sender) as client:
         kept = client.submit(1)
-        with pytest.raises(TimeoutError, match="no room"):
+        with pytest.raises(TimeoutError, match="the service had no space for the request"):
             client.call(2, timeout=0.1)
         with pytest.raises(TimeoutError):
             asyncio.run(client.call_async(2, timeout=0.1))

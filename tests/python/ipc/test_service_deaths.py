@@ -342,4 +342,4 @@ def test_invalid_client_arguments_raise(arena):
     with pytest.raises(TypeError, match="name of a Service"):
         Client(7)  # type: ignore[arg-type]
     with pytest.raises(FileNotFoundError):
-        Client("nobody-made-this-name")
+        Client("a-name-that-does-not-exist")

@@ -16,7 +16,7 @@ from shmtree._ipc import service as service_module
 
 
 class Unprintable(Exception):
-    """An error whose str() raises."""
+    """An error that raises another error in str()."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")

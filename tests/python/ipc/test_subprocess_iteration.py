@@ -130,7 +130,7 @@ def test_unguarded_main_module_raises_with_a_hint(tmp_path: Path):
     assert ended.stdout == ""
     assert "bootstrapping phase" in ended.stderr  # the error of the subprocess itself
     assert "__main__" in ended.stderr.splitlines()[-1]
-    assert ended.stderr.splitlines()[-1].startswith("RuntimeError: the subprocess ended with exit code 1")
+    assert ended.stderr.splitlines()[-1].startswith("RuntimeError: the subprocess exited with code 1")
 
 
 def test_subprocess_with_a_lingering_thread_ends_quietly(

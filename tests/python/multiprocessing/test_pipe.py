@@ -253,9 +253,9 @@ def test_bytes_are_received_into_a_buffer(pipe):
 @pytest.mark.parametrize(
     ("buffer", "why"),
     [
-        (b"12345678", "cannot be written"),
-        (np.zeros((4, 4), np.uint8)[:, :2], "one after the other"),
-        (np.zeros((4, 4), np.uint8, order="F"), "one after the other"),
+        (b"12345678", "read-only"),
+        (np.zeros((4, 4), np.uint8)[:, :2], "not contiguous"),
+        (np.zeros((4, 4), np.uint8, order="F"), "not contiguous"),
     ],
 )
 def test_recv_bytes_into_a_bad_buffer_raises_and_takes_nothing(buffer: Any, why: str) -> None:

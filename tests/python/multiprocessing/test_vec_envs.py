@@ -17,7 +17,7 @@ COUNT, STEPS = 3, 5
 
 
 class Counting(gymnasium.Env):
-    """An environment whose observations contain its number, the episode and the step. An episode has three steps."""
+    """An environment. Its observations contain its number, the episode and the step. An episode has three steps."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
     action_space = gymnasium.spaces.Discrete(4)

@@ -44,7 +44,7 @@ def running(*functions: Callable[[], Any]) -> Iterator[None]:
 
 
 class Meets:
-    """An object whose pickling or loading sets `come`, and then blocks until `go` is set."""
+    """An object that sets `come` when it is pickled or loaded, and then blocks until `go` is set."""
 
     come, go = threading.Event(), threading.Event()
 

@@ -235,7 +235,7 @@ def test_normal_exit_under_a_preloaded_forkserver_is_no_death(tmp_path):
                 sender.close()
                 print(receiver.get(timeout=60))
                 process.join()
-                receiver.stats()  # looks who is there
+                receiver.stats()  # checks which processes are attached
                 try:
                     receiver.get(timeout=60)
                 except shmtree.ChannelClosed as error:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threade
 
 beside_running_threads = pytest.mark.skipif(WITHOUT_GIL, reason=NOT_BESIDE_THREADS)
 
-# An arena also has the participant table, whose pages stay allocated once they have been used.
+# An arena also has the participant table. Its pages stay allocated once they have been used.
 PLACES_BYTES = 2 << 20
 
 

@@ -70,7 +70,7 @@ def test_fork_beside_standard_decode_leaves_a_working_child(module):
 
 
 class Blocked:
-    """A module whose body blocks, in the thread that imports it first, until the test releases it.
+    """A module that blocks, in the thread that imports it first, until the test releases it.
 
     The body does not block in a process in which `go_on` is set.
     """

@@ -68,7 +68,7 @@ def _load(error: type[BaseException]) -> str:
 
 
 class Flat:
-    """An object whose registered flatten function forks."""
+    """An object that forks in its registered flatten function."""
 
     def __init__(self, error: type[BaseException] | None = None) -> None:
         self.error = error

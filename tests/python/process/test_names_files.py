@@ -50,7 +50,7 @@ def test_name_has_one_kind(name, made):
             if kind == made:
                 opening(name)
             else:
-                with pytest.raises(ValueError, match=f"is that of {made}"):
+                with pytest.raises(ValueError, match=f"belongs to {made}"):
                     opening(name)
     assert shmtree.Arena.open(name).max_bytes > 0  # the arena of the named object, of any kind
     for making in MAKERS.values():

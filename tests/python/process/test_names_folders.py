@@ -1,4 +1,4 @@
-"""The folders of names for any environment of a process, and names whose file was removed."""
+"""The folders of names for any environment of a process, and names after the removal of their file."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_relative_folder_is_refused(name, monkeypatch):
             act()
 
 
-# --- a name whose file was removed
+# --- a name after the removal of its file
 
 
 @pytest.fixture

@@ -332,7 +332,7 @@ def test_name_of_an_object_that_never_arrives_can_be_reused(name) -> None:
     _, again = shmtree.create_pair(name=name)
 
     late = pickle.loads(lost)
-    late.put("to nobody")
+    late.put("not received")
     assert again.qsize() == 0
     shmtree.open_sender(name).put("to the new one")
     assert again.get(timeout=30) == "to the new one"

@@ -21,7 +21,7 @@ from forks import fork, join
 import shmtree
 
 PR_SET_DUMPABLE = 4
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
@@ -141,8 +141,8 @@ def as_plain_user(function) -> None:
 
     def run() -> None:
         if os.geteuid() == 0:
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(UNPRIVILEGED)
+            os.setuid(UNPRIVILEGED)
             ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # a change of user clears this
         function()
 
@@ -239,10 +239,10 @@ def test_another_user_cannot_use_our_directory(name, monkeypatch):
         kept = shmtree.create_pair(name=name)
 
         def act() -> None:
-            said = f"searched {folder}/shmtree .*; {folder}/shmtree belongs to user 0, and this is user {NOBODY}$"
+            said = f"searched {folder}/shmtree .*; {folder}/shmtree belongs to user 0, and this is user {UNPRIVILEGED}$"
             with pytest.raises(FileNotFoundError, match=said):
                 shmtree.open_sender(name)
-            with pytest.raises(PermissionError, match=f"belongs to user 0, and this is user {NOBODY}"):
+            with pytest.raises(PermissionError, match=f"belongs to user 0, and this is user {UNPRIVILEGED}"):
                 shmtree.create_pair(name=name)
             with pytest.raises(PermissionError):
                 os.stat(f"{folder}/shmtree/{name}")

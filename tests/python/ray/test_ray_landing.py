@@ -45,7 +45,7 @@ def test_early_message_raises_gap(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
     receiver = shmtree.Receiver(channel)
     landing = Landing(channel, table)
-    with pytest.raises(Gap, match="message 1 of origin 1 came before 0"):
+    with pytest.raises(Gap, match="message 1 of origin 1 arrived before message 0"):
         landing.land(1, 1, frame("second"))
     assert receiver.empty()
 
@@ -100,7 +100,7 @@ def land_until_killed(handle: bytes, table: bytes, how: Callable[[Landing], None
 
 
 class _Killed:
-    """A sender whose process is killed during a put."""
+    """A sender. Its process is killed during a put."""
 
     def __init__(self, sender: Any, puts: bool) -> None:
         self._sender, self._puts = sender, puts

@@ -106,7 +106,7 @@ def test_rows_of_all_shards_are_sampled_uniformly(make: Any, far: Any) -> None:
     assert len(set(batches[0].index.tolist())) == 40  # the indices of the two nodes are distinct
     distinct = buffer.sample(40, replace=False)
     assert sorted(distinct.data["value"].tolist()) == list(range(40))
-    with pytest.raises(ValueError, match="n is 41, and there are 40 rows"):
+    with pytest.raises(ValueError, match="n is 41, but only 40 rows"):
         buffer.sample(41, replace=False)
 
 
@@ -140,7 +140,7 @@ def test_update_priorities_masks_removed_rows_and_rejects_errors(make: Any, far:
     assert buffer.update_priorities([there, new, old], [1, 2, 3]).tolist() == [False, True, False]
     with pytest.raises(ValueError, match=r"priority has -1\.0"):
         buffer.update_priorities([new], [-1])
-    with pytest.raises(ValueError, match="index has 5, which was never given"):
+    with pytest.raises(ValueError, match="index has 5, which no batch or add"):
         buffer.update_priorities([5], [1])
 
 
@@ -177,7 +177,7 @@ def test_prefetched_batches_are_uniform_and_raise_sample_errors(make: Any, far: 
     values = np.concatenate([batch.data["value"] for batch in itertools.islice(batches, 20)])
     assert fits(values, {1: 1.0, 2: 1.0})
     batches.close()
-    with pytest.raises(ValueError, match="n is 3, and there are 2 rows"):
+    with pytest.raises(ValueError, match="n is 3, but only 2 rows"):
         next(buffer.batches(3, prefetch=1, replace=False))
 
 
@@ -224,13 +224,13 @@ def test_load_restores_indices_and_priorities_and_can_save_again(
 
 
 def test_load_rejects_mismatched_missing_or_damaged_shards(make: Any, far: Any, tmp_path: Any) -> None:
-    with pytest.raises(FileNotFoundError, match="none of 2 nodes has shards of a replay buffer in"):
+    with pytest.raises(FileNotFoundError, match="no node of 2 has shards of a replay buffer in"):
         shmtree.ray.ReplayBuffer.load(tmp_path / "nothing")
     buffer = make()
     add_both(buffer, far, [1, 2], [3])
     saved = tmp_path / "saved"
     buffer.save(saved)
-    with pytest.raises(ValueError, match="n_step is 3, and the saved buffer has 1"):
+    with pytest.raises(ValueError, match="n_step is 3, but the saved buffer has 1"):
         shmtree.ray.ReplayBuffer.load(saved, n_step=3)
     with pytest.raises(ValueError, match=r"sampler 'default' is Fifo"):
         shmtree.ray.ReplayBuffer.load(saved, sampler=Fifo())
@@ -239,7 +239,7 @@ def test_load_rejects_mismatched_missing_or_damaged_shards(make: Any, far: Any, 
 
     shutil.copytree(saved / "shard-1", saved / "shard-9")
     with pytest.raises(
-        ValueError, match="3 shards were saved in .*number 9: of 2 nodes 2 can read it, and each loads one"
+        ValueError, match="no node is left for shard 9 of 3 in .*: 2 of 2 nodes can read it, and each node loads one"
     ):
         shmtree.ray.ReplayBuffer.load(saved)
     shutil.rmtree(saved / "shard-9")
@@ -251,7 +251,7 @@ def test_load_rejects_mismatched_missing_or_damaged_shards(make: Any, far: Any, 
         other.add({"other": 1})
         shutil.rmtree(saved / "shard-2")
         other.save(saved / "shard-2")
-    with pytest.raises(ValueError, match="shard-1 and .*shard-2 are of different buffers"):
+    with pytest.raises(ValueError, match="shard-1 and .*shard-2 belong to different buffers"):
         shmtree.ray.ReplayBuffer.load(saved)
 
 

@@ -21,7 +21,7 @@ def saved(tmp_path: Path) -> dict[int, Found]:
             buffer.add({"value": shard})
             buffer.save(folder_of(str(tmp_path), shard))
             Saving(7, 100, [1, 2, 5]).write(str(tmp_path), shard)
-    (tmp_path / "shard-of-somebody-else").mkdir()
+    (tmp_path / "shard-of-another-buffer").mkdir()
     return HOW.find(str(tmp_path))
 
 
@@ -42,15 +42,17 @@ def test_assignment_prefers_the_node_with_fewer_choices(saved: dict[int, Found])
 
 
 def test_shards_that_too_few_nodes_can_read_raise(saved: dict[int, Found]) -> None:
-    with pytest.raises(ValueError, match="3 shards were saved in 'path', .* number 5: of 3 nodes 1 can read it"):
+    with pytest.raises(ValueError, match="no node is left for shard 5 of 3 in 'path': 1 of 3 nodes can read it"):
         assign("path", {"a": saved, "b": only(saved, 1), "c": only(saved, 1)} | {"a": only(saved, 2, 5)}, HOW, False)
-    with pytest.raises(FileNotFoundError, match="none of 2 nodes has shards"):
+    with pytest.raises(FileNotFoundError, match="no node of 2 has shards"):
         assign("path", {"a": {}, "b": {}}, HOW, False)
 
 
 def test_unreadable_shard_of_the_last_save_raises_unless_allowed(saved: dict[int, Found]) -> None:
     seen = {"a": only(saved, 1), "b": only(saved, 5)}
-    with pytest.raises(ValueError, match="3 shards were saved last in 'path', and none of 2 nodes has shard-2"):
+    with pytest.raises(
+        ValueError, match="no node of 2 has shard-2, one of the 3 shards that were saved last in 'path'"
+    ):
         assign("path", seen, HOW, False)
     assert assign("path", seen, HOW, True).nodes == {1: "a", 5: "b"}
     again = {shard: each._replace(saving=Saving(7, 200, [1, 5])) for shard, each in only(saved, 1, 5).items()}
@@ -61,7 +63,7 @@ def test_unreadable_shard_of_the_last_save_raises_unless_allowed(saved: dict[int
 
 def test_shards_of_different_buffers_raise(saved: dict[int, Found]) -> None:
     saved[2] = saved[2]._replace(saving=Saving(8, 100, [2]))
-    with pytest.raises(ValueError, match="shard-1 and .*shard-2 are of different buffers"):
+    with pytest.raises(ValueError, match="shard-1 and .*shard-2 belong to different buffers"):
         assign("path", {"a": saved, "b": saved, "c": saved}, HOW, False)
 
 

@@ -85,8 +85,8 @@ os.fork() or (time.sleep(0.2), ReplayBuffer.open(f"lone-{os.getppid()}").add(3),
 }
 
 
-@pytest.mark.parametrize("who", OTHERS)
-def test_sample_waits_if_others_could_add_rows(who):
+@pytest.mark.parametrize("other", OTHERS)
+def test_sample_waits_if_others_could_add_rows(other):
     program = f"""
 buffer = ReplayBuffer(10, example=0)
 def add():
@@ -94,7 +94,7 @@ def add():
 def add_later():
     time.sleep(0.2)
     add()
-{OTHERS[who]}
+{OTHERS[other]}
 print(buffer.sample(1).data.tolist())
 """
     assert run(program) == ["[3]"]

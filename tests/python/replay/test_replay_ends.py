@@ -82,8 +82,8 @@ def test_buffer_extend_accepts_finals_too():
 
 REFUSED = [
     ({"final": finals([1, 2])}, "final has 2 rows; it must have 14, one for each row, or 4, one for each end"),
-    ({"final": {"obs": np.zeros((4, 3))}}, r"final\['obs'\] has the shape \(4, 3\); of n rows it is \(n, 2\)"),
-    ({"final": {"n": np.zeros(4)}}, r"final\['obs'\] is missing; final\['n'\] is too many"),
+    ({"final": {"obs": np.zeros((4, 3))}}, r"final\['obs'\] has the shape \(4, 3\); for n rows it must be \(n, 2\)"),
+    ({"final": {"n": np.zeros(4)}}, r"final\['obs'\] is missing; final\['n'\] is unknown"),
     ({}, "is truncated: the buffer has next=, so a truncated episode needs final"),
 ]
 

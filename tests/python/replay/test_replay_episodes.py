@@ -156,7 +156,7 @@ def test_a_batch_without_successors_has_no_discount():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"next": "what"}, "next has 'what', which rows do not have"),
+        ({"next": "what"}, "next has 'what', which is not a key of the rows"),
         ({"stack": {"what": 2}}, "stack has 'what'"),
         ({"stack": {"obs": 0}}, "is 0; it must be at least 1"),
         ({"n_step": 0}, "n_step is 0"),
@@ -201,7 +201,7 @@ def test_unfitting_final_is_rejected_by_name():
 @pytest.mark.parametrize("chunk", [1, 2, 8])
 @pytest.mark.parametrize("frames", [2, 3, 20])
 def test_len_counts_the_rows_that_can_be_sampled(chunk, frames):
-    """With a stack, rows whose earlier frames have left the buffer cannot be sampled, so they do not count."""
+    """With a stack, rows cannot be sampled after their earlier frames have left the buffer, so they do not count."""
     rng = np.random.default_rng(100 * chunk + frames)
     buffer = ReplayBuffer(
         24, example={"x": np.zeros(1, np.float32), "done": False}, chunk=chunk, stack={"x": frames}, streams=4, seed=1

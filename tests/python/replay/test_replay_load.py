@@ -94,20 +94,20 @@ def test_load_accepts_fixed_options_with_their_saved_values(tmp_path):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"n_step": 1}, r"n_step is 1, and the saved buffer has 3, which a load does not change"),
-        ({"next": ()}, r"next is \(\), and the saved buffer has \[\"row\['n'\]\"\]"),
-        ({"next": ["n", "reward"]}, r"next is \['n', 'reward'\], and the saved buffer has"),
-        ({"stack": None}, r"stack is None, and the saved buffer has \{\"row\['n'\]\": 4\}"),
-        ({"stack": {"n": 2}}, r"stack is \{'n': 2\}, and"),
-        ({"stack_padding": "zeros"}, r"stack_padding is 'zeros', and the saved buffer has 'first'"),
-        ({"done": "n"}, r"done is 'n', and the saved buffer has None"),
-        ({"reward": None}, r"reward is None, and the saved buffer has \"row\['reward'\]\""),
+        ({"n_step": 1}, r"n_step is 1, but the saved buffer has 3; load\(\) cannot change it"),
+        ({"next": ()}, r"next is \(\), but the saved buffer has \[\"row\['n'\]\"\]"),
+        ({"next": ["n", "reward"]}, r"next is \['n', 'reward'\], but the saved buffer has"),
+        ({"stack": None}, r"stack is None, but the saved buffer has \{\"row\['n'\]\": 4\}"),
+        ({"stack": {"n": 2}}, r"stack is \{'n': 2\}, but"),
+        ({"stack_padding": "zeros"}, r"stack_padding is 'zeros', but the saved buffer has 'first'"),
+        ({"done": "n"}, r"done is 'n', but the saved buffer has None"),
+        ({"reward": None}, r"reward is None, but the saved buffer has \"row\['reward'\]\""),
         (
             {"example": {"n": 0}},
-            r"example is row\['n'\]: int64 \(\), and the saved buffer has row\['n'\]: int64 \(\), row",
+            r"example is row\['n'\]: int64 \(\), but the saved buffer has row\['n'\]: int64 \(\), row",
         ),
         ({"n_step": 0}, "n_step is 0; it must be at least 1"),
-        ({"next": "no"}, "next has 'no', which rows do not have"),
+        ({"next": "no"}, "next has 'no', which is not a key of the rows"),
     ],
 )
 def test_load_rejects_fixed_options_with_other_values(tmp_path, given, text):

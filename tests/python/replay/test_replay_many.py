@@ -59,11 +59,14 @@ def test_columns_of_any_layout_and_kind_are_added():
 @pytest.mark.parametrize(
     ("leaves", "text"),
     [
-        ({"obs": np.zeros((5, 3), np.float32)}, r"rows\['obs'\] has the shape \(5, 3\); of n rows it is \(n, 2\)"),
+        (
+            {"obs": np.zeros((5, 3), np.float32)},
+            r"rows\['obs'\] has the shape \(5, 3\); for n rows it must be \(n, 2\)",
+        ),
         ({"n": np.zeros(4, int)}, r"rows\['n'\] has 4 rows, and rows\['obs'\] has 5"),
         ({"n": np.zeros(5)}, r"rows\['n'\] is of float64"),
         ({"n": 3}, r"rows\['n'\] has the shape \(\)"),
-        ({"more": 3}, r"rows\['more'\] is too many"),
+        ({"more": 3}, r"rows\['more'\] is unknown"),
     ],
 )
 def test_unfitting_columns_are_rejected_and_add_nothing(leaves, text):

@@ -158,7 +158,7 @@ def test_name_in_use_or_of_another_kind_is_rejected(runtime_directory, name):
     buffer = ReplayBuffer(100, example=0, name=name)
     with pytest.raises(FileExistsError):
         ReplayBuffer(100, example=0, name=name)
-    with pytest.raises(ValueError, match="is that of a replay buffer"):
+    with pytest.raises(ValueError, match="belongs to a replay buffer"):
         shmtree.open_sender(name)
     buffer.close()
     gc.collect()

@@ -138,7 +138,7 @@ def test_named_samplers_sample_from_the_same_rows():
     buffer.update_priorities(index, (index == index[0]).astype(float), sampler="per")
     assert set(buffer.sample(100, sampler="per").index.tolist()) == {int(index[0])}
     assert len(set(buffer.sample(1000, sampler="all").index.tolist())) > 40
-    with pytest.raises(ValueError, match="sampler is 'more'; the buffer has 'per', 'all'"):
+    with pytest.raises(ValueError, match="sampler is 'more'; it must be one of 'per', 'all'"):
         buffer.sample(1, sampler="more")
 
 
@@ -262,7 +262,7 @@ def test_batch_on_a_device_without_successors_has_no_discount():
     pytest.importorskip("torch")
     buffer = ReplayBuffer(10, example=0.0)
     buffer.add(1.0)
-    with pytest.raises(AttributeError, match="next= or n_step="):
+    with pytest.raises(AttributeError, match="next= and n_step="):
         buffer.sample(1).to("cpu").discount  # noqa: B018
 
 

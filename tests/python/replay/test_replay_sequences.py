@@ -1,4 +1,4 @@
-"""Sequences whose first rows a sampler chooses."""
+"""Sequences that start at rows which a sampler chooses."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_sequences_count_as_samples_under_a_rate_limit():
 
 
 def test_sample_sequences_rejects_unknown_sampler_and_weights():
-    with pytest.raises(ValueError, match="sampler is 'no'; the buffer has 'per', 'all', 'old', 'new'"):
+    with pytest.raises(ValueError, match="sampler is 'no'; it must be one of 'per', 'all', 'old', 'new'"):
         filled().sample_sequences(1, 2, sampler="no")
     with pytest.raises(ValueError, match="weights"):
         filled().sample_sequences(1, 2, weights="no")  # type: ignore[arg-type]

@@ -193,7 +193,7 @@ def test_sb3_buffers_reject_other_kinds_of_spaces():
     spaces = pytest.importorskip("gymnasium").spaces
     sb3 = pytest.importorskip("shmtree.replay.sb3")
     box, action = spaces.Box(0, 1, (3,)), spaces.Discrete(2)
-    with pytest.raises(TypeError, match="observation_space is Dict.*: DictReplayBuffer is for spaces of that kind"):
+    with pytest.raises(TypeError, match="observation_space is Dict.*; use DictReplayBuffer for it"):
         sb3.ReplayBuffer(10, spaces.Dict({"a": box}), action)
     with pytest.raises(AssertionError, match="must be used with Dict obs space only"):
         sb3.DictReplayBuffer(10, box, action)

@@ -437,7 +437,7 @@ def test_keys_that_cannot_end_an_episode_are_refused():
     with pytest.raises(ValueError, match='"terminated" ends episodes.*None'):
         ReplayBuffer(8, example=example, next="obs")
     example = {"obs": np.zeros(2), "truncated": {"a": False, "b": False}}
-    with pytest.raises(ValueError, match="truncated is 'truncated', which has 2 leaves; it must be one.*done=None"):
+    with pytest.raises(ValueError, match="truncated is 'truncated', which has 2 columns; it must have one.*done=None"):
         ReplayBuffer(8, example=example, next="obs")
     ReplayBuffer(8, example=example, next="obs", done=None)
 
@@ -457,7 +457,7 @@ def test_loaded_buffer_keeps_its_end_keys(tmp_path):
     ready = expected(environments, options)
     assert found == {n: ready[n] for n in found}
     with pytest.raises(
-        ValueError, match=r"done is None, and the saved buffer has .*\['terminated'\].* and .*\['truncated'\]"
+        ValueError, match=r"done is None, but the saved buffer has .*\['terminated'\].* and .*\['truncated'\]"
     ):
         ReplayBuffer.load(tmp_path, done=None)
 

@@ -48,7 +48,7 @@ def wait_until_asleep(thread: threading.Thread) -> None:
 
 
 def full_buffer(**options) -> ReplayBuffer:
-    """Returns a buffer whose rate limiter blocks adds until a row is sampled."""
+    """Returns a buffer with a rate limit that blocks adds until a row is sampled."""
     buffer = ReplayBuffer(100, example=0, limit=ONE_EACH, **options)
     with buffer.writer() as writer:
         try:

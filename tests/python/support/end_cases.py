@@ -142,7 +142,7 @@ CASES = {
         get = given
         get = copied
     """,
-    "an array whose put failed is still the sender's to give": """
+    "a sender still owns an array after a failed put": """
         pair capacity=1
         new_array a
         put 1 = ticket 0
@@ -229,7 +229,7 @@ CASES = {
         get = 1
         get = 3
     """,
-    "a stream that is kept open has no end where nobody sends": """
+    "a kept-open stream does not end without senders": """
         pair keep_open
         put 1 = ticket 0
         close sender

@@ -138,9 +138,9 @@ def look_and_allocate(arena: shmtree.Arena, told: Connection) -> None:
     told.send((arena.stats()["participants"], array.nbytes))
 
 
-def produce(sender: shmtree.Sender, who: int, count: int) -> None:
+def produce(sender: shmtree.Sender, number: int, count: int) -> None:
     for i in range(count):
-        sender.put((who, i), timeout=60)
+        sender.put((number, i), timeout=60)
 
 
 def consume(receiver: shmtree.Receiver, told: Connection) -> None:

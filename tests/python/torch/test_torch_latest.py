@@ -74,7 +74,7 @@ def test_load_into_names_a_mismatch_and_copies_nothing() -> None:
     with pytest.raises(KeyError, match="more"):
         shmtree.torch.load_into(mine, latest.get()[1])
     shmtree.torch.publish(latest, {**model(2).state_dict(), "2.weight": torch.zeros(3)})
-    with pytest.raises(ValueError, match=r"'2.weight' has shape \(3,\) there, and \(10, 512\) here"):
+    with pytest.raises(ValueError, match=r"'2.weight' has shape \(3,\) in the version, but \(10, 512\) in the module"):
         shmtree.torch.load_into(mine, latest.get()[1])
     assert are_equal(mine, untouched)
 
