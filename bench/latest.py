@@ -176,7 +176,7 @@ def main() -> None:
     figures: dict[str, Figures] = {}
     copies, published = in_turns(weights, shmtree.Latest(), given.versions)
     figures["copy into touched memory"] = copies[2:], [], []
-    figures["shmtree.Latest, nobody reads"] = published[2:], [], []
+    figures["shmtree.Latest, no readers"] = published[2:], [], []
     latest = shmtree.Latest()
     figures["shmtree.Latest"] = run(read_latest, [latest] * given.readers, latest.publish, weights, given.versions)
     latest.close()

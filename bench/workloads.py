@@ -213,7 +213,7 @@ WORKLOADS: dict[str, Workload] = {
         Workload("G", "a torch tensor of 32 MB", tensor(32 * MB), 32 * MB, type=object),
         replace(_E, name="cold", about="from creation to the first E received", kind="cold"),
         replace(_E, name="latency", about="E, one way, the receiver asleep", kind="latency"),
-        replace(_E, name="ping-pong", about="E, half a round trip, nobody asleep", kind="pingpong"),
+        replace(_E, name="ping-pong", about="E, half a round trip, neither process sleeps", kind="pingpong"),
         replace(_E, name="busy", about="the same beside four processes that only compute", kind="busy"),
         replace(_E, name="codec-E", about="encode and decode E, no channel", kind="codec"),
         Workload("codec-C", "encode and decode C, no channel", transition, kind="codec"),

@@ -2,7 +2,7 @@
 
     python tests/chaos.py --seconds 60 --method spawn --seed 7
 
-There are three channels: a pair, a pair whose receivers take and acknowledge, and a queue. On each of them, one
+There are three channels: a pair, a pair with receivers that take and acknowledge, and a queue. On each of them, one
 producer and one consumer live from the beginning to the end. The others are killed in put, in get, while they hold
 views and while they start, and are replaced. Each process logs what it does in files outside of shmtree. The checks at
 the end compare these logs:
@@ -88,7 +88,7 @@ class Chaos:
         self.make_ends()
         for processor in self.processors:
             self.clocks.append(self._process(run_clock, processor))
-        for name, consumes, count in self.everybody():
+        for name, consumes, count in self.processes():
             for i in range(1 + count):
                 self.start(name, consumes, survives=i == 0)
         ends_s = time.monotonic() + self.options.seconds
@@ -106,7 +106,7 @@ class Chaos:
             else:
                 self.ends[name] = self.arena.create_pair(capacity)
 
-    def everybody(self) -> Iterator[tuple[str, bool, int]]:
+    def processes(self) -> Iterator[tuple[str, bool, int]]:
         """Yields each kind of process: name, True if it consumes, number of processes that may be killed."""
         for name in CHANNELS:
             yield name, True, self.options.consumers
@@ -228,7 +228,7 @@ class Chaos:
             got = np.concatenate(logs)
             keys = got["life"].astype("i8") << 40 | got["number"]
             if np.any(got["number"] >= begun[got["life"]]):
-                self.board.fail(f"{name}: a message arrived that nobody put")
+                self.board.fail(f"{name}: a message arrived that no process had put")
             first = keys[got["again"] == 0]
             if len(np.unique(first)) != len(first) or (name != "take" and len(first) != len(keys)):
                 self.board.fail(f"{name}: {len(first) - len(np.unique(first))} messages arrived twice")

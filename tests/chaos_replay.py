@@ -47,7 +47,7 @@ def check(batch: Any) -> None:
         raise AssertionError(f"torn rows: {batch.data}")
     later = after[:, 0] - key
     if np.any(later < 0) or np.any(later > 3):
-        raise AssertionError(f"rows whose successors are not theirs: {key} {after[:, 0]}")
+        raise AssertionError(f"rows with wrong successors: {key} {after[:, 0]}")
 
 
 def write(directory: str, number: int, seed: int, survives: bool, buffer: ReplayBuffer) -> None:
@@ -107,7 +107,7 @@ class ReplayChaos(Chaos):
             ROWS, example=row, next=("payload",), n_step=2, samplers=SAMPLERS, limit=limit, streams=8
         )
 
-    def everybody(self) -> Iterator[tuple[str, bool, int]]:
+    def processes(self) -> Iterator[tuple[str, bool, int]]:
         yield WRITE, False, self.options.writers
         yield SAMPLE, True, self.options.samplers
         yield UPDATE, True, self.options.updaters

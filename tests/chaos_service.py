@@ -70,9 +70,9 @@ def submit(client: shmtree.Client, me: int, first: int, many: int) -> tuple[list
 
 
 def check(me: int, number: int, size: int, reply: Any) -> list[str]:
-    whose, which, values = reply
-    if (whose, which) != (me, number):
-        return [f"client {me}, request {number}: the reply to request {which} of client {whose}"]
+    client, which, values = reply
+    if (client, which) != (me, number):
+        return [f"client {me}, request {number}: the reply to request {which} of client {client}"]
     if values.shape != (size,) or np.any(values != 2.0 * number):
         return [f"client {me}, request {number}: the reply has wrong bytes"]
     return []
@@ -138,7 +138,7 @@ class Chaos:
         wrong: list[str] = [text for _, texts, _ in told for text in texts]
         for _, _, dead in told:
             if dead - self.killed_servers:
-                wrong.append(f"PeerDied named {dead - self.killed_servers}, which nobody had killed")
+                wrong.append(f"PeerDied named {dead - self.killed_servers}, which were not killed")
         wrong += ["a client that was to survive died"] * sum(process.exitcode != 0 for process in survivors)
         deaths = sum(len(dead) for _, _, dead in told)
         print(f"killed: {self.killed}, requests: {[count for count, _, _ in told]}, deaths reported: {deaths}")

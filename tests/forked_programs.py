@@ -140,7 +140,7 @@ class Program:
         self.closes_early = chance.random() < 0.3  # closes each end as soon as its stage has started
         self.capacity = chance.choice((1, 8, None))
         self.name = f"forked-{os.getpid()}-{seed}"
-        self.pids: list[int] = []  # without pools: a pool whose worker was killed waits forever for its result
+        self.pids: list[int] = []  # without pools: if a worker is killed, a pool waits forever for its result
         self.pools: list[Any] = []
         self.kept: list[Any] = []  # keeps objects alive, so that garbage collection closes no end
 

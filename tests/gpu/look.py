@@ -31,7 +31,7 @@ def version(package: str) -> str | None:
 
 
 def lacks() -> list[str]:
-    """Returns the missing build requirements, in words for the person who installs them."""
+    """Returns the missing build requirements, in words for the person that installs them."""
     missing = [name for name in BUILD_PACKAGES if importlib.util.find_spec(name) is None]
     for program in ("cmake", "ninja"):  # these also exist as Python packages
         if not shutil.which(program) and importlib.util.find_spec(program) is None:
