@@ -12,6 +12,8 @@ Rules:
   args     a parameter is not in `Args`, and the first paragraph refers to no other function for it
   returns  a result is described neither in `Returns` or `Yields` nor by a first sentence that says what is returned
   raises   an error that the function raises by itself, or that the text mentions, is not in `Raises`
+  colon    the first line of `Returns` has a colon, and Sphinx takes what stands before it for a type
+  module   `Raises` has PeerDied without the module, and Sphinx knows two: shmtree's and that of shmtree.ray
 """
 
 from __future__ import annotations
@@ -204,6 +206,9 @@ def check_function(name: str, function: Function, doc: str, is_property: bool) -
     stated = {"Returns", "Yields"} & parts.keys() or STATES_RESULT.match(doc.split("\n\n")[0].replace("\n", " "))
     if not is_property and result not in ("None", "Self") and not stated:
         yield Finding(name, "returns", result)
+    first = parts.get("Returns", "").strip().partition("\n")[0]
+    if re.search(r":( |$)", first):
+        yield Finding(name, "colon", first)
     text = " ".join(part for section, part in parts.items() if section not in ("Raises", "Example"))
     mentioned = (
         set()
@@ -226,6 +231,8 @@ def check_arguments(name: str, function: Function, parts: dict[str, str]) -> Ite
 
 def check_raises(name: str, parts: dict[str, str], raised: set[str]) -> Iterator[Finding]:
     documented = {each.split(".")[-1] for each in entries(parts.get("Raises", ""))}
+    if "PeerDied" in entries(parts.get("Raises", "")):
+        yield Finding(name, "module", "PeerDied")
     if raised - documented:
         yield Finding(name, "raises", ", ".join(sorted(raised - documented)))
 

@@ -133,7 +133,7 @@ class Broadcast(Published, _core.BroadcastBase):
             move: See `Sender.put`.
 
         Returns:
-            The ticket of the message for `wait_for_ack`: 0, 1, 2, ...
+            The ticket of the message for `wait_for_ack`, a number that counts from 0.
 
         Raises:
             queue.Full: There was no space in time; the error names the subscriber's process.

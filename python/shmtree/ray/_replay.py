@@ -320,7 +320,7 @@ class ReplayBuffer:
             sampler: Name of the sampler; None means all of them.
 
         Returns:
-            A bool array of that shape: False for rows that were overwritten meanwhile, and for rows of a lost node.
+            A bool array of that shape, False for rows that were overwritten meanwhile, and for rows of a lost node.
 
         Raises:
             ValueError: A priority is negative or not finite. Nothing is changed.
@@ -356,8 +356,8 @@ class ReplayBuffer:
         """Returns statistics of the buffer.
 
         Returns:
-            A dict with rows, capacity, max_bytes and added, summed over all shards; `shards`: the result of
-            `shmtree.replay.ReplayBuffer.stats` by node; `lost`: the lost nodes that this object has detected.
+            A dict with rows, capacity, max_bytes and added, summed over all shards; `shards`, the result of
+            `shmtree.replay.ReplayBuffer.stats` by node; and `lost`, the lost nodes that this object has detected.
         """
         shards = self._cluster.ask_all("stats")
         sums = {key: sum(each[key] for each in shards.values()) for key in ("rows", "capacity", "max_bytes", "added")}

@@ -391,7 +391,7 @@ class ReplayBuffer:
             sampler: Name of the sampler; None means all of them.
 
         Returns:
-            A bool array of that shape: False for rows that were overwritten meanwhile, and for -1.
+            A bool array of that shape, False for rows that were overwritten meanwhile, and for -1.
 
         Raises:
             ValueError: A priority is negative, not finite or too large, or an index was never used. Nothing is changed.

@@ -71,6 +71,8 @@ INCOMPLETE = [
     ("def f() -> int: 'The number.'", "returns"),
     ("def f() -> None:\n    'Does it.'\n    raise ValueError", "raises"),
     ("def f() -> None: 'Does it, or raises PeerDied.'", "raises"),
+    ("def f() -> int: 'Counts.\\n\\nReturns:\\n    The number: 0, 1 and so on.'", "colon"),
+    ("def f() -> None: 'Does it.\\n\\nRaises:\\n    PeerDied: A peer was killed.'", "module"),
 ]
 COMPLETE = [
     "def f() -> int: 'Returns the number.'",
