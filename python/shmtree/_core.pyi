@@ -1053,6 +1053,14 @@ class BroadcastBase:
     def _put(self, obj: object, block: bool, timeout: float | None, move: bool) -> int: ...
     def has_space(self) -> bool:
         """Returns True if a small message could be put without waiting."""
+    def _first_unread(self) -> int:
+        """Returns the ticket of the oldest message that a blocking reader has not read."""
+    def _name_to_put(self) -> bytes:
+        """Returns the name that a WakeHub reports when there is space."""
+    def _await_to_put(self, first_unread: int, hub: WakeHub) -> bool:
+        """Asks a WakeHub for one text. Returns True if readers have read since then."""
+    def _ready_to_put(self, first_unread: int) -> bool:
+        """Returns True if blocking readers have read since then, or died."""
     @property
     def pending_acks(self) -> int:
         """Number of messages, up to the last one of this object, that some blocking subscriber has not read."""

@@ -40,6 +40,7 @@ platform::WakeText Hubs::name() const noexcept {
   const std::uint64_t block = memory::pack(ring_);
   std::memcpy(name.data(), arena_.uuid(), 16);
   std::memcpy(name.data() + 16, &block, sizeof block);
+  std::memcpy(name.data() + 24, &what_, sizeof what_);
   return name;
 }
 

@@ -6,8 +6,8 @@
 // checks the tail; a process that puts moves the tail and clears `asks`. A byte may come late, for a message that was
 // read meanwhile.
 //
-// Coroutines have no descriptor of their own: their process asks for one text at its hub, with a bit of `awaiting` as
-// the request, in the same handshake (Hubs).
+// Coroutines have no descriptor of their own: their process asks for one text at its hub. A bit of `awaiting_messages`
+// or `awaiting_space` is the request, in the same handshake (Hubs).
 //
 // Thread safety: ring() and Hubs any thread; the rest one thread at a time.
 #pragma once
@@ -43,16 +43,20 @@ class Doorbell {
   platform::WakePipe pipe_;
 };
 
-// The hubs of the processes that await the next message of a ring. A text has the ring's name.
+// The condition that processes await. The value is part of the text.
+enum class Awaited : std::uint64_t { kMessages = 0, kSpace = 1 };
+
+// The hubs of the processes that await the next message of a ring, or space in it. A text names both.
 class Hubs {
  public:
-  Hubs(memory::Arena& arena, memory::BlockRef ring, memory::ParticipantSet& awaiting) noexcept
-      : arena_(arena), ring_(ring), awaiting_(awaiting) {}
+  Hubs(memory::Arena& arena, memory::BlockRef ring, Awaited what, memory::ParticipantSet& awaiting) noexcept
+      : arena_(arena), ring_(ring), what_(what), awaiting_(awaiting) {}
 
   platform::WakeText name() const noexcept;
-  // Asks for one text at that address. Check for a message after it.
+  // Asks for one text at that address. The caller executes a full fence after it, and then checks the condition.
   Status await(platform::WakeAddress hub);
-  // Wakes the hubs that this process can reach. A bit of a dead process is removed once its slot is free.
+  // Wakes the hubs that this process can reach. The caller executes a full fence between the stores that make the
+  // condition true and this call. A bit of a dead process is removed once its slot is free.
   void wake() noexcept;
 
  private:
@@ -63,6 +67,7 @@ class Hubs {
 
   memory::Arena& arena_;
   const memory::BlockRef ring_;
+  const Awaited what_;
   memory::ParticipantSet& awaiting_;
 };
 

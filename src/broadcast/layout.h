@@ -13,7 +13,7 @@ namespace shmtree::broadcast {
 using memory::Event;
 using memory::Identity;
 
-constexpr std::uint32_t kRingVersion = 5;
+constexpr std::uint32_t kRingVersion = 6;
 constexpr std::uint64_t kMostEntries = 1 << 20;
 constexpr std::uint32_t kMostCursors = 256;
 
@@ -112,25 +112,28 @@ struct alignas(64) RingHeader {
   std::uint32_t flags;        // RingFlag
 
   // Changed under the ring's lock.
-  alignas(64) std::atomic<std::uint64_t> tail;  // ticket of the next message
-  std::atomic<std::uint64_t> putting;           // not 0: a put, or a drop, is under way
-  std::atomic<std::uint64_t> kept;              // derived: no message below has a block
-  std::atomic<std::uint64_t> slowest;           // derived: no blocking cursor is below
-  std::atomic<std::uint64_t> put_bytes;         // derived: bytes of all messages put so far
-  std::atomic<std::uint32_t> cursors_high;      // cursors at and above were never used
-  std::atomic<std::uint32_t> has_bells;         // 1: a reader has asked for wake-ups at some time
-  std::atomic<std::uint64_t> blocks_end;        // derived: ticket after that of the last message in a block
-  std::atomic<std::uint32_t> lock;              // a lock word
+  alignas(64) std::atomic<std::uint64_t> tail;    // ticket of the next message
+  std::atomic<std::uint64_t> putting;             // not 0: a put, or a drop, is under way
+  std::atomic<std::uint64_t> kept;                // derived: no message below has a block
+  std::atomic<std::uint64_t> slowest;             // derived: no blocking cursor is below
+  std::atomic<std::uint64_t> put_bytes;           // derived: bytes of all messages put so far
+  std::atomic<std::uint32_t> cursors_high;        // cursors at and above were never used
+  std::atomic<std::uint32_t> has_bells;           // 1: a reader has asked for wake-ups at some time
+  std::atomic<std::uint64_t> blocks_end;          // derived: ticket after that of the last message in a block
+  std::atomic<std::uint32_t> lock;                // a lock word
+  std::atomic<std::uint32_t> has_space_requests;  // 1: a coroutine has awaited space at some time
 
   Event items;  // there is a message, or no process puts any more
   Event space;  // a cursor has moved, or was freed
 
-  memory::PublisherWords publishers;  // processes that have put and not closed
-  memory::ParticipantSet awaiting;    // ask for one text at their hub; cleared by the process that puts (doorbell.h)
+  memory::PublisherWords publishers;         // processes that have put and not closed
+  memory::ParticipantSet awaiting_messages;  // ask for one text at their hub; cleared by the process that sends it
+  memory::ParticipantSet awaiting_space;     // the same, when there is space (doorbell.h)
 };
-static_assert(offsetof(RingHeader, tail) == 64 && offsetof(RingHeader, items) == 128 &&
-              offsetof(RingHeader, publishers) == 256 && offsetof(RingHeader, awaiting) == 8448 &&
-              sizeof(RingHeader) == 8576);
+static_assert(offsetof(RingHeader, tail) == 64 && offsetof(RingHeader, has_space_requests) == 124 &&
+              offsetof(RingHeader, items) == 128 && offsetof(RingHeader, publishers) == 256 &&
+              offsetof(RingHeader, awaiting_messages) == 8448 && offsetof(RingHeader, awaiting_space) == 8576 &&
+              sizeof(RingHeader) == 8704);
 
 // The cursors of a Broadcast.
 inline Cursor* cursors_of(RingHeader& header) noexcept {

@@ -148,14 +148,14 @@ void Ring::look_for_dead() noexcept {
   const std::int64_t now = coarse_monotonic_ns();
   if (now - last_look_ns_.load(std::memory_order_relaxed) < wait_policy::kLookedLatelyNs) return;
   last_look_ns_.store(now, std::memory_order_relaxed);
-  if (cursors().drop_dead()) free_passed();
+  drop_dead();
 }
 
 Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef subscription, Owner* owner,
                                       const WaitContext& wait) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
-  if (cursors().drop_dead()) free_passed();
+  drop_dead();
   auto locks = lock_and_repair(Locks::kRing, wait);
   if (!locks) return std::move(locks).error();
   RingHeader& shared = header();
@@ -414,10 +414,10 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
     unlock(*locks);
     return has_space;
   };
-  const auto drop_dead = [&](bool) -> Result<bool> { return cursors().drop_dead(); };
+  const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kRoom, memory::pack(block())},
                             wait);
-  auto came = memory::wait_until(waiting, wait, "room", put_now, drop_dead);
+  auto came = memory::wait_until(waiting, wait, "room", put_now, drop_dead_readers);
   if (!came) return std::move(came).error();
   if (!*came) return full(cursors().slowest(Readers::kBlocking), bytes);
   if (!ticket) return ticket;
@@ -431,14 +431,10 @@ Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
     const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
     return now.reader == memory::kNobody || now.position > ticket;
   };
-  const auto drop_dead = [&](bool) -> Result<bool> {
-    const bool dropped = cursors().drop_dead();
-    if (dropped) free_passed();
-    return dropped;
-  };
+  const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kAcks, memory::pack(block())},
                             wait);
-  auto came = memory::wait_until(waiting, wait, "readers", has_passed, drop_dead);
+  auto came = memory::wait_until(waiting, wait, "readers", has_passed, drop_dead_readers);
   if (!came) return std::move(came).error();
   if (*came) return success();
   return Error{.code = Code::kTimeout, .message = full(cursors().slowest(Readers::kBlocking), 0).message};
@@ -461,13 +457,36 @@ Status Ring::await(WakeAddress hub) {
   return success();
 }
 
+Status Ring::await_space(WakeAddress hub) {
+  Status asked = space_hubs().await(hub);
+  if (!asked) return asked;
+  store_seq_cst(header().has_space_requests, 1u);
+  fence_seq_cst();  // a process that moves a cursor sees the bit, or this one sees the cursor's position
+  return success();
+}
+
+// Wakes the processes that wait for space. No text is sent while the ring has no space: the process that makes the
+// space sends it.
+void Ring::announce_space() noexcept {
+  notify_all(header().space);  // its fence also comes before the hubs' bits and the other cursors are read
+  if (load_relaxed(header().has_space_requests) == 0) [[likely]]
+    return;
+  if (!header().awaiting_space.is_empty() && has_space(cursors().slowest(Readers::kBlocking), 0)) space_hubs().wake();
+}
+
+bool Ring::drop_dead() noexcept {
+  const bool dropped = cursors().drop_dead();
+  if (dropped) free_passed();
+  return dropped;
+}
+
 void Ring::leave() noexcept {
   if (has_put_.load(std::memory_order_relaxed) && publishing().leave()) announce();
 }
 
 bool Ring::has_space() noexcept {
   return has_space(cursors().slowest(Readers::kBlocking), 0) ||
-         (cursors().drop_dead() && has_space(cursors().slowest(Readers::kBlocking), 0));
+         (drop_dead() && has_space(cursors().slowest(Readers::kBlocking), 0));
 }
 
 std::uint64_t Ring::unread_before(std::uint64_t ticket) const noexcept {
@@ -551,7 +570,7 @@ Status Ring::read(std::uint64_t ticket, Incoming& message) const {
 // The slowest reader removes the messages that all have passed, if it gets both locks. Otherwise the next process that
 // puts or passes a message removes them.
 void Ring::free_passed() noexcept {
-  notify_all(header().space);
+  announce_space();
   if (!has_passed_blocks()) return;
   if (!arena_->reclaimer().try_lock()) return;
   if (memory::RobustLock(header().lock, arena_->participants()).try_lock()) {

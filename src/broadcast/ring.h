@@ -88,6 +88,13 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Status wait_until_passed(std::uint64_t ticket, const WaitContext& wait);
   // Returns true if a small message could be put without waiting.
   bool has_space() noexcept;
+  // Ticket of the oldest message that a blocking reader has not read; tail() if there is none. There is space for a
+  // message that did not fit only after this has changed.
+  std::uint64_t first_unread() const noexcept { return cursors().slowest(Readers::kBlocking).position; }
+  // Asks for one text at that hub of this process. A process that moves or frees a cursor sends space_name() there, if
+  // the ring then has space for a small message. Check first_unread() after the call.
+  Status await_space(platform::WakeAddress hub);
+  platform::WakeText space_name() const noexcept { return space_hubs().name(); }
   // Number of messages before that ticket that a blocking reader has not read.
   std::uint64_t unread_before(std::uint64_t ticket) const noexcept;
   // The slowest blocking reader, if it has unread messages and no process has ever claimed its subscription.
@@ -125,7 +132,10 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // kInterrupted names `waited_for`.
   template <class Look>
   Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Look look) const;
-  // Frees the messages that all cursors have passed. Call it after a cursor has moved or was dropped.
+  // Frees the cursors of dead readers, and wakes the processes that wait for space. Returns true if there were any.
+  bool drop_dead() noexcept;
+  // Wakes the processes that wait for space, and frees the messages that all cursors have passed. Call it after a
+  // cursor has moved or was dropped.
   void free_passed() noexcept;
   // Approximate bytes of the messages that it keeps; for a Broadcast, with the arrays to which they refer.
   std::uint64_t kept_bytes() const noexcept;
@@ -161,13 +171,15 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Entry& entry(std::uint64_t ticket) const noexcept { return entry_at(ticket % entries_); }
   std::uint64_t inline_bytes() const noexcept { return entry_bytes_ - sizeof(Entry); }
   memory::Publishers publishing() const noexcept { return {arena_->participants(), header().publishers}; }
-  Hubs hubs() const noexcept { return {*arena_, block(), header().awaiting}; }
+  Hubs hubs() const noexcept { return {*arena_, block(), Awaited::kMessages, header().awaiting_messages}; }
+  Hubs space_hubs() const noexcept { return {*arena_, block(), Awaited::kSpace, header().awaiting_space}; }
   memory::ReferencePlaces references() const noexcept { return {*arena_, list_}; }
   Result<memory::Lease> hold(const Entry& from, std::uint64_t ticket, BlockRef block, std::uint64_t bytes) const;
   std::uint64_t referred_bytes(BlockRef block) const noexcept;
   bool has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
   void look_for_dead() noexcept;
   void announce() noexcept;
+  void announce_space() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
   // needed(): the oldest ticket that a reader may still read, or that is history. has_passed_blocks(): true if the ring
   // keeps a block before that.

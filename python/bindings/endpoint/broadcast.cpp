@@ -326,6 +326,33 @@ void bind_broadcast(py::module_& module) {
       .def(
           "has_space", [](const BroadcastEnd& self) { return self.ring()->has_space(); },
           "Returns True if a small message could be put without waiting.")
+      .def(
+          "_first_unread", [](const BroadcastEnd& self) { return self.ring()->first_unread(); },
+          "Returns the ticket of the oldest message that a blocking reader has not read.")
+      .def(
+          "_name_to_put",
+          [](const BroadcastEnd& self) {
+            const platform::WakeText name = self.ring()->space_name();
+            return py::bytes(name.data(), name.size());
+          },
+          "Returns the name that a WakeHub reports when there is space.")
+      .def(
+          "_await_to_put",
+          [](const BroadcastEnd& self, std::uint64_t first_unread, const channel::WakeHub& hub) {
+            if (self.is_closed()) return true;
+            const auto ring = self.ring();
+            unwrap(ring->await_space(hub.address()));
+            return ring->first_unread() != first_unread;
+          },
+          "first_unread"_a, "hub"_a, "Asks a WakeHub for one text. Returns True if readers have read since then.")
+      .def(
+          "_ready_to_put",
+          [](const BroadcastEnd& self, std::uint64_t first_unread) {
+            if (self.is_closed()) return true;
+            const auto ring = self.ring();
+            return ring->first_unread() != first_unread || (ring->drop_dead() && ring->first_unread() != first_unread);
+          },
+          "first_unread"_a, "Returns True if blocking readers have read since then, or died.")
       .def_property_readonly(
           "pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); },
           "Number of messages, up to the last one of this object, that some blocking subscriber has not read.")

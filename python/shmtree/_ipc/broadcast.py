@@ -15,13 +15,15 @@ from .._process.names import BROADCAST
 from ..errors import ChannelClosed
 from .arena import Arena
 from .arguments import limit, natural, one_of, seconds, whole
-from .polling import poll
 from .publisher import Published
-from .waiting import receive_async
-from .wake_hub import wake_waiting
+from .waiting import in_turn, receive_async
+from .wake_hub import Awaited, until_usable, wake_waiting
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+# Interval of the attempts of a coroutine while a stopped process holds the lock.
+_LOCKED_S = 0.025
 
 FallBehind = Literal["block", "skip", "latest", "raise"]
 
@@ -185,13 +187,35 @@ class Broadcast(Published, _core.BroadcastBase):
         return sent
 
     async def put_async(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
-        """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""
-        return await poll(
-            lambda: self._put(obj, False, None, move),
-            lambda: not self.has_space(),
-            timeout,
-            not_yet=(queue.Full, TimeoutError),  # a process that was stopped with the arena's lock may continue
-        )
+        """Does the same as `put` in a coroutine. If it is cancelled, the object was not put.
+
+        If several coroutines of a loop wait, they put in the order of their calls.
+        """
+        import asyncio
+
+        first_unread = 0
+        is_locked = False
+
+        def put_now() -> int:
+            nonlocal first_unread, is_locked
+            first_unread = self._first_unread()
+            is_locked = False
+            try:
+                return self._put(obj, False, None, move)
+            except TimeoutError:
+                is_locked = True
+                raise
+
+        async def pause(left: float | None) -> None:
+            if is_locked:  # by a process that was stopped; no wake-up reports that it continues
+                await asyncio.sleep(_LOCKED_S if left is None else min(left, _LOCKED_S))
+            else:
+                ask = functools.partial(self._await_to_put, first_unread)
+                is_ready = functools.partial(self._ready_to_put, first_unread)
+                await until_usable(Awaited((self._name_to_put(), id(self)), ask, is_ready), left)
+
+        most = None if timeout is None else seconds("timeout", timeout)
+        return await in_turn(self, put_now, (queue.Full, TimeoutError), pause, most)
 
     def wait_for_all_ack(self, timeout: float | None = None) -> None:
         """Blocks until all blocking subscribers have read what this object has put.

@@ -12,7 +12,7 @@ import selectors
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 
 from .arguments import seconds
@@ -122,7 +122,7 @@ def _is_ready(item: Any) -> bool:
 # Being collected ends them, and removes their entries.
 _Woken = weakref.ref[Any]
 
-#: Coroutines that wait in get_async, in order of arrival, by loop and receiver. No entry is empty.
+#: Coroutines that wait to receive or to publish, in order of arrival, by loop and end. No entry is empty.
 _lines: dict[tuple[int, int], deque[_Woken]] = {}
 
 
@@ -133,16 +133,33 @@ async def get_async(receiver: Any, timeout: float | None, copy: bool | None) -> 
 
 async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: float | None) -> T:
     """Returns the result of `receive_now`, which raises queue.Empty if there is nothing to receive."""
+    return await in_turn(
+        receiver, receive_now, queue.Empty, lambda left: until_usable(Awaited.to_get(receiver), left), timeout
+    )
+
+
+async def in_turn(
+    end: object,
+    attempt: Callable[[], T],
+    not_yet: type[Exception] | tuple[type[Exception], ...],
+    pause: Callable[[float | None], Awaitable[None]],
+    timeout: float | None,
+) -> T:
+    """Returns the result of `attempt` once it does not raise `not_yet`; raises that after `timeout` seconds.
+
+    Of the coroutines of a loop that wait for the same end, only the first one makes attempts. It awaits
+    ``pause(seconds left)`` between two of them.
+    """
     import asyncio
 
-    # There is no await between receiving a message and returning it, so cancellation loses none.
+    # There is no await between an attempt that succeeds and the return, so a cancelled coroutine has done nothing.
     deadline = None if timeout is None else time.monotonic() + timeout
     loop = asyncio.get_running_loop()
-    key = (id(loop), id(receiver))
+    key = (id(loop), id(end))
     if key not in _lines:
         try:
-            return receive_now()
-        except queue.Empty:
+            return attempt()
+        except not_yet:
             if timeout is not None and timeout <= 0:
                 raise
     line = _lines.setdefault(key, deque())
@@ -155,12 +172,12 @@ async def receive_async(receiver: Any, receive_now: Callable[[], T], timeout: fl
         # A coroutine that is not first now has run out of time, and checks once.
         while True:
             try:
-                return receive_now()
-            except queue.Empty:
+                return attempt()
+            except not_yet:
                 left = None if deadline is None else deadline - time.monotonic()
                 if (left is not None and left <= 0) or line[0] is not place:
                     raise
-            await until_usable(Awaited.to_get(receiver), left)
+            await pause(left)
     finally:
         line.remove(place)
         if not line:

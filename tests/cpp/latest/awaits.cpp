@@ -1,35 +1,13 @@
 // Coroutines that await the next version, or message, of a ring: the next publisher sends one text to their hub.
-#include <poll.h>
-
-#include "platform/wake_pipe.h"
 #include "support/broadcasts.h"
 #include "support/catch2.h"
 #include "support/crash_states.h"
+#include "support/hubs.h"
 #include "support/latests.h"
 #include "support/process.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
-using platform::WakeKind;
-using platform::WakePipe;
-using platform::WakeText;
-
-namespace {
-
-WakePipe new_hub() {
-  return WakePipe::open(WakeKind::kTexts).value();
-}
-// Returns the texts that arrived since the last call.
-std::vector<WakeText> told(const WakePipe& hub) {
-  std::array<WakeText, 8> texts{};
-  std::size_t received = 0;
-  bool damaged = false;
-  hub.receive(texts, received, damaged);
-  REQUIRE_FALSE(damaged);
-  return {texts.begin(), texts.begin() + static_cast<std::ptrdiff_t>(received)};
-}
-
-}  // namespace
 
 TEST_CASE("Each request to await a version gets one wake text") {
   const auto store = new_latest();
@@ -84,7 +62,7 @@ TEST_CASE("A process killed while it awaits a version leaves no request") {
     REQUIRE(told(hub).size() == 1);
     recover(*store->arena());
     publish(*store, 3).value();
-    REQUIRE(header_of(*store).awaiting.is_empty());
+    REQUIRE(header_of(*store).awaiting_messages.is_empty());
     return killed;
   });
 }
@@ -100,10 +78,10 @@ TEST_CASE("A publisher killed anywhere loses no request") {
     recover(*store->arena());
     // Either the bit was cleared and the text sent, or the bit is left for the next publisher.
     std::vector<WakeText> texts = told(hub);
-    const bool is_left = !header_of(*store).awaiting.is_empty();
+    const bool is_left = !header_of(*store).awaiting_messages.is_empty();
     publish(*store, 3).value();
     REQUIRE((is_left ? told(hub).size() : texts.size()) <= 1);
-    REQUIRE(header_of(*store).awaiting.is_empty());
+    REQUIRE(header_of(*store).awaiting_messages.is_empty());
     return killed;
   });
 }

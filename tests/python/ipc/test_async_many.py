@@ -262,12 +262,7 @@ def test_coroutines_of_many_latests_wake_without_polling(no_looks, few_descripto
         await loop.run_in_executor(None, child.join)
         assert got == [(1, number) for number in range(300) for _ in range(3)]
 
-    loop = asyncio.SelectorEventLoop(selector)
-    try:
-        loop.run_until_complete(main())
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+    run_with(selector, main())
 
 
 @pytest.mark.guarantee("coroutines-sleep")
@@ -306,3 +301,128 @@ def test_close_ends_a_coroutines_wait_for_a_version_or_message(make, no_looks):
                 await each
 
     asyncio.run(main())
+
+
+def read_each(subscriber, count):
+    for number in range(count):
+        assert subscriber.get(timeout=250) == number
+
+
+@pytest.mark.guarantee("coroutines-space")
+def test_thousand_coroutines_that_wait_for_space_wake_rarely(no_looks, start):
+    broadcast = shmtree.Broadcast(capacity=1)
+    subscriber = broadcast.subscribe()
+    broadcast.put(0)
+    selector = CountedSelector()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        putting = [asyncio.ensure_future(broadcast.put_async(number)) for number in range(1, 1001)]
+        await until_all_wait(1)
+        before = selector.waits
+        await loop.run_in_executor(None, time.sleep, 1)
+        assert selector.waits - before < 10  # a polling loop waits 40 times or more
+        child = start(read_each, subscriber, 1001)
+        subscriber.close()
+        assert await asyncio.wait_for(asyncio.gather(*putting), 250) == list(range(1, 1001))
+        assert selector.waits - before < 10_000  # each message wakes few coroutines
+        await loop.run_in_executor(None, child.join)
+        assert child.exitcode == 0
+
+    run_with(selector, main())
+
+
+def run_with(selector, main):
+    loop = asyncio.SelectorEventLoop(selector)
+    try:
+        loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+def get_large(subscriber, told):
+    assert subscriber.get(timeout=250) == bytes(600)
+    told.recv()
+    assert subscriber.get(timeout=250) == bytes(600)
+    assert subscriber.get(timeout=250) == bytes(1000)
+
+
+@pytest.mark.guarantee("coroutines-space")
+def test_put_async_of_a_large_message_waits_for_bytes(no_looks, start):
+    broadcast = shmtree.Broadcast(max_bytes=2000)
+    subscriber = broadcast.subscribe()
+    broadcast.put(bytes(600))
+    broadcast.put(bytes(600))
+    ours, theirs = mp.Pipe()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        putting = asyncio.ensure_future(broadcast.put_async(bytes(1000)))
+        await until_all_wait(1)
+        child = start(get_large, subscriber, theirs)
+        subscriber.close()
+        assert await asyncio.wait_for(putting, 250) == 2
+        ours.send("go on")
+        await loop.run_in_executor(None, child.join)
+        assert child.exitcode == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.guarantee("coroutines-space")
+@pytest.mark.parametrize("leave", [shmtree.Subscriber.close, lambda subscriber: None])
+def test_put_async_continues_when_its_slow_subscriber_leaves(no_looks, leave):
+    broadcast = shmtree.Broadcast(capacity=1)
+    subscribers = [broadcast.subscribe()]
+    broadcast.put(0)
+
+    async def main():
+        putting = asyncio.ensure_future(broadcast.put_async(1))
+        await until_all_wait(1)
+        leave(subscribers.pop())
+        assert await asyncio.wait_for(putting, 250) == 1
+
+    asyncio.run(main())
+
+
+def read_then_hang(subscriber, told):
+    subscriber.get()
+    told.send("read")
+    time.sleep(1000)
+
+
+@pytest.mark.guarantee("coroutines-space")
+def test_put_async_continues_when_a_subscriber_is_killed(start):
+    broadcast = shmtree.Broadcast(capacity=1)
+    subscriber = broadcast.subscribe()
+    broadcast.put(0)
+    ours, theirs = mp.Pipe()
+    child = start(read_then_hang, subscriber, theirs)
+    ours.recv()
+    broadcast.put(1)
+
+    async def main():
+        putting = asyncio.ensure_future(broadcast.put_async(2))
+        await until_all_wait(1)
+        child.kill()
+        assert await asyncio.wait_for(putting, 250) == 2
+
+    asyncio.run(main())
+
+
+def test_close_ends_put_async_that_waits_for_space(no_looks):
+    broadcast = shmtree.Broadcast(capacity=1)
+    subscriber = broadcast.subscribe()
+    broadcast.put(0)
+
+    async def main():
+        putting = [asyncio.ensure_future(broadcast.put_async(1)) for _ in range(3)]
+        await until_all_wait(1)
+        broadcast.close()
+        for each in putting:
+            with pytest.raises(shmtree.ChannelClosed):
+                await each
+
+    asyncio.run(main())
+    assert subscriber.get() == 0
