@@ -51,10 +51,12 @@ void Sampler::key_anew_after_fork() noexcept {
 Status Sampler::find_all(const Sample& chosen, bool distinct) {
   key_anew_after_fork();
   for (const std::uint32_t at : positions_) chosen.weights[at] = 0;
-  Status found = find(chosen, distinct);
+  Status found = or_out_of_memory([&] { return find(chosen, distinct); });
   if (found) return found;
   for (std::size_t at = 0; at < chosen.indices.size(); ++at) {
-    if (is_wanted_[at]) put_back({chosen.indices.subspan(at, 1), chosen.weights.subspan(at, 1)});
+    if (!is_wanted_[at]) continue;
+    put_back({chosen.indices.subspan(at, 1), chosen.weights.subspan(at, 1)});
+    chosen.weights[at] = 0;
   }
   return found;
 }
@@ -132,15 +134,13 @@ Status Sampler::sample_and_copy(const Gather& gather, const Sample& chosen, std:
   const std::span gone(marks.get(), rows);
   Status sampled = sample(chosen, distinct);
   if (!sampled) return sampled;
-  auto lost = gather.read(chosen.indices, out, gone, threads);
-  if (lost && *lost == 0) return success();
-  Status replaced = lost ? replace(gather, chosen, gone, out, distinct) : Status(std::move(lost).error());
-  if (replaced) return success();
-  for (std::size_t at = 0; at < rows; ++at) {
-    if (gone[at]) chosen.weights[at] = 0;  // put back by find_all() already, or gone
-  }
-  put_back(chosen);
-  return replaced;
+  Status copied = or_out_of_memory([&]() -> Status {
+    auto lost = gather.read(chosen.indices, out, gone, threads);
+    if (!lost) return std::move(lost).error();
+    return *lost == 0 ? success() : replace(gather, chosen, gone, out, distinct);
+  });
+  if (!copied) put_back(chosen);  // also the replacements that could not be copied
+  return copied;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
 }

@@ -130,17 +130,17 @@ bool SequenceSampler::follow_marked(const Sample& firsts, std::span<bool> marked
 Status SequenceSampler::sample(Sampler& sampler, const Sample& firsts, bool distinct, const Gather& gather,
                                std::span<std::uint64_t> indices, std::span<bool> mask, std::span<std::byte* const> out,
                                unsigned threads) try {
+  const std::size_t sequences = firsts.indices.size(), length = options_.length;
+  const auto marks = std::make_unique<bool[]>(sequences), losses = std::make_unique<bool[]>(indices.size());
   Status sampled = check(indices.size(), mask.size());
   if (sampled) sampled = sampler.sample(firsts, distinct);
   if (!sampled) return sampled;
-  const std::size_t sequences = firsts.indices.size(), length = options_.length;
-  const auto marks = std::make_unique<bool[]>(sequences), losses = std::make_unique<bool[]>(indices.size());
   const std::span marked(marks.get(), sequences), gone(losses.get(), indices.size());
   std::ranges::fill(marked, true);
   for (int tries = 0; sampled && tries < kMostTries; ++tries) {
     bool are_all = follow_marked(firsts, marked, indices, mask);
     if (are_all) {
-      auto lost = gather.read(indices, out, gone, threads);
+      auto lost = or_out_of_memory([&] { return gather.read(indices, out, gone, threads); });
       if (!lost) sampled = std::move(lost).error();
       for (std::size_t row = 0; lost && row < indices.size(); ++row) {
         if (mask[row] && gone[row]) marked[row / length] = true, are_all = false;
