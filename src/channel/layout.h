@@ -221,7 +221,8 @@ struct EndState {
   ParticipantSet given;    // Members that received it as an argument or in a message, and may not have used it yet.
   ParticipantSet passive;  // Not members, but own the end: they become members when they use it.
   KilledList killed;       // Pids of members that were killed and not reported; 0: a free word.
-  alignas(64) std::atomic<std::uint32_t> begun;  // 1 once a member has used the end, passed it on or left it.
+  // Only an end that has begun can be left. The members of a new end may become passive before any of them uses it.
+  alignas(64) std::atomic<std::uint32_t> begun;  // 1, for good, once a member has used, passed on or left the end.
   std::atomic<std::uint32_t> seats;              // Number of times that a member was added.
 };
 static_assert(sizeof(EndState) == 640);

@@ -1,5 +1,7 @@
 #include "memory/reconcile_pass.h"
 
+#include "platform/dcheck.h"
+
 namespace shmtree::memory {
 
 using namespace platform;
@@ -145,7 +147,7 @@ void ReconcilePass::forget_dead_in(BlockId id, BlockEntry& block) noexcept {
   // The block will stay unfinished. Its writer may have died between raising `committed` and allocating the pages, or
   // between releasing pages and lowering it. So this process takes the block over, and later releases its pages outside
   // the locks.
-  if (unfinished_.size() == unfinished_.capacity()) return;  // a damaged word: the next pass counts it
+  SHMTREE_DCHECK(unfinished_.size() < unfinished_.capacity());  // take_snapshot() has counted this word
   const BlockRef ref{id, generation_of_block(word)};
   store_relaxed(block.list_length, 0u);
   if (compare_swap(block.word, word, block_word(BlockState::kWriting, me_, ref.generation))) unfinished_.push_back(ref);
