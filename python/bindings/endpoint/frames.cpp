@@ -143,18 +143,8 @@ class Frames {
     as_frame(frame.get())->delivery = new_delivery(std::move(delivery));
     return as_frame(frame.get())->delivery && PyList_Append(list_, frame.get()) == 0;
   }
-  // Keeps only PeerDied for the next call, because it is reported once. The next call meets other errors again. An
-  // empty channel is no error, since another receiver may have taken the message.
-  void defer(const Error& error) {
-    if (error.code == Code::kPeerDied) raise(error), defer_exception(self_);
-  }
-  void defer(const Ref&, bool may_retry) {
-    if (may_retry) {
-      PyErr_Clear();
-    } else {
-      defer_exception(self_);
-    }
-  }
+  void defer(const Error& error) { defer_error(self_, error); }
+  void defer(const Ref&, bool may_retry) { defer_failed_build(self_, may_retry); }
 
  private:
   Endpoint* self_;

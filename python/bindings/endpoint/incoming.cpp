@@ -133,6 +133,18 @@ void defer_exception(Endpoint* self) {
   Py_XDECREF(self->deferred.exchange(exception.release()));
 }
 
+void defer_error(Endpoint* self, const Error& error) {
+  if (error.code == Code::kPeerDied) raise(error), defer_exception(self);
+}
+
+void defer_failed_build(Endpoint* self, bool may_retry) {
+  if (may_retry && PyErr_ExceptionMatches(PyExc_MemoryError)) {
+    PyErr_Clear();
+  } else {
+    defer_exception(self);
+  }
+}
+
 bool parse_count(PyObject* value, Py_ssize_t* count) {
   if (PyBool_Check(value)) {  // get() of other queues has `block` as its first argument
     PyErr_Format(PyExc_TypeError, "n is %R; it must be a number of objects", value);

@@ -71,18 +71,8 @@ class ManyObjects final : public Objects {
   }
   bool wants_more() const noexcept { return PyList_GET_SIZE(items_) < most_ && !self_->port.closed(End::kReceiving); }
   void add(const Ref&) noexcept {}
-  // Keeps only PeerDied for the next call, because it is reported once. The next call meets other errors again. An
-  // empty channel is no error, since another receiver may have taken the message.
-  void defer(const Error& error) {
-    if (error.code == Code::kPeerDied) raise(error), defer_exception(self_);
-  }
-  void defer(const Ref&, bool may_retry) {
-    if (may_retry && PyErr_ExceptionMatches(PyExc_MemoryError)) {
-      PyErr_Clear();
-    } else {
-      defer_exception(self_);
-    }
-  }
+  void defer(const Error& error) { defer_error(self_, error); }
+  void defer(const Ref&, bool may_retry) { defer_failed_build(self_, may_retry); }
 
  private:
   PyObject* items_;
