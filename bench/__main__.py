@@ -29,7 +29,7 @@ def chosen(patterns: list[str], names: list[str]) -> list[str]:
     found = [name for name in names if any(fnmatch.fnmatch(name.lower(), pattern) for pattern in lowered)]
     for pattern in lowered:
         if not any(fnmatch.fnmatch(name.lower(), pattern) for name in names):
-            raise SystemExit(f"bench: nothing is called {pattern}; there are: {', '.join(names)}")
+            raise SystemExit(f"bench: no name matches {pattern}; the names are: {', '.join(names)}")
     return found
 
 
@@ -42,12 +42,12 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--competitors", nargs="+", default=["*"], help="names or patterns (default: all)")
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=0.2, help="about the length of a run")
+    parser.add_argument("--seconds", type=float, default=0.2, help="approximate seconds of a run")
     parser.add_argument("--limit", type=float, default=30, help="seconds after which a competitor counts as stuck")
-    parser.add_argument("--minutes", type=float, default=20, help="start nothing new after so long")
+    parser.add_argument("--minutes", type=float, default=20, help="start no workload after this time")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--pages", action="store_true", help="put the main tables and the plot into the pages")
-    parser.add_argument("--list", action="store_true", help="show workloads and competitors, and measure nothing")
+    parser.add_argument("--list", action="store_true", help="list workloads and competitors, without measuring")
     return parser.parse_args()
 
 

@@ -59,11 +59,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="./dev compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("before", type=Path, help="the folder with the other package")
-    parser.add_argument("after", type=Path, help="the folder with this tree's")
+    parser.add_argument("before", type=Path, help="folder with the other package")
+    parser.add_argument("after", type=Path, help="folder with the package of this tree")
     parser.add_argument("workloads", nargs="*", default=["E", "D", "bytes-1KB", "array-1MB"], help="names or patterns")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=0.2, help="about the length of a run")
+    parser.add_argument("--seconds", type=float, default=0.2, help="approximate seconds of a run")
     options = parser.parse_args()
     before: list[Figures] = []
     after: list[Figures] = []

@@ -75,7 +75,7 @@ def measure(which: str, workers: int, batches: int) -> dict[str, float]:
     resident = 0
     for number, batch in enumerate(loads):
         if batch["image"]["index"][0] != number * BATCH:
-            raise RuntimeError(f"batch {number} is not what it should be")
+            raise RuntimeError(f"batch {number} has wrong values")
         if number % 16 == 0:
             resident = max(resident, processes.resident_bytes([os.getpid(), *children]))
     passed = time.perf_counter() - began
@@ -100,8 +100,8 @@ def measure_apart(which: str, workers: int, batches: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.dataloader", description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4], help="numbers of worker processes")
-    parser.add_argument("--batches", type=int, default=100, help="of an epoch")
-    parser.add_argument("--rounds", type=int, default=3, help="of which the medians are shown")
+    parser.add_argument("--batches", type=int, default=100, help="batches per epoch")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds, of which the medians are shown")
     parser.add_argument("--one", choices=LOADERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:

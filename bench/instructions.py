@@ -45,13 +45,13 @@ def run_counted(program: Path) -> tuple[str, dict[str, int]]:
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            sys.exit(f"{program} did not run under callgrind:\n{done.stdout}{done.stderr}")
+            sys.exit(f"{program} failed under callgrind (exit code {done.returncode}):\n{done.stdout}{done.stderr}")
         dumps = Path(folder, "counts").read_text()
     built_with, *names = done.stdout.splitlines()
     # There is one part per exit from measured(), and a last one for the end of the program, which counts nothing.
     counts = [int(count) for count in re.findall(r"^totals: (\d+)$", dumps, re.MULTILINE)]
     if len(counts) < len(names) or not all(counts[: len(names)]) or any(counts[len(names) :]):
-        sys.exit(f"callgrind counted {counts} for {names}")
+        sys.exit(f"callgrind returned {len(counts)} counts for {len(names)} programs: {counts} for {names}")
     return built_with, dict(zip(names, counts))
 
 
@@ -88,7 +88,10 @@ def main() -> int:
     wrong = compare(counts, record["instructions"])
     if wrong:
         print(
-            "\n".join(wrong), "./dev instructions --record accepts what is meant to be so.", sep="\n", file=sys.stderr
+            "\n".join(wrong),
+            "If these changes are intended, run ./dev instructions --record.",
+            sep="\n",
+            file=sys.stderr,
         )
     return 1 if wrong else 0
 

@@ -84,7 +84,7 @@ def _compiled() -> str:
     if not program.exists():
         compiler = next((path for name in ("c++", "g++", "clang++") if (path := shutil.which(name))), None)
         if compiler is None:
-            raise RuntimeError("no C++ compiler")
+            raise RuntimeError("no C++ compiler found; install g++ or clang++")
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = program.with_suffix(f".{os.getpid()}")
         subprocess.run([compiler, "-std=c++20", "-O2", "-o", unfinished, SOURCE], check=True, capture_output=True)
@@ -115,7 +115,7 @@ def _codec(
 
     def measure() -> dict[str, Any]:
         if not equal(decode(encoded), message):
-            raise RuntimeError("decodes to something else")
+            raise RuntimeError("the decoded value differs from the encoded one")
         return {
             "encode_us": _us_per_call(encode, message, seconds / 2),
             "decode_us": _us_per_call(decode, encoded, seconds / 2),

@@ -69,15 +69,17 @@ def time_of_a_look(looks: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--turns", type=int, default=200, help="with an observer, and as many without (%(default)s)")
-    parser.add_argument("--messages", type=int, default=100_000, help="of each turn (%(default)s)")
+    parser.add_argument(
+        "--turns", type=int, default=200, help="rounds with an observer, and as many without one (default: %(default)s)"
+    )
+    parser.add_argument("--messages", type=int, default=100_000, help="messages per round (default: %(default)s)")
     options = parser.parse_args()
     alone, observed = cost_of_being_observed(options.turns, options.messages)
     print(
         f"CPU of a put and a get: {alone * 1e6:.3f} us, observed {observed * 1e6:.3f} us, {observed / alone - 1:+.2%}"
     )
     clock, cpu = time_of_a_look(20)
-    print(f"a look at {CHANNELS} channels: {clock:.1f} ms, {cpu:.1f} ms of CPU")
+    print(f"a snapshot of {CHANNELS} channels: {clock:.1f} ms, {cpu:.1f} ms of CPU")
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def check(results: list[Any], item: Any) -> None:
     if (last.nbytes if isinstance(item, np.ndarray) else last) != (
         item.nbytes if isinstance(item, np.ndarray) else item
     ):
-        raise RuntimeError("the result is another task's")
+        raise RuntimeError("the result belongs to another task")
 
 
 @contextlib.contextmanager
@@ -126,10 +126,10 @@ def measure(kind: str, size: str, seconds: float, rounds: int, workers: int) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.pools", description=__doc__.partition("\n")[0])
-    parser.add_argument("kinds", nargs="*", default=list(kinds()), help=f"of {', '.join(kinds())}")
-    parser.add_argument("--seconds", type=float, default=0.5, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are shown")
-    parser.add_argument("--workers", type=int, default=2, help="of each pool")
+    parser.add_argument("kinds", nargs="*", default=list(kinds()), help=f"pools to measure: {', '.join(kinds())}")
+    parser.add_argument("--seconds", type=float, default=0.5, help="seconds of each measurement")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the medians are shown")
+    parser.add_argument("--workers", type=int, default=2, help="workers of each pool")
     given = parser.parse_args()
     rows = [measure(kind, size, given.seconds, given.rounds, given.workers) for kind in given.kinds for size in SIZES]
     about = machine.describe({})

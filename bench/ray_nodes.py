@@ -173,7 +173,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--only", nargs="+", default=["1KB", "nested", "32MB"])
-    parser.add_argument("--pairs-only", action="store_true", help="leave out what they are compared with")
+    parser.add_argument("--pairs-only", action="store_true", help="measure pairs only, not the alternatives")
     given = parser.parse_args()
     cluster = Cluster(
         initialize_head=True,

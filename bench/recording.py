@@ -64,9 +64,9 @@ def copy(path: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", default="/dev/shm", help="in which both write (%(default)s)")
-    parser.add_argument("--mib", type=int, default=1024, help="of each recording (%(default)s)")
-    parser.add_argument("--message", type=int, default=1024, help="KiB of each message (%(default)s)")
+    parser.add_argument("--folder", default="/dev/shm", help="folder for both files (default: %(default)s)")
+    parser.add_argument("--mib", type=int, default=1024, help="MiB of each recording (default: %(default)s)")
+    parser.add_argument("--message", type=int, default=1024, help="KiB of each message (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     size, count = options.message << 10, (options.mib << 10) // options.message
@@ -80,7 +80,7 @@ def main() -> None:
         missed = sum(Recording(path).missed.values())
     rate, of_cp = (count * size / statistics.median(each) / 1e9 for each in (recorded, copied))
     print(f"recorded at {rate:.2f} GB/s, cp at {of_cp:.2f} GB/s: {rate / of_cp:.2f}")
-    print(f"of {count} messages that were put at {paced:.2f} GB/s, {missed} were missed")
+    print(f"the recorder missed {missed} of {count} messages that were put at {paced:.2f} GB/s")
 
 
 if __name__ == "__main__":

@@ -142,8 +142,8 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.requests", description=__doc__.partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=5000, help="of a round")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are shown")
+    parser.add_argument("--requests", type=int, default=5000, help="requests per round")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the medians are shown")
     arguments = parser.parse_args()
     rows = measure(arguments.rounds, arguments.requests)
     about = machine.describe({})

@@ -80,7 +80,7 @@ def size_of(kind: str, item: Any) -> int:
         return len(item.__getstate__())
     flat = np.frombuffer(item, np.uint8) if kind == "bytes" else np.asarray(item)
     if flat[0] != 1 or flat[-1] != 1:
-        raise RuntimeError(f"{kind} came with {flat[0]} and {flat[-1]} at its ends, not 1")
+        raise RuntimeError(f"{kind} arrived with {flat[0]} and {flat[-1]} at its ends, not 1")
     return int(flat.nbytes)
 
 
@@ -111,7 +111,7 @@ def consume(transport: str, items: Items, told: Connection) -> None:
         told.send(nbytes)
         while told.recv() == "check":
             if [size_of(items.kind, item["data"]) for item in source] != [nbytes] * items.count:
-                raise RuntimeError("what came is not what was sent")
+                raise RuntimeError("the received item differs from the sent one")
             told.send("right")
         tree = [os.getpid(), *processes.descendants(os.getpid())]
         while True:
@@ -132,7 +132,7 @@ def one_pass(source: Any, count: int, tree: list[int]) -> tuple[float, float]:
         del item
     took = time.perf_counter() - began
     if seen != count:
-        raise RuntimeError(f"{seen} of {count} items came")
+        raise RuntimeError(f"only {seen} of {count} items arrived")
     return took / count, (processes.cpu_seconds(tree) - cpu) / count
 
 
@@ -234,7 +234,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--transports", nargs="+", choices=TRANSPORTS, default=list(TRANSPORTS))
     parser.add_argument("--mib", type=int, default=32, help="size of an item")
-    parser.add_argument("--items", type=int, default=64, help="per pass; its start costs SPDL as much as twenty")
+    parser.add_argument(
+        "--items", type=int, default=64, help="items per pass; the start of a pass costs SPDL as much as twenty items"
+    )
     parser.add_argument("--passes", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     return parser.parse_args()

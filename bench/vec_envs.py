@@ -85,7 +85,7 @@ def steps_per_s(environments: Any, count: int, steps: int) -> float:
     for number in range(1, steps + 1):
         observations = environments.step(actions)[0]
         if observations[-1, 0, 0, 0] != number % 256:
-            raise RuntimeError(f"the observation of step {number} is another's")
+            raise RuntimeError(f"the observation of step {number} belongs to another environment or step")
     return steps / (time.perf_counter() - began)
 
 
@@ -104,8 +104,8 @@ def measure(kind: str, count: int, steps: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.vec_envs", description=__doc__.partition("\n")[0])
     parser.add_argument("--environments", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=300, help="of a round")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are shown")
+    parser.add_argument("--steps", type=int, default=300, help="steps per round")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the medians are shown")
     arguments = parser.parse_args()
     rows = [measure(kind, arguments.environments, arguments.steps, arguments.rounds) for kind in KINDS]
     about = machine.describe({})

@@ -239,11 +239,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transport", action="append", choices=TRANSPORTS, help="default: each of them in turn")
     parser.add_argument("--actors", type=int, default=max(2, os.cpu_count() or 2))
-    parser.add_argument("--samples", type=int, default=20_000, help="end a run after so many samples")
-    parser.add_argument("--seconds", type=float, default=45, help="or after this time")
+    parser.add_argument("--samples", type=int, default=20_000, help="samples per run")
+    parser.add_argument("--seconds", type=float, default=45, help="maximum seconds per run")
     parser.add_argument("--capacity", type=int, default=16, help="samples that may wait in the channel")
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--replay-seconds", type=float, default=60, help="of the actors with a replay buffer; 0: not")
+    parser.add_argument(
+        "--replay-seconds", type=float, default=60, help="seconds of the run with a replay buffer; 0: no such run"
+    )
     options = parser.parse_args()
 
     console = Console()

@@ -186,7 +186,7 @@ def draw(curve: list[tuple[int, float]], path: Path) -> None:
     try:
         from matplotlib import pyplot
     except ImportError:
-        print("no curve: there is no matplotlib")
+        print("no curve was drawn, because matplotlib is not installed")
         return
     versions, totals = zip(*curve, strict=True)
     means = [np.mean(totals[max(0, at - EPISODES + 1) : at + 1]) for at in range(len(totals))]
@@ -202,10 +202,10 @@ def draw(curve: list[tuple[int, float]], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=5.0, help="after which it gives up")
+    parser.add_argument("--minutes", type=float, default=5.0, help="stop after this time if the task is not solved")
     parser.add_argument("--actors", type=int, default=3)
     parser.add_argument("--kill-every", type=float, default=5.0, help="seconds between two actors that are killed")
-    parser.add_argument("--curve", type=Path, help="where the learning curve goes, as PNG")
+    parser.add_argument("--curve", type=Path, help="PNG file for the learning curve")
     given = parser.parse_args()
     began = time.monotonic()
     curve, _ = train(given.minutes, given.actors, given.kill_every)

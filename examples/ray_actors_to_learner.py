@@ -81,8 +81,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--actors", type=int, default=2)
     parser.add_argument("--samples", type=int, default=20_000)
-    parser.add_argument("--address", help="of a cluster; without it one is started here")
-    parser.add_argument("--nodes", type=int, default=1, help="that the cluster started here has")
+    parser.add_argument("--address", help="address of a cluster (default: start one here)")
+    parser.add_argument("--nodes", type=int, default=1, help="nodes of the cluster that is started here")
     options = parser.parse_args()
 
     here = str(Path(__file__).parent)  # lets workers import numpy_policy

@@ -24,7 +24,7 @@ SKIPPED = 77
 def main() -> None:
     parser = argparse.ArgumentParser(prog="bench.gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("name", choices=NAMES)
-    parser.add_argument("--seconds", type=float, default=1, help="for each figure, about")
+    parser.add_argument("--seconds", type=float, default=1, help="approximate seconds for each figure")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()

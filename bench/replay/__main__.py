@@ -129,7 +129,7 @@ def pair(text: str) -> tuple[str, str]:
 def chosen(patterns: list[str], names: list[str]) -> list[str]:
     found = [name for name in names if any(fnmatch.fnmatch(name.lower(), pattern.lower()) for pattern in patterns)]
     if not found:
-        raise SystemExit(f"bench.replay: nothing is called {' or '.join(patterns)}; there are: {', '.join(names)}")
+        raise SystemExit(f"bench.replay: no name matches {' or '.join(patterns)}; the names are: {', '.join(names)}")
     return found
 
 
@@ -139,14 +139,14 @@ def main() -> None:
     )
     parser.add_argument("workloads", nargs="*", default=["*"], help="names or patterns (default: all)")
     parser.add_argument("--peers", nargs="+", default=["*"], help="names or patterns (default: all)")
-    parser.add_argument("--rounds", type=int, default=5, help="of which the medians are shown")
-    parser.add_argument("--seconds", type=float, default=0.5, help="about the length of a run")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds, of which the medians are shown")
+    parser.add_argument("--seconds", type=float, default=0.5, help="approximate seconds of a run")
     parser.add_argument("--limit", type=float, default=300, help="seconds after which a peer counts as stuck")
-    parser.add_argument("--scale", type=float, default=1.0, help="of all capacities")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of all capacities")
     parser.add_argument("--python", type=pair, action="append", default=[], metavar="NAME=PATH")
     parser.add_argument("--out", default="replay", help="name of the file in bench/results")
     parser.add_argument("--verbose", action="store_true", help="show what the peers print")
-    parser.add_argument("--list", action="store_true", help="show workloads and peers, and measure nothing")
+    parser.add_argument("--list", action="store_true", help="list workloads and peers, without measuring")
     options = parser.parse_args()
     workloads = chosen(options.workloads, list(WORKLOADS))
     if options.list:

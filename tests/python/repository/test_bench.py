@@ -48,4 +48,4 @@ def test_unknown_workload_is_an_error():
     done = bench("no-such-workload")
 
     assert done.returncode == 1
-    assert "nothing is called no-such-workload" in done.stderr
+    assert "no name matches no-such-workload" in done.stderr

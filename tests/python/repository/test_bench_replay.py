@@ -42,7 +42,7 @@ def test_a_workload_that_does_not_exist_is_an_error():
     done = subprocess.run([sys.executable, "-m", "bench.replay", "no-such"], cwd=ROOT, capture_output=True, text=True,
                           timeout=100)  # fmt: skip
 
-    assert done.returncode == 1 and "nothing is called no-such" in done.stderr
+    assert done.returncode == 1 and "no name matches no-such" in done.stderr
 
 
 def test_a_run_becomes_a_plot(tmp_path):
