@@ -167,7 +167,7 @@ class Chaos:
     def reap(self, process: Any, expected: int = 0) -> None:
         process.join(60)
         if process.exitcode != expected:
-            self.board.fail(f"a process that should have ended with {expected} ended with {process.exitcode}")
+            self.board.fail(f"a process exited with {process.exitcode}, not {expected}")
             process.kill()
             process.join()
         process.close()
@@ -213,7 +213,7 @@ class Chaos:
         parts = [f"{count} {phase}" for phase, count in self.kills.items() if count]
         print(f"killed {len(self.killed)}: {', '.join(parts)}; stopped {self.stops}")
         failures = self.board.failures()
-        print("\n".join(failures) if failures else "nothing was wrong")
+        print("\n".join(failures) if failures else "no errors")
         return not failures
 
     def judge_messages(self) -> None:
@@ -250,7 +250,7 @@ class Chaos:
             return
         for life in np.unique(log["life"]):
             if np.any(np.diff(log["number"][log["life"] == life]) <= 0):
-                self.board.fail(f"{name}: messages of process {life} came out of their order")
+                self.board.fail(f"{name}: messages of process {life} arrived out of order")
 
     def judge_waits(self) -> None:
         machine = Machine(self.board, self.processors)
@@ -278,7 +278,7 @@ class Chaos:
         if len(grown) and max(grown) > 16 << 20:
             self.board.fail(f"a survivor grew by {max(grown)} bytes")
         if descriptors() != began_with:
-            self.board.fail(f"{descriptors() - began_with} more descriptors than in the beginning")
+            self.board.fail(f"{descriptors() - began_with} more descriptors are open than at the start")
 
     def judge_arena(self) -> None:
         self.arena.stats()  # stats() runs recovery
@@ -301,7 +301,7 @@ class Chaos:
 def parser_of(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=10.0, help="how long processes are killed (default 10)")
-    parser.add_argument("--seed", type=int, default=None, help="of everything that is random (default: a new one)")
+    parser.add_argument("--seed", type=int, default=None, help="seed of all random choices (default: a new one)")
     parser.add_argument("--method", choices=("fork", "spawn", "forkserver"), default="fork", help="how they start")
     parser.add_argument("--stall", type=float, default=0.5, help="longest wait of a survivor, in seconds")
     parser.add_argument("--late", type=float, default=0.05, help="latest return after a timeout, in seconds")
@@ -319,8 +319,12 @@ def run(parser: argparse.ArgumentParser, kind: type[Chaos]) -> int:
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--producers", type=int, default=1, help="of each channel that are killed (default 1)")
-    parser.add_argument("--consumers", type=int, default=1, help="of each channel that are killed (default 1)")
+    parser.add_argument(
+        "--producers", type=int, default=1, help="producers of each channel that are killed (default 1)"
+    )
+    parser.add_argument(
+        "--consumers", type=int, default=1, help="consumers of each channel that are killed (default 1)"
+    )
     return run(parser, Chaos)
 
 

@@ -134,7 +134,7 @@ class Life:
         if self.survives and self._count > 100:
             more = descriptors() - int(self.board.lives["descriptors"][self.number])
             if more:
-                self.board.fail(f"process {self.number} ended with {more} more descriptors than it had")
+                self.board.fail(f"process {self.number} had {more} more descriptors at its end than at its start")
             grown = anonymous_bytes() - int(self.board.lives["memory"][self.number])
             os.write(self.board.log("growth"), struct.pack("<q", grown))
         self.phase[self.number] = ENDED

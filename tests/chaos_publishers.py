@@ -145,7 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=("latest", "broadcast"))
     parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=60.0, help="after which no more are killed")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds after which no more processes are killed")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)

@@ -127,7 +127,7 @@ class ReplayChaos(Chaos):
         print(f"the buffer: {stats}")
         wrong = self.buffer._replay.check()
         if wrong:
-            self.board.fail(f"the buffer is left wrong: {wrong}")
+            self.board.fail(f"the buffer is inconsistent at the end: {wrong}")
         self.draw_all()
         lost = 4 * len(self.lives)  # upper bound for the killed writers: rows without successors
         if not min(rows[WRITE], ROWS) // 2 - lost <= len(self.buffer) <= ROWS:
@@ -147,16 +147,16 @@ class ReplayChaos(Chaos):
         wrong = arena.check()
         print(f"left: {arena.stats()}")
         if wrong:
-            self.board.fail(f"the buffer's arena is left wrong: {wrong}")
+            self.board.fail(f"the arena of the buffer is inconsistent at the end: {wrong}")
         self.buffer.close()
         gc.collect()
 
 
 def main() -> int:
     parser = parser_of(__doc__)
-    parser.add_argument("--writers", type=int, default=4, help="that are killed (default 4)")
-    parser.add_argument("--samplers", type=int, default=2, help="that are killed (default 2)")
-    parser.add_argument("--updaters", type=int, default=1, help="that are killed (default 1)")
+    parser.add_argument("--writers", type=int, default=4, help="writers that are killed (default 4)")
+    parser.add_argument("--samplers", type=int, default=2, help="samplers that are killed (default 2)")
+    parser.add_argument("--updaters", type=int, default=1, help="updaters that are killed (default 1)")
     return run(parser, ReplayChaos)
 
 

@@ -182,7 +182,7 @@ def main() -> None:
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     wrong = run(given.seconds, given.seed)
-    print("\n".join(wrong[:10]) if wrong else "nothing was wrong")
+    print("\n".join(wrong[:10]) if wrong else "no errors")
     sys.exit(bool(wrong))
 
 

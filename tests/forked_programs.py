@@ -349,10 +349,10 @@ def run(seeds: list[int], jobs: int, verbose: bool = True) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000, help="programs")
-    parser.add_argument("--seed", type=int, default=0, help="of the first one")
-    parser.add_argument("--only", type=int, help="the seed of the one program to run")
-    parser.add_argument("--jobs", type=int, default=12, help="programs at a time")
+    parser.add_argument("--count", type=int, default=1000, help="number of programs")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first program")
+    parser.add_argument("--only", type=int, help="run only the program with this seed")
+    parser.add_argument("--jobs", type=int, default=12, help="programs that run at the same time")
     args = parser.parse_args()
     seeds = [args.only] if args.only is not None else list(range(args.seed, args.seed + args.count))
     if args.only is not None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Lists public functions, methods and classes of the package whose docstring lacks something.
+"""Lists public functions, methods and classes of the package with incomplete docstrings.
 
     python tools/docstrings.py           prints the places and their number
     python tools/docstrings.py --check   also fails if there are any
@@ -42,7 +42,7 @@ MODULES = (
     "shmtree.spdl",
     "shmtree.torch",
 )
-#: Modules with the interface of another library, whose documentation has the methods and parameters.
+#: Modules with the interface of another library. Its documentation has the methods and parameters.
 OTHER_INTERFACES = ("shmtree.compat.", "shmtree.replay.cpprb.", "shmtree.replay.sb3.", "shmtree.replay.torchrl.")
 #: Functions that mention an error that others get: requests in flight, waiting threads, later calls.
 NOT_RAISED = {
@@ -52,7 +52,7 @@ NOT_RAISED = {
     "shmtree.replay.ReplayBuffer.close",
     "shmtree.spdl.SegmentPool.shutdown_arena",
 }
-#: Classes whose objects other functions make, so that programs call no constructor.
+#: Classes with objects that other functions make, so that programs call no constructor.
 MADE_ELSEWHERE = {
     "shmtree.ConnectionLost",
     "shmtree._ipc.pipe.Connection",
@@ -95,7 +95,7 @@ class Finding(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A definition and the module whose names it uses."""
+    """A definition, and the module in which its names are looked up."""
 
     module: str
     node: ast.AST

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 STUB = Path(__file__).resolve().parents[1] / "python/shmtree/_core.pyi"
 INDENT = "    "
-#: Types of objects whose text is the interpreter's own, such as that of `__len__`.
+#: Types of objects with a text of the interpreter, such as `__len__`.
 INTERPRETER_TEXT = (types.WrapperDescriptorType, types.MethodWrapperType)
 
 Documented = ast.ClassDef | ast.FunctionDef | ast.AnnAssign
@@ -124,7 +124,7 @@ def with_docs(source: str, core: Any) -> str:
 
 
 def differences(source: str, core: Any) -> list[str]:
-    """Returns the names of the definitions whose docstrings differ."""
+    """Returns the names of the definitions with other docstrings."""
     body = ast.parse(source).body
     compiled = compiled_classes(body, core)
     return [place.name for place in places(body) if place.text != text_of(core, place.name, compiled)]

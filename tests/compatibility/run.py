@@ -7,7 +7,7 @@ build/versions; `--old` names a folder with a package of it instead. For each ca
 object and a new process of the other version reads it. Allowed outcomes:
 
 - The reader gets the value: both versions have one format.
-- The reader raises an error whose text has both version numbers.
+- The reader raises an error, and its text has both version numbers.
 - A reader of COMMIT raises any other error, for objects that the present version makes: COMMIT cannot be changed.
 - The commands that read all arenas succeed. Those of the present version, except `ls`, print both version numbers.
 

@@ -31,7 +31,7 @@ def main() -> None:
         skip("no GPU")
     tool = find_tool()
     if tool is None:
-        skip("there is no compute-sanitizer here")
+        skip("compute-sanitizer is not installed")
     # Do not report errors of driver calls: torch and CuPy query many features that do not exist, and handle the errors.
     options = ["--tool", "memcheck", "--report-api-errors", "no", "--target-processes", "all"]
     done = subprocess.run(

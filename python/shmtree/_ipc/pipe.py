@@ -119,7 +119,7 @@ class Connection:
         """Sends the bytes of a buffer for `recv_bytes`.
 
         Args:
-            buf: A buffer whose items have no gaps between them.
+            buf: A contiguous buffer.
             offset: First byte to send.
             size: Number of bytes; None sends all from `offset` on.
 
@@ -152,7 +152,7 @@ class Connection:
         """Writes the next message to a buffer.
 
         Args:
-            buf: A writable buffer whose items have no gaps between them.
+            buf: A writable, contiguous buffer.
             offset: First byte to write.
 
         Returns:

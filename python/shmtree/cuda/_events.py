@@ -1,8 +1,8 @@
 """CUDA events that are used again. Creating, exporting, opening and destroying one takes longer than a hand-over.
 
 The sender of device memory records an event, and its receivers wait for that event in a stream. The sender never
-destroys an event whose handle it has sent. Therefore a handle names the same event for as long as its process lives,
-and a receiver can open each event once.
+destroys an event after it has sent the handle. Therefore a handle names the same event for as long as its process
+lives, and a receiver can open each event once.
 """
 
 from __future__ import annotations
