@@ -23,7 +23,7 @@ PyArray_Descr* descr_of(DType code) noexcept;
 // without an error, if ml_dtypes is missing or has no such dtype.
 Ref descr_of_other_package(DType code, bool may_import);
 
-// What to do with a dtype that contains Python objects.
+// Specifies if a dtype may contain Python objects.
 enum class ObjectFields : bool { kRefused, kAllowed };
 
 // Gets the text of a dtype with code kOther; `owner` keeps it valid. The text is empty if only pickle can send the

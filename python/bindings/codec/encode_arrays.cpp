@@ -94,8 +94,9 @@ bool Encoder::segment(PyArrayObject* array) {
   const std::int64_t bytes = PyArray_NBYTES(array);
   if (PyArray_TYPE(array) != NPY_UINT8 || PyArray_NDIM(array) != 1 || !PyArray_IS_C_CONTIGUOUS(array) ||
       bytes % std::int64_t{format::kWordBytes} != 0) {
-    PyErr_SetString(PyExc_ValueError,
-                    "A segment of a CapnpMessage must be a contiguous uint8 array whose size is a multiple of 8");
+    PyErr_SetString(
+        PyExc_ValueError,
+        "A segment of a CapnpMessage must be a contiguous uint8 array, with a size that is a multiple of 8");
     return false;
   }
   format::ArraySource source{.data = PyArray_DATA(array),

@@ -59,7 +59,7 @@ struct Spec {
   SpecPart row{};
   std::vector<SpecLeaf> leaves{};
   std::vector<NamedSampler> samplers{};
-  std::vector<std::size_t> next{};  // leaves whose successors batches have; ascending
+  std::vector<std::size_t> next{};  // leaves with successors in batches; ascending
   std::uint32_t n_step = 1;
   double gamma = 0.99;
   std::vector<std::pair<std::size_t, std::uint32_t>> stack{};  // a leaf, and the number of its frames

@@ -21,7 +21,7 @@ struct Snapshot {
   std::uint64_t rows() const noexcept;
 };
 
-// Reduces `ready` of each chunk whose last ready rows have no successors in `places`. Requires `places` sorted by
+// Reduces `ready` of each chunk if its last ready rows have no successors in `places`. Requires `places` sorted by
 // ticket.
 void correct_ready(std::vector<StateEntry>& places, std::uint64_t ahead);
 

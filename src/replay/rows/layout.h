@@ -79,7 +79,7 @@ struct alignas(64) About {
   std::atomic<std::uint64_t> ends;       // One bit per slot, as in the next three words: last row of an episode.
   std::atomic<std::uint64_t> finals;     // Observation after the last row of an episode; never sampled.
   std::atomic<std::uint64_t> truncated;  // Last row of an episode that was cut off, so not terminal.
-  std::atomic<std::uint64_t> begins;     // First row of another stream, whose writer took over the chunk.
+  std::atomic<std::uint64_t> begins;     // First row of another stream, after its writer took over the chunk.
 };
 static_assert(sizeof(About) == 64 && offsetof(About, ends) == 32);
 

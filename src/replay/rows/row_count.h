@@ -48,7 +48,7 @@ class RowCount {
   std::uint64_t sum_ = 0;                 // Rows counted in that range.
   std::vector<std::uint8_t> rows_;        // Rows counted in each chunk.
   std::vector<std::uint64_t> unsettled_;  // Tickets of chunks that may get more rows.
-  std::vector<Need> needs_;               // Heap of the other chunks whose rows need earlier chunks.
+  std::vector<Need> needs_;               // Heap of the other chunks with rows that need earlier chunks.
 };
 
 }  // namespace shmtree::replay

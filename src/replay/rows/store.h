@@ -158,8 +158,8 @@ class Store {
   }
   // Returns the rows of the window that can be sampled. Checks only chunks that have changed since the last call.
   std::uint64_t size() const noexcept { return count_.count(*this); }
-  // Sets the largest number of frames of a leaf in a batch. Rows whose frames have left the window do not count. Call
-  // it before size().
+  // Sets the largest number of frames of a leaf in a batch. Rows do not count once some of their frames have left the
+  // window. Call it before size().
   void set_frames(std::uint32_t frames) noexcept { count_.set_frames(frames); }
   memory::Event& ready() const noexcept { return header().ready; }
 

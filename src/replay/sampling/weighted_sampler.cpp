@@ -18,8 +18,8 @@ namespace {
 constexpr int kFewRounds = 2;           // rounds that find no row, after which rows that are not ready are left out
 constexpr int kMaxFailedRounds = 1000;  // rounds that find no row, because other threads keep changing every row
 
-// Returns the child in whose interval `rest` falls; each child's interval is as wide as its value. Subtracts the values
-// of the children before it from `rest`.
+// Returns the child with the interval that contains `rest`; each child's interval is as wide as its value. Subtracts
+// the values of the children before it from `rest`.
 unsigned child_of(const double* value, double& rest) noexcept {
   double sum = 0, before = 0;
   unsigned child = 0;

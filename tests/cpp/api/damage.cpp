@@ -19,7 +19,7 @@ shmtree::Arena new_arena() {
 }
 
 // Puts three messages with the numbers 1 to 3, and damages the frame of number 2. The same blocks held three earlier
-// messages, whose addresses are known. An array tells the number of its block. Its frame begins at the start of the
+// messages at known addresses. An array has the number of its block. Its frame begins at the start of the
 // array's page.
 void put_three_and_damage_the_second(const shmtree::Sender& sender, const shmtree::Receiver& receiver) {
   const auto put_three = [&] {

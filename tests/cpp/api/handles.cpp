@@ -132,7 +132,7 @@ TEST_CASE("a name in use is refused until its last end is closed") {
 }
 
 TEST_CASE("unknown names and invalid handles are returned as errors") {
-  CHECK(shmtree::open_sender(unique_name("nobody")).code() == Code::kNotFound);
+  CHECK(shmtree::open_sender(unique_name("missing")).code() == Code::kNotFound);
   CHECK(shmtree::Receiver::open("no handle").code() == Code::kInvalid);
   CHECK(shmtree::Receiver::open("").code() == Code::kInvalid);
 }

@@ -56,7 +56,7 @@ TEST_CASE("an array of a blocked put is copied by other puts") {
   CHECK(has_numbers(copied));
 }
 
-TEST_CASE("an array whose put failed is not copied by the next put") {
+TEST_CASE("a put after a failed put does not copy the array") {
   auto [sender, receiver] = make_pair({.capacity = 1});
   sender.put(0).value();
   receiver.get().value();

@@ -1,4 +1,4 @@
-// Replay buffers whose users are told when all whom they wait for were killed.
+// Calls of a replay buffer report kPeerDied when all processes that they wait for were killed.
 #include <unistd.h>
 
 #include <chrono>

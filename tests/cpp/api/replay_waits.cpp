@@ -1,4 +1,4 @@
-// What ends the waits of a replay buffer's calls in C++ besides their deadline: closing, and a stop_token.
+// Closing and a stop_token end the waits of a replay buffer's calls in C++, besides their deadline.
 #include <unistd.h>
 
 #include <functional>
@@ -22,7 +22,7 @@ ReplayBuffer numbers(std::optional<ReplayLimit> limit = {}) {
 Dict row(int n) {
   return Dict{{"n", n}};
 }
-// One in which nobody may add before somebody draws.
+// Returns a buffer with a rate limit that blocks writers until a sampler has sampled.
 ReplayBuffer full() {
   ReplayBuffer buffer = numbers(ReplayLimit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
   const ReplayWriter writer = buffer.writer().value();

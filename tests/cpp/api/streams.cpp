@@ -205,7 +205,7 @@ TEST_CASE("wait wakes on a message of another process or on a stop") {
   CHECK(stopped.code() == Code::kInterrupted);
 }
 
-TEST_CASE("wait returns a receiver whose senders were all killed") {
+TEST_CASE("wait returns a receiver after all its senders were killed") {
   auto [sender, receiver] = make_pair({.arena = new_arena()});
   Child child([&, to = sender, from = receiver]() mutable {
     from.close();

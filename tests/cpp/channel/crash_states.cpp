@@ -74,7 +74,7 @@ TEST_CASE("Survivors find a linked segment behind a stale tail_segment") {
   survive(*channel, [&] { REQUIRE(drain(*channel) == Numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 1'000'000}); });
 }
 
-TEST_CASE("Recovery ignores a record whose taker did not move the head") {
+TEST_CASE("Recovery ignores a record if its taker did not move the head") {
   auto channel = new_channel(new_arena());
   put(*channel, 1).value();
   { REQUIRE(take(*channel).value().nack(patience()).ok()); }

@@ -1,4 +1,4 @@
-// Channels whose puts drop the oldest messages instead of blocking.
+// Channels with puts that drop the oldest messages instead of blocking.
 #include <unistd.h>
 
 #include <thread>

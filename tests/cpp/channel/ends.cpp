@@ -207,7 +207,7 @@ TEST_CASE("A stopped process is alive") {
 }
 
 // guarantee: stopped-is-alive
-TEST_CASE("A process whose first thread has ended is alive") {
+TEST_CASE("A process is alive after its first thread has ended") {
   if (kThreadSanitizer || under_valgrind()) return;  // their runtimes end the process with its first thread
   auto channel = receiving_channel();
   channel->membership().join(End::kSending).value();
@@ -364,7 +364,7 @@ TEST_CASE("A new descriptor is readable if messages are queued") {
   REQUIRE(readable(channel->watchers().wake_fd(End::kReceiving).value()));
 }
 
-TEST_CASE("get clears a descriptor whose message another process got") {
+TEST_CASE("get clears a descriptor after another process gets it") {
   auto channel = new_channel(new_arena());
   const int fd = channel->watchers().wake_fd(End::kReceiving).value();
   put(*channel, 0).value();

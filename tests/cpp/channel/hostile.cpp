@@ -66,7 +66,7 @@ RingSlot& first_slot(Channel& channel) {
 }  // namespace
 
 // guarantee: changing-words
-TEST_CASE("A ring whose size flips during use is never overrun") {
+TEST_CASE("A ring is never overrun while its size flips") {
   // With this base, every ticket is far beyond the ring, provided the ring is long enough.
   constexpr std::uint64_t kFar = std::uint64_t{1} << 41;
   const auto first = [](Channel & channel) -> auto& {
@@ -89,7 +89,7 @@ TEST_CASE("A ring whose size flips during use is never overrun") {
   }
 }
 
-TEST_CASE("Records whose count flips during use are never overrun") {
+TEST_CASE("Records are never overrun while their count flips") {
   survives([](Channel & channel) -> auto& { return as_atomic(records_of(channel).count); },
            {7, std::uint64_t{1} << 58, kMinusOne});
 }

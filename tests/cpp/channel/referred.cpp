@@ -97,7 +97,7 @@ TEST_CASE("Recovery counts sound messages after damaged reference lists") {
   const BlockRef referred[] = {array.ref()};
   constexpr std::uint64_t kDamaged = 80;  // their lists have more references than recovery reads for one channel
   for (std::uint64_t i = 0; i <= kDamaged; ++i) put_referring(*channel, referred).value();
-  // A list of the maximum length, whose entries all name the array. All slots but the last one name its block.
+  // A list of the maximum length. All its entries name the array, and all slots but the last one name its block.
   auto damaged = arena.allocate(memory::kMostReferences * sizeof(memory::ListEntry), BlockKind::kMessage, patience());
   REQUIRE(damaged.ok());
   auto* list = reinterpret_cast<memory::ListEntry*>(damaged->data());

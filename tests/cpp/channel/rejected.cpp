@@ -135,7 +135,7 @@ TEST_CASE("requeue resets the count of failed builds") {
 }
 
 // guarantee: attempts-and-dead-letters
-TEST_CASE("A message whose takers die max_attempts times is rejected") {
+TEST_CASE("A message is rejected after max_attempts takers have died") {
   auto channel = channel_of(2, 2);
   take_and_die(*channel);
   take_and_die(*channel);

@@ -22,7 +22,7 @@ struct Operation {
 
 constexpr std::size_t kInline = 4, kBlock = 200;  // words; a slot has no space for kBlock
 
-// Prepares a channel whose delivery records exist already. Their creation has its own test.
+// Prepares a channel that already has delivery records. Their creation has its own test.
 std::function<void(Channel&)> after_a_take(std::function<void(Channel&)> more) {
   return [more](Channel& channel) {
     put(channel, 0).value();

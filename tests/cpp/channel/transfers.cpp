@@ -1,7 +1,8 @@
 // Ends in transit to other processes: how long they count as attached, and for which processes.
+#include "memory/transfers.h"
+
 #include <csignal>
 
-#include "memory/transfers.h"
 #include "support/catch2.h"
 #include "support/channel_check.h"
 #include "support/channels.h"
@@ -67,7 +68,7 @@ TEST_CASE("A transfer is of one end and may be ended twice") {
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
-TEST_CASE("A channel whose only end is in transit stays alive") {
+TEST_CASE("A channel stays alive while its only end is in transit") {
   auto arena = new_arena();
   BlockRef block{};
   std::uint64_t number = 0;

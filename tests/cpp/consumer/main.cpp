@@ -1,4 +1,4 @@
-// A program of somebody who has only the installed headers and library.
+// A program of a user that has only the installed headers and library.
 #include <shmtree/base/result.h>
 
 #include <cstdio>

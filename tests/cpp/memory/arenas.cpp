@@ -1,4 +1,6 @@
 // Creating arenas, attaching to them, and the effect of resource limits of the process.
+#include "support/arenas.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,7 +13,6 @@
 #include <vector>
 
 #include "platform/machine.h"
-#include "support/arenas.h"
 #include "support/catch2.h"
 #include "support/versions.h"
 
@@ -155,7 +156,7 @@ TEST_CASE("A sealed file shorter than a header is no arena") {
   CHECK(code_of_attach(create_memory_file("short", 4096).value()) == Code::kIncompatible);
 }
 
-TEST_CASE("A file whose size can still change is refused") {
+TEST_CASE("A file without a sealed size is refused") {
   auto arena = new_arena();
   UniqueFd fd(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   REQUIRE(ftruncate(fd.get(), static_cast<off_t>(arena->blocks().geometry().file_bytes())) == 0);

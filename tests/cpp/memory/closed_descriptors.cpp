@@ -1,4 +1,4 @@
-// An arena whose descriptors the program has closed.
+// An arena after the program has closed its descriptors.
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>

@@ -13,7 +13,7 @@ using namespace shmtree::test;
 
 namespace {
 
-// Returns a block whose list is the only reference to the `referred` blocks.
+// Returns a block with a list that is the only reference to the `referred` blocks.
 Lease message_with(Arena& arena, const std::vector<BlockRef>& referred) {
   OwnedBlock message = new_block(arena, 4096);
   if (!arena.holders().refer(message, referred, patience()).ok()) std::abort();

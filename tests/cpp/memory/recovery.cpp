@@ -264,7 +264,7 @@ TEST_CASE("Recovery during concurrent releases keeps the counts right") {
   CHECK(arena->inspector().check() == "");
 }
 
-TEST_CASE("A block whose entry spans two pages outlives a reconcile") {
+TEST_CASE("A block with an entry on two pages outlives a reconcile") {
   auto arena = new_arena();
   std::vector<OwnedBlock> blocks;
   constexpr std::size_t kAcross = 4096 / sizeof(BlockEntry);  // begins in the table's first page and ends in its second

@@ -50,7 +50,7 @@ struct Interrupting final : platform::WaitHooks {
 
 }  // namespace
 
-TEST_CASE("A wait whose condition holds arms and attends to nothing") {
+TEST_CASE("A wait with a true condition arms and attends to nothing") {
   Waiter waiter;
   CHECK(waiter
             .wait(

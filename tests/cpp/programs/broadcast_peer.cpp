@@ -1,9 +1,8 @@
-// Shares a Broadcast with whoever started it.
+// Shares a Broadcast with the process that started it.
 //
-//   broadcast_peer read <name>    says what is put into it, to the end
-//   broadcast_peer make <name>    makes it, and puts three messages when it is told to
-//   broadcast_peer given <name>   is given both by the channel of that name, and answers the first message that it
-//   reads
+//   broadcast_peer read <name>    prints each message until the stream ends
+//   broadcast_peer make <name>    creates it, and puts three messages on command
+//   broadcast_peer given <name>   receives both through the channel of that name, and answers the first message
 #include <chrono>
 #include <cstdio>
 #include <numeric>

@@ -1,5 +1,5 @@
-// Does what it is told to the ends of a channel, one call a line, and says what came of each: the cases of
-// tests/python/ipc/test_end_cases.py are run with it and with the ends of Python.
+// Reads calls on the ends of a channel from standard input, one a line, and prints the result of each. The cases of
+// `tests/python/ipc/test_end_cases.py` run with this program and with the ends of Python.
 #include <algorithm>
 #include <iostream>
 #include <map>
@@ -101,7 +101,7 @@ class Ends {
     for (TakenItem& each : *found) deliveries_.push_back(std::move(each));
     return std::to_string(found->size());
   }
-  // Of the delivery with that number, in the order they were taken.
+  // `which` is the number of the delivery, in the order in which they were taken.
   std::string ack(const std::string& which) { return said(deliveries_.at(std::stoull(which)).ack()); }
   std::string nack(const std::string& which) { return said(deliveries_.at(std::stoull(which)).nack()); }
   std::string requeue(const std::string& which) { return said(deliveries_.at(std::stoull(which)).requeue()); }

@@ -1,5 +1,5 @@
-// Shares a queue with whoever started it: answers a job in it when it is told to, three times, and is done when its
-// answers are.
+// Shares a queue with the process that started it. Answers a job from the queue on each of three commands, and exits
+// once its answers were received.
 //
 //   queue_peer open <handle> | name <name> | make [<name>]
 #include <chrono>

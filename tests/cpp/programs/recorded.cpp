@@ -1,5 +1,5 @@
-// Reads a recording, and says of each message where it is from, a number in it and the sum of its array, which it looks
-// at where it lies in the file.
+// Reads a recording. Prints the channel of each message, a number in it and the sum of its array, which it reads in
+// place in the mapped file.
 //
 //   recorded <file>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Endings that the leaves of rows indicate, and streams whose last row was truncated.
+// Ends of episodes that the leaves of rows indicate, and streams that end with a truncated row.
 #include "replay/buffer/episodes.h"
 #include "support/catch2.h"
 #include "support/replays.h"

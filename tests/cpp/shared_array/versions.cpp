@@ -1,7 +1,8 @@
 // Versions of a block's data: one writer at a time, no torn copies, and recovery from dead and stopped writers.
+#include "shared_array/versions.h"
+
 #include <algorithm>
 
-#include "shared_array/versions.h"
 #include "support/arenas.h"
 #include "support/catch2.h"
 
@@ -12,7 +13,7 @@ using shared_array::Versions;
 
 namespace {
 
-// A block whose words all contain the number of the last write.
+// A block with the number of the last write in each word.
 class Shared {
  public:
   explicit Shared(std::uint64_t bytes = 4096) : arena(new_arena()), bytes_(bytes) {

@@ -1,7 +1,8 @@
 // Containers of the standard library are converted to Values and from Items.
+#include "shmtree/containers.h"
+
 #include <list>
 
-#include "shmtree/containers.h"
 #include "support/catch2.h"
 #include "support/values.h"
 
@@ -183,8 +184,8 @@ TEST_CASE("get_or returns the value or a default and reports misfits") {
   const Item item = sent(Dict{{"seed", 7}, {"name", "x"}, {"none", nullptr}});
   CHECK(item.get_or("seed", 1) == 7);
   CHECK(item.get_or("steps", 1) == 1);
-  CHECK(item.get_or("name", "nobody") == "x");
-  CHECK(item.get_or("label", "nobody") == "nobody");
+  CHECK(item.get_or("name", "none") == "x");
+  CHECK(item.get_or("label", "none") == "none");
   CHECK(item.get_or("none", std::optional<int>(3)) == std::nullopt);
   CHECK_THROWS_WITH(item.get_or("name", 1), "[\"name\"]: expected int, found string");
   CHECK_THROWS_WITH(item["seed"].get_or("a", 1), "[\"seed\"]: expected dict, found int");
