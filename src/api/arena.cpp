@@ -36,12 +36,14 @@ Result<ArrayRef> ArenaState::new_array(DType dtype, std::vector<std::int64_t> sh
   std::uint64_t bytes = item_bytes(dtype);
   if (bytes == 0) return Error{Code::kInvalid, "an array in an arena needs elements of a fixed size"};
   if (shape.size() > kMaxDims) {
-    return Error{Code::kInvalid, "an array of " + std::to_string(shape.size()) + " dimensions; " +
-                                     std::to_string(kMaxDims) + " are possible"};
+    return Error{Code::kInvalid, "an array has " + std::to_string(shape.size()) + " dimensions; it must have at most " +
+                                     std::to_string(kMaxDims)};
   }
   for (const std::int64_t count : shape) {
     if (count < 0 || __builtin_mul_overflow(bytes, static_cast<std::uint64_t>(count), &bytes)) {
-      return Error{Code::kInvalid, "a dimension of " + std::to_string(count) + " elements cannot be"};
+      return Error{Code::kInvalid, "a dimension is " + std::to_string(count) +
+                                       "; it must not be negative, and all elements must have " +
+                                       "less than 2**64 bytes"};
     }
   }
   auto block = arena->allocate(std::max<std::uint64_t>(bytes, 1), memory::BlockKind::kArray, wait);

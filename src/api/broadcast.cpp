@@ -175,7 +175,7 @@ bool Broadcast::closed() const noexcept {
 
 Broadcast make_broadcast(const BroadcastOptions& options) {
   if (options.on_peer_death != OnPeerDeath::kRaise && options.on_peer_death != OnPeerDeath::kWait) {
-    throw BadResult(Error{Code::kInvalid, "a Broadcast tells of the last who put (kRaise) or waits (kWait)"});
+    throw BadResult(Error{Code::kInvalid, "on_peer_death of a Broadcast must be kRaise or kWait"});
   }
   const broadcast::Options terms{.capacity = options.capacity,
                                  .history = options.history,

@@ -29,7 +29,7 @@ void EndLoan::operator()(LoanedBlock* block) const noexcept {
 
 Error other_size(std::size_t found, std::size_t wanted) {
   return Error{.code = Code::kInvalid,
-               .message = "The message has " + std::to_string(found) + " bytes, and the struct that was asked for " +
+               .message = "The message has " + std::to_string(found) + " bytes, but the requested struct has " +
                           std::to_string(wanted) + "."};
 }
 
@@ -56,9 +56,9 @@ Result<ByteRun> bytes_in(const Item& item) {
 
 Result<Lent> lend(const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind, std::size_t bytes,
                   const WaitContext& wait) {
-  if (bytes == 0) return Error{Code::kInvalid, "a loan of no bytes"};
+  if (bytes == 0) return Error{Code::kInvalid, "the size of a loan is 0 bytes; it must be at least 1"};
   if (bytes > format::kMaxFlatBytes) {
-    return Error{Code::kMessageTooLarge, "a loan of more than 256 TiB"};
+    return Error{Code::kMessageTooLarge, "a loan of " + std::to_string(bytes) + " bytes is over the limit of 256 TiB"};
   }
   LoanPointer lent(new LoanedBlock{.arena = arena, .kind = kind});
   lent->frame_bytes = format::flat_long_bytes(bytes);
@@ -73,13 +73,14 @@ Result<Lent> lend(const std::shared_ptr<memory::Arena>& arena, memory::BlockKind
 
 Status check_loan(const LoanedBlock* lent, const std::shared_ptr<memory::Arena>& arena, memory::BlockKind kind) {
   if (lent == nullptr || (!lent->block.valid() && !lent->held.valid()))
-    return Error{Code::kInvalid, "an empty loan: it was put, or moved from"};
+    return Error{Code::kInvalid, "this loan is empty: it was put or moved from"};
   if (lent->writer != lent->arena->current_identity())
-    return Error{Code::kInvalid, "the loan of the process that forked this one"};
-  if (lent->arena != arena) return Error{Code::kInvalid, "a loan of another arena"};
+    return Error{Code::kInvalid, "this loan belongs to the process that forked this one"};
+  if (lent->arena != arena) return Error{Code::kInvalid, "this loan is in another arena than the channel"};
   if (lent->kind == kind) return success();
-  return Error{Code::kInvalid, kind == memory::BlockKind::kPublished ? "the loan of a Sender is put into a Broadcast"
-                                                                     : "the loan of a Broadcast is put by a Sender"};
+  return Error{Code::kInvalid, kind == memory::BlockKind::kPublished
+                                   ? "this loan was made by a Sender, and a Broadcast cannot put it"
+                                   : "this loan was made by a Broadcast, and a Sender cannot put it"};
 }
 
 }  // namespace detail
@@ -115,7 +116,7 @@ Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeou
 Result<std::uint64_t> Sender::put_flat(const FlatItem& item, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) -> Result<std::uint64_t> {
     if (!detail::FlatAccess::has_message(item))
-      return Error{Code::kInvalid, "a FlatItem without a message: it was put, or moved from"};
+      return Error{Code::kInvalid, "this FlatItem is empty: it was put or moved from"};
     format::FrameBuilder builder;
     const value::Origin origin = detail::FlatAccess::origin(item);
     api::Message message(builder, *state_, origin);

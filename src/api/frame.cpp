@@ -50,7 +50,7 @@ Result<std::uint64_t> put_checked(ChannelState& state, std::span<const std::byte
 Result<std::uint64_t> put_source(ChannelState& state, const FrameSource& source, const WaitContext& wait) {
   if (const Frame* frame = FrameAccess::of(source)) {
     const auto& made = FrameAccess::of(*frame);
-    if (made == nullptr) return Error{Code::kInvalid, "there is no frame to put"};
+    if (made == nullptr) return Error{Code::kInvalid, "this Frame is empty: it was moved from"};
     return put_checked(state, made->raw.bytes, made->raw.contents, made->known_portable, wait);
   }
   const std::span<const std::byte> bytes = FrameAccess::bytes(source);
@@ -141,7 +141,7 @@ Result<std::uint64_t> Sender::put_frame(const FrameSource& source, Timeout timeo
 
 Result<std::vector<TakenFrame>> Receiver::take_frames(std::size_t most, Timeout timeout,
                                                       const std::stop_token& stop) const {
-  if (most == 0) return Error{Code::kInvalid, "take_frames of 0 frames"};
+  if (most == 0) return Error{Code::kInvalid, "take_frames() of 0 frames; it must be at least 1"};
   return api::receiving(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::vector<TakenFrame>> {
     Frames frames(*state_, most);
     const bool first = endpoint::take_first(frames, state_->channel(), wait);

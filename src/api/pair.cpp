@@ -103,14 +103,14 @@ Result<std::string> ChannelState::handle() const {
 Result<std::vector<std::byte>> handle_bytes(const std::string& text) {
   if (text.size() % 2 != 0) {
     return Error{Code::kInvalid,
-                 "this text is no handle: it has " + std::to_string(text.size()) + " characters, an odd number"};
+                 "this text is not a handle: it has " + std::to_string(text.size()) + " characters, an odd number"};
   }
   std::vector<std::byte> bytes(text.size() / 2);
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     unsigned value = 0;
     const char* from = text.data() + 2 * i;
     if (std::from_chars(from, from + 2, value, 16).ptr != from + 2) {
-      return Error{Code::kInvalid, "this text is no handle: it has other characters than 0-9 and a-f"};
+      return Error{Code::kInvalid, "this text is not a handle: it has characters other than 0-9 and a-f"};
     }
     bytes[i] = static_cast<std::byte>(value);
   }
@@ -133,8 +133,8 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
   if (!channel) return std::move(channel).error();
   const bool is_queue = (*channel)->ending() == channel::Ending::kNever;
   if (is_queue != of_queue) {
-    return Error{Code::kInvalid, is_queue ? "this is the handle of a queue, which Queue::open() opens"
-                                          : "this is the handle of a pair's end, and no queue's"};
+    return Error{Code::kInvalid, is_queue ? "this is the handle of a queue: open it with Queue::open()"
+                                          : "this is the handle of an end of a pair, not of a queue"};
   }
   Status in_time = (*channel)->ends().check_transfer(handle->transfer, end, handle->pid);
   if (!in_time) return std::move(in_time).error();

@@ -68,7 +68,7 @@ Result<Found> find_name(const std::string& name, discovery::NamedKind kind, cons
   if (!known) return std::move(known).error();
   const discovery::NamedThing& thing = (*known)->thing();
   if (thing.kind == kind) return Found{thing.arena, memory::unpack(thing.block), std::move(*known)};
-  return Error{Code::kInvalid, "the name " + name + " is in use for something that is no " + what};
+  return Error{Code::kInvalid, "the name " + name + " belongs to an object that is not a " + what};
 }
 
 Result<Found> find_item(const Item& item, std::string_view name, const char* what) {

@@ -52,7 +52,7 @@ Result<std::size_t> table_named(const Spec& spec, const std::string& name) {
   if (found != spec.samplers.end()) return static_cast<std::size_t>(found - spec.samplers.begin());
   std::string others;
   for (const auto& [other, table] : spec.samplers) others += (others.empty() ? "\"" : ", \"") + other + "\"";
-  return Error{Code::kInvalid, "the sampler is \"" + name + "\"; the buffer has " + others};
+  return Error{Code::kInvalid, "no sampler named \"" + name + "\"; the buffer has " + others};
 }
 
 // Returns the terms that ReplayDraw and ReplaySequences have in common.
@@ -75,16 +75,17 @@ Result<std::vector<std::byte*>> places_for(const ReplayCore& core, std::size_t n
   for (std::size_t i = 0; i < core.paths.outputs.size(); ++i) {
     const std::string& path = core.paths.outputs[i];
     const auto found = out.find(path);
-    if (found == out.end()) return Error{Code::kInvalid, "out has no place for \"" + path + "\""};
+    if (found == out.end()) return Error{Code::kInvalid, "out has no memory for \"" + path + "\""};
     const std::uint64_t bytes = core.buffer->gather().bytes(i);
     if (found->second.size() / bytes != n || found->second.size() % bytes != 0) {
-      return Error{Code::kInvalid, "the place for \"" + path + "\" has " + std::to_string(found->second.size()) +
-                                       " bytes; the batch needs " + std::to_string(n) + " x " + std::to_string(bytes)};
+      return Error{Code::kInvalid, "the memory in out for \"" + path + "\" has " +
+                                       std::to_string(found->second.size()) + " bytes; the batch needs " +
+                                       std::to_string(n) + " x " + std::to_string(bytes)};
     }
     places.push_back(found->second.data());
   }
   if (out.size() == places.size()) return places;
-  return Error{Code::kInvalid, "out has " + std::to_string(out.size()) + " places; the batch has " +
+  return Error{Code::kInvalid, "out has " + std::to_string(out.size()) + " entries; the batch has " +
                                    std::to_string(places.size()) + " leaves"};
 }
 
@@ -112,7 +113,8 @@ struct Destination {
 Result<ReplayBatch> draw(const CorePtr& core, const replay::SampleTerms& terms, const Destination& to,
                          const WaitContext& wait) {
   if (terms.rows == 0) return Error{Code::kInvalid, "a batch of 0 rows; it must be at least 1"};
-  if (to.in_arena && !to.out.empty()) return Error{Code::kInvalid, "out and in_arena; it must be one of them"};
+  if (to.in_arena && !to.out.empty())
+    return Error{Code::kInvalid, "both out and in_arena were passed; pass one of them"};
   if (terms.rows > replay::Batch::kMostRows || terms.length > replay::Batch::kMostRows) return out_of_memory();
   auto places = places_for(*core, terms.all_rows(), to.out);
   if (!places) return std::move(places).error();
@@ -132,8 +134,8 @@ Result<ReplayBatch> draw(const CorePtr& core, const replay::SampleTerms& terms, 
 Result<std::vector<bool>> update(const CorePtr& core, std::span<const std::int64_t> index,
                                  std::span<const double> priority, const std::string& sampler) {
   if (index.size() != priority.size()) {
-    return Error{Code::kInvalid, std::to_string(index.size()) + " indices, and " + std::to_string(priority.size()) +
-                                     " priorities; they must be of one length"};
+    return Error{Code::kInvalid, std::to_string(index.size()) + " indices and " + std::to_string(priority.size()) +
+                                     " priorities; there must be as many of both"};
   }
   std::size_t table = replay::Tables::kAll;
   if (!sampler.empty()) {

@@ -40,8 +40,8 @@ std::vector<std::int64_t> shape_of_output(const replay::Spec& spec, std::size_t 
 }
 
 Error other_dtype(std::string_view path, std::string_view dtype) {
-  return Error{Code::kInvalid,
-               "the leaf \"" + std::string(path) + "\" is of " + std::string(dtype) + ", which C++ has no arrays of"};
+  return Error{Code::kInvalid, "the leaf \"" + std::string(path) + "\" is of " + std::string(dtype) +
+                                   ", a dtype without arrays in C++"};
 }
 
 std::span<const std::int64_t> ReplayBatchState::extra(std::size_t number) const noexcept {
@@ -112,7 +112,8 @@ Result<ArrayView> ReplayBatch::try_view(std::string_view path) const {
   const auto found = std::ranges::find(paths(), path);
   if (found == paths().end()) return Error{Code::kNotFound, "the batch has no leaf \"" + std::string(path) + "\""};
   if (!state_->has_data && state_->arrays.empty()) {
-    return Error{Code::kInvalid, "the batch was drawn into memory of the caller's, and has no \"" + *found + "\""};
+    return Error{Code::kInvalid,
+                 "the batch was sampled into the caller's memory (out) and has no view of \"" + *found + "\""};
   }
   const auto number = static_cast<std::size_t>(found - paths().begin());
   const replay::Spec& spec = state_->core->buffer->spec();

@@ -40,7 +40,8 @@ Status add_leaf(SpecPart& row, const std::string& path, std::size_t number) {
   const std::vector<std::string> keys = parts_of(path);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const bool is_last = i + 1 == keys.size();
-    if (keys[i].empty() || !platform::is_text(keys[i])) return invalid("the column " + quoted(path) + " has no name");
+    if (keys[i].empty() || !platform::is_text(keys[i]))
+      return invalid("the column " + quoted(path) + " has an empty name, or one that is not UTF-8");
     const auto known = std::ranges::find(part->keys, keys[i], &SpecPart::Key::bytes);
     if (known == part->keys.end()) {
       part->keys.push_back({.bytes = keys[i]});
@@ -50,7 +51,7 @@ Status add_leaf(SpecPart& row, const std::string& path, std::size_t number) {
     }
     part = &part->parts[static_cast<std::size_t>(known - part->keys.begin())];
     if (is_last || part->form == SpecPart::Form::kLeaf) {
-      return invalid("the column " + quoted(path) + " is where another one is");
+      return invalid("the column " + quoted(path) + " has the path of another column");
     }
   }
   return success();
@@ -72,11 +73,11 @@ Status add_columns(Spec& spec, const std::vector<ReplayColumn>& columns) {
     Status added = add_leaf(spec.row, column.path, i);
     if (!added) return added;
     if (replay::text_of(column.dtype).empty()) {
-      return invalid("the column " + quoted(column.path) + " is of " + std::string(name_of(column.dtype)) +
-                     ", which rows cannot have");
+      return invalid("the column " + quoted(column.path) + " has the dtype " + std::string(name_of(column.dtype)) +
+                     ", which rows do not support");
     }
     if (std::ranges::any_of(column.shape, [](std::int64_t size) { return size < 1; })) {
-      return invalid("the column " + quoted(column.path) + " has a dimension without elements");
+      return invalid("the column " + quoted(column.path) + " has a dimension below 1");
     }
   }
   std::vector<std::size_t> order;
@@ -111,7 +112,7 @@ Status add_part(Spec& spec, SpecPart& part, const std::string& way, const Value&
       const std::string key = way + "[\"" + entry.key + "\"]";
       const bool is_known = std::ranges::find(part.keys, entry.key, &SpecPart::Key::bytes) != part.keys.end();
       if (is_known || !platform::is_text(entry.key))
-        return invalid(key + (is_known ? " is there twice" : " is no text"));
+        return invalid(key + (is_known ? " occurs twice" : " is not UTF-8"));
       part.keys.push_back({.bytes = entry.key});
       part.parts.emplace_back();
       if (Status added = add_part(spec, part.parts.back(), key, entry.value); !added) return added;
@@ -128,12 +129,12 @@ Status add_part(Spec& spec, SpecPart& part, const std::string& way, const Value&
   }
   const DType dtype = dtype_for(value);
   const std::string_view text = replay::text_of(dtype);
-  if (text.empty()) return invalid(way + " is " + word_of(value) + ": rows have numbers and arrays of them");
+  if (text.empty()) return invalid(way + " is " + word_of(value) + "; rows consist of numbers and arrays");
   part.leaf = spec.leaves.size();
   SpecLeaf leaf{.dtype = std::string(text), .item_bytes = item_bytes(dtype)};
   if (const auto* array = std::get_if<ArrayRef>(&value.variant())) {
     if (std::ranges::any_of(array->shape, [](std::int64_t size) { return size < 1; })) {
-      return invalid(way + " has a dimension without elements");
+      return invalid(way + " has a dimension below 1");
     }
     leaf.shape.assign(array->shape.begin(), array->shape.end());
   }
@@ -160,7 +161,7 @@ std::optional<std::size_t> find_leaf(const ReplayPaths& paths, const std::string
 Status add_next(Spec& spec, const ReplayPaths& paths, const std::vector<std::string>& keys) {
   for (const std::string& key : keys) {
     if (std::ranges::find(spec.row.keys, key, &SpecPart::Key::bytes) == spec.row.keys.end()) {
-      return invalid("next has " + quoted(key) + ", which is no key of rows");
+      return invalid("next has " + quoted(key) + ", which is not a key of rows");
     }
     for (std::size_t leaf = 0; leaf < paths.leaves.size(); ++leaf) {
       if (paths.leaves[leaf] == key || paths.leaves[leaf].starts_with(key + "/")) spec.next.push_back(leaf);
@@ -170,7 +171,7 @@ Status add_next(Spec& spec, const ReplayPaths& paths, const std::vector<std::str
   spec.next.erase(std::unique(spec.next.begin(), spec.next.end()), spec.next.end());
   const bool is_taken = std::ranges::find(spec.row.keys, kNext, &SpecPart::Key::bytes) != spec.row.keys.end();
   if (spec.next.empty() || !is_taken) return success();
-  return invalid("row[\"next\"] is where batches have successors: give the leaf another name");
+  return invalid("row[\"next\"] conflicts with the successors that batches have there: rename the leaf");
 }
 
 // Finds the leaf at `path`. Only a path that is not the default must exist.
@@ -251,7 +252,8 @@ replay::TableSpec table_of(const ReplaySampler& sampler) {
 }
 
 Status set_on_peer_death(Spec& spec, OnPeerDeath told) {
-  if (told == OnPeerDeath::kEach) return invalid("on_peer_death is kEach, which is for channels");
+  if (told == OnPeerDeath::kEach)
+    return invalid("on_peer_death is kEach; for a replay buffer it must be kRaise or kWait");
   if (told != OnPeerDeath::kRaise && told != OnPeerDeath::kWait) return no_enumerator("on_peer_death", told);
   spec.raises_on_death = told == OnPeerDeath::kRaise;
   return success();
@@ -261,7 +263,8 @@ Result<Spec> spec_of(const ReplayOptions& options) {
   Spec spec;
   Status told = set_on_peer_death(spec, options.on_peer_death);
   if (!told) return std::move(told).error();
-  if (options.example && !options.columns.empty()) return invalid("columns and an example; it must be one of them");
+  if (options.example && !options.columns.empty())
+    return invalid("both columns and an example were passed; pass one of them");
   Status added =
       options.example ? add_part(spec, spec.row, "row", *options.example) : add_columns(spec, options.columns);
   if (!added) return std::move(added).error();

@@ -43,10 +43,10 @@ namespace {
 // Memory available to a buffer, and its source for errors. kInvalid for a moved-from arena.
 struct Home {
   std::uint64_t bytes = 0;
-  const char* whose = "the machine has";
+  const char* source = "the machine has";
   std::shared_ptr<memory::Arena> arena = nullptr;  // Null: the buffer gets its own.
 
-  std::string left() const { return std::string(", and ") + whose + " " + std::to_string(bytes); }
+  std::string left() const { return std::string("; ") + source + " " + std::to_string(bytes) + " bytes"; }
 };
 Result<Home> replay_home_for(const std::optional<Arena>& given) {
   if (!given) return Home{.bytes = platform::available_memory_bytes()};
@@ -59,8 +59,8 @@ Result<Home> replay_home_for(const std::optional<Arena>& given) {
 Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options, const Home& home) {
   if (options.max_bytes == 0) return options.capacity;
   if (options.capacity != 0) {
-    return Error{Code::kInvalid, "a capacity of " + std::to_string(options.capacity) + " rows and max_bytes of " +
-                                     std::to_string(options.max_bytes) + "; it must be one of them"};
+    return Error{Code::kInvalid, "both capacity (" + std::to_string(options.capacity) + " rows) and max_bytes (" +
+                                     std::to_string(options.max_bytes) + ") were passed; pass one of them"};
   }
   auto rows = Buffer::capacity_within(spec, options.max_bytes, {0, options.chunk, options.streams});
   if (!rows || options.max_bytes <= home.bytes) return rows;
@@ -74,7 +74,8 @@ Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& r
   if (!needed) return needed.error();
   if (*needed > home.bytes) {
     return Error{Code::kInvalid, "a replay buffer of " + std::to_string(room.capacity) + " rows takes " +
-                                     std::to_string(*needed) + " bytes" + home.left()};
+                                     std::to_string(*needed) + " bytes" + home.left() +
+                                     ": use a smaller capacity, or max_bytes"};
   }
   if (home.arena != nullptr) return home.arena;
   return memory::Arena::create({.max_bytes = *needed + std::max(kLeastSpare, *needed / 8)});
@@ -88,7 +89,8 @@ Result<std::shared_ptr<endpoint::Name>> replay_name_for(const std::string& name,
 Status change(Spec& spec, const ReplayLoad& how) {
   if (!how.samplers.empty()) spec.samplers.clear();
   for (const ReplaySampler& sampler : how.samplers) spec.samplers.emplace_back(sampler.name, table_of(sampler));
-  if (how.limit && how.without_limit) return Error{Code::kInvalid, "a limit, and none; it must be one of them"};
+  if (how.limit && how.without_limit)
+    return Error{Code::kInvalid, "both limit and without_limit were passed; pass one of them"};
   if (how.limit) spec.limit = limit_of(*how.limit);
   if (how.without_limit) spec.limit.reset();
   if (how.gamma) spec.gamma = *how.gamma;

@@ -34,7 +34,7 @@ struct Way {
     if (up == nullptr) return root;
     if (in->form != SpecPart::Form::kDict) return up->text() + "[" + std::to_string(at) + "]";
     const SpecPart::Key& key = in->keys[at];
-    return up->text() + "[" + (key.is_text ? "\"" + key.bytes + "\"" : "a key of Python's") + "]";
+    return up->text() + "[" + (key.is_text ? "\"" + key.bytes + "\"" : "a key that only Python has") + "]";
   }
 };
 
@@ -70,7 +70,7 @@ Status too_many(const SpecPart& part, const Dict& dict, const Way& way) {
   for (const Entry& entry : dict.entries()) {
     const auto is_it = [&](const SpecPart::Key& key) { return key.is_text && key.bytes == entry.key; };
     if (std::ranges::any_of(part.keys, is_it)) continue;
-    return invalid(way.text() + "[\"" + entry.key + "\"] is too many: the rows of the buffer have no such leaf");
+    return invalid(way.text() + "[\"" + entry.key + "\"] is not a leaf of the buffer's rows");
   }
   return success();
 }
@@ -85,11 +85,11 @@ Status walk(const SpecPart& part, const Value& value, const Way& way, const Take
   if (part.form != SpecPart::Form::kDict) {
     if (const auto* list = std::get_if<List>(&value.variant())) return walk_sequence(part, list->items(), way, take);
     if (const auto* tuple = std::get_if<Tuple>(&value.variant())) return walk_sequence(part, tuple->items(), way, take);
-    return invalid(way.text() + " is " + word_of(value) + ", and the rows of the buffer have a sequence there");
+    return invalid(way.text() + " is " + word_of(value) + "; the rows of the buffer have a sequence there");
   }
   const auto* dict = std::get_if<Dict>(&value.variant());
   if (dict == nullptr) {
-    return invalid(way.text() + " is " + word_of(value) + ", and the rows of the buffer have a dict there");
+    return invalid(way.text() + " is " + word_of(value) + "; the rows of the buffer have a dict there");
   }
   for (std::size_t i = 0; i < part.parts.size(); ++i) {
     const Way next{&way, &part, i};
@@ -103,8 +103,8 @@ Status walk(const SpecPart& part, const Value& value, const Way& way, const Take
 template <class Take>
 Status walk_sequence(const SpecPart& part, const std::vector<Value>& items, const Way& way, const Take& take) {
   if (items.size() != part.parts.size()) {
-    return invalid(way.text() + " has " + std::to_string(items.size()) + " items, and the rows of the buffer " +
-                   std::to_string(part.parts.size()));
+    return invalid(way.text() + " has " + std::to_string(items.size()) + " items; it must have " +
+                   std::to_string(part.parts.size()) + ", as in the rows of the buffer");
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (Status walked = walk(part.parts[i], items[i], Way{&way, &part, i}, take); !walked) return walked;
@@ -197,7 +197,7 @@ Result<const std::byte*> elements_of(const ArrayRef& array, const Way& way, Copi
 Error other(const Way& way, const Value& value, const SpecLeaf& leaf, const char* more) {
   std::string found = word_of(value);
   if (const auto* array = std::get_if<ArrayRef>(&value.variant())) found = shown(name_of(array->dtype), array->shape);
-  return invalid(way.text() + " is " + found + ", and the rows of the buffer have " +
+  return invalid(way.text() + " is " + found + "; the rows of the buffer have " +
                  shown(dtype_name(leaf), shape_of(leaf)) + more);
 }
 
@@ -222,7 +222,7 @@ Status ReplayRow::read(const Spec& spec, const SpecPart& part, const char* root,
       return success();
     }
     if (!wanted.shape.empty() || !stage_value(dtype, found, numbers_[leaf].bytes)) {
-      return other(way, found, wanted, wanted.shape.empty() ? ", which it does not fit" : "");
+      return other(way, found, wanted, wanted.shape.empty() ? ", which cannot hold it" : "");
     }
     at_[leaf] = numbers_[leaf].bytes;
     return success();
@@ -238,12 +238,12 @@ Status ReplayRows::read(const Spec& spec, const SpecPart& part, const char* root
     const DType dtype = replay::dtype_of(wanted.dtype);
     const bool is_it = array != nullptr && array->dtype == dtype && dtype != DType::kOther && !array->shape.empty() &&
                        std::ranges::equal(std::span(array->shape).subspan(1), wanted.shape, same_size);
-    if (!is_it) return other(way, found, wanted, " for each");
+    if (!is_it) return other(way, found, wanted, " for each row");
     auto elements = elements_of(*array, way, copies_);
     if (!elements) return std::move(elements).error();
     const auto rows = static_cast<std::size_t>(array->shape[0]);
     if (std::exchange(has_rows, true) && rows != rows_) {
-      return invalid(way.text() + " has " + std::to_string(rows) + " rows, and leaves before it " +
+      return invalid(way.text() + " has " + std::to_string(rows) + " rows; the leaves before it have " +
                      std::to_string(rows_));
     }
     rows_ = rows;

@@ -22,7 +22,8 @@ namespace {
 
 Status check_count(const char* name, std::size_t given, std::size_t rows) {
   if (given == 0 || given == rows) return success();
-  return invalid(std::string(name) + " has " + std::to_string(given) + " marks, for " + std::to_string(rows) + " rows");
+  return invalid(std::string(name) + " has " + std::to_string(given) + " entries; it must have " +
+                 std::to_string(rows) + ", one for each row");
 }
 
 // The rows of a call. Valid while this object and the Values exist.
@@ -172,12 +173,12 @@ Result<std::vector<std::int64_t>> ReplayWriter::extend(const Value& rows, const 
   using api::Indices;
   const auto act = [&](const std::shared_ptr<ReplayCore>& core, const WaitContext& wait) -> Result<Indices> {
     const replay::Spec& spec = core->buffer->spec();
-    if (!marks.reset.empty()) return invalid("reset is for vectors of streams");
+    if (!marks.reset.empty()) return invalid("reset needs a vector writer (vector_writer())");
     api::ReadRows read;
     Status fits = read.read(*core, rows, marks, {}, 0);
     if (!fits) return std::move(fits).error();
     if (spec.has_finals() && marks.ends.empty() && !spec.says_ends()) {
-      return invalid("rows with successors need ends, or a leaf that says where episodes end");
+      return invalid("rows of a buffer with next need ends, or a leaf that marks the ends of episodes");
     }
     auto stream = state_->open_stream();
     if (!stream) return std::move(stream).error();
@@ -198,8 +199,7 @@ Result<ReplayVectorWriter> ReplayBuffer::vector_writer(std::size_t n, ReplayAuto
   return or_out_of_memory([&]() -> Result<ReplayVectorWriter> {
     if (state_ == nullptr) return closed_here("ReplayBuffer");
     if (n == 0 || n > kMostStreams) {
-      return invalid("a vector of " + std::to_string(n) + " streams: 1 to " + std::to_string(kMostStreams) +
-                     " are possible");
+      return invalid("n is " + std::to_string(n) + " streams; it must be from 1 to " + std::to_string(kMostStreams));
     }
     auto made = state_->new_writers(n);
     if (!made) return std::move(made).error();

@@ -65,7 +65,7 @@ Result<float> checked_priority(const ReplayCore& core, std::optional<double> pri
 Status read_final(const ReplayCore& core, const Value& final, ReplayRow& out) {
   const replay::Spec& spec = core.buffer->spec();
   if (std::holds_alternative<std::monostate>(final.variant())) return success();
-  if (!spec.has_finals()) return invalid("final is for buffers with next, which keep the last observations");
+  if (!spec.has_finals()) return invalid("final needs a buffer with next, which stores last observations");
   Status fits = out.read(spec, core.paths.final, "final", final);
   if (fits) out.leaves().push_back(nullptr);
   return fits;

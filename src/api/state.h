@@ -29,7 +29,7 @@ inline platform::WaitContext waiting(const Timeout& timeout, platform::WaitHooks
 }
 
 inline Error closed_here(const char* end) {
-  return Error{Code::kClosed, std::string("this ") + end + " was closed in this process, or moved from"};
+  return Error{Code::kClosed, std::string("this ") + end + " was closed in this process or moved from"};
 }
 
 namespace api {
@@ -59,8 +59,8 @@ struct Loan {
 // Returns the error for an option with a value that is not an enumerator.
 template <class Enum>
 Error no_enumerator(const char* option, Enum value) {
-  return Error{Code::kInvalid,
-               std::string(option) + " is " + std::to_string(static_cast<int>(value)) + ", which is not an enumerator"};
+  return Error{Code::kInvalid, std::string(option) + " is " + std::to_string(static_cast<int>(value)) +
+                                   ", which is not a value of its enum"};
 }
 
 // Memory of a received message. Its Items keep it alive.

@@ -110,7 +110,7 @@ bool has_room_for_one(std::vector<Item>& items) noexcept try {
 
 Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, std::size_t most,
                                        const WaitContext& wait) {
-  if (most == 0) return Error{Code::kInvalid, "get_many of 0 items"};
+  if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; it must be at least 1"};
   std::vector<Item> items;
   items.reserve(1);
   Result<Item> next = receive<Item>(state, reader, wait, item_of);

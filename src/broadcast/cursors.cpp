@@ -8,7 +8,7 @@ using namespace platform;
 
 namespace {
 
-constexpr std::size_t kMostNamed = 8;
+constexpr std::size_t kMaxNamed = 8;
 
 }  // namespace
 
@@ -93,11 +93,11 @@ std::vector<int> Cursors::pids_of(std::uint32_t number) const {
 std::string Cursors::name(std::uint32_t number) const {
   const std::vector<int> pids = pids_of(number);
   std::string text(pids.size() == 1 ? "process" : "processes");
-  for (std::size_t i = 0; i < std::min(pids.size(), kMostNamed); ++i) {
+  for (std::size_t i = 0; i < std::min(pids.size(), kMaxNamed); ++i) {
     text += i == 0 ? " " : ", ";
     text += std::to_string(pids[i]);
   }
-  if (pids.size() > kMostNamed) text += " and " + std::to_string(pids.size() - kMostNamed) + " others";
+  if (pids.size() > kMaxNamed) text += " and " + std::to_string(pids.size() - kMaxNamed) + " others";
   return text + (pids.size() == 1 ? " has" : " have");
 }
 

@@ -83,9 +83,9 @@ Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const O
   const std::uint64_t longer = std::max(options.capacity, options.history);
   if (options.capacity == 0 || longer >= kMostEntries) {
     return Error{.code = Code::kInvalid,
-                 .message = "a Broadcast of capacity " + std::to_string(options.capacity) + " with a history of " +
-                            std::to_string(options.history) + "; both are below " + std::to_string(kMostEntries) +
-                            ", and the capacity is at least 1"};
+                 .message = "capacity is " + std::to_string(options.capacity) + " and history is " +
+                            std::to_string(options.history) + "; both must be below " + std::to_string(kMostEntries) +
+                            ", and capacity at least 1"};
   }
   const std::uint64_t entries = longer + 1;
   auto block = make_control_block(*arena, use.kind, control_bytes(use, entries), wait);
@@ -135,7 +135,7 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
   const bool fits = has_magic && load_once(header.entry_bytes) == use.entry_bytes && entries >= 2 &&
                     entries <= kMostEntries && capacity != 0 && capacity < entries && history < entries &&
                     control_bytes(use, entries) <= arena->blocks().room_of(block.id);
-  if (!fits) return Error{.code = Code::kIncompatible, .message = "not " + name};
+  if (!fits) return Error{.code = Code::kIncompatible, .message = "this block of the arena is not " + name};
   return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control), use)));
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -179,8 +179,8 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
   unlock(*locks);
   if (number != kMostCursors) return number;
   return Error{.code = Code::kInvalid,
-               .message = "one subscription too many: this Broadcast has " + std::to_string(kMostCursors) +
-                          ", which is the most"};
+               .message = "this Broadcast already has " + std::to_string(kMostCursors) +
+                          " subscriptions, which is the limit: close unused ones"};
 }
 
 // --- Putting
@@ -371,15 +371,15 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
 }
 
 Error Ring::full(const Cursors::Slowest& slowest, std::uint64_t bytes) const {
-  std::string text("no room for ");
+  std::string text("no space for ");
   text += std::to_string(bytes);
-  text += " bytes in time: ";
+  text += " bytes within the timeout: ";
   text += cursors().name(slowest.number);
   text += " not read ";
   text += std::to_string(tail() - std::min(tail(), slowest.position));
   text += " messages of a Broadcast of capacity ";
   text += std::to_string(capacity_);
-  if (!cursors().owner_of(slowest.number).claimed) text += ", by a subscription that was never used";
+  if (!cursors().owner_of(slowest.number).claimed) text += ", through a subscription that was never used";
   return Error{.code = Code::kFull, .message = std::move(text)};
 }
 
@@ -393,7 +393,9 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   }
   const bool is_block = outgoing.held.valid();
   const std::uint64_t frame = is_block ? outgoing.bytes : outgoing.frame.size();
-  if (!is_block && frame > inline_bytes()) return Error{.code = Code::kInvalid, .message = "too long a frame"};
+  if (!is_block && frame > inline_bytes())
+    return Error{.code = Code::kInvalid,
+                 .message = "a frame of " + std::to_string(frame) + " bytes is too large to go inline"};
   std::uint64_t bytes = frame;  // with the arrays to which it refers: counted towards max_bytes
   if (is_block) bytes += referred_bytes(outgoing.held.ref());
   if (publishing().enter(*me)) has_put_.store(true, std::memory_order_relaxed);
@@ -522,7 +524,7 @@ Error overwritten() {
   return Error{.code = Code::kNotFound, .message = "the message was overwritten"};
 }
 Error damaged() {
-  return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"};
+  return Error{.code = Code::kCorrupt, .message = "the shared state of this Broadcast is damaged"};
 }
 
 }  // namespace

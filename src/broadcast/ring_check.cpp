@@ -8,30 +8,32 @@ using memory::BlockRef;
 
 std::string Ring::check() const {
   const std::uint64_t end = tail();
-  if (load_relaxed(header().putting) != 0) return "a put was cut off";
+  if (load_relaxed(header().putting) != 0) return "a put was interrupted";
   for (std::uint64_t place = 0; place < entries_; ++place) {
     const std::uint64_t ticket = load_relaxed(entry_at(place).ticket);
     const BlockRef listed = references().at(place);
     if (ticket == 0) {
-      if (listed.id.value != 0) return "the list keeps a block of no message";
+      if (listed.id.value != 0) return "the list references a block of no message";
       continue;
     }
     if (ticket > end || end - (ticket - 1) > entries_ || (ticket - 1) % entries_ != place) {
-      return "a message is in another's place";
+      return "an entry has the message of another entry";
     }
     const std::uint64_t block = load_relaxed(entry_at(place).block);
-    if (block != 0 && memory::pack(listed) != block) return "the list keeps another block";
+    if (block != 0 && memory::pack(listed) != block) return "the list references another block";
     if (block != 0 && !arena_->blocks().is_current(listed)) return "a message's block is free";
-    if (block == 0 && listed.id.value != 0) return "the list keeps a block of a small message";
+    if (block == 0 && listed.id.value != 0) return "the list references a block for a small message";
   }
   for (std::uint64_t ticket = end - std::min(end, entries_); ticket < end; ++ticket) {
     const Entry& at = entry(ticket);
     const auto& after = ticket + 1 == end ? header().put_bytes : entry(ticket + 1).before;
-    if (load_relaxed(after) < load_relaxed(at.before) + load_relaxed(at.bytes)) return "bytes are miscounted";
+    if (load_relaxed(after) < load_relaxed(at.before) + load_relaxed(at.bytes))
+      return "the byte count of an entry is wrong";
   }
   const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
   for (std::uint64_t ticket = std::min(now.position, end - std::min(end, history_)); ticket < end; ++ticket) {
-    if (load_relaxed(entry(ticket).ticket) != ticket + 1) return "a message of a reader, or of the history, is gone";
+    if (load_relaxed(entry(ticket).ticket) != ticket + 1)
+      return "a message that a reader or the history needs was overwritten";
   }
   return "";
 }

@@ -36,7 +36,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena
   const auto gone = [](Error error) {
     if (error.code == Code::kNotFound) {
       error.message =
-          "the subscription is gone: everybody who had it closed it or ended, or another process has read by it";
+          "the subscription no longer exists: its processes closed it or ended, or another process has read from it";
     }
     return error;
   };
@@ -72,7 +72,7 @@ Result<BlockRef> Subscriber::give() {
   const std::lock_guard guard(mutex_);
   if (now.use != owner_.use || now.claimed || !subscription_.valid()) {
     return Error{.code = Code::kClosed,
-                 .message = "a subscription by which a process has read cannot be handed to another"};
+                 .message = "a subscription cannot be handed to another process once a process has read from it"};
   }
   return subscription_.ref();
 }
@@ -89,8 +89,9 @@ Status Subscriber::claim(Identity me, memory::Lease& let_go) {
     const bool is_closed = now.identity == memory::kNobody || now.use != owner_.use;
     if (is_closed || now.claimed) {
       let_go = std::move(subscription_);
-      return Error{.code = Code::kClosed,
-                   .message = is_closed ? "this subscription was closed" : "this subscription is another process's"};
+      return Error{
+          .code = Code::kClosed,
+          .message = is_closed ? "this subscription was closed" : "this subscription belongs to another process"};
     }
     if (compare_swap(cursor().owner, word, pack(mine))) break;
   }
@@ -118,10 +119,10 @@ bool Subscriber::catch_up(bool& moved) noexcept {
 
 Error Subscriber::overrun() {
   const std::uint64_t count = missed() - std::exchange(told_, missed());
-  return Error{
-      .code = Code::kOverrun,
-      .message = std::to_string(count) + " messages were missed: overwritten before they were read, or given up",
-      .missed = count};
+  return Error{.code = Code::kOverrun,
+               .message = std::to_string(count) +
+                          " messages were missed: they were overwritten, or skipped, before this subscriber read them",
+               .missed = count};
 }
 
 // Under mutex_. With Policy::kLatest only the newer of two messages is kept: `received` returns the other one.
@@ -234,9 +235,9 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
     const bool there = catch_up(moved);
     if (is_to_be_told()) return overrun();
     if (load_relaxed(cursor().position) > ring_->tail()) {
-      return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"};
+      return Error{.code = Code::kCorrupt, .message = "the shared state of this Broadcast is damaged"};
     }
-    if (!there || looks == kMostLooks) return Error{.code = Code::kEmpty, .message = "no message came in time"};
+    if (!there || looks == kMostLooks) return Error{.code = Code::kEmpty, .message = "no message within the timeout"};
     const std::uint64_t ticket = load_relaxed(cursor().position);
     Status got = ring_->read(ticket, message);
     if (got) {
@@ -247,7 +248,7 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
     }
     if (got.code() != Code::kNotFound) return got;
     if (owner_.policy == Policy::kBlock) {
-      return Error{.code = Code::kCorrupt, .message = "the words of a Broadcast are damaged"};
+      return Error{.code = Code::kCorrupt, .message = "the shared state of this Broadcast is damaged"};
     }
   }
 }

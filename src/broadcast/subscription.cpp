@@ -22,7 +22,7 @@ Result<Lease> new_subscription(const Ring& ring, const WaitContext& wait) {
   if (!block) {
     Error error = std::move(block).error();
     if (error.code == Code::kTimeout || error.code == Code::kInterrupted) return error;
-    error.message = "there is no memory to note one more subscription: " + error.message;
+    error.message = "no shared memory to record another subscription: " + error.message;
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
     return error;
   }
@@ -42,7 +42,8 @@ Result<Ticket> read_ticket(const Lease& subscription) {
   const memory::BlockEntry* entry = blocks.entry(subscription.ref().id);
   if (entry == nullptr || !memory::is_kind(*entry, BlockKind::kSubscription) ||
       blocks.room_of(subscription.ref().id) < sizeof(Subscription)) {
-    return Error{.code = Code::kIncompatible, .message = "not a subscription to a Broadcast"};
+    return Error{.code = Code::kIncompatible,
+                 .message = "this block of the arena is not a subscription to a Broadcast"};
   }
   const auto& written = *reinterpret_cast<const Subscription*>(subscription.data());
   Ticket ticket{.ring = memory::unpack(load_once(written.ring)),
@@ -50,7 +51,7 @@ Result<Ticket> read_ticket(const Lease& subscription) {
                 .owner = unpack_owner(load_once(written.owner))};
   const Policy policy = ticket.owner.policy;
   if (ticket.number < kMostCursors && policy >= Policy::kBlock && policy <= Policy::kRaise) return ticket;
-  return Error{.code = Code::kInvalid, .message = "there is no such subscription"};
+  return Error{.code = Code::kInvalid, .message = "the shared state of this subscription is damaged"};
 }
 
 }  // namespace shmtree::broadcast

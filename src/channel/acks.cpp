@@ -80,8 +80,8 @@ Status Acks::wait(std::optional<std::uint64_t> ticket, const WaitContext& wait) 
   auto me = control_.arena.identity();
   if (!me) return std::move(me).error();
   if (const std::uint64_t tail = load_acquire(control_.shared.tail); ticket && *ticket >= tail) {
-    return Error{Code::kInvalid,
-                 "ticket " + std::to_string(*ticket) + " was never given: the channel is at " + std::to_string(tail)};
+    return Error{Code::kInvalid, "ticket " + std::to_string(*ticket) +
+                                     " does not exist yet: the channel's next ticket is " + std::to_string(tail)};
   }
   const auto acked = [&] { return ticket ? is_acked(*ticket) : all_acked(*me); };
   Status waited = wait_for_peers(
@@ -89,7 +89,7 @@ Status Acks::wait(std::optional<std::uint64_t> ticket, const WaitContext& wait) 
       {control_.shared.acked, control_.sleep_for(memory::WaitFor::kAcks), End::kReceiving, "acknowledgements"}, acked,
       wait);
   if (waited || waited.code() != Code::kTimeout) return waited;
-  return Error{Code::kTimeout, std::to_string(pending()) + " messages were not acknowledged in time"};
+  return Error{Code::kTimeout, std::to_string(pending()) + " messages were not acknowledged within the timeout"};
 }
 
 }  // namespace shmtree::channel

@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint32_t kMostDropped = 64;  // abandoned channels that trigger a reconcile when a channel is created
 
 Error no_channel(const std::string& why) {
-  return Error{Code::kIncompatible, "this block is no channel: " + why};
+  return Error{Code::kIncompatible, "this block of the arena is not a channel: " + why};
 }
 
 const char* word_of(Ending ending) noexcept {
@@ -29,7 +29,7 @@ const char* word_of(Ending ending) noexcept {
     case Ending::kNever: return "never";
     case Ending::kEach: return "each";
   }
-  return "of a damaged channel";
+  return "unknown (the channel is damaged)";
 }
 
 // Longest wait while a channel is created. It waits only for locks, and for memory that other processes are about to
@@ -99,21 +99,21 @@ Result<std::shared_ptr<Channel>> Channel::open(std::shared_ptr<Arena> arena, Blo
     return channel.arena_.get() == &arena && channel.lease_.ref() == block;
   };
   if (auto known = channels().find(is_it)) return known;
-  if (!arena->blocks().geometry().contains(block.id)) return no_channel("there is no such block");
+  if (!arena->blocks().geometry().contains(block.id)) return no_channel("the arena has no such block");
   auto lease = arena->hold_existing(block, wait);
   if (!lease) return std::move(lease).error();
   const memory::BlockEntry& entry = *arena->blocks().entry(block.id);
   if (load_relaxed(entry.kind) != static_cast<std::uint32_t>(BlockKind::kChannel) ||
       load_relaxed(entry.committed) < sizeof(ChannelHeader)) {
-    return no_channel("it was made for something else");
+    return no_channel("it contains another kind of object");
   }
   const auto& header = *reinterpret_cast<const ChannelHeader*>(lease->data());
-  if (header.magic != kChannelMagic) return no_channel("its first bytes are others");
+  if (header.magic != kChannelMagic) return no_channel("it has no channel header");
   if (header.version != kChannelVersion) {
     return platform::other_version("the channel has layout version", header.version, kChannelVersion);
   }
   const std::uint64_t slot_bytes = load_once(header.slot_bytes);
-  if (!is_slot_size(slot_bytes)) return no_channel("its slots are of " + std::to_string(slot_bytes) + " bytes");
+  if (!is_slot_size(slot_bytes)) return no_channel("its slots have " + std::to_string(slot_bytes) + " bytes");
   std::shared_ptr<Channel> channel(new Channel(std::move(arena), std::move(*lease), slot_bytes));
   return channels().insert(channel, is_it);
 }

@@ -80,10 +80,10 @@ Status Deliveries::wait_until_settled(const WaitContext& wait) {
       wait_for_peers(parts_.control, parts_.ends,
                      {parts_.control.shared.acked, reason, End::kReceiving, "an acknowledgement"}, is_ready, wait);
   if (waited || waited.code() != Code::kTimeout) return waited;
-  return Error{Code::kEmpty, "no message in time: " + std::to_string(parts_.records.unsettled()) + " of at most " +
-                                 std::to_string(parts_.control.shared.max_unsettled) +
-                                 " are taken and not settled (max_unsettled), and " +
-                                 std::to_string(parts_.watchers.size()) + " more can be received"};
+  return Error{Code::kEmpty,
+               "no message within the timeout: " + std::to_string(parts_.records.unsettled()) + " of at most " +
+                   std::to_string(parts_.control.shared.max_unsettled) + " messages are unacked (max_unsettled), and " +
+                   std::to_string(parts_.watchers.size()) + " more are queued: ack() or nack() one first"};
 }
 
 // Another process may write the slot meanwhile, so its size is read once. Words are copied one by one, since threads
@@ -276,7 +276,7 @@ bool Delivery::is_of_this_process() const noexcept {
 }
 
 Status Delivery::settle(Settling how, const WaitContext& wait) {
-  if (settled()) return Error{Code::kInvalid, "this delivery was acknowledged or returned before"};
+  if (settled()) return Error{Code::kInvalid, "this delivery was already acknowledged or returned"};
   Arena& arena = of_->parts_.control.arena;
   ChannelHeader& shared = of_->parts_.control.shared;
   if (!is_of_this_process()) {
@@ -285,7 +285,7 @@ Status Delivery::settle(Settling how, const WaitContext& wait) {
   }
   Status locked = arena.lock(shared.receivers_lock, wait);
   if (!locked) return locked;
-  if (!settle_locked(how)) return Error{Code::kInvalid, "this delivery is no longer this process's"};
+  if (!settle_locked(how)) return Error{Code::kInvalid, "this delivery no longer belongs to this process"};
   return success();
 }
 

@@ -222,8 +222,8 @@ Status Ends::check_transfer(std::uint64_t number, End end, int giver_pid) const 
     }
   }
   return Error{Code::kClosed, "this end was pickled" + when + " by process " + std::to_string(giver_pid) + ", which " +
-                                  ended + ": it has counted for " + seconds(memory::kEndLifeS) +
-                                  " after that, and the stream is over"};
+                                  ended + ": a pickled end keeps a stream open for " + seconds(memory::kEndLifeS) +
+                                  " after that, and this stream is over"};
 }
 
 }  // namespace shmtree::channel

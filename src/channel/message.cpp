@@ -27,7 +27,7 @@ Incoming& Incoming::operator=(Incoming&& other) noexcept {
 }
 
 Result<Lease> Incoming::adopt() {
-  if (arena_ == nullptr) return Error{Code::kInvalid, "this message holds no block"};
+  if (arena_ == nullptr) return Error{Code::kInvalid, "this message is not in a block of shared memory"};
   return arena_->share_hold(block_);
 }
 

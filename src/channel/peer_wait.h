@@ -44,7 +44,7 @@ Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& 
   auto came = memory::wait_until(waiting, wait, what.waited_for, ready, attend);
   if (!came) return std::move(came).error();
   if (*came) return success();
-  return Error{Code::kTimeout, std::string(what.waited_for) + " did not come in time"};
+  return Error{Code::kTimeout, std::string("timed out waiting for ") + what.waited_for};
 }
 
 }  // namespace shmtree::channel

@@ -104,7 +104,8 @@ Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
       continue;
     }
     keep(std::move(first), kind);
-    if (++tries == kMostTries) return Error{Code::kTimeout, "timed out while other threads kept the arena's lock"};
+    if (++tries == kMostTries)
+      return Error{Code::kTimeout, "timed out waiting for the arena's lock, which other threads hold"};
     Status gone_on = made.lacks_record ? add_record() : wait_for_arena_lock(wait);
     if (!gone_on) return gone_on;
   }
@@ -114,7 +115,8 @@ Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
 Status Returns::add_record() {
   Status added = records_.add(WaitContext{Deadline::immediate()});
   if (added || added.code() != Code::kFull) return added;
-  return Error{Code::kOutOfSharedMemory, "no memory for the record of a message that this process must return first"};
+  return Error{Code::kOutOfSharedMemory,
+               "no shared memory to record a message that this process must first return to the channel"};
 }
 
 Status Returns::wait_for_arena_lock(const WaitContext& wait) {

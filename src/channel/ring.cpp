@@ -226,12 +226,12 @@ Error Receipt::error(const memory::Arena& arena) const {
   }
   error.ticket = ticket;
   if (wanted == 0) {
-    error.message += "this process has no memory to note that it holds it";
+    error.message += "out of memory: this process cannot record that it holds it";
     return error;
   }
-  error.message += "this process cannot map " + std::to_string(wanted) + " bytes for it";
+  error.message += "this process has no address space to map " + std::to_string(wanted) + " bytes for it";
   if (const auto left = addresses_left()) {
-    error.message += ", its limit (RLIMIT_AS) leaves it " + std::to_string(*left);
+    error.message += "; its limit (RLIMIT_AS) leaves " + std::to_string(*left) + " bytes";
   }
   return error;
 }

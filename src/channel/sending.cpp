@@ -81,7 +81,7 @@ Status Sending::check(Outgoing& message, Identity me) const {
   const std::uint64_t bytes = message.size();
   if (message.block.valid()) {
     if (message.block.writer() != me)
-      return Error{Code::kInvalid, "this message is for the process to put that wrote it"};
+      return Error{Code::kInvalid, "only the process that wrote this message can put it"};
     message.referred_bytes = parts_.control.arena.blocks().referred_bytes(message.block.ref());
   } else if (bytes > parts_.control.inline_bytes()) {
     return Error{Code::kInvalid, "a frame of " + to_string(bytes) + " bytes is too large to go inline"};
@@ -127,12 +127,13 @@ Error Sending::still_full() const {
   const ChannelHeader& shared = parts_.control.shared;
   const std::uint64_t queued = parts_.watchers.size(), most = shared.capacity, most_bytes = shared.max_bytes;
   const std::uint32_t returned = load_acquire(shared.returned);
-  std::string text = "no room in time: " + to_string(queued) + (most == 0 ? "" : " of at most " + to_string(most)) +
-                     " messages and " + to_string(parts_.control.queued_bytes()) +
+  std::string text = "no space within the timeout: " + to_string(queued) +
+                     (most == 0 ? "" : " of at most " + to_string(most)) + " messages and " +
+                     to_string(parts_.control.queued_bytes()) +
                      (most_bytes == 0 ? "" : " of at most " + to_string(most_bytes)) + " bytes are queued";
-  if (returned != 0) text += ", " + to_string(returned) + " of them messages that were taken and given back";
+  if (returned != 0) text += ", " + to_string(returned) + " of them messages that receivers took and returned";
   if (most == 0 || queued < most) {
-    text += "; one channel may queue no more bytes than its arena has left, " +
+    text += "; a channel can queue no more bytes than its arena has left, " +
             to_string(parts_.control.arena.pool().free_bytes()) + " of a budget of " +
             to_string(parts_.control.arena.pool().max_bytes());
     const std::string shortage = memory::machine_shortage(kRingStepBytes);

@@ -58,7 +58,8 @@ class BothLocks {
       held_ = receivers.try_lock();
       if (held_) return success();
       arena.unlock(control_.shared.senders_lock);
-      if (wait.deadline.passed()) return Error{Code::kTimeout, "the channel's two locks were not free at once in time"};
+      if (wait.deadline.passed())
+        return Error{Code::kTimeout, "timed out: the channel's two locks were never free at the same time"};
       Status free = arena.lock(control_.shared.receivers_lock, wait);
       if (!free) return free;
       arena.unlock(control_.shared.receivers_lock);
@@ -105,7 +106,7 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   arena.participants().keep_lock_from_children(tap->slot_);  // from children forked meanwhile
   BothLocks locks(control);
   if (Status taken = locks.take(wait); !taken) return std::move(taken).error();
-  if (is_tapped(control)) return Error{Code::kInvalid, "the channel has a tap already; it has one at a time"};
+  if (is_tapped(control)) return Error{Code::kInvalid, "the channel already has a tap, and supports one at a time"};
   tap->next_ = load_relaxed(control.shared.tail);
   store_relaxed(tap->notes_.header().read, tap->next_);
   store_release(control.shared.tap, memory::pack(ref));

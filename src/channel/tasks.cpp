@@ -46,7 +46,7 @@ Status Tasks::join(const WaitContext& wait) {
                                  {parts_.control.shared.acked, reason, End::kReceiving, "tasks"}, all_done, wait);
   if (waited && parts_.control.is_discarded()) receiving_.discard_queued(wait).ok();  // left by a dead process
   if (waited || waited.code() != Code::kTimeout) return waited;
-  return Error{Code::kTimeout, std::to_string(unfinished()) + " tasks were not done in time"};
+  return Error{Code::kTimeout, std::to_string(unfinished()) + " tasks were not done within the timeout"};
 }
 
 // Takes one lock after the other: a call that finds the second lock's owner dead has the channel repaired, which takes

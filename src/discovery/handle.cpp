@@ -95,7 +95,7 @@ bool is_arena(int fd, const unsigned char uuid[16]) noexcept {
 Result<platform::UniqueFd> open_file_of(int pid, int fd, const unsigned char uuid[16], platform::Access access) {
   auto opened = platform::open_from_process(pid, fd, access);
   if (!opened || is_arena(opened->get(), uuid)) return opened;
-  return Error{Code::kNotFound, "process " + std::to_string(pid) + " has let go of the arena, or has ended"};
+  return Error{Code::kNotFound, "process " + std::to_string(pid) + " has released the arena or has ended"};
 }
 
 Result<std::shared_ptr<Arena>> open_arena_of(int pid, int fd, const unsigned char uuid[16]) {
@@ -113,7 +113,7 @@ Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16]
   });
   if (!searched) return std::move(searched).error();
   if (!found && found.code() == Code::kNotFound) {
-    return Error{Code::kNotFound, found.error().message + "; no other process of this user has it"};
+    return Error{Code::kNotFound, found.error().message + "; no other process of this user is attached to it"};
   }
   return found;
 }

@@ -149,7 +149,7 @@ bool OpenName::is(const unsigned char uuid[16], std::uint64_t block) const noexc
 
 Status OpenName::check(const unsigned char uuid[16], std::uint64_t block) const {
   if (is(uuid, block)) return success();
-  return Error{Code::kNotFound, "another process has made something else of it meanwhile"};
+  return Error{Code::kNotFound, "another process created another object with this name in the meantime"};
 }
 
 Status OpenName::write(std::size_t index, const NameEntry& entry) {

@@ -18,7 +18,8 @@ constexpr std::int64_t kMakersTimeoutNs = 20'000'000'000;
 Result<std::vector<std::string>> name_folder_paths() {
   std::string only = platform::environment_variable(kOnlyFolder);
   if (only.empty()) return platform::private_directories(kFolder);
-  if (only[0] != '/') return Error{Code::kInvalid, std::string(kOnlyFolder) + " is " + only + "; it must be absolute"};
+  if (only[0] != '/')
+    return Error{Code::kInvalid, std::string(kOnlyFolder) + " is " + only + "; it must be an absolute path"};
   while (only.size() > 1 && only.back() == '/') only.pop_back();
   return std::vector<std::string>{std::move(only)};
 }

@@ -52,7 +52,7 @@ Status check_name(const std::string& name) {
   const bool bad = name.empty() || name.size() > 200 || name[0] == '.' || name.find('/') != std::string::npos ||
                    name.find('\0') != std::string::npos;
   if (!bad) return success();
-  return Error{Code::kInvalid, "a name has 1 to 200 bytes, no '/', and no '.' at its beginning"};
+  return Error{Code::kInvalid, "a name must have 1 to 200 bytes, contain no '/' and not begin with '.'"};
 }
 
 // Removes the file of a name that no living process holds; Code::kExists if one does. Objects that this process has in
@@ -78,7 +78,7 @@ Status check_removed(const std::vector<std::string>& paths, const std::string& n
   if (!*removed) return success();
   const Status restored = restore(**removed, name);
   if (!restored && platform::is_exhausted(restored.error())) return restored.error();
-  return in_use((*removed)->pids, ", whose file in " + (*removed)->folder + " was removed");
+  return in_use((*removed)->pids, " (the name's file in " + (*removed)->folder + " was removed)");
 }
 
 // Shared by all directories. In each one, a call checks the names after those that the previous call checked.
@@ -109,11 +109,11 @@ struct SweepAtTheEnd {
 // Returns the error of open() for a name that does not exist: Code::kTimeout if it has waited for `waited`.
 Error not_found(const std::string& name, const Error& why, std::optional<std::chrono::nanoseconds> waited,
                 const std::vector<std::string>& paths) {
-  Error error{Code::kNotFound, "nothing has the name \"" + name + "\""};
+  Error error{Code::kNotFound, "no object named \"" + name + "\""};
   if (waited) {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%g", std::chrono::duration<double>(*waited).count());
-    error = Error{Code::kTimeout, "no process made the name \"" + name + "\" within " + seconds + " s"};
+    error = Error{Code::kTimeout, "no process created the name \"" + name + "\" within " + seconds + " s"};
   }
   if (!why.message.empty()) error.message += ": " + why.message;
   error.message += "; " + searched(paths);
@@ -132,7 +132,9 @@ Result<std::unique_ptr<Name>> Name::create(const std::string& name, const NamedT
   if (!valid) return with_name(std::move(valid).error(), name);
   const SweepAtTheEnd sweeping;
   NameHeader header{};
-  if (thing.note.size() > sizeof header.note) return Error{Code::kInvalid, "the note of a name is over 472 bytes"};
+  if (thing.note.size() > sizeof header.note)
+    return Error{Code::kInvalid,
+                 "the note of a name has " + std::to_string(thing.note.size()) + " bytes; it must have at most 472"};
   std::memcpy(header.magic, kNameMagic, sizeof kNameMagic);
   std::memcpy(header.uuid, thing.arena->uuid(), sizeof header.uuid);
   header.block = thing.block;
@@ -205,7 +207,7 @@ Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& pat
     }
     if (!pids->empty()) {
       if (error.code == Code::kNotFound && (*pids)[0] == 0) {
-        error = Error{Code::kUnavailable, "only " + out_of_sight() + ", has it"};
+        error = Error{Code::kUnavailable, "it belongs to " + out_of_sight()};
       }
       auto found = open_arena_of_anyone(record->header.uuid, error);
       if (found) {
@@ -243,7 +245,8 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name, std::optional<
     }
     if (!is_missing()) return opened ? std::move(opened) : with_name(std::move(opened).error(), name);
     if (is_last) return not_found(name, std::move(opened).error(), waits ? timeout : std::nullopt, *paths);
-    if (hooks != nullptr && hooks->interrupted()) return Error{Code::kInterrupted, "the wait was interrupted"};
+    if (hooks != nullptr && hooks->interrupted())
+      return Error{Code::kInterrupted, "interrupted while waiting for the name \"" + name + "\""};
     pause_ns = std::min(kMostPauseNs, is_first ? kFirstPauseNs : 2 * pause_ns);
     const platform::BlockingScope scope(hooks);
     platform::sleep_ns(deadline.remaining_ns(pause_ns));

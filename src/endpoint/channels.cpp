@@ -44,7 +44,7 @@ Result<KnownChannel> open_channel(const std::string& name, NamedKind kind,
   const discovery::NamedThing& thing = (*known)->thing();
   if (thing.kind != kind) {
     const char* const wanted = kind == NamedKind::kQueue ? "queue" : "pair's channel";
-    return Error{Code::kInvalid, "the name " + name + " is in use for something that is no " + wanted};
+    return Error{Code::kInvalid, "the name " + name + " belongs to an object that is not a " + wanted};
   }
   auto channel = Channel::open(thing.arena, memory::unpack(thing.block), platform::WaitContext{});
   if (!channel) return std::move(channel).error();

@@ -110,24 +110,24 @@ Status check_may_go(const format::FrameContents& contents, const Terms& terms, b
   if (!contents.stands_alone) {
     return Error{.code = Code::kInvalid,
                  .message =
-                     "the frame does not stand alone: it has arrays in other blocks of memory, which only the "
-                     "message that it came in can name"};
+                     "the frame is not self-contained: it refers to arrays in other blocks of memory, which only its "
+                     "own message can name"};
   }
   if (contents.has_handle()) {
     return Error{.code = Code::kInvalid,
                  .message = "node " + std::to_string(contents.handle) +
-                            " of the frame is a handle of something that lies on this machine. It is on its way to the "
-                            "one who receives it, and a copy would come too late, or from nowhere; unpack the frame "
-                            "and put the object"};
+                            " of the frame is a handle of an object on this machine, such as an end, a shared array or "
+                            "device memory. A handle is valid once, for its receiver: unpack the frame and put the "
+                            "object instead"};
   }
   if (contents.needs_pickle() && !terms.allow_pickle) {
-    return Error{.code = Code::kPickleRefused, .message = "The frame has a pickle in it, but allow_pickle is False"};
+    return Error{.code = Code::kPickleRefused, .message = "The frame contains a pickle, but allow_pickle is False"};
   }
   if (terms.portable && !is_portable(contents, known_portable)) {
     return Error{.code = Code::kInvalid,
                  .message =
-                     "the frame has a pickle in it that was not made to be portable, so nobody knows whether it "
-                     "means something on this machine only, and this channel is portable"};
+                     "the frame contains a pickle that was made without portable=True and may be valid on this machine "
+                     "only, but this channel is portable"};
   }
   return success();
 }

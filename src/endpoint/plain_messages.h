@@ -41,7 +41,7 @@ class FlatFrame : public PlainMessage {
   static Result<FlatFrame> make(std::span<const std::byte> run, std::uint64_t inline_bytes) {
     if (run.size() <= format::kMaxFlatBytes) return FlatFrame(run, inline_bytes);
     return Error{.code = Code::kMessageTooLarge,
-                 .message = "a message of " + std::to_string(run.size()) + " bytes; the most is 256 TiB"};
+                 .message = "a message of " + std::to_string(run.size()) + " bytes is over the limit of 256 TiB"};
   }
   std::uint64_t bytes() const noexcept {
     return is_short_ ? format::flat_short_bytes(run_.size()) : format::flat_long_bytes(run_.size());

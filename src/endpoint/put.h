@@ -26,8 +26,8 @@ namespace shmtree::endpoint {
 // Returns the error for a message for which is_ours() is false.
 inline Error not_ours() {
   return Error{Code::kInvalid,
-               "this message gives away arrays of the process that forked while it was put: it is the "
-               "parent's, and nothing was put by the child"};
+               "this process was forked while its parent put a message that gives arrays away: the parent puts "
+               "it, and the child has put nothing"};
 }
 
 // Returns the ticket. Errors: those of stage() and Sending::put(), and not_ours(); after an error nothing was put.

@@ -30,8 +30,7 @@ Status write_references(std::span<const memory::BlockRef> referred, memory::Aren
                         const WaitContext& wait) {
   if (referred.size() > memory::kMostReferences) {
     return Error{Code::kInvalid, "a message refers to " + std::to_string(referred.size()) +
-                                     " arrays of the arena; at most " + std::to_string(memory::kMostReferences) +
-                                     " are possible"};
+                                     " arrays of the arena; the limit is " + std::to_string(memory::kMostReferences)};
   }
   return arena.holders().refer(block, referred, wait);
 }

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kLookBack = 64;
 
 Error no_memory_to_describe() {
-  return {.code = Code::kOutOfSharedMemory, .message = "There is no memory left to describe the message."};
+  return {.code = Code::kOutOfSharedMemory, .message = "Out of memory while the message was being encoded."};
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ Status FrameReader::load(std::span<const std::byte> frame) {
 
 Status FrameReader::load_metadata(std::span<const std::byte> frame) {
   if (frame.size() < sizeof(FrameHeader)) {
-    return corrupt("it has " + std::to_string(frame.size()) + " bytes, and its header alone takes 16");
+    return corrupt("it has " + std::to_string(frame.size()) + " bytes, fewer than its header of 16");
   }
   const FrameHeader header = read_header(frame.data());
   const auto version = static_cast<std::uint8_t>(header.size_version_flags >> 48);
@@ -121,7 +121,7 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
   total_bytes_ = header.size_version_flags & kMaxFrameBytes;
   metadata_bytes_ = header.metadata_bytes;
   if (total_bytes_ > frame.size()) {
-    return corrupt("it says that it has " + std::to_string(total_bytes_) + " bytes, and there are " +
+    return corrupt("its header says " + std::to_string(total_bytes_) + " bytes, but the buffer has " +
                    std::to_string(frame.size()));
   }
   if (flags == kFlat) return load_flat(frame);
@@ -229,7 +229,7 @@ Status FrameReader::place_buffers(const std::byte* frame) {
   buffer_bytes_ = count == 0 ? 0 : end - first;
   for (const External* range = externals_.at; range != externals_.end; ++range) {
     if (range->offset > INT64_MAX || range->bytes > INT64_MAX - range->offset) {
-      return corrupt("the place of external range " + std::to_string(range - externals_.at) + " overflows");
+      return corrupt("the offset of external range " + std::to_string(range - externals_.at) + " overflows");
     }
   }
   return success();
@@ -257,7 +257,7 @@ bool FrameReader::next_array(ArrayInfo& out) noexcept {
     out.buffer = kNoIndex;
     out.buffer_bytes = 0;
     if (out.nbytes != 0) return fail("an array with elements has no buffer"), false;
-    if ((out.flags & (kExternal | kOffset | kStrided)) != 0) return fail("an array without bytes has a place"), false;
+    if ((out.flags & (kExternal | kOffset | kStrided)) != 0) return fail("an array without bytes has an offset"), false;
     return true;
   }
   return locate(out, descriptor->buffer);

@@ -12,7 +12,7 @@ Error corrupt(std::string reason) {
 }
 
 Error no_memory() {
-  return Error{.code = Code::kOutOfSharedMemory, .message = "There is no memory left to read the message."};
+  return Error{.code = Code::kOutOfSharedMemory, .message = "Out of memory while the message was being decoded."};
 }
 
 std::uint64_t NodeCursor::next_long_length() noexcept {
@@ -57,7 +57,7 @@ void NodeCursor::fail_kind(Kind kind) noexcept {
 
 void NodeCursor::fail_for_memory() noexcept {
   no_memory_ = reason_ == nullptr;
-  fail("there is no memory left for its names");
+  fail("no memory is left for its names");
 }
 
 bool NodeCursor::enter_deeper() noexcept {

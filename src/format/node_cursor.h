@@ -109,7 +109,7 @@ class NodeCursor {
     const std::uint64_t value = next_length();
     if (value == 0) return new_name();
     if (value > names_->size()) [[unlikely]]
-      return fail("a name refers to one that was not there before"), Name();
+      return fail("a name refers to a name that does not precede it"), Name();
     return {static_cast<std::uint32_t>(value - 1), false, (*names_)[value - 1]};
   }
   // Skips the next name if it repeats an earlier one and its number takes one byte. A fast path: may return false for
@@ -194,7 +194,7 @@ class NodeCursor {
   template <class T>
   std::span<const T> next_run(ColumnCursor<T>& column) noexcept {
     const std::uint64_t count = next_length();
-    if (count > column.left()) return fail("a list has more numbers than there are"), std::span<const T>();
+    if (count > column.left()) return fail("a list has more numbers than the frame"), std::span<const T>();
     const T* begin = column.at;
     column.at += count;
     return {begin, static_cast<std::size_t>(count)};

@@ -63,6 +63,6 @@ class EarlierNodes {
 };
 
 inline constexpr char kNoSuchNode[] = "a reference is to no earlier node that is marked";
-inline constexpr char kNotThereYet[] = "a reference is to a node whose object is not there yet";
+inline constexpr char kNotThereYet[] = "a reference is to a node that is not built yet";
 
 }  // namespace shmtree::format

@@ -12,12 +12,13 @@ using namespace platform;
 namespace {
 
 Error damaged() {
-  return Error{.code = Code::kCorrupt, .message = "the words of this Latest in shared memory are damaged"};
+  return Error{.code = Code::kCorrupt, .message = "the shared state of this Latest is damaged"};
 }
 
 Result<std::shared_ptr<Store>> store_of(Result<std::shared_ptr<Ring>> ring) {
   if (!ring) return std::move(ring).error();
-  if ((*ring)->history() == 0) return Error{.code = Code::kIncompatible, .message = "not a Latest"};
+  if ((*ring)->history() == 0)
+    return Error{.code = Code::kIncompatible, .message = "this block of the arena is not a Latest"};
   return std::make_shared<Store>(std::move(*ring));
 }
 
@@ -27,7 +28,7 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
                                              const WaitContext& wait) try {
   if (options.history > kMostHistory) {
     return Error{.code = Code::kInvalid,
-                 .message = "a history of " + std::to_string(options.history) + " versions; the most is " +
+                 .message = "history is " + std::to_string(options.history) + " versions; it must be at most " +
                             std::to_string(kMostHistory)};
   }
   const broadcast::Options kept{.capacity = 1, .history = options.history + 1, .allow_pickle = options.allow_pickle};
@@ -84,7 +85,7 @@ Result<Held> Store::at(std::uint64_t version) const {
     if (held || held.code() != Code::kNotFound) return held;
   }
   return Error{.code = Code::kNotFound,
-               .message = "version " + std::to_string(version) + " is not there: the newest is " +
+               .message = "version " + std::to_string(version) + " is not available: the newest is " +
                           std::to_string(this->version()) + ", with a history of " + std::to_string(history())};
 }
 
@@ -93,7 +94,7 @@ Status Store::wait_for_newer(std::uint64_t known, const WaitContext& wait) const
   Status newer = ring_->wait_for_item(memory::WaitFor::kNewer, "a newer version", wait, look);
   if (newer || newer.code() != Code::kEmpty) return newer;
   return Error{.code = Code::kEmpty,
-               .message = "no version newer than " + std::to_string(known) + " was published in time"};
+               .message = "no version newer than " + std::to_string(known) + " was published within the timeout"};
 }
 
 Result<bool> Store::await_newer(std::uint64_t known, WakeAddress hub) {

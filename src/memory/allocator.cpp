@@ -70,7 +70,7 @@ std::string machine_shortage(std::uint64_t bytes) {
   const MemoryLeft left = memory_left();
   if (bytes <= usable(left.bytes)) return {};
   return left.limit + " leaves " + in_words(left.bytes) + ", too few for " + in_words(bytes) +
-         " more and for what the programs need themselves";
+         " more and a reserve for the programs themselves";
 }
 
 void Allocator::set_shrinker(Shrinker shrinker) noexcept {
@@ -96,7 +96,7 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
   }
   if (failure == 0) return OwnedBlock(parts_.reclaimer, taken, me, request.bytes, need > had);
   parts_.reclaimer.give_back(taken.ref, had, need - had);  // before the error, for which memory may be short too
-  Error error = os_error("the system has no memory for a block of " + in_words(need), failure);
+  Error error = os_error("the system has no memory for a shared block of " + in_words(need), failure);
   error.code = Code::kOutOfSharedMemory;
   return error;
 }
@@ -208,8 +208,9 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     error.code = Code::kFull;
     return error;
   }
-  return Error{Code::kFull, "no room for " + in_words(bytes) + " in time: " + in_words(pool.used_bytes()) +
-                                " of the budget of " + in_words(pool.max_bytes()) + " are in use"};
+  return Error{Code::kFull, "no shared memory for " + in_words(bytes) +
+                                " within the timeout: " + in_words(pool.used_bytes()) + " of the arena's budget of " +
+                                in_words(pool.max_bytes()) + " are in use"};
 }
 
 Error Allocator::no_room(std::uint64_t bytes, bool short_of_machine) const {
@@ -223,11 +224,11 @@ Error Allocator::no_room(std::uint64_t bytes, bool short_of_machine) const {
   }
   const bool all_held = parts_.pool.held_bytes() >= used;
   return Error{Code::kOutOfSharedMemory,
-               "no room for " + in_words(bytes) + ": of the budget of " + budget + ", " + in_words(used) +
-                   (all_held ? " are held and none are queued" : " are in use") + " (" +
+               "no shared memory for " + in_words(bytes) + ": of the arena's budget of " + budget + ", " +
+                   in_words(used) + (all_held ? " are held by processes and none are queued" : " are in use") + " (" +
                    inspector_.describe_holders(4) + ")" +
-                   (parts_.participants.is_pinned() ? ", and the rest stays with blocks of other sizes, since "
-                                                      "a process pinned the arena"
+                   (parts_.participants.is_pinned() ? ", and free blocks of other sizes cannot be reused, "
+                                                      "because a process pinned the arena for DMA"
                                                     : "") +
                    "; drop received arrays, or give the arena a larger max_bytes"};
 }

@@ -32,7 +32,7 @@ static_assert(std::has_single_bit(kMaxParticipants));
 Arena::ForkHook g_fork_hook = nullptr;
 
 Error incompatible(const std::string& why) {
-  return Error{Code::kIncompatible, "this file is no arena: " + why};
+  return Error{Code::kIncompatible, "this file is not an arena: " + why};
 }
 
 // Returns half of the memory that the machine has left, or less if the process may not create so large a file.
@@ -46,8 +46,8 @@ std::uint64_t default_budget() {
 // Mapped and released ranges begin at multiples of the largest supported page size, so every smaller size works too.
 Status check_pages(std::uint64_t page_bytes) {
   if (std::has_single_bit(page_bytes) && page_bytes >= kPageBytes && page_bytes <= kMostPageBytes) return success();
-  return Error{Code::kIncompatible, "this system's pages of memory have " + std::to_string(page_bytes) +
-                                        " bytes; an arena works with those of " + std::to_string(kPageBytes) + " to " +
+  return Error{Code::kIncompatible, "this system's memory pages have " + std::to_string(page_bytes) +
+                                        " bytes; an arena supports sizes from " + std::to_string(kPageBytes) + " to " +
                                         std::to_string(kMostPageBytes)};
 }
 
@@ -79,7 +79,7 @@ Result<std::shared_ptr<Arena>> Arena::create(const ArenaOptions& options) {
   if (Status pages = check_pages(page_bytes); !pages) return std::move(pages).error();
   const std::uint64_t budget = options.max_bytes != 0 ? round_up(options.max_bytes, kPageBytes) : default_budget();
   if (budget < kMinBudget || budget > kMaxBudget) {
-    return Error{Code::kInvalid, "max_bytes is " + std::to_string(options.max_bytes) + "; an arena takes from " +
+    return Error{Code::kInvalid, "max_bytes is " + std::to_string(options.max_bytes) + "; it must be from " +
                                      std::to_string(kMinBudget) + " to " + std::to_string(kMaxBudget) + " bytes"};
   }
   const Geometry geometry(budget);
@@ -111,17 +111,17 @@ Result<Arena::Head> Arena::read_head(int fd) {
   auto size = file_size(fd);
   if (!size) return std::move(size).error();
   if (!size_is_sealed(fd)) return incompatible("its size is not sealed");
-  if (*size < kHeaderBytes) return incompatible("it has " + std::to_string(*size) + " bytes");
+  if (*size < kHeaderBytes) return incompatible("it has " + std::to_string(*size) + " bytes, fewer than a header");
   ArenaHeader header{};
-  if (!read_at(fd, 0, &header, sizeof header)) return incompatible("it cannot be read");
-  if (header.magic != kMagic) return incompatible("its first bytes are others");
+  if (!read_at(fd, 0, &header, sizeof header)) return incompatible("its header cannot be read");
+  if (header.magic != kMagic) return incompatible("it has no arena header");
   if (header.version != kVersion || header.header_bytes != sizeof(ArenaHeader)) {
     return platform::other_version("the arena has layout version", header.version, kVersion);
   }
   const std::uint64_t budget = header.max_bytes;
   if (budget < kMinBudget || budget > kMaxBudget || Geometry(budget).file_bytes() != *size) {
-    return incompatible("a budget of " + std::to_string(budget) + " bytes does not fit its " + std::to_string(*size) +
-                        " bytes");
+    return incompatible("its budget of " + std::to_string(budget) + " bytes does not match its size of " +
+                        std::to_string(*size) + " bytes");
   }
   Head head{{}, budget, header.flags};
   std::memcpy(head.uuid, header.uuid, sizeof head.uuid);
@@ -172,24 +172,24 @@ Result<Lease> Arena::hold_while(BlockRef ref, const std::atomic<std::uint64_t>& 
   if (!me) return std::move(me).error();
   switch (holders_.begin_while(ref, *me, word, value)) {
     case HolderTable::Tried::kDone: return make_lease(ref, &HolderTable::adopt);
-    case HolderTable::Tried::kChanged: return Error{Code::kNotFound, "the block was replaced meanwhile"};
+    case HolderTable::Tried::kChanged: return Error{Code::kNotFound, "the block was replaced before it was pinned"};
     case HolderTable::Tried::kNoMemory: break;
   }
-  return Error{Code::kOutOfSharedMemory, "this process has no memory to note that it holds a block"};
+  return Error{Code::kOutOfSharedMemory, "out of memory: this process cannot record that it holds a block"};
 }
 
 Result<Lease> Arena::hold_referred(BlockRef ref) {
   auto me = identity();
   if (!me) return std::move(me).error();
-  if (!blocks_.is_current(ref)) return Error{Code::kNotFound, "a block that is referred to is gone"};
+  if (!blocks_.is_current(ref)) return Error{Code::kNotFound, "a referenced block was freed"};
   if (holders_.begin(ref, *me)) return make_lease(ref, &HolderTable::adopt);
-  return Error{Code::kOutOfSharedMemory, "this process has no memory to note that it holds a block"};
+  return Error{Code::kOutOfSharedMemory, "out of memory: this process cannot record that it holds a block"};
 }
 
 Result<Lease> Arena::make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef) noexcept) {
   Lease lease;
   lease.forks_ = holders_.forks();  // before a child can inherit the lease
-  if (!(holders_.*make)(ref)) return Error{Code::kInvalid, "a hold that was not begun"};
+  if (!(holders_.*make)(ref)) return Error{Code::kInvalid, "this process does not hold the block"};
   lease.arena_ = shared_from_this();
   lease.ref_ = ref;
   lease.fork_epoch_ = holders_.fork_epoch();

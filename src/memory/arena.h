@@ -68,7 +68,7 @@ class Arena : public std::enable_shared_from_this<Arena> {
   // Returns the number of the descriptor by which other processes open the file. checked_fd() checks the descriptor
   // first, as CheckedFd::get().
   int fd() const noexcept { return mapping_->file().number(); }
-  Result<int> checked_fd() const { return mapping_->file().get("cannot hand on an arena"); }
+  Result<int> checked_fd() const { return mapping_->file().get("cannot pass an arena on"); }
   bool has_file() const noexcept { return mapping_->file().is_ours(); }
   Error unmapped(const std::string& what) const { return mapping_->unmapped(what); }
   const unsigned char* uuid() const noexcept { return header().uuid; }

@@ -27,7 +27,7 @@ Result<Lease> open_control_block(Arena& arena, BlockRef ref, BlockKind kind, std
   if (!control) return control;
   const BlockEntry* entry = arena.blocks().entry(ref.id);
   if (entry != nullptr && is_kind(*entry, kind) && arena.blocks().room_of(ref.id) >= least) return control;
-  return Error{.code = Code::kIncompatible, .message = std::string("not ") + what};
+  return Error{.code = Code::kIncompatible, .message = std::string("this block of the arena is not ") + what};
 }
 
 }  // namespace shmtree::memory

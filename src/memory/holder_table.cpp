@@ -13,7 +13,7 @@ using namespace platform;
 namespace {
 
 Error no_memory_for_hold() {
-  return Error{Code::kOutOfSharedMemory, "this process has no memory to note that it holds a block"};
+  return Error{Code::kOutOfSharedMemory, "out of memory: this process cannot record that it holds a block"};
 }
 
 }  // namespace
@@ -115,7 +115,7 @@ Status HolderTable::begin_existing(BlockRef ref, const WaitContext& wait) {
   const bool live = block != nullptr && state_of(load_acquire(block->word)) == BlockState::kLive;
   const bool held = live && begin(ref, *me);
   parts_.reclaimer.unlock();
-  if (!live) return Error{Code::kNotFound, "the block that a handle names is gone: everyone let go of it"};
+  if (!live) return Error{Code::kNotFound, "the block of this handle was freed: every process released it"};
   if (!held) return no_memory_for_hold();
   return success();
 }
@@ -168,7 +168,7 @@ Status HolderTable::refer(const OwnedBlock& block, std::span<const BlockRef> ref
                           std::uint64_t most) {
   BlockEntry& owner = *parts_.table.entry(block.ref().id);
   const std::uint64_t list_bytes = std::max<std::uint64_t>(referred.size(), most) * sizeof(ListEntry);
-  if (list_bytes > block.bytes()) return Error{Code::kInvalid, "a block too small for the list of its references"};
+  if (list_bytes > block.bytes()) return Error{Code::kInvalid, "the block is too small for the list of its references"};
   const std::uint64_t offset = (block.bytes() - list_bytes) / 8 * 8;
   auto* list = reinterpret_cast<ListEntry*>(block.data() + offset);
   for (std::size_t i = 0; i < referred.size(); ++i) list[i] = ListEntry{referred[i].id.value, referred[i].generation};
@@ -197,7 +197,7 @@ Status HolderTable::refer_also(BlockRef block, BlockRef referred, std::uint64_t 
     add(parts_.table.entry(referred.id)->refcount, 1u);
   }
   parts_.reclaimer.unlock();
-  return fits ? success() : Error{Code::kInvalid, "no room in a block for one more reference"};
+  return fits ? success() : Error{Code::kInvalid, "no space in the block for another reference"};
 }
 
 std::uint64_t HolderTable::lease_count() {

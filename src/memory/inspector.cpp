@@ -60,7 +60,7 @@ std::string Inspector::describe_holders(std::size_t most) const {
                   static_cast<double>(totals[i].oldest_ns) / 1e9);
     text += line;
   }
-  return text.empty() ? "nobody holds any" : text;
+  return text.empty() ? "no process holds any" : text;
 }
 
 ArenaStats Inspector::stats() const {
@@ -108,7 +108,7 @@ std::string Inspector::check_lists(unsigned size_class, std::vector<bool>& liste
       }
       listed[next - 1] = true;
       const BlockEntry& block = *parts_.table.entry(BlockId::make(size_class, next - 1));
-      if (state_of(load_acquire(block.word)) != BlockState::kFree) return "a free list names a block in use";
+      if (state_of(load_acquire(block.word)) != BlockState::kFree) return "a free list contains a block in use";
       if ((load_relaxed(block.committed) == 0) != (list == &state.cold)) return "a free block is on the wrong list";
       ++count;
       last = std::exchange(next, load_relaxed(block.next_free));
@@ -155,7 +155,7 @@ std::string Inspector::check_refcounts() const {
   });
   for (const auto& [id, count] : referred) {
     if (load_relaxed(parts_.table.entry(BlockId{id})->refcount) != count) {
-      return "the references of " + name_of(BlockId{id}) + " are miscounted";
+      return "the refcount of " + name_of(BlockId{id}) + " is wrong";
     }
   }
   return "";
@@ -164,7 +164,7 @@ std::string Inspector::check_refcounts() const {
 std::string Inspector::check_counts(const Sums& sums) const {
   const BlockPool& pool = parts_.pool;
   const auto differs = [](const char* what, std::uint64_t said, std::uint64_t is) {
-    return std::string(what) + " says " + std::to_string(said) + " and is " + std::to_string(is);
+    return std::string(what) + " is " + std::to_string(said) + ", but blocks add up to " + std::to_string(is);
   };
   if (pool.committed_bytes() != sums.committed)
     return differs("committed_bytes", pool.committed_bytes(), sums.committed);

@@ -84,7 +84,7 @@ Result<ReservedSlot> Participants::claim(Claimable slots) {
     }
   }
   return Error{Code::kUnavailable, "all " + std::to_string(kMaxParticipants) +
-                                       " participant slots of this arena are taken by living processes"};
+                                       " participant slots of this arena are taken by live processes"};
 }
 
 Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus status) {

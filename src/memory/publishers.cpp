@@ -65,11 +65,13 @@ Status Publishers::check(bool begun, const char* did) const try {
     killed.push_back(pid_of(word));
   }
   if (killed.empty()) {
-    return begun ? Status(Error{.code = Code::kClosed, .message = "nobody publishes any more"}) : success();
+    return begun ? Status(Error{.code = Code::kClosed,
+                                .message = "the stream has ended: every publisher has closed or exited"})
+                 : success();
   }
-  std::string text("all who ");
+  std::string text("every process that ");
   text += did;
-  text += " were killed, or have closed since: process";
+  text += " has died or closed; died without closing:";
   for (std::size_t i = 0; i < killed.size(); ++i) {
     text += i == 0 ? " " : ", ";
     text += std::to_string(killed[i]);

@@ -26,7 +26,7 @@ Result<bool> ReconcilePass::run() {
   Status marks = restore_marks();
   if (!marks) return std::move(marks).error();
   if (!dead_.find(parts_.mapping.file())) request_recovery(parts_.mapping.header());
-  if (!map_tables()) return parts_.mapping.unmapped("what a recovery has to look at");
+  if (!map_tables()) return parts_.mapping.unmapped("the tables that recovery reads");
   take_snapshot();
   walk_transfers();
   Status walked = walk_channels();
@@ -35,7 +35,7 @@ Result<bool> ReconcilePass::run() {
   if (!locked) return std::move(locked).error();
   const bool done = rebuild();
   parts_.reclaimer.unlock();
-  if (unmapped_) return parts_.mapping.unmapped("what a recovery has to look at");
+  if (unmapped_) return parts_.mapping.unmapped("the tables that recovery reads");
   return done;
 }
 
@@ -102,7 +102,7 @@ Status ReconcilePass::walk_channel(BlockRef channel, const BlockEntry& block) {
   mark(channel);
   g_walker(arena_, channel, *this);
   if (!failed_) return failed_;
-  if (unmapped_) return parts_.mapping.unmapped("what a recovery has to look at");
+  if (unmapped_) return parts_.mapping.unmapped("the tables that recovery reads");
   return success();
 }
 

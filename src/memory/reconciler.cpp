@@ -62,7 +62,8 @@ Status Reconciler::lock(std::atomic<std::uint32_t>& word, const WaitContext& wai
       return success();
     lock.unlock();
     if (repairs >= kMostRepairs && wait.deadline.passed()) {
-      return Error{Code::kTimeout, "timed out while the arena's state was found wrong again after every repair"};
+      return Error{Code::kTimeout,
+                   "timed out: the arena's state is still inconsistent after " + std::to_string(repairs) + " repairs"};
     }
     Status repaired = reconcile(wait);
     if (!repaired) return repaired;

@@ -68,7 +68,8 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
     const int owner = load_relaxed(participants.slot_of_identity(owner_in(still)).pid);
     if (waited > kBusyOwnerNs || is_stopped(owner)) {
       return Error{Code::kTimeout,
-                   "timed out while process " + std::to_string(owner) + " kept the lock; it is alive, perhaps stopped"};
+                   "timed out: process " + std::to_string(owner) +
+                       " holds the lock and does not release it; it is alive, perhaps stopped (SIGSTOP or a debugger)"};
     }
   }
 }

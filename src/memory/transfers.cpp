@@ -74,7 +74,7 @@ Status add_places(Arena& arena) {
   if (!block) {
     Error error = std::move(block).error();
     error.message =
-        "there is no memory to note one more transfer, besides " + std::to_string(count) + " others: " + error.message;
+        "no shared memory to record another transfer (" + std::to_string(count) + " are in transit): " + error.message;
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
     return error;
   }

@@ -57,7 +57,7 @@ std::optional<std::size_t> place_of(ObservedWait& wait, const std::vector<Thing>
 }
 
 void name_wait(const ObservedArena& arena, ObservedWait& wait) {
-  wait.at = wait.block == 0 ? "the arena" : "something that has gone";
+  wait.at = wait.block == 0 ? "the arena" : "an object that was freed";
   wait.channel = place_of(wait, arena.channels, "channel");
   if (wait.channel) return;
   place_of(wait, arena.latests, "Latest");

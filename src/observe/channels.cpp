@@ -133,9 +133,9 @@ ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const Obs
   info.block = memory::pack(block);
   const auto header = file.read_still<ChannelHeader>(block, info.consistent);
   if (header == nullptr) {
-    info.refused = "it went while it was looked at";
+    info.refused = "it was freed while it was being read";
   } else if (header->magic != channel::kChannelMagic) {
-    info.refused = "its first bytes are those of no channel";
+    info.refused = "it has no channel header";
   } else if (header->version != channel::kChannelVersion) {
     info.refused = platform::other_version("it has layout version", header->version, channel::kChannelVersion).message;
   } else {

@@ -17,7 +17,7 @@ using memory::BlockKind;
 namespace {
 
 constexpr const char* kOutOfSight =
-    "it is out of sight: the processes that have it are in another PID namespace, or hide from this one";
+    "it cannot be opened: the processes attached to it are in another PID namespace or hidden from this one";
 
 // Reads the uuid of an arena of any version. Returns false for other files, and for arenas under construction.
 bool read_uuid(int fd, unsigned char uuid[16]) noexcept {
@@ -240,7 +240,7 @@ Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std
     if (!participants) return participants.error();
     return look_at_messages(*file, memory::unpack(block), *participants, most, most_bytes);
   }
-  return Error{Code::kNotFound, "no process of this user has that arena any more"};
+  return Error{Code::kNotFound, "no process of this user is attached to that arena any more"};
 }
 
 }  // namespace shmtree::observer

@@ -81,7 +81,7 @@ Result<platform::UniqueFd> open_same_file(int pid, int fd, platform::FileId id) 
   if (!opened) return opened;
   const auto found = platform::file_id(opened->get());
   if (found && *found == id) return opened;
-  return Error{Code::kNotFound, "process " + std::to_string(pid) + " has another file at that descriptor"};
+  return Error{Code::kNotFound, "process " + std::to_string(pid) + " now has another file at that descriptor"};
 }
 
 // Like open_same_file(), but falls back to any descriptor of the process. A process that forks opens descriptors for
@@ -97,7 +97,7 @@ Result<platform::UniqueFd> open_file_of(const ObservedOpener& one, platform::Fil
 }  // namespace
 
 Result<platform::UniqueFd> open_arena(const OpenArena& arena) {
-  Error error{.code = Code::kNotFound, .message = "every process that had it has ended"};
+  Error error{.code = Code::kNotFound, .message = "every process that was attached to it has ended"};
   for (const auto* openers : {&arena.users, &arena.observers}) {
     for (const ObservedOpener& one : *openers) {
       auto opened = open_file_of(one, arena.id);

@@ -22,9 +22,9 @@ std::unique_ptr<const Header> header_at(const ArenaFile& file, BlockRef block, s
   info.block = memory::pack(block);
   auto header = file.read_still<Header>(block, info.consistent);
   if (header == nullptr) {
-    info.refused = "it went while it was looked at";
+    info.refused = "it was freed while it was being read";
   } else if (header->magic != magic) {
-    info.refused = "its first bytes are others";
+    info.refused = "it has no header of this kind";
   } else if (header->version != version) {
     info.refused = platform::other_version("it has layout version", header->version, version).message;
   }

@@ -6,7 +6,7 @@ namespace shmtree::recording {
 
 std::span<const std::byte> Fields::bytes(std::size_t count) noexcept {
   if (count > left_.size()) {
-    fail("it says that it has more than there is");
+    fail("a length in it exceeds the record");
     return {};
   }
   const std::span<const std::byte> found = left_.first(count);

@@ -40,7 +40,7 @@ Result<std::shared_ptr<const Reader>> Reader::map(int fd, std::string path) {
   const auto size = platform::file_size(fd);
   if (!size) return size.error();
   if (*size < kMagic.size()) {
-    return corrupt_file(path, " has " + std::to_string(*size) + " bytes: too few for a recording");
+    return corrupt_file(path, " has " + std::to_string(*size) + " bytes, too few for a recording");
   }
   const std::shared_ptr<Reader> reader(new Reader(std::move(path)));
   const auto mapped = platform::map_for_reading(fd, *size);
@@ -51,7 +51,7 @@ Result<std::shared_ptr<const Reader>> Reader::map(int fd, std::string path) {
   }
   reader->bytes_ = {*mapped, static_cast<std::size_t>(*size)};
   if (std::memcmp(*mapped, kMagic.data(), kMagic.size()) != 0) {
-    return corrupt_file(reader->path_, " is no recording: it does not begin as MCAP does");
+    return corrupt_file(reader->path_, " is not a recording: it has no MCAP header");
   }
   if (Status read = reader->read_all(); !read) return std::move(read).error();
   return std::shared_ptr<const Reader>(reader);
@@ -134,7 +134,7 @@ Result<bool> Cursor::next(Entry& entry) {
   }
   if (noting_ != nullptr) return false;
   return reader_.corrupt(at_, "only " + std::to_string(read_) + " of the " + std::to_string(reader_.size()) +
-                                  " messages are there that were when it was opened");
+                                  " messages that it had when it was opened are left");
 }
 
 Status Cursor::read_message(const Record& record, Entry& entry) const {
@@ -146,8 +146,8 @@ Status Cursor::read_message(const Record& record, Entry& entry) const {
   const auto number = header.number<std::uint16_t>();
   const auto channel = channels_.find(number);
   if (channel == channels_.end()) {
-    return reader_.corrupt(record.at,
-                           "a message of channel " + std::to_string(number) + ", which is not there before it");
+    return reader_.corrupt(
+        record.at, "a message of channel " + std::to_string(number) + ", which has no channel record before it");
   }
   entry.channel = channel->second;
   entry.sequence = header.number<std::uint32_t>();
@@ -158,10 +158,10 @@ Status Cursor::read_message(const Record& record, Entry& entry) const {
 
 Status Cursor::pass(const Record& record) {
   switch (record.opcode) {
-    case Opcode::kNone: return reader_.corrupt(record.at, "there is no record of kind 0");
+    case Opcode::kNone: return reader_.corrupt(record.at, "a record has the invalid kind 0");
     case Opcode::kChannel: return note_channel(record);
     case Opcode::kChunk:
-      return reader_.corrupt(record.at, "a chunk; another tool has rewritten the recording, and cannot be mapped");
+      return reader_.corrupt(record.at, "a chunk: another tool has rewritten the recording, so it cannot be mapped");
     case Opcode::kMetadata: return noting_ == nullptr ? success() : noting_->note_missed(record.content, record.at);
     case Opcode::kDataEnd:
       if (noting_ != nullptr) noting_->is_whole_ = true;
@@ -187,7 +187,7 @@ Status Cursor::note_channel(const Record& record) {
   }
   const auto known = reader_.places_.find(topic);
   if (known == reader_.places_.end()) {
-    return reader_.corrupt(record.at, "channel " + quoted(topic) + " was not there when the recording was opened");
+    return reader_.corrupt(record.at, "channel " + quoted(topic) + " did not exist when the recording was opened");
   }
   channels_[number] = known->second;
   return success();

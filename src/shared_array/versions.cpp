@@ -75,14 +75,14 @@ Error Versions::torn() const {
   const int pid = load_relaxed(shared_->writer_pid);
   std::string text("process ");
   text += std::to_string(pid);
-  text += " did not end its write of this shared array: what is there is torn, until the next write was ended";
+  text += " died while it wrote this shared array: the data is torn until the next complete write";
   Error error{Code::kPeerDied, std::move(text)};
   error.pids.push_back(pid);
   return error;
 }
 
 Error Versions::timed_out(const char* what) const {
-  std::string text("timed out while ");
+  std::string text("timed out: ");
   const std::uint32_t writer = load_acquire(shared_->writer);
   if (!is_alive(writer)) {
     text += what;
@@ -90,8 +90,7 @@ Error Versions::timed_out(const char* what) const {
     const int pid = load_relaxed(shared_->writer_pid);
     text += "process ";
     text += std::to_string(pid);
-    text += is_stopped(pid) ? ", which is stopped, was in a write of this shared array"
-                            : " was in a write of this shared array";
+    text += is_stopped(pid) ? ", which is stopped, is writing this shared array" : " is writing this shared array";
   }
   return Error{Code::kTimeout, std::move(text)};
 }
@@ -115,7 +114,7 @@ Status Versions::begin_write(const WaitContext& wait) const {
   auto came = wait_until(
       waiting, wait, kArray, [&] { return !gives_way() && take(shared_->writer, *me); }, attend_to_nothing);
   if (!came) return std::move(came).error();
-  if (!*came && !take(shared_->writer, *me)) return timed_out("others wrote this shared array");
+  if (!*came && !take(shared_->writer, *me)) return timed_out("other processes kept writing this shared array");
   store_relaxed(shared_->writer_pid, process_id());
   // Release: a reader that sees the odd sequence sees the writer's word too, and does not take the data for torn.
   store_release(shared_->sequence, load_relaxed(shared_->sequence) | 1);
@@ -126,7 +125,7 @@ Status Versions::begin_write(const WaitContext& wait) const {
 Status Versions::end_write(bool whole) const noexcept {
   const Identity me = arena_->current_identity();
   if (me == kNobody || load_relaxed(shared_->writer) != (kHeld | me)) {
-    return Error{Code::kInvalid, "this write was begun by another process, the parent of this one"};
+    return Error{Code::kInvalid, "this write was begun by another process (the parent of this one)"};
   }
   if (whole) {
     fence_seq_cst();  // the data, even from stores that bypass the caches, are seen before the even sequence
@@ -190,7 +189,7 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
       auto came = wait_until(
           waiting, wait, kArray, [&] { return load_acquire(shared_->sequence) != before; }, attend);
       if (!came) return std::move(came).error();
-      if (!*came) return timed_out("others wrote this shared array");
+      if (!*came) return timed_out("other processes kept writing this shared array");
       continue;
     }
     {
@@ -200,7 +199,7 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
     fence_acquire();  // the copy is made before the sequence is read again
     if (load_relaxed(shared_->sequence) == before) return before / 2;
     if (wait.interrupted()) return interrupted();
-    if (wait.deadline.passed()) return timed_out("others wrote this shared array");
+    if (wait.deadline.passed()) return timed_out("other processes kept writing this shared array");
     was_overtaken();
   }
 }
@@ -210,7 +209,7 @@ Result<std::uint64_t> Versions::wait_for_newer(std::uint64_t known, const WaitCo
   auto came = wait_until(
       waiting, wait, kArray, [&] { return version() > known; }, attend_to_nothing);
   if (!came) return std::move(came).error();
-  if (!*came) return timed_out("nobody wrote this shared array");
+  if (!*came) return timed_out("no process wrote this shared array");
   return version();
 }
 

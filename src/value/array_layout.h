@@ -62,7 +62,8 @@ inline bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_
   const std::size_t item = item_bytes(array.dtype);
   if (item == 0) return invalid("An array to send has no element type of C++.");
   if (array.shape.size() > kMaxDims) {
-    return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions; 64 are possible.");
+    return invalid("An array to send has " + std::to_string(array.shape.size()) +
+                   " dimensions; it must have at most 64.");
   }
   if (!array.strides.empty() && array.strides.size() != array.shape.size()) {
     return invalid("An array to send has " + std::to_string(array.shape.size()) + " dimensions and " +

@@ -58,7 +58,7 @@ Error other_dimensions(std::size_t found, std::size_t wanted) {
 
 Error missing_field(const Item& item, std::string_view type, std::string_view name) {
   return Error{.code = Code::kNotFound,
-               .message = "there is no key \"" + std::string(name) + "\", which " + std::string(type) + " needs, in " +
+               .message = std::string(type) + " needs the key \"" + std::string(name) + "\", which is not in " +
                           value::with_article(item.kind()) + " of " + std::to_string(item.size())};
 }
 

@@ -76,7 +76,7 @@ class NoLender {
 Error no_text(const char* what, std::string_view text) {
   return invalid(std::string(what) + " is not UTF-8 from byte " + std::to_string(platform::utf8_prefix(text)) +
                  " of its " + std::to_string(text.size()) + " on: \"" + escaped(text) +
-                 "\". Bytes go as shmtree::Bytes.");
+                 "\". Send binary data as shmtree::Bytes.");
 }
 
 bool check_texts(const Value& value, Error& error) {

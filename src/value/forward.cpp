@@ -73,8 +73,8 @@ bool is_local(const Tree& tree, const Node& node) noexcept {
 
 Error refused(const std::shared_ptr<const Tree>& message, std::uint32_t index) {
   const std::string way = Tree::item(message, index).way();
-  std::string text("The message to forward has a ");
-  text.append(name_of(message->at(index).kind)).append(" in it, and pickles are refused here (allow_pickle=False).");
+  std::string text("The message to forward contains ");
+  text.append(name_of(message->at(index).kind)).append(", and this end refuses pickles (allow_pickle is false).");
   return Error{.code = Code::kPickleRefused,
                .message = way.empty() ? text : std::string(way).append(": ").append(text)};
 }
@@ -84,13 +84,13 @@ Error not_portable(const std::shared_ptr<const Tree>& message, std::uint32_t ind
   const std::string way = Tree::item(message, index).way();
   std::string text(way.empty() ? "" : way + ": ");
   text.append("a ").append(node.kind == Kind::kRegistered ? message->texts[node.text] : name_of(node.kind));
-  text.append(" means something on this machine only, or may, and what is sent here is to be portable.");
+  text.append(" is, or may be, valid on this machine only, but this channel is portable.");
   return Error{.code = Code::kInvalid, .message = std::move(text)};
 }
 
 Error given_away() {
   return {.code = Code::kInvalid,
-          .message = "An Item that was moved into this value is gone: another put of it gave it away, or is about to."};
+          .message = "An Item that was moved into this value is no longer available: another put gives it away."};
 }
 
 Error too_deep_error(const format::FrameBuilder& builder) {

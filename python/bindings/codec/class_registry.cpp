@@ -168,7 +168,7 @@ Ref walk_qualname(Ref module, std::string_view qualname, std::string_view whole,
       scope = Ref(PyObject_GetAttr(scope.get(), part.get()));
     } else {
       scope = member_of(scope.get(), part.get());
-      if (!scope && !PyErr_Occurred()) refuse("which its module does not have", whole);
+      if (!scope && !PyErr_Occurred()) refuse("which its module does not contain", whole);
     }
     qualname = dot == std::string_view::npos ? std::string_view() : qualname.substr(dot + 1);
   }
@@ -209,14 +209,14 @@ Ref known_module(PyObject* name, bool may_import, Importing importing) {
 Ref module_named(PyObject* name, std::string_view whole, bool may_import, Importing importing) {
   Ref module = known_module(name, may_import, importing);
   if (module || PyErr_Occurred()) return module;
-  if (!may_import) return refuse("of a module that is not imported here", whole), Ref();
+  if (!may_import) return refuse("of a module that this process has not imported", whole), Ref();
   return Ref(staying([name] { return PyImport_Import(name); }));
 }
 
 Ref resolve(std::string_view name, bool may_import, Importing importing) {
   const std::size_t colon = name.find(':');
   if (colon == std::string_view::npos || colon == 0 || colon + 1 == name.size()) {
-    PyErr_SetString(error_types().corrupt_message, "A class is not named 'module:qualname'");
+    PyErr_SetString(error_types().corrupt_message, "The name of a class is not of the form 'module:qualname'");
     return Ref();
   }
   const Ref module_name = string_of(name.substr(0, colon));
@@ -355,7 +355,7 @@ bool register_as(PyObject* cls, std::string name, EncodeHandler* encode, PyObjec
   }
   auto* type = reinterpret_cast<PyTypeObject*>(cls);
   if (has_native_kind(type)) {
-    PyErr_Format(PyExc_ValueError, "%.200s has a native kind already", type->tp_name);
+    PyErr_Format(PyExc_ValueError, "%.200s has a native kind and needs no registration", type->tp_name);
     return false;
   }
   if (PyErr_Occurred()) return false;

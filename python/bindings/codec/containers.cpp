@@ -139,7 +139,7 @@ bool may_be_added(Decoder& decoder, Collisions& collisions, PyObject* key) {
   const Py_hash_t hash = PyObject_Hash(key);
   if (hash == -1 && !clear_ordinary_exception()) return false;
   if (collisions.allows(hash)) return true;
-  return decoder.in.fail("too many keys of a dict, or items of a set, have equal hashes"), false;
+  return decoder.in.fail("too many keys of a dict or items of a set have the same hash"), false;
 }
 
 template <int (*set)(PyObject*, PyObject*, PyObject*), bool str_keys>
@@ -223,7 +223,7 @@ PyObject* decode_deque(Decoder& decoder) {
   Ref maxlen(bound == 0 ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(bound - 1));
   if (!empty || !maxlen) return nullptr;
   Ref deque(decoder.corrupt_unless(PyObject_CallFunctionObjArgs(deque_class.get(), empty.get(), maxlen.get(), nullptr),
-                                   "a deque cannot be so long"));
+                                   "the maxlen of a deque is out of range"));
   if (!deque) return nullptr;
   decoder.add_container(deque.get());
   Ref append(PyObject_GetAttrString(deque.get(), "append"));

@@ -152,7 +152,7 @@ PyObject* decode_date(Decoder& decoder) {
   if (!have_datetime()) return nullptr;
   const Day day = next_day(decoder);
   if (decoder.in.failed()) return nullptr;
-  return decoder.corrupt_unless(PyDate_FromDate(day.year, day.month, day.day), "there is no such date");
+  return decoder.corrupt_unless(PyDate_FromDate(day.year, day.month, day.day), "a date does not exist");
 }
 
 PyObject* decode_time(Decoder& decoder) {
@@ -175,7 +175,7 @@ PyObject* decode_datetime(Decoder& decoder) {
   return decoder.corrupt_unless(
       PyDateTimeAPI->DateTime_FromDateAndTimeAndFold(day.year, day.month, day.day, time.hour, time.minute, time.second,
                                                      time.microsecond, zone.get(), fold, PyDateTimeAPI->DateTimeType),
-      "there is no such date");
+      "a date does not exist");
 }
 
 PyObject* decode_timedelta(Decoder& decoder) {

@@ -132,7 +132,7 @@ bool Decoder::run_signal_handlers() {
 
 bool Decoder::may_copy(std::uint64_t bytes) {
   const bool allowed = copied_.allows(bytes, message_bytes_);
-  if (!allowed) in.fail("its parts copy the same bytes too often");
+  if (!allowed) in.fail("its parts copy the same bytes too many times");
   return allowed;
 }
 
@@ -256,14 +256,14 @@ bool Decoder::may_be_walked(const Expansion::Before& before) {
   const bool allowed = expansion_.allows(expansion_.end(before, in.depth()), in.nodes());
   if (!allowed)
     in.fail(
-        "a key, an item of a set or another part that is walked through is too large, or too deep, "
-        "where its references are written out");
+        "a key, an item of a set or another part that must be traversed is too large or too deep once "
+        "its references are expanded");
   return allowed;
 }
 
 bool Decoder::may_be_dropped(const Expansion::Before& before) {
   const bool allowed = expansion_.end(before, in.depth()).height <= Expansion::kMostWalkedDepth;
-  if (!allowed) in.fail("defaultdicts refer to each other over too many levels");
+  if (!allowed) in.fail("defaultdicts reference each other over too many levels");
   return allowed;
 }
 

@@ -54,9 +54,10 @@ PyObject* Decoder::array() {
   Ref parsed = dtype(info.description);
   if (!parsed) return nullptr;
   auto* descr = reinterpret_cast<PyArray_Descr*>(parsed.get());
-  if (!is_plain(descr, info.item_bytes)) return in.fail("a dtype has another size than its elements"), nullptr;
+  if (!is_plain(descr, info.item_bytes))
+    return in.fail("the size of a dtype differs from the size of its elements"), nullptr;
   // NumPy would make elements of one character, and leave their memory uninitialised.
-  if (is_text_without_width(descr)) return in.fail("an array of texts has elements without width"), nullptr;
+  if (is_text_without_width(descr)) return in.fail("a string array has elements of width 0"), nullptr;
   return make(info, descr);
 }
 
@@ -67,10 +68,11 @@ PyObject* Decoder::make(const format::ArrayInfo& info, PyArray_Descr* descr, Acc
   if (info.external()) {
     const format::External range = in.external(info.buffer);
     block = range.reference;
-    if (block >= context_.externals.size()) return in.fail("it refers to a block that it has not"), nullptr;
+    if (block >= context_.externals.size())
+      return in.fail("it refers to a block that the message does not have"), nullptr;
     const ExternalBlock& known = context_.externals[block];
     if (range.offset > known.bytes.size() || range.bytes > known.bytes.size() - range.offset) {
-      return in.fail("it refers to bytes outside of a block"), nullptr;
+      return in.fail("it refers to bytes beyond the end of a block"), nullptr;
     }
     place.buffer = known.bytes.data() + range.offset;
     place.writable = known.writable;
@@ -101,7 +103,7 @@ PyObject* Decoder::empty(const format::ArrayInfo& info, PyArray_Descr* descr) {
   Py_INCREF(reinterpret_cast<PyObject*>(descr));
   PyObject* made =
       PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape), nullptr, nullptr, order, nullptr);
-  if (!made) return corrupt_unless(nullptr, "an array cannot have such a shape");
+  if (!made) return corrupt_unless(nullptr, "the shape of an array is invalid");
   if (info.read_only()) PyArray_CLEARFLAGS(as_array(made), NPY_ARRAY_WRITEABLE);
   return made;
 }
@@ -113,7 +115,7 @@ PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, con
   const bool plain = info.contiguous() && (info.flags & format::kFortran) == 0;
   Ref made(PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape),
                                 plain ? nullptr : as_intp(info.strides), place.buffer + info.offset, flags, nullptr));
-  if (!made) return corrupt_unless(nullptr, "an array cannot have such a shape");
+  if (!made) return corrupt_unless(nullptr, "the shape of an array is invalid");
   // Other processes read the block of such an array too, so this process must not make it writable again.
   if (info.external() && info.read_only() && is_view_owner(place.base)) as_view_owner(place.base)->writable = false;
   Py_INCREF(place.base);

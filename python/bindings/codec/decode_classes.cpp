@@ -116,7 +116,7 @@ PyObject* no_member(Decoder& decoder, const ClassInfo& info, std::size_t positio
 
 PyObject* refuse(const char* what) {
   PyErr_Format(error_types().pickle_refused,
-               "The message holds %s, and allow_pickle is False; allow_pickle=True loads it, if its origin is trusted",
+               "The message contains %s, and allow_pickle is False: pass allow_pickle=True if you trust its origin",
                what);
   return nullptr;
 }
@@ -140,10 +140,12 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
   if (schema) {
     decoder.incompatible(
         decoder.in.position(),
-        Ref(PyUnicode_FromFormat("'%.500s' is a model in the message, but has its own reduction here", text.c_str())));
+        Ref(PyUnicode_FromFormat("'%.500s' is a model in the message, but has its own __reduce__ here", text.c_str())));
     return nullptr;
   }
-  PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", text.c_str());
+  PyErr_Format(error_types().pickle_refused,
+               "The message needs '%.500s', which is not registered here: call shmtree.register() for it",
+               text.c_str());
   return nullptr;
 }
 
@@ -199,12 +201,12 @@ bool take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject
 // members are compared as ints, so the new one is removed from the class again.
 PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyObject* value) {
   if (!is_flag_value(value)) {
-    if (!PyErr_Occurred()) decoder.in.fail("a Flag has an impossible value");
+    if (!PyErr_Occurred()) decoder.in.fail("a Flag has an invalid value");
     return nullptr;
   }
   const Py_ssize_t before = PyDict_GET_SIZE(members);
   const bool may_go = PyType_IsSubtype(type, &PyLong_Type);
-  if (!may_go && before >= kMostFlags) return decoder.in.fail("a Flag has too many members without a name"), nullptr;
+  if (!may_go && before >= kMostFlags) return decoder.in.fail("a Flag has too many unnamed members"), nullptr;
   Ref made(call_python(type_object(type), value));
   const bool goes = made && may_go;
   if (goes && !take_back(type, members, PyDict_GET_SIZE(members) - before, value, made.get())) return nullptr;
@@ -264,7 +266,7 @@ PyObject* member_of_value(Decoder& decoder, const ClassInfo& info, std::size_t p
 bool may_come(Decoder& decoder, const ClassInfo& info) {
   if (!info.in_channels || decoder.context().for_channel || decoder.allow_pickle()) return true;
   PyErr_Format(error_types().pickle_refused,
-               "The frame has a '%.500s': without allow_pickle=True, only messages of channels may have one",
+               "The frame contains a '%.500s': without allow_pickle=True, only messages of channels may contain one",
                info.name.c_str());
   return false;
 }
@@ -391,7 +393,8 @@ PyObject* explain_lacking(Decoder& decoder, std::size_t position) {
   Ref cause = take_exception();
   const Ref traceback(PyException_GetTraceback(cause.get()));
   if (traceback && !has_no_module) return set_exception(std::move(cause)), nullptr;
-  const Ref text(PyUnicode_FromFormat("The pickle in the message needs what is not here (%.500S)", cause.get()));
+  const Ref text(
+      PyUnicode_FromFormat("The pickle in the message needs an object that this process lacks (%.500S)", cause.get()));
   return decoder.incompatible(position, text, std::move(cause));
 }
 

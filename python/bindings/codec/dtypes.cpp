@@ -209,7 +209,7 @@ Ref parse_dtype(std::string_view text) {
   Ref argument(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "strict"));
   Ref descr(argument ? call_python(package().parse_dtype, argument.get()) : nullptr);
   if (!descr) {
-    raise_corrupt_from_current("The frame is corrupt: it describes a dtype that NumPy does not know");
+    raise_corrupt_from_current("The frame is corrupt: NumPy cannot parse a dtype in it");
     return Ref();
   }
   remember(key, descr.get());

@@ -122,11 +122,10 @@ bool Encoder::by_unchecked_class(PyObject* value, const ClassInfo* known) {
     const ByName how = how_by_name(*info, options_.for_channel);
     if (how == ByName::kOtherClass && !options_.allow_pickle) {
       session_.set_refused(value);
-      PyErr_Format(
-          error_types().pickle_refused,
-          "An object would have to be pickled, since the name '%.500s' leads to another class now, but allow_pickle "
-          "is False",
-          info->name.c_str());
+      PyErr_Format(error_types().pickle_refused,
+                   "An object would have to be pickled, because the name '%.500s' now refers to another class, but "
+                   "allow_pickle is False",
+                   info->name.c_str());
       return false;
     }
     if (how != ByName::kYes) return how != ByName::kError && needs_pickle(value);
@@ -357,7 +356,7 @@ bool Encoder::refer_to(PyObject* object, std::size_t number) {
     } else {
       session_.set_refused(object);
       PyErr_Format(error_types().pickle_refused,
-                   "A %.200s is in itself in a way that only pickle keeps, and allow_pickle is False",
+                   "A %.200s contains itself in a way that only pickle preserves, and allow_pickle is False",
                    Py_TYPE(object)->tp_name);
     }
     return false;
@@ -376,10 +375,10 @@ bool Encoder::too_deep() {
     return false;
   }
   if (out.has_no_stack()) {
-    PyErr_SetString(PyExc_MemoryError, "The object is nested too deep for the stack of this thread");
+    PyErr_SetString(PyExc_MemoryError, "The object is nested too deeply for the stack of this thread");
     return false;
   }
-  PyErr_Format(PyExc_ValueError, "The object is nested deeper than %zu levels, the most that can be sent", kMaxDepth);
+  PyErr_Format(PyExc_ValueError, "The object is nested deeper than %zu levels, which is the limit", kMaxDepth);
   return false;
 }
 

@@ -19,8 +19,8 @@ bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
   if (options.transfers == nullptr) {
     encoder.session().set_refused(value);
     PyErr_Format(error_types().pickle_refused,
-                 "A %.200s is a part of its process, and no data: messages of channels carry it, other frames as a "
-                 "pickle only, and allow_pickle is False",
+                 "A %.200s can be sent in messages of channels; any other frame needs a pickle for it, and "
+                 "allow_pickle is False",
                  Py_TYPE(value)->tp_name);
     return false;
   }
@@ -37,7 +37,7 @@ bool encode_end(Encoder& encoder, PyObject* value, const ClassInfo& info) {
 PyObject* decode_end(Decoder& decoder, const ClassInfo& info) {
   if (!decoder.context().for_channel && !decoder.allow_pickle()) {
     PyErr_Format(error_types().pickle_refused,
-                 "The frame holds a '%.500s', which only messages of channels carry without allow_pickle=True",
+                 "The frame contains a '%.500s': without allow_pickle=True, only messages of channels may contain one",
                  info.name.c_str());
     return nullptr;
   }

@@ -59,7 +59,7 @@ PyObject* decode_numpy_scalar(Decoder& decoder) {
   if (!box) return nullptr;
   if (!data.empty()) std::memcpy(PyArray_DATA(as_array(box.get())), data.data(), data.size());
   return decoder.corrupt_unless(PyArray_ToScalar(PyArray_DATA(as_array(box.get())), as_array(box.get())),
-                                "a NumPy scalar has impossible contents");
+                                "a NumPy scalar has invalid contents");
 }
 
 namespace {

@@ -146,7 +146,9 @@ PyObject* unflatten(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "s#O", &name, &size, &flat)) return nullptr;
   const ClassInfo* info = registered_class({name, static_cast<std::size_t>(size)});
   if (!info) {
-    return PyErr_Format(error_types().pickle_refused, "The message needs '%.500s', which is not registered here", name);
+    return PyErr_Format(error_types().pickle_refused,
+                        "The message needs '%.500s', which is not registered here: call shmtree.register() for it",
+                        name);
   }
   Ref function = Ref::borrow(info->unflatten.get());
   return info->in_channels ? call_python(function.get(), flat, Py_True) : call_python(function.get(), flat);

@@ -49,7 +49,7 @@ bool add_refuser(PyObject* refusal, const char* refuser) {
   const Ref said(PyObject_Str(refusal));
   const char* characters = said ? PyUnicode_AsUTF8(said.get()) : nullptr;
   if (!characters || std::string_view(characters).find("allow_pickle") == std::string_view::npos) return false;
-  Ref text(PyUnicode_FromFormat("; what refuses is the allow_pickle=False of %s", refuser));
+  Ref text(PyUnicode_FromFormat("; it was refused because of the allow_pickle=False of %s", refuser));
   return text && add_text(refusal, text.get());
 }
 

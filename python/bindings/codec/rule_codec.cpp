@@ -163,7 +163,7 @@ bool may_copy_parts(Decoder& decoder, PyObject* copied_bytes, PyObject* const* p
                                            return PyObject_Vectorcall(copied_bytes, parts,
                                                                       count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
                                          }),
-                                         "the parts of a node do not fit together"));
+                                         "the parts of a node contradict each other"));
   if (!bytes) return false;
   const std::uint64_t number = PyLong_AsUnsignedLongLong(bytes.get());
   return !PyErr_Occurred() && decoder.may_copy(number);
@@ -196,7 +196,7 @@ PyObject* decode_by_rule(Decoder& decoder) {
                                return PyObject_Vectorcall(functions.build, arguments + 1,
                                                           (count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
                              }),
-                             "the parts of a node do not fit together");
+                             "the parts of a node contradict each other");
   if (!made) decoder.note_incompatible(position);
   return made;
 }
@@ -207,7 +207,7 @@ bool add_kind(std::string_view kind, PyObject* cls, PyObject* parts, PyObject* b
   const auto row = std::find_if(std::begin(format::kKinds), std::end(format::kKinds),
                                 [kind](const format::KindRow& each) { return each.name == kind; });
   if (row == std::end(format::kKinds) || !follows(*row)) {
-    PyErr_SetString(PyExc_ValueError, "No kind of that name has a rule that Python code can follow");
+    PyErr_SetString(PyExc_ValueError, "No kind of that name has a rule for Python code");
     return false;
   }
   if (!PyType_Check(cls) || !PyCallable_Check(parts) || !PyCallable_Check(build) ||

@@ -84,7 +84,7 @@ PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64
   const bool is_strided = !info.contiguous() || (info.flags & format::kFortran) != 0;
   const bool is_backward = std::any_of(info.strides, info.strides + info.ndim, [](std::int64_t s) { return s < 0; });
   if (info.dtype == DType::kOther || (is_strided && is_backward)) {
-    return decoder.in.fail("a tensor has an impossible memory layout"), nullptr;
+    return decoder.in.fail("a tensor has an invalid memory layout"), nullptr;
   }
   const auto [low, high] = info.nbytes == 0 ? std::pair<std::int64_t, std::int64_t>{} : Decoder::extent_of(info);
   // Memory that several readers share stays shared, although torch cannot make a tensor read-only.
@@ -101,7 +101,7 @@ PyObject* tensor_of(Decoder& decoder, const format::ArrayInfo& info, std::uint64
                             static_cast<int>(flags), shape.get(), strides.get(),
                             static_cast<long long>(info.nbytes == 0 ? 0 : info.offset - low),
                             decoder.allow_pickle() ? Py_True : Py_False),
-      "a tensor cannot be made of its parts");
+      "the parts of a tensor contradict each other");
   if (!made) decoder.note_incompatible(decoder.in.position());  // torch lacks the dtype
   return made;
 }
@@ -113,7 +113,7 @@ PyObject* decode_tensor(Decoder& decoder) {
   format::ArrayInfo info;
   if (flags > 3) decoder.in.fail("a tensor has unknown flags");
   if (!decoder.in.next_array(info)) return nullptr;
-  if (info.flags & format::kFortran) return decoder.in.fail("a tensor has an impossible memory layout"), nullptr;
+  if (info.flags & format::kFortran) return decoder.in.fail("a tensor has an invalid memory layout"), nullptr;
   return tensor_of(decoder, info, flags);
 }
 

@@ -24,7 +24,7 @@ bool take_arguments(const Signature<N>& signature, PyObject* const* args, Py_ssi
                     PyObject* (&out)[N]) {
   for (auto& place : out) place = nullptr;
   if (nargs > static_cast<Py_ssize_t>(signature.positional)) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at most %zu positional arguments, and %zd were given", signature.function,
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zu positional arguments, but %zd were given", signature.function,
                  signature.positional, nargs);
     return false;
   }

@@ -117,7 +117,7 @@ bool parse_timeout(PyObject* timeout, std::optional<std::chrono::nanoseconds>* o
     return false;
   }
   if (std::isnan(seconds)) {
-    PyErr_SetString(PyExc_ValueError, "timeout is not a number");
+    PyErr_SetString(PyExc_ValueError, "timeout is NaN; it must be a number of seconds, or None");
     return false;
   }
   constexpr double kCenturies = 9e9;

@@ -58,8 +58,8 @@ class ReadersHooks final : public ClosableHooks {
     if (!blocker) return vain_.waited_ns.store(0), true;
     const std::int64_t waited = count_vain_wait(vain_, blocker->position, since_ns_);
     return waited == 0 || PyErr_WarnFormat(error_types().unused_end_warning, 1,
-                                           "waiting for %lld s, so far in vain, for a subscriber of a Broadcast that "
-                                           "%s and never used: who is not going to use it calls close() of it",
+                                           "waited %lld s for a subscriber of a Broadcast that %s and never used: "
+                                           "call close() on it in processes that do not use it",
                                            static_cast<long long>(waited / 1'000'000'000), blocker->who.c_str()) == 0;
   } catch (const std::bad_alloc&) {  // the next check warns
     return true;

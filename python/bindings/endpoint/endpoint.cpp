@@ -157,11 +157,11 @@ bool attach_endpoint(Endpoint* self, PyObject* given, std::initializer_list<End>
     channel = nullptr;  // the result of a cast from None, which is no error either
   }
   if (!channel) {
-    PyErr_SetString(PyExc_TypeError, "ends are made in pairs: see shmtree.create_pair()");
+    PyErr_SetString(PyExc_TypeError, "an end needs a channel: create both ends with shmtree.create_pair()");
     return false;
   }
   if (self->port.was_attached()) {
-    PyErr_SetString(PyExc_RuntimeError, "this object has, or had, a channel already");
+    PyErr_SetString(PyExc_RuntimeError, "this object already has, or had, a channel");
     return false;
   }
   self->allow_pickle = allow_pickle;
@@ -172,7 +172,8 @@ bool attach_endpoint(Endpoint* self, PyObject* given, std::initializer_list<End>
 
 const char* refuser_of_pickles(const Endpoint& self) noexcept {
   if (self.port.channel().allows_pickle()) return "this end";
-  return self.allow_pickle ? "the channel's maker" : "the channel's maker and of this end";
+  return self.allow_pickle ? "the process that created the channel"
+                           : "the process that created the channel and of this end";
 }
 
 Ref alloc_endpoint(PyTypeObject* type) {

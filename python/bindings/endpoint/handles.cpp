@@ -59,9 +59,10 @@ std::shared_ptr<Arena> find_arena(const std::string& uuid) {
 
 // Opens the arena through any process of this user that is attached to it. Raises FileNotFoundError if there is none.
 std::shared_ptr<Arena> open_arena(const std::string& uuid) {
-  if (uuid.size() != 16) throw py::value_error("an arena's uuid has 16 bytes, this has " + std::to_string(uuid.size()));
+  if (uuid.size() != 16)
+    throw py::value_error("the uuid of an arena must have 16 bytes; this has " + std::to_string(uuid.size()));
   const auto* bytes = reinterpret_cast<const unsigned char*>(uuid.data());
-  Error none{.code = Code::kNotFound, .message = "no process of this user has that arena"};
+  Error none{.code = Code::kNotFound, .message = "no process of this user is attached to that arena"};
   return unwrap(without_gil([&] { return discovery::open_arena_of_anyone(bytes, std::move(none)); }));
 }
 

@@ -274,7 +274,7 @@ PyObject* wait_for_ack(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   const unsigned long long ticket = PyLong_AsUnsignedLongLong(number.get());
   if (PyErr_Occurred()) {
     if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return nullptr;
-    return PyErr_Format(PyExc_ValueError, "%R was never given as a ticket", number.get());
+    return PyErr_Format(PyExc_ValueError, "%R is not a ticket that put() has returned", number.get());
   }
   return wait_for(self, ticket, given[1]);
 }

@@ -15,7 +15,7 @@ using channel::End;
 namespace {
 
 std::atomic<std::int64_t> unused_after_ns{10'000'000'000};
-constexpr std::size_t kMostNamed = 8;
+constexpr std::size_t kMaxNamed = 8;
 
 std::string seconds_of(std::int64_t ns) {
   return std::to_string(std::max<std::int64_t>(ns, 0) / 1'000'000'000) + " s";
@@ -23,30 +23,30 @@ std::string seconds_of(std::int64_t ns) {
 
 std::string named(const std::vector<int>& pids) {
   std::string text = pids.size() == 1 ? "process " : "processes ";
-  for (std::size_t i = 0; i < std::min(pids.size(), kMostNamed); ++i) {
+  for (std::size_t i = 0; i < std::min(pids.size(), kMaxNamed); ++i) {
     if (i != 0) text += ", ";
     text += std::to_string(pids[i]);
     if (pids[i] == platform::process_id()) text += " (this one)";
   }
-  if (pids.size() > kMostNamed) text += " and " + std::to_string(pids.size() - kMostNamed) + " others";
+  if (pids.size() > kMaxNamed) text += " and " + std::to_string(pids.size() - kMaxNamed) + " others";
   return text;
 }
 
 std::string of_unused(const std::string& end, const std::vector<int>& pids, std::uint64_t in_transit) {
   const bool one = pids.size() == 1;
   std::string text = named(pids) + ", which " + (one ? "has a " : "have a ") + end + " and never used it";
-  if (in_transit != 0) text += " (" + std::to_string(in_transit) + " more were given away and not loaded)";
+  if (in_transit != 0) text += " (" + std::to_string(in_transit) + " more were pickled and not loaded)";
   text +=
-      ": as long as that is so, the stream does not end. A process that is not going to use it, such as one that only "
-      "starts others, calls close() of its " +
-      end + "; workers of a pool call shmtree.keep_only()";
+      ". The stream cannot end while a " + end + " is open: call close() on it" +
+      " in processes that do not use it, such as one that only starts others, or shmtree.keep_only() in workers of a "
+      "pool";
   return text;
 }
 
 std::string of_unloaded(const std::string& end, const memory::InTransit& sent) {
   const std::string who = sent.pid == 0 ? "a process that has ended" : "process " + std::to_string(sent.pid);
-  return "a " + end + " that " + who + " gave away " + seconds_of(sent.age_ns) + " ago and that has not been loaded (" +
-         std::to_string(sent.count) + " in all): it keeps the stream open until it is, or that process ends";
+  return "a " + end + " that " + who + " pickled " + seconds_of(sent.age_ns) + " ago and no process has loaded (" +
+         std::to_string(sent.count) + " in all). It keeps the stream open until it is loaded, or that process ends";
 }
 
 bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
@@ -54,8 +54,8 @@ bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
   const std::vector<int> pids = channel.ends().unused_pids(peers);
   const memory::InTransit sent = channel.ends().in_transit(peers);
   const std::string who = pids.empty() ? of_unloaded(end, sent) : of_unused(end, pids, sent.count);
-  return PyErr_WarnFormat(error_types().unused_end_warning, 1, "waiting for %s, so far in vain, for nobody but %s",
-                          seconds_of(waited_ns).c_str(), who.c_str()) == 0;
+  return PyErr_WarnFormat(error_types().unused_end_warning, 1, "waited %s for %s", seconds_of(waited_ns).c_str(),
+                          who.c_str()) == 0;
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ py::object open_array(const std::shared_ptr<Arena>& arena, std::uint64_t block, 
   auto lease = unwrap(arena->hold_existing(memory::unpack(block), {platform::Deadline::never(), &hooks}));
   const memory::BlockEntry* entry = arena->blocks().entry(lease.ref().id);
   if (entry == nullptr || !memory::is_kind(*entry, memory::BlockKind::kArray))
-    throw py::value_error("this block of the arena is no array");
+    throw py::value_error("this block of the arena is not an array");
   return own(array_on(std::move(lease), shape.ptr(), dtype.ptr(), order));
 }
 
@@ -72,7 +72,7 @@ std::uint64_t block_of(py::handle array) {
 
 void show_block_of(py::handle array) {
   if (!PyArray_Check(array.ptr()) || !show(as_array(array.ptr())))
-    throw py::value_error("this array is not one that was made in an arena here, or was given away");
+    throw py::value_error("this array was not made in an arena by this process, or put() gave it away");
 }
 
 py::tuple reserve_slot(Arena& arena) {

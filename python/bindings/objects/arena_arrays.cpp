@@ -65,7 +65,7 @@ bool plan_array(PyObject* shape, PyObject* dtype, std::string_view order, Plan& 
   if (PyArray_DescrConverter(dtype, &descr) != NPY_SUCCEED) return false;
   plan.descr = Ref(reinterpret_cast<PyObject*>(descr));
   if (PyDataType_REFCHK(descr)) {
-    PyErr_Format(PyExc_TypeError, "dtype %R has Python objects in it, which no other process could read",
+    PyErr_Format(PyExc_TypeError, "dtype %R contains Python objects, which other processes cannot read",
                  plan.descr.get());
     return false;
   }
@@ -210,7 +210,7 @@ PyObject* array_on(memory::Lease block, PyObject* shape, PyObject* dtype, std::s
   Plan plan;
   if (!plan_array(shape, dtype, order, plan)) return nullptr;
   if (plan.bytes > block.bytes()) {
-    PyErr_Format(PyExc_ValueError, "an array of %zu bytes is not what the block of %llu bytes has", plan.bytes,
+    PyErr_Format(PyExc_ValueError, "an array of %zu bytes does not fit the block of %llu bytes", plan.bytes,
                  static_cast<unsigned long long>(block.bytes()));
     return nullptr;
   }

@@ -44,7 +44,8 @@ std::uint64_t read(const ArrayVersions& self, py::handle out, py::handle timeout
   } output;
   if (PyObject_GetBuffer(out.ptr(), &output.buffer, PyBUF_WRITABLE) != 0) throw py::error_already_set();
   if (static_cast<std::uint64_t>(output.buffer.len) != self.versions.bytes())
-    throw py::value_error("the copy has another size than the array");
+    throw py::value_error("out has " + std::to_string(output.buffer.len) +
+                          " bytes; it must have the size of the array, " + std::to_string(self.versions.bytes()));
   GilHooks hooks;
   return unwrap(self.versions.read(static_cast<std::byte*>(output.buffer.buf), until(timeout, hooks)));
 }
@@ -61,7 +62,7 @@ class Write {
       : of_(std::move(versions)), value_(std::move(value)), timeout_(std::move(timeout)) {}
 
   py::object enter() {
-    if (begun_) throw py::value_error("this write has begun already");
+    if (begun_) throw py::value_error("this write has already begun");
     GilHooks hooks;
     unwrap(of_.versions.begin_write(until(timeout_, hooks)));
     begun_ = true;

@@ -220,7 +220,8 @@ py::dict dict_of(const ObservedArena& arena) {
 class PythonObserver {
  public:
   py::dict look() {
-    if (looks_.exchange(true)) throw std::runtime_error("another thread looks with this observer");
+    if (looks_.exchange(true))
+      throw std::runtime_error("another thread is using this observer: use one for each thread");
     const Busy busy{looks_};
     const std::vector<ObservedArena> arenas = without_gil([this] { return observer_.look(); });
     return py::dict("arenas"_a = dicts_of(arenas));
@@ -237,7 +238,8 @@ class PythonObserver {
 };
 
 const unsigned char* checked(const std::string& uuid) {
-  if (uuid.size() != 16) throw py::value_error("an arena's uuid has 16 bytes, this has " + std::to_string(uuid.size()));
+  if (uuid.size() != 16)
+    throw py::value_error("the uuid of an arena must have 16 bytes; this has " + std::to_string(uuid.size()));
   return reinterpret_cast<const unsigned char*>(uuid.data());
 }
 

@@ -48,7 +48,7 @@ std::shared_ptr<Replay> replay_of(std::shared_ptr<replay::Buffer> buffer, const 
   for (std::size_t i = 0; fits && i < spec.data_outputs(); ++i) {
     fits = nests.data->leaves()[i].bytes == buffer->gather().bytes(i);
   }
-  if (!fits) throw py::value_error("a replay buffer whose parts do not fit each other");
+  if (!fits) throw py::value_error("the columns do not match the rows of the replay buffer");
   return std::make_shared<Replay>(std::move(buffer), std::move(nests));
 }
 
@@ -92,7 +92,7 @@ class Outputs {
     for (std::size_t i = 0; fits && i < views_.size(); ++i) {
       fits = static_cast<std::uint64_t>(views_[i].len) == n * length * replay.buffer->gather().bytes(i);
     }
-    if (!fits) throw py::value_error("these arrays are no place for the batch");
+    if (!fits) throw py::value_error("the arrays in out do not have the number and sizes that the batch needs");
     return places_;
   }
 
@@ -106,7 +106,7 @@ class Outputs {
 };
 
 std::size_t checked_table(const Replay& self, std::size_t table) {
-  if (table >= self.buffer->tables()->size()) throw py::value_error("there is no such sampler");
+  if (table >= self.buffer->tables()->size()) throw py::value_error("the buffer has no such sampler");
   return table;
 }
 
@@ -192,7 +192,7 @@ template <class Number>
 std::span<const Number> numbers_of(py::handle array, int type) {
   if (!PyArray_CheckExact(array.ptr()) || PyArray_TYPE(as_array(array.ptr())) != type ||
       !PyArray_ISCARRAY_RO(as_array(array.ptr())) || PyArray_NDIM(as_array(array.ptr())) != 1) {
-    throw py::type_error("not the array that it should be");
+    throw py::type_error("indices must be a contiguous 1-D array of uint64, and priorities one of float64");
   }
   return {static_cast<const Number*>(PyArray_DATA(as_array(array.ptr()))),
           static_cast<std::size_t>(PyArray_SIZE(as_array(array.ptr())))};
@@ -203,7 +203,9 @@ std::span<const Number> numbers_of(py::handle array, int type) {
 py::object update(Replay& self, std::int64_t table, py::handle indices, py::handle priorities) {
   const auto index = numbers_of<std::uint64_t>(indices, NPY_UINT64);
   const auto priority = numbers_of<double>(priorities, NPY_DOUBLE);
-  if (index.size() != priority.size()) throw py::value_error("as many priorities as indices are needed");
+  if (index.size() != priority.size())
+    throw py::value_error(std::to_string(index.size()) + " indices and " + std::to_string(priority.size()) +
+                          " priorities; there must be as many of both");
   npy_intp n = static_cast<npy_intp>(index.size());
   py::object applied = own(PyArray_SimpleNew(1, &n, NPY_BOOL));
   static_assert(sizeof(bool) == sizeof(npy_bool));

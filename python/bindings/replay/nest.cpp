@@ -90,7 +90,7 @@ bool Nest::add_leaf(PyObject* leaf) {
     made.shape.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, i)));
     if (made.shape.back() < 0 ||
         __builtin_mul_overflow(made.bytes, static_cast<std::size_t>(made.shape.back()), &made.bytes)) {
-      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a leaf of an impossible shape");
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "the shape of a leaf is negative or too large");
       return false;
     }
   }
@@ -125,13 +125,13 @@ bool Nest::compile(PyObject* skeleton, Ref path, Part& out) {
     leaves_[out.leaf].path = Ref::borrow(place);
     return true;
   }
-  PyErr_SetString(PyExc_ValueError, "a nest with more leaves than there are");
+  PyErr_SetString(PyExc_ValueError, "a leaf number of the row is out of range");
   return false;
 }
 
 bool Nest::add_part(PyObject* skeleton, PyObject* key, PyObject* path, Part& out) {
   Ref place = path_of(path, key);
-  if (!place || Py_EnterRecursiveCall(" in a nest")) return false;
+  if (!place || Py_EnterRecursiveCall(" in a row of a replay buffer")) return false;
   out.parts.emplace_back();
   const bool done = compile(skeleton, std::move(place), out.parts.back());
   Py_LeaveRecursiveCall();
@@ -180,7 +180,7 @@ bool Nest::walk_sequence(const Part& part, PyObject* sequence, const Take& take)
 
 bool Nest::refuse(const Part& part, PyObject* value) const {
   const Ref done(call_python(refuse_.get(), part.path.get(), part.skeleton.get(), value));
-  if (done) PyErr_SetString(PyExc_ValueError, "this is no row of the buffer");
+  if (done) PyErr_SetString(PyExc_ValueError, "this is not a row of the buffer");
   return false;
 }
 
@@ -211,7 +211,7 @@ bool Nest::read_leaf(std::size_t number, PyObject* value, LeafAddresses& out) co
   const Ref array = PyErr_Occurred() ? Ref() : convert(number, value);
   if (!array) return false;
   if (!is_like(leaf, as_array(array.get()))) {
-    PyErr_SetString(PyExc_TypeError, "a leaf was not converted to what it should be");
+    PyErr_SetString(PyExc_TypeError, "a leaf was not converted to its dtype and shape");
     return false;
   }
   out.set(number, PyArray_DATA(as_array(array.get())), array.get());
@@ -262,15 +262,15 @@ bool Nest::read_column(std::size_t number, PyObject* value, LeafColumns& out) co
   if (!array) return false;
   PyArrayObject* const column = as_array(array.get());
   if (!is_column_of(leaf, column)) {
-    PyErr_SetString(PyExc_TypeError, "a column was not converted to what it should be");
+    PyErr_SetString(PyExc_TypeError, "a column was not converted to its dtype and shape");
     return false;
   }
   const auto rows = static_cast<std::size_t>(PyArray_DIM(column, 0));
   if (!std::exchange(out.has_rows_, true)) {
     out.first_ = number;
   } else if (rows != out.rows_) {
-    PyErr_Format(PyExc_ValueError, "%U has %zu rows, and %U has %zu; they must be of one length", leaf.path.get(), rows,
-                 leaves_[out.first_].path.get(), out.rows_);
+    PyErr_Format(PyExc_ValueError, "%U has %zu rows and %U has %zu; they must have the same length", leaf.path.get(),
+                 rows, leaves_[out.first_].path.get(), out.rows_);
     return false;
   }
   out.rows_ = rows;

@@ -49,7 +49,7 @@ class Final {
   bool take(const Replay& replay, PyObject* given) {
     if (!given || given == Py_None) return true;
     if (!replay.nests.final) {
-      PyErr_SetString(PyExc_ValueError, "final is for buffers with next=, which keep the last observations");
+      PyErr_SetString(PyExc_ValueError, "final needs a buffer with next=, which stores last observations");
       return false;
     }
     BorrowedAddresses& addresses = addresses_.emplace();
@@ -213,7 +213,7 @@ PyObject* make_writer(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
     replay = pybind11::cast<std::shared_ptr<Replay>>(pybind11::handle(given));
   } catch (const pybind11::cast_error&) {
   }
-  if (!replay) return PyErr_Format(PyExc_TypeError, "%R is no replay buffer", given);
+  if (!replay) return PyErr_Format(PyExc_TypeError, "%R is not a replay buffer", given);
   PyObject* self = type->tp_alloc(type, 0);
   if (self) new (&state_of(self)) WriterState(std::move(replay));
   return self;
@@ -317,7 +317,7 @@ PyType_Spec writer_spec = {"shmtree._core.ReplayWriter", sizeof(WriterObject), 0
 
 bool is_writer(PyObject* object) {
   if (PyObject_TypeCheck(object, writer_type)) return true;
-  PyErr_Format(PyExc_TypeError, "%R is no writer", object);
+  PyErr_Format(PyExc_TypeError, "%R is not a writer", object);
   return false;
 }
 

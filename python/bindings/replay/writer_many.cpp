@@ -27,7 +27,7 @@ bool take_numbers(PyObject* given, const char* name, std::size_t rows, Ref* out)
   if (!array) return false;
   const int type = PyArray_TYPE(as_array(array.get()));
   if (!PyTypeNum_ISBOOL(type) && !PyTypeNum_ISINTEGER(type) && !PyTypeNum_ISFLOAT(type)) {
-    PyErr_Format(PyExc_TypeError, "%s is of %S; it must be a number for each row", name,
+    PyErr_Format(PyExc_TypeError, "%s has the dtype %S; it must have a number for each row", name,
                  PyArray_DESCR(as_array(array.get())));
     return false;
   }
@@ -35,8 +35,8 @@ bool take_numbers(PyObject* given, const char* name, std::size_t rows, Ref* out)
       PyArray_DIM(as_array(array.get()), 0) != static_cast<npy_intp>(rows)) {
     const Ref shape(PyObject_GetAttrString(array.get(), "shape"));
     if (shape) {
-      PyErr_Format(PyExc_ValueError, "%s has the shape %S, and there are %zu rows: it must be (%zu,)", name,
-                   shape.get(), rows, rows);
+      PyErr_Format(PyExc_ValueError, "%s has the shape %S; with %zu rows it must be (%zu,)", name, shape.get(), rows,
+                   rows);
     }
     return false;
   }
@@ -59,7 +59,8 @@ bool take_mask(PyObject* given, const char* name, std::size_t rows, std::vector<
     if (each != 0 && each != 1) {
       const Ref number(PyFloat_FromDouble(each));
       if (number)
-        PyErr_Format(PyExc_ValueError, "%s has %S; it must be a mask: true or false for each row", name, number.get());
+        PyErr_Format(PyExc_ValueError, "%s contains %S; it must be a mask: true or false for each row", name,
+                     number.get());
       return false;
     }
     out->push_back(each != 0);
@@ -126,7 +127,8 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   replay::GivenRows rows{.columns = places, .count = columns.rows()};
   if (!take_marks(*replay, "ends", given[1], given[3], {}, rows)) return nullptr;
   if (replay->buffer->spec().has_finals() && rows.count != 0 && rows.marks.ends.empty()) {
-    PyErr_SetString(PyExc_ValueError, "rows with successors need ends, or a leaf that says where episodes end");
+    PyErr_SetString(PyExc_ValueError,
+                    "rows of a buffer with next= need ends, or a leaf that marks the ends of episodes");
     return nullptr;
   }
   if (!take_finals(*replay, given[2], finals, rows)) return nullptr;
@@ -151,7 +153,7 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
 bool take_writers(PyObject* writers, std::vector<std::shared_ptr<replay::Stream>>& streams,
                   std::vector<std::int64_t>& versions) {
   if (!PyTuple_CheckExact(writers) || PyTuple_GET_SIZE(writers) == 0) {
-    PyErr_SetString(PyExc_TypeError, "no writers");
+    PyErr_SetString(PyExc_TypeError, "writers must be a tuple of at least one writer");
     return false;
   }
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(writers); ++i) {
@@ -180,7 +182,8 @@ bool take_left_out(PyObject* given, bool resets_in_next_step, const Streams& str
 
 // Implements replay_add_to_each(writers, rows, end, final, priority, reset, timeout, resets_in_next_step).
 PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
-  if (nargs != 8) return PyErr_Format(PyExc_TypeError, "eight arguments are needed");
+  if (nargs != 8)
+    return PyErr_Format(PyExc_TypeError, "replay_add_to_each() takes 8 arguments, but %zd were given", nargs);
   Deadline deadline;
   if (!parse_deadline(nullptr, args[6], &deadline)) return nullptr;
   Streams streams;

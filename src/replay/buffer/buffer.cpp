@@ -96,9 +96,9 @@ Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t ma
   auto smallest = takes(least);
   if (!smallest) return smallest;
   if (*smallest > max_bytes) {
-    return Error{Code::kInvalid, "max_bytes is " + std::to_string(max_bytes) + "; a buffer of " +
-                                     (least == 1 ? "one such row" : std::to_string(least) + " such rows") + " takes " +
-                                     std::to_string(*smallest)};
+    return Error{Code::kInvalid, "max_bytes is " + std::to_string(max_bytes) + "; the smallest buffer has " +
+                                     (least == 1 ? "one such row" : std::to_string(least) + " such rows") +
+                                     " and takes " + std::to_string(*smallest) + " bytes"};
   }
   const auto fits = [&](std::uint64_t rows) {
     const auto bytes = takes(rows);
@@ -177,7 +177,8 @@ Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memor
   const Shape& shape = (*tables)->store()->shape();
   if ((*tables)->size() != spec.samplers.size() || shape.ahead != spec.ahead() || shape.finals != spec.has_finals() ||
       (*tables)->has_members() != spec.raises_on_death) {
-    return Error{.code = Code::kIncompatible, .message = "a replay buffer that contradicts itself"};
+    return Error{.code = Code::kIncompatible,
+                 .message = "the shared state of this replay buffer contradicts its specification"};
   }
   return make(std::move(*tables), std::move(spec));
 }

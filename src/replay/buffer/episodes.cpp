@@ -164,14 +164,14 @@ Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> col
 
 Result<Finals> Finals::of(const Spec& spec, std::vector<Writer::Column> columns, std::size_t count, std::size_t rows,
                           const Marks& marks) {
-  if (!spec.has_finals()) return invalid("final is for buffers with next=, which keep the last observations");
+  if (!spec.has_finals()) return invalid("final needs a buffer with next=, which stores last observations");
   const auto ends = static_cast<std::size_t>(std::ranges::count(marks.ends, 1));
   Finals finals;
   finals.columns_ = std::move(columns);
   finals.is_by_end_ = count != rows;
   if (!finals.is_by_end_ || count == ends) return finals;
   return invalid("final has " + std::to_string(count) + " rows; it must have " + std::to_string(rows) +
-                 ", one for each row, or " + std::to_string(ends) + ", one for each end");
+                 ", one for each row, or " + std::to_string(ends) + ", one for each row that ends an episode");
 }
 
 Status Finals::check_absence(const Spec& spec, const Marks& marks) {

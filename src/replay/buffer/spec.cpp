@@ -52,25 +52,27 @@ Status check_leaf(const SpecLeaf& leaf) {
   std::uint64_t bytes = leaf.item_bytes;
   bool overflows = false;
   for (const std::uint64_t size : leaf.shape) overflows |= __builtin_mul_overflow(bytes, size, &bytes);
-  if (overflows || bytes == 0) return invalid("a leaf of " + shown(leaf) + " has no bytes, or too many");
+  if (overflows || bytes == 0) return invalid("a leaf of " + shown(leaf) + " has no bytes, or more than 2**64");
   if (leaf.shape.size() > Spec::kMostDims) {
-    return invalid("a leaf has " + std::to_string(leaf.shape.size()) + " dimensions; at most " +
-                   std::to_string(Spec::kMostDims) + " are possible");
+    return invalid("a leaf has " + std::to_string(leaf.shape.size()) + " dimensions; it must have at most " +
+                   std::to_string(Spec::kMostDims));
   }
   const DType dtype = dtype_of(leaf.dtype);
   if (dtype == DType::kOther || item_bytes(dtype) == leaf.item_bytes) return success();
-  return invalid("elements of " + shown(leaf) + " of " + std::to_string(leaf.item_bytes) + " bytes");
+  return invalid("elements of " + shown(leaf) + " cannot have " + std::to_string(leaf.item_bytes) + " bytes");
 }
 
 // Checks that leaves are numbered in the order of the pytree.
 Status check_part(const SpecPart& part, std::size_t depth, std::size_t& leaves) {
-  if (depth > Spec::kMostDepth) return invalid("the nest of a row is too deep");
+  if (depth > Spec::kMostDepth)
+    return invalid("a row is nested deeper than " + std::to_string(Spec::kMostDepth) + " levels");
   if (part.form == SpecPart::Form::kLeaf) {
     if (part.leaf == leaves++) return success();
-    return invalid("leaves that are not where they should be");
+    return invalid("leaves are not numbered in the order of the row");
   }
   const bool is_dict = part.form == SpecPart::Form::kDict;
-  if (part.keys.size() != (is_dict ? part.parts.size() : 0)) return invalid("a dict of a row with other keys");
+  if (part.keys.size() != (is_dict ? part.parts.size() : 0))
+    return invalid("a dict of the row has a different number of keys and values");
   std::vector<const SpecPart::Key*> keys;
   for (const SpecPart::Key& key : part.keys) keys.push_back(&key);
   const auto order = [](const auto* a, const auto* b) {
@@ -78,7 +80,7 @@ Status check_part(const SpecPart& part, std::size_t depth, std::size_t& leaves) 
   };
   std::ranges::sort(keys, order);
   const auto same = [](const auto* a, const auto* b) { return *a == *b; };
-  if (std::ranges::adjacent_find(keys, same) != keys.end()) return invalid("a dict of a row with a key twice");
+  if (std::ranges::adjacent_find(keys, same) != keys.end()) return invalid("a dict of the row has a key twice");
   for (const SpecPart& each : part.parts) {
     if (Status checked = check_part(each, depth + 1, leaves); !checked) return checked;
   }
@@ -88,13 +90,13 @@ Status check_part(const SpecPart& part, std::size_t depth, std::size_t& leaves) 
 Status check_samplers(const Spec& spec) {
   if (spec.samplers.empty()) return invalid("a replay buffer needs a sampler");
   if (spec.samplers.size() > kMostTables) {
-    return invalid(std::to_string(spec.samplers.size()) + " samplers; at most " + std::to_string(kMostTables) +
-                   " are possible");
+    return invalid(std::to_string(spec.samplers.size()) + " samplers; there must be at most " +
+                   std::to_string(kMostTables));
   }
   for (std::size_t i = 0; i < spec.samplers.size(); ++i) {
     const auto& [name, table] = spec.samplers[i];
     const auto kind = static_cast<std::uint32_t>(table.kind);
-    if (kind < 1 || kind > 5) return invalid("a sampler of kind " + std::to_string(kind));
+    if (kind < 1 || kind > 5) return invalid("a sampler has the unknown kind " + std::to_string(kind));
     if (!is_sound(table.alpha) || !is_sound(table.beta) || !is_sound(table.eps)) {
       return invalid("alpha, beta and eps of the sampler \"" + name + "\" must be finite and not negative");
     }
@@ -119,11 +121,11 @@ Status check_named_leaves(const Spec& spec) {
   if (!std::ranges::all_of(spec.next, is_there) || !std::ranges::all_of(spec.stack, stack_is_there) ||
       !is_there(spec.reward.value_or(0)) || !is_there(spec.done.value_or(0)) ||
       !is_there(spec.terminated.value_or(0)) || !is_there(spec.truncated.value_or(0))) {
-    return invalid("a leaf that there is not");
+    return invalid("a leaf number is out of range");
   }
   if (std::ranges::adjacent_find(spec.next, std::greater_equal<>()) != spec.next.end() ||
       (!spec.next.empty() && spec.row.form != SpecPart::Form::kDict)) {
-    return invalid("successors of no such leaves");
+    return invalid("next has leaf numbers that are out of range or not ascending");
   }
   for (const auto& [leaf, frames] : spec.stack) {
     if (frames < 1 || frames > Gather::kMostFrames) {
@@ -140,7 +142,7 @@ Status check_numbers(const Spec& spec) {
     return invalid("gamma is " + std::to_string(spec.gamma) + "; it must be finite and not negative");
   }
   if (spec.n_step > 1 && !spec.reward) {
-    return invalid("n_step is " + std::to_string(spec.n_step) + ", and rows have no leaf of rewards to be summed");
+    return invalid("n_step is " + std::to_string(spec.n_step) + ", but rows have no reward leaf to sum");
   }
   if (spec.n_step > 1) {
     const SpecLeaf& leaf = spec.leaves[*spec.reward];
@@ -354,7 +356,8 @@ class NoteReader {
 };
 
 Error incompatible(const std::string& why) {
-  return Error{.code = Code::kIncompatible, .message = "what this replay buffer is made of cannot be read: " + why};
+  return Error{.code = Code::kIncompatible,
+               .message = "the specification of this replay buffer cannot be read: " + why};
 }
 
 void write_samplers(NoteWriter& out, const Spec& spec) {

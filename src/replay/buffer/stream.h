@@ -62,7 +62,7 @@ auto alone(Stream& stream, const WaitContext& wait, Act act) -> decltype(act(str
   }
   const std::lock_guard guard(stream.mutex, std::adopt_lock);
   const InUse in_use(stream);
-  if (wait.ended()) return Error{Code::kInterrupted, "closed meanwhile"};
+  if (wait.ended()) return Error{Code::kInterrupted, "the buffer was closed during the call"};
   return act(stream.writer);
 }
 

@@ -90,8 +90,7 @@ Result<DataReader> DataReader::begin(const Folder& folder, const SavedFile& file
   auto size = file_size(fd->get());
   if (!size) return std::move(size).error();
   if (*size == file.bytes) return DataReader(folder, file, CheckedFd(std::move(*fd)));
-  return corrupt(folder, name,
-                 "has " + std::to_string(*size) + " bytes, and should have " + std::to_string(file.bytes));
+  return corrupt(folder, name, "has " + std::to_string(*size) + " bytes; it must have " + std::to_string(file.bytes));
 }
 
 Error DataReader::error(const std::string& what) const {
@@ -99,7 +98,7 @@ Error DataReader::error(const std::string& what) const {
 }
 
 Error DataReader::unreadable(std::uint64_t offset, int error_number) const {
-  const std::string what = "cannot be read at " + std::to_string(offset);
+  const std::string what = "cannot be read at byte " + std::to_string(offset);
   if (error_number == 0) return error(what);
   return os_error(folder_->path() + "/" + data_name(file_->number) + ": " + what, error_number);
 }
@@ -108,14 +107,14 @@ Status DataReader::read_header() {
   DataHeader header;
   if (file_->bytes < sizeof header) return error("is too short");
   if (Status done = read(&header, sizeof header); !done) return done;
-  if (header.magic != kDataMagic) return error("is no file of a replay buffer");
-  if (header.version != kSavedVersion) {  // checked before the checksum, whose offset may differ between versions
+  if (header.magic != kDataMagic) return error("is not a file of a replay buffer");
+  if (header.version != kSavedVersion) {  // checked before the checksum: its offset may differ between versions
     return platform::other_version(folder_->path() + "/" + data_name(file_->number) + " has version", header.version,
                                    kSavedVersion);
   }
-  if (header.checksum != checksum_of(header)) return error("has a header that was altered");
+  if (header.checksum != checksum_of(header)) return error("has a header with a wrong checksum");
   if (header.number == file_->number) return success();
-  return error("is number " + std::to_string(header.number) + " of other files");
+  return error("has the header of file number " + std::to_string(header.number));
 }
 
 Status DataReader::look(std::uint64_t offset, std::vector<std::byte>& out) const {
@@ -152,7 +151,7 @@ Status DataReader::end() {
   if (Status done = skip(file_->bytes - at_); !done) return done;
   if (checksum_ == file_->checksum) return success();
   return error("was altered: its " + std::to_string(file_->bytes) + " bytes have the checksum " +
-               std::to_string(checksum_) + ", and should have " + std::to_string(file_->checksum));
+               std::to_string(checksum_) + "; it must be " + std::to_string(file_->checksum));
 }
 
 }  // namespace shmtree::replay

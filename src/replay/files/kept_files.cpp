@@ -30,7 +30,8 @@ Status KeptFiles::look(const Folder& folder, const Store& store, const Snapshot&
   const bool is_parents = std::memcmp(then.uuid, origin.parent, sizeof then.uuid) == 0;
   if (!is_own && !is_parents) {
     return Error{.code = Code::kExists,
-                 .message = folder.path() + " has the rows of another replay buffer, which would be lost"};
+                 .message = folder.path() +
+                            " has the rows of another replay buffer, which would be lost: save to another folder"};
   }
   if (then.rows_per_place != header.rows_per_place || then.record_bytes != header.record_bytes ||
       read->leaf_bytes != next_.leaf_bytes) {

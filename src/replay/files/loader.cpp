@@ -51,7 +51,7 @@ struct Loader::Way {
   std::vector<StateEntry> places{};                                // Saved chunks, by ticket.
   std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // State parts, with position of first chunk.
   std::unordered_map<std::uint64_t, std::size_t> place_of{};       // Position in `places`, by ticket.
-  std::vector<bool> is_loaded{};                                   // True for each chunk whose rows were read.
+  std::vector<bool> is_loaded{};                                   // True for each chunk after its rows were read.
   Window window{};                                                 // Window of the store; older chunks do not fit.
 
   std::uint64_t rows_here() const noexcept { return store.shape().rows_per_place; }
@@ -82,12 +82,13 @@ Status Loader::Way::fits() const {
   const bool is_same = leaves == saved.leaf_bytes && shape.record_bytes == saved.header.record_bytes &&
                        shape.ahead == saved.header.ahead && shape.finals == (saved.header.finals != 0);
   if (!is_same) {
-    return Error{.code = Code::kIncompatible, .message = folder.path() + " has a replay buffer of other rows"};
+    return Error{.code = Code::kIncompatible, .message = folder.path() + " has a replay buffer with other columns"};
   }
   if (shape.rows_per_place > saved.header.rows_per_place) {
     return Error{.code = Code::kInvalid,
-                 .message = "chunks of " + std::to_string(shape.rows_per_place) + " rows: those in " + folder.path() +
-                            " have " + std::to_string(saved.header.rows_per_place) + ", and only smaller ones fit"};
+                 .message = "chunk is " + std::to_string(shape.rows_per_place) + " rows; it must be at most " +
+                            std::to_string(saved.header.rows_per_place) + ", the chunk of the rows in " +
+                            folder.path()};
   }
   return success();
 }
@@ -101,8 +102,8 @@ Status Loader::Way::read_states() {
     if (Status done = reader->look(part.offset, bytes); !done) return done;
     if (const std::uint32_t sum = crc32c(0, bytes.data(), bytes.size()); sum != part.checksum) {
       return reader->error("was altered: the " + std::to_string(part.bytes) + " bytes at " +
-                           std::to_string(part.offset) + " have the checksum " + std::to_string(sum) +
-                           ", and should have " + std::to_string(part.checksum));
+                           std::to_string(part.offset) + " have the checksum " + std::to_string(sum) + "; it must be " +
+                           std::to_string(part.checksum));
     }
     states.emplace_back(&part, places.size());
     places.resize(places.size() + part.places);
@@ -114,7 +115,7 @@ Status Loader::Way::read_states() {
 // Checks the states, and chooses the newest chunks that fit.
 Status Loader::Way::choose() {
   const ManifestHeader& header = saved.header;
-  if (header.tail > kMostTicket / ratio) return corrupt(folder, kManifestName, "says tickets that cannot be");
+  if (header.tail > kMostTicket / ratio) return corrupt(folder, kManifestName, "has tickets out of range");
   for (std::size_t i = 0; i < places.size(); ++i) {
     const StateEntry& place = places[i];
     const bool is_right = place.ticket >= header.head && place.ticket < header.tail && place.rows != 0 &&
@@ -122,8 +123,8 @@ Status Loader::Way::choose() {
                           place_of.emplace(place.ticket, i).second;
     if (is_right) continue;
     return corrupt(folder, kManifestName,
-                   "says that chunk " + std::to_string(place.ticket) + " has " + std::to_string(place.rows) +
-                       " rows, which cannot be");
+                   "has an invalid entry: chunk " + std::to_string(place.ticket) + " with " +
+                       std::to_string(place.rows) + " rows");
   }
   std::vector<std::size_t> order(places.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -210,7 +211,7 @@ Status Loader::Way::read_file(std::uint32_t number) {
   std::sort(parts.begin(), parts.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
   for (const SavedPart* part : parts) {
     if (wait.interrupted()) return Error{.code = Code::kInterrupted, .message = "interrupted"};
-    if (part->offset < file->at()) return file->error("has parts that lie over each other");
+    if (part->offset < file->at()) return file->error("has parts that overlap");
     if (Status done = file->skip(part->offset - file->at()); !done) return done;
     if (Status done = read_part(*file, *part); !done) return done;
   }
@@ -224,13 +225,13 @@ Status Loader::Way::read_part(DataReader& file, const SavedPart& part) {
   for (const RowsEntry& entry : entries) {
     if (entry.rows > saved.header.rows_per_place) {
       return file.error("was altered: chunk " + std::to_string(entry.ticket) + " has " + std::to_string(entry.rows) +
-                        " rows, and at most " + std::to_string(saved.header.rows_per_place) + " are possible");
+                        " rows; it must have at most " + std::to_string(saved.header.rows_per_place));
     }
     rows += entry.rows;
   }
   if (entries.size() * sizeof(RowsEntry) + rows * saved.row_bytes() != part.bytes) {
-    return file.error("was altered: the part at " + std::to_string(part.offset) + " says that it has " +
-                      std::to_string(rows) + " rows, in " + std::to_string(part.bytes) + " bytes");
+    return file.error("was altered: the part at " + std::to_string(part.offset) + " cannot have " +
+                      std::to_string(rows) + " rows in " + std::to_string(part.bytes) + " bytes");
   }
   return read_rows(file, entries);
 }
@@ -351,11 +352,11 @@ Result<Loader> Loader::open(const std::string& path) try {
   auto folder = Folder::open(path);
   if (!folder) {
     if (folder.code() != Code::kNotFound) return std::move(folder).error();
-    return Error{.code = Code::kNotFound, .message = path + " is not there"};
+    return Error{.code = Code::kNotFound, .message = "no folder " + path};
   }
   auto locked = folder->lock(true);
   if (!locked) return std::move(locked).error();
-  if (!*locked) return Error{.code = Code::kUnavailable, .message = path + " is being saved to by somebody else"};
+  if (!*locked) return Error{.code = Code::kUnavailable, .message = path + " is locked: a save to it is in progress"};
   auto saved = Manifest::read(*folder);
   if (!saved) return std::move(saved).error();
   if (Status there = saved->check_files(*folder); !there) return std::move(there).error();
@@ -371,7 +372,7 @@ Result<Spec> Loader::spec() const {
     return corrupt(folder_, kManifestName, printable(spec.error().message));  // it may have names from the file
   }
   if (spec->leaf_bytes() != saved_.leaf_bytes || spec->ahead() != ahead() || spec->has_finals() != finals()) {
-    return corrupt(folder_, kManifestName, "its note is that of a replay buffer of other rows");
+    return corrupt(folder_, kManifestName, "its specification does not match its rows");
   }
   return spec;
 }
@@ -400,7 +401,7 @@ Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& 
   }
   for (const auto& [ticket, i] : way.place_of) {
     if (way.is_loaded[i]) continue;
-    return corrupt(folder_, kManifestName, "names no file that has the rows of chunk " + std::to_string(ticket));
+    return corrupt(folder_, kManifestName, "lists no file with the rows of chunk " + std::to_string(ticket));
   }
   if (Status done = way.restore_tables(); !done) return done;
   way.finish();

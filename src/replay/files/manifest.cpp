@@ -69,7 +69,7 @@ bool is_disjoint(const Manifest& saved) {
   return std::ranges::adjacent_find(parts, overlap) == parts.end();
 }
 
-// Returns a contradiction in a manifest whose checksum is right, or an empty string. Only a forged manifest has one.
+// Returns a contradiction in a manifest with a correct checksum, or an empty string. Only a forged manifest has one.
 std::string impossible(const Manifest& saved) {
   const ManifestHeader& header = saved.header;
   const std::uint64_t rows = header.rows_per_place;
@@ -77,8 +77,9 @@ std::string impossible(const Manifest& saved) {
   if (header.head == 0 || header.tail < header.head || header.tail > kMostTicket) {
     return "the tickets " + std::to_string(header.head) + " to " + std::to_string(header.tail);
   }
-  if (header.places_per_state == 0) return "states of no places";
-  if (header.ahead > kMostAhead || header.finals > 1) return "rows that need " + std::to_string(header.ahead);
+  if (header.places_per_state == 0) return "states without chunks";
+  if (header.ahead > kMostAhead || header.finals > 1)
+    return "rows that need " + std::to_string(header.ahead) + " successors";
   std::uint64_t row_bytes = 0;
   for (const std::uint64_t bytes : saved.leaf_bytes) {
     if (bytes == 0 || bytes > kMostManifest || (row_bytes += bytes) > kMostManifest) {
@@ -87,18 +88,18 @@ std::string impossible(const Manifest& saved) {
   }
   if (saved.leaf_bytes.empty()) return "rows without a leaf";
   for (const SavedPart& part : saved.parts) {
-    if (part.file >= saved.files.size()) return "a part of a file that it does not name";
+    if (part.file >= saved.files.size()) return "a part of a file that it does not list";
     const SavedFile& file = saved.files[part.file];
     const bool fits = part.offset >= sizeof(DataHeader) && part.bytes <= file.bytes &&
                       part.offset <= file.bytes - part.bytes && part.places <= part.bytes / sizeof(RowsEntry);
-    if (!fits) return "a part of " + std::to_string(part.bytes) + " bytes that is not in its file";
+    if (!fits) return "a part of " + std::to_string(part.bytes) + " bytes that exceeds its file";
     const bool is_state = part.kind == PartKind::kState;
-    if (!is_state && part.kind != PartKind::kRows) return "a part of no known kind";
+    if (!is_state && part.kind != PartKind::kRows) return "a part of an unknown kind";
     if (is_state && (part.places > part.bytes / sizeof(StateEntry) || part.bytes != saved.state_bytes(part.places))) {
       return "a part of " + std::to_string(part.bytes) + " bytes about " + std::to_string(part.places) + " chunks";
     }
   }
-  return is_disjoint(saved) ? std::string() : "files or parts of files that it names twice";
+  return is_disjoint(saved) ? std::string() : "files or parts that it lists twice";
 }
 
 }  // namespace
@@ -137,13 +138,14 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   auto file = folder.open_file(kManifestName);
   if (!file) {
     if (file.code() != Code::kNotFound) return std::move(file).error();
-    return Error{.code = Code::kNotFound, .message = folder.path() + " has no replay buffer: there is no manifest"};
+    return Error{.code = Code::kNotFound, .message = folder.path() + " contains no replay buffer: it has no manifest"};
   }
   auto size = file_size(file->get());
   if (!size) return std::move(size).error();
   const auto wrong = [&](const std::string& what) { return corrupt(folder, kManifestName, what); };
   if (*size < sizeof(ManifestHeader) || *size > kMostManifest) {
-    return wrong(std::to_string(*size) + " bytes are no manifest of a replay buffer");
+    return wrong("has " + std::to_string(*size) + " bytes; a manifest of a replay buffer has " +
+                 std::to_string(sizeof(ManifestHeader)) + " to " + std::to_string(kMostManifest));
   }
   const auto unreadable = [&](int failure) {
     return failure == 0 ? wrong("cannot be read")
@@ -152,8 +154,8 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   Manifest saved;
   const ManifestHeader& header = saved.header;
   if (!read_at(file->get(), 0, &saved.header, sizeof saved.header)) return unreadable(errno);
-  if (header.magic != kManifestMagic) return wrong("is no manifest of a replay buffer");
-  if (header.version != kSavedVersion) {  // checked before the checksum, whose offset may differ between versions
+  if (header.magic != kManifestMagic) return wrong("is not a manifest of a replay buffer");
+  if (header.version != kSavedVersion) {  // checked before the checksum: its offset may differ between versions
     return platform::other_version(folder.path() + "/" + kManifestName + " has version", header.version, kSavedVersion);
   }
   std::vector<std::byte> bytes(*size);
@@ -161,11 +163,11 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   std::memcpy(&saved.header, bytes.data(), sizeof saved.header);
   if (const std::uint32_t sum = checksum_of(bytes); sum != header.checksum || header.bytes != bytes.size()) {
     return wrong("was altered or cut off: it has " + std::to_string(bytes.size()) + " bytes with the checksum " +
-                 std::to_string(sum) + ", and should have " + std::to_string(header.bytes) + " with " +
+                 std::to_string(sum) + "; it must have " + std::to_string(header.bytes) + " with " +
                  std::to_string(header.checksum));
   }
   if (header.note_bytes > bytes.size() || body_bytes(header) != bytes.size() - sizeof header) {
-    return wrong("has other numbers of leaves, files and parts than it says");
+    return wrong("has a size that does not match its numbers of leaves, files and parts");
   }
   std::span<const std::byte> rest = std::span(bytes).subspan(sizeof header);
   saved.leaf_bytes = take<std::uint64_t>(rest, header.leaves);
@@ -173,7 +175,7 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   saved.files = take<SavedFile>(rest, header.files);
   saved.parts = take<SavedPart>(rest, header.parts);
   saved.note = take<std::byte>(rest, header.note_bytes);
-  if (const std::string what = impossible(saved); !what.empty()) return wrong("says what cannot be: " + what);
+  if (const std::string what = impossible(saved); !what.empty()) return wrong("is invalid: it has " + what);
   return saved;
 } catch (const std::bad_alloc&) {
   return out_of_memory();
@@ -192,9 +194,8 @@ Status Manifest::check_rows(const Folder& folder, std::span<const StateEntry> pl
   for (const SavedPart& part : parts) bytes += part.kind == PartKind::kRows ? part.bytes : 0;
   for (const StateEntry& place : places) needed += place.rows * row_bytes();
   if (needed <= bytes) return success();
-  return corrupt(
-      folder, kManifestName,
-      "says that its rows have " + std::to_string(needed) + " bytes, but the files have " + std::to_string(bytes));
+  return corrupt(folder, kManifestName,
+                 "lists rows of " + std::to_string(needed) + " bytes, but the files have " + std::to_string(bytes));
 }
 
 Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const {
@@ -202,11 +203,12 @@ Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const
   for (const SavedFile& file : files) in_files += file.bytes;
   const std::uint64_t over = bytes - std::min(bytes, kMostOverhead);
   if (over / kMostOverheadPerByte <= in_files) return success();
-  return Error{.code = Code::kInvalid,
-               .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) +
-                          " rows in chunks of " + std::to_string(header.rows_per_place) +
-                          "; an empty buffer of that capacity takes " + std::to_string(bytes) +
-                          " bytes, far more than the files have; pass a capacity, this one if it is right"};
+  return Error{
+      .code = Code::kInvalid,
+      .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) + " rows in chunks of " +
+                 std::to_string(header.rows_per_place) + "; an empty buffer of that capacity takes " +
+                 std::to_string(bytes) +
+                 " bytes, far more than the files have; pass a capacity to load it (this one, if it is right)"};
 }
 
 Status Manifest::write(const Folder& folder) {

@@ -99,7 +99,7 @@ Status Saver::describe() {
   }
   if (has_others && !has_manifest) {
     return Error{.code = Code::kExists,
-                 .message = folder_.path() + " has other files, and no replay buffer: give a folder of its own"};
+                 .message = folder_.path() + " has other files and no replay buffer: save to an empty folder"};
   }
   return success();
 }
@@ -275,9 +275,9 @@ Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
     discard();
     if (may_retry) return std::optional<SaveReport>();
     return Error{.code = Code::kUnavailable,
-                 .message = "all rows, of which there are up to " + std::to_string(store_.shape().capacity) +
-                            ", were overwritten while they were written to " + folder_.path() +
-                            ", again and again: it is as it was"};
+                 .message = "could not save to " + folder_.path() + ": writers overwrote all rows (capacity " +
+                            std::to_string(store_.shape().capacity) +
+                            ") faster than they were saved, in every attempt; the folder is unchanged"};
   }
   if (Status done = write_states(); !done) return std::move(done).error();
   if (Status done = finish(); !done) return std::move(done).error();
@@ -293,7 +293,8 @@ Result<SaveReport> save(const Store& store, const Tables* tables, const std::str
   auto locked = folder->lock(false);
   if (!locked) return std::move(locked).error();
   if (!*locked) {
-    return Error{.code = Code::kUnavailable, .message = path + " is being saved to or loaded from by somebody else"};
+    return Error{.code = Code::kUnavailable,
+                 .message = path + " is locked: another save to it, or load from it, is in progress"};
   }
   const std::int64_t until = monotonic_ns() + kRetryNs;
   for (int pass = 1;; ++pass) {

@@ -44,11 +44,11 @@ Result<RateLimit> RateLimiter::checked(const RateLimit& limit, std::uint64_t cap
   const auto invalid = [](std::string message) { return Error{.code = Code::kInvalid, .message = std::move(message)}; };
   const double ratio = limit.samples_per_insert;
   if (!(ratio > 0) || std::isinf(ratio)) {
-    return invalid("samples_per_insert of " + as_text(ratio) + ": a number above 0 is needed");
+    return invalid("samples_per_insert is " + as_text(ratio) + "; it must be a finite number above 0");
   }
   if (limit.min_size < 1 || limit.min_size > capacity) {
-    return invalid("min_size of " + std::to_string(limit.min_size) + ": 1 to the capacity of " +
-                   std::to_string(capacity) + " rows is possible");
+    return invalid("min_size is " + std::to_string(limit.min_size) + "; it must be from 1 to the capacity, " +
+                   std::to_string(capacity) + " rows");
   }
   RateLimit full = limit;
   const double least = std::max(1.0, ratio);
@@ -56,8 +56,8 @@ Result<RateLimit> RateLimiter::checked(const RateLimit& limit, std::uint64_t cap
     full.error_buffer = std::max(2 * least, 0.1 * ratio * static_cast<double>(limit.min_size));
   }
   if (full.error_buffer < least) {
-    return invalid("error_buffer of " + as_text(full.error_buffer) + ": less than " + as_text(least) +
-                   ", the larger of 1 and samples_per_insert, could block those who add and those who draw at once");
+    return invalid("error_buffer is " + as_text(full.error_buffer) + "; it must be at least " + as_text(least) +
+                   ", the larger of 1 and samples_per_insert: with less, writers and samplers could block each other");
   }
   return full;
 }
@@ -174,9 +174,10 @@ Result<std::uint64_t> RateLimiter::take_inserts(std::uint64_t least, std::uint64
   Members* const samplers = members_ ? &members_->samplers() : nullptr;
   auto taken = wait_for({words_.samples_taken, memory::WaitFor::kRateLimit, samplers}, wait, take);
   if (!taken || *taken != 0) return taken;
-  return Error{.code = Code::kFull,
-               .message = "no row may be added before more are drawn: " + std::to_string(inserts_.count()) +
-                          " were added and " + std::to_string(samples_.count()) + " drawn"};
+  return Error{
+      .code = Code::kFull,
+      .message = "the rate limit allows no more rows until more are sampled: " + std::to_string(inserts_.count()) +
+                 " were added and " + std::to_string(samples_.count()) + " sampled"};
 }
 
 void RateLimiter::use_inserts(std::uint64_t rows) noexcept {
@@ -204,8 +205,8 @@ void RateLimiter::give_back_inserts(std::uint64_t credits) noexcept {
 Status RateLimiter::take_samples(std::uint64_t rows, const WaitContext& wait) {
   if (rows > kMostCredits / 2) {
     return Error{.code = Code::kInvalid,
-                 .message = "a draw of " + std::to_string(rows) + " rows, where a rate limit lets " +
-                            std::to_string(kMostCredits / 2) + " be drawn at once"};
+                 .message = "cannot sample " + std::to_string(rows) + " rows at once: with a rate limit the limit is " +
+                            std::to_string(kMostCredits / 2)};
   }
   for (std::uint64_t have = 0; have < rows;) {
     const auto take = [&](std::uint32_t slot) {
@@ -222,9 +223,9 @@ Status RateLimiter::take_samples(std::uint64_t rows, const WaitContext& wait) {
     give_back_samples(have);
     if (!taken) return std::move(taken).error();
     return Error{.code = Code::kEmpty,
-                 .message = "a draw of " + std::to_string(rows) + ", of which " + std::to_string(have) +
-                            " may be drawn before more rows are added: " + std::to_string(inserts()) +
-                            " were added and " + std::to_string(samples_.count()) + " drawn"};
+                 .message = "the rate limit allows " + std::to_string(have) + " of " + std::to_string(rows) +
+                            " samples until more rows are added: " + std::to_string(inserts()) + " were added and " +
+                            std::to_string(samples_.count()) + " sampled"};
   }
   return success();
 }

@@ -36,21 +36,22 @@ bool is_stack(What what) noexcept {
 
 Status check(const Shape& shape, const GatherOptions& options, const Output& output) {
   if (is_of_leaf(output.what) && output.leaf >= shape.leaves.size()) {
-    return invalid("leaf " + std::to_string(output.leaf) + " of rows that have " + std::to_string(shape.leaves.size()));
+    return invalid("leaf number " + std::to_string(output.leaf) + " of rows with " +
+                   std::to_string(shape.leaves.size()) + " leaves");
   }
   if (is_stack(output.what) && (output.frames == 0 || output.frames > Gather::kMostFrames)) {
-    return invalid("a stack of " + std::to_string(output.frames) + " frames: 1 to " +
-                   std::to_string(Gather::kMostFrames) + " are possible");
+    return invalid("a stack has " + std::to_string(output.frames) + " frames; it must have 1 to " +
+                   std::to_string(Gather::kMostFrames));
   }
   const bool after = output.what == What::kSuccessor || output.what == What::kSuccessorStack;
   const bool sums = output.what == What::kRewardSum || output.what == What::kDiscount;
   if ((after && options.n_step > shape.ahead) || (sums && options.n_step > shape.ahead + 1)) {
-    return invalid("what comes " + std::to_string(options.n_step) + " rows later is asked for of rows that wait for " +
-                   std::to_string(shape.ahead));
+    return invalid("the batch needs the row " + std::to_string(options.n_step) +
+                   " steps later, but rows are ready after " + std::to_string(shape.ahead) + " successors");
   }
   const std::uint64_t number = output.is_double ? 8 : 4;
   if (output.what == What::kRewardSum && shape.leaves[output.leaf].bytes % number != 0) {
-    return invalid("sums of a leaf of " + std::to_string(shape.leaves[output.leaf].bytes) + " bytes");
+    return invalid("a leaf of " + std::to_string(shape.leaves[output.leaf].bytes) + " bytes cannot be summed");
   }
   return success();
 }
@@ -393,9 +394,9 @@ Gather::Gather(std::shared_ptr<const Store> store, GatherOptions options)
 
 Result<Gather> Gather::create(std::shared_ptr<const Store> store, GatherOptions options) try {
   if (options.n_step == 0 || options.n_step > kMostAhead) {
-    return invalid(std::to_string(options.n_step) + " steps: 1 to " + std::to_string(kMostAhead) + " are possible");
+    return invalid("n_step is " + std::to_string(options.n_step) + "; it must be 1 to " + std::to_string(kMostAhead));
   }
-  if (options.outputs.empty()) return invalid("a batch of nothing");
+  if (options.outputs.empty()) return invalid("a batch needs at least one output");
   for (const Output& output : options.outputs) {
     Status fits = check(store->shape(), options, output);
     if (!fits) return std::move(fits).error();
@@ -456,8 +457,8 @@ Gather::Outcome Gather::read_parts(std::span<const std::uint64_t> indices, std::
 Result<std::size_t> Gather::read(std::span<const std::uint64_t> indices, std::span<std::byte* const> out,
                                  std::span<bool> gone, unsigned threads) const try {
   if (out.size() != options_.outputs.size() || gone.size() != indices.size()) {
-    return invalid(std::to_string(out.size()) + " outputs, where a batch has " +
-                   std::to_string(options_.outputs.size()));
+    return invalid(std::to_string(out.size()) + " output buffers; the batch has " +
+                   std::to_string(options_.outputs.size()) + " outputs");
   }
   // Without stacks, the earliest ticket that a row needs is its own.
   std::vector<std::uint64_t> earliest(frames_here_ != 0 || frames_after_ != 0 ? indices.size() : 0);

@@ -67,37 +67,38 @@ std::vector<Leaf> Shape::regions() const {
 
 Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOptions& options) {
   if (options.capacity == 0 || options.capacity > kMostCapacity) {
-    return invalid("a capacity of " + std::to_string(options.capacity) + " rows: 1 to " +
-                   std::to_string(kMostCapacity) + " are possible");
+    return invalid("capacity is " + std::to_string(options.capacity) + " rows; it must be from 1 to " +
+                   std::to_string(kMostCapacity));
   }
   if (options.streams > kMostCapacity) {
-    return invalid(std::to_string(options.streams) + " streams: at most " + std::to_string(kMostCapacity) +
-                   " are possible");
+    return invalid("streams is " + std::to_string(options.streams) + "; it must be at most " +
+                   std::to_string(kMostCapacity));
   }
   const std::uint64_t rows = options.rows_per_place == 0 ? chosen_rows_per_place(options) : options.rows_per_place;
   if (!std::has_single_bit(rows) || rows > kMostRowsPerPlace || rows > options.capacity) {
-    return invalid("chunks of " + std::to_string(rows) + " rows: a power of two is needed, at most " +
-                   std::to_string(kMostRowsPerPlace) + " and at most the capacity of " +
+    return invalid("chunk is " + std::to_string(rows) + " rows; it must be a power of two, at most " +
+                   std::to_string(kMostRowsPerPlace) + " and at most the capacity, " +
                    std::to_string(options.capacity));
   }
   if (options.ahead > kMostAhead || options.ahead >= options.capacity) {
-    return invalid("rows that need " + std::to_string(options.ahead) + " successors: at most " +
-                   std::to_string(kMostAhead) + " are possible, and fewer than the capacity of " +
-                   std::to_string(options.capacity));
+    return invalid("rows that need " + std::to_string(options.ahead) + " successors; they must need at most " +
+                   std::to_string(kMostAhead) + ", and fewer than the capacity, " + std::to_string(options.capacity));
   }
   if (options.finals && options.ahead == 0)
-    return invalid("last observations are kept for rows that need no successor");
+    return invalid("last observations are stored only for rows that need successors");
   std::uint64_t row_bytes = 0;
   for (const std::uint64_t bytes : leaf_bytes) {
-    if (bytes == 0 || bytes > kMostRowBytes) return invalid("a leaf of " + std::to_string(bytes) + " bytes");
+    if (bytes == 0 || bytes > kMostRowBytes)
+      return invalid("a leaf has " + std::to_string(bytes) + " bytes; it must have 1 to " +
+                     std::to_string(kMostRowBytes));
     row_bytes += bytes;
   }
   Shape shape{.capacity = options.capacity, .rows_per_place = rows, .ahead = options.ahead, .finals = options.finals};
   place_leaves(shape, leaf_bytes);
-  if (shape.leaves.empty()) return invalid("rows without a leaf");
+  if (shape.leaves.empty()) return invalid("rows need at least one leaf");
   if (shape.column_bytes.size() > kMostColumns) {
     return invalid(std::to_string(shape.column_bytes.size()) + " leaves of over " + std::to_string(kMostInRecord) +
-                   " bytes: at most " + std::to_string(kMostColumns) + " are possible");
+                   " bytes; there must be at most " + std::to_string(kMostColumns));
   }
   shape.places = (shape.capacity + rows - 1) / rows + std::max<std::uint64_t>(options.streams, 1) + 1;
   const std::uint64_t place_bytes = rows * (shape.record_bytes + row_bytes);
@@ -107,7 +108,7 @@ Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOpt
   shape.most_extents = (shape.places + shape.places_per_extent - 1) / shape.places_per_extent;
   if (shape.places > memory::kMaxBudget / place_bytes) {
     return invalid(std::to_string(shape.capacity) + " rows of " + std::to_string(row_bytes) +
-                   " bytes are more than an arena can have");
+                   " bytes exceed the largest arena, " + std::to_string(memory::kMaxBudget) + " bytes");
   }
   place_columns(shape);
   shape.row_bits = static_cast<unsigned>(std::countr_zero(rows));
@@ -118,7 +119,8 @@ Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOpt
 
 Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t> leaf_bytes) {
   const auto incompatible = [] {
-    return Error{.code = Code::kIncompatible, .message = "not a replay buffer of this version with these rows"};
+    return Error{.code = Code::kIncompatible,
+                 .message = "this block of the arena is not a replay buffer of this version with these rows"};
   };
   if (header.magic != kReplayMagic) return incompatible();
   if (header.version != kReplayVersion) return other_version(header.version);

@@ -58,7 +58,9 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
                                              std::span<const std::byte> note, const WaitContext& wait,
                                              std::uint64_t table_bytes) try {
   if (note.size() > memory::kMaxBudget || table_bytes > memory::kMaxBudget) {
-    return Error{.code = Code::kInvalid, .message = "a note, or tables, of more bytes than an arena can have"};
+    return Error{.code = Code::kInvalid,
+                 .message = "the note or the sampler tables exceed the largest arena, " +
+                            std::to_string(memory::kMaxBudget) + " bytes"};
   }
   const ControlPlan plan = plan_of(shape, note.size(), table_bytes);
   auto block = make_control_block(*arena, BlockKind::kReplay, plan.bytes, wait);
@@ -253,7 +255,7 @@ Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std
     const std::uint64_t ticket = load_relaxed(header().tail);
     if (ticket == 0 || ticket > kMostTicket) {
       unlock();
-      return Error{.code = Code::kIncompatible, .message = "a replay buffer whose words are damaged"};
+      return Error{.code = Code::kIncompatible, .message = "the shared state of this replay buffer is damaged"};
     }
     const std::uint64_t number = shape_.extent_of(place_of(ticket));
     if (extent(number) == nullptr) {
@@ -274,8 +276,8 @@ Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std
     if (++passed_over == shape_.places) {
       return Error{.code = Code::kUnavailable,
                    .message = "all " + std::to_string(shape_.places) +
-                              " chunks of the replay buffer are being written by "
-                              "processes that live and do not go on"};
+                              " chunks of the replay buffer are held by "
+                              "writers that are alive but make no progress (perhaps stopped)"};
     }
   }
 }
@@ -398,7 +400,7 @@ Window Store::window() const noexcept {
 
 std::string Store::check() const {
   const Window now = window();
-  if (load_relaxed(header().opening) != 0) return "a place is being opened";
+  if (load_relaxed(header().opening) != 0) return "a chunk is being opened";
   std::uint64_t reserved = 0;
   for (std::uint64_t ticket = now.head; ticket < now.tail; ++ticket) reserved += reserved_by(ticket);
   if (reserved != load_relaxed(header().reserved)) {
@@ -407,19 +409,20 @@ std::string Store::check() const {
   if (reserved > shape_.capacity) return "more rows than the capacity";
   for (std::uint64_t place = 0; place < shape_.places; ++place) {
     const Progress at = unpack_progress(load_relaxed(progress_[place]));
-    if (at.ticket != 0 && place_of(at.ticket) != place) return "a place with a ticket of another";
-    if (at.ticket >= now.tail) return "a place with a ticket that was not given";
-    if (at.rows > shape_.rows_per_place) return "a place with too many rows";
-    if (at.ready > at.rows) return "a place with more rows ready than there are";
+    if (at.ticket != 0 && place_of(at.ticket) != place) return "a chunk has the ticket of another chunk";
+    if (at.ticket >= now.tail) return "a chunk has a ticket that was not given out";
+    if (at.rows > shape_.rows_per_place) return "a chunk has too many rows";
+    if (at.ready > at.rows) return "a chunk has more ready rows than rows";
     const std::uint64_t above = ~bits_below(at.rows);
     const About& what = about_[place];
     if (at.ticket == 0 || at.busy) continue;
     const std::uint64_t bits = load_relaxed(what.ends) | load_relaxed(what.finals) | load_relaxed(what.truncated);
     if (((bits | load_relaxed(what.begins)) & above) != 0) {
-      return "a place with bits of slots that are not there";
+      return "a chunk has bits of slots beyond its rows";
     }
-    if ((load_relaxed(what.truncated) & ~load_relaxed(what.ends)) != 0) return "an episode cut off that did not end";
-    if (load_relaxed(what.next) > now.tail || load_relaxed(what.previous) >= at.ticket) return "a link to nowhere";
+    if ((load_relaxed(what.truncated) & ~load_relaxed(what.ends)) != 0) return "a truncated episode did not end";
+    if (load_relaxed(what.next) > now.tail || load_relaxed(what.previous) >= at.ticket)
+      return "a link of a chunk is invalid";
   }
   return {};
 }

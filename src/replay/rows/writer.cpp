@@ -72,7 +72,7 @@ bool cuts_before_last(const Writer::Rows& rows) noexcept {
 
 Error Writer::other_leaves(std::size_t leaves) const {
   return Error{.code = Code::kInvalid,
-               .message = "a row of " + std::to_string(leaves) + " leaves, where rows have " +
+               .message = "the row has " + std::to_string(leaves) + " leaves; rows of this buffer have " +
                           std::to_string(store_->shape().leaves.size())};
 }
 
@@ -324,7 +324,8 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
   if (rows.columns.size() != shape.leaves.size()) return other_leaves(rows.columns.size());
   if (Status complete = check_complete(); !complete) return complete;
   if (shape.finals && cuts_before_last(rows)) {
-    return Error{.code = Code::kInvalid, .message = "a row before the last one is truncated, but has no final"};
+    return Error{.code = Code::kInvalid,
+                 .message = "a row before the last one is truncated and has no last observation: pass it as final="};
   }
   if (Status joined = membership_.begin(); !joined) return joined;
   for (std::uint64_t from = 0; from < rows.count;) {
@@ -380,13 +381,14 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
   const Shape& shape = store_->shape();
   if (!final.empty() && (!shape.finals || final.size() != shape.leaves.size())) {
     return Error{.code = Code::kInvalid,
-                 .message = "a last observation of " + std::to_string(final.size()) + " leaves, where " +
-                            std::to_string(shape.finals ? shape.leaves.size() : 0) + " are kept"};
+                 .message = "final has " + std::to_string(final.size()) + " leaves; it must have " +
+                            std::to_string(shape.finals ? shape.leaves.size() : 0)};
   }
   const bool lacks_final = lacks_final_ && is_mine();
   const bool is_cut = lacks_final || (truncated && !(done_ && is_terminal_));
   if (final.empty() && is_cut && shape.finals) {
-    return Error{.code = Code::kInvalid, .message = "an episode that is cut off needs its last observation: final"};
+    return Error{.code = Code::kInvalid,
+                 .message = "a truncated episode needs its last observation: pass it as final="};
   }
   if (!is_mine() || (!in_episode_ && !done_)) return success();
   if (final.empty()) {

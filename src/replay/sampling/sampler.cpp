@@ -20,8 +20,9 @@ Sampler::Sampler(std::shared_ptr<Tables> tables, std::size_t table, std::uint64_
 Result<std::unique_ptr<Sampler>> Sampler::make(std::shared_ptr<Tables> tables, std::size_t table,
                                                std::uint64_t seed) try {
   if (table >= tables->size()) {
-    return Error{.code = Code::kInvalid,
-                 .message = "sampler " + std::to_string(table) + ", where there are " + std::to_string(tables->size())};
+    return Error{
+        .code = Code::kInvalid,
+        .message = "no sampler number " + std::to_string(table) + "; the buffer has " + std::to_string(tables->size())};
   }
   const TableSpec spec = (*tables)[table].spec();
   std::unique_ptr<Sampler> sampler;
@@ -212,11 +213,11 @@ bool Sampler::fill_up(const Sample& chosen) const {
 }
 
 Error Sampler::too_few(std::uint64_t wanted, std::uint64_t found) const {
-  if (found == 0) return Error{.code = Code::kEmpty, .message = "there are no rows to be drawn"};
+  if (found == 0) return Error{.code = Code::kEmpty, .message = "there are no rows to sample"};
   const bool may_come = table().spec().max_times != 0;
   return Error{
       .code = may_come ? Code::kEmpty : Code::kInvalid,
-      .message = "a draw of " + std::to_string(wanted) + " different rows, where there are " + std::to_string(found)};
+      .message = "cannot sample " + std::to_string(wanted) + " different rows: there are " + std::to_string(found)};
 }
 
 }  // namespace shmtree::replay

@@ -13,15 +13,16 @@ namespace shmtree::replay {
 namespace {
 
 constexpr int kMostTries = 4096;     // attempts to find a first row that is followed by enough rows
-constexpr std::size_t kAtOnce = 32;  // first rows whose words are prefetched
+constexpr std::size_t kAtOnce = 32;  // first rows with prefetched words
 constexpr std::uint64_t kMostStride = std::uint64_t{1} << 32;
 
 }  // namespace
 
 Error SequenceSampler::too_short() const {
   return Error{.code = Code::kEmpty,
-               .message = "none of " + std::to_string(kMostTries) + " rows that were drawn is followed by enough for " +
-                          std::to_string(options_.length) + " in its episode"};
+               .message = "no sequence of " + std::to_string(options_.length) + " rows: in " +
+                          std::to_string(kMostTries) +
+                          " tries, every sampled row was too close to the end of its episode"};
 }
 
 // Writes the sequence that begins with the row `first`. Returns false if it is too short.
@@ -53,7 +54,7 @@ Status SequenceSampler::sample_one(std::uint64_t first, std::span<std::uint64_t>
   for (int tries = 0; tries < kMostTries; ++tries, first = 0) {
     const bool is_there = first != 0 && store_->has_row(shape.ticket_of(first), shape.slot_of(first));
     if (!is_there) first = random_row(*store_, random_);
-    if (first == 0) return Error{.code = Code::kEmpty, .message = "there are no rows to be drawn"};
+    if (first == 0) return Error{.code = Code::kEmpty, .message = "there are no rows to sample"};
     if (follow(first, indices, mask)) return success();
   }
   return too_short();
@@ -64,8 +65,8 @@ Status SequenceSampler::check(std::size_t indices, std::size_t mask) const {
   const bool is_stride = options_.stride != 0 && options_.stride <= kMostStride;
   if (length != 0 && is_stride && indices == mask && indices % length == 0) return success();
   return Error{.code = Code::kInvalid,
-               .message = "sequences of " + std::to_string(length) + " rows, one in " +
-                          std::to_string(options_.stride) + ", for " + std::to_string(indices) + " indices"};
+               .message = "cannot write sequences of " + std::to_string(length) + " rows with stride " +
+                          std::to_string(options_.stride) + " to " + std::to_string(indices) + " indices"};
 }
 
 Status SequenceSampler::sample(std::span<std::uint64_t> indices, std::span<bool> mask) try {

@@ -20,7 +20,8 @@ namespace {
 constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 31;
 
 Error incompatible_tables() {
-  return Error{.code = Code::kIncompatible, .message = "not the tables of a replay buffer of this version"};
+  return Error{.code = Code::kIncompatible,
+               .message = "these are not the sampler tables of a replay buffer of this version"};
 }
 
 // Offset of each part, and the total size.
@@ -51,11 +52,12 @@ std::string number_text(double number) {
 
 Status check_spec(const TableSpec& spec) {
   const auto is_number = [](double value) { return value >= 0 && value <= DBL_MAX; };
-  if (spec.kind < SamplerKind::kUniform || spec.kind > SamplerKind::kMaxPriority) return invalid("no such sampler");
+  if (spec.kind < SamplerKind::kUniform || spec.kind > SamplerKind::kMaxPriority)
+    return invalid("a sampler has an unknown kind");
   for (const auto& [name, value] : {std::pair{"alpha", spec.alpha}, {"beta", spec.beta}, {"eps", spec.eps}}) {
     if (is_number(value)) continue;
     std::string message = name;
-    message += " of " + std::to_string(value) + ": a number of 0 or more is needed";
+    message += " is " + std::to_string(value) + "; it must be a finite number of at least 0";
     return invalid(std::move(message));
   }
   return success();
@@ -66,15 +68,14 @@ Status check_spec(const TableSpec& spec) {
 Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const TableSpec> specs, const RateLimit* limit,
                                         bool has_members) try {
   if (specs.empty() || specs.size() > kMostTables) {
-    return invalid(std::to_string(specs.size()) + " samplers: 1 to " + std::to_string(kMostTables) + " are possible");
+    return invalid(std::to_string(specs.size()) + " samplers; there must be 1 to " + std::to_string(kMostTables));
   }
   for (const TableSpec& spec : specs) {
     Status good = check_spec(spec);
     if (!good) return std::move(good).error();
     if (spec.has_leaves() && shape.slots() > kMostSlots) {
       return invalid(std::to_string(shape.capacity) +
-                     " rows are more than a sampler with priorities or max_times can " +
-                     "have: " + std::to_string(kMostSlots));
+                     " rows exceed the limit of a sampler with priorities or max_times, " + std::to_string(kMostSlots));
     }
   }
   if (limit != nullptr) {
@@ -107,7 +108,7 @@ Result<std::shared_ptr<Tables>> Tables::create(std::shared_ptr<Store> store, std
                                                const RateLimit* limit, bool has_members) try {
   auto bytes = bytes_for(store->shape(), specs, limit, has_members);
   if (!bytes) return std::move(bytes).error();
-  if (*bytes > store->tables_area().size()) return invalid("a replay buffer without room for these samplers");
+  if (*bytes > store->tables_area().size()) return invalid("the replay buffer has no space for these samplers");
   auto* header = new (store->tables_area().data()) TablesHeader{};
   auto* heads = reinterpret_cast<TableHead*>(header + 1);
   for (std::size_t i = 0; i < specs.size(); ++i) {
@@ -241,9 +242,9 @@ Status Tables::check_priorities(std::span<const double> priorities, std::size_t 
     if (priority >= 0 && priority <= most) continue;
     const bool is_large = priority > most && priority <= DBL_MAX;
     return or_out_of_memory([&]() -> Status {
-      const std::string why = is_large ? "too large, at most " + number_text(most) + " suits the sampler's exponent"
-                                       : "a finite number of 0 or more is needed";
-      return invalid("priority number " + std::to_string(i) + " is " + number_text(priority) + ": " + why);
+      const std::string why = is_large ? "at most " + number_text(most) + ", because of the sampler's exponent"
+                                       : "a finite number of at least 0";
+      return invalid("priority number " + std::to_string(i) + " is " + number_text(priority) + "; it must be " + why);
     });
   }
   return success();
@@ -261,7 +262,9 @@ Status Tables::check_indices(std::span<const std::uint64_t> indices) const {
       was_given = now.ticket != ticket || shape.slot_of(index) < now.rows;
     }
     if (was_given) continue;
-    return or_out_of_memory([&]() -> Status { return invalid("index " + std::to_string(index) + " was never given"); });
+    return or_out_of_memory([&]() -> Status {
+      return invalid("index " + std::to_string(index) + " is not the index of a row that was added");
+    });
   }
   return success();
 }
@@ -270,14 +273,14 @@ Status Tables::update(std::size_t table, std::span<const std::uint64_t> indices,
                       std::span<bool> applied, LeafWatch* own) const try {
   if (indices.size() != priorities.size() || indices.size() != applied.size()) {
     return invalid(std::to_string(indices.size()) + " indices and " + std::to_string(priorities.size()) +
-                   " priorities: as many are needed");
+                   " priorities; there must be as many of both");
   }
   const auto is_meant = [&](std::size_t i) {
     return tables_[i].spec().has_priorities() && (table == kAll || table == i);
   };
   bool is_any = false;
   for (std::size_t i = 0; i < tables_.size(); ++i) is_any = is_any || is_meant(i);
-  if (!is_any) return invalid("priorities for a sampler that has none");
+  if (!is_any) return invalid("the sampler has no priorities to set");
   Status good = check_priorities(priorities, table);
   if (good.ok()) good = check_indices(indices);
   if (!good.ok()) return good;

@@ -153,7 +153,7 @@ TEST_CASE("subscribe refuses a 257th subscriber and names the limit") {
   for (int i = 0; i < 256; ++i) readers.push_back(reader_of(broadcast, FallBehind::kSkip));
   const auto refused = broadcast.subscribe();
   CHECK(refused.code() == Code::kInvalid);
-  CHECK(text_of(refused).find("has 256, which is the most") != std::string::npos);
+  CHECK(text_of(refused).find("already has 256 subscriptions, which is the limit") != std::string::npos);
   readers[17].close();
   broadcast.put(1).value();
   CHECK(broadcast.subscribe().ok());

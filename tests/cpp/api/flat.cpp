@@ -79,7 +79,7 @@ TEST_CASE("an error for a wrong size or kind names both and the ticket") {
   sender.put_struct(std::int32_t{5}).value();
   const auto smaller = receiver.get_struct<Pose>();
   REQUIRE(smaller.code() == Code::kInvalid);
-  CHECK(smaller.error().message == "message 0: The message has 4 bytes, and the struct that was asked for 24.");
+  CHECK(smaller.error().message == "message 0: The message has 4 bytes, but the requested struct has 24.");
   sender.put(Dict{{"a", 1}}).value();
   const auto other = receiver.get_bytes();
   REQUIRE(other.code() == Code::kInvalid);

@@ -154,7 +154,7 @@ TEST_CASE("only open_queue and Queue::open open a queue") {
   CHECK(open_receiver(name).code() == Code::kInvalid);
   CHECK(Sender::open(queue.sender().handle().value()).code() == Code::kInvalid);
   const Result<Receiver> refused = Receiver::open(queue.receiver().handle().value());
-  CHECK(refused.error().message == "this is the handle of a queue, which Queue::open() opens");
+  CHECK(refused.error().message == "this is the handle of a queue: open it with Queue::open()");
   CHECK(Queue::open(queue.sender().handle().value()).ok());
   CHECK(open_queue(name + "-not").code() == Code::kNotFound);
   auto [sender, receiver] = make_pair({.name = name + "-pair"});

@@ -108,7 +108,7 @@ TEST_CASE("a wrong column is named in the error and nothing is added") {
   has(text(Dict{{"obs", obs}, {"action", 1}, {"reward", 1.0}}), "row[\"done\"] is missing");
   has(text(Dict{{"obs", obs}, {"action", 1}, {"reward", 1.0}, {"done", false}, {"more", 1}}), "row[\"more\"]");
   has(text(Dict{{"obs", three}, {"action", 1}, {"reward", 1.0}, {"done", false}}),
-      "row[\"obs\"] is float32, shape (3,), and the rows of the buffer have float32, shape (2,)");
+      "row[\"obs\"] is float32, shape (3,); the rows of the buffer have float32, shape (2,)");
   has(text(Dict{{"obs", doubles}, {"action", 1}, {"reward", 1.0}, {"done", false}}), "row[\"obs\"] is float64");
   has(text(Dict{{"obs", obs}, {"action", 40'000}, {"reward", 1.0}, {"done", false}}), "row[\"action\"] is an int");
   has(text(Dict{{"obs", obs}, {"action", 1.5}, {"reward", 1.0}, {"done", false}}), "row[\"action\"] is a float");
@@ -125,23 +125,24 @@ TEST_CASE("make_replay refuses invalid options") {
     change(options);
     return refusal(options);
   };
-  has(changed([](ReplayOptions& options) { options.capacity = 0; }), "a capacity of 0 rows");
+  has(changed([](ReplayOptions& options) { options.capacity = 0; }), "capacity is 0 rows");
   has(changed([](ReplayOptions& options) { options.columns.clear(); }), "at least one leaf");
-  has(changed([](ReplayOptions& options) { options.columns.push_back({"obs"}); }), "\"obs\" is where another one is");
+  has(changed([](ReplayOptions& options) { options.columns.push_back({"obs"}); }),
+      "\"obs\" has the path of another column");
   has(changed([](ReplayOptions& options) { options.columns.push_back({"obs/x"}); }), "\"obs/x\"");
-  has(changed([](ReplayOptions& options) { options.columns.push_back({"a//x"}); }), "\"a//x\" has no name");
+  has(changed([](ReplayOptions& options) { options.columns.push_back({"a//x"}); }), "\"a//x\" has an empty name");
   has(changed([](ReplayOptions& options) { options.columns[0].shape = {0}; }), "\"obs\" has a dimension");
   has(changed([](ReplayOptions& options) { options.columns[0].dtype = DType::kBFloat16; }), "bfloat16");
   has(changed([](ReplayOptions& options) { options.next = {"more"}; }), "next has \"more\"");
   has(changed([](ReplayOptions& options) { options.stack = {{"more", 4}}; }), "stack has \"more\"");
   has(changed([](ReplayOptions& options) { options.reward = "more"; }), "reward is \"more\"");
   has(changed([](ReplayOptions& options) { options.samplers.clear(); }), "needs a sampler");
-  has(changed([](ReplayOptions& options) { options.capacity = std::uint64_t{1} << 35; }), "bytes, and the machine has");
+  has(changed([](ReplayOptions& options) { options.capacity = std::uint64_t{1} << 35; }), "bytes; the machine has");
   has(changed([](ReplayOptions& options) {
         options.arena = Arena::create({.max_bytes = 1 << 20}).value();
         options.capacity = 1'000'000;
       }),
-      "and the arena has");
+      "; the arena has");
 }
 
 TEST_CASE("max_bytes determines the capacity of a buffer") {
@@ -152,22 +153,22 @@ TEST_CASE("max_bytes determines the capacity of a buffer") {
   CHECK((buffer.capacity() > 50'000 && buffer.capacity() < 4'000'000 / 15));
   options.max_bytes *= 2;
   options.arena = Arena::create({.max_bytes = 6'000'000}).value();
-  has(refusal(options), "max_bytes is 8000000, and the arena has ");
+  has(refusal(options), "max_bytes is 8000000; the arena has ");
   options.max_bytes /= 2;
   CHECK(make_replay(options).capacity() == buffer.capacity());
   options.capacity = 5;
-  has(refusal(options), "a capacity of 5 rows and max_bytes of 4000000; it must be one of them");
+  has(refusal(options), "both capacity (5 rows) and max_bytes (4000000) were passed; pass one of them");
   options = steps();
   options.capacity = 0;
   options.max_bytes = 10;
-  has(refusal(options), "max_bytes is 10; a buffer of one such row takes ");
+  has(refusal(options), "max_bytes is 10; the smallest buffer has one such row and takes ");
   options.next = {"obs"};
   options.limit = ReplayLimit{.min_size = 5000};
-  has(refusal(options), "max_bytes is 10; a buffer of 5000 such rows takes ");
+  has(refusal(options), "max_bytes is 10; the smallest buffer has 5000 such rows and takes ");
   options.max_bytes = 4'000'000;
   CHECK(make_replay(options).capacity() > 40'000);
   options.max_bytes = std::uint64_t{1} << 62;
-  has(refusal(options), "max_bytes is 4611686018427387904, and the machine has ");
+  has(refusal(options), "max_bytes is 4611686018427387904; the machine has ");
 }
 
 TEST_CASE("samples have successors and n-step rewards and stacks") {
@@ -242,7 +243,7 @@ TEST_CASE("sample writes rows into memory of the caller") {
   std::array<bool, 32> done{};
   const auto bytes = [](auto& array) { return std::as_writable_bytes(std::span(array)); };
   ReplayDraw how{.out = {{"obs", bytes(obs)}, {"action", bytes(action)}, {"done", bytes(done)}}};
-  has(buffer.sample(32, 10s, how).error().message, "no place for \"reward\"");
+  has(buffer.sample(32, 10s, how).error().message, "no memory for \"reward\"");
   how.out["reward"] = bytes(reward);
   has(buffer.sample(32, 10s, how).error().message, "\"reward\" has 256 bytes");
   how.out["reward"] = bytes(reward).subspan(128);

@@ -1,4 +1,4 @@
-// What a buffer of C++ is made from besides columns, where its batches may lie, and what it says of itself.
+// C++ replay buffers: creation from an example, memory of their batches, statistics.
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,7 +39,7 @@ std::string refusal(const ReplayOptions& options) {
   }
   return "";
 }
-// Rows with the numbers 0 to 19, in two episodes, whose priorities are 1 but for that of row 5.
+// Rows with the numbers 0 to 19, in two episodes. All priorities are 1 except that of row 5.
 ReplayBuffer numbers(ReplayOptions options = {}) {
   options.capacity = 64;
   options.columns = {{"n"}, {"done", DType::kBool}};
@@ -87,11 +87,11 @@ TEST_CASE("a buffer is made from an example of a row") {
 
 TEST_CASE("an invalid example row is refused with its path") {
   CHECK(refusal({.capacity = 9, .example = Dict{{"a", List{1, "no"}}}}) ==
-        "row[\"a\"][1] is a string: rows have numbers and arrays of them");
+        "row[\"a\"][1] is a string; rows consist of numbers and arrays");
   CHECK(refusal({.capacity = 9, .example = Dict{{"a", nullptr}}}).find("row[\"a\"] is None") == 0);
   CHECK(refusal({.capacity = 9, .example = Dict{{"a", std::vector<float>()}}}).find("row[\"a\"] has a dimension") == 0);
   CHECK(refusal({.capacity = 9, .example = Dict{}}).find("at least one leaf") != std::string::npos);
-  CHECK(refusal({.capacity = 9, .columns = {{"n"}}, .example = 1}).find("columns and an example") == 0);
+  CHECK(refusal({.capacity = 9, .columns = {{"n"}}, .example = 1}).find("both columns and an example") == 0);
 }
 
 TEST_CASE("a batch sampled into the arena is sent without a copy") {

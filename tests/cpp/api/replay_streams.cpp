@@ -153,9 +153,9 @@ TEST_CASE("a vector add refuses invalid rows and reports how many fit") {
   const std::vector<float> two{1, 2};
   const Dict final{{"obs", array_ref(two.data(), {2, 1})}};
   CHECK(writers.add(three.rows(), {.ends = first, .final = final}).error().message ==
-        "final has 2 rows; it must have 3, one for each row, or 1, one for each end");
+        "final has 2 rows; it must have 3, one for each row, or 1, one for each row that ends an episode");
   CHECK(writers.add(three.rows(), {.reset = std::span(first).first(2)}).error().message ==
-        "reset has 2 marks, for 3 rows");
+        "reset has 2 entries; it must have 3, one for each row");
   CHECK(buffer.writer().value().extend(three.rows(), {.reset = first}).code() == Code::kInvalid);
   CHECK((buffer.vector_writer(0).code() == Code::kInvalid && buffer.size() == 0));
 

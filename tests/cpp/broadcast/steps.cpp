@@ -65,7 +65,7 @@ std::int64_t change_under_way(std::size_t words, std::uint64_t tail) {
     const auto ring = new_ring({.capacity = 4});
     const auto reader = begin(ring, words);
     REQUIRE(killed_at_change(change, [&] { put(*ring, 2, words).value(); }));
-    if (ring->check() == "a put was cut off" && ring->tail() == tail) return change;
+    if (ring->check() == "a put was interrupted" && ring->tail() == tail) return change;
   }
 }
 

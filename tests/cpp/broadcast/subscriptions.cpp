@@ -183,7 +183,7 @@ TEST_CASE("Closing a subscription cancels its transfers") {
   CHECK(used_bytes(*arena) == empty);
   const auto gone = Subscriber::open(arena, late, patience());
   CHECK(gone.code() == Code::kNotFound);
-  CHECK(gone.error().message.find("the subscription is gone: everybody who had it closed it") == 0);
+  CHECK(gone.error().message.find("the subscription no longer exists: its processes closed it") == 0);
   CHECK(closed->give().code() == Code::kClosed);
 }
 

@@ -42,7 +42,7 @@ TEST_CASE("Put reports full while nacked messages exceed the capacity") {
   auto refused = put(*channel, 99, 1, no_wait());
   REQUIRE(code_of(refused) == Code::kFull);
   REQUIRE(refused.error().message.find("16 of at most 8 messages") != std::string::npos);
-  REQUIRE(refused.error().message.find("8 of them messages that were taken and given back") != std::string::npos);
+  REQUIRE(refused.error().message.find("8 of them messages that receivers took and returned") != std::string::npos);
   for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(get(*channel, no_wait()).value() == i);
   REQUIRE_FALSE(channel->sending().has_room());
   REQUIRE(code_of(put(*channel, 99, 1, no_wait())) == Code::kFull);

@@ -1,7 +1,6 @@
 // The check of a whole arena that other tests end with detects damage.
-#include "support/channel_check.h"
-
 #include "support/catch2.h"
+#include "support/channel_check.h"
 #include "support/channels.h"
 
 using namespace shmtree;
@@ -53,5 +52,5 @@ TEST_CASE("The arena check reports a leaked block") {
   all.arena->blocks()
       .entry(block.ref().id)
       ->word.store(memory::block_word(BlockState::kLive, memory::kNobody, block.ref().generation));
-  REQUIRE(all.check().find("nobody keeps block") != std::string::npos);
+  REQUIRE(all.check().find("no reference to block") != std::string::npos);
 }

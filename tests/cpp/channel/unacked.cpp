@@ -27,8 +27,8 @@ TEST_CASE("take stops at the unacked limit and reports the numbers") {
   for (const auto& wait : {no_wait(), patience(20)}) {
     auto refused = take(*channel, wait);
     REQUIRE(code_of(refused) == Code::kEmpty);
-    REQUIRE(refused.error().message.find("2 of at most 2 are taken") != std::string::npos);
-    REQUIRE(refused.error().message.find("3 more can be received") != std::string::npos);
+    REQUIRE(refused.error().message.find("2 of at most 2 messages are unacked") != std::string::npos);
+    REQUIRE(refused.error().message.find("3 more are queued") != std::string::npos);
   }
   REQUIRE(channel->stats().taken == 2);
   REQUIRE(get(*channel, no_wait()).value() == 2);  // get() leaves nothing to ack

@@ -140,7 +140,7 @@ TEST_CASE("the error describes a bad header field") {
   CHECK(refused(frame, "metadata cannot have 1048576 bytes"));
   frame = good;
   poke<std::uint32_t>(frame, 8, static_cast<std::uint32_t>(good.size() + 1));
-  CHECK(refused(frame, "there are " + std::to_string(good.size())));
+  CHECK(refused(frame, "the buffer has " + std::to_string(good.size())));
   for (std::uint8_t total = 0; total < 16; ++total) {  // a total size that is smaller than the header
     frame = good;
     poke<std::uint32_t>(frame, 4, 0x4000'0000);
@@ -209,7 +209,7 @@ TEST_CASE("invalid names are refused") {
       builder.add_length(reference);
     });
   };
-  CHECK(refused(named(1), "a name refers to one that was not there before"));
+  CHECK(refused(named(1), "a name refers to a name that does not precede it"));
   CHECK(refused(written([](FrameBuilder& builder) {
                   builder.add_kind(Kind::kGlobal);
                   builder.add_name(std::string(kMaxNameBytes + 1, 'n'));

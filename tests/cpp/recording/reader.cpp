@@ -166,12 +166,12 @@ TEST_CASE("lost messages are an error and later ones are not read") {
   const auto second = again.next(entry);
   REQUIRE_FALSE(second.ok());
   CHECK(second.code() == Code::kCorrupt);
-  CHECK(second.error().message.find("only 1 of the 2 messages are there") != std::string::npos);
+  CHECK(second.error().message.find("only 1 of the 2 messages that it had") != std::string::npos);
 }
 
 TEST_CASE("errors of invalid recordings name the file and the offset") {
-  CHECK(why_not("four") == "'run.mcap' has 4 bytes: too few for a recording");
-  CHECK(why_not("something else entirely") == "'run.mcap' is no recording: it does not begin as MCAP does");
+  CHECK(why_not("four") == "'run.mcap' has 4 bytes, too few for a recording");
+  CHECK(why_not("something else entirely") == "'run.mcap' is not a recording: it has no MCAP header");
   RecordingBytes made;
   const std::string place = "'run.mcap', at byte " + std::to_string(made.bytes.size()) + ": ";
   const auto with = [&made](auto add) {
@@ -182,16 +182,17 @@ TEST_CASE("errors of invalid recordings name the file and the offset") {
   const auto wrong = [&with](Opcode opcode, const std::string& content) {
     return with([&](RecordingBytes& other) { other.raw(opcode, content); });
   };
-  CHECK(wrong(Opcode::kNone, "") == place + "there is no record of kind 0");
+  CHECK(wrong(Opcode::kNone, "") == place + "a record has the invalid kind 0");
   CHECK(wrong(Opcode::kMessage, "four") == place + "a message of 4 bytes is shorter than its header");
   CHECK(wrong(Opcode::kMessage, std::string(22, '\1')) ==
-        place + "a message of channel 257, which is not there before it");
-  CHECK(wrong(Opcode::kChannel, "four") == place + "it says that it has more than there is");
+        place + "a message of channel 257, which has no channel record before it");
+  CHECK(wrong(Opcode::kChannel, "four") == place + "a length in it exceeds the record");
   CHECK(wrong(Opcode::kMetadata, RecordingBytes::number(~std::uint32_t{0})) ==
-        place + "it says that it has more than there is");
+        place + "a length in it exceeds the record");
   CHECK(wrong(Opcode::kMetadata, RecordingBytes::text("\xff")) == place + "a text is not UTF-8");
   CHECK(wrong(Opcode::kMetadata, RecordingBytes::text("\xed\xa0\x80")) == place + "a text is not UTF-8");
-  CHECK(wrong(Opcode::kChunk, "") == place + "a chunk; another tool has rewritten the recording, and cannot be mapped");
+  CHECK(wrong(Opcode::kChunk, "") ==
+        place + "a chunk: another tool has rewritten the recording, so it cannot be mapped");
   CHECK(with([](RecordingBytes& other) { other.channel(0, "obs", "json"); }) ==
         place + "the messages of 'obs' are 'json' and not 'shmtree'");
   for (const std::string_view count : {"", "-1", "x", "1x", "99999999999999999999"}) {

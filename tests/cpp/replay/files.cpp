@@ -74,7 +74,7 @@ TEST_CASE("A save without any current row fails and keeps the last one") {
   auto refused = replay::save(*store, nullptr, folder.saved(), others.wait());
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.code() == Code::kUnavailable);
-  CHECK(refused.error().message.find("all rows, of which there are up to 64, were overwritten") != std::string::npos);
+  CHECK(refused.error().message.find("writers overwrote all rows (capacity 64)") != std::string::npos);
   CHECK(rows_of(loaded(folder, kPlain).value()) == before);
   CHECK(files_in(folder.saved()).size() == 2);
 }

@@ -173,7 +173,7 @@ TEST_CASE("An invalid or foreign note is a corrupt manifest") {
   });
   const auto of_others = Loader::open(folder.saved()).value().spec();
   REQUIRE(of_others.code() == Code::kCorrupt);
-  CHECK(of_others.error().message == folder.saved() + "/manifest: its note is that of a replay buffer of other rows");
+  CHECK(of_others.error().message == folder.saved() + "/manifest: its specification does not match its rows");
 }
 
 TEST_CASE("load allocates nothing for rows that the files cannot hold") {

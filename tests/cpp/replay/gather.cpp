@@ -28,13 +28,13 @@ TEST_CASE("An impossible batch is refused with the numbers") {
     const auto gather = Gather::create(store, options);
     return gather.code() == Code::kInvalid && gather.error().message.find(number) != std::string::npos;
   };
-  CHECK(refused({.outputs = {{.leaf = 4}}}, "leaf 4"));
-  CHECK(refused({.outputs = {{.what = What::kSuccessor}}, .n_step = 3}, "3 rows later"));
-  CHECK(refused({.outputs = {{.what = What::kDiscount}}, .n_step = 4}, "4 rows later"));
-  CHECK(refused({.outputs = {{.what = What::kDiscount}}, .n_step = 0}, "0 steps"));
+  CHECK(refused({.outputs = {{.leaf = 4}}}, "leaf number 4"));
+  CHECK(refused({.outputs = {{.what = What::kSuccessor}}, .n_step = 3}, "3 steps later"));
+  CHECK(refused({.outputs = {{.what = What::kDiscount}}, .n_step = 4}, "4 steps later"));
+  CHECK(refused({.outputs = {{.what = What::kDiscount}}, .n_step = 0}, "n_step is 0"));
   CHECK(refused({.outputs = {{.what = What::kStack, .frames = 0}}}, "0 frames"));
   CHECK(refused({.outputs = {{.what = What::kRewardSum, .leaf = 1, .is_double = true}}}, "4 bytes"));
-  CHECK(refused({}, "nothing"));
+  CHECK(refused({}, "at least one output"));
   CHECK(Gather::create(store, {.outputs = {{.what = What::kRewardSum, .leaf = 2}}, .n_step = 3}).ok());
 }
 

@@ -80,10 +80,10 @@ TEST_CASE("An impossible rate limit is refused with its numbers") {
   CHECK(refused({.samples_per_insert = 8, .error_buffer = 7.5}, "7.5"));
   CHECK(refused({.samples_per_insert = 0.5, .error_buffer = 0.75}, "0.75"));
   CHECK(refused({.samples_per_insert = 1, .error_buffer = -2}, "-2"));
-  CHECK(refused({.samples_per_insert = 0}, "samples_per_insert of 0"));
+  CHECK(refused({.samples_per_insert = 0}, "samples_per_insert is 0"));
   CHECK(refused({.samples_per_insert = -1}, "-1"));
   CHECK(refused({.samples_per_insert = std::nan("")}, "nan"));
-  CHECK(refused({.min_size = 0}, "min_size of 0"));
+  CHECK(refused({.min_size = 0}, "min_size is 0"));
   CHECK(refused({.min_size = 1001}, "1001"));
   CHECK(RateLimiter::checked({.samples_per_insert = 8, .min_size = 1000}, 1000).value().error_buffer == Approx(800));
   CHECK(RateLimiter::checked({.samples_per_insert = 0.5}, 1000).value().error_buffer == Approx(2));

@@ -121,9 +121,9 @@ TEST_CASE("An invalid shape is refused with its numbers") {
   CHECK(refused({8}, {.capacity = 100, .rows_per_place = 12}, "12"));
   CHECK(refused({8}, {.capacity = 100, .rows_per_place = 128}, "128"));
   CHECK(refused({8}, {.capacity = 100, .streams = std::uint64_t{1} << 60}, "1152921504606846976"));
-  CHECK(refused({8}, {.capacity = 100, .streams = std::uint64_t{1} << 40}, "more than an arena"));
+  CHECK(refused({8}, {.capacity = 100, .streams = std::uint64_t{1} << 40}, "exceed the largest arena"));
   CHECK(refused({8, 0}, {.capacity = 100}, "0 bytes"));
-  CHECK(refused({}, {.capacity = 100}, "without a leaf"));
+  CHECK(refused({}, {.capacity = 100}, "at least one leaf"));
   CHECK(refused(std::vector<std::uint64_t>(65, 1000), {.capacity = 100}, "65"));
   CHECK(refused({std::uint64_t{1} << 30}, {.capacity = 1 << 20}, "1048576"));
 }

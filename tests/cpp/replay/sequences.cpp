@@ -94,7 +94,7 @@ TEST_CASE("Invalid sequences and too short episodes are refused") {
   CHECK(sample({.length = 4}).ok());
   const Status refused = sample({.length = 4, .partial = Partial::kRefuse});
   CHECK(refused.code() == Code::kEmpty);
-  CHECK(refused.error().message.find("4 in its episode") != std::string::npos);
+  CHECK(refused.error().message.find("no sequence of 4 rows") != std::string::npos);
 }
 
 // guarantee: replay-sequences

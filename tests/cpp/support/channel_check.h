@@ -38,7 +38,7 @@ class Check {
     if (load_acquire(header.abandoned_channels) != 0 || load_acquire(header.deferred_hint) != 0) return wrong;
     for_each_live([&](BlockRef ref, const BlockEntry& entry) {
       const bool kept = is_held(entry) || load_acquire(entry.refcount) != 0 || kept_.count(memory::pack(ref)) != 0;
-      if (wrong.empty() && !kept) wrong = "nobody keeps block " + std::to_string(memory::pack(ref));
+      if (wrong.empty() && !kept) wrong = "no reference to block " + std::to_string(memory::pack(ref));
     });
     return wrong;
   }

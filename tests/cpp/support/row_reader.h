@@ -36,7 +36,7 @@ class Reader {
 };
 
 inline Status Reader::sample(std::span<std::uint64_t> indices, std::span<std::byte* const> out) try {
-  const auto empty = [] { return Error{.code = Code::kEmpty, .message = "there are no rows to be drawn"}; };
+  const auto empty = [] { return Error{.code = Code::kEmpty, .message = "there are no rows to sample"}; };
   for (std::uint64_t& index : indices) {
     index = replay::random_row(*store_, random_);
     if (index == 0) return empty();

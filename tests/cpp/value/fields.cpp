@@ -92,7 +92,7 @@ TEST_CASE("optional members may be missing and extra keys are ignored") {
 TEST_CASE("a missing key is an error that names it and the aggregate") {
   const Error error = refused<lab::Sample>(sent(Dict{{"reward", 1.0}, {"episode", "x"}}));
   CHECK(error.code == Code::kNotFound);
-  CHECK(error.message == "there is no key \"obs\", which Sample needs, in a dict of 2");
+  CHECK(error.message == "Sample needs the key \"obs\", which is not in a dict of 2");
 }
 
 // guarantee: cpp-conversions

@@ -57,5 +57,5 @@ TEST_CASE("a text or key that is not UTF-8 is refused with the byte") {
   }
   const Status refused = encoded(Dict{{"note", "caf\xe9\n"}});
   CHECK(refused.error().message ==
-        "A text to send is not UTF-8 from byte 3 of its 5 on: \"caf\\xe9\\x0a\". Bytes go as shmtree::Bytes.");
+        "A text to send is not UTF-8 from byte 3 of its 5 on: \"caf\\xe9\\x0a\". Send binary data as shmtree::Bytes.");
 }

@@ -405,7 +405,7 @@ def test_observer_commands_print_no_control_characters(verb):
 
 
 def test_snapshot_of_a_queue_rejects_short_and_unknown_uuids():
-    with pytest.raises(ValueError, match="16 bytes, this has 3"):
+    with pytest.raises(ValueError, match="16 bytes; this has 3"):
         shmtree._core.look_at_queue(b"abc", 0, 1, 1)
     with pytest.raises(FileNotFoundError):
         shmtree._core.look_at_queue(bytes(16), 0, 1, 1)

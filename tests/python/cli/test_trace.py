@@ -222,7 +222,7 @@ def test_unknown_name_and_recorded_channel_are_errors(name: str, tmp_path: Path)
     _sender, _receiver = shmtree.create_pair(name=name)
     recorder = Recorder(tmp_path / "run.mcap", name)
     done = shmtree_run("trace", name, "--out", out)
-    assert done.returncode == 1 and "has a tap already" in done.stderr
+    assert done.returncode == 1 and "already has a tap" in done.stderr
     done = shmtree_run("trace", "--seconds", "0.1", "--out", out)  # without a name, it traces all channels
     assert done.returncode == 0 and f"not traced: {name}: " in done.stderr
     recorder.end(signal.SIGINT)

@@ -383,7 +383,7 @@ def keys(count: int, each: Callable[[int], int]) -> dict[str, bytes]:
 @pytest.mark.parametrize("kind", ["set", "dict"])
 def test_many_keys_with_equal_hashes_are_refused(kind: str) -> None:
     frame = keys(100_000, lambda k: k * PRIME)[kind]
-    with pytest.raises(shmtree.CorruptMessage, match="equal hashes"):
+    with pytest.raises(shmtree.CorruptMessage, match="the same hash"):
         shmtree.unpack(frame)
 
 
@@ -558,7 +558,7 @@ def test_flag_gets_a_limited_number_of_members() -> None:
     for value in range(1, 1000):
         shmtree.unpack(flag(many, value))
     frames = (flag(many, value) for value in range(1000, 20_000))
-    with pytest.raises(shmtree.CorruptMessage, match="too many members"):
+    with pytest.raises(shmtree.CorruptMessage, match="too many unnamed members"):
         list(map(shmtree.unpack, frames))
 
 
@@ -588,7 +588,7 @@ def test_repeated_copies_of_the_same_bytes_are_refused() -> None:
     for _ in range(count):
         writer.kind(fw.LONG_BYTES).array(3, (MIB,), 0)
     frame = writer.buffer(bytes(MIB)).frame()
-    with pytest.raises(shmtree.CorruptMessage, match="too often"):
+    with pytest.raises(shmtree.CorruptMessage, match="too many times"):
         shmtree.unpack(frame, copy=True)
     peak, _ = cost_of(lambda: shmtree.unpack(frame, copy=True))
     assert peak < 16 * MIB
@@ -748,7 +748,7 @@ def test_array_of_texts_without_width_is_corrupt(dtype: bytes) -> None:
     """NumPy would make an array with one character per element, from uninitialized memory."""
     frame = bytes(shmtree.pack(np.zeros(20, "V0")))
     assert frame.count(b"|V0") == 1
-    with pytest.raises(shmtree.CorruptMessage, match="elements without width"):
+    with pytest.raises(shmtree.CorruptMessage, match="elements of width 0"):
         shmtree.unpack(frame.replace(b"|V0", dtype))
 
 

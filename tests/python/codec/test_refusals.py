@@ -120,10 +120,12 @@ def test_refusal_raised_by_user_code_is_not_changed() -> None:
 def test_refusal_names_the_call_or_end_that_refuses(arena: shmtree.Arena, name: str, runtime_directory: object) -> None:
     assert "allow_pickle=False of this call" in str(refusal(Boxed()))
     sender, _ = arena.create_pair(allow_pickle=False)
-    with pytest.raises(shmtree.PickleRefused, match=r"allow_pickle=False of the channel's maker") as caught:
+    with pytest.raises(
+        shmtree.PickleRefused, match=r"allow_pickle=False of the process that created the channel"
+    ) as caught:
         sender.put([Boxed()])
     assert caught.value.path == "[0]"
-    with pytest.raises(shmtree.PickleRefused, match="channel's maker") as caught:
+    with pytest.raises(shmtree.PickleRefused, match="process that created the channel") as caught:
         sender.put_many([1, {"x": Boxed()}])
     assert caught.value.path == '["x"]'
     assert caught.value.sent == 1

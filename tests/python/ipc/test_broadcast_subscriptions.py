@@ -167,5 +167,5 @@ def test_subscription_closed_before_arrival_arrives_closed() -> None:
     got = receiver.get()
     assert got["reader"].closed
     assert got["more"] == 1
-    with pytest.raises(FileNotFoundError, match="the subscription is gone"):
+    with pytest.raises(FileNotFoundError, match="the subscription no longer exists"):
         pickle.loads(data)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 PROGRAM = Path(__file__).parents[1] / "support" / "closing_programs.py"
 #: Allowed results besides the error about closed descriptors. These calls need no descriptor.
-NEED_NONE = {"ok", "TimeoutError: timed out while nobody wrote this shared array"}
+NEED_NONE = {"ok", "TimeoutError: timed out: no process wrote this shared array"}
 
 
 def run(case: str, filler: str, where: str, folder: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ POSSIBLE = (
     r"a value|Empty|CorruptMessage|ShutDown: the queue was shut down|ChannelClosed: this subscription was closed"
     r"|ChannelClosed: the stream has ended: every sender has closed or exited"
     r"|IncompatibleMessage: The frame has version \d+; this library reads version 2"
-    r"|PickleRefused: The message needs '.*', which is not registered here"
+    r"|PickleRefused: The message needs '.*', which is not registered here: call shmtree.register\(\) for it"
 )
 
 

@@ -110,7 +110,7 @@ def test_get_raises_when_the_last_publisher_has_closed() -> None:
     publisher.start()
     publisher.join()
     assert latest.get(timeout=60) == (1, 5)
-    with pytest.raises(shmtree.ChannelClosed, match="nobody publishes any more"):
+    with pytest.raises(shmtree.ChannelClosed, match="every publisher has closed or exited"):
         latest.get(newer_than=1)
 
 

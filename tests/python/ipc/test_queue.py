@@ -391,7 +391,7 @@ def test_queue_is_opened_by_name():
 def test_closed_queue_cannot_be_initialised_again():
     queue = shmtree.Queue()
     queue.close()
-    with pytest.raises(RuntimeError, match="had, a channel already"):
+    with pytest.raises(RuntimeError, match="already has, or had, a channel"):
         queue.__init__()
     with pytest.raises(ValueError, match="closed"):
         queue.put(1)

@@ -193,7 +193,7 @@ def test_take_raises_empty_at_max_unacked(arena):
     sender.put_many(range(4))
     first, second = receiver.take(), receiver.take()
     for timeout in (0, 0.02):
-        with pytest.raises(queue.Empty, match="2 of at most 2 are taken and not settled .*, and 2 more"):
+        with pytest.raises(queue.Empty, match="2 of at most 2 messages are unacked .*, and 2 more"):
             receiver.take(timeout=timeout)
     first.nack()
     again = receiver.take(False)

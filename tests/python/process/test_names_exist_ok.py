@@ -181,7 +181,7 @@ def test_openers_wait_for_the_name(name, kind):
 def test_openers_reject_invalid_timeouts(name, kind):
     with pytest.raises(TimeoutError, match=f'"{re.escape(name)}" within 0.01 s; searched '):
         OPENERS[kind](name, timeout=0.01)
-    with pytest.raises(ValueError, match="timeout is not a number"):
+    with pytest.raises(ValueError, match="timeout is NaN"):
         OPENERS[kind](name, timeout=math.nan)
     with pytest.raises(TypeError, match="timeout is 'a'"):
         OPENERS[kind](name, timeout="a")

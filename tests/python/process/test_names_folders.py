@@ -97,7 +97,7 @@ def test_private_names_folder_is_separate(name, tmp_path, other):
     for made_in, opener in ((other, "SHMTREE_NAMES_DIR"), ("SHMTREE_NAMES_DIR", other)):
         with maker(name, made_in, tmp_path):
             opened, made = tried(name, opener, tmp_path)
-        assert opened.startswith(f'FileNotFoundError nothing has the name "{name}"; searched ')
+        assert opened.startswith(f'FileNotFoundError no object named "{name}"; searched ')
         assert made == "0"
 
 
@@ -151,9 +151,9 @@ def test_errors_name_the_folders_and_the_user(name, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", f"{tmp_path}/")
     folders = f"{', '.join(USUAL)} and {tmp_path}/shmtree"
     said = re.escape(f"; searched {folders} (names are per user; this is uid {USER})")
-    with pytest.raises(FileNotFoundError, match=f'nothing has the name "{re.escape(name)}"{said}'):
+    with pytest.raises(FileNotFoundError, match=f'no object named "{re.escape(name)}"{said}'):
         shmtree.open_sender(name)
-    with pytest.raises(TimeoutError, match=f'no process made the name "{re.escape(name)}" within 0.02 s{said}'):
+    with pytest.raises(TimeoutError, match=f'no process created the name "{re.escape(name)}" within 0.02 s{said}'):
         shmtree.Queue.open(name, timeout=0.02)
     monkeypatch.setenv("SHMTREE_NAMES_DIR", f"{tmp_path}/own/")
     with pytest.raises(FileNotFoundError, match=re.escape(f"searched {tmp_path}/own (names")):
@@ -163,7 +163,7 @@ def test_errors_name_the_folders_and_the_user(name, tmp_path, monkeypatch):
 def test_relative_folder_is_refused(name, monkeypatch):
     monkeypatch.setenv("SHMTREE_NAMES_DIR", "names")
     for act in (lambda: shmtree.Queue(name=name), lambda: shmtree.Queue.open(name), shmtree.list_names):
-        with pytest.raises(ValueError, match="SHMTREE_NAMES_DIR is names; it must be absolute"):
+        with pytest.raises(ValueError, match="SHMTREE_NAMES_DIR is names; it must be an absolute path"):
             act()
 
 
@@ -179,7 +179,7 @@ def file(name, runtime_directory) -> Path:
 def test_name_whose_file_was_removed_is_found_and_refused(name, file):
     with shmtree.Queue(name=name) as kept:
         file.unlink()
-        said = f"in use by process {os.getpid()}, whose file in {file.parent} was removed"
+        said = f"in use by process {os.getpid()} (the name's file in {file.parent} was removed)"
         with pytest.raises(FileExistsError, match=re.escape(said)):
             shmtree.Queue(name=name)
         file.unlink()
@@ -211,7 +211,7 @@ def test_name_without_its_file_is_free_after_its_process(name, file, start):
     child = start(keep_queue, name, theirs)
     assert ours.recv() == "made"
     file.unlink()
-    with pytest.raises(FileExistsError, match=f"process {child.pid}, whose file"):
+    with pytest.raises(FileExistsError, match=f"process {child.pid} .the name's file"):
         shmtree.Queue(name=name)
     os.kill(child.pid, signal.SIGKILL)
     child.join(60)

@@ -205,7 +205,7 @@ def test_truncated_recording_has_the_messages_before_the_cut(recorded, tmp_path:
 def test_damaged_recording_raises_only_documented_errors(recorded, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_bytes(b"something else entirely")
-    with pytest.raises(shmtree.CorruptMessage, match="does not begin as MCAP does"):
+    with pytest.raises(shmtree.CorruptMessage, match="it has no MCAP header"):
         Recording(other)
     data = bytearray(recorded(a=[1, 2, 3]).read_bytes())
     for at in range(8, len(data)):
@@ -290,7 +290,7 @@ def test_record_rejects_a_latest_and_a_second_recorder(name: str, tmp_path: Path
     recorder = Recorder(tmp_path / "run.mcap", name)
     ran = shmtree_run("record", str(tmp_path / "other.mcap"), name)
     assert ran.returncode == 1
-    assert "the channel has a tap already" in ran.stderr
+    assert "the channel already has a tap" in ran.stderr
     recorder.end(signal.SIGINT)
     for end in ends:
         end.close()

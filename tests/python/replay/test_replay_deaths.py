@@ -49,7 +49,7 @@ def test_sample_reports_killed_writers_and_resumes_after_an_add(method, limit, c
             assert waiting.recv() == "ready"
             pid = kill(adder)
             assert waiting.recv()[:2] == ("PeerDied", (pid,))
-    with pytest.raises(shmtree.PeerDied, match=f"all who added rows were killed.*{pid}"):
+    with pytest.raises(shmtree.PeerDied, match=f"every process that added rows has died or closed.*{pid}"):
         getattr(buffer, call)(*arguments, timeout=60)
     with pytest.raises(shmtree.PeerDied):
         next(buffer.batches(1, timeout=0))
@@ -83,7 +83,7 @@ def test_add_reports_killed_samplers_and_resumes_after_a_sample(method):
             assert waiting.recv() == "ready"
             pid = kill(drawer)
             assert waiting.recv()[:2] == ("PeerDied", (pid,))
-    with pytest.raises(shmtree.PeerDied, match=f"all who drew rows were killed.*{pid}"):
+    with pytest.raises(shmtree.PeerDied, match=f"every process that drew rows has died or closed.*{pid}"):
         buffer.add(4, timeout=60)
     with pytest.raises(shmtree.PeerDied) as caught:
         buffer.vector_writer(2).add([4, 5], timeout=60)

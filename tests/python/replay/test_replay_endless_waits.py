@@ -34,22 +34,22 @@ def run(program: str) -> list[str]:
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("told(lambda: ReplayBuffer(10, example=0).sample(1))", "there are no rows to be drawn"),
-        ("told(lambda: next(ReplayBuffer(10, example=0).batches(1)))", "there are no rows to be drawn"),
+        ("told(lambda: ReplayBuffer(10, example=0).sample(1))", "there are no rows to sample"),
+        ("told(lambda: next(ReplayBuffer(10, example=0).batches(1)))", "there are no rows to sample"),
         ("told(lambda: ReplayBuffer(10, example=0, done=None).sample_sequences(1, 2))", "there are no rows"),
         (
             "b = ReplayBuffer(10, example={'x': 0, 'done': False}, next='x')\n"
             "b.add({'x': 0, 'done': False})\ntold(lambda: b.sample(1))",
-            "there are no rows to be drawn",
+            "there are no rows to sample",
         ),
         (
             "b = ReplayBuffer(10, example=0, limit=RateLimit(1, min_size=3))\nb.add(1)\ntold(lambda: b.sample(2))",
-            "a draw of 2, of which 0 may be drawn before more rows are added: 1 were added",
+            "the rate limit allows 0 of 2 samples until more rows are added: 1 were added",
         ),
         (
             "b = ReplayBuffer(10, example=0, sampler=Fifo(max_times=1))\nb.add(1)\nb.sample(1)\n"
             "told(lambda: b.sample(1))",
-            "there are no rows to be drawn",
+            "there are no rows to sample",
         ),
     ],
 )

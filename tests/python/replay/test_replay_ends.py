@@ -81,7 +81,10 @@ def test_buffer_extend_accepts_finals_too():
 
 
 REFUSED = [
-    ({"final": finals([1, 2])}, "final has 2 rows; it must have 14, one for each row, or 4, one for each end"),
+    (
+        {"final": finals([1, 2])},
+        "final has 2 rows; it must have 14, one for each row, or 4, one for each row that ends an episode",
+    ),
     ({"final": {"obs": np.zeros((4, 3))}}, r"final\['obs'\] has the shape \(4, 3\); for n rows it must be \(n, 2\)"),
     ({"final": {"n": np.zeros(4)}}, r"final\['obs'\] is missing; final\['n'\] is unknown"),
     ({}, "is truncated: the buffer has next=, so a truncated episode needs final"),
@@ -98,7 +101,7 @@ def test_unfitting_finals_are_rejected_and_add_nothing(given, text):
 
 
 def test_finals_without_next_are_rejected():
-    with pytest.raises(ValueError, match="final is for buffers with next="):
+    with pytest.raises(ValueError, match="final needs a buffer with next="):
         buffer_with(next=(), n_step=2).extend(columns(), final=finals([3, 11]))
 
 
@@ -121,7 +124,7 @@ def test_rows_marked_reset_are_not_added():
         assert index[1:].tolist() == [-1, -1]
         assert index[0] > 0
         assert [each.added for each in writer.writers] == [1, 0, 0]
-        with pytest.raises(ValueError, match=r"reset has the shape \(2,\), and there are 3 rows"):
+        with pytest.raises(ValueError, match=r"reset has the shape \(2,\); with 3 rows"):
             writer.add(rows, reset=[True, False])
 
 

@@ -161,7 +161,7 @@ def test_a_batch_without_successors_has_no_discount():
         ({"stack": {"obs": 0}}, "is 0; it must be at least 1"),
         ({"n_step": 0}, "n_step is 0"),
         ({"n_step": 2, "reward": "n"}, "rewards are of int64"),
-        ({"n_step": 2, "reward": None}, "no leaf of rewards"),
+        ({"n_step": 2, "reward": None}, "no reward leaf"),
         ({"reward": "score"}, "reward has 'score'"),
         ({"done": "obs"}, "it must be one number"),
         ({"gamma": -1}, "gamma is -1"),

@@ -73,7 +73,7 @@ def test_load_accepts_smaller_chunks_and_rejects_larger_ones(tmp_path):
     filled(50).save(tmp_path / "saved")
 
     assert len(ReplayBuffer.load(tmp_path / "saved", chunk=1)) == 50
-    with pytest.raises(ValueError, match="chunks of 16 rows: those in .* have 8"):
+    with pytest.raises(ValueError, match="chunk is 16 rows; it must be at most 8, the chunk of the rows in .*"):
         ReplayBuffer.load(tmp_path / "saved", chunk=16)
 
 
@@ -116,7 +116,7 @@ def test_an_altered_file_is_a_value_error_that_names_it(tmp_path):
     with pytest.raises(ValueError, match=rf"{data.name}: was altered: "):
         ReplayBuffer.load(tmp_path / "saved")
     data.write_bytes(good[:-1])
-    with pytest.raises(ValueError, match=rf"{data.name}: has {len(good) - 1} bytes, and should have {len(good)}"):
+    with pytest.raises(ValueError, match=rf"{data.name}: has {len(good) - 1} bytes; it must have {len(good)}"):
         ReplayBuffer.load(tmp_path / "saved")
     data.unlink()
     with pytest.raises(ValueError, match=rf"{data.name}: is missing"):

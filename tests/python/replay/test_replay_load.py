@@ -34,7 +34,7 @@ def test_load_continues_the_counts_of_the_rate_limit(tmp_path):
     buffer = ReplayBuffer.load(path)
     assert counts(buffer) == (15, 8)
     buffer.sample(14, timeout=0)  # 2 x 15 - 22 is the minimum of 20 - 12
-    text = "a draw of 1, of which 0 may be drawn before more rows are added: 15 were added and 22 drawn"
+    text = "the rate limit allows 0 of 1 samples until more rows are added: 15 were added and 22 sampled"
     with pytest.raises(queue.Empty, match=text):
         buffer.sample(1, timeout=0)
     again = ReplayBuffer.load(path, capacity=12)
@@ -68,7 +68,7 @@ def test_load_rejects_an_invalid_rate_limit(tmp_path):
     path = saved(tmp_path)
     with pytest.raises(TypeError, match="limit is 8.0; it must be a RateLimit, or None"):
         ReplayBuffer.load(path, limit=8.0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="min_size of 1000: 1 to the capacity of 100"):
+    with pytest.raises(ValueError, match="min_size is 1000; it must be from 1 to the capacity, 100"):
         ReplayBuffer.load(path, limit=RateLimit(1.0, min_size=1000))
 
 

@@ -63,7 +63,7 @@ def test_columns_of_any_layout_and_kind_are_added():
             {"obs": np.zeros((5, 3), np.float32)},
             r"rows\['obs'\] has the shape \(5, 3\); for n rows it must be \(n, 2\)",
         ),
-        ({"n": np.zeros(4, int)}, r"rows\['n'\] has 4 rows, and rows\['obs'\] has 5"),
+        ({"n": np.zeros(4, int)}, r"rows\['n'\] has 4 rows and rows\['obs'\] has 5"),
         ({"n": np.zeros(5)}, r"rows\['n'\] is of float64"),
         ({"n": 3}, r"rows\['n'\] has the shape \(\)"),
         ({"more": 3}, r"rows\['more'\] is unknown"),
@@ -110,7 +110,7 @@ def test_extend_requires_one_valid_priority_per_row():
     assert set(buffer.sample(100).data["n"].tolist()) == {7}
     with pytest.raises(ValueError):
         buffer.extend(columns(0, 2), priority=[1.0, -1.0])
-    with pytest.raises(ValueError, match=r"priority has the shape \(3,\), and there are 2 rows"):
+    with pytest.raises(ValueError, match=r"priority has the shape \(3,\); with 2 rows"):
         buffer.extend(columns(0, 2), priority=[1.0, 1.0, 1.0])
     assert len(buffer) == 50
 

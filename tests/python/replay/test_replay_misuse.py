@@ -40,7 +40,7 @@ MADE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"arena": 0}, TypeError, "arena is 0; it must be a shmtree.Arena, or None"),
     ({"seed": 1.5}, TypeError, "seed is 1.5; it must be an int, or None"),
     ({"capacity": 2**70}, ValueError, f"capacity is {2**70}; it must be at most {2**63 - 1}"),
-    ({"capacity": 2**62}, ValueError, f"a capacity of {2**62} rows: 1 to {2**40} are possible"),
+    ({"capacity": 2**62}, ValueError, f"capacity is {2**62} rows; it must be from 1 to {2**40}"),
     ({"streams": 2**64}, ValueError, f"streams is {2**64}; it must be at most"),
     ({"capacity": None, "max_bytes": 2**70}, ValueError, f"max_bytes is {2**70}; it must be at most"),
     ({"capacity": None, "max_bytes": 2**62}, ValueError, f"max_bytes is {2**62}, but this machine has only "),
@@ -97,7 +97,7 @@ ADDED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "extend",
         {"rows": columns(action=np.zeros(3, int))},
         ValueError,
-        "rows['action'] has 3 rows, and rows['obs'] has",
+        "rows['action'] has 3 rows and rows['obs'] has",
     ),
     (
         "extend",
@@ -105,20 +105,25 @@ ADDED: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         ValueError,
         "rows['obs'] has the shape (4,); for n rows it must be (n, 4)",
     ),
-    ("extend", {"rows": columns(), "ends": [4]}, ValueError, "ends has the shape (1,), and there are 5 rows"),
-    ("extend", {"rows": columns(), "ends": [0, 2, 0, 0, 1]}, ValueError, "ends has 2.0; it must be a mask"),
-    ("extend", {"rows": columns(), "ends": "no"}, TypeError, "ends is of <U2; it must be a number for each row"),
+    ("extend", {"rows": columns(), "ends": [4]}, ValueError, "ends has the shape (1,); with 5 rows"),
+    ("extend", {"rows": columns(), "ends": [0, 2, 0, 0, 1]}, ValueError, "ends contains 2.0; it must be a mask"),
+    (
+        "extend",
+        {"rows": columns(), "ends": "no"},
+        TypeError,
+        "ends has the dtype <U2; it must have a number for each row",
+    ),
     ("extend", {"rows": columns(), "ends": np.zeros((5, 1))}, ValueError, "ends has the shape (5, 1)"),
-    ("extend", {"rows": columns(), "priority": 1.0}, ValueError, "priority has the shape (), and there are 5 rows"),
+    ("extend", {"rows": columns(), "priority": 1.0}, ValueError, "priority has the shape (); with 5 rows"),
     (
         "extend",
         {"rows": columns(), "priority": [1, -1, 1, 1, 1]},
         ValueError,
-        "priority number 1 is -1: a finite",
+        "priority number 1 is -1; it must be a finite",
     ),
     ("add", {"row": ROW, "priority": "a"}, TypeError, "priority is 'a'; it must be a number"),
     ("add", {"row": ROW, "priority": np.ones(3)}, TypeError, "priority is array([1., 1., 1.]); it must be a number"),
-    ("add", {"row": ROW, "priority": 1e300}, ValueError, "priority number 0 is 1e+300: too large, at most "),
+    ("add", {"row": ROW, "priority": 1e300}, ValueError, "priority number 0 is 1e+300; it must be at most "),
     ("end", {"truncated": np.zeros(2)}, TypeError, "truncated is array([0., 0.]); it must be true or false"),
 ]
 
@@ -177,7 +182,7 @@ def test_sample_errors_name_the_argument(given, error, text):
 def test_batch_larger_than_memory_is_rejected_with_the_numbers():
     buffer = made(10, example={"pixels": np.zeros(100_000, np.uint8)})
     buffer.add({"pixels": np.zeros(100_000, np.uint8)})
-    text = f"n is {2**31}: a batch of {2**31} rows of [0-9]+ bytes, where the machine has [0-9]+ bytes left"
+    text = f"n is {2**31}: a batch of {2**31} rows of [0-9]+ bytes; the machine has [0-9]+ bytes left"
     with pytest.raises(ValueError, match=text):
         buffer.sample(2**31)
 
@@ -246,5 +251,5 @@ def test_sampler_and_limit_numbers_out_of_range_are_rejected():
 
 
 def test_sample_of_an_empty_buffer_names_the_reason():
-    with pytest.raises(queue.Empty, match="there are no rows to be drawn"):
+    with pytest.raises(queue.Empty, match="there are no rows to sample"):
         made().sample(1, timeout=0)

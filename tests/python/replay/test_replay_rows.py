@@ -179,11 +179,11 @@ def test_invalid_column_is_rejected_by_name(column):
     [
         ({"capacity": 0}, "capacity is 0; it must be at least 1"),
         ({"capacity": -5}, "capacity is -5"),
-        ({"capacity": 10, "chunk": 3}, "chunks of 3 rows: a power of two"),
+        ({"capacity": 10, "chunk": 3}, "chunk is 3 rows; it must be a power of two"),
         ({"capacity": 10, "chunk": 0}, "chunk is 0"),
         ({"capacity": 10, "streams": 0}, "streams is 0"),
-        ({"max_bytes": 10}, "max_bytes is 10; a buffer of one such row takes"),
-        ({"capacity": 1 << 39}, "more than an arena can have|this machine has only"),
+        ({"max_bytes": 10}, "max_bytes is 10; the smallest buffer has one such row and takes"),
+        ({"capacity": 1 << 39}, "exceed the largest arena|this machine has only"),
         ({"capacity": 10, "example": {}}, "at least one column"),
         ({"capacity": 10, "example": np.zeros(0)}, "which is 0 bytes"),
     ],
@@ -209,7 +209,7 @@ def test_max_bytes_is_not_exceeded_when_the_buffer_is_full(arena):
 def test_max_bytes_allows_for_successors_and_a_rate_limit():
     options = {"example": {"x": 0.0, "done": False}, "next": "x", "n_step": 1, "reward": None}
     assert ReplayBuffer(max_bytes=4_000_000, limit=RateLimit(1.0, min_size=1000), **options).capacity > 40_000
-    with pytest.raises(ValueError, match="max_bytes is 10; a buffer of 1000 such rows takes"):
+    with pytest.raises(ValueError, match="max_bytes is 10; the smallest buffer has 1000 such rows and takes"):
         ReplayBuffer(max_bytes=10, limit=RateLimit(1.0, min_size=1000), **options)
 
 

@@ -146,7 +146,7 @@ def test_named_samplers_sample_from_the_same_rows():
 def test_sampling_without_replacement_returns_each_row_once(sampler):
     buffer = filled(sampler=sampler)
     assert sorted(buffer.sample(50, replace=False).data.tolist()) == list(range(50))
-    with pytest.raises(ValueError, match="51 different rows, where there are 50"):
+    with pytest.raises(ValueError, match="51 different rows: there are 50"):
         buffer.sample(51, replace=False)
     assert len(buffer.sample(200)) == 200
 
@@ -235,7 +235,7 @@ def test_ordered_sampler_repeats_its_order_beyond_all_rows(sampler):
         buffer.add({"n": number}, priority=3.0 - number)
     order = [2, 1, 0] if isinstance(sampler, Lifo) else [0, 1, 2]
     assert buffer.sample(8).data["n"].tolist() == (order * 3)[:8]
-    with pytest.raises(ValueError, match="8 different rows, where there are 3"):
+    with pytest.raises(ValueError, match="8 different rows: there are 3"):
         buffer.sample(8, replace=False)
 
 
@@ -284,5 +284,5 @@ def test_rows_without_all_their_frames_are_not_sampled(sampler):
     stacks = buffer.sample(13, replace=False, timeout=60).data["x"]
     assert sorted(stacks[:, -1].tolist()) == list(range(27, 40))
     assert (np.diff(stacks, axis=1) == 1).all()
-    with pytest.raises((ValueError, queue.Empty), match="14 different rows, where there are 13|no rows|in time|rows"):
+    with pytest.raises((ValueError, queue.Empty), match="14 different rows: there are 13|no rows|in time|rows"):
         buffer.sample(14, replace=False, timeout=0.1)

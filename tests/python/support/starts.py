@@ -11,7 +11,7 @@ from shmtree import multiprocessing as shared_mp
 START_METHODS = ["fork", "spawn", "forkserver"]
 
 # Warnings that depend on the machine: more workers than cores, and processes that take longer than 10 s to start.
-OF_THIS_MACHINE = ["-W", "ignore:This DataLoader will create", "-W", "ignore:waiting for"]
+OF_THIS_MACHINE = ["-W", "ignore:This DataLoader will create", "-W", "ignore:waited"]
 
 Start = Callable[..., Any]
 

@@ -233,7 +233,7 @@ def test_copied_indices_of_a_hostile_frame_are_bounded(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch.Tensor, "clone", counted)
     hostile = sharing_frame(200, 1 << 17)
-    with pytest.raises(shmtree.CorruptMessage, match="copy the same bytes too often"):
+    with pytest.raises(shmtree.CorruptMessage, match="copy the same bytes too many times"):
         shmtree.unpack(hostile)
     assert 0 < copied_bytes < 4 * len(hostile) + (2 << 20)
 
