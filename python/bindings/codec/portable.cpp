@@ -19,7 +19,7 @@ bool put_path_before(PyObject* exception, PyObject* path) {
 
 PyObject* refuse_local(const char* what) {
   return PyErr_Format(error_types().not_portable,
-                      "a %.200s means something on this machine only, and what is sent here is to be portable", what);
+                      "a %.200s is valid on this machine only, but what is sent here must be portable", what);
 }
 
 void explain_not_portable(PyObject* object) {

@@ -25,7 +25,7 @@ DEVICE_ARRAYS = (("cupy", "ndarray"), ("numba.cuda.cudadrv.devicearray", "Device
 
 def refuse(thing: Any) -> NoReturn:
     name = type(thing).__qualname__
-    raise NotPortable(f"a {name} means something on this machine only, and what is sent here is to be portable")
+    raise NotPortable(f"a {name} is valid on this machine only, but what is sent here must be portable")
 
 
 def is_on_device(thing: Any) -> bool:

@@ -122,8 +122,8 @@ class _Constant:
         for value in values:
             if value != self.value:
                 raise ValueError(
-                    f"the row has {value!r} at {where}, but the first row had {self.value!r}: a value that is no tensor"
-                    " must be the same in all rows of a SharedStorage. Encode it in a tensor, or leave it out"
+                    f"the row has {value!r} at {where}, but the first row had {self.value!r}; a value that is not a"
+                    " tensor must be the same in all rows of a SharedStorage. Encode it in a tensor, or leave it out"
                 )
 
     def __eq__(self, other: object) -> bool:

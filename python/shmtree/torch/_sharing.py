@@ -123,8 +123,8 @@ class _Places:
     def add(self, tensor: torch.Tensor) -> None:
         if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
             raise TypeError(
-                f"a tensor of layout {tensor.layout} and {tensor.dtype} cannot be shared; a strided tensor "
-                "that is neither quantized nor nested can"
+                f"a tensor of layout {tensor.layout} and {tensor.dtype} cannot be shared; only strided tensors "
+                "that are neither quantized nor nested can"
             )
         check_tensor_dtype(tensor.dtype)
         if _identity(tensor) not in self._first:
@@ -176,14 +176,14 @@ def share_(thing: _T) -> _T:
 
 def _check_sharable(tensor: Any) -> None:
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        raise TypeError(f"a {type(tensor).__name__} cannot be shared; a Tensor, a Parameter or a Module can")
+        raise TypeError(f"a {type(tensor).__name__} cannot be shared; pass a Tensor, a Parameter or a Module")
     if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
         raise TypeError(
             f"a tensor of layout {tensor.layout} and {tensor.dtype} on {tensor.device} cannot be shared in place; only "
             "strided CPU tensors that are not quantized can"
         )
     if not tensor.is_leaf:
-        raise TypeError("a tensor that was computed with gradients cannot be shared; its detach() can")
+        raise TypeError("a tensor that was computed with gradients cannot be shared; share its detach()")
 
 
 class _Storages:
