@@ -160,7 +160,7 @@ def test_watch_reports_an_arena_it_cannot_retain(name, tmp_path):
         for _ in range(2):  # the watcher keeps enough descriptors for further snapshots
             assert list(watch.look()) == []
             assert len(watch) in (1, 2)
-            assert "is not kept for after its last process: " in watch.trouble
+            assert " for a last dump: " in watch.trouble
             assert "Too many open files" in watch.trouble
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -180,7 +180,7 @@ def test_watch_retries_a_dump_that_it_could_not_write(name, start, tmp_path):
     (tmp_path / "dumps").rmdir()
     for _ in range(2):
         assert list(watch.look()) == []
-        assert watch.trouble.startswith("nothing can be written to ")
+        assert watch.trouble.startswith("cannot write a dump to ")
     (tmp_path / "dumps").mkdir()
     ((path, pids),) = watch.look()
     assert (Path(path).parent, pids, watch.trouble) == (tmp_path / "dumps", [child.pid], "")

@@ -149,7 +149,7 @@ def test_nested_columns_have_successors_and_stacks():
 def test_a_batch_without_successors_has_no_discount():
     buffer = buffer_with()
     buffer.add(row(1))
-    with pytest.raises(AttributeError, match="next= or n_step="):
+    with pytest.raises(AttributeError, match="next= and n_step="):
         _ = buffer.sample(1).discount
 
 
