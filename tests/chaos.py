@@ -56,7 +56,7 @@ import shmtree
 CHANNELS = ("pair", "take", "queue")
 EVENTS = ("put", "get", "put with a timeout", "get with a timeout")
 BUDGET = 64 << 20
-MOST_CLOCKS = 8
+MAX_CLOCKS = 8
 
 
 class Chaos:
@@ -76,7 +76,7 @@ class Chaos:
         self.survivors: dict[int, Any] = {}
         self.unreaped: list[Any] = []
         self.clocks: list[Any] = []
-        self.processors = sorted(os.sched_getaffinity(0))[:MOST_CLOCKS]
+        self.processors = sorted(os.sched_getaffinity(0))[:MAX_CLOCKS]
         self.kills = dict.fromkeys((*PHASES, "holding views", "after a stop"), 0)
         self.stops = 0
         self.killed: set[int] = set()

@@ -18,7 +18,7 @@ import numpy as np
 
 STARTING, WORKING, PUTTING, GETTING, ENDED = range(5)
 PHASES = ("starting", "working", "putting", "getting", "ended")
-MOST_LIVES = 1 << 16
+MAX_LIVES = 1 << 16
 LIFE = np.dtype([(name, "i8") for name in ("phase", "begun", "done", "in_hand", "held", "descriptors", "memory")])
 RECORD = np.dtype([("life", "<i4"), ("again", "<i4"), ("number", "<i8")])
 EVENT = np.dtype([("kind", "<i8"), ("began", "<f8"), ("ended", "<f8"), ("ready", "<f8")])
@@ -30,7 +30,7 @@ class Board:
 
     def __init__(self, directory: str) -> None:
         self.directory = Path(directory)
-        self.lives = self._mapped("lives", LIFE, MOST_LIVES)
+        self.lives = self._mapped("lives", LIFE, MAX_LIVES)
         self.stop = self._mapped("stop", np.dtype("i8"), 2)  # stop flags of producers and consumers
 
     def _mapped(self, name: str, dtype: np.dtype[Any], count: int) -> Any:

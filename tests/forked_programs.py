@@ -34,7 +34,7 @@ from typing import Any
 
 import shmtree
 
-MOST_S = 180.0  # limit for one program, also on a loaded machine
+MAX_S = 180.0  # limit for one program, also on a loaded machine
 GIVEN_BY = ("args", "kwargs", "closure", "default", "global", "attribute", "method", "partial", "bare_fork", "pool")
 SLOW_S = 10.0
 
@@ -298,9 +298,9 @@ def look(one: Running) -> str | None:
         one.has_ended = os.waitpid(one.pid, os.WNOHANG)[0] != 0
     left = processes_of_session(one.pid)
     if not one.has_ended or left:
-        if time.monotonic() - one.began < MOST_S:
+        if time.monotonic() - one.began < MAX_S:
             return None
-        wrong = f"not over after {MOST_S} s, still there: {stacks(left)}"
+        wrong = f"not over after {MAX_S} s, still there: {stacks(left)}"
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         if not one.has_ended:

@@ -62,7 +62,7 @@ class Processes {
     const pid_t pid = fork();
     require(pid >= 0, "fork");
     if (pid != 0) return running_.push_back(pid);
-    alarm(kMostSeconds);  // ends a measurement that hangs
+    alarm(kMaxSeconds);  // ends a measurement that hangs
     try {
       act();
     } catch (const std::exception& error) {
@@ -104,7 +104,7 @@ class Processes {
   }
 
  private:
-  static constexpr unsigned kMostSeconds = 120;
+  static constexpr unsigned kMaxSeconds = 120;
   struct Board {
     std::atomic<int> met{0};
     std::atomic<std::int64_t> began{0}, ended{0};

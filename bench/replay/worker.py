@@ -26,7 +26,7 @@ KINDS: dict[str, type[Measure]] = {
     "writers": Writers,
     "files": Files,
 }
-FEWEST = 2000  # minimum number of rows at any scale
+MIN_ROWS = 2000  # minimum number of rows at any scale
 
 
 def version_of(package: str) -> str:
@@ -41,7 +41,7 @@ def main() -> None:
     os.dup2(2, 1)  # output of a peer must not mix with the answers
     name, workload_name, seconds, scale = sys.argv[1:]
     workload = WORKLOADS[workload_name]
-    capacity = max(int(workload.capacity * float(scale)), min(FEWEST, workload.capacity))
+    capacity = max(int(workload.capacity * float(scale)), min(MIN_ROWS, workload.capacity))
     workload = dataclasses.replace(workload, capacity=capacity - capacity % workload.streams)
 
     def answer(**said: Any) -> None:

@@ -115,7 +115,7 @@ Result<ReplayBatch> draw(const CorePtr& core, const replay::SampleTerms& terms, 
   if (terms.rows == 0) return Error{Code::kInvalid, "a batch of 0 rows; it must be at least 1"};
   if (to.in_arena && !to.out.empty())
     return Error{Code::kInvalid, "both out and in_arena were passed; pass one of them"};
-  if (terms.rows > replay::Batch::kMostRows || terms.length > replay::Batch::kMostRows) return out_of_memory();
+  if (terms.rows > replay::Batch::kMaxRows || terms.length > replay::Batch::kMaxRows) return out_of_memory();
   auto places = places_for(*core, terms.all_rows(), to.out);
   if (!places) return std::move(places).error();
   auto state = std::make_shared<ReplayBatchState>(core, terms, places->empty() && !to.in_arena);
@@ -156,7 +156,7 @@ ReplayStats stats_of(Buffer& buffer) {
   const replay::Shape& shape = buffer.store()->shape();
   ReplayStats stats{.rows = buffer.store()->size(), .capacity = shape.capacity, .chunk = shape.rows_per_place};
   stats.row_bytes = buffer.row_bytes();
-  stats.max_bytes = shape.most_extents * shape.extent_bytes;
+  stats.max_bytes = shape.max_extents * shape.extent_bytes;
   stats.added = buffer.added();
   if (const replay::RateLimiter* const limit = buffer.tables()->limiter()) {
     stats.inserted = limit->inserts();
@@ -169,9 +169,9 @@ ReplayStats stats_of(Buffer& buffer) {
   const auto rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
   stats.drawn = drawn.rows;
   stats.age_mean = drawn.ages / rows;
-  stats.age_max = drawn.most_age;
+  stats.age_max = drawn.max_age;
   stats.version_lag_mean = drawn.lags / rows;
-  stats.version_lag_max = drawn.most_lag;
+  stats.version_lag_max = drawn.max_lag;
   replay::Waiters waiters = replay::waiters_of(*buffer.store());
   stats.waiting_to_add = std::move(waiters.adding);
   stats.waiting_to_sample = std::move(waiters.sampling);

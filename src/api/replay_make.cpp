@@ -69,7 +69,7 @@ Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options
 
 // Returns an arena that a full buffer fits into. Its own arena has spare memory for other objects.
 Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& room, const Home& home) {
-  constexpr std::uint64_t kLeastSpare = std::uint64_t{16} << 20;
+  constexpr std::uint64_t kMinSpare = std::uint64_t{16} << 20;
   const auto needed = Buffer::total_bytes(spec, room);
   if (!needed) return needed.error();
   if (*needed > home.bytes) {
@@ -78,7 +78,7 @@ Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& r
                                      ": use a smaller capacity, or max_bytes"};
   }
   if (home.arena != nullptr) return home.arena;
-  return memory::Arena::create({.max_bytes = *needed + std::max(kLeastSpare, *needed / 8)});
+  return memory::Arena::create({.max_bytes = *needed + std::max(kMinSpare, *needed / 8)});
 }
 
 Result<std::shared_ptr<endpoint::Name>> replay_name_for(const std::string& name, const Buffer& buffer) {

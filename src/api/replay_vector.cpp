@@ -195,11 +195,11 @@ Result<std::vector<std::int64_t>> ReplayWriter::extend(const Value& rows, const 
 }
 
 Result<ReplayVectorWriter> ReplayBuffer::vector_writer(std::size_t n, ReplayAutoreset autoreset) const {
-  constexpr std::size_t kMostStreams = std::size_t{1} << 20;
+  constexpr std::size_t kMaxStreams = std::size_t{1} << 20;
   return or_out_of_memory([&]() -> Result<ReplayVectorWriter> {
     if (state_ == nullptr) return closed_here("ReplayBuffer");
-    if (n == 0 || n > kMostStreams) {
-      return invalid("n is " + std::to_string(n) + " streams; it must be from 1 to " + std::to_string(kMostStreams));
+    if (n == 0 || n > kMaxStreams) {
+      return invalid("n is " + std::to_string(n) + " streams; it must be from 1 to " + std::to_string(kMaxStreams));
     }
     auto made = state_->new_writers(n);
     if (!made) return std::move(made).error();

@@ -14,8 +14,8 @@ using memory::Event;
 using memory::Identity;
 
 constexpr std::uint32_t kRingVersion = 6;
-constexpr std::uint64_t kMostEntries = 1 << 20;
-constexpr std::uint32_t kMostCursors = 256;
+constexpr std::uint64_t kMaxEntries = 1 << 20;
+constexpr std::uint32_t kMaxCursors = 256;
 
 enum RingFlag : std::uint32_t {
   kPickles = 1,  // messages may contain pickles
@@ -94,7 +94,7 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 32);
 
-inline constexpr RingUse kBroadcastUse{memory::BlockKind::kBroadcast, 0x7473616362746d73, "Broadcast", kMostCursors,
+inline constexpr RingUse kBroadcastUse{memory::BlockKind::kBroadcast, 0x7473616362746d73, "Broadcast", kMaxCursors,
                                        512};
 // Readers find a version by its number, so there are no cursors. Each version has a block.
 inline constexpr RingUse kLatestUse{memory::BlockKind::kLatest, 0x747365746c746d73, "Latest", 0, sizeof(Entry)};
@@ -141,8 +141,8 @@ inline Cursor* cursors_of(RingHeader& header) noexcept {
 }
 
 struct BroadcastHeader : RingHeader {
-  Cursor cursors[kMostCursors];
+  Cursor cursors[kMaxCursors];
 };
-static_assert(sizeof(BroadcastHeader) == sizeof(RingHeader) + kMostCursors * sizeof(Cursor));
+static_assert(sizeof(BroadcastHeader) == sizeof(RingHeader) + kMaxCursors * sizeof(Cursor));
 
 }  // namespace shmtree::broadcast

@@ -81,10 +81,10 @@ std::shared_ptr<Ring> Ring::known(std::shared_ptr<Ring> made) {
 Result<std::shared_ptr<Ring>> Ring::create(std::shared_ptr<Arena> arena, const Options& options,
                                            const WaitContext& wait, const RingUse& use) try {
   const std::uint64_t longer = std::max(options.capacity, options.history);
-  if (options.capacity == 0 || longer >= kMostEntries) {
+  if (options.capacity == 0 || longer >= kMaxEntries) {
     return Error{.code = Code::kInvalid,
                  .message = "capacity is " + std::to_string(options.capacity) + " and history is " +
-                            std::to_string(options.history) + "; both must be below " + std::to_string(kMostEntries) +
+                            std::to_string(options.history) + "; both must be below " + std::to_string(kMaxEntries) +
                             ", and capacity at least 1"};
   }
   const std::uint64_t entries = longer + 1;
@@ -133,7 +133,7 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
   const std::uint64_t entries = load_once(header.entries), capacity = load_once(header.capacity);
   const std::uint64_t history = load_once(header.history);
   const bool fits = has_magic && load_once(header.entry_bytes) == use.entry_bytes && entries >= 2 &&
-                    entries <= kMostEntries && capacity != 0 && capacity < entries && history < entries &&
+                    entries <= kMaxEntries && capacity != 0 && capacity < entries && history < entries &&
                     control_bytes(use, entries) <= arena->blocks().room_of(block.id);
   if (!fits) return Error{.code = Code::kIncompatible, .message = "this block of the arena is not " + name};
   return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control), use)));
@@ -160,7 +160,7 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
   if (!locks) return std::move(locks).error();
   RingHeader& shared = header();
   const std::uint32_t number = cursors().find_free();
-  if (number != kMostCursors) {
+  if (number != kMaxCursors) {
     Cursor& mine = cursors().at(number);
     // The ring may still contain small messages that all readers have read.
     const std::uint64_t end = tail();
@@ -177,9 +177,9 @@ Result<std::uint32_t> Ring::subscribe(Policy policy, bool from_oldest, BlockRef 
     store_seq_cst(mine.owner, pack(*owner));
   }
   unlock(*locks);
-  if (number != kMostCursors) return number;
+  if (number != kMaxCursors) return number;
   return Error{.code = Code::kInvalid,
-               .message = "this Broadcast already has " + std::to_string(kMostCursors) +
+               .message = "this Broadcast already has " + std::to_string(kMaxCursors) +
                           " subscriptions, which is the limit: close unused ones"};
 }
 

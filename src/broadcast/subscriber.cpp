@@ -14,7 +14,7 @@ using namespace platform;
 
 namespace {
 
-constexpr int kMostLooks = 64;  // for the next message, by a reader that may miss some
+constexpr int kMaxPolls = 64;  // for the next message, by a reader that may miss some
 
 }  // namespace
 
@@ -237,7 +237,7 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
     if (load_relaxed(cursor().position) > ring_->tail()) {
       return Error{.code = Code::kCorrupt, .message = "the shared state of this Broadcast is damaged"};
     }
-    if (!there || looks == kMostLooks) return Error{.code = Code::kEmpty, .message = "no message within the timeout"};
+    if (!there || looks == kMaxPolls) return Error{.code = Code::kEmpty, .message = "no message within the timeout"};
     const std::uint64_t ticket = load_relaxed(cursor().position);
     Status got = ring_->read(ticket, message);
     if (got) {

@@ -50,7 +50,7 @@ Result<Ticket> read_ticket(const Lease& subscription) {
                 .number = load_once(written.number),
                 .owner = unpack_owner(load_once(written.owner))};
   const Policy policy = ticket.owner.policy;
-  if (ticket.number < kMostCursors && policy >= Policy::kBlock && policy <= Policy::kRaise) return ticket;
+  if (ticket.number < kMaxCursors && policy >= Policy::kBlock && policy <= Policy::kRaise) return ticket;
   return Error{.code = Code::kInvalid, .message = "the shared state of this subscription is damaged"};
 }
 

@@ -66,13 +66,13 @@ std::uint64_t Acks::not_received(Identity me, std::uint64_t head) noexcept {
 std::uint64_t Acks::pending() {
   auto me = control_.arena.identity();
   if (!me) return 0;
-  constexpr int kMostLooks = 16;
+  constexpr int kMaxPolls = 16;
   for (int attempt = 0;; ++attempt) {
     const std::uint64_t head = load_acquire(control_.shared.head);
     const std::uint64_t taken = records_.count_unacked(
         [&](const RingSlot& slot) { return load_once(slot.sender) == *me && load_once(slot.ticket) < head; });
     const std::uint64_t pending = taken + not_received(*me, head);
-    if (attempt == kMostLooks || load_acquire(control_.shared.head) == head) return pending;
+    if (attempt == kMaxPolls || load_acquire(control_.shared.head) == head) return pending;
   }
 }
 

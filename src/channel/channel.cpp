@@ -16,7 +16,7 @@ using memory::BlockKind;
 
 namespace {
 
-constexpr std::uint32_t kMostDropped = 64;  // abandoned channels that trigger a reconcile when a channel is created
+constexpr std::uint32_t kMaxDropped = 64;  // abandoned channels that trigger a reconcile when a channel is created
 
 Error no_channel(const std::string& why) {
   return Error{Code::kIncompatible, "this block of the arena is not a channel: " + why};
@@ -34,7 +34,7 @@ const char* word_of(Ending ending) noexcept {
 
 // Longest wait while a channel is created. It waits only for locks, and for memory that other processes are about to
 // free. That takes longer only if a word of the arena is damaged, or if the lock's owner is stopped.
-constexpr std::int64_t kMostToCreateNs = 10'000'000'000;
+constexpr std::int64_t kMaxCreateNs = 10'000'000'000;
 
 std::uint64_t first_slots(std::uint64_t capacity) noexcept {
   return capacity == 0 ? kFirstSlots : std::min(kFirstSlots, std::bit_ceil(capacity));
@@ -43,18 +43,18 @@ std::uint64_t first_slots(std::uint64_t capacity) noexcept {
 }  // namespace
 
 Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, const ChannelOptions& options) {
-  const WaitContext wait{Deadline::after_ns(kMostToCreateNs)};
-  if (options.max_attempts > kMostAttempts) {
+  const WaitContext wait{Deadline::after_ns(kMaxCreateNs)};
+  if (options.max_attempts > kMaxAttempts) {
     return Error{Code::kInvalid, "max_attempts is " + std::to_string(options.max_attempts) + "; it must be at most " +
-                                     std::to_string(kMostAttempts)};
+                                     std::to_string(kMaxAttempts)};
   }
-  if (options.capacity > kMostCapacity) {
+  if (options.capacity > kMaxCapacity) {
     return Error{Code::kInvalid, "the capacity is " + std::to_string(options.capacity) + "; it must be at most " +
-                                     std::to_string(kMostCapacity) + ", or 0 for no limit"};
+                                     std::to_string(kMaxCapacity) + ", or 0 for no limit"};
   }
   memory::sweep_transfers();
   // If no call ever waits, only this reconcile frees abandoned channels.
-  if (load_relaxed(arena->header().abandoned_channels) >= kMostDropped && arena->participants().check(0)) {
+  if (load_relaxed(arena->header().abandoned_channels) >= kMaxDropped && arena->participants().check(0)) {
     Status repaired = arena->reconcile(wait);
     if (!repaired) return std::move(repaired).error();
   }

@@ -89,7 +89,7 @@ class Walk {
     const Identity who = memory::make_identity(slot, load_acquire(participant.generation));
     if (who != me_ && !arena_.participants().is_alive(who)) return false;  // its death is about to be reported
     std::uint32_t threads = who == me_ ? 1 : 0;
-    for (std::uint32_t i = 0; i < memory::kMostWaits; ++i) {
+    for (std::uint32_t i = 0; i < memory::kMaxWaits; ++i) {
       const memory::Wait& wait = participant.waits[i];
       const std::uint32_t word = load_acquire(wait.what);
       if (word == static_cast<std::uint32_t>(WaitFor::kNothing)) continue;

@@ -136,7 +136,7 @@ Deliveries::Took Deliveries::take_from_ring(Identity me, Delivery& delivery, Rec
 // Collects matching messages, as many as `found` has capacity for. Returns true if there may be more. Under the
 // receivers' lock.
 bool Deliveries::collect(std::vector<Delivery>& found, const Adopting& which, Receipt& receipt) noexcept {
-  std::size_t left = std::min(found.capacity() - found.size(), kMostAtOnce);
+  std::size_t left = std::min(found.capacity() - found.size(), kMaxAtOnce);
   parts_.records.for_each([&](Record& record) {
     const std::uint64_t word = load_acquire(record.state);
     if (!which.is(word)) return true;

@@ -167,9 +167,9 @@ std::optional<Error> Ends::take_deaths(End end) const {
   const std::string who = end == End::kSending ? "senders" : "receivers";
   Error error{Code::kPeerDied, anyone_at(end) ? "these " + who + " died without closing:"
                                               : "no " + who + " are left, and these died without closing:"};
-  error.pids.reserve(kMostKilled);
+  error.pids.reserve(kMaxKilled);
   error.message.reserve(error.message.size() +
-                        std::size_t{kMostKilled} * 13);  // reserved now, since the loop removes pids from the list
+                        std::size_t{kMaxKilled} * 13);  // reserved now, since the loop removes pids from the list
   for (auto& noted : state(end).killed.pids) {
     const std::int32_t pid = load_relaxed(noted) == 0 ? 0 : exchange_seq_cst(noted, 0);
     if (pid == 0) continue;

@@ -72,9 +72,9 @@ static_assert(sizeof(RingSlot) == 32);
 // There are two slot sizes. A message of 1 KB needs no block in a wide slot, which halves its cost. Deep channels have
 // narrow slots, since even the smallest message occupies a whole slot.
 constexpr std::uint64_t kNarrowSlotBytes = 512, kWideSlotBytes = 1280;
-constexpr std::uint64_t kMostWideSlots = 1024;
+constexpr std::uint64_t kMaxWideSlots = 1024;
 constexpr std::uint64_t slot_bytes_for(std::uint64_t capacity) noexcept {
-  return capacity != 0 && capacity <= kMostWideSlots ? kWideSlotBytes : kNarrowSlotBytes;
+  return capacity != 0 && capacity <= kMaxWideSlots ? kWideSlotBytes : kNarrowSlotBytes;
 }
 constexpr bool is_slot_size(std::uint64_t bytes) noexcept {
   return bytes == kNarrowSlotBytes || bytes == kWideSlotBytes;
@@ -82,7 +82,7 @@ constexpr bool is_slot_size(std::uint64_t bytes) noexcept {
 constexpr std::uint64_t inline_bytes(std::uint64_t slot_bytes) noexcept {
   return slot_bytes - sizeof(RingSlot);
 }
-constexpr std::uint64_t kMostInlineBytes = inline_bytes(kWideSlotBytes);
+constexpr std::uint64_t kMaxInlineBytes = inline_bytes(kWideSlotBytes);
 
 // Slots follow the header; ticket t is in slot (t - base) % slots. The tickets of a segment end where those of its
 // successor begin.
@@ -94,7 +94,7 @@ struct alignas(64) SegmentHeader {
 };
 static_assert(sizeof(SegmentHeader) == 64);
 constexpr std::uint64_t kFirstSlots = 8;
-constexpr std::uint64_t kMostSlots = 16384;
+constexpr std::uint64_t kMaxSlots = 16384;
 constexpr std::uint64_t segment_bytes(std::uint64_t slots, std::uint64_t slot_bytes) noexcept {
   return sizeof(SegmentHeader) + slots * slot_bytes;
 }
@@ -118,7 +118,7 @@ inline Segment checked_segment(std::byte* block, std::uint64_t room, std::uint64
   if (block == nullptr) return {};
   auto* header = reinterpret_cast<SegmentHeader*>(block);
   const std::uint64_t slots = platform::load_once(header->slots);
-  if (slots == 0 || (slots & (slots - 1)) != 0 || slots > kMostSlots || !is_slot_size(slot_bytes)) return {};
+  if (slots == 0 || (slots & (slots - 1)) != 0 || slots > kMaxSlots || !is_slot_size(slot_bytes)) return {};
   if (segment_bytes(slots, slot_bytes) > room) return {};
   return {header, platform::load_once(header->base), slots, slot_bytes};
 }
@@ -134,8 +134,8 @@ enum class RecordState : std::uint32_t {
 constexpr std::uint64_t record_word(RecordState state, Identity taker, std::uint32_t attempts) noexcept {
   return std::uint64_t{attempts} << 32 | static_cast<std::uint32_t>(state) << 30 | taker;
 }
-constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 63;
-constexpr std::uint32_t kMostAttempts = 0xffffffff;  // the count saturates here
+constexpr std::uint64_t kMaxCapacity = std::uint64_t{1} << 63;
+constexpr std::uint32_t kMaxAttempts = 0xffffffff;  // the count saturates here
 constexpr std::uint64_t kFreeRecord = record_word(RecordState::kFree, memory::kNobody, 0);
 // State of a record that is free but never used again: it counts a message that was discarded (Records::discarded).
 constexpr std::uint64_t kDiscardedRecord = record_word(RecordState::kFree, memory::kNobody, 1);
@@ -166,7 +166,7 @@ constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempt
 }
 // Returns the number of attempts, including the one that begins now.
 constexpr std::uint32_t attempts_with_this(std::uint64_t word) noexcept {
-  return attempts_of_record(word) == kMostAttempts ? kMostAttempts : attempts_of_record(word) + 1;
+  return attempts_of_record(word) == kMaxAttempts ? kMaxAttempts : attempts_of_record(word) + 1;
 }
 
 // The delivery record of an unacked message. A copy of the message's slot in the ring follows it.
@@ -205,12 +205,12 @@ enum class Shutdown : std::uint32_t {
   kDiscarded = 2,   // messages from `discarded_from` on count as done; the next process that finds one drops it
 };
 
-constexpr std::uint32_t kMostKilled = 16;
+constexpr std::uint32_t kMaxKilled = 16;
 constexpr std::int32_t kUnknownPid = -1;
 // Pids of the members of an end that were killed and not yet reported; 0 is a free word. The process that detects a
 // death changes a 0 to the pid, and the process that reports it changes the pid to 0, so each death is reported once.
 struct alignas(64) KilledList {
-  std::atomic<std::int32_t> pids[kMostKilled];
+  std::atomic<std::int32_t> pids[kMaxKilled];
 };
 static_assert(sizeof(KilledList) == 64);
 
@@ -231,7 +231,7 @@ static_assert(sizeof(EndState) == 640);
 struct alignas(64) TapHeader {
   Identity owner;            // Participant that pins the blocks of the notes.
   std::uint32_t count;       // Number of notes, a power of two; ticket t has note t mod count.
-  std::uint64_t most_bytes;  // Maximum bytes of the blocks that the tap keeps pinned.
+  std::uint64_t max_bytes;   // Maximum bytes of the blocks that the tap keeps pinned.
   std::uint32_t times_only;  // 1: notes contain no frames, but also the times of receipts.
   // Written by the tap.
   alignas(64) std::atomic<std::uint64_t> read;  // The tap has finished with all tickets below.
@@ -260,8 +260,8 @@ struct TapNote {
   const std::byte* inline_data() const noexcept { return reinterpret_cast<const std::byte*>(this + 1); }
 };
 static_assert(sizeof(TapNote) == 64);
-constexpr std::uint64_t kFewestTapNotes = 8;
-constexpr std::uint64_t most_tap_notes(bool times_only) noexcept {
+constexpr std::uint64_t kMinTapNotes = 8;
+constexpr std::uint64_t max_tap_notes(bool times_only) noexcept {
   return times_only ? 16384 : 1024;
 }
 constexpr std::uint64_t tap_note_bytes(std::uint64_t slot_bytes, bool times_only) noexcept {

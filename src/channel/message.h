@@ -91,7 +91,7 @@ class Incoming {
   bool came_back_ = false;
   bool not_built_ = false;
   std::uint32_t failed_before_ = 0;  // failed builds of the receivers before this one
-  std::byte inline_data_[kMostInlineBytes];
+  std::byte inline_data_[kMaxInlineBytes];
 };
 
 // A received message that can be returned to the channel without allocating memory (Returns::give_back).

@@ -54,7 +54,7 @@ class Held {
 // Maximum number of references that recovery reads to count the bytes of a channel (half a second). Each message adds
 // kMoreReferencesOfMessage, so that damaged lists leave enough for the usual lists of other messages. The bytes of
 // further references are not counted.
-constexpr std::uint64_t kMostReferencesOfChannel = std::uint64_t{1} << 26;
+constexpr std::uint64_t kMaxReferencesOfChannel = std::uint64_t{1} << 26;
 constexpr std::uint64_t kMoreReferencesOfMessage = 64;
 
 // A channel that is known by its block alone, since this process may not have opened it.
@@ -218,7 +218,7 @@ class Repair {
   ChannelHeader& shared_;
   ReconcilePass& pass_;
   std::uint64_t queued_bytes_ = 0;  // of the ring, then also of returned messages
-  std::uint64_t references_left_ = kMostReferencesOfChannel;
+  std::uint64_t references_left_ = kMaxReferencesOfChannel;
 };
 
 }  // namespace

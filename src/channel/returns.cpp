@@ -59,9 +59,9 @@ void Returns::finish_return(Incoming& message, RecordState became) noexcept {
 // False, with the message unchanged, if there is no memory for a record or a lock is not free soon.
 bool Returns::give_back_briefly(Incoming& message) noexcept try {
   if (control_.is_discarded()) return discard(message), true;
-  constexpr int kMostTries = 4;
+  constexpr int kMaxTries = 4;
   Arena& arena = control_.arena;
-  for (int tries = 0; tries < kMostTries; ++tries) {
+  for (int tries = 0; tries < kMaxTries; ++tries) {
     if (!arena.reconciler().lock_briefly(control_.shared.receivers_lock)) return false;
     const Attempt made = try_return(message);
     arena.unlock(control_.shared.receivers_lock);
@@ -85,7 +85,7 @@ void Returns::discard(Incoming& message) noexcept {
 // Keeps every message in a list during a wait, which may run code that forks. The child must not return what its parent
 // received: for the child, the lists count as empty.
 Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
-  constexpr int kMostTries = 64;  // for one message
+  constexpr int kMaxTries = 64;  // for one message
   Arena& arena = control_.arena;
   for (int tries = 0; unreturned_.count(kind) != 0;) {
     if (control_.is_discarded()) {
@@ -104,7 +104,7 @@ Status Returns::give_back_all(Kind kind, const WaitContext& wait) {
       continue;
     }
     keep(std::move(first), kind);
-    if (++tries == kMostTries)
+    if (++tries == kMaxTries)
       return Error{Code::kTimeout, "timed out waiting for the arena's lock, which other threads hold"};
     Status gone_on = made.lacks_record ? add_record() : wait_for_arena_lock(wait);
     if (!gone_on) return gone_on;

@@ -91,7 +91,7 @@ bool RingTail::leaves_memory(std::uint64_t queued_bytes, std::uint64_t unallocat
 }
 
 RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept {
-  SHMTREE_DCHECK(!messages.empty() && messages.size() <= kMostAtOnce);
+  SHMTREE_DCHECK(!messages.empty() && messages.size() <= kMaxAtOnce);
   ChannelHeader& shared = control_.shared;
   const std::uint64_t tail = load_relaxed(shared.tail);
   Segment last;
@@ -173,7 +173,7 @@ std::uint64_t RingTail::counted(const ChannelHeader& shared) noexcept {
 
 // True if there is memory for the next segment, and for as much again after growth stops.
 bool RingTail::has_memory_for_ring(std::uint64_t slots) const noexcept {
-  const std::uint64_t bytes = segment_bytes(std::clamp(slots, kFirstSlots, kMostSlots), control_.slot_bytes);
+  const std::uint64_t bytes = segment_bytes(std::clamp(slots, kFirstSlots, kMaxSlots), control_.slot_bytes);
   return control_.arena.pool().free_bytes() >= 2 * bytes;
 }
 
@@ -196,7 +196,7 @@ void RingTail::link(const Segment& last, OwnedBlock block, std::uint64_t tail) n
 
 Result<OwnedBlock> RingTail::new_segment(std::uint64_t slots, const WaitContext& wait) const {
   const std::uint64_t share = std::bit_floor(control_.arena.pool().max_bytes() / 16 / control_.slot_bytes);
-  slots = std::clamp(slots, kFirstSlots, std::clamp(share, kFirstSlots, kMostSlots));
+  slots = std::clamp(slots, kFirstSlots, std::clamp(share, kFirstSlots, kMaxSlots));
   for (;; slots /= 2) {
     auto block = control_.arena.allocate(segment_bytes(slots, control_.slot_bytes), memory::BlockKind::kSegment,
                                          WaitContext{Deadline::immediate(), wait.hooks});

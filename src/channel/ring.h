@@ -8,7 +8,7 @@
 
 namespace shmtree::channel {
 
-constexpr std::size_t kMostAtOnce = 64;  // maximum number of messages that are put or collected under one lock
+constexpr std::size_t kMaxAtOnce = 64;  // maximum number of messages that are put or collected under one lock
 
 // The tail of the ring, where messages are put. It decides if there is space, writes slots, and appends segments.
 //

@@ -93,7 +93,7 @@ Status Sending::check(Outgoing& message, Identity me) const {
 // refused once it is the first.
 std::size_t Sending::count_sound(std::span<Outgoing> messages, Identity me) const {
   std::size_t sound = 1;
-  while (sound < std::min(messages.size(), kMostAtOnce) && check(messages[sound], me)) ++sound;
+  while (sound < std::min(messages.size(), kMaxAtOnce) && check(messages[sound], me)) ++sound;
   return sound;
 }
 
@@ -125,12 +125,12 @@ Status Sending::check_receivers() {
 
 Error Sending::still_full() const {
   const ChannelHeader& shared = parts_.control.shared;
-  const std::uint64_t queued = parts_.watchers.size(), most = shared.capacity, most_bytes = shared.max_bytes;
+  const std::uint64_t queued = parts_.watchers.size(), most = shared.capacity, max_bytes = shared.max_bytes;
   const std::uint32_t returned = load_acquire(shared.returned);
   std::string text = "no space within the timeout: " + to_string(queued) +
                      (most == 0 ? "" : " of at most " + to_string(most)) + " messages and " +
                      to_string(parts_.control.queued_bytes()) +
-                     (most_bytes == 0 ? "" : " of at most " + to_string(most_bytes)) + " bytes are queued";
+                     (max_bytes == 0 ? "" : " of at most " + to_string(max_bytes)) + " bytes are queued";
   if (returned != 0) text += ", " + to_string(returned) + " of them messages that receivers took and returned";
   if (most == 0 || queued < most) {
     text += "; a channel can queue no more bytes than its arena has left, " +
@@ -252,7 +252,7 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
   Status peers = parts_.ends.check_deaths(End::kReceiving);
   if (!peers) [[unlikely]]
     return std::move(peers).error();
-  const int most_late = parts_.control.drops_oldest() ? kMaxLateTurns : 0;
+  const int max_late = parts_.control.drops_oldest() ? kMaxLateTurns : 0;
   for (int turn = 0, late = 0;; ++turn) {
     if (turn != 0 && wait.deadline.passed()) ++late;
     // Drops messages only after wait_until_room() has found a receiver.
@@ -262,7 +262,7 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
       return in_time(std::move(put).error(), Code::kFull);
     }
     if (put->count != 0) return put;
-    if (late > most_late) return still_full();
+    if (late > max_late) return still_full();
     Status room = wait_until_room(messages[0].size(), messages[0].referred(), 0, put->grow_to == 0, wait);
     if (!room) return in_time(std::move(room).error(), Code::kFull);
   }

@@ -16,7 +16,7 @@ namespace policy = platform::wait_policy;
 
 // Spins before a sleep, for at most kSpinNs, which is what a wake-up costs. A balance of successful and failed spins
 // decides if that pays. While it is positive, every wait spins. Otherwise one wait in 32 tries again, and each failed
-// try doubles that interval, up to kMostSkips; a successful try resets it. The duration of a spin is fixed, since one
+// try doubles that interval, up to kMaxSkips; a successful try resets it. The duration of a spin is fixed, since one
 // late message must not cut all later spins short.
 //
 // A spin does not yield its core. If it yielded, a busy process of another program would keep the core for a whole time
@@ -84,7 +84,7 @@ class Spinner {
 
   // Stores the backoff, or 0 if a backoff that long would cost more than it saves.
   void limit_backoff(std::int64_t backoff) noexcept {
-    backoff_ns_.store(backoff <= policy::kMostBackoffNs ? static_cast<std::int32_t>(backoff) : 0,
+    backoff_ns_.store(backoff <= policy::kMaxBackoffNs ? static_cast<std::int32_t>(backoff) : 0,
                       std::memory_order_relaxed);
   }
 
@@ -98,7 +98,7 @@ class Spinner {
   void limit_tries(bool paid) noexcept {
     const std::int32_t left = failures_left_.load(std::memory_order_relaxed);
     if (paid) {
-      failures_left_.store(left == 0 ? policy::kFirstFailures : std::min(left + 1, policy::kMostFailures),
+      failures_left_.store(left == 0 ? policy::kFirstFailures : std::min(left + 1, policy::kMaxFailures),
                            std::memory_order_relaxed);
       skips_.store(policy::kFirstSkips, std::memory_order_relaxed);
       return;
@@ -106,7 +106,7 @@ class Spinner {
     failures_left_.store(std::max(left - 1, 0), std::memory_order_relaxed);
     skipped_.store(0, std::memory_order_relaxed);
     if (left != 0) return;
-    skips_.store(std::min(skips_.load(std::memory_order_relaxed) * 2, policy::kMostSkips), std::memory_order_relaxed);
+    skips_.store(std::min(skips_.load(std::memory_order_relaxed) * 2, policy::kMaxSkips), std::memory_order_relaxed);
   }
 
   std::atomic<std::int32_t> failures_left_{

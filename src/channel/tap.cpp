@@ -27,7 +27,7 @@ platform::WeakRegistry<Tap>& taps() noexcept {
 
 std::uint64_t number_of_notes(const Arena& arena, std::uint64_t note_bytes, bool times_only) noexcept {
   const std::uint64_t share = arena.pool().max_bytes() / kShareOfNotes / note_bytes;
-  return std::clamp(std::bit_floor(share), kFewestTapNotes, most_tap_notes(times_only));
+  return std::clamp(std::bit_floor(share), kMinTapNotes, max_tap_notes(times_only));
 }
 
 // True if the channel has a tap that is alive. Under both locks.
@@ -92,7 +92,7 @@ Result<std::shared_ptr<Tap>> Tap::open(Parts& parts, std::shared_ptr<const void>
   auto* header = new (block->data()) TapHeader{};
   header->owner = slot->identity;
   header->count = static_cast<std::uint32_t>(count);
-  header->most_bytes = arena.pool().max_bytes() / kShareOfKept;
+  header->max_bytes = arena.pool().max_bytes() / kShareOfKept;
   header->times_only = times_only;
   for (std::uint64_t i = 0; i < count; ++i) new (block->data() + sizeof(TapHeader) + i * note_bytes) TapNote{};
   const BlockRef ref = block->ref();

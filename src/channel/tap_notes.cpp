@@ -19,7 +19,7 @@ std::optional<TapNotes> TapNotes::at(const Control& control, std::uint64_t packe
   if (header == nullptr || room < sizeof(TapHeader)) return std::nullopt;
   const std::uint64_t count = load_once(header->count);
   const bool times_only = load_once(header->times_only) == 1;
-  if (!std::has_single_bit(count) || count > most_tap_notes(times_only)) return std::nullopt;
+  if (!std::has_single_bit(count) || count > max_tap_notes(times_only)) return std::nullopt;
   if (!is_slot_size(control.slot_bytes)) return std::nullopt;  // so that the product below does not overflow
   if (count * tap_note_bytes(control.slot_bytes, times_only) > room - sizeof(TapHeader)) return std::nullopt;
   return TapNotes(control, header, count, times_only);
@@ -59,7 +59,7 @@ void TapNotes::add_one(const RingSlot& slot, std::uint64_t ticket, std::int64_t 
     if (frame_bytes > control_.inline_bytes()) return;  // the slot is damaged
   } else {
     const std::uint64_t kept = in - load_acquire(header_->bytes_out), bytes = control_.counted_bytes(slot);
-    if (kept != 0 && kept + bytes > header_->most_bytes) return;
+    if (kept != 0 && kept + bytes > header_->max_bytes) return;
     in += bytes;
   }
   store_relaxed(note.ticket, ticket + 1);

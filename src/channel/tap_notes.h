@@ -12,7 +12,7 @@
 //         bits of notes at or past `tail`. Death of the tap: recovery clears all bits of the dead and stores tap := 0
 //
 // Invariants:
-//   - No call waits for a tap. If all notes are unread, or blocks of `most_bytes` are pinned for the tap, a put leaves
+//   - No call waits for a tap. If all notes are unread, or blocks of `max_bytes` are pinned for the tap, a put leaves
 //     no note. The tap detects that by the ticket.
 //   - If a note names a block, the tap's bit is set in it, or a put that is not in the channel yet is about to set it.
 //   - `tap` names a block as long as the tap lives, and `timed` is set while that tap wants times. Both are set and

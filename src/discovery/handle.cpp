@@ -16,7 +16,7 @@ namespace {
 // The encoded handle: magic, the fields of Handle in order, the length of the name, and the name.
 constexpr char kMagic[8] = {'s', 'm', 't', 'h', 'a', 'n', 'd', '1'};
 constexpr std::size_t kFixedBytes = sizeof kMagic + 16 + 4 + 4 + 8 + 8 + 4;
-constexpr std::size_t kMostName = 4096;
+constexpr std::size_t kMaxHandleBytes = 4096;
 
 template <class T>
 void append(std::string& out, const T& value) {
@@ -75,7 +75,7 @@ Result<Handle> decode(std::span<const std::byte> bytes) {
   cursor.take(&handle.block, sizeof handle.block);
   cursor.take(&handle.transfer, sizeof handle.transfer);
   cursor.take(&name_bytes, sizeof name_bytes);
-  if (name_bytes > kMostName || cursor.rest().size() != name_bytes) return broken;
+  if (name_bytes > kMaxHandleBytes || cursor.rest().size() != name_bytes) return broken;
   handle.name.assign(reinterpret_cast<const char*>(cursor.rest().data()), name_bytes);
   return handle;
 }

@@ -17,7 +17,7 @@ using platform::UniqueFd;
 
 namespace {
 
-constexpr std::int64_t kMostExitNs = 3'000'000'000;
+constexpr std::int64_t kMaxExitNs = 3'000'000'000;
 
 Result<NameRecord> parse(const std::vector<std::byte>& bytes) {
   NameRecord record;
@@ -99,7 +99,7 @@ bool Alive::look(const NameEntry& entry) {
 // Returns true if parts are left that do not belong to an exiting process. Checks for parts last: an exiting process
 // that was not seen has released its parts by then.
 bool outlast_exits(const LockedFile& file, const NameRecord& record) {
-  const auto deadline = platform::Deadline::after_ns(kMostExitNs);
+  const auto deadline = platform::Deadline::after_ns(kMaxExitNs);
   while (has_parts(file, record) && platform::any_process_is_exiting() && !deadline.passed()) platform::pause_briefly();
   return has_parts(file, record);
 }

@@ -24,7 +24,7 @@ using platform::UniqueFd;
 
 namespace {
 
-constexpr std::int64_t kFirstPauseNs = 1'000'000, kMostPauseNs = 50'000'000;
+constexpr std::int64_t kFirstPauseNs = 1'000'000, kMaxPauseNs = 50'000'000;
 
 // Describes the processes that living() returned as 0.
 std::string out_of_sight() {
@@ -87,13 +87,13 @@ std::atomic<std::size_t> g_looked_at{static_cast<std::size_t>(platform::monotoni
 // Removes names that dead processes have left. Runs whenever a name is created or opened, and checks a few files each
 // time.
 void sweep_some() noexcept {
-  static constexpr std::size_t kMostListed = 1024, kMostLookedAt = 32;
-  const std::size_t first = g_looked_at.fetch_add(kMostLookedAt, std::memory_order_relaxed);
+  static constexpr std::size_t kMaxListed = 1024, kMaxChecked = 32;
+  const std::size_t first = g_looked_at.fetch_add(kMaxChecked, std::memory_order_relaxed);
   try {
     for_each_name_folder([first](const NameFolder& folder) {
-      const auto names = platform::list_directory(folder.directory.get(), kMostListed);
+      const auto names = platform::list_directory(folder.directory.get(), kMaxListed);
       if (!names) return success();
-      for (std::size_t i = 0; i < std::min(names->size(), kMostLookedAt); ++i) {
+      for (std::size_t i = 0; i < std::min(names->size(), kMaxChecked); ++i) {
         sweep(folder, (*names)[(first + i) % names->size()]).ok();  // otherwise a later call does it
       }
       return success();
@@ -247,7 +247,7 @@ Result<std::unique_ptr<Name>> Name::open(const std::string& name, std::optional<
     if (is_last) return not_found(name, std::move(opened).error(), waits ? timeout : std::nullopt, *paths);
     if (hooks != nullptr && hooks->interrupted())
       return Error{Code::kInterrupted, "interrupted while waiting for the name \"" + name + "\""};
-    pause_ns = std::min(kMostPauseNs, is_first ? kFirstPauseNs : 2 * pause_ns);
+    pause_ns = std::min(kMaxPauseNs, is_first ? kFirstPauseNs : 2 * pause_ns);
     const platform::BlockingScope scope(hooks);
     platform::sleep_ns(deadline.remaining_ns(pause_ns));
   }

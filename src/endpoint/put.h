@@ -64,7 +64,7 @@ class Batch {
     if (!staged) return staged;
     if (!small && !message.is_ours()) return not_ours();
     ++waiting_;
-    if (small) return waiting_ < kMost ? success() : flush();
+    if (small) return waiting_ < kMax ? success() : flush();
     Status went = flush();
     if (went) message.settle();
     return went;
@@ -80,13 +80,13 @@ class Batch {
   std::uint64_t sent() const noexcept { return sent_; }
 
  private:
-  static constexpr std::size_t kMost = 32;
+  static constexpr std::size_t kMax = 32;
   channel::Channel& channel_;
   platform::WaitContext wait_;
   std::uint64_t sent_ = 0;
   std::size_t waiting_ = 0;
-  channel::Outgoing out_[kMost];
-  InlineFrame scratch_[kMost];
+  channel::Outgoing out_[kMax];
+  InlineFrame scratch_[kMax];
 };
 
 }  // namespace shmtree::endpoint

@@ -28,9 +28,9 @@ void make_pages(const memory::OwnedBlock& block, std::uint64_t bytes) noexcept {
 
 Status write_references(std::span<const memory::BlockRef> referred, memory::Arena& arena, memory::OwnedBlock& block,
                         const WaitContext& wait) {
-  if (referred.size() > memory::kMostReferences) {
+  if (referred.size() > memory::kMaxReferences) {
     return Error{Code::kInvalid, "a message refers to " + std::to_string(referred.size()) +
-                                     " arrays of the arena; the limit is " + std::to_string(memory::kMostReferences)};
+                                     " arrays of the arena; the limit is " + std::to_string(memory::kMaxReferences)};
   }
   return arena.holders().refer(block, referred, wait);
 }

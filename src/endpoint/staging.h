@@ -15,14 +15,14 @@ namespace shmtree::endpoint {
 
 // Memory for a small frame, from which put() copies it into the ring.
 struct InlineFrame {
-  alignas(64) std::byte bytes[channel::kMostInlineBytes];
+  alignas(64) std::byte bytes[channel::kMaxInlineBytes];
 };
 
 // Returns the size of a block that holds a frame and, at its end, the list of the blocks that the frame refers to.
 std::uint64_t block_bytes(std::uint64_t frame_bytes, std::size_t referred) noexcept;
 // Commits the pages of a cold block in one call, if the frame of `bytes` is large.
 void make_pages(const memory::OwnedBlock& block, std::uint64_t bytes) noexcept;
-// Writes the list of blocks behind the frame. kInvalid: more than kMostReferences.
+// Writes the list of blocks behind the frame. kInvalid: more than kMaxReferences.
 Status write_references(std::span<const memory::BlockRef> referred, memory::Arena& arena, memory::OwnedBlock& block,
                         const platform::WaitContext& wait);
 

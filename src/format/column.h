@@ -54,7 +54,7 @@ class Column {
   void clear() noexcept {
     end_ = begin_;
     failed_ = false;
-    if (capacity() * sizeof(T) > kMostIdleBytes) [[unlikely]] {
+    if (capacity() * sizeof(T) > kMaxIdleBytes) [[unlikely]] {
       std::free(begin_);
       begin_ = end_ = limit_ = nullptr;
     }
@@ -81,7 +81,7 @@ class Column {
   bool failed() const noexcept { return failed_; }
 
  private:
-  static constexpr std::size_t kMostIdleBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kMaxIdleBytes = std::size_t{4} << 20;
 
   std::size_t capacity() const noexcept { return static_cast<std::size_t>(limit_ - begin_); }
 

@@ -24,10 +24,10 @@ struct FrameReader::Scratch {
 // are freed. The pool is trivially destructible: a reader that is destroyed after its thread's pool was closed can
 // still access it, and an access needs a single thread-local look-up.
 struct ScratchPool {
-  static constexpr std::size_t kMostIdle = 4;
-  static constexpr std::size_t kMostWords = std::size_t{1} << 17;
+  static constexpr std::size_t kMaxIdle = 4;
+  static constexpr std::size_t kMaxWords = std::size_t{1} << 17;
 
-  FrameReader::Scratch* idle[kMostIdle];
+  FrameReader::Scratch* idle[kMaxIdle];
   std::size_t count;
   bool closed;
 
@@ -35,8 +35,8 @@ struct ScratchPool {
 
   FrameReader::Scratch* take() { return count > 0 ? idle[--count] : make(); }
   void give_back(FrameReader::Scratch* scratch) noexcept {
-    if (closed || count == kMostIdle || scratch->words.capacity() > kMostWords ||
-        scratch->names.capacity() > kMostWords || scratch->buffer_offsets.capacity() > kMostWords) {
+    if (closed || count == kMaxIdle || scratch->words.capacity() > kMaxWords || scratch->names.capacity() > kMaxWords ||
+        scratch->buffer_offsets.capacity() > kMaxWords) {
       delete scratch;
     } else {
       idle[count++] = scratch;

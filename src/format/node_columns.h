@@ -48,7 +48,7 @@ class NodeColumns {
   // All text added so far, including names and bytes. Valid until the next call.
   std::string_view text() const noexcept { return {text_.data(), text_.size()}; }
   // Returns true if a string of `count` bytes must go to a raw buffer (kLongStr and so on) instead of text.
-  bool is_long(std::size_t count) const noexcept { return count > kMaxInlineText || text_.size() + count > kMostText; }
+  bool is_long(std::size_t count) const noexcept { return count > kMaxInlineText || text_.size() + count > kMaxText; }
 
   // Begins a node that takes a length first, in most cases its number of items.
   template <class Number>
@@ -109,7 +109,7 @@ class NodeColumns {
 
  private:
   // Text stays far under Cap'n Proto's limit of 512 MiB: beyond this, every string becomes a raw buffer.
-  static constexpr std::size_t kMostText = std::size_t{1} << 28;
+  static constexpr std::size_t kMaxText = std::size_t{1} << 28;
   struct NameRef {
     std::uint32_t offset;  // in text_
     std::uint32_t bytes;

@@ -26,10 +26,10 @@ Result<std::shared_ptr<Store>> store_of(Result<std::shared_ptr<Ring>> ring) {
 
 Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const Options& options,
                                              const WaitContext& wait) try {
-  if (options.history > kMostHistory) {
+  if (options.history > kMaxHistory) {
     return Error{.code = Code::kInvalid,
                  .message = "history is " + std::to_string(options.history) + " versions; it must be at most " +
-                            std::to_string(kMostHistory)};
+                            std::to_string(kMaxHistory)};
   }
   const broadcast::Options kept{.capacity = 1, .history = options.history + 1, .allow_pickle = options.allow_pickle};
   return store_of(Ring::create(std::move(arena), kept, wait, broadcast::kLatestUse));

@@ -17,7 +17,7 @@ using memory::Arena;
 using memory::BlockRef;
 using platform::WaitContext;
 
-constexpr std::uint64_t kMostHistory = 1 << 16;
+constexpr std::uint64_t kMaxHistory = 1 << 16;
 
 struct Options {
   std::uint64_t history = 0;  // versions besides the newest that are kept for readers

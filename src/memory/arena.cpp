@@ -45,10 +45,10 @@ std::uint64_t default_budget() {
 
 // Mapped and released ranges begin at multiples of the largest supported page size, so every smaller size works too.
 Status check_pages(std::uint64_t page_bytes) {
-  if (std::has_single_bit(page_bytes) && page_bytes >= kPageBytes && page_bytes <= kMostPageBytes) return success();
+  if (std::has_single_bit(page_bytes) && page_bytes >= kPageBytes && page_bytes <= kMaxPageBytes) return success();
   return Error{Code::kIncompatible, "this system's memory pages have " + std::to_string(page_bytes) +
                                         " bytes; an arena supports sizes from " + std::to_string(kPageBytes) + " to " +
-                                        std::to_string(kMostPageBytes)};
+                                        std::to_string(kMaxPageBytes)};
 }
 
 }  // namespace

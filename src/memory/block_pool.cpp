@@ -246,7 +246,7 @@ ClassState* BlockPool::least_recently_used() noexcept {
 std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* victims) noexcept {
   std::size_t count = 0;
   ClassState* state = nullptr;
-  while (want != 0 && count < kMostVictims && (state = least_recently_used()) != nullptr) {
+  while (want != 0 && count < kMaxVictims && (state = least_recently_used()) != nullptr) {
     const unsigned size_class = kMinClass + static_cast<unsigned>(state - header_.classes);
     const Candidate first =
         candidate(*state, size_class, load_relaxed(state->warm) != 0 ? From::kWarm : From::kResting);

@@ -96,7 +96,7 @@ class BlockPool {
     BlockRef block{};
     std::uint64_t keep = 0, bytes = 0;
   };
-  static constexpr std::size_t kMostVictims = 32;  // under one lock
+  static constexpr std::size_t kMaxVictims = 32;  // under one lock
   // Takes victims, those of the least recently used class first, until they have `want` bytes. Returns their number.
   std::size_t take_victims(std::uint64_t want, Identity me, Victim* victims) noexcept;
 

@@ -71,7 +71,7 @@ std::vector<BlockRef> BlockTable::referred_to_by(BlockRef ref) const {
   if (owner == nullptr || load_acquire(owner->list_length) == 0) return found;
   for (const ListEntry& item : references_of(ref.id, *owner)) {
     const BlockRef referred = ref_of(item);
-    if (found.size() == kMostReferences || !is_current(referred)) break;
+    if (found.size() == kMaxReferences || !is_current(referred)) break;
     found.push_back(referred);
   }
   return found;

@@ -74,7 +74,7 @@ class BlockTable {
                                                                                : sum_references(ref.id, *owner, left);
   }
   std::uint64_t referred_bytes(BlockRef ref) const noexcept {
-    std::uint64_t left = kMostReferences;
+    std::uint64_t left = kMaxReferences;
     return referred_bytes(ref, &left);
   }
 
@@ -92,7 +92,7 @@ class BlockTable {
 // lock.
 
 // Each block has as many elements as all blocks after it together, so a longer chain is damaged.
-constexpr int kMostChained = 40;
+constexpr int kMaxChainLength = 40;
 
 enum class Walked { kAll, kStopped, kDamaged, kUnmapped };  // kUnmapped: no address space for a block
 
@@ -101,7 +101,7 @@ template <class Visit>
 Walked walk_chain(const BlockTable& blocks, std::uint64_t packed, std::uint64_t element_bytes, Visit visit) noexcept {
   for (int links = 0; packed != 0; ++links) {
     const BlockRef ref = unpack(packed);
-    if (links == kMostChained) return Walked::kDamaged;
+    if (links == kMaxChainLength) return Walked::kDamaged;
     if (!blocks.is_current(ref)) return blocks.is_unmapped(ref) ? Walked::kUnmapped : Walked::kDamaged;
     auto* header = reinterpret_cast<ChainHeader*>(blocks.address(ref.id));
     if (header == nullptr) return Walked::kUnmapped;

@@ -32,7 +32,7 @@ void offer_core() noexcept {
   const bool was_kept = monotonic_ns() - now > kCoreWasKeptNs;
   const std::int32_t next = load_relaxed(backoff);
   left.store(was_kept ? next : 0, std::memory_order_relaxed);
-  backoff.store(was_kept ? std::min(4 * next, kMostUnoffered) : std::max(next / 2, kFirstUnoffered),
+  backoff.store(was_kept ? std::min(4 * next, kMaxUnoffered) : std::max(next / 2, kFirstUnoffered),
                 std::memory_order_relaxed);
 }
 

@@ -37,7 +37,7 @@ constexpr unsigned kMinClass = 12;  // 4 KiB: one page
 constexpr unsigned kMaxClass = 42;  // 4 TiB
 constexpr unsigned kClasses = kMaxClass - kMinClass + 1;
 constexpr std::uint64_t kPageBytes = 4096;  // smallest page size of a supported system; see Geometry
-constexpr std::uint64_t kMostPageBytes = 65536;
+constexpr std::uint64_t kMaxPageBytes = 65536;
 constexpr std::uint64_t kTableStep = 1024;                    // table entries that are committed at a time
 constexpr std::uint64_t kMaxBudget = std::uint64_t{2} << 40;  // keeps a block index within 30 bits
 
@@ -212,7 +212,7 @@ inline std::uint64_t committed_of(const BlockEntry& entry, unsigned size_class) 
 }
 
 // Maximum number of blocks that a message may refer to. Lists of other kinds may be longer.
-constexpr std::uint64_t kMostReferences = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxReferences = std::uint64_t{1} << 20;
 
 // An entry of a block's list of references, which is stored in the block.
 struct ListEntry {
@@ -282,7 +282,7 @@ constexpr bool is_counted_with(WaitFor a, WaitFor b) noexcept {
   return (a == WaitFor::kMessage && b == WaitFor::kMessage) || (is_for_room(a) && is_for_room(b));
 }
 
-constexpr std::uint32_t kMostWaits = 8;
+constexpr std::uint32_t kMaxWaits = 8;
 // Flag in the word of a WaitFor: the call has no deadline, and has stored the process's `threads` for this sleep.
 constexpr std::uint32_t kWaitsForEver = 1u << 31;
 constexpr WaitFor what_of_wait(std::uint32_t word) noexcept {
@@ -306,7 +306,7 @@ struct alignas(64) Participant {
   std::atomic<std::int64_t> attached_ns;         // monotonic clock
   std::atomic<std::uint32_t> pinned;             // generation of the owner that has pages registered for DMA; 0: none
   std::atomic<std::uint32_t> wake_entries;       // number of its wake table's entries in use (wake_table.h)
-  Wait waits[kMostWaits];                        // of sleeping threads
+  Wait waits[kMaxWaits];                         // of sleeping threads
   std::atomic<std::uint32_t> threads;            // of the process; in a Python program, those that run Python
   std::uint32_t unused;
   std::atomic<std::uint64_t> hub_address;  // WakeAddress of the process's hub (channel/wake_hub.h); 0: no hub
@@ -325,7 +325,7 @@ struct WakeEntry {
 static_assert(sizeof(WakeEntry) == 16);
 constexpr std::uint32_t kMaxWakeEntries = 4096;
 constexpr std::uint64_t kWakeTableBytes = kMaxWakeEntries * sizeof(WakeEntry);
-static_assert(kWakeTableBytes % kMostPageBytes == 0);
+static_assert(kWakeTableBytes % kMaxPageBytes == 0);
 
 // The time that threads have slept for one condition, and the processes that sleep for it now (sleep.h).
 struct alignas(64) SleepTime {

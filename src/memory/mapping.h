@@ -70,7 +70,7 @@ class Mapping {
  private:
   static constexpr std::uint64_t kEntriesPerPiece = 1024;  // 192 KiB of table
   static constexpr unsigned kPieceShift = 21;              // small blocks are mapped in pieces of 2 MiB
-  static_assert(kEntriesPerPiece * sizeof(BlockEntry) % kMostPageBytes == 0);
+  static_assert(kEntriesPerPiece * sizeof(BlockEntry) % kMaxPageBytes == 0);
 
   // Pointers to pieces by number. The list is allocated, in full length, when the first piece is mapped.
   struct Pieces {

@@ -13,7 +13,7 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kMostPunched = 64u << 20;  // by one call of trim_excess()
+constexpr std::uint64_t kMaxPunched = 64u << 20;  // by one call of trim_excess()
 
 }  // namespace
 
@@ -188,7 +188,7 @@ std::uint64_t Reclaimer::drop_references(BlockId id, BlockEntry& block, std::uin
 }
 
 Reclaimer::Evicted Reclaimer::evict_and_unlock(std::uint64_t want, WaitHooks* hooks) noexcept {
-  BlockPool::Victim victims[BlockPool::kMostVictims];
+  BlockPool::Victim victims[BlockPool::kMaxVictims];
   const Identity me = participants_.current();
   const std::size_t count = participants_.is_pinned() ? 0 : pool_.take_victims(want, me, victims);
   unlock();
@@ -208,7 +208,7 @@ Reclaimer::Evicted Reclaimer::evict_and_unlock(std::uint64_t want, WaitHooks* ho
 
 // Runs after a release. Returns pages beyond the recent maximum of use to the system, piece by piece.
 void Reclaimer::trim_excess() noexcept {
-  std::uint64_t want = std::min(pool_.excess_bytes(), kMostPunched);
+  std::uint64_t want = std::min(pool_.excess_bytes(), kMaxPunched);
   while (want != 0 && try_lock()) {
     const Evicted evicted = evict_and_unlock(want, nullptr);
     if (evicted.done) return;

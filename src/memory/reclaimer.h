@@ -55,7 +55,7 @@ class Reclaimer {
   void drop_reference(BlockRef ref) noexcept;
   void run_deferred_frees() noexcept;
 
-  // Punches pages of free blocks out of the file until `want` bytes are released, from at most kMostVictims blocks.
+  // Punches pages of free blocks out of the file until `want` bytes are released, from at most kMaxVictims blocks.
   // Call it with the arena lock held; it releases the lock. `done` is false if there may be more.
   struct Evicted {
     std::uint64_t bytes = 0;

@@ -13,8 +13,8 @@ using namespace platform;
 
 namespace {
 
-constexpr int kMostPasses = 32;
-constexpr int kMostRepairs = 8;  // that lock() makes whatever the deadline
+constexpr int kMaxPasses = 32;
+constexpr int kMaxRepairs = 8;  // that lock() makes whatever the deadline
 
 template <class Act>
 bool quietly(Act act) noexcept {
@@ -61,7 +61,7 @@ Status Reconciler::lock(std::atomic<std::uint32_t>& word, const WaitContext& wai
     if (!needs_recovery(header_)) [[likely]]
       return success();
     lock.unlock();
-    if (repairs >= kMostRepairs && wait.deadline.passed()) {
+    if (repairs >= kMaxRepairs && wait.deadline.passed()) {
       return Error{Code::kTimeout,
                    "timed out: the arena's state is still inconsistent after " + std::to_string(repairs) + " repairs"};
     }
@@ -126,7 +126,7 @@ Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
 }
 
 Status Reconciler::repeat_passes(Identity me, const WaitContext& wait, ReconcilePass::Unfinished& unfinished) {
-  for (int pass = 0; pass < kMostPasses; ++pass) {
+  for (int pass = 0; pass < kMaxPasses; ++pass) {
     std::uint32_t epoch = load_acquire(header_.recovery_requests);
     if (epoch == 0) break;
     auto done = ReconcilePass(arena_, parts_, me, wait, unfinished).run();

@@ -58,7 +58,7 @@ Status RobustLock::wait_and_lock(std::atomic<std::uint32_t>& word, Participants&
       const BlockingScope blocking(wait.hooks);
       const SleepReason reason{participants, WaitFor::kLock, owner_in(seen)};
       const SleepNote asleep(reason, began, began);
-      futex_wait(word, seen | kContended, std::max(wait.deadline.remaining_ns(kLockSliceNs), kLeastLockSliceNs));
+      futex_wait(word, seen | kContended, std::max(wait.deadline.remaining_ns(kLockSliceNs), kMinLockSliceNs));
     }
     if (wait.interrupted()) return Error{Code::kInterrupted, "interrupted while waiting for a lock"};
     if (!wait.deadline.passed()) continue;

@@ -14,7 +14,7 @@ using namespace platform;
 namespace {
 
 // A sleeping thread updates `since_ns` at the end of each slice. A value twice as old was left by a kill.
-constexpr std::uint64_t kMostUncountedNs = 2 * wait_policy::kLaterSliceNs;
+constexpr std::uint64_t kMaxUncountedNs = 2 * wait_policy::kLaterSliceNs;
 
 Wait* take_place(Participant& mine) noexcept {
   for (Wait& place : mine.waits) {
@@ -72,7 +72,7 @@ SleepNote::~SleepNote() {
 void SleepNote::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
   time.who.add(slot_of(me_));
   std::int64_t then = load_acquire(time.since_ns);
-  if (then != 0 && since(then, now_ns) <= kMostUncountedNs) return;
+  if (then != 0 && since(then, now_ns) <= kMaxUncountedNs) return;
   compare_swap(time.since_ns, then, now_ns);
 }
 

@@ -22,7 +22,7 @@ struct SleepReason {
   SleepTime* time = nullptr;  // counts the time as well; may be null
 };
 
-// Marks the thread as asleep from its construction to its destruction. A process has entries for kMostWaits sleeping
+// Marks the thread as asleep from its construction to its destruction. A process has entries for kMaxWaits sleeping
 // threads; further ones are not shown.
 class SleepNote {
  public:

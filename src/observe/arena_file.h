@@ -56,7 +56,7 @@ class ArenaFile {
   static std::unique_ptr<const T> read_still(const Read& read, bool& still) {
     auto first = std::make_unique<T>(), second = std::make_unique<T>();
     still = false;
-    for (int look = 0; look < kMostLooks && !still; ++look) {
+    for (int look = 0; look < kMaxReads && !still; ++look) {
       if (!read(*first) || !read(*second)) return nullptr;
       // Two reads of the same bytes, padding included.
       still = std::memcmp(first.get(), second.get(), sizeof(T)) == 0;  // NOLINT(bugprone-suspicious-memory-comparison)
@@ -83,7 +83,7 @@ class ArenaFile {
   }
 
  private:
-  static constexpr int kMostLooks = 4;
+  static constexpr int kMaxReads = 4;
   static constexpr std::uint64_t kEntriesAtOnce = 1024;
 
   ArenaFile(platform::UniqueFd fd, const memory::Arena::Head& head)

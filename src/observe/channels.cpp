@@ -73,8 +73,8 @@ void fill_options(const ChannelHeader& header, ObservedChannel& info) {
 double slept_seconds(const memory::SleepTime& time, const ObservedParticipants& participants) {
   const std::int64_t since = time.since_ns.load(), now = platform::monotonic_ns();
   const bool anyone = since > 0 && since < now && !participants.living(time.who).empty();
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max() / 2;
-  const auto counted = static_cast<std::int64_t>(std::min<std::uint64_t>(time.slept_ns.load(), kMost));
+  constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max() / 2;
+  const auto counted = static_cast<std::int64_t>(std::min<std::uint64_t>(time.slept_ns.load(), kMax));
   return seconds_of(counted + (anyone ? now - since : 0));
 }
 
@@ -109,7 +109,7 @@ EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHea
   };
   std::ranges::for_each(header.transfers, count);
   std::uint64_t packed = header.more_transfers.load();
-  for (int links = 0; packed != 0 && links < memory::kMostChained; ++links) {
+  for (int links = 0; packed != 0 && links < memory::kMaxChainLength; ++links) {
     const BlockRef ref = memory::unpack(packed);
     memory::ChainHeader chain{};
     if (!file.read_block(ref, 0, &chain, sizeof chain)) break;

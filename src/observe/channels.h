@@ -30,9 +30,9 @@ struct MessageInfo {
 };
 
 // Returns up to `most` of the first messages of the ring. Omits messages that were received during the copy. Frames
-// larger than `most_bytes` are not copied.
+// larger than `max_bytes` are not copied.
 std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel,
                                           const ObservedParticipants& participants, std::size_t most,
-                                          std::uint64_t most_bytes);
+                                          std::uint64_t max_bytes);
 
 }  // namespace shmtree::observer

@@ -48,7 +48,7 @@ class SegmentWalk {
     const BlockRef block = memory::unpack(packed);
     if (packed == 0 || !file_.read_block(block, 0, &header, sizeof header)) return false;
     const std::uint64_t slots = header.slots;
-    if (slots == 0 || (slots & (slots - 1)) != 0 || slots > channel::kMostSlots) return false;
+    if (slots == 0 || (slots & (slots - 1)) != 0 || slots > channel::kMaxSlots) return false;
     out = {block, header.base, slots, header.next.load()};
     return true;
   }
@@ -60,11 +60,11 @@ class SegmentWalk {
 };
 
 std::vector<std::byte> copy_frame(const ArenaFile& file, BlockRef segment, std::uint64_t offset, const RingSlot& slot,
-                                  std::uint64_t slot_bytes, std::uint64_t most_bytes) {
+                                  std::uint64_t slot_bytes, std::uint64_t max_bytes) {
   const BlockRef block = slot.block == 0 ? segment : memory::unpack(slot.block);
   const std::uint64_t from = slot.block == 0 ? offset + sizeof(RingSlot) : 0;
-  const std::uint64_t room = slot.block == 0 ? channel::inline_bytes(slot_bytes) : most_bytes;
-  if (slot.bytes > std::min(room, most_bytes)) return {};
+  const std::uint64_t room = slot.block == 0 ? channel::inline_bytes(slot_bytes) : max_bytes;
+  if (slot.bytes > std::min(room, max_bytes)) return {};
   std::vector<std::byte> frame(slot.bytes);
   if (!file.read_block(block, from, frame.data(), frame.size())) return {};
   return frame;
@@ -74,7 +74,7 @@ std::vector<std::byte> copy_frame(const ArenaFile& file, BlockRef segment, std::
 
 std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel,
                                           const ObservedParticipants& participants, std::size_t most,
-                                          std::uint64_t most_bytes) {
+                                          std::uint64_t max_bytes) {
   std::vector<MessageInfo> found;
   bool still = false;
   const auto header = file.read_still<channel::ChannelHeader>(channel, still);
@@ -90,7 +90,7 @@ std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channe
     if (!walk.find(ticket, offset) || !file.read_block(walk.block(), offset, &slot, sizeof slot)) break;
     MessageInfo info{.ticket = ticket, .bytes = slot.bytes, .in_block = slot.block != 0};
     if (participants.is_alive(slot.sender)) info.sender = participants.pid_of(memory::slot_of(slot.sender));
-    info.frame = copy_frame(file, walk.block(), offset, slot, slot_bytes, most_bytes);
+    info.frame = copy_frame(file, walk.block(), offset, slot, slot_bytes, max_bytes);
     // If the message was received meanwhile, another message may already use its slot.
     std::uint64_t received = 0;
     const bool is_there =

@@ -224,7 +224,7 @@ Result<std::vector<ObservedArena>> look_at_all() {
 }
 
 Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
-                                               std::uint64_t most_bytes) {
+                                               std::uint64_t max_bytes) {
   const auto found = find_open_arenas();
   if (!found) return found.error();
   for (OpenArena open : *found) {
@@ -238,7 +238,7 @@ Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std
     if (header == nullptr) break;
     const auto participants = participants_of(*file, *header, open);
     if (!participants) return participants.error();
-    return look_at_messages(*file, memory::unpack(block), *participants, most, most_bytes);
+    return look_at_messages(*file, memory::unpack(block), *participants, most, max_bytes);
   }
   return Error{Code::kNotFound, "no process of this user is attached to that arena any more"};
 }

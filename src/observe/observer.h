@@ -25,6 +25,6 @@ Result<std::optional<ObservedArena>> look_at_arena(platform::UniqueFd fd, OpenAr
 
 // Returns the messages queued in a channel, or none if the channel no longer exists. `block` is ObservedThing::block.
 Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
-                                               std::uint64_t most_bytes);
+                                               std::uint64_t max_bytes);
 
 }  // namespace shmtree::observer

@@ -75,8 +75,8 @@ class RowSum {
   // Copies `count` elements from element `first` on, of an array that begins at `offset` in the block.
   template <class T>
   bool read(std::uint64_t offset, std::uint64_t first, T* out, std::uint64_t count) const {
-    constexpr std::uint64_t kMost = std::uint64_t{1} << memory::kMaxClass;
-    return offset < kMost && first < kMost / sizeof(T) &&
+    constexpr std::uint64_t kMax = std::uint64_t{1} << memory::kMaxClass;
+    return offset < kMax && first < kMax / sizeof(T) &&
            file_.read_block(block_, offset + first * sizeof(T), out, count * sizeof(T));
   }
   std::uint64_t rows_of(const replay::Progress& place, std::uint64_t finals) const {
@@ -114,7 +114,7 @@ ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const
   info.history = header->history;
   info.kept = kept_of(*header, info.put);
   info.publishers = publishing(header->publishers, participants);
-  const std::uint32_t used = std::min(header->cursors_high.load(), broadcast::kMostCursors);
+  const std::uint32_t used = std::min(header->cursors_high.load(), broadcast::kMaxCursors);
   for (std::uint32_t i = 0; i < used; ++i) {
     const broadcast::Cursor& cursor = header->cursors[i];
     const broadcast::Owner owner = broadcast::unpack_owner(cursor.owner.load());

@@ -34,10 +34,10 @@ Deadline Deadline::after_ns(std::int64_t ns) noexcept {
   return Deadline{ns >= kNever - now ? kNever : now + ns};
 }
 
-std::int64_t Deadline::remaining_ns(std::int64_t most_ns) const noexcept {
-  if (is_never()) return most_ns;
+std::int64_t Deadline::remaining_ns(std::int64_t max_ns) const noexcept {
+  if (is_never()) return max_ns;
   if (is_immediate()) return 0;
-  return std::min(at_ns_ - monotonic_ns(), most_ns);
+  return std::min(at_ns_ - monotonic_ns(), max_ns);
 }
 
 }  // namespace shmtree::platform

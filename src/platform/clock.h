@@ -35,8 +35,8 @@ class Deadline {
   bool is_never() const noexcept { return at_ns_ == kNever; }
   bool is_immediate() const noexcept { return at_ns_ == 0; }
   bool passed() const noexcept { return remaining_ns() <= 0; }
-  // Returns the nanoseconds left, at most `most_ns`; 0 or less after the deadline.
-  std::int64_t remaining_ns(std::int64_t most_ns = std::numeric_limits<std::int64_t>::max()) const noexcept;
+  // Returns the nanoseconds left, at most `max_ns`; 0 or less after the deadline.
+  std::int64_t remaining_ns(std::int64_t max_ns = std::numeric_limits<std::int64_t>::max()) const noexcept;
 
  private:
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();

@@ -23,7 +23,7 @@ namespace shmtree::platform {
 namespace {
 
 constexpr std::uint64_t kCommitPiece = 16u << 20;  // per fallocate: short interruptions and early failure
-constexpr std::uint64_t kLeastPiece = 64u << 10;
+constexpr std::uint64_t kMinPiece = 64u << 10;
 
 struct flock byte_lock(short type, std::uint64_t offset) noexcept {
   struct flock lock {};
@@ -172,7 +172,7 @@ int try_commit_pages(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept
       done += piece;
     } else if (errno == EINTR) {
       // The kernel undid the piece. Under a profiler's timer, a large piece would never succeed.
-      most = std::max(most / 2, kLeastPiece);
+      most = std::max(most / 2, kMinPiece);
     } else {
       return errno;
     }

@@ -18,7 +18,7 @@ namespace shmtree::platform {
 
 namespace {
 
-constexpr std::uint64_t kMostAtOnce = std::uint64_t{1} << 30;  // the kernel writes at most 2 GiB per call
+constexpr std::uint64_t kMaxAtOnce = std::uint64_t{1} << 30;  // the kernel writes at most 2 GiB per call
 
 }  // namespace
 
@@ -104,7 +104,7 @@ Status write_at(int fd, std::uint64_t offset, const void* data, std::uint64_t by
   if (bytes > largest_file_bytes() || offset > largest_file_bytes() - bytes) return os_error("write " + what, EFBIG);
   while (bytes != 0) {
     crash_point();
-    const std::uint64_t part = std::min(bytes, kMostAtOnce);
+    const std::uint64_t part = std::min(bytes, kMaxAtOnce);
     const ssize_t done = retry([&] { return pwrite(fd, from, part, static_cast<off_t>(offset)); });
     if (done <= 0) return os_error("write " + what, done < 0 ? errno : ENOSPC);
     from += done;

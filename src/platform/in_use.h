@@ -15,8 +15,8 @@ namespace shmtree::platform {
 // The entry of one thread, or of one call if its thread's entry is full. Entries are never freed: the next thread or
 // call that needs one takes it over.
 struct UsePlace {
-  static constexpr unsigned kMost = 4;  // nested calls
-  std::atomic<const void*> objects[kMost]{};
+  static constexpr unsigned kMax = 4;  // nested calls
+  std::atomic<const void*> objects[kMax]{};
   std::atomic<const void*> thread{nullptr};  // an address that only that thread has
   std::atomic<bool> taken{true};
   UsePlace* next = nullptr;

@@ -71,10 +71,10 @@ std::string printable(std::string_view text) {
 }
 
 bool is_strict_utf8(std::string_view text) noexcept {
-  constexpr char kFirst = '\xed', kLeastSecond = '\xa0';  // bytes of a surrogate
+  constexpr char kFirst = '\xed', kMinSecond = '\xa0';  // bytes of a surrogate
   if (!is_text(text)) return false;
   for (std::size_t at = text.find(kFirst); at != text.npos; at = text.find(kFirst, at + 1)) {
-    if (static_cast<unsigned char>(text[at + 1]) >= static_cast<unsigned char>(kLeastSecond)) return false;
+    if (static_cast<unsigned char>(text[at + 1]) >= static_cast<unsigned char>(kMinSecond)) return false;
   }
   return true;
 }

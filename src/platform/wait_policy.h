@@ -31,7 +31,7 @@ constexpr std::int64_t kRareWakeNs = 500'000;
 // A yield that took longer than this gave the core to another process, which kept it.
 constexpr std::int64_t kCoreWasKeptNs = 200'000;
 // Wake-ups without a yield after that: at first, and at most.
-constexpr std::int32_t kFirstUnoffered = 16, kMostUnoffered = 4096;
+constexpr std::int32_t kFirstUnoffered = 16, kMaxUnoffered = 4096;
 
 // --- Proving that a call is deadlocked (channel/deadlock.h)
 
@@ -44,7 +44,7 @@ constexpr std::int64_t kDeadlockNs = 300'000'000;
 constexpr int kLockSpins = 200;
 // Time for which a sleeper may miss a wake-up or a death, and the minimum, so that a passed deadline does not make it
 // spin.
-constexpr std::int64_t kLockSliceNs = 20'000'000, kLeastLockSliceNs = 4'000'000;
+constexpr std::int64_t kLockSliceNs = 20'000'000, kMinLockSliceNs = 4'000'000;
 // Minimum wait for a lock, whatever the deadline, since a message in the channel should be delivered even then.
 constexpr std::int64_t kLockGraceNs = 40'000'000;
 // Longest wait of a destructor for a lock; it may hold Python's GIL. Without the lock, recovery does the rest. Longer
@@ -72,13 +72,13 @@ constexpr std::int64_t kPreemptedNs = 4 * kSpinNs;
 // Checks of the condition between two reads of the clock, each of which takes as long as a few checks.
 constexpr int kLooksPerClock = 8;
 // Failed spins until spinning stops: at first, and at most. A single late message must not stop it.
-constexpr std::int32_t kFirstFailures = 3, kMostFailures = 8;
+constexpr std::int32_t kFirstFailures = 3, kMaxFailures = 8;
 // Waits without a spin until the next try, doubled with every try that fails.
-constexpr std::int32_t kFirstSkips = 32, kMostSkips = 1024;
+constexpr std::int32_t kFirstSkips = 32, kMaxSkips = 1024;
 // A wait that ends within this time has caught up with the other side.
 constexpr std::int64_t kAtOnceNs = 700;
 // Duration of the backoff after that: at first, and at most. A longer one would cost more than it saves.
-constexpr std::int64_t kFirstBackoffNs = 250, kMostBackoffNs = 10'000;
+constexpr std::int64_t kFirstBackoffNs = 250, kMaxBackoffNs = 10'000;
 // Maximum number of messages, or free slots, that a backoff waits for.
 constexpr std::uint64_t kEnoughMessages = 32;
 
@@ -93,7 +93,7 @@ constexpr int kBriefSpins = 1024;
 constexpr std::int64_t kAnnouncedWakeNs = 50'000'000;
 // Time for another thread to receive a message of which a poll loop is notified again. At first about the time to be
 // scheduled, then doubled each time, in case the thread waits for a core.
-constexpr std::int64_t kGetterFirstNs = 20'000, kMostGetterFirstNs = 1'000'000;
+constexpr std::int64_t kGetterFirstNs = 20'000, kMaxGetterFirstNs = 1'000'000;
 // A thread that began to wait longer ago than this may no longer exist.
 constexpr std::int64_t kGetterIsThereNs = 1'000'000'000;
 

@@ -128,12 +128,12 @@ std::uint64_t WakePipe::max_waiting_texts() const noexcept {
   return bytes > 0 ? static_cast<std::uint64_t>(bytes) / sizeof(WakeText) : 0;
 }
 
-Status wait_readable(std::span<const int> descriptors, std::int64_t most_ns) {
+Status wait_readable(std::span<const int> descriptors, std::int64_t max_ns) {
   std::vector<pollfd> watched;
   watched.reserve(descriptors.size());
   for (const int fd : descriptors) watched.push_back({.fd = fd, .events = POLLIN, .revents = 0});
   const int saved = errno;
-  const timespec most{.tv_sec = most_ns / 1'000'000'000, .tv_nsec = most_ns % 1'000'000'000};
+  const timespec most{.tv_sec = max_ns / 1'000'000'000, .tv_nsec = max_ns % 1'000'000'000};
   const int failed = ppoll(watched.data(), watched.size(), &most, nullptr) < 0 ? errno : 0;
   errno = saved;
   if (failed == 0 || failed == EINTR) return success();

@@ -69,8 +69,8 @@ class WakePipe {
   WakeAddress address_ = 0;
 };
 
-// Blocks until one of the descriptors is readable, `most_ns` have passed, or a signal arrives. kOs: more descriptors
+// Blocks until one of the descriptors is readable, `max_ns` have passed, or a signal arrives. kOs: more descriptors
 // than this process may have. May throw std::bad_alloc.
-Status wait_readable(std::span<const int> descriptors, std::int64_t most_ns);
+Status wait_readable(std::span<const int> descriptors, std::int64_t max_ns);
 
 }  // namespace shmtree::platform

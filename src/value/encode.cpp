@@ -12,10 +12,10 @@ namespace {
 
 // Returns the beginning of `text`, escaped like a C++ string literal.
 std::string escaped(std::string_view text) {
-  constexpr std::size_t kMost = 40;
+  constexpr std::size_t kMax = 40;
   constexpr char kDigits[] = "0123456789abcdef";
   std::string shown;
-  for (const char each : text.substr(0, kMost)) {
+  for (const char each : text.substr(0, kMax)) {
     const auto byte = static_cast<unsigned char>(each);
     if (byte >= 0x20 && byte < 0x7f) {
       shown += each;
@@ -23,7 +23,7 @@ std::string escaped(std::string_view text) {
       shown += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
     }
   }
-  return text.size() > kMost ? shown + "..." : shown;
+  return text.size() > kMax ? shown + "..." : shown;
 }
 
 // Finds text that is not UTF-8, in a tree that is not too deep.

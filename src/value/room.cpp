@@ -7,14 +7,14 @@ namespace shmtree::value {
 
 namespace {
 
-constexpr std::size_t kLeastBytes = 1024, kMostBytes = 32768;  // Sizes outside these bounds are not kept.
+constexpr std::size_t kMinBytes = 1024, kMaxBytes = 32768;  // Sizes outside these bounds are not kept.
 
 // Rounded up, so that messages of similar size can use each other's memory.
 constexpr std::size_t rounded(std::size_t bytes) noexcept {
   return (bytes + 255) / 256 * 256;
 }
 constexpr bool is_kept(std::size_t bytes) noexcept {
-  return bytes > kLeastBytes && bytes <= kMostBytes;
+  return bytes > kMinBytes && bytes <= kMaxBytes;
 }
 
 // Trivially destructible: Items that are destroyed after their thread's pool was closed can still access it.

@@ -62,12 +62,12 @@ void append_escaped(std::string& text, std::string_view code_point, bool is_text
 }  // namespace
 
 std::string quoted(std::string_view key) {
-  constexpr std::size_t kMost = 100;
+  constexpr std::size_t kMax = 100;
   std::string text = "\"";
   std::size_t at = 0;
   while (at < key.size()) {
     const std::size_t bytes = platform::code_point_bytes(key.substr(at)), end = at + std::max<std::size_t>(bytes, 1);
-    if (end > kMost) break;
+    if (end > kMax) break;
     append_escaped(text, key.substr(at, end - at), bytes != 0);
     at = end;
   }

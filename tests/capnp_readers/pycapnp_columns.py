@@ -13,7 +13,7 @@ from typing import Any
 
 import capnp
 
-MOST_WORDS = 1 << 40  # maximum size of a message: practically unlimited
+MAX_WORDS = 1 << 40  # maximum size of a message: practically unlimited
 
 
 def columns(frame: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def main() -> None:
     while size := sys.stdin.buffer.read(8):
         metadata = sys.stdin.buffer.read(int.from_bytes(size, "little"))
         message = struct.pack("<II", 0, len(metadata) // 8) + metadata
-        with schema.Frame.from_bytes(message, traversal_limit_in_words=MOST_WORDS) as frame:
+        with schema.Frame.from_bytes(message, traversal_limit_in_words=MAX_WORDS) as frame:
             print(json.dumps(columns(frame)))
 
 

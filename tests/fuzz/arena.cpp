@@ -4,7 +4,7 @@
 // participant. Each input overwrites words of the arena and runs operations; then the copy is restored.
 //
 //   offset 0  2  operations to run, one bit each; 0: all
-//          2     the words: region (1), number of the word (2), value (8), up to kMostWords times
+//          2     the words: region (1), number of the word (2), value (8), up to kMaxWords times
 //
 // Regions kTapNotes and kTapTimes are the notes of a tap, of messages or of times. The tap is opened before words
 // change.
@@ -43,7 +43,7 @@ constexpr std::uint64_t kBudget = 4u << 20;
 constexpr std::uint64_t kEntries = 16;  // of each class, to restore
 constexpr std::uint32_t kParticipants = 6;
 constexpr int kRunsPerArena = 2000;  // then a new arena follows, since restore() does not undo all changes
-constexpr std::size_t kMostWords = 24;
+constexpr std::size_t kMaxWords = 24;
 constexpr std::size_t kNotesBytes = 32 << 10;  // of a tap's notes, to damage
 constexpr std::uint8_t kTapNotes = 255, kTapTimes = 254;
 
@@ -117,7 +117,7 @@ class Scene {
         if (seen.block.id.value != 0) {
           within(seen.block.id, seen.frame);
         } else {
-          expect(seen.frame.size() <= channel::kMostInlineBytes);
+          expect(seen.frame.size() <= channel::kMaxInlineBytes);
           read(seen.frame);
         }
       }
@@ -231,7 +231,7 @@ class Scene {
   void look(channel::Incoming& message) {
     const auto frame = message.frame();
     if (!message.in_block()) {
-      expect(frame.size() <= channel::kMostInlineBytes);
+      expect(frame.size() <= channel::kMaxInlineBytes);
       return;
     }
     within(message.block().id, frame);
@@ -362,7 +362,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::uint16_t what = 0;
   std::memcpy(&what, data, sizeof what);
   constexpr std::size_t kWordBytes = 11;
-  const std::size_t words = std::min(kMostWords, (size - sizeof what) / kWordBytes);
+  const std::size_t words = std::min(kMaxWords, (size - sizeof what) / kWordBytes);
   const std::uint8_t* const first = data + sizeof what;
   const auto region_of = [&](std::size_t i) { return first[i * kWordBytes]; };
   const fuzz::Cost cost;

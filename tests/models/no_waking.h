@@ -24,8 +24,8 @@ int futex_wake(const std::atomic<std::uint32_t>&, int) noexcept {
 std::int64_t monotonic_ns() noexcept {
   return 1;
 }
-std::int64_t Deadline::remaining_ns(std::int64_t most_ns) const noexcept {
-  return most_ns;
+std::int64_t Deadline::remaining_ns(std::int64_t max_ns) const noexcept {
+  return max_ns;
 }
 
 }  // namespace shmtree::platform

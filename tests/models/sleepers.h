@@ -60,8 +60,8 @@ int futex_wake(const std::atomic<std::uint32_t>&, int count) noexcept {
 std::int64_t monotonic_ns() noexcept {
   return 0;
 }
-std::int64_t Deadline::remaining_ns(std::int64_t most_ns) const noexcept {
-  return most_ns;
+std::int64_t Deadline::remaining_ns(std::int64_t max_ns) const noexcept {
+  return max_ns;
 }
 void yield_core() noexcept {}
 std::uint32_t own_thread_count() noexcept {

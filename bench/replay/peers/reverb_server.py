@@ -13,7 +13,7 @@ from bench.replay.peers import Base, Unsupported, Wanted
 from bench.replay.rows import Columns, Rows, one
 
 _TABLE = "rows"
-_MOST = 2_000_000  # rows; filling more takes an hour
+_MAX = 2_000_000  # rows; filling more takes an hour
 
 
 class Peer(Base):
@@ -23,8 +23,8 @@ class Peer(Base):
     def __init__(self, wanted: Wanted) -> None:
         if wanted.length or wanted.stack:
             raise Unsupported("sequences are fixed when they are written")
-        if wanted.capacity > _MOST:
-            raise Unsupported(f"filling more than {_MOST} rows takes too long")
+        if wanted.capacity > _MAX:
+            raise Unsupported(f"filling more than {_MAX} rows takes too long")
         tensorflow.config.set_visible_devices([], "GPU")
         signature = {
             name: tensorflow.TensorSpec((1, *shape), np.dtype(kind)) for name, (shape, kind) in wanted.columns.items()

@@ -19,12 +19,12 @@ namespace shmtree::python {
 class CopiedBytes {
  public:
   bool allows(std::uint64_t bytes, std::uint64_t message_bytes) noexcept {
-    bytes_ = std::min(bytes_, kMost) + std::min(bytes, kMost);
+    bytes_ = std::min(bytes_, kMax) + std::min(bytes, kMax);
     return bytes_ <= kFreely + kTimes * message_bytes;
   }
 
  private:
-  static constexpr std::uint64_t kMost = std::uint64_t{1} << 60, kFreely = std::uint64_t{1} << 20, kTimes = 4;
+  static constexpr std::uint64_t kMax = std::uint64_t{1} << 60, kFreely = std::uint64_t{1} << 20, kTimes = 4;
   std::uint64_t bytes_ = 0;
 };
 
@@ -33,8 +33,8 @@ class CopiedBytes {
 class Collisions {
  public:
   explicit Collisions(std::uint64_t count) {
-    if (count < kFewest) return;
-    std::size_t slots = kFewest;
+    if (count < kMin) return;
+    std::size_t slots = kMin;
     while (slots * kPerSlot < count) slots *= 2;
     counts_.resize(slots);
     most_ = kFreely + kPerKey * count;
@@ -54,7 +54,7 @@ class Collisions {
     return hash ^ hash >> 31;
   }
 
-  static constexpr std::uint64_t kFewest = 128, kPerSlot = 16;
+  static constexpr std::uint64_t kMin = 128, kPerSlot = 16;
   // Allowed comparisons: the number that a small container may need, plus a few for each key.
   static constexpr std::uint64_t kFreely = 65'536, kPerKey = 64;
 

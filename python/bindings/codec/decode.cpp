@@ -262,7 +262,7 @@ bool Decoder::may_be_walked(const Expansion::Before& before) {
 }
 
 bool Decoder::may_be_dropped(const Expansion::Before& before) {
-  const bool allowed = expansion_.end(before, in.depth()).height <= Expansion::kMostWalkedDepth;
+  const bool allowed = expansion_.end(before, in.depth()).height <= Expansion::kMaxWalkedDepth;
   if (!allowed) in.fail("defaultdicts reference each other over too many levels");
   return allowed;
 }

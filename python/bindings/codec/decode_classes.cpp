@@ -150,9 +150,9 @@ const ClassInfo* class_not_registered(Decoder& decoder, const format::Name& name
 }
 
 // Maximum bits in the value of a new Flag member, since the class may check each bit.
-constexpr std::uint64_t kMostFlagBits = 512;
+constexpr std::uint64_t kMaxFlagBits = 512;
 // Maximum unnamed members that messages may add to a Flag. The class keeps every member that was ever made.
-constexpr Py_ssize_t kMostFlags = 4096;
+constexpr Py_ssize_t kMaxFlags = 4096;
 
 // Returns a new reference to an Enum's map from values to members. Returns null if it has none, or with a Python error
 // set that is not ordinary.
@@ -166,7 +166,7 @@ Ref members_by_value(PyTypeObject* type) {
 bool is_flag_value(PyObject* value) {
   if (!PyLong_CheckExact(value)) return false;
   Ref bits(PyObject_CallMethod(value, "bit_length", nullptr));
-  const bool fits = bits && PyLong_AsUnsignedLongLong(bits.get()) <= kMostFlagBits;
+  const bool fits = bits && PyLong_AsUnsignedLongLong(bits.get()) <= kMaxFlagBits;
   return clear_ordinary_exception() && fits;
 }
 
@@ -206,7 +206,7 @@ PyObject* new_flag(Decoder& decoder, PyTypeObject* type, PyObject* members, PyOb
   }
   const Py_ssize_t before = PyDict_GET_SIZE(members);
   const bool may_go = PyType_IsSubtype(type, &PyLong_Type);
-  if (!may_go && before >= kMostFlags) return decoder.in.fail("a Flag has too many unnamed members"), nullptr;
+  if (!may_go && before >= kMaxFlags) return decoder.in.fail("a Flag has too many unnamed members"), nullptr;
   Ref made(call_python(type_object(type), value));
   const bool goes = made && may_go;
   if (goes && !take_back(type, members, PyDict_GET_SIZE(members) - before, value, made.get())) return nullptr;

@@ -124,11 +124,11 @@ Ref parsed_before(const std::string& text) {
 }
 
 void remember(std::string text, PyObject* dtype) {
-  constexpr std::size_t kMostKept = 1024;
+  constexpr std::size_t kMaxKept = 1024;
   Parsed made{Ref::borrow(dtype), FieldNames(reinterpret_cast<PyArray_Descr*>(dtype))};
   std::unordered_map<std::string, Parsed> old;  // destroyed after the lock is released, like the old value in `made`
   const std::lock_guard guard(parsed_mutex);
-  if (parsed().size() >= kMostKept) old.swap(parsed());
+  if (parsed().size() >= kMaxKept) old.swap(parsed());
   std::swap(parsed()[std::move(text)], made);
 }
 

@@ -33,20 +33,20 @@ class Expansion {
   }
   // Counts a reference, at that depth, to an object of the extent `to`.
   void refer(std::size_t depth, const Extent& to) noexcept {
-    nodes_ = std::min(nodes_ + to.nodes, kMost);
+    nodes_ = std::min(nodes_ + to.nodes, kMax);
     reach_ = std::max(reach_, depth + to.height);
   }
   // Returns true if code may walk the part, in a message with that many nodes. The limit applies to all such parts
   // together.
   bool allows(const Extent& part, std::uint64_t message_nodes) noexcept {
-    walked_ = std::min(walked_ + part.nodes, kMost);
-    return part.height <= kMostWalkedDepth && walked_ <= kFreelyWalked + kWalkedPerNode * message_nodes;
+    walked_ = std::min(walked_ + part.nodes, kMax);
+    return part.height <= kMaxWalkedDepth && walked_ <= kFreelyWalked + kWalkedPerNode * message_nodes;
   }
 
-  static constexpr std::size_t kMostWalkedDepth = 1000;
+  static constexpr std::size_t kMaxWalkedDepth = 1000;
 
  private:
-  static constexpr std::uint64_t kMost = std::uint64_t{1} << 60;
+  static constexpr std::uint64_t kMax = std::uint64_t{1} << 60;
   static constexpr std::uint64_t kFreelyWalked = 65'536, kWalkedPerNode = 64;
 
   std::uint64_t nodes_ = 0, walked_ = 0;

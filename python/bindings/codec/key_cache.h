@@ -14,7 +14,7 @@ namespace shmtree::python {
 
 // Direct-mapped by a hash of the bytes. A key is interned when it comes for the second time, since the program then
 // probably has it as a literal, and a lookup with that literal compares one pointer. Keys that come once (ids) are not
-// interned. At most kMostInterned keys are, since some versions of Python keep interned strings forever. Used by one
+// interned. At most kMaxInterned keys are, since some versions of Python keep interned strings forever. Used by one
 // walk at a time.
 class KeyCache {
  public:
@@ -59,11 +59,11 @@ class KeyCache {
 
  private:
   static constexpr std::size_t kSlots = 1024;
-  static constexpr std::uint32_t kMostInterned = 8192;  // in the whole process
+  static constexpr std::uint32_t kMaxInterned = 8192;  // in the whole process
 
   [[gnu::noinline]] static void intern(PyObject*& str) noexcept {
     static std::atomic<std::uint32_t> interned{0};
-    if (interned.load(std::memory_order_relaxed) >= kMostInterned) return;
+    if (interned.load(std::memory_order_relaxed) >= kMaxInterned) return;
     interned.fetch_add(1, std::memory_order_relaxed);
     PyUnicode_InternInPlace(&str);
   }

@@ -9,13 +9,13 @@ namespace shmtree::python {
 // True for a key in the form of zone names: up to four words, separated by slashes. Decoders search no folder or
 // package for other keys.
 inline bool is_zone_key(std::string_view key) noexcept {
-  constexpr std::size_t kLongest = 64, kMostWords = 4;
+  constexpr std::size_t kLongest = 64, kMaxWords = 4;
   if (key.empty() || key.size() > kLongest || key.front() == '/' || key.back() == '/') return false;
   std::size_t words = 1;
   for (std::size_t i = 0; i < key.size(); ++i) {
     const char c = key[i];
     if (c == '/') {
-      if (key[i - 1] == '/' || ++words > kMostWords) return false;
+      if (key[i - 1] == '/' || ++words > kMaxWords) return false;
     } else if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '+' ||
                  c == '-')) {
       return false;

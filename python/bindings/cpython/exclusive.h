@@ -47,7 +47,7 @@ class CriticalSection {
   PyCriticalSection section_;
 #else
   explicit CriticalSection(PyObject*) noexcept {}
-  ~CriticalSection() {}                          // not trivial, so that compilers do not report the object as unused
+  ~CriticalSection() {}                         // not trivial, so that compilers do not report the object as unused
 #endif
 
  public:
@@ -57,9 +57,9 @@ class CriticalSection {
 
 // Number of per-call objects that a Pool keeps for later calls.
 #ifdef Py_GIL_DISABLED
-inline constexpr std::size_t kMostKeptWarm = 64;  // one for each of 64 threads
+inline constexpr std::size_t kMaxKeptWarm = 64;  // one for each of 64 threads
 #else
-inline constexpr std::size_t kMostKeptWarm = 8;  // for nested calls, and for threads that copy without the GIL
+inline constexpr std::size_t kMaxKeptWarm = 8;  // for nested calls, and for threads that copy without the GIL
 #endif
 
 // A stack of reusable objects. The object that was used last is taken first, because it is in the cache.
@@ -76,7 +76,7 @@ class Pool {
   void give_back(Thing* thing) {
     {
       const std::lock_guard guard(mutex_);
-      if (count_ < kMostKeptWarm) {
+      if (count_ < kMaxKeptWarm) {
         things_[count_++] = thing;
         return;
       }
@@ -86,7 +86,7 @@ class Pool {
 
  private:
   Mutex mutex_;
-  Thing* things_[kMostKeptWarm] = {};
+  Thing* things_[kMaxKeptWarm] = {};
   std::size_t count_ = 0;
 };
 

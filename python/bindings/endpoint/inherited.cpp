@@ -32,7 +32,7 @@ using channel::End;
 namespace {
 
 // About 0.1 s: a million container objects, or eight million objects without references.
-constexpr std::size_t kMostSteps = 8'000'000, kStepsOfObject = 8;
+constexpr std::size_t kMaxSteps = 8'000'000, kStepsOfObject = 8;
 
 std::string_view text_of(PyObject* text) noexcept {
   Py_ssize_t length = 0;
@@ -139,7 +139,7 @@ class Walk {
   }
   void see(PyObject* object) {
     if (!object || is_in_doubt_) return;
-    if (++steps_ > kMostSteps) is_in_doubt_ = true;
+    if (++steps_ > kMaxSteps) is_in_doubt_ = true;
     if (missing_.erase(object) != 0) return;
     if (PyArray_Check(object)) return see_items(object);
     if (!PyObject_IS_GC(object) || !PyObject_GC_IsTracked(object)) return;

@@ -232,7 +232,7 @@ void let_receive(Endpoint* self, Channel& channel) {
   if (self->polled.exchange(received) != received) return self->polled_again.store(0);
   const std::uint32_t again = std::min(self->polled_again.fetch_add(1), 16u);
   const WithoutGil unlocked;
-  std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kGetterFirstNs << again, kMostGetterFirstNs)));
+  std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(kGetterFirstNs << again, kMaxGetterFirstNs)));
 }
 
 PyObject* fileno(PyObject* self, PyObject*) {

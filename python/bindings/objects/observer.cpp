@@ -248,9 +248,9 @@ int open_arena_for_reading(const std::string& uuid, int pid, int fd) {
   return unwrap(without_gil([&] { return discovery::open_file_of(pid, fd, id, platform::Access::kRead); })).release();
 }
 
-py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t most_bytes) {
+py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t max_bytes) {
   const unsigned char* const id = checked(uuid);
-  auto looked = without_gil([&] { return observer::look_at_queue(id, block, most, most_bytes); });
+  auto looked = without_gil([&] { return observer::look_at_queue(id, block, most, max_bytes); });
   py::list out;
   for (const observer::MessageInfo& one : unwrap(std::move(looked))) {
     out.append(py::make_tuple(one.ticket, one.bytes, one.sender,

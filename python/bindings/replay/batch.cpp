@@ -28,7 +28,7 @@ replay::Batch planned(const std::shared_ptr<Replay>& replay, const replay::Sampl
   throw py::value_error("n is " + std::to_string(terms.rows) + ": a batch of " + rows + " rows of " +
                         std::to_string(replay::Batch::row_bytes(*replay->buffer)) + " bytes; the machine has " +
                         std::to_string(platform::available_memory_bytes()) + " bytes left, and at most " +
-                        std::to_string(replay::Batch::kMostRows) + " rows can be sampled at once");
+                        std::to_string(replay::Batch::kMaxRows) + " rows can be sampled at once");
 }
 
 }  // namespace

@@ -163,9 +163,9 @@ void add_drawn(replay::Buffer& buffer, py::dict& out) {
   const double rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
   out["drawn"] = drawn.rows;
   out["age_mean"] = drawn.ages / rows;
-  out["age_max"] = drawn.most_age;
+  out["age_max"] = drawn.max_age;
   out["version_lag_mean"] = drawn.lags / rows;
-  out["version_lag_max"] = drawn.most_lag;
+  out["version_lag_max"] = drawn.max_lag;
 }
 
 py::dict stats(const Replay& self) {
@@ -175,7 +175,7 @@ py::dict stats(const Replay& self) {
   const replay::Window window = buffer.store()->window();
   const replay::Shape& shape = buffer.store()->shape();
   py::dict out("rows"_a = buffer.store()->size(), "capacity"_a = shape.capacity,
-               "max_bytes"_a = shape.most_extents * shape.extent_bytes, "added"_a = buffer.added(),
+               "max_bytes"_a = shape.max_extents * shape.extent_bytes, "added"_a = buffer.added(),
                "chunks"_a = window.tail - window.head, "chunks_opened"_a = window.tail - 1, "samples"_a = samples);
   add_drawn(*self.buffer, out);
   const replay::Waiters waiters = replay::waiters_of(*buffer.store());

@@ -26,7 +26,7 @@ using LimitTerms = std::tuple<double, std::uint64_t, std::optional<double>>;
 // Converts a pytree in which each leaf is its number. A dict key is a str, or bytes: the frame of a key of another
 // type.
 SpecPart part_of(py::handle nest, std::size_t depth) {
-  if (depth > Spec::kMostDepth) throw py::value_error("a row is nested too deeply");
+  if (depth > Spec::kMaxNesting) throw py::value_error("a row is nested too deeply");
   SpecPart part;
   if (py::isinstance<py::dict>(nest)) {
     part.form = SpecPart::Form::kDict;

@@ -10,7 +10,7 @@ from .. import _core
 from ..errors import PickleRefused
 from .paths import BUILTIN, Place, walk
 
-_MOST_LINES = 100
+_MAX_LINES = 100
 
 
 def needs_pickle(value: Any) -> bool:
@@ -46,7 +46,7 @@ def lines(value: Any) -> Iterator[str]:
     """Yields a line for each part of `value` that causes a pickle; none if it needs none."""
     places = (place for place in walk(value, needs_pickle) if place.again is not None or needs_pickle(place.value))
     for number, place in enumerate(places):
-        if number == _MOST_LINES:
+        if number == _MAX_LINES:
             yield "..."
             return
         yield _line(place)

@@ -16,7 +16,7 @@ from .paths import children
 
 # Errors with a text as their only argument, so that it can be replaced.
 _PLAIN_ERRORS = (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError)
-_MOST_LEVELS = 1000
+_MAX_LEVELS = 1000
 
 
 class _Nowhere:
@@ -93,7 +93,7 @@ def path_of_unsendable(value: Any, error: Exception) -> str:
     if type(_error_of(value)) is not type(error):
         return path
     met = {id(value)}
-    while len(met) < _MOST_LEVELS:
+    while len(met) < _MAX_LEVELS:
         found = _failing([(step, part) for step, part in _parts(value) if id(part) not in met])
         if found is None:
             return path

@@ -8,7 +8,7 @@ from .. import _core
 from .._core import Observer as Observer
 from ..errors import Error
 
-MOST_FRAME = 64 << 20  # largest queued message, in bytes, that is described
+MAX_FRAME_BYTES = 64 << 20  # largest queued message, in bytes, that is described
 NO_UUID = "0" * 32  # uuid of an arena that could not be read
 
 
@@ -81,7 +81,7 @@ def is_of(arena: dict[str, Any], text: str) -> bool:
 
 def messages(arena: dict[str, Any], channel: dict[str, Any], most: int) -> list[dict[str, Any]]:
     """Returns descriptions of the first messages that are queued in a channel, without taking them."""
-    found = _core.look_at_queue(bytes.fromhex(arena["uuid"]), channel["block"], most, MOST_FRAME)
+    found = _core.look_at_queue(bytes.fromhex(arena["uuid"]), channel["block"], most, MAX_FRAME_BYTES)
     return [
         {"ticket": ticket, "bytes": size, "sender": sender, "description": _describe(frame)}
         for ticket, size, sender, frame in found

@@ -31,7 +31,7 @@ from .waiting import receive_async
 _T = TypeVar("_T")
 
 _REPLY_S = 10.0  # time to wait for a client that has no space for its replies
-_MOST_DEATHS = 16  # deaths in a row of processes that shared a client's channel
+_MAX_DEATHS = 16  # deaths in a row of processes that shared a client's channel
 # Seconds that a reply has waited in vain for space at a client. Later replies do not wait as long again: otherwise one
 # stopped client would delay the server for each of its requests, and with it all other clients.
 _in_vain: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
@@ -123,7 +123,7 @@ def _send(replies: Sender, message: object, timeout: float | None, move: bool) -
 
 def _unless_gone(call: Callable[[], object]) -> bool:
     """Calls `call` on a client's channel. Returns True unless the client is gone."""
-    for _ in range(_MOST_DEATHS):
+    for _ in range(_MAX_DEATHS):
         try:
             call()
             return True

@@ -20,7 +20,7 @@ from .wake_hub import SLICE_S, Awaited, until_usable, until_woken, wake
 
 T = TypeVar("T")
 
-_FIRST_LOOK_S, _MOST_LOOK_S = 0.0001, 0.005
+_FIRST_POLL_S, _MAX_POLL_S = 0.0001, 0.005
 
 
 def wait(receivers: Iterable[T], timeout: float | None = None) -> list[T]:
@@ -209,7 +209,7 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
     # There is no await between putting a message and returning, so a cancelled call has not put it.
     deadline = None if timeout is None else time.monotonic() + timeout
     options = {"move": True} if move else {}
-    look = _FIRST_LOOK_S
+    look = _FIRST_POLL_S
     while True:
         try:
             return end.put_nowait(obj, **options)
@@ -220,6 +220,6 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
         if end._ready_to_put():
             # There is space, but not for this message. No wake-up reports free bytes, so poll.
             await asyncio.sleep(look if left is None else min(left, look))
-            look = min(2 * look, _MOST_LOOK_S)
+            look = min(2 * look, _MAX_POLL_S)
         else:
             await until_usable(Awaited.to_put(end), left)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-MOST_SECONDS = 86400.0  # upper limit of the interval between snapshots
+MAX_SECONDS = 86400.0  # upper limit of the interval between snapshots
 
 
 def duration(text: str) -> float:
     number = float(text)
-    if not 0 <= number <= MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 0 to {MOST_SECONDS:.0f} seconds")
+    if not 0 <= number <= MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 0 to {MAX_SECONDS:.0f} seconds")
     return number
 
 

@@ -12,7 +12,7 @@ from .._ipc.observer import is_of, messages, observe, seen
 from . import tables
 from .arguments import add_json
 
-MOST_MESSAGES = 8
+MAX_MESSAGES = 8
 
 
 def _is_channel(channel: dict[str, Any], number: int, text: str) -> bool:
@@ -62,7 +62,7 @@ def add_to(verbs: Any) -> None:
     verb.add_argument(
         "--messages",
         type=_count,
-        default=MOST_MESSAGES,
+        default=MAX_MESSAGES,
         help="messages of each channel to describe (default: %(default)s)",
     )
     verb.set_defaults(run=_inspect)

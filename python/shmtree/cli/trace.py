@@ -19,8 +19,8 @@ from ..errors import Error
 from . import tables
 
 _PAUSE_S = 0.001  # interval of checks that find nothing
-_MOST_AT_ONCE = 4096
-_MOST_MESSAGES = 1_000_000  # limit of a trace: viewers do not show more
+_MAX_AT_ONCE = 4096
+_MAX_MESSAGES = 1_000_000  # limit of a trace: viewers do not show more
 _DURATION_NS = 1_000  # displayed duration of an event; only its time is recorded
 _COUNTER_NS = 100_000  # interval between two counts of queued messages
 _BASE_S = 7_889_238  # times count from the last multiple of this, as in torch.profiler
@@ -75,7 +75,7 @@ class _Tap:
         """Reads new times. Returns True if there were any."""
         if self._older[-1][1]:
             self._count_older()
-        seen = self._tap.take_times(_MOST_AT_ONCE, also_queued)
+        seen = self._tap.take_times(_MAX_AT_ONCE, also_queued)
         self.times += map(Times._make, seen)
         return bool(seen)
 
@@ -130,7 +130,7 @@ def trace(
             any_seen = [tap.look() for tap in taps]
             if not any(any_seen):
                 time.sleep(_PAUSE_S)
-            if sum(len(tap.times) for tap in taps) >= _MOST_MESSAGES:
+            if sum(len(tap.times) for tap in taps) >= _MAX_MESSAGES:
                 break
         for tap in taps:
             tap.stop()

@@ -19,7 +19,7 @@ from .._ipc.observer import Observer, is_of, messages, seen
 from .arguments import add_json, duration
 from .tables import label, pid_list
 
-MOST_MESSAGES = 1000  # messages of each channel in a dump
+MAX_MESSAGES = 1000  # messages of each channel in a dump
 SPARE = 4  # descriptors that snapshots and dumps need
 
 _Dead = tuple[str, int, int]  # a killed process: arena, slot, pid
@@ -153,7 +153,7 @@ class Watch:
         for channel in arena["channels"]:
             if channel["refused"] is None:
                 with contextlib.suppress(FileNotFoundError):
-                    channel["messages"] = messages(arena, channel, MOST_MESSAGES)
+                    channel["messages"] = messages(arena, channel, MAX_MESSAGES)
         at, before = self._before.get(arena["uuid"], (now, arena))
         content = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -16,7 +16,7 @@ from .arguments import add_json
 
 BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both snapshots is not about to end
 _CLOCK_S = 0.02  # tolerance between the clocks of waits and snapshots
-MOST_STACKS = 16
+MAX_STACKS = 16
 STACK_SECONDS = 10.0
 
 
@@ -231,7 +231,7 @@ def stacks(pids: Iterable[int]) -> dict[str, str]:
     program = shutil.which("py-spy")
     if program is None:
         return {}
-    return {str(pid): _stack(pid, program) for pid in list(pids)[:MOST_STACKS] if pid}
+    return {str(pid): _stack(pid, program) for pid in list(pids)[:MAX_STACKS] if pid}
 
 
 def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str, Any]:

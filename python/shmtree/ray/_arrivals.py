@@ -18,7 +18,7 @@ from ._pump import Room
 from ._unread import Unread
 
 LONGEST_S = 2.0  # longest time that a call waits here for space, or for messages to be received
-FIRST_LOOK_S, MOST_LOOK_S = 0.001, 0.05
+FIRST_POLL_S, MAX_POLL_S = 0.001, 0.05
 _SLICE_S = 0.25
 _UNLIMITED_MESSAGES, _UNLIMITED_BYTES = 1 << 20, 64 << 20
 _WITHOUT_REST = 256  # messages that land before other coroutines run
@@ -33,7 +33,7 @@ class Arrivals:
             no space.
         check: Called before messages land, and after each wait. It raises the error of the call.
         closed: Called with the error of a put when no receiver is left. It may raise the error of the call.
-        most_bytes: Limit for the waiting bytes, if the channel has none; 0: no limit. One message may be larger.
+        max_bytes: Limit for the waiting bytes, if the channel has none; 0: no limit. One message may be larger.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class Arrivals:
         share: Callable[[], int],
         check: Callable[[int], None],
         closed: Callable[[Exception], None],
-        most_bytes: int = 0,
+        max_bytes: int = 0,
     ) -> None:
         self._landing = landing
         self._share, self._check, self._closed = share, check, closed
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         # calls that arrived before their predecessors
         self._early: defaultdict[int, list[asyncio.Future[None]]] = defaultdict(list)
@@ -55,8 +55,8 @@ class Arrivals:
         self._check(origin)
         stats = self._landing.channel.stats()
         messages = stats["capacity"] - stats["queued"] if stats["capacity"] else _UNLIMITED_MESSAGES
-        most_bytes = stats["max_bytes"] or self._most_bytes
-        nbytes = most_bytes - stats["queued_bytes"] if most_bytes else _UNLIMITED_BYTES
+        max_bytes = stats["max_bytes"] or self._max_bytes
+        nbytes = max_bytes - stats["queued_bytes"] if max_bytes else _UNLIMITED_BYTES
         share, expected = self._share(), self._landing.next_ticket(origin)
         if share == 0:
             return Room(expected, 0, 0, idle=True)
@@ -65,7 +65,7 @@ class Arrivals:
 
     async def room(self, origin: int, wait: bool) -> Room:
         deadline = time.monotonic() + LONGEST_S * wait
-        look = FIRST_LOOK_S
+        look = FIRST_POLL_S
         while True:
             room = self._room(origin)
             if min(room.messages, room.nbytes) > 0 or time.monotonic() >= deadline:
@@ -82,7 +82,7 @@ class Arrivals:
             await asyncio.sleep(look)
         else:
             await until_usable(Awaited.to_put(sender), _SLICE_S)
-        return min(2 * look, MOST_LOOK_S)
+        return min(2 * look, MAX_POLL_S)
 
     async def land(self, origin: int, first: int, batch: _frames.Batch) -> Room:
         """Puts the messages that have not landed yet.
@@ -109,7 +109,7 @@ class Arrivals:
     async def _land_all(self, origin: int, first: int, batch: _frames.Batch, deadline: float) -> None:
         """Lands messages until there has been no space for some time."""
         for number, frame in enumerate(_frames.split(batch)):
-            look = FIRST_LOOK_S
+            look = FIRST_POLL_S
             while True:
                 try:
                     self._land_one(origin, first + number, frame)

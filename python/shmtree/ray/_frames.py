@@ -15,7 +15,7 @@ Bytes = npt.NDArray[np.uint8]
 
 _SMALL = 64 << 10  # bytes: a larger message is sent in its own buffer
 _TOGETHER = 96_000  # bytes of small messages per buffer: Ray sends arguments below 100 KiB with the call itself
-_MOST_SMALL = 4 << 20  # bytes of small messages per call: Ray sends 10 MiB with it, and more than that slowly
+_MAX_SMALL = 4 << 20  # bytes of small messages per call: Ray sends 10 MiB with it, and more than that slowly
 _AT_ONCE = 64  # small messages taken at once
 
 #: Buffers, with the sizes of the messages in each. Messages are concatenated.
@@ -37,7 +37,7 @@ def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Take
     """
     taken: list[Taken] = []
     size = small = 0
-    while len(taken) < messages and size < nbytes and small < _MOST_SMALL:
+    while len(taken) < messages and size < nbytes and small < _MAX_SMALL:
         at_once = _AT_ONCE if taken and taken[-1].frame.nbytes < _SMALL else 1
         try:
             frames = receiver.take_frames(min(messages - len(taken), at_once), 0.0)

@@ -19,7 +19,7 @@ from ._landing import WORDS, Landing, Superseded
 from ._pump import Ended, Peer, Room
 from ._tickets import Runs, each_of, runs
 
-_MOST_MESSAGES, _MOST_BYTES = 4096, 256 << 20  # limits of an inbox; the second applies if the pair has no limit
+_MAX_MESSAGES, _MAX_BYTES = 4096, 256 << 20  # limits of an inbox; the second applies if the pair has no limit
 _IDLE_S = 1.0  # time after which messages that no process requests may go to other nodes
 _ORIGIN = 1  # origin of everything from the home; the end of the stream has origin 0
 
@@ -101,7 +101,7 @@ class Inbox:
     def _new_arrivals(self) -> Arrivals:
         generation = self.record["generation"]
         # `received` reports later that no receiver was left, after all that was received.
-        return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None, _MOST_BYTES)
+        return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None, _MAX_BYTES)
 
     def _is_asked(self) -> bool:
         """Returns True if a process waits for messages, or has requested or received one lately.
@@ -160,7 +160,7 @@ class Inbox:
 
     async def received(self, tickets: Runs) -> Runs:
         deadline = time.monotonic() + _arrivals.LONGEST_S
-        look = _arrivals.FIRST_LOOK_S
+        look = _arrivals.FIRST_POLL_S
         while True:
             head, unsettled = self._landing.settled()
             found = [ticket for ticket in each_of(tickets) if ticket < head and ticket not in unsettled]
@@ -169,7 +169,7 @@ class Inbox:
             if self.is_left:
                 raise Ended(self.record["gone"])
             await asyncio.sleep(look)
-            look = min(2 * look, _arrivals.MOST_LOOK_S)
+            look = min(2 * look, _arrivals.MAX_POLL_S)
 
     def look(self) -> bool:
         """Returns True if no receiver is left, the first time that this is found."""
@@ -210,7 +210,7 @@ class Inbox:
 def new_record(pair: int, home: str, number: int, terms: tuple[Any, ...]) -> dict[str, Any]:
     """Returns a new record. It limits the number of messages, because messages that wait here cannot go to others."""
     its = Terms(*terms)
-    capacity = min(its.capacity or _MOST_MESSAGES, _MOST_MESSAGES)
+    capacity = min(its.capacity or _MAX_MESSAGES, _MAX_MESSAGES)
     return {
         "pair": pair,
         "home": home,

@@ -20,7 +20,7 @@ from ._parts import Array, Part, Weights
 _INDEX_BITS = 48
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
 
-MOST_SHARDS = (1 << 63 - _INDEX_BITS) - 1
+MAX_SHARDS = (1 << 63 - _INDEX_BITS) - 1
 
 
 def global_index(shard: int, index: Any) -> Any:

@@ -25,12 +25,12 @@ from ._sources import Source
 from ._tickets import Runs, each_of, runs
 
 # limits of one call, or one message; a call takes milliseconds, however small
-_MOST_MESSAGES, _MOST_BYTES = 1024, 16 << 20
-_MOST_CALLS, _MOST_BYTES_OF_ALL = 8, 64 << 20  # limits of all calls in progress; the last call may exceed the second
+_MAX_MESSAGES, _MAX_BYTES = 1024, 16 << 20
+_MAX_CALLS, _MAX_BYTES_OF_ALL = 8, 64 << 20  # limits of all calls in progress; the last call may exceed the second
 _WORTH_MESSAGES, _WORTH_BYTES = 512, 1 << 20  # waiting messages that justify another call while others are in progress
 _SLICE_S = 0.25
 _LOOK_S = 0.005  # interval of checks for that number of messages
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.02, 1.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
 
 Peer = tuple[str, int]  # a node, and a process there
 
@@ -151,7 +151,7 @@ class Pump:
             except (LinkLost, MemoryError) as error:
                 self.trouble = str(error)
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _MOST_PAUSE_S)
+                pause = min(2 * pause, _MAX_PAUSE_S)
         self._moved.set()
         self._any_landed.set()
 
@@ -218,9 +218,7 @@ class Pump:
 
     def _may_send(self) -> bool:
         return (
-            min(self._room_left()) > 0
-            and len(self._calls) < _MOST_CALLS
-            and self._bytes_under_way() < _MOST_BYTES_OF_ALL
+            min(self._room_left()) > 0 and len(self._calls) < _MAX_CALLS and self._bytes_under_way() < _MAX_BYTES_OF_ALL
         )
 
     def _is_worth_it(self) -> bool:
@@ -231,7 +229,7 @@ class Pump:
 
     async def _take_and_send(self, killed: set[int]) -> None:
         messages, nbytes = self._room_left()
-        taken, error = self._source.take(min(messages, _MOST_MESSAGES), min(nbytes, _MOST_BYTES))
+        taken, error = self._source.take(min(messages, _MAX_MESSAGES), min(nbytes, _MAX_BYTES))
         taken = self._without_gaps(taken, error is not None)
         if taken and not self._send(taken):
             await asyncio.sleep(_FIRST_PAUSE_S)
@@ -325,7 +323,7 @@ class Pump:
                 pause = _FIRST_PAUSE_S
             except LinkLost:
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _MOST_PAUSE_S)
+                pause = min(2 * pause, _MAX_PAUSE_S)
 
     async def _acknowledge_received(self) -> bool:
         """Acks received messages. Returns True if there were any."""
@@ -344,6 +342,6 @@ class Pump:
                     if not await self._acknowledge_received():
                         return
                 except LinkLost:
-                    await asyncio.sleep(_MOST_PAUSE_S)
+                    await asyncio.sleep(_MAX_PAUSE_S)
         except Ended:
             pass

@@ -31,8 +31,8 @@ _PREFIX = struct.Struct("<BQ")  # of every record: opcode, number of following b
 _MESSAGE = struct.Struct("<BQHIQQ")  # prefix, channel, sequence, log time, publish time; the frame follows
 _STATISTICS = struct.Struct("<QHIIIIQQI")  # followed by the number of messages for each channel
 _FOOTER = struct.Struct("<BQQQI")
-_MOST_PARTS = 1000  # of one writev; the system's limit is 1,024
-_MOST_CHANNELS = 0xFFFF
+_MAX_PARTS = 1000  # of one writev; the system's limit is 1,024
+_MAX_CHANNELS = 0xFFFF
 
 
 def _text(value: str) -> bytes:
@@ -111,8 +111,8 @@ class Writer:
         if name in self._channels:
             return self._channels[name]
         number = len(self._channels)
-        if number == _MOST_CHANNELS:
-            raise ValueError(f"a recording cannot have more than {_MOST_CHANNELS} channels")
+        if number == _MAX_CHANNELS:
+            raise ValueError(f"a recording cannot have more than {_MAX_CHANNELS} channels")
         no_schema = 0
         content = struct.pack("<HH", number, no_schema) + _text(name) + _text(ENCODING) + _map({})
         record = _record(CHANNEL, content)
@@ -128,8 +128,8 @@ class Writer:
 
         After an error, the file has the messages for which there was space.
         """
-        for first in range(0, len(messages), _MOST_PARTS // 2):
-            some = messages[first : first + _MOST_PARTS // 2]
+        for first in range(0, len(messages), _MAX_PARTS // 2):
+            some = messages[first : first + _MAX_PARTS // 2]
             try:
                 self._write(channel, some)
             except OSError:
@@ -202,7 +202,7 @@ class Writer:
         written = 0
         try:
             while left:
-                count = os.writev(self._number(), left[:_MOST_PARTS])
+                count = os.writev(self._number(), left[:_MAX_PARTS])
                 written += count
                 whole = 0
                 while whole < len(left) and count >= left[whole].nbytes:

@@ -15,7 +15,7 @@ from ._playback import Player
 from ._tap import Recorded
 
 _SLICE_S = 0.1  # interval of checks for a stop during waits
-_MOST_TAKEN = 64  # frames that are held at once
+_MAX_HELD = 64  # frames that are held at once
 
 
 class Relay:
@@ -54,7 +54,7 @@ class Relay:
 
     def _take(self) -> None:
         try:
-            taken = self._receiver.take_frames(_MOST_TAKEN, timeout=_SLICE_S)
+            taken = self._receiver.take_frames(_MAX_HELD, timeout=_SLICE_S)
             now_ns = time.time_ns()
             self._writer.write(self._number, [(now_ns, frame.ticket or 0, frame) for frame in taken])
             self._taken = taken

@@ -11,7 +11,7 @@ from .._process.names import CHANNEL, KINDS, QUEUE, open_name
 from ._mcap import Writer
 
 _PAUSE_S = 0.001  # interval of checks of a tap that finds nothing
-_MOST_TAKEN = 64  # frames that are held at once
+_MAX_HELD = 64  # frames that are held at once
 
 
 class Recorded(NamedTuple):
@@ -58,7 +58,7 @@ class Tap:
         self.is_over = False
 
     def look(self) -> bool:
-        seen = self._tap.take(_MOST_TAKEN)
+        seen = self._tap.take(_MAX_HELD)
         count = len(seen)
         try:
             since = self._since_epoch_ns

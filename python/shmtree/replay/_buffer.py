@@ -20,7 +20,7 @@ from ._numbers import positive, seed_of
 from ._stats import Stats
 from ._writers import OwnWriter, VectorWriter, Writer
 
-_MOST_STREAMS = 1 << 20  # streams of a vector
+_MAX_STREAMS = 1 << 20  # streams of a vector
 
 
 class ReplayBuffer:
@@ -234,7 +234,7 @@ class ReplayBuffer:
                 rows that are not steps.
         """
         mode = _writers.autoreset_of(autoreset)
-        return VectorWriter(tuple(self.writer() for _ in range(positive("n", n, _MOST_STREAMS))), mode)
+        return VectorWriter(tuple(self.writer() for _ in range(positive("n", n, _MAX_STREAMS))), mode)
 
     @property
     def _own_writer(self) -> Writer:

@@ -14,7 +14,7 @@ from ._numbers import positive
 from ._spec import Spec
 
 # Free bytes in an arena that a buffer makes for itself, for batches of sample(out="arena").
-_LEAST_SPARE = 16 << 20
+_MIN_SPARE = 16 << 20
 
 Array = np.ndarray[Any, Any]
 
@@ -65,7 +65,7 @@ def _home_for(needed: int, rows: int, arena: Arena | None) -> _core.Arena:
     left, owner_has = _available(arena)
     if needed > left:
         raise ValueError(f"a replay buffer of {rows} rows takes {needed} bytes, but {owner_has} {left}")
-    return _core.Arena.create(needed + max(_LEAST_SPARE, needed // 8), 0, False) if arena is None else arena._open()
+    return _core.Arena.create(needed + max(_MIN_SPARE, needed // 8), 0, False) if arena is None else arena._open()
 
 
 def _capacity_within(spec: _core.ReplaySpec, max_bytes: int, arena: Arena | None, chunk: int, streams: int) -> int:

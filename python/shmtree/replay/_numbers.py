@@ -6,10 +6,10 @@ import math
 import operator
 from typing import Any
 
-MOST = (1 << 63) - 1
+MAX = (1 << 63) - 1
 
 
-def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
+def whole(what: str, value: Any, least: int = 0, most: int = MAX) -> int:
     """Returns an int of Python or NumPy in [least, most].
 
     Raises TypeError for other types, ValueError for other ints.
@@ -25,7 +25,7 @@ def whole(what: str, value: Any, least: int = 0, most: int = MOST) -> int:
     return number
 
 
-def positive(what: str, value: Any, most: int = MOST) -> int:
+def positive(what: str, value: Any, most: int = MAX) -> int:
     """Returns an int of at least 1."""
     return whole(what, value, 1, most)
 

@@ -18,7 +18,7 @@ Leaf = tuple[np.dtype[Any], tuple[int, ...]]
 
 # Kinds that other processes could not read, or that have no fixed size.
 _REFUSED = {"O": "Python objects", "U": "str", "S": "bytes", "T": "str"}
-_MOST_LEAF_BYTES = 1 << 40
+_MAX_LEAF_BYTES = 1 << 40
 _PYTHON = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
 
 
@@ -180,8 +180,8 @@ def _checked(path: str, leaf: Leaf) -> Leaf:
     dtype, shape = leaf
     if math.prod(shape) * dtype.itemsize == 0:
         raise ValueError(f"{path} has the shape {shape} of {dtype}, which is 0 bytes")
-    if (needed := math.prod(shape) * dtype.itemsize) > _MOST_LEAF_BYTES:
-        raise ValueError(f"{path} has the shape {shape} of {dtype}, {needed} bytes; the limit is {_MOST_LEAF_BYTES}")
+    if (needed := math.prod(shape) * dtype.itemsize) > _MAX_LEAF_BYTES:
+        raise ValueError(f"{path} has the shape {shape} of {dtype}, {needed} bytes; the limit is {_MAX_LEAF_BYTES}")
     if len(shape) > 28:
         raise ValueError(f"{path} has {len(shape)} dimensions; at most 28 are possible")
     return leaf

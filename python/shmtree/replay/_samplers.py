@@ -11,7 +11,7 @@ from ._numbers import not_negative, positive
 
 # The core's numbers: src/replay/sampling/layout.h.
 _UNIFORM, _PRIORITIZED, _FIFO, _LIFO, _MAX_PRIORITY = 1, 2, 3, 4, 5
-_MOST_TIMES = (1 << 32) - 1
+_MAX_TIMES = (1 << 32) - 1
 
 #: (kind, alpha, beta, eps, max_times)
 Terms = tuple[int, float, float, float, int]
@@ -28,7 +28,7 @@ class Sampler:
     max_times: int | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
-        if limit("max_times", self.max_times) > _MOST_TIMES:
+        if limit("max_times", self.max_times) > _MAX_TIMES:
             raise ValueError(f"max_times is {self.max_times}; it must be below 2**32")
 
 

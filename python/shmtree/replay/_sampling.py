@@ -12,7 +12,7 @@ from ._numbers import not_negative, positive
 from ._spec import Spec
 
 # Limits of one call. For a batch, the core checks the machine's memory as well.
-_MOST_DRAWN, _MOST_THREADS, _MOST_STRIDE = 1 << 31, 1024, 1 << 32
+_MAX_SAMPLED, _MAX_THREADS, _MAX_STRIDE = 1 << 31, 1024, 1 << 32
 
 
 def sample(
@@ -30,7 +30,7 @@ def sample(
     owner: _endless_waits.Owner | None,
 ) -> Batch:
     """Implements `ReplayBuffer.sample`."""
-    count = n if type(n) is int and 0 < n <= _MOST_DRAWN else positive("n", n, _MOST_DRAWN)
+    count = n if type(n) is int and 0 < n <= _MAX_SAMPLED else positive("n", n, _MAX_SAMPLED)
     arrays = None if out is None else _memory.arrays_for(data, (count,), out, core.arena)
     of_buffer = weights != "batch" and one_of("weights", weights, "batch", "buffer") == "buffer"
     exponent = None if beta is None else not_negative("beta", beta)
@@ -61,8 +61,8 @@ def sample_sequences(
     owner: _endless_waits.Owner | None,
 ) -> SequenceBatch:
     """Implements `ReplayBuffer.sample_sequences`."""
-    count, rows = positive("n", n, _MOST_DRAWN), positive("length", length, _MOST_DRAWN)
-    step = positive("stride", stride, _MOST_STRIDE)
+    count, rows = positive("n", n, _MAX_SAMPLED), positive("length", length, _MAX_SAMPLED)
+    step = positive("stride", stride, _MAX_STRIDE)
     may_be_partial = one_of("partial", partial, "pad", "refuse") == "pad"
     arrays = None if out is None else _memory.arrays_for(data, (count, rows), out, core.arena)
     table = -1 if sampler is None else spec.table(sampler)
@@ -78,7 +78,7 @@ def sample_sequences(
 
 
 def _threads(threads: int) -> int:
-    return 1 if threads == 1 else positive("threads", threads, _MOST_THREADS)
+    return 1 if threads == 1 else positive("threads", threads, _MAX_THREADS)
 
 
 def _data(drawn: _core.ReplayBatch, data: _rows.Rows, arrays: list[Any] | None, out: Any) -> Any:

@@ -19,7 +19,7 @@ Padding = Literal["zeros", "first"]
 OnPeerDeath = Literal["wait", "raise"]
 
 _KEY_OF_NEXT = "next"
-_MOST_FRAMES = _MOST_STEPS = 1024
+_MAX_FRAMES = _MAX_STEPS = 1024
 
 
 class Spec(NamedTuple):
@@ -219,11 +219,11 @@ def peer_death(on_peer_death: str) -> OnPeerDeath:
 
 
 def _steps(value: Any) -> int:
-    return positive("n_step", value, _MOST_STEPS)
+    return positive("n_step", value, _MAX_STEPS)
 
 
 def _frames(what: str, value: Any) -> int:
-    return positive(what, value, _MOST_FRAMES)
+    return positive(what, value, _MAX_FRAMES)
 
 
 def _below(rows: Rows, what: str, key: str) -> list[int]:

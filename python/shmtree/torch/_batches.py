@@ -16,7 +16,7 @@ from .._ipc import arrays
 from .._process import arenas
 
 #: A batch smaller than this costs less as a part of the message than as a block of its own.
-_LEAST_BYTES = 16 << 10
+_MIN_BYTES = 16 << 10
 
 
 def collate(samples: list[Any]) -> Any:
@@ -48,7 +48,7 @@ def _stack(tensors: list[torch.Tensor], *, collate_fn_map: dict[Any, Callable[..
         stacked: torch.Tensor = default_collate_fn_map[torch.Tensor](tensors, collate_fn_map=collate_fn_map)
         return stacked
     arena = arenas.home_arena()
-    if arena is None or nbytes < _LEAST_BYTES:
+    if arena is None or nbytes < _MIN_BYTES:
         return torch.stack(tensors, 0)  # not in a segment of its own, as torch does
     shape = (len(tensors), *first.shape)
     out: torch.Tensor = arrays.new_array(arena, shape, first.dtype, "C", False, gift=True)

@@ -18,9 +18,9 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr std::size_t kMostPieces = 4;  // for two threads: a batch in use, and one being sampled, of each
+constexpr std::size_t kMaxPieces = 4;  // for two threads: a batch in use, and one being sampled, of each
 // Largest ratio of a reused piece to the request. Larger pieces are left for larger requests.
-constexpr std::size_t kMostWaste = 4;
+constexpr std::size_t kMaxWaste = 4;
 // From this size on, make() checks the available memory. The system may promise memory that it does not have, and later
 // kill the process that uses it.
 constexpr std::size_t kLarge = std::size_t{1} << 30;
@@ -77,7 +77,7 @@ void BatchPool::Free::operator()(std::byte* data) const noexcept {
 }
 
 BatchPool::BatchPool() {
-  pieces_.reserve(kMostPieces);
+  pieces_.reserve(kMaxPieces);
 }
 
 BatchPool::Piece BatchPool::make(std::size_t bytes) {
@@ -95,7 +95,7 @@ BatchPool::Piece BatchPool::make(std::size_t bytes) {
 BatchPool::Piece BatchPool::find(std::size_t bytes) noexcept {
   const std::lock_guard guard(mutex_);
   const auto fits = std::find_if(pieces_.rbegin(), pieces_.rend(), [bytes](const Piece& piece) {
-    return piece.bytes >= bytes && piece.bytes / kMostWaste <= bytes;
+    return piece.bytes >= bytes && piece.bytes / kMaxWaste <= bytes;
   });
   if (fits == pieces_.rend()) return {};
   Piece found = std::move(*fits);
@@ -116,7 +116,7 @@ std::shared_ptr<std::byte> BatchPool::take(std::size_t bytes) {
 void BatchPool::give_back(Piece piece) noexcept {
   Piece oldest;  // freed after the mutex is unlocked
   const std::lock_guard guard(mutex_);
-  if (pieces_.size() == kMostPieces) {
+  if (pieces_.size() == kMaxPieces) {
     oldest = std::move(pieces_.front());
     pieces_.erase(pieces_.begin());
   }
@@ -139,10 +139,10 @@ Batch::Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const SampleTerms&
 }
 
 void Batch::check_size() const {
-  constexpr std::size_t kMostBytes = std::size_t{1} << 46;
+  constexpr std::size_t kMaxBytes = std::size_t{1} << 46;
   std::size_t rows = terms_.rows;
   const bool overflows = terms_.length != 0 && __builtin_mul_overflow(rows, terms_.length, &rows);
-  if (overflows || rows > kMostRows || rows > kMostBytes / row_bytes(*buffer_)) throw std::bad_alloc();
+  if (overflows || rows > kMaxRows || rows > kMaxBytes / row_bytes(*buffer_)) throw std::bad_alloc();
 }
 
 void Batch::plan(bool has_data) {

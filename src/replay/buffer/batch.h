@@ -62,7 +62,7 @@ struct SampleTerms {
 
 class Batch {
  public:
-  static constexpr std::size_t kMostRows = std::size_t{1} << 31;
+  static constexpr std::size_t kMaxRows = std::size_t{1} << 31;
   // Returns the approximate bytes of a batch per row, including indices, weights and so on.
   static std::size_t row_bytes(const Buffer& buffer) noexcept;
 

@@ -14,12 +14,12 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr std::size_t kMostIdleSamplers = 4;
+constexpr std::size_t kMaxIdleSamplers = 4;
 
 }  // namespace
 
 SamplerPool::SamplerPool(std::size_t tables) : idle_(tables) {
-  for (auto& idle : idle_) idle.reserve(kMostIdleSamplers);
+  for (auto& idle : idle_) idle.reserve(kMaxIdleSamplers);
 }
 
 std::unique_ptr<Sampler> SamplerPool::take(std::size_t table) noexcept {
@@ -35,7 +35,7 @@ void SamplerPool::give_back(std::size_t table, std::unique_ptr<Sampler> sampler)
   if (sampler == nullptr) return;
   const std::lock_guard guard(mutex_);
   auto& idle = idle_[table];
-  if (idle.size() < kMostIdleSamplers) idle.push_back(std::move(sampler));  // otherwise frees it after unlocking
+  if (idle.size() < kMaxIdleSamplers) idle.push_back(std::move(sampler));  // otherwise frees it after unlocking
 }
 
 Result<BorrowedSampler> BorrowedSampler::take(Buffer& buffer, std::size_t table) {
@@ -64,11 +64,11 @@ Buffer::Buffer(std::shared_ptr<Tables> tables, Spec spec, Gather gather)
 }
 
 Result<std::shared_ptr<Buffer>> Buffer::make(std::shared_ptr<Tables> tables, Spec spec) {
-  std::uint32_t most_frames = 1;
+  std::uint32_t max_frames = 1;
   auto gather = Gather::create(tables->store(), spec.outputs());
   if (!gather) return std::move(gather).error();
-  for (const auto& [leaf, frames] : spec.stack) most_frames = std::max(most_frames, frames);
-  tables->store()->set_frames(most_frames);
+  for (const auto& [leaf, frames] : spec.stack) max_frames = std::max(max_frames, frames);
+  tables->store()->set_frames(max_frames);
   return std::shared_ptr<Buffer>(new Buffer(std::move(tables), std::move(spec), std::move(*gather)));
 }
 

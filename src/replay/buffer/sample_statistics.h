@@ -21,7 +21,7 @@ class SampleStatistics {
   // between the newest version seen and its version.
   struct Totals {
     std::uint64_t rows = 0;
-    double ages = 0, most_age = 0, lags = 0, most_lag = 0;
+    double ages = 0, max_age = 0, lags = 0, max_lag = 0;
   };
 
   // Adds the rows of one batch, only those in `mask` unless that is empty. `newest` is the index of the newest row.
@@ -62,8 +62,8 @@ class SampleStatistics {
       ++totals.rows;
       totals.ages += age;
       totals.lags += lag;
-      totals.most_age = std::max(totals.most_age, age);
-      totals.most_lag = std::max(totals.most_lag, lag);
+      totals.max_age = std::max(totals.max_age, age);
+      totals.max_lag = std::max(totals.max_lag, lag);
     }
     totals_ = totals;
     newest_version_ = newest_version;

@@ -53,9 +53,9 @@ Status check_leaf(const SpecLeaf& leaf) {
   bool overflows = false;
   for (const std::uint64_t size : leaf.shape) overflows |= __builtin_mul_overflow(bytes, size, &bytes);
   if (overflows || bytes == 0) return invalid("a leaf of " + shown(leaf) + " has no bytes, or more than 2**64");
-  if (leaf.shape.size() > Spec::kMostDims) {
+  if (leaf.shape.size() > Spec::kMaxLeafDims) {
     return invalid("a leaf has " + std::to_string(leaf.shape.size()) + " dimensions; it must have at most " +
-                   std::to_string(Spec::kMostDims));
+                   std::to_string(Spec::kMaxLeafDims));
   }
   const DType dtype = dtype_of(leaf.dtype);
   if (dtype == DType::kOther || item_bytes(dtype) == leaf.item_bytes) return success();
@@ -64,8 +64,8 @@ Status check_leaf(const SpecLeaf& leaf) {
 
 // Checks that leaves are numbered in the order of the pytree.
 Status check_part(const SpecPart& part, std::size_t depth, std::size_t& leaves) {
-  if (depth > Spec::kMostDepth)
-    return invalid("a row is nested deeper than " + std::to_string(Spec::kMostDepth) + " levels");
+  if (depth > Spec::kMaxNesting)
+    return invalid("a row is nested deeper than " + std::to_string(Spec::kMaxNesting) + " levels");
   if (part.form == SpecPart::Form::kLeaf) {
     if (part.leaf == leaves++) return success();
     return invalid("leaves are not numbered in the order of the row");
@@ -89,9 +89,9 @@ Status check_part(const SpecPart& part, std::size_t depth, std::size_t& leaves) 
 
 Status check_samplers(const Spec& spec) {
   if (spec.samplers.empty()) return invalid("a replay buffer needs a sampler");
-  if (spec.samplers.size() > kMostTables) {
+  if (spec.samplers.size() > kMaxTables) {
     return invalid(std::to_string(spec.samplers.size()) + " samplers; there must be at most " +
-                   std::to_string(kMostTables));
+                   std::to_string(kMaxTables));
   }
   for (std::size_t i = 0; i < spec.samplers.size(); ++i) {
     const auto& [name, table] = spec.samplers[i];
@@ -128,9 +128,9 @@ Status check_named_leaves(const Spec& spec) {
     return invalid("next has leaf numbers that are out of range or not ascending");
   }
   for (const auto& [leaf, frames] : spec.stack) {
-    if (frames < 1 || frames > Gather::kMostFrames) {
+    if (frames < 1 || frames > Gather::kMaxFrames) {
       return invalid("a stack of " + std::to_string(frames) + " frames; it must be 1 to " +
-                     std::to_string(Gather::kMostFrames));
+                     std::to_string(Gather::kMaxFrames));
     }
   }
   return success();
@@ -328,7 +328,7 @@ class NoteReader {
   }
   SpecPart part(std::size_t depth, std::size_t& leaves) {
     SpecPart found;
-    if (depth > Spec::kMostDepth) failed_ = true;
+    if (depth > Spec::kMaxNesting) failed_ = true;
     found.form = static_cast<SpecPart::Form>(number_below(4));
     if (failed_) return found;
     if (found.form == SpecPart::Form::kLeaf) {

@@ -53,8 +53,8 @@ std::string_view text_of(DType dtype) noexcept;
 using NamedSampler = std::pair<std::string, TableSpec>;
 
 struct Spec {
-  static constexpr std::size_t kMostDims = 28;  // batches have two more
-  static constexpr std::size_t kMostDepth = 500;
+  static constexpr std::size_t kMaxLeafDims = 28;  // batches have two more
+  static constexpr std::size_t kMaxNesting = 500;
 
   SpecPart row{};
   std::vector<SpecLeaf> leaves{};

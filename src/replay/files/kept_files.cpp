@@ -11,8 +11,8 @@ using namespace platform;
 
 namespace {
 
-constexpr std::size_t kMostFiles = 32;  // with more files, the smaller half is merged
-constexpr std::uint64_t kLeastWaste = 64u << 20;
+constexpr std::size_t kMaxFiles = 32;  // with more files, the smaller half is merged
+constexpr std::uint64_t kMinWaste = 64u << 20;
 
 }  // namespace
 
@@ -81,15 +81,15 @@ void KeptFiles::choose() {
   };
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return share(a) < share(b); });
   for (const std::uint32_t i : order) {
-    if (bytes <= 2 * live + kLeastWaste) break;
+    if (bytes <= 2 * live + kMinWaste) break;
     bytes -= old_.files[i].bytes;
     bytes += live_[i];
     old_files_[i] = {};
   }
   std::erase_if(order, [&](auto i) { return !old_files_[i].valid(); });
-  if (order.size() <= kMostFiles) return;
+  if (order.size() <= kMaxFiles) return;
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return old_.files[a].bytes < old_.files[b].bytes; });
-  for (std::size_t i = 0; i < kMostFiles / 2; ++i) old_files_[order[i]] = {};
+  for (std::size_t i = 0; i < kMaxFiles / 2; ++i) old_files_[order[i]] = {};
 }
 
 std::optional<std::uint32_t> KeptFiles::part_with(const StateEntry& place) const {
@@ -118,7 +118,7 @@ bool KeptFiles::keep_state(std::uint64_t first, const std::vector<std::byte>& st
     if (part.kind != PartKind::kState || part.first != first || part.bytes != state.size()) continue;
     if (!old_files_[part.file].valid()) continue;
     // A large file is not kept only for its state.
-    if (kept_[part.file] == 0 && old_.files[part.file].bytes > kLeastWaste) continue;
+    if (kept_[part.file] == 0 && old_.files[part.file].bytes > kMinWaste) continue;
     std::vector<std::byte> then(part.bytes);
     if (!read_at(old_files_[part.file].get(), part.offset, then.data(), then.size()) || then != state) continue;
     next_.parts.push_back(part);

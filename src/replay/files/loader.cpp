@@ -29,7 +29,7 @@ float converted(const SavedTable& then, const Table& table, float weight) {
   if (!is_prioritized && kind != SamplerKind::kMaxPriority) return table.weight_of(table.max_priority());
   const double priority =
       is_prioritized ? std::pow(static_cast<double>(weight), 1 / then.alpha) - then.eps : static_cast<double>(weight);
-  return table.weight_of(std::clamp(priority, 0.0, table.most_priority()));
+  return table.weight_of(std::clamp(priority, 0.0, table.priority_limit()));
 }
 
 bool has_priorities(const SavedTable& table) noexcept {
@@ -115,7 +115,7 @@ Status Loader::Way::read_states() {
 // Checks the states, and chooses the newest chunks that fit.
 Status Loader::Way::choose() {
   const ManifestHeader& header = saved.header;
-  if (header.tail > kMostTicket / ratio) return corrupt(folder, kManifestName, "has tickets out of range");
+  if (header.tail > kMaxTicket / ratio) return corrupt(folder, kManifestName, "has tickets out of range");
   for (std::size_t i = 0; i < places.size(); ++i) {
     const StateEntry& place = places[i];
     const bool is_right = place.ticket >= header.head && place.ticket < header.tail && place.rows != 0 &&
@@ -294,7 +294,7 @@ Status Loader::Way::restore_tables() {
     const SavedTable* then = sources.emplace_back(source_of(i));
     if (then == nullptr) continue;
     const Table& table = (*tables)[i];
-    const bool is_number = then->max_priority >= 0 && then->max_priority <= table.most_priority();
+    const bool is_number = then->max_priority >= 0 && then->max_priority <= table.priority_limit();
     table.restore(is_number ? then->max_priority : 1.0, then->samples);
   }
   for (const auto& [part, begin] : states) {

@@ -19,10 +19,10 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kMostManifest = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 32;
 // Maximum overhead in bytes that a load allocates on the word of the manifest, plus this number per byte of the files.
-constexpr std::uint64_t kMostOverhead = 256u << 20;
-constexpr std::uint64_t kMostOverheadPerByte = 16;
+constexpr std::uint64_t kMaxOverhead = 256u << 20;
+constexpr std::uint64_t kMaxOverheadPerByte = 16;
 
 template <class T>
 void append(std::vector<std::byte>& out, const std::vector<T>& values) {
@@ -73,16 +73,16 @@ bool is_disjoint(const Manifest& saved) {
 std::string impossible(const Manifest& saved) {
   const ManifestHeader& header = saved.header;
   const std::uint64_t rows = header.rows_per_place;
-  if (!std::has_single_bit(rows) || rows > kMostRowsPerPlace) return "chunks of " + std::to_string(rows) + " rows";
-  if (header.head == 0 || header.tail < header.head || header.tail > kMostTicket) {
+  if (!std::has_single_bit(rows) || rows > kMaxRowsPerPlace) return "chunks of " + std::to_string(rows) + " rows";
+  if (header.head == 0 || header.tail < header.head || header.tail > kMaxTicket) {
     return "the tickets " + std::to_string(header.head) + " to " + std::to_string(header.tail);
   }
   if (header.places_per_state == 0) return "states without chunks";
-  if (header.ahead > kMostAhead || header.finals > 1)
+  if (header.ahead > kMaxAhead || header.finals > 1)
     return "rows that need " + std::to_string(header.ahead) + " successors";
   std::uint64_t row_bytes = 0;
   for (const std::uint64_t bytes : saved.leaf_bytes) {
-    if (bytes == 0 || bytes > kMostManifest || (row_bytes += bytes) > kMostManifest) {
+    if (bytes == 0 || bytes > kMaxManifestBytes || (row_bytes += bytes) > kMaxManifestBytes) {
       return "a leaf of " + std::to_string(bytes) + " bytes";
     }
   }
@@ -124,7 +124,7 @@ Error corrupt(const Folder& folder, const std::string& name, const std::string& 
 
 std::uint64_t Manifest::row_bytes() const noexcept {
   std::uint64_t bytes = header.record_bytes;
-  for (const std::uint64_t leaf : leaf_bytes) bytes += leaf > kMostInRecord ? leaf : 0;
+  for (const std::uint64_t leaf : leaf_bytes) bytes += leaf > kMaxInRecord ? leaf : 0;
   return bytes;
 }
 
@@ -143,9 +143,9 @@ Result<Manifest> Manifest::read(const Folder& folder) try {
   auto size = file_size(file->get());
   if (!size) return std::move(size).error();
   const auto wrong = [&](const std::string& what) { return corrupt(folder, kManifestName, what); };
-  if (*size < sizeof(ManifestHeader) || *size > kMostManifest) {
+  if (*size < sizeof(ManifestHeader) || *size > kMaxManifestBytes) {
     return wrong("has " + std::to_string(*size) + " bytes; a manifest of a replay buffer has " +
-                 std::to_string(sizeof(ManifestHeader)) + " to " + std::to_string(kMostManifest));
+                 std::to_string(sizeof(ManifestHeader)) + " to " + std::to_string(kMaxManifestBytes));
   }
   const auto unreadable = [&](int failure) {
     return failure == 0 ? wrong("cannot be read")
@@ -201,8 +201,8 @@ Status Manifest::check_rows(const Folder& folder, std::span<const StateEntry> pl
 Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const {
   std::uint64_t in_files = sizeof header;
   for (const SavedFile& file : files) in_files += file.bytes;
-  const std::uint64_t over = bytes - std::min(bytes, kMostOverhead);
-  if (over / kMostOverheadPerByte <= in_files) return success();
+  const std::uint64_t over = bytes - std::min(bytes, kMaxOverhead);
+  if (over / kMaxOverheadPerByte <= in_files) return success();
   return Error{
       .code = Code::kInvalid,
       .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) + " rows in chunks of " +
@@ -253,7 +253,7 @@ void restore_limit(const ManifestHeader& then, const Store& store, RateLimiter& 
   if (is_same) return limit.restore(then.inserts, then.samples);
   const std::uint64_t rows = store.size(), over = rows - std::min(rows, now.min_size);
   const double samples = now.samples_per_insert * static_cast<double>(over);
-  limit.restore(rows, samples < static_cast<double>(kMostCount) ? static_cast<std::uint64_t>(samples) : kMostCount);
+  limit.restore(rows, samples < static_cast<double>(kMaxCount) ? static_cast<std::uint64_t>(samples) : kMaxCount);
 }
 
 }  // namespace shmtree::replay

@@ -21,10 +21,10 @@ namespace {
 
 constexpr std::uint64_t kPartBytes = 16u << 20;  // approximate size of a part; the unit of a rewrite
 constexpr std::uint64_t kStateSlots = 65'536;    // slots per state part; the unit of a rewrite
-// If less than 1 / kLeastShare of the rows remain after a pass, the save starts again: for at least kLeastPasses passes
+// If less than 1 / kMinShare of the rows remain after a pass, the save starts again: for at least kMinPasses passes
 // and kRetryNs.
-constexpr std::uint64_t kLeastShare = 8;
-constexpr int kLeastPasses = 4;
+constexpr std::uint64_t kMinShare = 8;
+constexpr int kMinPasses = 4;
 constexpr std::int64_t kRetryNs = 1'000'000'000;
 
 class Saver {
@@ -271,7 +271,7 @@ Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
   const std::uint64_t left = now_.rows();
   // A small buffer may have had no row at the moment of the snapshot.
   const bool is_empty_in_vain = left == 0 && (rows != 0 || store_.size() != 0);
-  if (is_empty_in_vain || (may_retry && left < rows / kLeastShare)) {
+  if (is_empty_in_vain || (may_retry && left < rows / kMinShare)) {
     discard();
     if (may_retry) return std::optional<SaveReport>();
     return Error{.code = Code::kUnavailable,
@@ -298,7 +298,7 @@ Result<SaveReport> save(const Store& store, const Tables* tables, const std::str
   }
   const std::int64_t until = monotonic_ns() + kRetryNs;
   for (int pass = 1;; ++pass) {
-    auto saved = Saver(store, tables, *folder, wait).run(pass < kLeastPasses || monotonic_ns() < until);
+    auto saved = Saver(store, tables, *folder, wait).run(pass < kMinPasses || monotonic_ns() < until);
     if (!saved) return std::move(saved).error();
     if (*saved) return **saved;
   }

@@ -60,7 +60,7 @@ std::uint64_t Credits::settled() noexcept {
 }
 
 bool Credits::has_room(std::uint32_t slot, std::uint64_t credits) const noexcept {
-  return credits_of(slot) + credits <= kMostCredits;
+  return credits_of(slot) + credits <= kMaxCredits;
 }
 
 std::uint64_t Credits::credits_of(std::uint32_t slot) const noexcept {
@@ -140,7 +140,7 @@ std::uint64_t Credits::used(std::uint32_t slots) const noexcept {
 }
 
 void Credits::restore(std::uint64_t count) noexcept {
-  store_release(words_.total, pack(Total{.count = std::min(count, kMostCount)}));
+  store_release(words_.total, pack(Total{.count = std::min(count, kMaxCount)}));
 }
 
 void Credits::reset(std::uint32_t slots) noexcept {

@@ -19,8 +19,8 @@
 
 namespace shmtree::replay {
 
-constexpr std::uint64_t kMostCredits = 1 << 18;  // maximum per process
-constexpr std::uint64_t kMostCount = (std::uint64_t{1} << 42) - 1;
+constexpr std::uint64_t kMaxCredits = 1 << 18;  // maximum per process
+constexpr std::uint64_t kMaxCount = (std::uint64_t{1} << 42) - 1;
 
 struct CreditWords {
   // Operation (12 bits), slot of the process that made it (10), count (42), from bit 0 on.
@@ -43,7 +43,7 @@ class Credits {
   // The owner of the slot calls the functions below, one at a time. Once it is dead, other processes may call them.
 
   // Takes wanted(count) credits and returns their number. Calls `wanted` again if the count has changed. Returns 0 if
-  // `wanted` does, or if the process would exceed kMostCredits.
+  // `wanted` does, or if the process would exceed kMaxCredits.
   template <class Wanted>
   std::uint64_t take(std::uint32_t slot, Wanted wanted) noexcept {
     for (;;) {

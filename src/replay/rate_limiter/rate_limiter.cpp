@@ -163,7 +163,7 @@ Result<std::uint64_t> RateLimiter::wait_for(const Waiting& by, const WaitContext
 }
 
 Result<std::uint64_t> RateLimiter::take_inserts(std::uint64_t least, std::uint64_t most, const WaitContext& wait) {
-  most = std::min(most, kMostCredits / 2);
+  most = std::min(most, kMaxCredits / 2);
   const auto take = [&](std::uint32_t slot) {
     const std::lock_guard guard(operations());
     return inserts_.take(slot, [&](std::uint64_t inserts) -> std::uint64_t {
@@ -185,7 +185,7 @@ void RateLimiter::use_inserts(std::uint64_t rows) noexcept {
     const std::lock_guard guard(operations());
     std::uint64_t more = rows - inserts_.use(*slot, rows);
     while (more != 0) {
-      const std::uint64_t taken = inserts_.take(*slot, [&](std::uint64_t) { return std::min(more, kMostCredits / 2); });
+      const std::uint64_t taken = inserts_.take(*slot, [&](std::uint64_t) { return std::min(more, kMaxCredits / 2); });
       if (taken == 0) break;
       inserts_.use(*slot, taken);
       more -= taken;
@@ -203,10 +203,10 @@ void RateLimiter::give_back_inserts(std::uint64_t credits) noexcept {
 }
 
 Status RateLimiter::take_samples(std::uint64_t rows, const WaitContext& wait) {
-  if (rows > kMostCredits / 2) {
+  if (rows > kMaxCredits / 2) {
     return Error{.code = Code::kInvalid,
                  .message = "cannot sample " + std::to_string(rows) + " rows at once: with a rate limit the limit is " +
-                            std::to_string(kMostCredits / 2)};
+                            std::to_string(kMaxCredits / 2)};
   }
   for (std::uint64_t have = 0; have < rows;) {
     const auto take = [&](std::uint32_t slot) {

@@ -121,7 +121,7 @@ class Chain {
   // Returns the state of the chunk with this ticket, with `rows` limited to the slots of a chunk. Empty if no chunk has
   // the ticket.
   Progress progress(std::uint64_t ticket) const noexcept {
-    if (ticket == 0 || ticket > kMostTicket) return {};
+    if (ticket == 0 || ticket > kMaxTicket) return {};
     Progress now = store_.progress(ticket);
     if (now.ticket != ticket) return {};
     now.rows = std::min(now.rows, static_cast<std::uint32_t>(store_.shape().rows_per_place));

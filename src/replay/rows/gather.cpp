@@ -22,7 +22,7 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kSmallRow = 1024;  // bytes; smaller rows are processed in blocks of kMostRows
+constexpr std::uint64_t kSmallRow = 1024;  // bytes; smaller rows are processed in blocks of kMaxRows
 constexpr std::size_t kLargeRows = 4;      // rows per block of larger ones
 // Minimum bytes per thread. Starting a thread takes as long as copying 100 KB.
 constexpr std::uint64_t kWorthAThread = std::uint64_t{1} << 19;
@@ -39,9 +39,9 @@ Status check(const Shape& shape, const GatherOptions& options, const Output& out
     return invalid("leaf number " + std::to_string(output.leaf) + " of rows with " +
                    std::to_string(shape.leaves.size()) + " leaves");
   }
-  if (is_stack(output.what) && (output.frames == 0 || output.frames > Gather::kMostFrames)) {
+  if (is_stack(output.what) && (output.frames == 0 || output.frames > Gather::kMaxFrames)) {
     return invalid("a stack has " + std::to_string(output.frames) + " frames; it must have 1 to " +
-                   std::to_string(Gather::kMostFrames));
+                   std::to_string(Gather::kMaxFrames));
   }
   const bool after = output.what == What::kSuccessor || output.what == What::kSuccessorStack;
   const bool sums = output.what == What::kRewardSum || output.what == What::kDiscount;
@@ -57,11 +57,11 @@ Status check(const Shape& shape, const GatherOptions& options, const Output& out
 }
 
 constexpr std::size_t kFetched = 256;  // bytes to prefetch of each page of a leaf; the hardware fetches the rest
-constexpr std::size_t kPage = 4096, kMostFetched = 16 * kPage;  // more would evict itself from the caches
-constexpr std::uint32_t kMostAsked = 8;                         // rows to prefetch of those that are summed
+constexpr std::size_t kPage = 4096, kMaxFetched = 16 * kPage;  // more would evict itself from the caches
+constexpr std::uint32_t kMaxAsked = 8;                         // rows to prefetch of those that are summed
 
 void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
-  const std::uint64_t end = std::min<std::uint64_t>(leaf.bytes, kMostFetched);
+  const std::uint64_t end = std::min<std::uint64_t>(leaf.bytes, kMaxFetched);
   for (std::uint64_t at = 0; at < end; at += kPage) {
     prefetch(entry.leaf(leaf) + at, std::min<std::uint64_t>(end - at, kFetched));
   }
@@ -71,7 +71,7 @@ void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
 // Copies one leaf of each record, with a size known at compile time.
 template <std::size_t kBytes>
 void copy_fixed(std::span<const std::byte* const> records, const Leaf& leaf, std::byte* out) noexcept {
-  static_assert(kBytes <= kMostInRecord);
+  static_assert(kBytes <= kMaxInRecord);
   const std::uint64_t begin = leaf.begin;
   for (const std::byte* const record : records) {
     std::memcpy(out, record + begin, kBytes);
@@ -86,7 +86,7 @@ void copy_fixed(std::span<const std::byte* const> records, const Leaf& leaf, std
 
 class GatherBlock {
  public:
-  static constexpr std::size_t kMostRows = 32;
+  static constexpr std::size_t kMaxRows = 32;
 
   explicit GatherBlock(const Gather& gather);
 
@@ -107,8 +107,8 @@ class GatherBlock {
  private:
   // Addresses of slots and of their records.
   struct Slots {
-    std::array<Entry, kMostRows> entries;
-    std::array<const std::byte*, kMostRows> records;
+    std::array<Entry, kMaxRows> entries;
+    std::array<const std::byte*, kMaxRows> records;
 
     void set(std::size_t row, const Entry& entry, const Shape& shape) noexcept {
       entries[row] = entry;
@@ -129,7 +129,7 @@ class GatherBlock {
   void sum(const Leaf& leaf, std::byte* out) const noexcept;
   template <class Number>
   void discounts(std::byte* out) const noexcept;
-  void numbers(const std::array<std::int64_t, kMostRows>& from, std::byte* out) const noexcept;
+  void numbers(const std::array<std::int64_t, kMaxRows>& from, std::byte* out) const noexcept;
 
   const Gather& gather_;
   const Store& store_;
@@ -137,9 +137,9 @@ class GatherBlock {
   std::size_t rows_ = 0;
   bool failed_ = false, all_there_ = false;
   Slots here_, after_;
-  std::array<std::uint32_t, kMostRows> summed_{}, frames_here_{}, frames_after_{};
-  std::array<bool, kMostRows> terminated_{};
-  std::array<std::int64_t, kMostRows> streams_{}, steps_{};
+  std::array<std::uint32_t, kMaxRows> summed_{}, frames_here_{}, frames_after_{};
+  std::array<bool, kMaxRows> terminated_{};
+  std::array<std::int64_t, kMaxRows> streams_{}, steps_{};
   std::vector<Entry> sums_, stacks_here_, stacks_after_;  // n_step entries, or the most frames, for each row
 };
 
@@ -154,7 +154,7 @@ GatherBlock::GatherBlock(const Gather& gather)
 void GatherBlock::fetch_words(const Store& store, std::span<const std::uint64_t> indices, bool with_about) noexcept {
   for (const std::uint64_t index : indices) {
     const std::uint64_t ticket = store.shape().ticket_of(index);
-    if (ticket <= kMostTicket) store.fetch_words(ticket, with_about);
+    if (ticket <= kMaxTicket) store.fetch_words(ticket, with_about);
   }
 }
 
@@ -194,7 +194,7 @@ bool GatherBlock::look_ahead(std::size_t row, Position at, std::uint64_t& earlie
 }
 
 bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
-  if (at.ticket > kMostTicket) return false;
+  if (at.ticket > kMaxTicket) return false;
   const Shape& shape = store_.shape();
   const std::uint64_t place = shape.place_of(at.ticket);
   if (!store_.has_row_in(place, at.ticket, at.slot)) return false;
@@ -251,7 +251,7 @@ void GatherBlock::fetch() const noexcept {
     fetch_slot(gather_.columns_here_, here_, row);
     if (gather_.wants_successor_) fetch_slot(gather_.columns_after_, after_, row);
     if (gather_.sums_) {
-      const std::uint32_t asked = std::min(summed_[row], kMostAsked);
+      const std::uint32_t asked = std::min(summed_[row], kMaxAsked);
       for (std::uint32_t i = 1; i < asked; ++i) fetch_leaf(leaves[gather_.sum_leaf_], sums_[row * options.n_step + i]);
     }
     for (std::uint32_t i = 1; gather_.frames_here_ != 0 && i < frames_here_[row]; ++i) {
@@ -336,7 +336,7 @@ void GatherBlock::discounts(std::byte* out) const noexcept {
   }
 }
 
-void GatherBlock::numbers(const std::array<std::int64_t, kMostRows>& from, std::byte* out) const noexcept {
+void GatherBlock::numbers(const std::array<std::int64_t, kMaxRows>& from, std::byte* out) const noexcept {
   std::memcpy(out, from.data(), rows_ * sizeof(std::int64_t));
   for (std::size_t row = 0; !all_there_ && row < rows_; ++row) {
     if (!is_there(row)) std::memset(out + row * sizeof(std::int64_t), 0, sizeof(std::int64_t));
@@ -389,12 +389,12 @@ Gather::Gather(std::shared_ptr<const Store> store, GatherOptions options)
     if (is_stack(output.what)) most = std::max(most, output.frames);
   }
   for (std::uint32_t i = 0; i <= options_.n_step; ++i) powers_.push_back(std::pow(options_.gamma, i));
-  block_ = row_bytes_ <= kSmallRow ? GatherBlock::kMostRows : kLargeRows;
+  block_ = row_bytes_ <= kSmallRow ? GatherBlock::kMaxRows : kLargeRows;
 }
 
 Result<Gather> Gather::create(std::shared_ptr<const Store> store, GatherOptions options) try {
-  if (options.n_step == 0 || options.n_step > kMostAhead) {
-    return invalid("n_step is " + std::to_string(options.n_step) + "; it must be 1 to " + std::to_string(kMostAhead));
+  if (options.n_step == 0 || options.n_step > kMaxAhead) {
+    return invalid("n_step is " + std::to_string(options.n_step) + "; it must be 1 to " + std::to_string(kMaxAhead));
   }
   if (options.outputs.empty()) return invalid("a batch needs at least one output");
   for (const Output& output : options.outputs) {

@@ -43,7 +43,7 @@ struct GatherOptions {
 
 class Gather {
  public:
-  static constexpr std::uint32_t kMostFrames = 1024;
+  static constexpr std::uint32_t kMaxFrames = 1024;
 
   // Code::kInvalid if an output needs more successors than Shape::ahead, or a leaf that does not exist.
   static Result<Gather> create(std::shared_ptr<const Store> store, GatherOptions options);

@@ -21,11 +21,11 @@ constexpr std::uint32_t kReplayVersion = 3;
 inline Error other_version(std::uint32_t version) {
   return platform::other_version("the replay buffer has layout version", version, kReplayVersion);
 }
-constexpr std::uint64_t kMostRowsPerPlace = 64;
-constexpr std::uint64_t kMostColumns = 64;
-constexpr std::uint64_t kMostExtents = 4096;
-constexpr std::uint64_t kMostAhead = 1024;
-constexpr std::size_t kMostOffers = 64;
+constexpr std::uint64_t kMaxRowsPerPlace = 64;
+constexpr std::uint64_t kMaxColumns = 64;
+constexpr std::uint64_t kMaxExtents = 4096;
+constexpr std::uint64_t kMaxAhead = 1024;
+constexpr std::size_t kMaxOffers = 64;
 
 // State of one chunk, packed into one word.
 struct Progress {
@@ -38,7 +38,7 @@ struct Progress {
   bool operator==(const Progress&) const noexcept = default;
 };
 constexpr unsigned kTicketShift = 16;
-constexpr std::uint64_t kMostTicket = ~std::uint64_t{0} >> kTicketShift;
+constexpr std::uint64_t kMaxTicket = ~std::uint64_t{0} >> kTicketShift;
 constexpr std::uint64_t kNoRow = ~std::uint64_t{0};  // index -1: the row was not added
 constexpr std::uint64_t pack(const Progress& progress) noexcept {
   return progress.ticket << kTicketShift | std::uint64_t{progress.ready} << 9 | std::uint64_t{progress.rows} << 2 |
@@ -52,7 +52,7 @@ constexpr Progress unpack_progress(std::uint64_t word) noexcept {
           .closed = (word & 2) != 0,
           .busy = (word & 1) != 0};
 }
-static_assert(unpack_progress(pack({.ticket = 7, .rows = 64, .ready = 64, .closed = true})).ready == kMostRowsPerPlace);
+static_assert(unpack_progress(pack({.ticket = 7, .rows = 64, .ready = 64, .closed = true})).ready == kMaxRowsPerPlace);
 
 // Returns a mask with one bit for each slot before `slot`.
 constexpr std::uint64_t bits_below(std::uint64_t slot) noexcept {
@@ -122,7 +122,7 @@ struct alignas(64) ReplayHeader {
   std::uint32_t columns;            // number of large leaves
   std::uint16_t ahead;              // successors that a row needs before it may be sampled
   std::uint16_t finals;             // 1: an episode's end may have a slot of its own
-  std::uint64_t most_extents;       // maximum number of extents
+  std::uint64_t max_extents;        // maximum number of extents
   std::uint64_t places_per_extent;  // chunks of an extent
 
   alignas(64) std::atomic<std::uint32_t> lock;  // a lock word; guards head, tail, opening and reserved
@@ -133,7 +133,7 @@ struct alignas(64) ReplayHeader {
 
   Event ready;  // signalled when rows become ready
 
-  alignas(64) std::uint64_t column_bytes[kMostColumns];  // bytes of an entry of each column
+  alignas(64) std::uint64_t column_bytes[kMaxColumns];  // bytes of an entry of each column
   std::uint64_t note_offset, note_bytes, progress_offset, about_offset;
   std::uint64_t tables_offset, tables_bytes;
 
@@ -141,7 +141,7 @@ struct alignas(64) ReplayHeader {
   Origin origin;
 
   // Tickets of chunks that their writers left before they were full; 0: none.
-  alignas(64) std::atomic<std::uint64_t> offers[kMostOffers];
+  alignas(64) std::atomic<std::uint64_t> offers[kMaxOffers];
 };
 static_assert(offsetof(ReplayHeader, lock) == 64 && offsetof(ReplayHeader, ready) == 128 &&
               offsetof(ReplayHeader, column_bytes) == 192 && offsetof(ReplayHeader, note_offset) == 704);

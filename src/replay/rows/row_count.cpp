@@ -26,7 +26,7 @@ std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket,
   const About& about = store.about(ticket);
   const std::uint64_t ends = platform::load_relaxed(about.ends) | platform::load_relaxed(about.finals);
   const auto first_episode = static_cast<std::uint32_t>(std::countr_zero(ends)) + 1;
-  return bits_below(std::min({wanted - there, first_episode, std::uint32_t{kMostRowsPerPlace}}));
+  return bits_below(std::min({wanted - there, first_episode, std::uint32_t{kMaxRowsPerPlace}}));
 }
 
 RowCount::Counted RowCount::count_place(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept {

@@ -14,13 +14,13 @@ using memory::round_up;
 namespace {
 
 constexpr std::uint64_t kLine = 64;
-constexpr std::uint64_t kMostCapacity = std::uint64_t{1} << 40;
-constexpr std::uint64_t kMostRowBytes = std::uint64_t{1} << 40;
+constexpr std::uint64_t kMaxCapacity = std::uint64_t{1} << 40;
+constexpr std::uint64_t kMaxRowBytes = std::uint64_t{1} << 40;
 constexpr std::uint64_t kExtentBytes = std::uint64_t{64} << 20;  // approximate; an extent has at least one chunk
 
 std::uint64_t chosen_rows_per_place(const ShapeOptions& options) {
   const std::uint64_t most = options.capacity / (16 * std::max<std::uint64_t>(options.streams, 1));
-  return std::clamp<std::uint64_t>(std::bit_floor(most), 1, kMostRowsPerPlace);
+  return std::clamp<std::uint64_t>(std::bit_floor(most), 1, kMaxRowsPerPlace);
 }
 
 // Puts large leaves into columns and the others into the record, those with the strictest alignment first.
@@ -29,7 +29,7 @@ void place_leaves(Shape& shape, std::span<const std::uint64_t> leaf_bytes) {
   for (const std::uint64_t alignment : {8u, 4u, 2u, 1u}) {
     for (Leaf& leaf : shape.leaves) {
       const std::uint64_t least = std::min<std::uint64_t>(std::uint64_t{1} << std::countr_zero(leaf.bytes | 8), 8);
-      if (leaf.bytes > kMostInRecord || least != alignment) continue;
+      if (leaf.bytes > kMaxInRecord || least != alignment) continue;
       leaf.begin = shape.record_bytes;
       shape.record_bytes += leaf.bytes;
     }
@@ -37,7 +37,7 @@ void place_leaves(Shape& shape, std::span<const std::uint64_t> leaf_bytes) {
   shape.record_bytes = round_up(shape.record_bytes, 8);
   if (shape.record_bytes > kLine / 2) shape.record_bytes = round_up(shape.record_bytes, kLine);
   for (Leaf& leaf : shape.leaves) {
-    leaf.has_column = leaf.bytes > kMostInRecord;
+    leaf.has_column = leaf.bytes > kMaxInRecord;
     leaf.stride = leaf.has_column ? leaf.bytes : shape.record_bytes;
     if (leaf.has_column) shape.column_bytes.push_back(leaf.bytes);
   }
@@ -66,46 +66,45 @@ std::vector<Leaf> Shape::regions() const {
 }
 
 Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOptions& options) {
-  if (options.capacity == 0 || options.capacity > kMostCapacity) {
+  if (options.capacity == 0 || options.capacity > kMaxCapacity) {
     return invalid("capacity is " + std::to_string(options.capacity) + " rows; it must be from 1 to " +
-                   std::to_string(kMostCapacity));
+                   std::to_string(kMaxCapacity));
   }
-  if (options.streams > kMostCapacity) {
+  if (options.streams > kMaxCapacity) {
     return invalid("streams is " + std::to_string(options.streams) + "; it must be at most " +
-                   std::to_string(kMostCapacity));
+                   std::to_string(kMaxCapacity));
   }
   const std::uint64_t rows = options.rows_per_place == 0 ? chosen_rows_per_place(options) : options.rows_per_place;
-  if (!std::has_single_bit(rows) || rows > kMostRowsPerPlace || rows > options.capacity) {
+  if (!std::has_single_bit(rows) || rows > kMaxRowsPerPlace || rows > options.capacity) {
     return invalid("chunk is " + std::to_string(rows) + " rows; it must be a power of two, at most " +
-                   std::to_string(kMostRowsPerPlace) + " and at most the capacity, " +
-                   std::to_string(options.capacity));
+                   std::to_string(kMaxRowsPerPlace) + " and at most the capacity, " + std::to_string(options.capacity));
   }
-  if (options.ahead > kMostAhead || options.ahead >= options.capacity) {
+  if (options.ahead > kMaxAhead || options.ahead >= options.capacity) {
     return invalid("rows that need " + std::to_string(options.ahead) + " successors; they must need at most " +
-                   std::to_string(kMostAhead) + ", and fewer than the capacity, " + std::to_string(options.capacity));
+                   std::to_string(kMaxAhead) + ", and fewer than the capacity, " + std::to_string(options.capacity));
   }
   if (options.finals && options.ahead == 0)
     return invalid("last observations are stored only for rows that need successors");
   std::uint64_t row_bytes = 0;
   for (const std::uint64_t bytes : leaf_bytes) {
-    if (bytes == 0 || bytes > kMostRowBytes)
+    if (bytes == 0 || bytes > kMaxRowBytes)
       return invalid("a leaf has " + std::to_string(bytes) + " bytes; it must have 1 to " +
-                     std::to_string(kMostRowBytes));
+                     std::to_string(kMaxRowBytes));
     row_bytes += bytes;
   }
   Shape shape{.capacity = options.capacity, .rows_per_place = rows, .ahead = options.ahead, .finals = options.finals};
   place_leaves(shape, leaf_bytes);
   if (shape.leaves.empty()) return invalid("rows need at least one leaf");
-  if (shape.column_bytes.size() > kMostColumns) {
-    return invalid(std::to_string(shape.column_bytes.size()) + " leaves of over " + std::to_string(kMostInRecord) +
-                   " bytes; there must be at most " + std::to_string(kMostColumns));
+  if (shape.column_bytes.size() > kMaxColumns) {
+    return invalid(std::to_string(shape.column_bytes.size()) + " leaves of over " + std::to_string(kMaxInRecord) +
+                   " bytes; there must be at most " + std::to_string(kMaxColumns));
   }
   shape.places = (shape.capacity + rows - 1) / rows + std::max<std::uint64_t>(options.streams, 1) + 1;
   const std::uint64_t place_bytes = rows * (shape.record_bytes + row_bytes);
-  const std::uint64_t fewest = (shape.places + kMostExtents - 1) / kMostExtents;
+  const std::uint64_t fewest = (shape.places + kMaxExtents - 1) / kMaxExtents;
   shape.places_per_extent = std::clamp<std::uint64_t>(kExtentBytes / place_bytes, std::max<std::uint64_t>(fewest, 1),
                                                       std::max(shape.places, fewest));
-  shape.most_extents = (shape.places + shape.places_per_extent - 1) / shape.places_per_extent;
+  shape.max_extents = (shape.places + shape.places_per_extent - 1) / shape.places_per_extent;
   if (shape.places > memory::kMaxBudget / place_bytes) {
     return invalid(std::to_string(shape.capacity) + " rows of " + std::to_string(row_bytes) +
                    " bytes exceed the largest arena, " + std::to_string(memory::kMaxBudget) + " bytes");
@@ -125,7 +124,7 @@ Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t
   if (header.magic != kReplayMagic) return incompatible();
   if (header.version != kReplayVersion) return other_version(header.version);
   const std::uint64_t rows = header.rows_per_place, capacity = header.capacity, places = header.places;
-  if (rows == 0 || capacity == 0 || capacity > kMostCapacity || places <= capacity / rows) return incompatible();
+  if (rows == 0 || capacity == 0 || capacity > kMaxCapacity || places <= capacity / rows) return incompatible();
   const std::uint64_t streams = places - (capacity + rows - 1) / rows - 1;
   if (header.finals > 1) return incompatible();
   auto shape = shape_of(leaf_bytes, {.capacity = capacity,
@@ -136,8 +135,7 @@ Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t
   if (!shape.ok()) return incompatible();
   const bool same = shape->places == places && shape->record_bytes == header.record_bytes &&
                     shape->column_bytes.size() == header.columns &&
-                    shape->places_per_extent == header.places_per_extent &&
-                    shape->most_extents == header.most_extents &&
+                    shape->places_per_extent == header.places_per_extent && shape->max_extents == header.max_extents &&
                     std::equal(shape->column_bytes.begin(), shape->column_bytes.end(), header.column_bytes);
   if (!same) return incompatible();
   return shape;

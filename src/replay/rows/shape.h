@@ -12,7 +12,7 @@
 namespace shmtree::replay {
 
 // Largest leaf, in bytes, that is stored in the row's record, which a sample reads at once. A larger one has a column.
-constexpr std::uint64_t kMostInRecord = 256;
+constexpr std::uint64_t kMaxInRecord = 256;
 
 struct Leaf {
   std::uint64_t bytes = 0;
@@ -38,7 +38,7 @@ class Divisor {
 };
 
 struct Shape {
-  std::uint64_t capacity = 0, rows_per_place = 0, places = 0, places_per_extent = 0, most_extents = 0;
+  std::uint64_t capacity = 0, rows_per_place = 0, places = 0, places_per_extent = 0, max_extents = 0;
   std::uint64_t record_bytes = 0;
   std::uint64_t ahead = 0;
   bool finals = false;
@@ -52,7 +52,7 @@ struct Shape {
   // Returns the contiguous regions of an extent in order: the records as one leaf, if there are any, then the columns.
   std::vector<Leaf> regions() const;
   std::uint64_t slots() const noexcept { return places * rows_per_place; }
-  // Requires a ticket up to kMostTicket.
+  // Requires a ticket up to kMaxTicket.
   std::uint64_t place_of(std::uint64_t ticket) const noexcept { return by_places.remainder(ticket); }
   std::uint64_t extent_of(std::uint64_t place) const noexcept { return by_places_per_extent.quotient(place); }
   std::uint64_t ticket_of(std::uint64_t index) const noexcept { return index >> row_bits; }

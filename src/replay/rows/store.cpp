@@ -31,7 +31,7 @@ ControlPlan plan_of(const Shape& shape, std::uint64_t note_bytes, std::uint64_t 
   plan.about = round_up(plan.progress + shape.places * sizeof(std::uint64_t), 64);
   plan.tables = plan.about + shape.places * sizeof(About);
   plan.list = round_up(plan.tables + table_bytes, 64);  // the last bytes of the block: HolderTable::refer()
-  plan.bytes = plan.list + shape.most_extents * sizeof(memory::ListEntry);
+  plan.bytes = plan.list + shape.max_extents * sizeof(memory::ListEntry);
   return plan;
 }
 
@@ -46,7 +46,7 @@ Error incompatible() {
 
 Store::Store(std::shared_ptr<Arena> arena, Lease control, Shape shape, std::uint64_t note_bytes,
              std::uint64_t table_bytes)
-    : arena_(std::move(arena)), control_(std::move(control)), shape_(std::move(shape)), extents_(shape_.most_extents) {
+    : arena_(std::move(arena)), control_(std::move(control)), shape_(std::move(shape)), extents_(shape_.max_extents) {
   const ControlPlan plan = plan_of(shape_, note_bytes, table_bytes);
   progress_ = reinterpret_cast<std::atomic<std::uint64_t>*>(control_.data() + plan.progress);
   about_ = reinterpret_cast<About*>(control_.data() + plan.about);
@@ -75,7 +75,7 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
   header->columns = static_cast<std::uint32_t>(shape.column_bytes.size());
   header->ahead = static_cast<std::uint16_t>(shape.ahead);
   header->finals = shape.finals ? 1 : 0;
-  header->most_extents = shape.most_extents;
+  header->max_extents = shape.max_extents;
   header->places_per_extent = shape.places_per_extent;
   std::copy(shape.column_bytes.begin(), shape.column_bytes.end(), header->column_bytes);
   store_relaxed(header->head, std::uint64_t{1});
@@ -88,7 +88,7 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
   header->tables_bytes = table_bytes;
   random_bytes(header->origin.uuid, sizeof header->origin.uuid);
   if (!note.empty()) std::memcpy(block->data() + plan.note, note.data(), note.size());
-  auto control = hold_control_block(*arena, std::move(*block), {}, wait, shape.most_extents);
+  auto control = hold_control_block(*arena, std::move(*block), {}, wait, shape.max_extents);
   if (!control) return std::move(control).error();
   return std::shared_ptr<Store>(new Store(std::move(arena), std::move(*control), shape, note.size(), table_bytes));
 } catch (const std::bad_alloc&) {
@@ -133,7 +133,7 @@ std::uint64_t Store::control_bytes(const Shape& shape, std::uint64_t note_bytes,
 }
 
 std::uint64_t Store::extents_bytes(const Shape& shape) noexcept {
-  return shape.most_extents * round_up(shape.extent_bytes, memory::kPageBytes);
+  return shape.max_extents * round_up(shape.extent_bytes, memory::kPageBytes);
 }
 
 // --- Extents
@@ -253,7 +253,7 @@ Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std
     Status locked = lock(wait);
     if (!locked) return std::move(locked).error();
     const std::uint64_t ticket = load_relaxed(header().tail);
-    if (ticket == 0 || ticket > kMostTicket) {
+    if (ticket == 0 || ticket > kMaxTicket) {
       unlock();
       return Error{.code = Code::kIncompatible, .message = "the shared state of this replay buffer is damaged"};
     }
@@ -365,7 +365,7 @@ bool Store::offer_place(const Progress& left) noexcept {
 std::optional<Progress> Store::take_offered(Identity me) noexcept {
   for (auto& offer : header().offers) {
     std::uint64_t ticket = load_acquire(offer);
-    if (ticket == 0 || ticket > kMostTicket || extent(shape_.extent_of(place_of(ticket))) == nullptr) continue;
+    if (ticket == 0 || ticket > kMaxTicket || extent(shape_.extent_of(place_of(ticket))) == nullptr) continue;
     if (!compare_swap(offer, ticket, std::uint64_t{0})) continue;
     const Progress left = progress(ticket);
     About& what = about(ticket);
@@ -385,16 +385,16 @@ std::optional<Progress> Store::take_offered(Identity me) noexcept {
 
 // --- Reading
 
-// Returns a consistent window: `head` did not move while `tail` was read. Takes the last values after kMostTries.
+// Returns a consistent window: `head` did not move while `tail` was read. Takes the last values after kMaxTries.
 Window Store::window() const noexcept {
-  constexpr int kMostTries = 64;
+  constexpr int kMaxTries = 64;
   std::uint64_t head = load_acquire(header().head), tail = 0;
-  for (int tries = 0; tries < kMostTries; ++tries) {
+  for (int tries = 0; tries < kMaxTries; ++tries) {
     tail = load_acquire(header().tail);
     const std::uint64_t before = std::exchange(head, load_acquire(header().head));
     if (head == before) break;
   }
-  if (head == 0 || tail < head || tail - head > shape_.places || tail > kMostTicket) return {};  // damaged
+  if (head == 0 || tail < head || tail - head > shape_.places || tail > kMaxTicket) return {};  // damaged
   return {head, tail};
 }
 

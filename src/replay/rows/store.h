@@ -138,9 +138,9 @@ class Store {
   void fetch_progress_of_place(std::uint64_t place) const noexcept { platform::prefetch(&progress_[place], 1); }
   // Returns true if the row is in the window and may be sampled. Call it before reading the row's bytes.
   bool has_row(std::uint64_t ticket, std::uint64_t slot) const noexcept {
-    return ticket <= kMostTicket && has_row_in(place_of(ticket), ticket, slot);
+    return ticket <= kMaxTicket && has_row_in(place_of(ticket), ticket, slot);
   }
-  // Takes a ticket up to kMostTicket, and the number of its chunk.
+  // Takes a ticket up to kMaxTicket, and the number of its chunk.
   bool has_row_in(std::uint64_t place, std::uint64_t ticket, std::uint64_t slot) const noexcept {
     const Progress now = progress_of_place(place);
     return now.ticket == ticket && slot < now.ready && slot < shape_.rows_per_place && is_in_window(ticket) &&

@@ -15,7 +15,7 @@ using platform::load_relaxed;
 
 namespace {
 
-constexpr int kMostWalks = 100;  // limit on walks while writers are faster than the walk
+constexpr int kMaxWalks = 100;  // limit on walks while writers are faster than the walk
 
 // Samples the oldest or the newest rows. Without leaves it walks over the window, with leaves over those with a weight.
 class FifoLifoSampler final : public Sampler {
@@ -28,7 +28,7 @@ class FifoLifoSampler final : public Sampler {
   struct Marked {
     explicit Marked(const Leaves& leaves) : watch(leaves), tree(leaves.lines()) {}
     LeafWatch watch;
-    LeafTree<Most> tree;
+    LeafTree<Max> tree;
   };
   Status find(const Sample& chosen, bool distinct) override;
   double total() const noexcept override { return 1; }
@@ -52,7 +52,7 @@ Status FifoLifoSampler::find(const Sample& chosen, bool distinct) {
   const std::size_t kept = add_kept(chosen, taken_);
   add_refused(taken_);
   found_ = 0;
-  for (int walks = 0; walks < kMostWalks; ++walks) {
+  for (int walks = 0; walks < kMaxWalks; ++walks) {
     const Window window = store().window();
     const std::size_t before = found_;
     if (leaves_ == nullptr) {
@@ -110,7 +110,7 @@ void FifoLifoSampler::walk_slots(std::uint64_t first, std::uint64_t end, const S
   const bool upwards = is_oldest_first();
   const std::uint64_t last_line = (upwards ? end - 1 : first) / kLineLeaves;
   std::uint64_t line = leaves_->tree.nearest((upwards ? first : end - 1) / kLineLeaves, upwards);
-  while (line != LeafTree<Most>::kNone && (upwards ? line <= last_line : line >= last_line)) {
+  while (line != LeafTree<Max>::kNone && (upwards ? line <= last_line : line >= last_line)) {
     for (std::uint64_t i = 0; i < kLineLeaves && found_ < positions_.size(); ++i) {
       const std::uint64_t slot = line * kLineLeaves + (upwards ? i : kLineLeaves - 1 - i);
       if (slot < first || slot >= end || taken_.contains(slot)) continue;

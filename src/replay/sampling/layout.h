@@ -7,7 +7,7 @@
 namespace shmtree::replay {
 
 constexpr std::uint64_t kTablesMagic = 0x656c626174746d73;  // "smttable"
-constexpr std::uint32_t kMostTables = 16;
+constexpr std::uint32_t kMaxTables = 16;
 
 // Rule by which a table samples rows.
 enum class SamplerKind : std::uint32_t {

@@ -21,13 +21,13 @@ struct Sum {
   static constexpr double of_leaf(float weight) noexcept { return weight; }
   static constexpr double of(double a, double b) noexcept { return a + b; }
 };
-struct Most {
+struct Max {
   static constexpr double kNothing = 0;
   static constexpr double of_leaf(float weight) noexcept { return weight; }
   static constexpr double of(double a, double b) noexcept { return a < b ? b : a; }
 };
 // Minimum over the leaves that may be sampled.
-struct Least {
+struct Min {
   static constexpr double kNothing = std::numeric_limits<double>::infinity();
   static constexpr double of_leaf(float weight) noexcept { return weight > 0 ? weight : kNothing; }
   static constexpr double of(double a, double b) noexcept { return b < a ? b : a; }

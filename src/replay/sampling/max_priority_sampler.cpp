@@ -38,7 +38,7 @@ class MaxPrioritySampler final : public Sampler {
   void push_children(const Candidate& of);
 
   LeafWatch watch_;
-  LeafTree<Most> largest_;
+  LeafTree<Max> largest_;
   std::vector<Candidate> heap_;
   SlotSet taken_;
 };

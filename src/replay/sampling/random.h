@@ -48,9 +48,9 @@ inline std::uint64_t random_row_of_all(const Store& store, const Window& window,
 // not full, or that have another ticket, so after a few failures it walks over all chunks. If writers are faster than
 // the walk, the window it walked over is gone, and it starts again, a few times.
 inline std::uint64_t random_row(const Store& store, Random& random) noexcept {
-  constexpr int kFewTries = 64, kMostWalks = 16;
+  constexpr int kFewTries = 64, kMaxWalks = 16;
   const Shape& shape = store.shape();
-  for (int walks = 0; walks < kMostWalks; ++walks) {
+  for (int walks = 0; walks < kMaxWalks; ++walks) {
     const Window window = store.window();
     const std::uint64_t first = window.head << shape.row_bits, count = (window.tail - window.head) << shape.row_bits;
     for (int tries = 0; count != 0 && tries < kFewTries; ++tries) {

@@ -172,9 +172,9 @@ void Sampler::describe(const Sample& chosen, std::span<double> probabilities, st
   const double sum = probabilities.empty() ? 1 : total();
   for (std::size_t at = 0; at < probabilities.size(); ++at) probabilities[at] = chosen.weights[at] / sum;
   if (importances.empty()) return;
-  double least_weight = of_buffer ? least() : std::ranges::min(chosen.weights);
+  double min_weight = of_buffer ? least() : std::ranges::min(chosen.weights);
   for (std::size_t at = 0; at < importances.size(); ++at) {
-    const auto ratio = static_cast<float>(least_weight / chosen.weights[at]);
+    const auto ratio = static_cast<float>(min_weight / chosen.weights[at]);
     importances[at] = beta == 1 ? ratio : std::pow(ratio, static_cast<float>(beta));
   }
 }

@@ -12,16 +12,16 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr int kMostTries = 4096;     // attempts to find a first row that is followed by enough rows
+constexpr int kMaxTries = 4096;      // attempts to find a first row that is followed by enough rows
 constexpr std::size_t kAtOnce = 32;  // first rows with prefetched words
-constexpr std::uint64_t kMostStride = std::uint64_t{1} << 32;
+constexpr std::uint64_t kMaxStride = std::uint64_t{1} << 32;
 
 }  // namespace
 
 Error SequenceSampler::too_short() const {
   return Error{.code = Code::kEmpty,
                .message = "no sequence of " + std::to_string(options_.length) + " rows: in " +
-                          std::to_string(kMostTries) +
+                          std::to_string(kMaxTries) +
                           " tries, every sampled row was too close to the end of its episode"};
 }
 
@@ -51,7 +51,7 @@ void SequenceSampler::choose(std::span<std::uint64_t> first) noexcept {
 
 Status SequenceSampler::sample_one(std::uint64_t first, std::span<std::uint64_t> indices, std::span<bool> mask) {
   const Shape& shape = store_->shape();
-  for (int tries = 0; tries < kMostTries; ++tries, first = 0) {
+  for (int tries = 0; tries < kMaxTries; ++tries, first = 0) {
     const bool is_there = first != 0 && store_->has_row(shape.ticket_of(first), shape.slot_of(first));
     if (!is_there) first = random_row(*store_, random_);
     if (first == 0) return Error{.code = Code::kEmpty, .message = "there are no rows to sample"};
@@ -62,7 +62,7 @@ Status SequenceSampler::sample_one(std::uint64_t first, std::span<std::uint64_t>
 
 Status SequenceSampler::check(std::size_t indices, std::size_t mask) const {
   const std::uint64_t length = options_.length;
-  const bool is_stride = options_.stride != 0 && options_.stride <= kMostStride;
+  const bool is_stride = options_.stride != 0 && options_.stride <= kMaxStride;
   if (length != 0 && is_stride && indices == mask && indices % length == 0) return success();
   return Error{.code = Code::kInvalid,
                .message = "cannot write sequences of " + std::to_string(length) + " rows with stride " +
@@ -138,7 +138,7 @@ Status SequenceSampler::sample(Sampler& sampler, const Sample& firsts, bool dist
   if (!sampled) return sampled;
   const std::span marked(marks.get(), sequences), gone(losses.get(), indices.size());
   std::ranges::fill(marked, true);
-  for (int tries = 0; sampled && tries < kMostTries; ++tries) {
+  for (int tries = 0; sampled && tries < kMaxTries; ++tries) {
     bool are_all = follow_marked(firsts, marked, indices, mask);
     if (are_all) {
       auto lost = or_out_of_memory([&] { return gather.read(indices, out, gone, threads); });

@@ -32,7 +32,7 @@ class SequenceSampler {
 
   // Samples mask.size() / length sequences, with first rows chosen uniformly. Writes the indices of one sequence after
   // the other. Where `mask` is false there is no row, and the index is 0. Returns kEmpty if there are no rows, or if
-  // none of kMostTries random rows is followed by enough rows. Returns kInvalid for a length or a stride of 0, and for
+  // none of kMaxTries random rows is followed by enough rows. Returns kInvalid for a length or a stride of 0, and for
   // sizes that do not fit.
   Status sample(std::span<std::uint64_t> indices, std::span<bool> mask);
   // Also copies the rows, with zeros where there is none. Samples a sequence again if one of its rows left the window

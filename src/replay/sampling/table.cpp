@@ -10,7 +10,7 @@ using namespace platform;
 
 namespace {
 
-double most_priority_of(const TableSpec& spec) noexcept {
+double priority_limit_of(const TableSpec& spec) noexcept {
   if (spec.kind == SamplerKind::kMaxPriority) return FLT_MAX;
   if (spec.kind != SamplerKind::kPrioritized || spec.alpha == 0) return DBL_MAX;
   return std::min(std::pow(static_cast<double>(FLT_MAX), 1 / spec.alpha) - spec.eps, DBL_MAX);
@@ -34,11 +34,11 @@ Table::Table(std::shared_ptr<Store> store, const TableSpec& spec, TableHead& hea
       times_(spec.max_times == 0
                  ? nullptr
                  : reinterpret_cast<std::atomic<std::uint64_t>*>(words + Leaves::bytes_for(store_->shape().slots()))),
-      most_priority_(most_priority_of(spec)) {}
+      priority_limit_(priority_limit_of(spec)) {}
 
 double Table::max_priority() const noexcept {
   const double now = load_relaxed(head_.max_priority);
-  return now >= 0 && now <= most_priority_ ? now : 1.0;
+  return now >= 0 && now <= priority_limit_ ? now : 1.0;
 }
 
 void Table::raise_max_priority(double priority) const noexcept {
@@ -150,7 +150,7 @@ void Table::drop(std::uint64_t slot, std::uint64_t word) const noexcept {
 // Loads the leaves before the chunk's ticket, so a leaf with another ticket belongs to an older row.
 void Table::drop_stale(std::uint64_t place) const noexcept {
   const std::uint64_t rows = store_->shape().rows_per_place, first = place * rows;
-  std::uint64_t words[kMostRowsPerPlace];
+  std::uint64_t words[kMaxRowsPerPlace];
   for (std::uint64_t i = 0; i < rows; ++i) words[i] = load_acquire(leaves_.word(first + i));
   const std::uint64_t ticket = store_->progress_of_place(place).ticket;
   const bool has_left = !store_->is_in_window(ticket);

@@ -50,9 +50,9 @@ class Table {
   std::uint64_t samples() const noexcept { return platform::load_relaxed(head_.samples); }
   void count_samples(std::uint64_t rows) const noexcept { platform::add(head_.samples, rows); }
 
-  // Returns the weight of a priority, always above 0. Defined for priorities up to most_priority().
+  // Returns the weight of a priority, always above 0. Defined for priorities up to priority_limit().
   float weight_of(double priority) const noexcept;
-  double most_priority() const noexcept { return most_priority_; }
+  double priority_limit() const noexcept { return priority_limit_; }
   // Returns the priority of a weight, up to rounding and clamping.
   double priority_of(float weight) const noexcept;
 
@@ -87,7 +87,7 @@ class Table {
   TableHead& head_;
   const Leaves leaves_;
   std::atomic<std::uint64_t>* const times_;  // one word per slot: number of samples, low half of the ticket
-  const double most_priority_;
+  const double priority_limit_;
 };
 
 }  // namespace shmtree::replay

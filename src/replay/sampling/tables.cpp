@@ -17,7 +17,7 @@ using memory::round_up;
 
 namespace {
 
-constexpr std::uint64_t kMostSlots = std::uint64_t{1} << 31;
+constexpr std::uint64_t kMaxSlots = std::uint64_t{1} << 31;
 
 Error incompatible_tables() {
   return Error{.code = Code::kIncompatible,
@@ -67,15 +67,15 @@ Status check_spec(const TableSpec& spec) {
 
 Result<std::uint64_t> Tables::bytes_for(const Shape& shape, std::span<const TableSpec> specs, const RateLimit* limit,
                                         bool has_members) try {
-  if (specs.empty() || specs.size() > kMostTables) {
-    return invalid(std::to_string(specs.size()) + " samplers; there must be 1 to " + std::to_string(kMostTables));
+  if (specs.empty() || specs.size() > kMaxTables) {
+    return invalid(std::to_string(specs.size()) + " samplers; there must be 1 to " + std::to_string(kMaxTables));
   }
   for (const TableSpec& spec : specs) {
     Status good = check_spec(spec);
     if (!good) return std::move(good).error();
-    if (spec.has_leaves() && shape.slots() > kMostSlots) {
+    if (spec.has_leaves() && shape.slots() > kMaxSlots) {
       return invalid(std::to_string(shape.capacity) +
-                     " rows exceed the limit of a sampler with priorities or max_times, " + std::to_string(kMostSlots));
+                     " rows exceed the limit of a sampler with priorities or max_times, " + std::to_string(kMaxSlots));
     }
   }
   if (limit != nullptr) {
@@ -146,7 +146,7 @@ Result<std::shared_ptr<Tables>> Tables::open(std::shared_ptr<Store> store) try {
   if (load_once(header.magic) != kTablesMagic || load_once(header.slots) != store->shape().slots()) {
     return incompatible_tables();
   }
-  if (count > kMostTables || area.size() < sizeof(TablesHeader) + count * sizeof(TableHead))
+  if (count > kMaxTables || area.size() < sizeof(TablesHeader) + count * sizeof(TableHead))
     return incompatible_tables();
   const auto* heads = reinterpret_cast<const TableHead*>(&header + 1);
   std::vector<TableSpec> specs;
@@ -211,7 +211,7 @@ void Tables::drop_overwritten() const noexcept {
 
 void Tables::raise_max_priority(std::size_t table, double priority) const noexcept {
   const Table& one = tables_[table];
-  if (priority <= one.most_priority()) one.raise_max_priority(priority);
+  if (priority <= one.priority_limit()) one.raise_max_priority(priority);
 }
 
 void Tables::put_back(std::size_t table, std::uint64_t index, float weight) const noexcept {
@@ -235,7 +235,7 @@ void Tables::before_ready(std::uint64_t first, std::span<const float> priorities
 Status Tables::check_priorities(std::span<const double> priorities, std::size_t table) const {
   double most = DBL_MAX;
   for (std::size_t i = 0; i < tables_.size(); ++i) {
-    if (table == kAll || table == i) most = std::min(most, tables_[i].most_priority());
+    if (table == kAll || table == i) most = std::min(most, tables_[i].priority_limit());
   }
   for (std::size_t i = 0; i < priorities.size(); ++i) {
     const double priority = priorities[i];

@@ -57,7 +57,7 @@ class WeightedSampler final : public Sampler {
 
   LeafWatch watch_;
   LeafTree<Sum> sums_;
-  std::unique_ptr<LeafTree<Least>> leasts_;  // created on first use
+  std::unique_ptr<LeafTree<Min>> minima_;  // created on first use
   double total_ = 0;
   // State of the descent for each row to be found:
   std::vector<std::uint64_t> nodes_;  // the current node, at the end the slot
@@ -76,12 +76,12 @@ template <class Weight>
 void WeightedSampler::sum_up(bool all, Weight weight) {
   if (all) {
     sums_.build(weight);
-    if (leasts_ != nullptr) leasts_->build(weight);
+    if (minima_ != nullptr) minima_->build(weight);
     return;
   }
-  if (leasts_ != nullptr) {
+  if (minima_ != nullptr) {
     std::vector<std::uint32_t> lines = watch_.lines();
-    leasts_->renew(lines, weight);
+    minima_->renew(lines, weight);
   }
   sums_.renew(watch_.lines(), weight);
 }
@@ -104,12 +104,12 @@ void WeightedSampler::renew_total() {
 }
 
 double WeightedSampler::least() {
-  if (leasts_ == nullptr) {
-    leasts_ = std::make_unique<LeafTree<Least>>(table().leaves().lines());
+  if (minima_ == nullptr) {
+    minima_ = std::make_unique<LeafTree<Min>>(table().leaves().lines());
     watch_.forget();
     look_at_changes();
   }
-  return leasts_->total();
+  return minima_->total();
 }
 
 // Descends level by level for all rows together, so that prefetches of one row overlap with work on others.

@@ -295,7 +295,7 @@ TEST_CASE("A 257th subscription is refused and dead ones are reused") {
   const auto ring = new_ring();
   Child child([&] {
     std::vector<std::unique_ptr<Subscriber>> all;
-    for (std::uint32_t i = 0; i < broadcast::kMostCursors; ++i) all.push_back(subscribe(ring));
+    for (std::uint32_t i = 0; i < broadcast::kMaxCursors; ++i) all.push_back(subscribe(ring));
     const auto refused = Subscriber::create(ring, Policy::kSkip, false, patience());
     const bool named = refused.code() == Code::kInvalid && refused.error().message.find("256") != std::string::npos;
     return named && kill(getpid(), SIGKILL) == 0;

@@ -98,13 +98,13 @@ TEST_CASE("Recovery counts sound messages after damaged reference lists") {
   constexpr std::uint64_t kDamaged = 80;  // their lists have more references than recovery reads for one channel
   for (std::uint64_t i = 0; i <= kDamaged; ++i) put_referring(*channel, referred).value();
   // A list of the maximum length. All its entries name the array, and all slots but the last one name its block.
-  auto damaged = arena.allocate(memory::kMostReferences * sizeof(memory::ListEntry), BlockKind::kMessage, patience());
+  auto damaged = arena.allocate(memory::kMaxReferences * sizeof(memory::ListEntry), BlockKind::kMessage, patience());
   REQUIRE(damaged.ok());
   auto* list = reinterpret_cast<memory::ListEntry*>(damaged->data());
-  std::fill_n(list, memory::kMostReferences, memory::ListEntry{array.ref().id.value, array.ref().generation});
+  std::fill_n(list, memory::kMaxReferences, memory::ListEntry{array.ref().id.value, array.ref().generation});
   memory::BlockEntry& entry = *arena.blocks().entry(damaged->ref().id);
   entry.list_offset = 0;
-  entry.list_length = memory::kMostReferences;
+  entry.list_length = memory::kMaxReferences;
   std::uint64_t segment = header_of(*channel).head_segment.load();
   for (std::uint64_t ticket = 0; ticket < kDamaged; ++ticket) {
     const std::uint64_t next = segment_of(*channel, segment).next.load();

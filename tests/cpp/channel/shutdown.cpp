@@ -138,13 +138,13 @@ TEST_CASE("A shutdown ends the waits of other processes") {
 }
 
 TEST_CASE("Messages put before a shutdown are received exactly once") {
-  constexpr std::uint64_t kMost = 100'000;
+  constexpr std::uint64_t kMax = 100'000;
   auto queue = new_queue(16);
   std::atomic<std::uint64_t> sent{0}, received{0}, wrong{0};
   std::vector<std::thread> threads;
   for (int who = 0; who < 2; ++who) {
     threads.emplace_back([&] {
-      for (std::uint64_t i = 1; i < kMost; ++i) {
+      for (std::uint64_t i = 1; i < kMax; ++i) {
         auto put_one = put(*queue, i);
         if (!put_one) {
           if (put_one.code() != Code::kShutDown) ++wrong;

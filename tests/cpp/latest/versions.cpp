@@ -1,11 +1,12 @@
 // Versions of a Latest: every reader gets the newest one, older ones are kept as far as the history goes, and held
 // versions stay.
+#include "support/versions.h"
+
 #include <thread>
 
 #include "support/caller.h"
 #include "support/catch2.h"
 #include "support/latests.h"
-#include "support/versions.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -121,7 +122,7 @@ TEST_CASE("open names both layout versions of a Latest") {
 }
 
 TEST_CASE("A history above the maximum is refused with the number") {
-  const auto made = LatestStore::create(new_arena(), {.history = latest::kMostHistory + 1}, patience());
+  const auto made = LatestStore::create(new_arena(), {.history = latest::kMaxHistory + 1}, patience());
   CHECK(made.code() == Code::kInvalid);
   CHECK(made.error().message.find("65537") != std::string::npos);
 }

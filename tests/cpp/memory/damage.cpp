@@ -141,15 +141,15 @@ TEST_CASE("Recovery ends although blocks refer to each other") {
 
 TEST_CASE("A walk over references stops at the maximum of a message") {
   auto arena = new_arena(64 << 20);
-  const std::uint64_t entries = memory::kMostReferences + 100;
+  const std::uint64_t entries = memory::kMaxReferences + 100;
   auto block = arena->allocate(entries * sizeof(memory::ListEntry), BlockKind::kMessage, patience()).value();
   auto* list = reinterpret_cast<memory::ListEntry*>(block.data());
   for (std::uint64_t i = 0; i < entries; ++i) list[i] = {block.ref().id.value, block.ref().generation};
   memory::BlockEntry& entry = *arena->blocks().entry(block.ref().id);
   entry.list_offset = 0;
   entry.list_length = static_cast<std::uint32_t>(entries);
-  CHECK(arena->blocks().referred_to_by(block.ref()).size() == memory::kMostReferences);
-  CHECK(arena->blocks().referred_bytes(block.ref()) == memory::kMostReferences * block.bytes());
+  CHECK(arena->blocks().referred_to_by(block.ref()).size() == memory::kMaxReferences);
+  CHECK(arena->blocks().referred_bytes(block.ref()) == memory::kMaxReferences * block.bytes());
   std::uint64_t left = 10;
   CHECK(arena->blocks().referred_bytes(block.ref(), &left) == 10 * block.bytes());
   CHECK(left == 0);

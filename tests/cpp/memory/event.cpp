@@ -1,8 +1,9 @@
 // The decision of a thread that woke another one to yield its core.
+#include "memory/event.h"
+
 #include <chrono>
 #include <thread>
 
-#include "memory/event.h"
 #include "platform/atomics.h"
 #include "platform/wait_policy.h"
 #include "support/catch2.h"
@@ -34,7 +35,7 @@ TEST_CASE("A thread yields its core to the one it wakes after a pause") {
   memory::Event event{};
   // After a yield that takes long, because the machine is busy, some wake-ups do not yield.
   for (int wakes = 0, in_a_row = 0; in_a_row < 2; ++wakes) {
-    REQUIRE(wakes <= 2 * policy::kMostUnoffered);
+    REQUIRE(wakes <= 2 * policy::kMaxUnoffered);
     in_a_row = yields_at_rare_wake(event) ? in_a_row + 1 : 0;
   }
 }
@@ -50,7 +51,7 @@ TEST_CASE("After a costly yield the next wake-ups do not yield") {
   memory::Event event{};
   tests::core_kept_ns = 2 * policy::kCoreWasKeptNs;
   int wakes = 0;
-  while (!yields_at_rare_wake(event)) REQUIRE(++wakes <= policy::kMostUnoffered);
+  while (!yields_at_rare_wake(event)) REQUIRE(++wakes <= policy::kMaxUnoffered);
   tests::core_kept_ns = 0;
   for (int i = 0; i < policy::kFirstUnoffered; ++i) CHECK_FALSE(yields_at_rare_wake(event));
 }

@@ -74,13 +74,13 @@ TEST_CASE("Sleeps beyond the maximum replace no recorded ones") {
   Slept slept;
   const SleepReason reason = slept.reason();
   std::deque<SleepNote> asleep;
-  for (std::uint32_t i = 0; i < memory::kMostWaits + 3; ++i) asleep.emplace_back(reason, i + 1, monotonic_ns());
-  CHECK(places_taken(slept.mine()) == memory::kMostWaits);
+  for (std::uint32_t i = 0; i < memory::kMaxWaits + 3; ++i) asleep.emplace_back(reason, i + 1, monotonic_ns());
+  CHECK(places_taken(slept.mine()) == memory::kMaxWaits);
   asleep.pop_back();
-  CHECK(places_taken(slept.mine()) == memory::kMostWaits);
+  CHECK(places_taken(slept.mine()) == memory::kMaxWaits);
   CHECK_FALSE(slept.time().who.is_empty());
   asleep.pop_front();
-  CHECK(places_taken(slept.mine()) == memory::kMostWaits - 1);
+  CHECK(places_taken(slept.mine()) == memory::kMaxWaits - 1);
   asleep.clear();
   CHECK(places_taken(slept.mine()) == 0);
   CHECK(slept.time().who.is_empty());

@@ -94,7 +94,7 @@ inline std::uint64_t number_in(std::span<const std::byte> frame) {
 
 // One message to put, inline if it fits.
 struct Message {
-  std::byte inline_bytes[channel::kMostInlineBytes];
+  std::byte inline_bytes[channel::kMaxInlineBytes];
   Outgoing out;
 
   Message(Channel& channel, std::uint64_t number, std::size_t words = 1) {
@@ -174,10 +174,10 @@ struct Peer {
   }
   Child child;
 };
-// Returns true if a descriptor is readable, or becomes readable within `most_ms`.
-inline bool readable(int fd, int most_ms = 0) {
+// Returns true if a descriptor is readable, or becomes readable within `max_ms`.
+inline bool readable(int fd, int max_ms = 0) {
   pollfd entry{fd, POLLIN, 0};
-  return poll(&entry, 1, most_ms) == 1;
+  return poll(&entry, 1, max_ms) == 1;
 }
 
 }  // namespace shmtree::test

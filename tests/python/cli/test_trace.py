@@ -258,7 +258,7 @@ def test_trace_does_not_wait_for_a_stopped_receiver(start, name: str, tmp_path: 
 
 
 def test_trace_ends_at_its_message_limit(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_module, "_MOST_MESSAGES", 100)
+    monkeypatch.setattr(trace_module, "_MAX_MESSAGES", 100)
     sender, receiver = shmtree.create_pair(None, name=name)
 
     def put(count: int, _refused: list[str]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import MOST_S, NOT_BESIDE_THREADS, WITHOUT_GIL, fork, join_within
+from forks import MAX_S, NOT_BESIDE_THREADS, WITHOUT_GIL, fork, join_within
 
 import shmtree
 
@@ -135,7 +135,7 @@ def fork_inside_import(module: Blocked, first: Callable[[], Any], in_child: Call
     results: list[Any] = []
     thread = threading.Thread(target=lambda: results.append(first()))
     thread.start()
-    assert module.is_in_body.wait(MOST_S)
+    assert module.is_in_body.wait(MAX_S)
 
     def run() -> None:
         module.go_on = threading.Event()  # the parent's thread may hold the lock of the other event
@@ -147,7 +147,7 @@ def fork_inside_import(module: Blocked, first: Callable[[], Any], in_child: Call
         join_within(child)
     finally:
         module.go_on.set()
-        thread.join(MOST_S)
+        thread.join(MAX_S)
     assert results and results[0].x == 7
 
 
@@ -223,7 +223,7 @@ def test_fork_after_submodule_import_keeps_package_attribute(tmp_path, monkeypat
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert in_lock.wait(MOST_S)
+    assert in_lock.wait(MAX_S)
 
     def in_child() -> None:
         import halfway.part  # type: ignore[import-not-found]
@@ -232,7 +232,7 @@ def test_fork_after_submodule_import_keeps_package_attribute(tmp_path, monkeypat
 
     child = fork(in_child)
     go_on.set()
-    thread.join(MOST_S)
+    thread.join(MAX_S)
     join_within(child)
     for name in ("halfway", "halfway.part"):
         del sys.modules[name]

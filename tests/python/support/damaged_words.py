@@ -23,7 +23,7 @@ import shmtree
 
 PAGE = 4096
 INLINE, LONG = "short", b"x" * 3000  # the first is stored in a slot, the second in its own block
-LEAST_HANDLE = 1 << 59  # smallest handle of a block, as src/memory/layout.h packs it; the lower bits are a generation
+MIN_HANDLE = 1 << 59  # smallest handle of a block, as src/memory/layout.h packs it; the lower bits are a generation
 
 
 def make(what: str) -> tuple[Callable[[float], Any], Any]:
@@ -122,7 +122,7 @@ def _words(what: str) -> list[tuple[int, int]]:
 
 
 def _is_handle(word: int) -> bool:
-    return word >= LEAST_HANDLE and 0 < word & 0xFFFFFFFF < 256
+    return word >= MIN_HANDLE and 0 < word & 0xFFFFFFFF < 256
 
 
 def main(what: str) -> None:

@@ -22,7 +22,7 @@ import shmtree
 WITHOUT_GIL = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 NOT_BESIDE_THREADS = "children of this Python without a GIL may wait for locks of its own that other threads had"
 
-MOST_S = 60.0
+MAX_S = 60.0
 
 
 def fork(function: Callable[[], Any]) -> int:
@@ -57,7 +57,7 @@ def join(child: int) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def join_within(child: int, seconds: float = MOST_S) -> None:
+def join_within(child: int, seconds: float = MAX_S) -> None:
     """Waits for a child that must exit with 0. Kills it if it still runs after that time."""
     left = os.pidfd_open(child)
     try:

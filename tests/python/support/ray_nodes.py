@@ -51,7 +51,7 @@ class Nodes:
         self._left: dict[bytes, list[Any]] = {}  # frames that killed gateways left to their keepers, by channel
         self._calling: dict[Node, list[asyncio.Task[Any]]] = {}  # running calls of each gateway
         self._random, self._loss, self._delay_s = random.Random(seed), loss, delay_s
-        self._landing = self.most_landing = 0  # calls in progress that land messages
+        self._landing = self.max_landing = 0  # calls in progress that land messages
 
     def disturb(self, loss: float, delay_s: float) -> None:
         """Sets the loss and the delay of later messages."""
@@ -105,7 +105,7 @@ class Nodes:
         if self.full and method == "land":
             raise LinkLost(self.full)
         self._landing += method == "land"
-        self.most_landing = max(self.most_landing, self._landing)
+        self.max_landing = max(self.max_landing, self._landing)
         try:
             await self._travel(node)
             result = await self._ask(self._nodes[node], node, method, *arguments)
