@@ -117,30 +117,30 @@ Status each_of(const Item& item, Add add) {
   return success();
 }
 
-/// Converts an array, bytes or a sequence of numbers. `make_room(count)` returns the memory for the elements.
-template <class T, class MakeRoom>
-Status elements_of(const Item& item, MakeRoom make_room) {
+/// Converts an array, bytes or a sequence of numbers. `make_space(count)` returns the memory for the elements.
+template <class T, class MakeSpace>
+Status elements_of(const Item& item, MakeSpace make_space) {
   if (item.is_array()) {
     const Result<ArrayView> array = one_dimensional(item, dtype_of<T>());
     if (!array.ok()) return array.error();
-    Result<T*> room = make_room(array->elements);
-    if (!room.ok()) return std::move(room).error();
-    array->copy_to(*room);
+    Result<T*> space = make_space(array->elements);
+    if (!space.ok()) return std::move(space).error();
+    array->copy_to(*space);
     return success();
   }
   if constexpr (ByteElement<T>) {
     const bool is_number = item.kind() == Kind::kBigInt;  // A big int has bytes as well: its digits.
     if (const auto bytes = item.try_as<std::span<const std::byte>>(); bytes.ok() && !is_number) {
-      Result<T*> room = make_room(bytes->size());
-      if (!room.ok()) return std::move(room).error();
-      if (!bytes->empty()) std::memcpy(*room, bytes->data(), bytes->size());
+      Result<T*> space = make_space(bytes->size());
+      if (!space.ok()) return std::move(space).error();
+      if (!bytes->empty()) std::memcpy(*space, bytes->data(), bytes->size());
       return success();
     }
   }
   if (!item.is_sequence()) return item.mismatch("array or sequence");
-  Result<T*> room = make_room(item.size());
-  if (!room.ok()) return std::move(room).error();
-  T* to = *room;
+  Result<T*> space = make_space(item.size());
+  if (!space.ok()) return std::move(space).error();
+  T* to = *space;
   if constexpr (std::is_same_v<T, std::byte>) {
     return each_of<std::uint8_t>(item, [&](std::uint8_t number) { *to++ = std::byte{number}; });
   } else if constexpr (std::is_same_v<T, std::complex<float>>) {

@@ -15,7 +15,7 @@ namespace shmtree {
 using api::Buffer;
 using api::ReplayState;
 using platform::WaitContext;
-using replay::Room;
+using replay::BufferSize;
 using replay::Spec;
 
 namespace api {
@@ -68,12 +68,12 @@ Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options
 }
 
 // Returns an arena that a full buffer fits into. Its own arena has spare memory for other objects.
-Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const Room& room, const Home& home) {
+Result<std::shared_ptr<memory::Arena>> arena_for(const Spec& spec, const BufferSize& sizes, const Home& home) {
   constexpr std::uint64_t kMinSpare = std::uint64_t{16} << 20;
-  const auto needed = Buffer::total_bytes(spec, room);
+  const auto needed = Buffer::total_bytes(spec, sizes);
   if (!needed) return needed.error();
   if (*needed > home.bytes) {
-    return Error{Code::kInvalid, "a replay buffer of " + std::to_string(room.capacity) + " rows takes " +
+    return Error{Code::kInvalid, "a replay buffer of " + std::to_string(sizes.capacity) + " rows takes " +
                                      std::to_string(*needed) + " bytes" + home.left() +
                                      ": use a smaller capacity, or max_bytes"};
   }
@@ -100,7 +100,7 @@ Status change(Spec& spec, const ReplayLoad& how) {
 }
 
 // Returns the size of a loaded buffer. Its chunks are at most as large as the saved ones.
-Room room_for(const replay::Loader& loader, const ReplayLoad& how) {
+BufferSize sizes_for(const replay::Loader& loader, const ReplayLoad& how) {
   const std::uint64_t rows = how.capacity == 0 ? loader.capacity() : how.capacity;
   if (how.chunk != 0) return {rows, how.chunk, how.streams};
   const std::uint64_t streams = std::max<std::uint64_t>(how.streams, 1);
@@ -114,19 +114,19 @@ Room room_for(const replay::Loader& loader, const ReplayLoad& how) {
 ReplayBuffer make_replay(const ReplayOptions& options) try {
   const Spec spec = api::spec_of(options).value();
   const api::Home home = api::replay_home_for(options.arena).value();
-  const Room room{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
+  const BufferSize sizes{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
   api::check_named(options.name, options.exist_ok);
   const auto open = [&]() -> Result<ReplayBuffer> {
     auto known = api::open_known<Buffer>(options, discovery::NamedKind::kReplay, "replay buffer",
-                                         [&](const Buffer& found) { return found.check_options(spec, room); });
+                                         [&](const Buffer& found) { return found.check_options(spec, sizes); });
     if (!known) return std::move(known).error();
     if (options.seed) known->first->set_seed(*options.seed);
     return ReplayState::wrap(std::move(known->first), std::move(known->second));
   };
   const auto make = [&]() -> Result<ReplayBuffer> {
-    auto arena = api::arena_for(spec, room, home);
+    auto arena = api::arena_for(spec, sizes, home);
     if (!arena) return std::move(arena).error();
-    auto buffer = Buffer::create(std::move(*arena), spec, room, WaitContext{});
+    auto buffer = Buffer::create(std::move(*arena), spec, sizes, WaitContext{});
     if (!buffer) return std::move(buffer).error();
     if (options.seed) (*buffer)->set_seed(*options.seed);
     auto name = api::replay_name_for(options.name, **buffer);
@@ -173,17 +173,17 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   if (!spec) return std::move(spec).error();
   Status fits = api::change(*spec, how);
   if (!fits) return std::move(fits).error();
-  const Room room = api::room_for(*loader, how);
+  const BufferSize sizes = api::sizes_for(*loader, how);
   if (how.capacity == 0) {
-    const auto overhead = Buffer::overhead_bytes(*spec, room);
+    const auto overhead = Buffer::overhead_bytes(*spec, sizes);
     fits = overhead ? loader->check_overhead(*overhead) : Status(overhead.error());
     if (!fits) return std::move(fits).error();
   }
   auto home = api::replay_home_for(how.arena);
   if (!home) return std::move(home).error();
-  auto arena = api::arena_for(*spec, room, *home);
+  auto arena = api::arena_for(*spec, sizes, *home);
   if (!arena) return std::move(arena).error();
-  auto buffer = Buffer::create(std::move(*arena), std::move(*spec), room, WaitContext{});
+  auto buffer = Buffer::create(std::move(*arena), std::move(*spec), sizes, WaitContext{});
   if (!buffer) return std::move(buffer).error();
   if (how.seed) (*buffer)->set_seed(*how.seed);
   Status loaded =

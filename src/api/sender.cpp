@@ -102,7 +102,7 @@ Result<std::uint64_t> Sender::put_moved(Item& item, Timeout timeout, const std::
 
 bool Sender::has_space() const {
   const api::Call call(*state_);
-  return !state_->is_closed() && state_->channel().sending().has_room();
+  return !state_->is_closed() && state_->channel().sending().has_space();
 }
 
 namespace {

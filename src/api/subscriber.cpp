@@ -101,7 +101,7 @@ Result<FlatItem> flat_of(const broadcast::Ring& ring, broadcast::Incoming& messa
 }
 
 // Reserves space for one more. False if there is no memory.
-bool has_room_for_one(std::vector<Item>& items) noexcept try {
+bool has_space_for_one(std::vector<Item>& items) noexcept try {
   items.reserve(items.size() + 1);
   return true;
 } catch (const std::bad_alloc&) {
@@ -117,7 +117,7 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, s
   if (!next) return std::move(next).error();
   items.push_back(std::move(*next));
   const WaitContext now{platform::Deadline::immediate(), wait.hooks};
-  while (items.size() < most && reader.size() != 0 && has_room_for_one(items)) {  // Each message read has space.
+  while (items.size() < most && reader.size() != 0 && has_space_for_one(items)) {  // Each message read has space.
     next = or_out_of_memory([&] { return receive<Item>(state, reader, now, item_of); });
     if (next) {
       items.push_back(std::move(*next));

@@ -134,7 +134,7 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
   const std::uint64_t history = load_once(header.history);
   const bool fits = has_magic && load_once(header.entry_bytes) == use.entry_bytes && entries >= 2 &&
                     entries <= kMaxEntries && capacity != 0 && capacity < entries && history < entries &&
-                    control_bytes(use, entries) <= arena->blocks().room_of(block.id);
+                    control_bytes(use, entries) <= arena->blocks().capacity_of(block.id);
   if (!fits) return Error{.code = Code::kIncompatible, .message = "this block of the arena is not " + name};
   return known(std::shared_ptr<Ring>(new Ring(arena, std::move(*control), use)));
 } catch (const std::bad_alloc&) {
@@ -417,7 +417,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
     return has_space;
   };
   const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
-  memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kRoom, memory::pack(block())},
+  memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kSpace, memory::pack(block())},
                             wait);
   auto came = memory::wait_until(waiting, wait, "room", put_now, drop_dead_readers);
   if (!came) return std::move(came).error();
@@ -536,7 +536,7 @@ Result<Lease> Ring::hold(const Entry& from, std::uint64_t ticket, BlockRef block
   if (!held) return held;
   const memory::BlockEntry* known = arena_->blocks().entry(block.id);
   const bool fits = memory::is_kind(*known, BlockKind::kPublished) && bytes <= held->bytes() &&
-                    bytes <= arena_->blocks().room_of(block.id) && arena_->blocks().is_current(block);
+                    bytes <= arena_->blocks().capacity_of(block.id) && arena_->blocks().is_current(block);
   if (!fits) return damaged();
   return held;
 }

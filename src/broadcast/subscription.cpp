@@ -41,7 +41,7 @@ Result<Ticket> read_ticket(const Lease& subscription) {
   const memory::BlockTable& blocks = subscription.arena()->blocks();
   const memory::BlockEntry* entry = blocks.entry(subscription.ref().id);
   if (entry == nullptr || !memory::is_kind(*entry, BlockKind::kSubscription) ||
-      blocks.room_of(subscription.ref().id) < sizeof(Subscription)) {
+      blocks.capacity_of(subscription.ref().id) < sizeof(Subscription)) {
     return Error{.code = Code::kIncompatible,
                  .message = "this block of the arena is not a subscription to a Broadcast"};
   }

@@ -87,7 +87,7 @@ inline Segment segment_at(const Control& control, std::uint64_t packed) noexcept
   const memory::BlockTable& blocks = control.arena.blocks();
   const BlockRef ref = memory::unpack(packed);
   if (packed == 0 || !blocks.is_current(ref)) return {};
-  return checked_segment(blocks.address(ref.id), blocks.room_of(ref.id), control.slot_bytes);
+  return checked_segment(blocks.address(ref.id), blocks.capacity_of(ref.id), control.slot_bytes);
 }
 
 // Caches the last segment that was looked up, since it seldom changes. Use it only under the lock of one side.

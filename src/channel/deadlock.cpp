@@ -40,7 +40,7 @@ struct Seen {
     return load_seq_cst(control.shared.tail) != load_seq_cst(control.shared.head) ||
            load_seq_cst(control.shared.returned) != 0 || load_acquire(control.shared.taken) != 0;
   }
-  bool has_room() const noexcept {
+  bool has_space() const noexcept {
     const std::uint64_t limit = load_acquire(control.shared.limit);
     const std::uint64_t queued = load_seq_cst(control.shared.tail) - load_seq_cst(control.shared.head);
     return limit == 0 || queued + load_acquire(control.shared.also_queued) < limit;
@@ -103,10 +103,10 @@ class Walk {
   }
 
   bool is_hopeless(WaitFor what, std::uint64_t about) {
-    if (what != WaitFor::kMessage && what != WaitFor::kRoom) return false;
+    if (what != WaitFor::kMessage && what != WaitFor::kSpace) return false;
     std::optional<Seen> seen;
     Seen::look(arena_, about, seen);
-    if (!seen || seen->control.is_named() || (what == WaitFor::kMessage ? seen->has_messages() : seen->has_room()))
+    if (!seen || seen->control.is_named() || (what == WaitFor::kMessage ? seen->has_messages() : seen->has_space()))
       return false;
     const End peers = what == WaitFor::kMessage ? End::kSending : End::kReceiving;
     const Ends::Uses uses = seen->ends.uses(peers);

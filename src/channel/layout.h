@@ -113,13 +113,14 @@ struct Segment {
   }
 };
 
-// Returns the segment in a block of `room` bytes. Null if the header does not describe a valid segment of that size.
-inline Segment checked_segment(std::byte* block, std::uint64_t room, std::uint64_t slot_bytes) noexcept {
+// Returns the segment in a block of `available` bytes. Null if the header does not describe a valid segment of that
+// size.
+inline Segment checked_segment(std::byte* block, std::uint64_t available, std::uint64_t slot_bytes) noexcept {
   if (block == nullptr) return {};
   auto* header = reinterpret_cast<SegmentHeader*>(block);
   const std::uint64_t slots = platform::load_once(header->slots);
   if (slots == 0 || (slots & (slots - 1)) != 0 || slots > kMaxSlots || !is_slot_size(slot_bytes)) return {};
-  if (segment_bytes(slots, slot_bytes) > room) return {};
+  if (segment_bytes(slots, slot_bytes) > available) return {};
   return {header, platform::load_once(header->base), slots, slot_bytes};
 }
 

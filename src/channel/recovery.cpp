@@ -83,7 +83,7 @@ class Repair {
     const std::uint64_t head = load_relaxed(shared_.head), tail = load_relaxed(shared_.tail);
     std::uint64_t packed = load_relaxed(shared_.head_segment), queued = 0, ticket = head;
     for (int links = 0; packed != 0 && links < 1 << 20; ++links) {
-      const Segment segment = checked_segment(block(packed), room(packed), control_.slot_bytes);
+      const Segment segment = checked_segment(block(packed), space(packed), control_.slot_bytes);
       if (!segment) break;
       pass_.mark(memory::unpack(packed));
       store_relaxed(shared_.tail_segment, packed);
@@ -158,7 +158,7 @@ class Repair {
     if (data == nullptr) pass_.give_up();
     return data;
   }
-  std::uint64_t room(std::uint64_t packed) noexcept { return arena_.blocks().room_of(memory::unpack(packed).id); }
+  std::uint64_t space(std::uint64_t packed) noexcept { return arena_.blocks().capacity_of(memory::unpack(packed).id); }
   void keep(std::uint64_t packed, bool delivered) noexcept {
     const BlockRef ref = memory::unpack(packed);
     if (packed == 0 || !arena_.blocks().is_current(ref)) return;

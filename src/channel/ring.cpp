@@ -31,18 +31,18 @@ std::uint64_t bytes_of_class(std::uint64_t packed) noexcept {
 
 }  // namespace
 
-RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
-                                  Look look, Segment* ring) noexcept {
+RingTail::Space RingTail::space_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
+                                    Look look, Segment* ring) noexcept {
   ChannelHeader& shared = control_.shared;
-  if (control_.is_shut_down()) return Room::kShutDown;
-  if (control_.is_reserved(End::kSending)) return Room::kFull;
+  if (control_.is_shut_down()) return Space::kShutDown;
+  if (control_.is_reserved(End::kSending)) return Space::kFull;
   const std::uint64_t tail = load_acquire(shared.tail);
   const bool locked = look == Look::kLocked;
   Segment last;
   if (look != Look::kAtCounts) {
     const std::uint64_t packed = load_acquire(shared.tail_segment);
     last = locked ? known_last_.at(control_, packed) : segment_at(control_, packed);
-    if (!last) return Room::kDamaged;
+    if (!last) return Space::kDamaged;
     if (ring != nullptr) *ring = last;
   }
   const std::uint64_t also_queued = load_relaxed(shared.also_queued);
@@ -61,24 +61,24 @@ RingTail::Room RingTail::room_for(std::uint64_t bytes, std::uint64_t referred_by
     head = load_acquire(shared.head);  // receivers are done with the slots below
     if (locked) store_relaxed(shared.cached_head, head);
     if (over_count()) {
-      if (limit == shared.capacity || (shared.capacity != 0 && queued() >= shared.capacity)) return Room::kFull;
+      if (limit == shared.capacity || (shared.capacity != 0 && queued() >= shared.capacity)) return Space::kFull;
       if (!last) last = segment_at(control_, load_acquire(shared.tail_segment));
-      return has_memory_for_ring(last.slots) ? Room::kRelieved : Room::kFullOfMemory;
+      return has_memory_for_ring(last.slots) ? Space::kRelieved : Space::kFullOfMemory;
     }
   }
   if (counts_bytes && queued() != 0) {
     const std::uint64_t total = control_.queued_bytes() + bytes;
-    if (shared.max_bytes != 0 && total + referred_bytes > shared.max_bytes) return Room::kFullOfBytes;
-    if (bytes > control_.inline_bytes() && !leaves_memory(total, unallocated)) return Room::kFullOfMemory;
+    if (shared.max_bytes != 0 && total + referred_bytes > shared.max_bytes) return Space::kFullOfBytes;
+    if (bytes > control_.inline_bytes() && !leaves_memory(total, unallocated)) return Space::kFullOfMemory;
   }
-  if (!over_slots()) return Room::kYes;
+  if (!over_slots()) return Space::kYes;
   if (locked) {  // the cached segment may differ from what waiting threads see
     known_last_.forget();
     last = last_segment();
-    if (!last) return Room::kDamaged;
+    if (!last) return Space::kDamaged;
     if (ring != nullptr) *ring = last;
   }
-  return over_slots() ? Room::kNeedsSegment : Room::kYes;
+  return over_slots() ? Space::kNeedsSegment : Space::kYes;
 }
 
 // A channel may queue only as many bytes as it leaves free, so that one channel cannot starve the others. Referenced
@@ -96,22 +96,22 @@ RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBloc
   const std::uint64_t tail = load_relaxed(shared.tail);
   Segment last;
   const std::uint64_t bytes = messages[0].size(), referred_bytes = messages[0].referred();
-  Put put{.room = room_for(bytes, referred_bytes, 0, Look::kLocked, &last), .first = tail};
-  if (put.room == Room::kNeedsSegment && spare.valid()) {
+  Put put{.space = space_for(bytes, referred_bytes, 0, Look::kLocked, &last), .first = tail};
+  if (put.space == Space::kNeedsSegment && spare.valid()) {
     link(last, std::move(spare), tail);
     last = last_segment();
-    if (!last) return Put{.room = Room::kDamaged};
-  } else if (put.room != Room::kYes) {
-    if (put.room == Room::kRelieved) store_relaxed(shared.limit, shared.capacity);
-    if (put.room == Room::kNeedsSegment && may_grow(last, tail - load_relaxed(shared.cached_head)))
+    if (!last) return Put{.space = Space::kDamaged};
+  } else if (put.space != Space::kYes) {
+    if (put.space == Space::kRelieved) store_relaxed(shared.limit, shared.capacity);
+    if (put.space == Space::kNeedsSegment && may_grow(last, tail - load_relaxed(shared.cached_head)))
       put.grow_to = last.slots * 2;
     return put;
   }
-  put.room = Room::kYes;
+  put.space = Space::kYes;
   put.watched = load_relaxed(shared.watched[End::kReceiving]) != 0;
   put.count = write(last, messages, me, put.watched);
   const std::uint64_t limit = load_relaxed(shared.limit);
-  put.room_left = limit != 0 && tail + put.count - load_relaxed(shared.cached_head) < limit;
+  put.space_left = limit != 0 && tail + put.count - load_relaxed(shared.cached_head) < limit;
   return put;
 }
 
@@ -321,12 +321,12 @@ bool RingHead::hold(const RingSlot& slot, Identity me, std::uint32_t attempts, I
   if (const std::uint64_t wanted = arena_->blocks().unmappable_reference(ref.id); wanted != 0) {
     return receipt.starve(out.ticket_, wanted);
   }
-  const std::uint64_t room = arena_->blocks().room_of(ref.id);
+  const std::uint64_t space = arena_->blocks().capacity_of(ref.id);
   if (!arena_->holders().begin(ref, me)) return receipt.starve(out.ticket_, 0);
   arena_->blocks().make_live(ref);
   out.block_ = ref;
   out.arena_ = arena_;
-  if (bytes <= room) out.data_ = data;  // otherwise damaged: an empty frame
+  if (bytes <= space) out.data_ = data;  // otherwise damaged: an empty frame
   return true;
 }
 

@@ -31,15 +31,15 @@ class RingTail {
   //   kYes           there is space, as far as `limit` shows it (kRelieved: once `limit` is raised again)
   //   kFull          no place       kFullOfBytes   over max_bytes       kNeedsSegment  no slot
   //   kFullOfMemory  the message, or a longer ring, would take memory that other users of the arena need
-  enum class Room { kYes, kRelieved, kFull, kFullOfBytes, kFullOfMemory, kNeedsSegment, kDamaged, kShutDown };
+  enum class Space { kYes, kRelieved, kFull, kFullOfBytes, kFullOfMemory, kNeedsSegment, kDamaged, kShutDown };
   // Depth of a check. Without the lock, pass kAtSlots only if the last segment matters, since its block may be reused
   // meanwhile.
   enum class Look { kLocked, kAtCounts, kAtSlots };
   // Checks if a message can be stored at `tail` now. Its frame has `bytes`, of which `unallocated` have no block yet,
   // and it refers to other blocks of `referred_bytes`. Without the lock, the answer is true at some instant of the
   // call. Sets `ring` to the last segment.
-  Room room_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, Look look,
-                Segment* ring = nullptr) noexcept;
+  Space space_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, Look look,
+                  Segment* ring = nullptr) noexcept;
   // Counts the puts of this process from now on. Each put is counted by the store that publishes it. If the process
   // dies in a put, recovery finishes its count before any other process can put. So the count is exact for every put.
   void count_puts() noexcept { counts_.store(true, std::memory_order_relaxed); }
@@ -47,18 +47,18 @@ class RingTail {
   static std::uint64_t counted(const ChannelHeader& shared) noexcept;
   // Completes the count of a put in progress, if there is one: it took place or it did not. Under the lock.
   static void finish_count(ChannelHeader& shared) noexcept;
-  bool has_room() noexcept {
-    const Room room = room_for(1, 0, 0, Look::kAtCounts);  // the smallest message
-    return room == Room::kYes || room == Room::kRelieved;
+  bool has_space() noexcept {
+    const Space space = space_for(1, 0, 0, Look::kAtCounts);  // the smallest message
+    return space == Space::kYes || space == Space::kRelieved;
   }
 
   struct Put {
-    Room room;  // kYes: `count` messages were put
+    Space space;  // kYes: `count` messages were put
     std::size_t count = 0;
     std::uint64_t first = 0;    // ticket
     std::uint64_t grow_to = 0;  // slots of the segment that put() needs; 0: none
     bool watched = false;       // a watcher wants a byte for each message
-    bool room_left = false;
+    bool space_left = false;
   };
   // Puts the first few of `messages` that there is space for, with one store of `tail`. If there is no slot, `spare`
   // becomes the next segment. Under the senders' lock.

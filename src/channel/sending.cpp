@@ -13,7 +13,7 @@ namespace shmtree::channel {
 using namespace platform;
 using memory::EventWait;
 using memory::WaitFor;
-using Room = RingTail::Room;
+using Space = RingTail::Space;
 using std::to_string;
 
 namespace {
@@ -25,18 +25,18 @@ constexpr std::uint64_t kRingStepBytes = 1u << 20;  // roughly the growth step o
 
 // Sleeps at the event of the resource that the last check found lacking: a slot, bytes of the channel, or memory of the
 // arena. Between arm() and sleep() a check may find another one lacking; then call arm() again.
-class RoomWait {
+class SpaceWait {
  public:
-  // `room` is the result of the last check, and must outlive this object.
-  RoomWait(const Control& control, const Room& room, const WaitContext& wait) noexcept
-      : room_(room),
-        lacked_(room),
-        place_(control.shared.space, control.sleep_at(End::kSending, WaitFor::kRoom), wait),
-        bytes_(control.shared.freed_bytes, control.sleep_at(End::kSending, WaitFor::kRoom), wait),
+  // `space` is the result of the last check, and must outlive this object.
+  SpaceWait(const Control& control, const Space& space, const WaitContext& wait) noexcept
+      : space_(space),
+        lacked_(space),
+        slot_(control.shared.space, control.sleep_at(End::kSending, WaitFor::kSpace), wait),
+        bytes_(control.shared.freed_bytes, control.sleep_at(End::kSending, WaitFor::kSpace), wait),
         memory_(control.arena.header().space, control.sleep_at(End::kSending, WaitFor::kMemory), wait) {}
 
   void arm() noexcept {
-    lacked_ = room_;
+    lacked_ = space_;
     EventWait& waiting = this->waiting();
     if (&waiting == &memory_) bytes_.arm();  // receivers also free memory through this channel
     waiting.arm();
@@ -46,18 +46,18 @@ class RoomWait {
     return waiting().sleep();
   }
   // Returns the resource that the armed event stands for.
-  Room lacked() const noexcept { return lacked_; }
+  Space lacked() const noexcept { return lacked_; }
   bool slept() const noexcept { return slept_; }
 
  private:
   EventWait& waiting() noexcept {
-    return lacked_ == Room::kFull ? place_ : lacked_ == Room::kFullOfBytes ? bytes_ : memory_;
+    return lacked_ == Space::kFull ? slot_ : lacked_ == Space::kFullOfBytes ? bytes_ : memory_;
   }
 
-  const Room& room_;
-  Room lacked_;
+  const Space& space_;
+  Space lacked_;
   bool slept_ = false;
-  EventWait place_, bytes_, memory_;
+  EventWait slot_, bytes_, memory_;
 };
 
 }  // namespace
@@ -97,18 +97,18 @@ std::size_t Sending::count_sound(std::span<Outgoing> messages, Identity me) cons
   return sound;
 }
 
-Status Sending::wait_for_room(std::uint64_t bytes, const WaitContext& wait) {
+Status Sending::wait_for_space(std::uint64_t bytes, const WaitContext& wait) {
   Status fits = refuse_at_once(bytes, 0);
   if (!fits) return fits;
-  Status room = wait_until_room(bytes, 0, bytes > parts_.control.inline_bytes() ? bytes : 0, true, wait);
-  parts_.watchers.leave_room_to_others();                // writing the message may take long
-  if (!room) parts_.watchers.refresh_fd(End::kSending);  // may be readable for space that is used
-  return room ? std::move(room) : in_time(std::move(room).error(), Code::kFull);
+  Status space = wait_until_space(bytes, 0, bytes > parts_.control.inline_bytes() ? bytes : 0, true, wait);
+  parts_.watchers.leave_space_to_others();                // writing the message may take long
+  if (!space) parts_.watchers.refresh_fd(End::kSending);  // may be readable for space that is used
+  return space ? std::move(space) : in_time(std::move(space).error(), Code::kFull);
 }
 
 Result<OwnedBlock> Sending::reserve(std::uint64_t bytes, const WaitContext& wait) {
-  Status room = wait_for_room(bytes, wait);
-  if (!room) return std::move(room).error();
+  Status space = wait_for_space(bytes, wait);
+  if (!space) return std::move(space).error();
   auto block = parts_.control.arena.allocate(bytes, memory::BlockKind::kMessage, wait);
   if (!block) return in_time(std::move(block).error(), Code::kFull);
   return block;
@@ -142,19 +142,19 @@ Error Sending::still_full() const {
   return Error{Code::kFull, std::move(text)};
 }
 
-Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
-                                bool may_grow, const WaitContext& wait) {
+Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
+                                 bool may_grow, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
-  Room room = Room::kFull;
-  const auto has_room_now = [&] {
+  Space space = Space::kFull;
+  const auto has_space_now = [&] {
     using Look = RingTail::Look;
-    room = parts_.tail.room_for(bytes, referred_bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
-    return room == Room::kYes || room == Room::kRelieved || room == Room::kDamaged || room == Room::kShutDown;
+    space = parts_.tail.space_for(bytes, referred_bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
+    return space == Space::kYes || space == Space::kRelieved || space == Space::kDamaged || space == Space::kShutDown;
   };
   // True if it made space, or found some. Only for a channel that drops messages.
-  const auto drop_for_room = [&]() -> Result<bool> {
+  const auto drop_for_space = [&]() -> Result<bool> {
     for (int failures = 0; failures < kMaxFailedDrops && parts_.control.drops_oldest();) {
-      if (has_room_now()) return true;
+      if (has_space_now()) return true;
       memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs);
       Status attended = parts_.ends.check_attended(End::kReceiving);
       if (!attended) return std::move(attended).error();
@@ -164,35 +164,35 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
     }
     return false;
   };
-  auto made = drop_for_room();
+  auto made = drop_for_space();
   if (!made || *made) return made ? success() : Status(std::move(made).error());
   const auto places = [&]() -> std::uint64_t {
-    if (!has_room_now()) return 0;
+    if (!has_space_now()) return 0;
     const std::uint64_t most = shared.capacity;
     return most == 0 ? 1 : std::max<std::uint64_t>(most - std::min(parts_.watchers.size(), most), 1);
   };
   if (spinner_.until(places, shared.capacity / 2, wait)) return success();
-  RoomWait waiting(parts_.control, room, wait);
+  SpaceWait waiting(parts_.control, space, wait);
   const auto ready = [&] {
     if (waiting.slept() && !may_grow) return true;  // memory may be free now
-    made = drop_for_room();
-    return !made || *made || has_room_now();
+    made = drop_for_space();
+    return !made || *made || has_space_now();
   };
   Deadlock deadlock(parts_.control, parts_.ends, End::kReceiving, wait);
   const auto attend = [&](bool first) -> Result<bool> {
-    if (waiting.lacked() != room && !wait.deadline.passed()) {
-      if (waiting.lacked() == Room::kFull) parts_.watchers.leave_room_to_others();
+    if (waiting.lacked() != space && !wait.deadline.passed()) {
+      if (waiting.lacked() == Space::kFull) parts_.watchers.leave_space_to_others();
       return true;
     }
     auto recovered = memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait);
-    if (!recovered || (*recovered && has_room_now())) return recovered;
+    if (!recovered || (*recovered && has_space_now())) return recovered;
     if (Status attended = parts_.ends.check_attended(End::kReceiving); !attended) return std::move(attended).error();
     if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();
     return false;
   };
   auto came = memory::wait_until(waiting, wait, "room", ready, attend);
   if (!came) {
-    if (came.code() == Code::kInterrupted) parts_.watchers.leave_room_to_others();
+    if (came.code() == Code::kInterrupted) parts_.watchers.leave_space_to_others();
     return std::move(came).error();
   }
   if (!made) return std::move(made).error();
@@ -200,7 +200,7 @@ Status Sending::wait_until_room(std::uint64_t bytes, std::uint64_t referred_byte
 }
 
 // Puts the first few of `messages` that there is space for, under one lock. With `may_drop`, drops the oldest message
-// to make space. If none was put, the caller calls wait_until_room().
+// to make space. If none was put, the caller calls wait_until_space().
 Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait) {
   ChannelHeader& shared = parts_.control.shared;
   auto me = parts_.control.arena.identity();
@@ -214,12 +214,12 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
     if (!locked) return std::move(locked).error();
     RingTail::Put put = parts_.tail.put(sound, *me, spare);
     std::optional<Receiving::Drop> drop;
-    if (may_drop && (put.room == Room::kFull || put.room == Room::kFullOfBytes)) [[unlikely]] {
+    if (may_drop && (put.space == Space::kFull || put.space == Space::kFullOfBytes)) [[unlikely]] {
       if (receiving_.try_drop_oldest(drop.emplace(), *me)) put = parts_.tail.put(sound, *me, spare);
     }
     parts_.control.arena.unlock(shared.senders_lock);
     if (drop) receiving_.finish(*drop);
-    if (put.room == Room::kYes) {
+    if (put.space == Space::kYes) {
       for (Outgoing& message : sound.first(put.count)) {
         if (message.block.valid()) message.block.publish();
       }
@@ -227,11 +227,11 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
       parts_.acks.note_sent(put.first, put.count);
       parts_.watchers.announce_put(put.count, put.watched);
       // One waiter was woken for several slots, and wakes the next one here.
-      if (put.room_left && load_relaxed(shared.space.waiters) != 0) notify(shared.space);
+      if (put.space_left && load_relaxed(shared.space.waiters) != 0) notify(shared.space);
       return put;
     }
-    if (put.room == Room::kShutDown) return shut_down_error();
-    if (put.room == Room::kDamaged) return parts_.tail.no_ring();
+    if (put.space == Space::kShutDown) return shut_down_error();
+    if (put.space == Space::kDamaged) return parts_.tail.no_ring();
     if (put.grow_to == 0) return put;
     auto grown = parts_.tail.new_segment(put.grow_to, wait);
     if (!grown) {
@@ -255,16 +255,16 @@ Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const Wait
   const int max_late = parts_.control.drops_oldest() ? kMaxLateTurns : 0;
   for (int turn = 0, late = 0;; ++turn) {
     if (turn != 0 && wait.deadline.passed()) ++late;
-    // Drops messages only after wait_until_room() has found a receiver.
+    // Drops messages only after wait_until_space() has found a receiver.
     auto put = put_some(messages, turn != 0 && parts_.control.drops_oldest(), wait);
     if (!put) {
-      parts_.watchers.leave_room_to_others();
+      parts_.watchers.leave_space_to_others();
       return in_time(std::move(put).error(), Code::kFull);
     }
     if (put->count != 0) return put;
     if (late > max_late) return still_full();
-    Status room = wait_until_room(messages[0].size(), messages[0].referred(), 0, put->grow_to == 0, wait);
-    if (!room) return in_time(std::move(room).error(), Code::kFull);
+    Status space = wait_until_space(messages[0].size(), messages[0].referred(), 0, put->grow_to == 0, wait);
+    if (!space) return in_time(std::move(space).error(), Code::kFull);
   }
 }
 

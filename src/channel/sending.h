@@ -19,15 +19,15 @@ class Sending {
  public:
   Sending(Parts& parts, Receiving& receiving) noexcept : parts_(parts), receiving_(receiving) {}
 
-  bool has_room() noexcept { return parts_.tail.has_room() || parts_.control.drops_oldest(); }
+  bool has_space() noexcept { return parts_.tail.has_space() || parts_.control.drops_oldest(); }
   // Returns kClosed or kPeerDied if no receiver is left, even if there is space. If none was killed, this applies only
   // to a process that does not own a receiver, used or not. Counts as a use of the sending end.
   Status check_receivers();
   // Waits until a message of `bytes` could be put. The space may be gone again by the time of put(). Same errors as
   // put().
-  Status wait_for_room(std::uint64_t bytes, const WaitContext& wait);
+  Status wait_for_space(std::uint64_t bytes, const WaitContext& wait);
   // Waits for space for a message of `bytes`, then allocates its block. Another sender may take the space before put(),
-  // which then waits again. Errors of wait_for_room() and Allocator::allocate(); kFull also if a stopped process keeps
+  // which then waits again. Errors of wait_for_space() and Allocator::allocate(); kFull also if a stopped process keeps
   // the arena's lock.
   Result<OwnedBlock> reserve(std::uint64_t bytes, const WaitContext& wait);
   // Puts the message and returns its ticket. kFull: no space in time; kMessageTooLarge: over max_bytes; kClosed,
@@ -38,14 +38,14 @@ class Sending {
   Status put_many(std::span<Outgoing> messages, const WaitContext& wait);
 
  private:
-  using Room = RingTail::Room;
+  using Space = RingTail::Space;
   using Put = RingTail::Put;  // `count` is 0 if there was no space
   Result<Put> put_first(std::span<Outgoing> messages, const WaitContext& wait);
   Result<Put> put_some(std::span<Outgoing> messages, bool may_drop, const WaitContext& wait);
-  // Waits until RingTail::room_for() finds space for the message. `may_grow` is false if there was no memory for
+  // Waits until RingTail::space_for() finds space for the message. `may_grow` is false if there was no memory for
   // another segment.
-  Status wait_until_room(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, bool may_grow,
-                         const WaitContext& wait);
+  Status wait_until_space(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, bool may_grow,
+                          const WaitContext& wait);
   Status check(Outgoing& message, Identity me) const;
   Status refuse_at_once(std::uint64_t bytes, std::uint64_t referred_bytes) const;
   std::size_t count_sound(std::span<Outgoing> messages, Identity me) const;

@@ -199,7 +199,7 @@ bool Tap::look_at(const TapNote& note, Seen& seen) const noexcept {
   if (!blocks.is_current(seen.block) || blocks.address(seen.block.id) == nullptr) return false;
   if (!blocks.entry(seen.block.id)->holders.contains(slot_of(slot_.identity))) return false;
   seen.frame = {blocks.address(seen.block.id), bytes};
-  return bytes <= blocks.room_of(seen.block.id);
+  return bytes <= blocks.capacity_of(seen.block.id);
 }
 
 // A Dekker handshake with a receiver. The tap clears its bit, then reads `head`. The receiver advances `head`, clears

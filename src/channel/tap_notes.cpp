@@ -15,13 +15,13 @@ std::optional<TapNotes> TapNotes::at(const Control& control, std::uint64_t packe
   const BlockRef ref = memory::unpack(packed);
   if (packed == 0 || !blocks.is_current(ref)) return std::nullopt;
   auto* header = reinterpret_cast<TapHeader*>(blocks.address(ref.id));
-  const std::uint64_t room = blocks.room_of(ref.id);
-  if (header == nullptr || room < sizeof(TapHeader)) return std::nullopt;
+  const std::uint64_t available = blocks.capacity_of(ref.id);
+  if (header == nullptr || available < sizeof(TapHeader)) return std::nullopt;
   const std::uint64_t count = load_once(header->count);
   const bool times_only = load_once(header->times_only) == 1;
   if (!std::has_single_bit(count) || count > max_tap_notes(times_only)) return std::nullopt;
   if (!is_slot_size(control.slot_bytes)) return std::nullopt;  // so that the product below does not overflow
-  if (count * tap_note_bytes(control.slot_bytes, times_only) > room - sizeof(TapHeader)) return std::nullopt;
+  if (count * tap_note_bytes(control.slot_bytes, times_only) > available - sizeof(TapHeader)) return std::nullopt;
   return TapNotes(control, header, count, times_only);
 }
 

@@ -48,14 +48,14 @@ class Watchers {
   }
   // True if put() would put a small message, or fail for good, at once.
   bool can_put() const noexcept {
-    return tail_.has_room() || control_.drops_oldest() || control_.is_shut_down() || ends_.is_over(End::kReceiving) ||
+    return tail_.has_space() || control_.drops_oldest() || control_.is_shut_down() || ends_.is_over(End::kReceiving) ||
            ends_.has_deaths_to_tell(End::kReceiving);
   }
 
   // Wakes every waiter at both ends, in every process, so that it checks again.
   void wake_all() noexcept;
   // Passes the wake-up of this call on to another waiter, since this call does not put now, or not receive.
-  void leave_room_to_others() noexcept { memory::notify(control_.shared.space); }
+  void leave_space_to_others() noexcept { memory::notify(control_.shared.space); }
   void leave_messages_to_others() noexcept {
     if (head_.has_messages()) memory::notify(control_.shared.items);
   }

@@ -67,8 +67,8 @@ class Claims {
   }
   // Promises the bytes to `message` until settle() or withdraw(). Throws std::bad_alloc, without a promise.
   void promise(ByteRange range, const void* message, bool to_give) {
-    make_room(given_, given_.size() + promised_.size() + 1);  // So settle() cannot fail.
-    make_room(promised_, promised_.size() + 1);
+    make_space(given_, given_.size() + promised_.size() + 1);  // So settle() cannot fail.
+    make_space(promised_, promised_.size() + 1);
     promised_.push_back(Promise{range, message, to_give});
   }
   // Call this after the message was put.
@@ -90,7 +90,7 @@ class Claims {
     bool to_give;
   };
   template <class T>
-  static void make_room(std::vector<T>& items, std::size_t count) {
+  static void make_space(std::vector<T>& items, std::size_t count) {
     if (items.capacity() < count) items.reserve(std::max(count, 2 * items.capacity()));
   }
 

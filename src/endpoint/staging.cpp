@@ -43,7 +43,7 @@ std::vector<std::span<const std::byte>> referred_blocks(memory::Arena& arena,
     const std::byte* data = arena.blocks().is_current(ref) ? arena.blocks().address(ref.id) : nullptr;
     const memory::BlockEntry* entry = data == nullptr ? nullptr : arena.blocks().entry(ref.id);
     const std::uint64_t size = entry == nullptr ? 0 : entry->size.load(std::memory_order_acquire);
-    blocks.emplace_back(data, std::min(size, arena.blocks().room_of(ref.id)));
+    blocks.emplace_back(data, std::min(size, arena.blocks().capacity_of(ref.id)));
   }
   return blocks;
 }

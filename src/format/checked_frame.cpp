@@ -194,8 +194,8 @@ class Checker {
     if (!info.external()) return;
     const External range = in_.external(info.buffer);
     if (range.reference >= blocks_.size()) return in_.fail("it refers to a block that the message does not have");
-    const std::size_t room = blocks_[range.reference].size();
-    if (range.offset > room || range.bytes > room - range.offset) {
+    const std::size_t available = blocks_[range.reference].size();
+    if (range.offset > available || range.bytes > available - range.offset) {
       return in_.fail("it refers to bytes beyond the end of a block");
     }
   }

@@ -125,8 +125,8 @@ Status FrameReader::load_metadata(std::span<const std::byte> frame) {
                    std::to_string(frame.size()));
   }
   if (flags == kFlat) return load_flat(frame);
-  const std::uint64_t room = total_bytes_ - std::min<std::uint64_t>(total_bytes_, sizeof(header));
-  if (metadata_bytes_ % 8 != 0 || metadata_bytes_ == 0 || metadata_bytes_ > room) {
+  const std::uint64_t available = total_bytes_ - std::min<std::uint64_t>(total_bytes_, sizeof(header));
+  if (metadata_bytes_ % 8 != 0 || metadata_bytes_ == 0 || metadata_bytes_ > available) {
     return corrupt("its metadata cannot have " + std::to_string(metadata_bytes_) + " bytes of " +
                    std::to_string(total_bytes_));
   }

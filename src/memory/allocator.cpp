@@ -103,7 +103,7 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
 
 // Pages of free blocks need not come from the machine. Before the lock is taken, it is unknown how many of them the
 // block will have. This counts on all of them first, and on none after an eviction.
-bool Allocator::make_room_in_machine(std::uint64_t need, const WaitContext& wait) {
+bool Allocator::free_machine_memory(std::uint64_t need, const WaitContext& wait) {
   const std::uint64_t idle = parts_.pool.idle_bytes();
   return need <= idle || machine_has(need - idle) || (evict(need, wait) != 0 && machine_has(need));
 }
@@ -113,7 +113,7 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
   const unsigned size_class = parts_.table.geometry().class_for(request.bytes);
   const std::uint64_t need = request.pages;
   // Does not grow in a pinned arena, where pages stay with their class, nor for large blocks, for which
-  // make_room_in_machine() counts on the idle pages.
+  // free_machine_memory() counts on the idle pages.
   bool may_grow = need <= kLarge && parts_.pool.wants_to_grow(size_class) && !parts_.participants.is_pinned() &&
                   coarse_monotonic_ns() >= g_no_growth_until_ns.load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < 4; ++attempt) {
@@ -122,7 +122,7 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
       parts_.participants.has_descriptors();  // the cause may be a closed descriptor: this notes it
       return std::move(table).error();
     }
-    if (need > kLarge && !make_room_in_machine(need, wait)) {
+    if (need > kLarge && !free_machine_memory(need, wait)) {
       *short_of_machine = true;
       return OwnedBlock{};
     }
@@ -195,7 +195,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     if (!stuck) hoarded_since = 0;
     if (stuck && hoarded_since == 0) hoarded_since = now;
     const bool impatient = wait.deadline.is_immediate() || now - hoarded_since >= wait_policy::kHoardPatienceNs;
-    if (stuck && impatient) return no_room(bytes, short_of_machine);
+    if (stuck && impatient) return no_space(bytes, short_of_machine);
     repaired_now = false;
     return false;
   };
@@ -204,7 +204,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
   if (!came) return std::move(came).error();
   if (*came) return block;
   if (short_of_machine) {
-    Error error = no_room(bytes, true);
+    Error error = no_space(bytes, true);
     error.code = Code::kFull;
     return error;
   }
@@ -213,7 +213,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
                                 in_words(pool.max_bytes()) + " are in use"};
 }
 
-Error Allocator::no_room(std::uint64_t bytes, bool short_of_machine) const {
+Error Allocator::no_space(std::uint64_t bytes, bool short_of_machine) const {
   const std::uint64_t used = parts_.pool.used_bytes();
   const std::string budget = in_words(parts_.pool.max_bytes());
   if (short_of_machine) {

@@ -49,12 +49,12 @@ class Allocator {
     BlockKind kind;
   };
   Result<OwnedBlock> try_allocate(const Request& request, const platform::WaitContext& wait, bool* short_of_machine);
-  bool make_room_in_machine(std::uint64_t need, const platform::WaitContext& wait);
+  bool free_machine_memory(std::uint64_t need, const platform::WaitContext& wait);
   Result<OwnedBlock> commit(const BlockPool::Taken& taken, Identity me, const Request& request,
                             const platform::WaitContext& wait, bool* short_of_machine);
   std::uint64_t evict(std::uint64_t want, const platform::WaitContext& wait) noexcept;
   bool is_kept_by_pins(std::uint64_t bytes) const noexcept;
-  Error no_room(std::uint64_t bytes, bool short_of_machine) const;
+  Error no_space(std::uint64_t bytes, bool short_of_machine) const;
 
   const ArenaParts parts_;
   ArenaHeader& header_;

@@ -206,7 +206,7 @@ void Arena::set_fork_hook(ForkHook hook) noexcept {
 // Runs before the fork-safe mutexes are taken: with them held, no reconcile can run to free the slots of children that
 // have exited. Checks for deaths each time that the number of used slots has doubled and none is free. So a process
 // that forks again and again does not use, and touch, all slots.
-void Arena::make_room_for_child() noexcept {
+void Arena::make_space_for_child() noexcept {
   const std::uint32_t used = participants_.used_slots();
   if (used < kFewParticipants || !std::has_single_bit(used)) return;
   for (std::uint32_t slot = 0; slot < used; ++slot) {
@@ -244,7 +244,7 @@ void Registry::install_fork_handlers() noexcept {
       .first =
           [] {
             for (const auto& arena : arenas().all()) {
-              if (arena->current_identity() != kNobody) arena->make_room_for_child();
+              if (arena->current_identity() != kNobody) arena->make_space_for_child();
             }
           },
       .prepare = [] { arenas().for_each_unlocked([](Arena& arena, bool leaving) { arena.before_fork(leaving); }); },

@@ -21,7 +21,7 @@ bool BlockTable::is_current(BlockRef ref) const noexcept {
   return state_of(word) != BlockState::kFree && generation_of_block(word) == ref.generation;
 }
 
-std::uint64_t BlockTable::room_of(BlockId id) const noexcept {
+std::uint64_t BlockTable::capacity_of(BlockId id) const noexcept {
   const BlockEntry* block = entry(id);
   return block == nullptr ? 0 : committed_of(*block, id.size_class());
 }
@@ -55,8 +55,8 @@ std::span<const ListEntry> BlockTable::references_of(BlockId id, const BlockEntr
   const std::uint64_t length = load_acquire(block.list_length);
   if (length == 0) return {};
   const std::uint64_t offset = load_relaxed(block.list_offset);
-  const std::uint64_t room = committed_of(block, id.size_class());
-  if (offset % 8 != 0 || offset > room || length > (room - offset) / sizeof(ListEntry)) return {};
+  const std::uint64_t available = committed_of(block, id.size_class());
+  if (offset % 8 != 0 || offset > available || length > (available - offset) / sizeof(ListEntry)) return {};
   const std::byte* data = address(id);
   if (data == nullptr) {  // no address space: a recovery in another process counts the references
     request_recovery(mapping_.header());

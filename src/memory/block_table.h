@@ -32,7 +32,7 @@ class BlockTable {
     return ref.id.value != 0 && geometry().contains(ref.id) && (entry(ref.id) == nullptr || address(ref.id) == nullptr);
   }
   // Returns the number of usable bytes of a block: never more than its class has, whatever the entry says.
-  std::uint64_t room_of(BlockId id) const noexcept;
+  std::uint64_t capacity_of(BlockId id) const noexcept;
   // Marks a block that a receiver has found in a window as live: it no longer belongs to its writer.
   void make_live(BlockRef ref) noexcept;
 
@@ -105,8 +105,9 @@ Walked walk_chain(const BlockTable& blocks, std::uint64_t packed, std::uint64_t 
     if (!blocks.is_current(ref)) return blocks.is_unmapped(ref) ? Walked::kUnmapped : Walked::kDamaged;
     auto* header = reinterpret_cast<ChainHeader*>(blocks.address(ref.id));
     if (header == nullptr) return Walked::kUnmapped;
-    const std::uint64_t room = blocks.room_of(ref.id), count = platform::load_once(header->count);
-    if (room < sizeof(ChainHeader) || count > (room - sizeof(ChainHeader)) / element_bytes) return Walked::kDamaged;
+    const std::uint64_t available = blocks.capacity_of(ref.id), count = platform::load_once(header->count);
+    if (available < sizeof(ChainHeader) || count > (available - sizeof(ChainHeader)) / element_bytes)
+      return Walked::kDamaged;
     if (!visit(ref, reinterpret_cast<std::byte*>(header + 1), count)) return Walked::kStopped;
     packed = platform::load_acquire(header->next);
   }

@@ -26,7 +26,7 @@ Result<Lease> open_control_block(Arena& arena, BlockRef ref, BlockKind kind, std
   auto control = arena.hold_existing(ref, wait);
   if (!control) return control;
   const BlockEntry* entry = arena.blocks().entry(ref.id);
-  if (entry != nullptr && is_kind(*entry, kind) && arena.blocks().room_of(ref.id) >= least) return control;
+  if (entry != nullptr && is_kind(*entry, kind) && arena.blocks().capacity_of(ref.id) >= least) return control;
   return Error{.code = Code::kIncompatible, .message = std::string("this block of the arena is not ") + what};
 }
 

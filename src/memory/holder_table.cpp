@@ -188,8 +188,8 @@ Status HolderTable::refer_also(BlockRef block, BlockRef referred, std::uint64_t 
   Status locked = reconciler_.lock_arena(wait);
   if (!locked) return locked;
   const std::uint64_t offset = load_relaxed(owner.list_offset);
-  const std::uint64_t room = parts_.table.room_of(block.id);
-  const bool fits = offset % 8 == 0 && offset <= room && already < (room - offset) / sizeof(ListEntry);
+  const std::uint64_t available = parts_.table.capacity_of(block.id);
+  const bool fits = offset % 8 == 0 && offset <= available && already < (available - offset) / sizeof(ListEntry);
   if (fits && load_relaxed(owner.list_length) == already) {
     auto* list = reinterpret_cast<ListEntry*>(parts_.table.address(block.id) + offset);
     list[already] = ListEntry{referred.id.value, referred.generation};

@@ -265,7 +265,7 @@ enum class WaitFor : std::uint32_t {
   kNothing = 0,      // none: the entry is free
   kUnsaid = 1,       // the entry is being written
   kMessage = 2,      // in a channel or a Broadcast
-  kRoom = 3,         // in a channel or a Broadcast
+  kSpace = 3,        // in a channel or a Broadcast
   kMemory = 4,       // of the arena, also for a message of a channel
   kAcks = 5,         // of messages of a channel
   kTasks = 6,        // of a queue, to be done
@@ -278,8 +278,8 @@ enum class WaitFor : std::uint32_t {
 };
 // Returns true if one SleepTime of a channel counts both.
 constexpr bool is_counted_with(WaitFor a, WaitFor b) noexcept {
-  const auto is_for_room = [](WaitFor what) { return what == WaitFor::kRoom || what == WaitFor::kMemory; };
-  return (a == WaitFor::kMessage && b == WaitFor::kMessage) || (is_for_room(a) && is_for_room(b));
+  const auto is_for_space = [](WaitFor what) { return what == WaitFor::kSpace || what == WaitFor::kMemory; };
+  return (a == WaitFor::kMessage && b == WaitFor::kMessage) || (is_for_space(a) && is_for_space(b));
 }
 
 constexpr std::uint32_t kMaxWaits = 8;

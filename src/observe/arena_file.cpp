@@ -22,17 +22,17 @@ bool ArenaFile::is_current(BlockRef ref) const noexcept {
 
 bool ArenaFile::read_block(BlockRef ref, std::uint64_t offset, void* out, std::uint64_t bytes) const noexcept {
   if (!geometry_.contains(ref.id)) return false;
-  const std::uint64_t room = std::uint64_t{1} << ref.id.size_class();
-  if (offset > room || bytes > room - offset) return false;
+  const std::uint64_t available = std::uint64_t{1} << ref.id.size_class();
+  if (offset > available || bytes > available - offset) return false;
   return read(geometry_.data_offset(ref.id) + offset, out, bytes) && is_current(ref);
 }
 
 std::uint64_t ArenaFile::present(BlockRef ref, std::uint64_t offset, std::uint64_t count,
                                  std::uint64_t each) const noexcept {
   if (!geometry_.contains(ref.id)) return 0;
-  const std::uint64_t room = std::uint64_t{1} << ref.id.size_class();
-  if (offset >= room) return 0;
-  const std::uint64_t bytes = std::min(count, (room - offset) / each) * each;
+  const std::uint64_t available = std::uint64_t{1} << ref.id.size_class();
+  if (offset >= available) return 0;
+  const std::uint64_t bytes = std::min(count, (available - offset) / each) * each;
   return platform::pages_from(fd_.get(), geometry_.data_offset(ref.id) + offset, bytes) / each;
 }
 

@@ -63,8 +63,8 @@ std::vector<std::byte> copy_frame(const ArenaFile& file, BlockRef segment, std::
                                   std::uint64_t slot_bytes, std::uint64_t max_bytes) {
   const BlockRef block = slot.block == 0 ? segment : memory::unpack(slot.block);
   const std::uint64_t from = slot.block == 0 ? offset + sizeof(RingSlot) : 0;
-  const std::uint64_t room = slot.block == 0 ? channel::inline_bytes(slot_bytes) : max_bytes;
-  if (slot.bytes > std::min(room, max_bytes)) return {};
+  const std::uint64_t available = slot.block == 0 ? channel::inline_bytes(slot_bytes) : max_bytes;
+  if (slot.bytes > std::min(available, max_bytes)) return {};
   std::vector<std::byte> frame(slot.bytes);
   if (!file.read_block(block, from, frame.data(), frame.size())) return {};
   return frame;

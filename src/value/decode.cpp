@@ -8,8 +8,8 @@
 
 #include "format/grammar.h"
 #include "value/codec.h"
-#include "value/room.h"
 #include "value/tree.h"
+#include "value/tree_allocator.h"
 
 namespace shmtree::value {
 
@@ -297,8 +297,8 @@ Result<Item> decode(std::span<const std::byte> frame, std::shared_ptr<const void
   if (reader->metadata_bytes() >= UINT32_MAX / 4) return corrupt("its tree is too large for one Item");
   const std::span<const std::byte> buffers = reader->buffers();
   const bool copied = owner == nullptr && !buffers.empty();
-  const std::size_t room = Tree::expected_bytes(*reader) + (copied ? buffers.size() + format::kBufferAlignment : 0);
-  auto tree = std::allocate_shared<Tree>(WithRoom<Tree>(room), std::move(*reader), room);
+  const std::size_t extra = Tree::expected_bytes(*reader) + (copied ? buffers.size() + format::kBufferAlignment : 0);
+  auto tree = std::allocate_shared<Tree>(TrailingAllocator<Tree>(extra), std::move(*reader), extra);
   if (copied) {
     auto* copy = static_cast<std::byte*>(tree->memory.allocate(buffers.size(), format::kBufferAlignment));
     std::memcpy(copy, buffers.data(), buffers.size());

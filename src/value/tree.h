@@ -71,8 +71,8 @@ struct References {
 };
 
 struct Tree {
-  // `from` has not read any node. `room`: bytes behind the tree in the same allocation (value/room.h).
-  Tree(format::FrameReader&& from, std::size_t room) : reader(std::move(from)), memory(this + 1, room) {
+  // `from` has not read any node. `extra`: bytes behind the tree in the same allocation (value/tree_allocator.h).
+  Tree(format::FrameReader&& from, std::size_t extra) : reader(std::move(from)), memory(this + 1, extra) {
     nodes.reserve(reader.nodes());
     children.reserve(reader.nodes());
     texts.reserve(reader.left().lengths.left());

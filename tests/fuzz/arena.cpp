@@ -267,7 +267,7 @@ class Scene {
   }
   void ask(Channel& channel) {
     channel.size();
-    channel.sending().has_room();
+    channel.sending().has_space();
     channel.watchers().can_put();
     channel.ready();
     channel.ends().is_over(End::kSending);
@@ -275,7 +275,7 @@ class Scene {
     channel.acks().pending();
     channel.acks().wait({}, no_wait()).ok();
     channel.acks().wait(0, no_wait()).ok();
-    channel.sending().wait_for_room(5000, no_wait()).ok();
+    channel.sending().wait_for_space(5000, no_wait()).ok();
   }
   void queue(Channel& channel) {
     channel.tasks().done().ok();

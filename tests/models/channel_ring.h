@@ -36,11 +36,11 @@ inline void set_up_channel(std::uint64_t capacity) {
 }
 
 // Puts a message that contains its number (100 + `number`).
-inline RingTail::Room put(std::uint64_t number, OwnedBlock& spare) {
+inline RingTail::Space put(std::uint64_t number, OwnedBlock& spare) {
   const std::uint64_t value = 100 + number;
   Outgoing message;
   message.inline_frame = {reinterpret_cast<const std::byte*>(&value), sizeof value};
-  return tail->put({&message, 1}, identity_of(kSender), spare).room;
+  return tail->put({&message, 1}, identity_of(kSender), spare).space;
 }
 
 // Receives up to `messages` messages in at most `calls` calls.

@@ -13,9 +13,10 @@ void send() {
   std::uint64_t sent = 0;
   for (int call = 0; call < kCalls && sent < kMessages; ++call) {
     OwnedBlock spare;
-    const RingTail::Room room = put(sent, spare);
-    MODEL_ASSERT((room == RingTail::Room::kYes || room == RingTail::Room::kFull) && "a sender finds a ring damaged");
-    if (room == RingTail::Room::kYes) ++sent;
+    const RingTail::Space space = put(sent, spare);
+    MODEL_ASSERT((space == RingTail::Space::kYes || space == RingTail::Space::kFull) &&
+                 "a sender finds a ring damaged");
+    if (space == RingTail::Space::kYes) ++sent;
   }
 }
 

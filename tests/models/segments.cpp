@@ -11,12 +11,12 @@ constexpr std::uint64_t kMessages = 2;
 void send() {
   const Identity me = identity_of(kSender);
   OwnedBlock none;
-  MODEL_ASSERT(put(0, none) == RingTail::Room::kYes);
+  MODEL_ASSERT(put(0, none) == RingTail::Space::kYes);
   OwnedBlock spare(arena_of(kSender).reclaimer(), {block_ref(1), reinterpret_cast<std::byte*>(data[1])}, me,
                    sizeof data[1], false);
   new (spare.data()) SegmentHeader{0, 1, {0}, {}};
-  const RingTail::Room room = put(1, spare);
-  MODEL_ASSERT(room == RingTail::Room::kYes && "a sender finds a ring damaged");
+  const RingTail::Space space = put(1, spare);
+  MODEL_ASSERT(space == RingTail::Space::kYes && "a sender finds a ring damaged");
 }
 
 void receive_all() {

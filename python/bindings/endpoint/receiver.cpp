@@ -152,7 +152,7 @@ PyObject* empty(PyObject* self, PyObject*) {
 // A queue is full when it has `maxsize` objects, even if a put would have to wait for another reason before that.
 PyObject* full(PyObject* self, PyObject*) {
   return with_readable(self, [self](Channel& channel) {
-    if (!as_endpoint(self)->is_queue) return PyBool_FromLong(!channel.sending().has_room());
+    if (!as_endpoint(self)->is_queue) return PyBool_FromLong(!channel.sending().has_space());
     return PyBool_FromLong(channel.capacity() != 0 && channel.size() >= channel.capacity());
   });
 }

@@ -243,8 +243,8 @@ PyObject* await_to_put(PyObject* self, PyObject* hub) {
 
 PyObject* has_space(PyObject* self, PyObject*) {
   return with_open(self, End::kSending, [](Channel& channel) {
-    return PyBool_FromLong(channel.sending().has_room() ||
-                           (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.sending().has_room()));
+    return PyBool_FromLong(channel.sending().has_space() ||
+                           (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.sending().has_space()));
   });
 }
 

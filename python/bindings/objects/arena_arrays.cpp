@@ -33,8 +33,8 @@ bool note_pinned(const memory::Lease& block) {
   if (!callback || !arena.participants().is_pinned_here()) return true;
   const auto* uuid = reinterpret_cast<const char*>(arena.uuid());
   const auto address = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(block.data()));
-  const auto room = static_cast<unsigned long long>(arena.blocks().room_of(block.ref().id));
-  Ref done(staying([=] { return PyObject_CallFunction(callback, "y#KK", uuid, Py_ssize_t{16}, address, room); }));
+  const auto available = static_cast<unsigned long long>(arena.blocks().capacity_of(block.ref().id));
+  Ref done(staying([=] { return PyObject_CallFunction(callback, "y#KK", uuid, Py_ssize_t{16}, address, available); }));
   return static_cast<bool>(done);
 }
 

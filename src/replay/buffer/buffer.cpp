@@ -72,25 +72,25 @@ Result<std::shared_ptr<Buffer>> Buffer::make(std::shared_ptr<Tables> tables, Spe
   return std::shared_ptr<Buffer>(new Buffer(std::move(tables), std::move(spec), std::move(*gather)));
 }
 
-Result<std::uint64_t> Buffer::total_bytes(const Spec& spec, const Room& room) {
-  const auto overhead = overhead_bytes(spec, room);
+Result<std::uint64_t> Buffer::total_bytes(const Spec& spec, const BufferSize& sizes) {
+  const auto overhead = overhead_bytes(spec, sizes);
   if (!overhead) return overhead.error();
-  const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
+  const auto shape = spec.shape(sizes.capacity, sizes.chunk, sizes.streams);
   if (!shape) return shape.error();
   return *overhead + Store::extents_bytes(*shape);
 }
 
-Result<std::uint64_t> Buffer::overhead_bytes(const Spec& spec, const Room& room) {
-  const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
+Result<std::uint64_t> Buffer::overhead_bytes(const Spec& spec, const BufferSize& sizes) {
+  const auto shape = spec.shape(sizes.capacity, sizes.chunk, sizes.streams);
   if (!shape) return shape.error();
   const auto tables = Tables::bytes_for(*shape, spec.tables(), spec.limit_or_null(), spec.raises_on_death);
   if (!tables) return tables.error();
   return Store::control_bytes(*shape, pack(spec).size(), *tables);
 }
 
-Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t max_bytes, const Room& room) {
+Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t max_bytes, const BufferSize& sizes) {
   const auto takes = [&](std::uint64_t rows) {
-    return total_bytes(spec, {rows, std::min(room.chunk, std::bit_floor(rows)), room.streams});
+    return total_bytes(spec, {rows, std::min(sizes.chunk, std::bit_floor(rows)), sizes.streams});
   };
   const std::uint64_t least = std::max(spec.ahead() + 1, spec.limit ? spec.limit->min_size : 1);  // smallest capacity
   auto smallest = takes(least);
@@ -113,9 +113,9 @@ Result<std::uint64_t> Buffer::capacity_within(const Spec& spec, std::uint64_t ma
   return low;
 }
 
-Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spec spec, const Room& room,
+Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spec spec, const BufferSize& sizes,
                                                const WaitContext& wait) {
-  const auto shape = spec.shape(room.capacity, room.chunk, room.streams);
+  const auto shape = spec.shape(sizes.capacity, sizes.chunk, sizes.streams);
   if (!shape) return shape.error();
   const std::vector<TableSpec> specs = spec.tables();
   const auto table_bytes = Tables::bytes_for(*shape, specs, spec.limit_or_null(), spec.raises_on_death);
@@ -128,13 +128,13 @@ Result<std::shared_ptr<Buffer>> Buffer::create(std::shared_ptr<Arena> arena, Spe
   return make(std::move(*tables), std::move(spec));
 }
 
-Status Buffer::check_options(const Spec& spec, const Room& room) const {
+Status Buffer::check_options(const Spec& spec, const BufferSize& sizes) const {
   const Shape& is = store()->shape();
-  const auto asked = spec.shape(room.capacity, room.chunk, room.streams);
+  const auto asked = spec.shape(sizes.capacity, sizes.chunk, sizes.streams);
   if (!asked) return asked.error();
   OptionDifferences others;
   others.compare("capacity", is.capacity, asked->capacity);
-  if (room.chunk != 0) others.compare("chunk", is.rows_per_place, asked->rows_per_place);
+  if (sizes.chunk != 0) others.compare("chunk", is.rows_per_place, asked->rows_per_place);
   // Compares a member that has no short text for the message: replaces it in a copy, and compares the notes.
   const auto compare = [&](const char* option, auto part) {
     Spec changed = spec_;

@@ -19,7 +19,7 @@
 namespace shmtree::replay {
 
 // Size of a buffer: maximum rows, rows per chunk (0: chosen from the capacity), approximate number of writers.
-struct Room {
+struct BufferSize {
   std::uint64_t capacity = 0, chunk = 0, streams = 1;
 };
 
@@ -40,14 +40,14 @@ class Buffer {
  public:
   // Returns the bytes of the arena that a full buffer takes. Returns kInvalid, with the numbers, if the options are out
   // of range.
-  static Result<std::uint64_t> total_bytes(const Spec& spec, const Room& room);
+  static Result<std::uint64_t> total_bytes(const Spec& spec, const BufferSize& sizes);
   // Returns the part of total_bytes() that a buffer takes before it has rows.
-  static Result<std::uint64_t> overhead_bytes(const Spec& spec, const Room& room);
+  static Result<std::uint64_t> overhead_bytes(const Spec& spec, const BufferSize& sizes);
   // Returns the largest capacity for which total_bytes() is at most `max_bytes`; ignores room.capacity. Returns
   // kInvalid, with the numbers, if not even the smallest buffer fits.
-  static Result<std::uint64_t> capacity_within(const Spec& spec, std::uint64_t max_bytes, const Room& room);
+  static Result<std::uint64_t> capacity_within(const Spec& spec, std::uint64_t max_bytes, const BufferSize& sizes);
   // Creates a buffer from a Spec that was checked. Errors: those of Store::create().
-  static Result<std::shared_ptr<Buffer>> create(std::shared_ptr<Arena> arena, Spec spec, const Room& room,
+  static Result<std::shared_ptr<Buffer>> create(std::shared_ptr<Arena> arena, Spec spec, const BufferSize& sizes,
                                                 const WaitContext& wait);
   // Opens the buffer at `block`. Pins it before it reads the note, because no other process may be attached any more.
   // Errors: those of Store::open() and unpack(). Returns kIncompatible if the buffer contradicts its own note.
@@ -56,7 +56,7 @@ class Buffer {
 
   // Returns kInvalid, with the differences, if the buffer was created with other options. Does not compare `streams`,
   // nor a chunk of 0.
-  Status check_options(const Spec& spec, const Room& room) const;
+  Status check_options(const Spec& spec, const BufferSize& sizes) const;
 
   const std::shared_ptr<Tables>& tables() const noexcept { return tables_; }
   const std::shared_ptr<Store>& store() const noexcept { return tables_->store(); }

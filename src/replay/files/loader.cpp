@@ -63,7 +63,7 @@ struct Loader::Way {
   Status fits() const;
   Status read_states();
   Status choose();
-  std::size_t count_with_room(const std::vector<std::size_t>& order) noexcept;
+  std::size_t count_fitting(const std::vector<std::size_t>& order) noexcept;
   Status describe(const StateEntry& place);
   Status read_file(std::uint32_t number);
   Status read_part(DataReader& file, const SavedPart& part);
@@ -135,7 +135,7 @@ Status Loader::Way::choose() {
     window.tail = last.ticket * ratio + parts_of(last);
   }
   window.head = window.tail;
-  const std::size_t chosen = order.size() - count_with_room(order);
+  const std::size_t chosen = order.size() - count_fitting(order);
   for (std::size_t i = 0; i < chosen; ++i) place_of.erase(places[order[i]].ticket);
   std::vector<StateEntry> newest;
   for (std::size_t i = chosen; i < order.size(); ++i) newest.push_back(places[order[i]]);
@@ -150,7 +150,7 @@ Status Loader::Way::choose() {
 }
 
 // Returns how many of the newest saved chunks fit; the oldest of them may fit in part. Sets the window's head.
-std::size_t Loader::Way::count_with_room(const std::vector<std::size_t>& order) noexcept {
+std::size_t Loader::Way::count_fitting(const std::vector<std::size_t>& order) noexcept {
   std::uint64_t rows = 0;
   for (std::size_t count = 0; count < order.size(); ++count) {
     const StateEntry& place = places[order[order.size() - 1 - count]];

@@ -59,7 +59,7 @@ std::uint64_t Credits::settled() noexcept {
   }
 }
 
-bool Credits::has_room(std::uint32_t slot, std::uint64_t credits) const noexcept {
+bool Credits::has_space(std::uint32_t slot, std::uint64_t credits) const noexcept {
   return credits_of(slot) + credits <= kMaxCredits;
 }
 

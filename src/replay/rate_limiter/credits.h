@@ -49,7 +49,7 @@ class Credits {
     for (;;) {
       const std::uint64_t before = settled();
       const std::uint64_t credits = wanted(before >> 22);
-      if (credits == 0 || !has_room(slot, credits)) return 0;
+      if (credits == 0 || !has_space(slot, credits)) return 0;
       if (change(slot, before, static_cast<std::int64_t>(credits))) return credits;
     }
   }
@@ -75,7 +75,7 @@ class Credits {
 
  private:
   std::uint64_t settled() noexcept;
-  bool has_room(std::uint32_t slot, std::uint64_t credits) const noexcept;
+  bool has_space(std::uint32_t slot, std::uint64_t credits) const noexcept;
   bool change(std::uint32_t slot, std::uint64_t before, std::int64_t by) noexcept;
   static bool is_clean(std::uint64_t part) noexcept;
   void give_back_step(std::uint32_t slot, std::uint64_t before, std::uint64_t part) noexcept;

@@ -91,9 +91,10 @@ std::uint64_t RateLimiter::inserts() const noexcept {
 // Returns how many more rows may be added, up to `most`, if `inserts` rows are added or have credits.
 std::uint64_t RateLimiter::insertable(std::uint64_t inserts, std::uint64_t most) const noexcept {
   const double offset = limit_.samples_per_insert * static_cast<double>(limit_.min_size);
-  const double room = offset + limit_.error_buffer + static_cast<double>(samples_.count());
+  const double available = offset + limit_.error_buffer + static_cast<double>(samples_.count());
   const std::uint64_t free = limit_.min_size - std::min(limit_.min_size, inserts);
-  return std::min(most, std::max(free, whole(room / limit_.samples_per_insert - static_cast<double>(inserts), most)));
+  return std::min(most,
+                  std::max(free, whole(available / limit_.samples_per_insert - static_cast<double>(inserts), most)));
 }
 
 std::uint64_t RateLimiter::sampleable(std::uint64_t samples, std::uint64_t most) const noexcept {

@@ -102,10 +102,10 @@ Result<std::shared_ptr<Store>> Store::open(std::shared_ptr<Arena> arena, BlockRe
   const auto& header = *reinterpret_cast<const ReplayHeader*>(control->data());
   auto shape = shape_of(header, leaf_bytes);
   if (!shape.ok()) return std::move(shape).error();
-  const std::uint64_t room = arena->blocks().room_of(block.id);
+  const std::uint64_t available = arena->blocks().capacity_of(block.id);
   const std::uint64_t note_bytes = load_once(header.note_bytes), table_bytes = load_once(header.tables_bytes);
-  if (note_bytes > room || table_bytes > room) return incompatible();
-  if (plan_of(*shape, note_bytes, table_bytes).bytes > room) return incompatible();
+  if (note_bytes > available || table_bytes > available) return incompatible();
+  if (plan_of(*shape, note_bytes, table_bytes).bytes > available) return incompatible();
   return std::shared_ptr<Store>(
       new Store(std::move(arena), std::move(*control), std::move(*shape), note_bytes, table_bytes));
 } catch (const std::bad_alloc&) {
@@ -115,13 +115,13 @@ Result<std::shared_ptr<Store>> Store::open(std::shared_ptr<Arena> arena, BlockRe
 Result<Store::Note> Store::note_at(const std::shared_ptr<Arena>& arena, BlockRef block, const WaitContext& wait) try {
   auto control = open_control(*arena, block, wait);
   if (!control) return std::move(control).error();
-  const std::uint64_t room = arena->blocks().room_of(block.id);
+  const std::uint64_t available = arena->blocks().capacity_of(block.id);
   const auto& header = *reinterpret_cast<const ReplayHeader*>(control->data());
   const std::uint64_t bytes = load_once(header.note_bytes);
   if (load_once(header.magic) != kReplayMagic) return incompatible();
   const std::uint32_t version = load_once(header.version);
   if (version != kReplayVersion) return other_version(version);
-  if (bytes > room - sizeof(ReplayHeader)) return incompatible();
+  if (bytes > available - sizeof(ReplayHeader)) return incompatible();
   std::string note(reinterpret_cast<const char*>(control->data()) + sizeof(ReplayHeader), bytes);
   return Note{.bytes = std::move(note), .held = std::move(*control)};
 } catch (const std::bad_alloc&) {
@@ -146,7 +146,7 @@ std::byte* Store::find_extent(std::uint64_t number) const noexcept {
       entry == nullptr ? std::span<const memory::ListEntry>{} : blocks.references_of(control_.ref().id, *entry);
   if (number >= listed.size()) return nullptr;
   const BlockRef ref = memory::ref_of(listed[number]);
-  if (!blocks.is_current(ref) || blocks.room_of(ref.id) < shape_.extent_bytes) return nullptr;
+  if (!blocks.is_current(ref) || blocks.capacity_of(ref.id) < shape_.extent_bytes) return nullptr;
   std::byte* found = blocks.address(ref.id);
   if (found != nullptr) extents_[number].store(found, std::memory_order_release);
   return found;
@@ -207,7 +207,7 @@ void Store::repair() noexcept {
 }
 
 // Drops the oldest chunks from the window until one more fits.
-void Store::make_room() noexcept {
+void Store::make_space() noexcept {
   for (Window now = window(); now.head < now.tail; ++now.head) {
     const std::uint64_t reserved = load_relaxed(header().reserved);
     const bool has_place = now.tail + 1 - now.head <= shape_.places;
@@ -265,7 +265,7 @@ Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std
       continue;
     }
     store_release(header().opening, ticket);
-    make_room();
+    make_space();
     const bool opened = try_open(ticket);
     if (opened) describe(ticket, *me, stream, first_row, previous);
     store_release(header().tail, ticket + 1);

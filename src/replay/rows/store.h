@@ -194,7 +194,7 @@ class Store {
   void unlock() noexcept { arena_->unlock(header().lock); }
   void repair() noexcept;
   std::uint64_t reserved_by(std::uint64_t ticket) const noexcept;
-  void make_room() noexcept;
+  void make_space() noexcept;
   bool try_open(std::uint64_t ticket) noexcept;
   bool may_go_on(const Progress& left) const noexcept;
   void describe(std::uint64_t ticket, Identity owner, std::optional<std::uint32_t> stream, std::uint64_t first_row,

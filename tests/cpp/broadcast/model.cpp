@@ -76,7 +76,7 @@ class Trial {
   }
   std::uint64_t unread_of(const ModelReader& reader) const { return end() - next_of(reader); }
 
-  bool has_room(std::uint64_t bytes) const {
+  bool has_space(std::uint64_t bytes) const {
     for (const ModelReader& reader : readers_) {
       if (reader.policy != Policy::kBlock || reader.position == end()) continue;
       if (end() - reader.position >= options_.capacity) return false;
@@ -111,19 +111,19 @@ class Trial {
   bool puts() {
     const Message message = new_message();
     const auto ticket = put(*ring_, message.number, message.words, no_wait());
-    if (!has_room(message.bytes())) return ticket.code() == Code::kFull;
+    if (!has_space(message.bytes())) return ticket.code() == Code::kFull;
     put_.push_back(message);
     return ticket.ok() && *ticket == end() - 1;
   }
   bool another_puts() {
     const Message message = new_message();
-    const bool room = has_room(message.bytes());
+    const bool fits = has_space(message.bytes());
     Child child([&] {
       const auto ticket = put(*ring_, message.number, message.words, no_wait());
       ring_->leave();
-      return room ? ticket.ok() && *ticket == end() : ticket.code() == Code::kFull;
+      return fits ? ticket.ok() && *ticket == end() : ticket.code() == Code::kFull;
     });
-    if (room) put_.push_back(message);
+    if (fits) put_.push_back(message);
     return child.succeeded() && recovers();
   }
   bool reads() { return readers_.empty() || read_by(readers_[below(readers_.size())]); }

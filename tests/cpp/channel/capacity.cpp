@@ -38,18 +38,18 @@ TEST_CASE("Put reports full while nacked messages exceed the capacity") {
   give_back(std::move(taken));
   REQUIRE(channel->size() == 16);
   REQUIRE(channel->stats().queued_bytes == 16 * 8);
-  REQUIRE_FALSE(channel->sending().has_room());
+  REQUIRE_FALSE(channel->sending().has_space());
   auto refused = put(*channel, 99, 1, no_wait());
   REQUIRE(code_of(refused) == Code::kFull);
   REQUIRE(refused.error().message.find("16 of at most 8 messages") != std::string::npos);
   REQUIRE(refused.error().message.find("8 of them messages that receivers took and returned") != std::string::npos);
   for (std::uint64_t i = 0; i < 8; ++i) REQUIRE(get(*channel, no_wait()).value() == i);
-  REQUIRE_FALSE(channel->sending().has_room());
+  REQUIRE_FALSE(channel->sending().has_space());
   REQUIRE(code_of(put(*channel, 99, 1, no_wait())) == Code::kFull);
   REQUIRE(get(*channel, no_wait()).value() == 8);
-  REQUIRE(channel->sending().has_room());
+  REQUIRE(channel->sending().has_space());
   REQUIRE(put(*channel, 16, 1, no_wait()).ok());
-  REQUIRE_FALSE(channel->sending().has_room());
+  REQUIRE_FALSE(channel->sending().has_space());
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 

@@ -24,12 +24,12 @@ void use_damaged(const std::function<void(Channel&)>& damage) {
       put(*channel, 5, 300, no_wait()).ok();
       get(*channel, no_wait()).ok();
       get_several(*channel, 1'000, no_wait()).ok();
-      channel->sending().has_room();
+      channel->sending().has_space();
       channel->size();
       channel->stats();
       channel->acks().pending();
       channel->acks().wait({}, no_wait()).ok();
-      channel->sending().wait_for_room(5'000, no_wait()).ok();
+      channel->sending().wait_for_space(5'000, no_wait()).ok();
       channel->watchers().wake_fd(End::kReceiving).ok();
       for (int j = 0; j < 20; ++j) take(*channel, no_wait()).ok();
       if (auto rejected = channel->rejected(no_wait()); rejected && !rejected->empty()) {

@@ -56,7 +56,7 @@ TEST_CASE("Messages in blocks are dropped to free bytes for a put") {
   auto arena = new_arena(4 << 20);
   auto channel = dropping(0, arena);
   for (std::uint64_t i = 0; i < 40; ++i) {
-    channel->sending().wait_for_room(1 << 20, patience()).value();
+    channel->sending().wait_for_space(1 << 20, patience()).value();
     put(*channel, i, (1 << 20) / 8).value();
   }
   REQUIRE(channel->stats().dropped >= 36);

@@ -61,7 +61,7 @@ TEST_CASE("A full channel without receivers reports closed to senders") {
   put(*channel, 1).value();
   put(*channel, 2).value();
   REQUIRE(code_of(put(*channel, 3)) == Code::kClosed);
-  REQUIRE(code_of(channel->sending().wait_for_room(8, patience())) == Code::kClosed);
+  REQUIRE(code_of(channel->sending().wait_for_space(8, patience())) == Code::kClosed);
   REQUIRE(code_of(channel->acks().wait({}, patience())) == Code::kClosed);
 }
 

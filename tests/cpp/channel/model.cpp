@@ -205,7 +205,7 @@ struct Run {
   }
   void check() {
     REQUIRE(channel->size() == model.ring.size() + model.returned.size());
-    REQUIRE(channel->sending().has_room() == !model.full());
+    REQUIRE(channel->sending().has_space() == !model.full());
     REQUIRE(channel->stats().taken == taken.size());
     REQUIRE(channel->stats().rejected == model.rejected.size());
     REQUIRE(channel->tasks().unfinished() == model.next_ticket - std::min(model.next_ticket, model.done()));

@@ -101,9 +101,9 @@ TEST_CASE("A channel of capacity n holds exactly n messages") {
     auto channel = new_channel(new_arena(), with_capacity(capacity));
     REQUIRE(fill_up(*channel) == capacity);
     REQUIRE(channel->size() == capacity);
-    REQUIRE_FALSE(channel->sending().has_room());
+    REQUIRE_FALSE(channel->sending().has_space());
     REQUIRE(get(*channel).value() == 1);
-    REQUIRE(channel->sending().has_room());
+    REQUIRE(channel->sending().has_space());
     REQUIRE(put(*channel, 9, 1, no_wait()).ok());
     REQUIRE(code_of(put(*channel, 10, 1, no_wait())) == Code::kFull);
   }
@@ -218,7 +218,7 @@ TEST_CASE("The interrupt hook ends every kind of waiting") {
   REQUIRE(code_of(channel->take(wait)) == Code::kInterrupted);
   put(*channel, 1).value();
   REQUIRE(code_of(put(*channel, 2, 1, wait)) == Code::kInterrupted);
-  REQUIRE(code_of(channel->sending().wait_for_room(1, wait)) == Code::kInterrupted);
+  REQUIRE(code_of(channel->sending().wait_for_space(1, wait)) == Code::kInterrupted);
   REQUIRE(code_of(channel->acks().wait({}, wait)) == Code::kInterrupted);
   REQUIRE(get(*channel).value() == 1);
 }
@@ -229,9 +229,9 @@ TEST_CASE("max_bytes bounds the bytes that are queued") {
   options.max_bytes = 1'000;
   auto channel = new_channel(new_arena(), options);
   REQUIRE(fill_up(*channel, 40) == 3);
-  REQUIRE(channel->sending().has_room());  // for a message of 40 bytes
+  REQUIRE(channel->sending().has_space());  // for a message of 40 bytes
   REQUIRE(put(*channel, 4, 5, no_wait()).ok());
-  REQUIRE_FALSE(channel->sending().has_room());
+  REQUIRE_FALSE(channel->sending().has_space());
   REQUIRE(get(*channel).value() == 1);
   REQUIRE(put(*channel, 5, 40, no_wait()).ok());
 }
@@ -245,9 +245,10 @@ TEST_CASE("An oversized message is refused even if the channel is full") {
   auto plain = new_channel(arena, with_capacity(1));
   put(*channel, 1).value();
   put(*plain, 1).value();
-  REQUIRE(code_of(channel->sending().wait_for_room(1'001, patience())) == Code::kMessageTooLarge);
+  REQUIRE(code_of(channel->sending().wait_for_space(1'001, patience())) == Code::kMessageTooLarge);
   REQUIRE(code_of(put(*channel, 2, 126)) == Code::kMessageTooLarge);
-  REQUIRE(code_of(plain->sending().wait_for_room(arena->pool().max_bytes() + 1, patience())) == Code::kMessageTooLarge);
+  REQUIRE(code_of(plain->sending().wait_for_space(arena->pool().max_bytes() + 1, patience())) ==
+          Code::kMessageTooLarge);
 }
 
 TEST_CASE("A channel leaves other channels as many bytes as it queues") {
@@ -256,7 +257,7 @@ TEST_CASE("A channel leaves other channels as many bytes as it queues") {
   const std::size_t words = kMiB / 8;
   std::uint64_t queued = 0;
   for (;; ++queued) {
-    if (!channel->sending().wait_for_room(words * 8, no_wait()).ok()) break;
+    if (!channel->sending().wait_for_space(words * 8, no_wait()).ok()) break;
     REQUIRE(put(*channel, queued, words, no_wait()).ok());
     REQUIRE((queued + 1) * kMiB <= arena->pool().free_bytes());
   }
@@ -270,7 +271,7 @@ TEST_CASE("An empty channel accepts a message of almost the arena size") {
   auto arena = new_arena(8 * kMiB);
   auto channel = new_channel(arena);
   const std::size_t words = 7 * kMiB / 8;
-  REQUIRE(channel->sending().wait_for_room(words * 8, no_wait()).ok());
+  REQUIRE(channel->sending().wait_for_space(words * 8, no_wait()).ok());
   REQUIRE(put(*channel, 1, words, no_wait()).ok());
   REQUIRE(get(*channel).value() == 1);
 }

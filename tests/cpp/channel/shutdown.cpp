@@ -90,7 +90,7 @@ TEST_CASE("A shut down queue delivers the rest and accepts no more") {
   put(*queue, 2, 200).value();
   queue->tasks().shut_down(false, patience()).value();
   REQUIRE(code_of(put(*queue, 3)) == Code::kShutDown);
-  REQUIRE_FALSE(queue->sending().has_room());
+  REQUIRE_FALSE(queue->sending().has_space());
   REQUIRE(queue->watchers().can_put());  // true, since a put would not block
   REQUIRE(get(*queue).value() == 1);
   {

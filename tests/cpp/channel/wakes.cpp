@@ -66,7 +66,7 @@ TEST_CASE("A sender that found space wakes the next before it writes") {
   auto channel = new_channel(new_arena(), with_capacity(8));
   Event& space = header_of(*channel).space;
   const std::uint32_t since = arm(space);
-  REQUIRE(channel->sending().wait_for_room(100'000, no_wait()).ok());
+  REQUIRE(channel->sending().wait_for_space(100'000, no_wait()).ok());
   REQUIRE(was_woken(space, since));
 }
 
@@ -90,11 +90,11 @@ TEST_CASE("Each receipt from a full arena makes space for one message") {
   const std::uint64_t count = fill_up(*channel);
   REQUIRE(count > 600);
   REQUIRE(code_of(put(*channel, 0, 1, patience(5))) == Code::kFull);
-  REQUIRE(code_of(channel->sending().wait_for_room(8, no_wait())) == Code::kFull);
-  REQUIRE_FALSE(channel->sending().has_room());
+  REQUIRE(code_of(channel->sending().wait_for_space(8, no_wait())) == Code::kFull);
+  REQUIRE_FALSE(channel->sending().has_space());
   for (std::uint64_t i = 1; i <= 2 * count; ++i) {
     REQUIRE(get(*channel).value() == i);
-    REQUIRE(channel->sending().has_room());
+    REQUIRE(channel->sending().has_space());
     REQUIRE(put(*channel, count + i, 1, no_wait()).ok());
   }
   REQUIRE(drain(*channel).size() == count);
@@ -112,7 +112,7 @@ TEST_CASE("A sender blocked on memory wakes once memory is freed") {
     std::atomic<int> put_so_far{0};
     std::thread sender([&] {
       for (int i = 0; i < kRounds; ++i) {
-        if (!channel->sending().wait_for_room(8 * kWords, patience()).ok() || !put(*channel, 1, kWords).ok()) return;
+        if (!channel->sending().wait_for_space(8 * kWords, patience()).ok() || !put(*channel, 1, kWords).ok()) return;
         ++put_so_far;
       }
     });

@@ -23,9 +23,9 @@ TEST_CASE("Blocks share no page and counts are whole pages") {
     const std::uint64_t before = used_bytes(*arena);
     const OwnedBlock one = new_block(*arena, bytes), other = new_block(*arena, bytes);
     CHECK(one.ref().id.size_class() >= 16);
-    CHECK(arena->blocks().room_of(one.ref().id) % kPage == 0);
-    CHECK(arena->blocks().room_of(one.ref().id) >= bytes);
-    CHECK(used_bytes(*arena) == before + 2 * arena->blocks().room_of(one.ref().id));
+    CHECK(arena->blocks().capacity_of(one.ref().id) % kPage == 0);
+    CHECK(arena->blocks().capacity_of(one.ref().id) >= bytes);
+    CHECK(used_bytes(*arena) == before + 2 * arena->blocks().capacity_of(one.ref().id));
   }
   CHECK(arena->inspector().check() == "");
 }

@@ -55,11 +55,11 @@ std::uint64_t passed_since(std::int64_t begin) {
 // guarantee: sleep-reasons
 TEST_CASE("A sleep is recorded in its participant while it lasts") {
   Slept slept;
-  const SleepReason reason = slept.reason(WaitFor::kRoom, 99);
+  const SleepReason reason = slept.reason(WaitFor::kSpace, 99);
   {
     const SleepNote asleep(reason, 12345, monotonic_ns());
     const Wait& place = slept.mine().waits[0];
-    CHECK(static_cast<WaitFor>(place.what.load()) == WaitFor::kRoom);
+    CHECK(static_cast<WaitFor>(place.what.load()) == WaitFor::kSpace);
     CHECK(place.about == 99);
     CHECK(place.since_ns == 12345);
     CHECK(place.thread == thread_id());

@@ -125,14 +125,14 @@ struct Window {
   bool put(Arena& arena, OwnedBlock block) {
     if (!arena.lock(lock, patience()).ok()) return false;
     const std::uint64_t at = load_relaxed(tail);
-    const bool room = at - load_relaxed(head) < kSlots;
-    if (room) {
+    const bool fits = at - load_relaxed(head) < kSlots;
+    if (fits) {
       store_relaxed(slots[at % kSlots], memory::pack(block.ref()));
       store_release(tail, at + 1);
     }
     arena.unlock(lock);
-    if (room) block.publish();
-    return room;
+    if (fits) block.publish();
+    return fits;
   }
   // Returns the block at the head, pinned, or an invalid reference if the window is empty.
   BlockRef get(Arena& arena) {

@@ -1,4 +1,4 @@
-#include "value/room.h"
+#include "value/tree_allocator.h"
 
 #include <new>
 #include <utility>
@@ -20,7 +20,7 @@ constexpr bool is_kept(std::size_t bytes) noexcept {
 // Trivially destructible: Items that are destroyed after their thread's pool was closed can still access it.
 struct Pool {
   struct Idle {
-    void* room;
+    void* extra;
     std::size_t bytes;
   };
   Idle idle[4];
@@ -45,17 +45,17 @@ constinit thread_local Pool pool{};
 Pool::AtThreadEnd::~AtThreadEnd() {
   pool.opened = false;
   pool.closed = true;
-  for (const Idle& each : pool.idle) ::operator delete(each.room);
+  for (const Idle& each : pool.idle) ::operator delete(each.extra);
 }
 
 }  // namespace
 
-void* take_room(std::size_t bytes) {
+void* allocate_memory(std::size_t bytes) {
   if (is_kept(bytes) && pool.open()) {
     for (Pool::Idle& idle : pool.idle) {
       if (idle.bytes == rounded(bytes)) {
         idle.bytes = 0;
-        return std::exchange(idle.room, nullptr);
+        return std::exchange(idle.extra, nullptr);
       }
     }
   }
@@ -63,16 +63,16 @@ void* take_room(std::size_t bytes) {
 }
 
 // Keeps the memory as the newest entry. If no entry was empty, frees the oldest.
-void give_room(void* room, std::size_t bytes) noexcept {
+void free_memory(void* extra, std::size_t bytes) noexcept {
   if (is_kept(bytes) && pool.opened) {
-    Pool::Idle given{room, rounded(bytes)};
+    Pool::Idle given{extra, rounded(bytes)};
     for (Pool::Idle& idle : pool.idle) {
       std::swap(idle, given);
-      if (given.room == nullptr) return;
+      if (given.extra == nullptr) return;
     }
-    room = given.room;
+    extra = given.extra;
   }
-  ::operator delete(room);
+  ::operator delete(extra);
 }
 
 }  // namespace shmtree::value
