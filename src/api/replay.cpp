@@ -69,9 +69,9 @@ Result<replay::SampleTerms> terms_of(const ReplayCore& core, std::size_t n, cons
 
 // Returns the addresses in the caller's memory for the leaves of n rows; empty if `out` is empty.
 using Out = std::map<std::string, std::span<std::byte>>;
-Result<std::vector<std::byte*>> places_for(const ReplayCore& core, std::size_t n, const Out& out) {
-  std::vector<std::byte*> places;
-  if (out.empty()) return places;
+Result<std::vector<std::byte*>> destinations_for(const ReplayCore& core, std::size_t n, const Out& out) {
+  std::vector<std::byte*> destinations;
+  if (out.empty()) return destinations;
   for (std::size_t i = 0; i < core.paths.outputs.size(); ++i) {
     const std::string& path = core.paths.outputs[i];
     const auto found = out.find(path);
@@ -82,11 +82,11 @@ Result<std::vector<std::byte*>> places_for(const ReplayCore& core, std::size_t n
                                        std::to_string(found->second.size()) + " bytes; the batch needs " +
                                        std::to_string(n) + " x " + std::to_string(bytes)};
     }
-    places.push_back(found->second.data());
+    destinations.push_back(found->second.data());
   }
-  if (out.size() == places.size()) return places;
+  if (out.size() == destinations.size()) return destinations;
   return Error{Code::kInvalid, "out has " + std::to_string(out.size()) + " entries; the batch has " +
-                                   std::to_string(places.size()) + " leaves"};
+                                   std::to_string(destinations.size()) + " leaves"};
 }
 
 // Allocates arrays in the arena for the data.
@@ -116,16 +116,17 @@ Result<ReplayBatch> draw(const CorePtr& core, const replay::SampleTerms& terms, 
   if (to.in_arena && !to.out.empty())
     return Error{Code::kInvalid, "both out and in_arena were passed; pass one of them"};
   if (terms.rows > replay::Batch::kMaxRows || terms.length > replay::Batch::kMaxRows) return out_of_memory();
-  auto places = places_for(*core, terms.all_rows(), to.out);
-  if (!places) return std::move(places).error();
-  auto state = std::make_shared<ReplayBatchState>(core, terms, places->empty() && !to.in_arena);
+  auto destinations = destinations_for(*core, terms.all_rows(), to.out);
+  if (!destinations) return std::move(destinations).error();
+  auto state = std::make_shared<ReplayBatchState>(core, terms, destinations->empty() && !to.in_arena);
   if (to.in_arena) {
     auto arrays = arrays_for(*core, terms, wait);
     if (!arrays) return std::move(arrays).error();
     state->arrays = std::move(*arrays);
-    for (const ArrayRef& each : state->arrays) places->push_back(static_cast<std::byte*>(const_cast<void*>(each.data)));
+    for (const ArrayRef& each : state->arrays)
+      destinations->push_back(static_cast<std::byte*>(const_cast<void*>(each.data)));
   }
-  Status drawn = state->batch.sample(*places, wait);
+  Status drawn = state->batch.sample(*destinations, wait);
   if (!drawn) return std::move(drawn).error();
   state->describe();
   return ReplayState::wrap(std::shared_ptr<const ReplayBatchState>(std::move(state)));
@@ -154,7 +155,7 @@ Result<std::vector<bool>> update(const CorePtr& core, std::span<const std::int64
 // Returns the statistics, except those since the last call.
 ReplayStats stats_of(Buffer& buffer) {
   const replay::Shape& shape = buffer.store()->shape();
-  ReplayStats stats{.rows = buffer.store()->size(), .capacity = shape.capacity, .chunk = shape.rows_per_place};
+  ReplayStats stats{.rows = buffer.store()->size(), .capacity = shape.capacity, .chunk = shape.rows_per_chunk};
   stats.row_bytes = buffer.row_bytes();
   stats.max_bytes = shape.max_extents * shape.extent_bytes;
   stats.added = buffer.added();

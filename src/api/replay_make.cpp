@@ -105,7 +105,7 @@ BufferSize sizes_for(const replay::Loader& loader, const ReplayLoad& how) {
   if (how.chunk != 0) return {rows, how.chunk, how.streams};
   const std::uint64_t streams = std::max<std::uint64_t>(how.streams, 1);
   const std::uint64_t most = how.capacity == 0 ? rows : std::max<std::uint64_t>(rows / 16 / streams, 1);
-  return {rows, std::min(loader.rows_per_place(), std::bit_floor(most)), how.streams};
+  return {rows, std::min(loader.rows_per_chunk(), std::bit_floor(most)), how.streams};
 }
 
 }  // namespace

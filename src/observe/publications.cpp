@@ -55,14 +55,14 @@ class RowSum {
 
   std::uint64_t count() const {
     std::uint64_t rows = 0;
-    const std::uint64_t there = file_.present(block_, header_.progress_offset, header_.places, sizeof(std::uint64_t));
+    const std::uint64_t there = file_.present(block_, header_.progress_offset, header_.chunks, sizeof(std::uint64_t));
     for (std::uint64_t first = 0; first < there; first += kAtOnce) {
-      const std::uint64_t places = std::min(kAtOnce, there - first);
+      const std::uint64_t chunks = std::min(kAtOnce, there - first);
       std::uint64_t progress[kAtOnce];
       replay::About about[kAtOnce]{};
-      if (!read(header_.progress_offset, first, progress, places)) break;
-      if (header_.finals != 0 && !read(header_.about_offset, first, about, places)) break;
-      for (std::uint64_t i = 0; i < places; ++i) {
+      if (!read(header_.progress_offset, first, progress, chunks)) break;
+      if (header_.finals != 0 && !read(header_.about_offset, first, about, chunks)) break;
+      for (std::uint64_t i = 0; i < chunks; ++i) {
         rows += rows_of(replay::unpack_progress(progress[i]), about[i].finals.load());
       }
     }
@@ -79,9 +79,9 @@ class RowSum {
     return offset < kMax && first < kMax / sizeof(T) &&
            file_.read_block(block_, offset + first * sizeof(T), out, count * sizeof(T));
   }
-  std::uint64_t rows_of(const replay::Progress& place, std::uint64_t finals) const {
-    if (place.ticket < head_ || place.ticket >= tail_) return 0;
-    const std::uint64_t ready = std::min<std::uint64_t>(place.ready, header_.rows_per_place);
+  std::uint64_t rows_of(const replay::Progress& chunk, std::uint64_t finals) const {
+    if (chunk.ticket < head_ || chunk.ticket >= tail_) return 0;
+    const std::uint64_t ready = std::min<std::uint64_t>(chunk.ready, header_.rows_per_chunk);
     return ready - static_cast<std::uint64_t>(std::popcount(finals & replay::bits_below(ready)));
   }
 

@@ -79,7 +79,7 @@ class Outputs {
         release();
         throw py::error_already_set();
       }
-      places_.push_back(static_cast<std::byte*>(views_.back().buf));
+      destinations_.push_back(static_cast<std::byte*>(views_.back().buf));
     }
   }
   ~Outputs() { release(); }
@@ -93,7 +93,7 @@ class Outputs {
       fits = static_cast<std::uint64_t>(views_[i].len) == n * length * replay.buffer->gather().bytes(i);
     }
     if (!fits) throw py::value_error("the arrays in out do not have the number and sizes that the batch needs");
-    return places_;
+    return destinations_;
   }
 
  private:
@@ -102,7 +102,7 @@ class Outputs {
   }
 
   std::vector<Py_buffer> views_;
-  std::vector<std::byte*> places_;
+  std::vector<std::byte*> destinations_;
 };
 
 std::size_t checked_table(const Replay& self, std::size_t table) {
@@ -236,11 +236,11 @@ py::tuple rows_at(const Replay& self, py::handle indices) {
   const auto index = numbers_of<std::uint64_t>(indices, NPY_UINT64);
   replay::GatherOptions options;
   std::vector<Ref> arrays;
-  std::vector<std::byte*> places;
+  std::vector<std::byte*> destinations;
   for (const Nest::Leaf& leaf : self.nests.rows->leaves()) {
     options.outputs.push_back({.leaf = options.outputs.size()});
     arrays.push_back(array_of_leaf(leaf, index.size()));
-    places.push_back(static_cast<std::byte*>(PyArray_DATA(as_array(arrays.back().get()))));
+    destinations.push_back(static_cast<std::byte*>(PyArray_DATA(as_array(arrays.back().get()))));
   }
   const replay::Gather gather = unwrap(replay::Gather::create(self.buffer->store(), std::move(options)));
   npy_intp n = static_cast<npy_intp>(index.size());
@@ -249,7 +249,7 @@ py::tuple rows_at(const Replay& self, py::handle indices) {
   std::ranges::fill(mask, false);
   const auto read = [&] {
     const py::gil_scoped_release release;
-    return gather.read(index, places, mask);
+    return gather.read(index, destinations, mask);
   };
   if (!index.empty()) unwrap(read());
   for (bool& gone : mask) gone = !gone;
@@ -305,7 +305,7 @@ void bind_replay(py::module_& module) {
       .def_property_readonly("arena", [](const Replay& self) { return self.buffer->store()->arena(); })
       .def_property_readonly("block", [](const Replay& self) { return memory::pack(self.buffer->store()->block()); })
       .def_property_readonly("capacity", [](const Replay& self) { return self.buffer->store()->shape().capacity; })
-      .def_property_readonly("chunk", [](const Replay& self) { return self.buffer->store()->shape().rows_per_place; })
+      .def_property_readonly("chunk", [](const Replay& self) { return self.buffer->store()->shape().rows_per_chunk; })
       .def_property_readonly("row_bytes", [](const Replay& self) { return self.buffer->row_bytes(); })
       .def_property(
           "seed", [](const Replay& self) { return self.buffer->seed(); },

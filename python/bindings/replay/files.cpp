@@ -54,7 +54,7 @@ class Files {
   }
   replay::Spec spec() const { return unwrap_files(loader_.spec()); }
   std::uint64_t capacity() const { return loader_.capacity(); }
-  std::uint64_t chunk() const { return loader_.rows_per_place(); }
+  std::uint64_t chunk() const { return loader_.rows_per_chunk(); }
   void check_overhead(const replay::Spec& spec, std::uint64_t rows, std::uint64_t chunk, std::uint64_t streams) const {
     unwrap_files(loader_.check_overhead(unwrap(replay::Buffer::overhead_bytes(spec, {rows, chunk, streams}))));
   }

@@ -68,10 +68,10 @@ bool take_mask(PyObject* given, const char* name, std::size_t rows, std::vector<
   return true;
 }
 
-std::vector<replay::Writer::Column> places_of(const LeafColumns& columns) {
-  std::vector<replay::Writer::Column> places;
-  for (const LeafColumns::Column& column : columns.all()) places.push_back({column.first, column.stride});
-  return places;
+std::vector<replay::Writer::Column> columns_of(const LeafColumns& columns) {
+  std::vector<replay::Writer::Column> destinations;
+  for (const LeafColumns::Column& column : columns.all()) destinations.push_back({column.first, column.stride});
+  return destinations;
 }
 
 // `name`: name of the argument `ends` in errors. Skipped rows end no episode. Returns false with a Python error set.
@@ -100,7 +100,7 @@ bool take_finals(const Replay& replay, PyObject* given, LeafColumns& kept, repla
     return fits.ok();
   }
   if (replay.nests.final_columns && !replay.nests.final_columns->read_columns(given, kept)) return false;
-  auto finals = replay::Finals::of(spec, places_of(kept), kept.rows(), rows.count, rows.marks);
+  auto finals = replay::Finals::of(spec, columns_of(kept), kept.rows(), rows.count, rows.marks);
   if (finals) rows.finals = std::move(*finals);
   if (!finals) raise(finals.error());
   return finals.ok();
@@ -123,8 +123,8 @@ PyObject* extend(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   const std::shared_ptr<Replay> replay = state.replay;
   LeafColumns columns, finals;
   if (!replay->nests.columns->read_columns(given[0], columns)) return nullptr;
-  const std::vector<replay::Writer::Column> places = places_of(columns);
-  replay::GivenRows rows{.columns = places, .count = columns.rows()};
+  const std::vector<replay::Writer::Column> destinations = columns_of(columns);
+  replay::GivenRows rows{.columns = destinations, .count = columns.rows()};
   if (!take_marks(*replay, "ends", given[1], given[3], {}, rows)) return nullptr;
   if (replay->buffer->spec().has_finals() && rows.count != 0 && rows.marks.ends.empty()) {
     PyErr_SetString(PyExc_ValueError,
@@ -193,8 +193,8 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   const std::shared_ptr<Replay> replay = state_of(PyTuple_GET_ITEM(args[0], 0)).replay;
   LeafColumns columns, finals;
   if (!replay->nests.columns->read_columns(args[1], columns)) return nullptr;
-  const std::vector<replay::Writer::Column> places = places_of(columns);
-  replay::GivenRows rows{.columns = places, .count = columns.rows()};
+  const std::vector<replay::Writer::Column> destinations = columns_of(columns);
+  replay::GivenRows rows{.columns = destinations, .count = columns.rows()};
   if (rows.count != writers) {
     return PyErr_Format(PyExc_ValueError, "rows has %zu rows; it must have %zu, one for each stream", rows.count,
                         writers);

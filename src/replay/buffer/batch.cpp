@@ -171,9 +171,9 @@ std::uint64_t Batch::copied_bytes() const noexcept {
 Status Batch::sample(std::span<std::byte* const> out, const WaitContext& wait) {
   if (terms_.length != 0 && buffer_->spec().ends_unknown) return no_ends("sample_sequences");
   if (Status joined = buffer_->sampling().begin(); !joined) return joined;
-  std::vector<std::byte*> places(outputs());
-  for (std::size_t i = 0; i < places.size(); ++i) places[i] = i < out.size() ? out[i] : output(i);
-  Status sampled = terms_.length == 0 ? sample_rows(places, wait) : sample_sequences(places, wait);
+  std::vector<std::byte*> destinations(outputs());
+  for (std::size_t i = 0; i < destinations.size(); ++i) destinations[i] = i < out.size() ? out[i] : output(i);
+  Status sampled = terms_.length == 0 ? sample_rows(destinations, wait) : sample_sequences(destinations, wait);
   newest_ = buffer_->newest();
   if (sampled) {
     const auto versions = numbers<std::int64_t>(kOutputs + buffer_->spec().data_outputs());
@@ -182,45 +182,45 @@ Status Batch::sample(std::span<std::byte* const> out, const WaitContext& wait) {
   return sampled;
 }
 
-Status Batch::sample_rows(std::span<std::byte* const> places, const WaitContext& wait) {
+Status Batch::sample_rows(std::span<std::byte* const> destinations, const WaitContext& wait) {
   auto sampler = BorrowedSampler::take(*buffer_, terms_.table);
   if (!sampler) return std::move(sampler).error();
   const Sample chosen{indices(), numbers<float>(kWeights)};
   Status sampled = within_limit(*buffer_, terms_.rows, wait, [&] {
-    return (**sampler).sample_and_copy(buffer_->gather(), chosen, places, terms_.distinct, terms_.threads);
+    return (**sampler).sample_and_copy(buffer_->gather(), chosen, destinations, terms_.distinct, terms_.threads);
   });
   if (sampled) (**sampler).describe(chosen, probabilities(), importances(), terms_.beta, terms_.of_buffer);
   return sampled;
 }
 
-Status Batch::sample_sequences(std::span<std::byte* const> places, const WaitContext& wait) {
+Status Batch::sample_sequences(std::span<std::byte* const> destinations, const WaitContext& wait) {
   if (!terms_.any_first) {
     auto sampler = BorrowedSampler::take(*buffer_, terms_.table);
     if (!sampler) return std::move(sampler).error();
-    return sample_sequences_of(**sampler, places, wait);
+    return sample_sequences_of(**sampler, destinations, wait);
   }
   if (terms_.distinct) {
     const SamplerPtr any = make_uniform_sampler(buffer_->tables(), terms_.table, buffer_->new_seed());
-    return sample_sequences_of(*any, places, wait);
+    return sample_sequences_of(*any, destinations, wait);
   }
   const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
   SequenceSampler sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
   Status sampled = within_limit(*buffer_, terms_.rows, wait, [&] {
-    return sequences.sample(buffer_->gather(), indices(), mask(), places, terms_.threads);
+    return sequences.sample(buffer_->gather(), indices(), mask(), destinations, terms_.threads);
   });
   if (sampled) (*buffer_->tables())[terms_.table].count_samples(terms_.rows);
   return sampled;
 }
 
 // Copies the weights of the first rows to all rows of their sequences.
-Status Batch::sample_sequences_of(Sampler& sampler, std::span<std::byte* const> places, const WaitContext& wait) {
+Status Batch::sample_sequences_of(Sampler& sampler, std::span<std::byte* const> destinations, const WaitContext& wait) {
   const auto partial = terms_.may_be_partial ? Partial::kPad : Partial::kRefuse;
   SequenceSampler sequences(buffer_->store(), {terms_.length, terms_.stride, partial}, buffer_->new_seed());
   std::vector<std::uint64_t> firsts(terms_.rows);
   std::vector<float> weights(terms_.rows);
   const Sample chosen{firsts, weights};
   Status sampled = within_limit(*buffer_, terms_.rows, wait, [&] {
-    return sequences.sample(sampler, chosen, terms_.distinct, buffer_->gather(), indices(), mask(), places,
+    return sequences.sample(sampler, chosen, terms_.distinct, buffer_->gather(), indices(), mask(), destinations,
                             terms_.threads);
   });
   if (!sampled || terms_.any_first) return sampled;

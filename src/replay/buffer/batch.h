@@ -103,9 +103,9 @@ class Batch {
   std::size_t outputs() const noexcept { return buffer_->gather().options().outputs.size(); }
   void check_size() const;
   void plan(bool has_data);
-  Status sample_rows(std::span<std::byte* const> places, const WaitContext& wait);
-  Status sample_sequences(std::span<std::byte* const> places, const WaitContext& wait);
-  Status sample_sequences_of(Sampler& sampler, std::span<std::byte* const> places, const WaitContext& wait);
+  Status sample_rows(std::span<std::byte* const> destinations, const WaitContext& wait);
+  Status sample_sequences(std::span<std::byte* const> destinations, const WaitContext& wait);
+  Status sample_sequences_of(Sampler& sampler, std::span<std::byte* const> destinations, const WaitContext& wait);
   template <class Number>
   std::span<Number> numbers(std::size_t part) const noexcept {
     return {reinterpret_cast<Number*>(memory_.get() + at_[part]), at_[part + 1] == at_[part] ? 0 : terms_.all_rows()};

@@ -134,7 +134,7 @@ Status Buffer::check_options(const Spec& spec, const BufferSize& sizes) const {
   if (!asked) return asked.error();
   OptionDifferences others;
   others.compare("capacity", is.capacity, asked->capacity);
-  if (sizes.chunk != 0) others.compare("chunk", is.rows_per_place, asked->rows_per_place);
+  if (sizes.chunk != 0) others.compare("chunk", is.rows_per_chunk, asked->rows_per_chunk);
   // Compares a member that has no short text for the message: replaces it in a copy, and compares the notes.
   const auto compare = [&](const char* option, auto part) {
     Spec changed = spec_;
@@ -190,14 +190,14 @@ std::uint64_t Buffer::new_seed() noexcept {
 }
 
 std::int64_t Buffer::newest() const noexcept {
-  const std::uint64_t last = store()->window().tail - 1, rows = store()->shape().rows_per_place;
+  const std::uint64_t last = store()->window().tail - 1, rows = store()->shape().rows_per_chunk;
   const Progress now = store()->progress(last);
   return static_cast<std::int64_t>(last * rows + (now.ticket == last ? now.rows : rows)) - 1;
 }
 
 std::uint64_t Buffer::added() const noexcept {
   const Window window = store()->window();
-  const std::uint64_t rows = store()->shape().rows_per_place;
+  const std::uint64_t rows = store()->shape().rows_per_chunk;
   std::uint64_t slots = (window.tail - 1) * rows;
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
     const Progress now = store()->progress(ticket);

@@ -211,7 +211,7 @@ std::vector<std::uint64_t> Spec::leaf_bytes() const {
 Result<Shape> Spec::shape(std::uint64_t capacity, std::uint64_t chunk, std::uint64_t streams) const {
   return shape_of(
       leaf_bytes(),
-      {.capacity = capacity, .rows_per_place = chunk, .streams = streams, .ahead = ahead(), .finals = has_finals()});
+      {.capacity = capacity, .rows_per_chunk = chunk, .streams = streams, .ahead = ahead(), .finals = has_finals()});
 }
 
 GatherOptions Spec::outputs() const {

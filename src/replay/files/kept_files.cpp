@@ -33,7 +33,7 @@ Status KeptFiles::look(const Folder& folder, const Store& store, const Snapshot&
                  .message = folder.path() +
                             " has the rows of another replay buffer, which would be lost: save to another folder"};
   }
-  if (then.rows_per_place != header.rows_per_place || then.record_bytes != header.record_bytes ||
+  if (then.rows_per_chunk != header.rows_per_chunk || then.record_bytes != header.record_bytes ||
       read->leaf_bytes != next_.leaf_bytes) {
     return success();
   }
@@ -48,10 +48,10 @@ Status KeptFiles::look(const Folder& folder, const Store& store, const Snapshot&
   }
   for (std::uint32_t i = 0; i < old_.parts.size(); ++i) look_at_part(i, old_files_[old_.parts[i].file]);
   if (!is_own) std::erase_if(known_, [&](const auto& each) { return each.first >= origin.inherited; });
-  for (const StateEntry& place : now.places) {
-    const auto found = known_.find(place.ticket);
-    if (found == known_.end() || found->second.rows != place.rows) continue;
-    live_[old_.parts[found->second.part].file] += place.rows * next_.row_bytes();
+  for (const StateEntry& chunk : now.chunks) {
+    const auto found = known_.find(chunk.ticket);
+    if (found == known_.end() || found->second.rows != chunk.rows) continue;
+    live_[old_.parts[found->second.part].file] += chunk.rows * next_.row_bytes();
   }
   return success();
 }
@@ -59,7 +59,7 @@ Status KeptFiles::look(const Folder& folder, const Store& store, const Snapshot&
 void KeptFiles::look_at_part(std::uint32_t number, const UniqueFd& fd) {
   const SavedPart& part = old_.parts[number];
   if (part.kind != PartKind::kRows || !fd.valid()) return;
-  std::vector<RowsEntry> entries(part.places);
+  std::vector<RowsEntry> entries(part.chunks);
   if (!read_at(fd.get(), part.offset, entries.data(), entries.size() * sizeof(RowsEntry))) return;
   for (const RowsEntry& entry : entries) {
     Known& known = known_[entry.ticket];  // a chunk that was written twice has more rows the second time
@@ -92,9 +92,9 @@ void KeptFiles::choose() {
   for (std::size_t i = 0; i < kMaxFiles / 2; ++i) old_files_[order[i]] = {};
 }
 
-std::optional<std::uint32_t> KeptFiles::part_with(const StateEntry& place) const {
-  const auto found = known_.find(place.ticket);
-  if (found == known_.end() || found->second.rows != place.rows) return std::nullopt;
+std::optional<std::uint32_t> KeptFiles::part_with(const StateEntry& chunk) const {
+  const auto found = known_.find(chunk.ticket);
+  if (found == known_.end() || found->second.rows != chunk.rows) return std::nullopt;
   const std::uint32_t part = found->second.part;
   return old_files_[old_.parts[part].file].valid() ? std::optional(part) : std::nullopt;
 }

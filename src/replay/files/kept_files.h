@@ -28,7 +28,7 @@ class KeptFiles {
 
   // Return the number of parts in the old files, and the part with all rows of a chunk, if a kept file has it.
   std::size_t parts() const noexcept { return old_.parts.size(); }
-  std::optional<std::uint32_t> part_with(const StateEntry& place) const;
+  std::optional<std::uint32_t> part_with(const StateEntry& chunk) const;
   void keep(std::uint32_t part);
   // Keeps the state part with the same bytes, if a kept file has one. Returns true if it does.
   bool keep_state(std::uint64_t first, const std::vector<std::byte>& state);

@@ -23,10 +23,10 @@ struct ManifestHeader {
   std::uint64_t bytes;                     // size of the file
   std::uint64_t save;                      // number of the save, from 1 on
   unsigned char uuid[16];                  // uuid of the buffer
-  std::uint64_t capacity, rows_per_place;  // in slots; slots of a chunk
+  std::uint64_t capacity, rows_per_chunk;  // in slots; slots of a chunk
   std::uint64_t head, tail;                // first ticket of the window; the one after its last
   std::uint64_t record_bytes;
-  std::uint64_t places_per_state;              // chunks of a part of kind kState
+  std::uint64_t chunks_per_state;              // chunks of a part of kind kState
   std::uint32_t leaves, tables, files, parts;  // number of leaves; of tables; of files; of parts
   std::uint64_t note_bytes;
   std::uint16_t ahead, finals;
@@ -69,7 +69,7 @@ struct SavedPart {
   std::uint32_t file;  // position of the file in the manifest
   std::uint64_t offset, bytes;
   std::uint64_t first;     // kState: first ticket of its range
-  std::uint64_t places;    // number of chunks in the part
+  std::uint64_t chunks;    // number of chunks in the part
   std::uint32_t checksum;  // kState only, since states are used before the whole file was read
   std::uint32_t unused;
 };
@@ -93,7 +93,7 @@ struct RowsEntry {
 };
 
 // Entry for a chunk in a part of kind kState. After all entries: the weights of each table's leaves (float32,
-// `rows_per_place` per chunk). In a table with `max_times`, the number of samples of each row follows (4 bytes each).
+// `rows_per_chunk` per chunk). In a table with `max_times`, the number of samples of each row follows (4 bytes each).
 struct StateEntry {
   std::uint64_t ticket, first_row, previous, ends, finals, truncated;
   std::uint32_t stream;
@@ -104,8 +104,8 @@ struct StateEntry {
 };
 static_assert(sizeof(RowsEntry) == 16 && sizeof(StateEntry) == 64);
 
-constexpr PlaceStreams streams_of(const StateEntry& place, std::uint64_t rows_per_place) noexcept {
-  return {place.ticket, rows_per_place, {place.stream, place.first_row}, place.begins, place.finals};
+constexpr ChunkStreams streams_of(const StateEntry& chunk, std::uint64_t rows_per_chunk) noexcept {
+  return {chunk.ticket, rows_per_chunk, {chunk.stream, chunk.first_row}, chunk.begins, chunk.finals};
 }
 
 }  // namespace shmtree::replay

@@ -48,23 +48,23 @@ struct Loader::Way {
   std::span<const NamedSampler> samplers;        // names of the tables
   std::span<const NamedSampler> saved_samplers;  // names of the saved tables; empty: they have no names
   std::uint64_t ratio;
-  std::vector<StateEntry> places{};                                // Saved chunks, by ticket.
+  std::vector<StateEntry> chunks{};                                // Saved chunks, by ticket.
   std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // State parts, with position of first chunk.
-  std::unordered_map<std::uint64_t, std::size_t> place_of{};       // Position in `places`, by ticket.
+  std::unordered_map<std::uint64_t, std::size_t> chunk_of{};       // Position in `chunks`, by ticket.
   std::vector<bool> is_loaded{};                                   // True for each chunk after its rows were read.
   Window window{};                                                 // Window of the store; older chunks do not fit.
 
-  std::uint64_t rows_here() const noexcept { return store.shape().rows_per_place; }
+  std::uint64_t rows_here() const noexcept { return store.shape().rows_per_chunk; }
   // Returns the number of the store's chunks that the rows of a saved chunk need.
-  std::uint64_t parts_of(const StateEntry& place) const noexcept {
-    return (place.rows + rows_here() - 1) / rows_here();
+  std::uint64_t parts_of(const StateEntry& chunk) const noexcept {
+    return (chunk.rows + rows_here() - 1) / rows_here();
   }
 
   Status fits() const;
   Status read_states();
   Status choose();
   std::size_t count_fitting(const std::vector<std::size_t>& order) noexcept;
-  Status describe(const StateEntry& place);
+  Status describe(const StateEntry& chunk);
   Status read_file(std::uint32_t number);
   Status read_part(DataReader& file, const SavedPart& part);
   Status read_rows(DataReader& file, const std::vector<RowsEntry>& entries);
@@ -84,10 +84,10 @@ Status Loader::Way::fits() const {
   if (!is_same) {
     return Error{.code = Code::kIncompatible, .message = folder.path() + " has a replay buffer with other columns"};
   }
-  if (shape.rows_per_place > saved.header.rows_per_place) {
+  if (shape.rows_per_chunk > saved.header.rows_per_chunk) {
     return Error{.code = Code::kInvalid,
-                 .message = "chunk is " + std::to_string(shape.rows_per_place) + " rows; it must be at most " +
-                            std::to_string(saved.header.rows_per_place) + ", the chunk of the rows in " +
+                 .message = "chunk is " + std::to_string(shape.rows_per_chunk) + " rows; it must be at most " +
+                            std::to_string(saved.header.rows_per_chunk) + ", the chunk of the rows in " +
                             folder.path()};
   }
   return success();
@@ -105,9 +105,9 @@ Status Loader::Way::read_states() {
                            std::to_string(part.offset) + " have the checksum " + std::to_string(sum) + "; it must be " +
                            std::to_string(part.checksum));
     }
-    states.emplace_back(&part, places.size());
-    places.resize(places.size() + part.places);
-    std::memcpy(places.data() + states.back().second, bytes.data(), part.places * sizeof(StateEntry));
+    states.emplace_back(&part, chunks.size());
+    chunks.resize(chunks.size() + part.chunks);
+    std::memcpy(chunks.data() + states.back().second, bytes.data(), part.chunks * sizeof(StateEntry));
   }
   return success();
 }
@@ -116,34 +116,34 @@ Status Loader::Way::read_states() {
 Status Loader::Way::choose() {
   const ManifestHeader& header = saved.header;
   if (header.tail > kMaxTicket / ratio) return corrupt(folder, kManifestName, "has tickets out of range");
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    const StateEntry& place = places[i];
-    const bool is_right = place.ticket >= header.head && place.ticket < header.tail && place.rows != 0 &&
-                          place.rows <= header.rows_per_place && place.ready <= place.rows &&
-                          place_of.emplace(place.ticket, i).second;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    const StateEntry& chunk = chunks[i];
+    const bool is_right = chunk.ticket >= header.head && chunk.ticket < header.tail && chunk.rows != 0 &&
+                          chunk.rows <= header.rows_per_chunk && chunk.ready <= chunk.rows &&
+                          chunk_of.emplace(chunk.ticket, i).second;
     if (is_right) continue;
     return corrupt(folder, kManifestName,
-                   "has an invalid entry: chunk " + std::to_string(place.ticket) + " with " +
-                       std::to_string(place.rows) + " rows");
+                   "has an invalid entry: chunk " + std::to_string(chunk.ticket) + " with " +
+                       std::to_string(chunk.rows) + " rows");
   }
-  std::vector<std::size_t> order(places.size());
+  std::vector<std::size_t> order(chunks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return places[a].ticket < places[b].ticket; });
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return chunks[a].ticket < chunks[b].ticket; });
   window.tail = header.tail * ratio;
   if (ratio > 1 && !order.empty()) {  // the last saved chunk may need fewer than `ratio` chunks
-    const StateEntry& last = places[order.back()];
+    const StateEntry& last = chunks[order.back()];
     window.tail = last.ticket * ratio + parts_of(last);
   }
   window.head = window.tail;
   const std::size_t chosen = order.size() - count_fitting(order);
-  for (std::size_t i = 0; i < chosen; ++i) place_of.erase(places[order[i]].ticket);
+  for (std::size_t i = 0; i < chosen; ++i) chunk_of.erase(chunks[order[i]].ticket);
   std::vector<StateEntry> newest;
-  for (std::size_t i = chosen; i < order.size(); ++i) newest.push_back(places[order[i]]);
+  for (std::size_t i = chosen; i < order.size(); ++i) newest.push_back(chunks[order[i]]);
   correct_ready(newest, header.ahead);
-  is_loaded.assign(places.size(), false);
+  is_loaded.assign(chunks.size(), false);
   if (Status done = saved.check_rows(folder, newest); !done) return done;
   for (std::size_t i = 0; i < newest.size(); ++i) {
-    places[order[chosen + i]] = newest[i];
+    chunks[order[chosen + i]] = newest[i];
     if (Status done = describe(newest[i]); !done) return done;
   }
   return success();
@@ -153,12 +153,12 @@ Status Loader::Way::choose() {
 std::size_t Loader::Way::count_fitting(const std::vector<std::size_t>& order) noexcept {
   std::uint64_t rows = 0;
   for (std::size_t count = 0; count < order.size(); ++count) {
-    const StateEntry& place = places[order[order.size() - 1 - count]];
-    for (std::uint64_t part = parts_of(place); part-- != 0;) {
-      const std::uint64_t ticket = place.ticket * ratio + part;
-      rows += std::min(rows_here(), place.rows - part * rows_here());
-      if (rows > store.shape().capacity || window.tail - ticket > store.shape().places) {
-        return part + 1 < parts_of(place) ? count + 1 : count;
+    const StateEntry& chunk = chunks[order[order.size() - 1 - count]];
+    for (std::uint64_t part = parts_of(chunk); part-- != 0;) {
+      const std::uint64_t ticket = chunk.ticket * ratio + part;
+      rows += std::min(rows_here(), chunk.rows - part * rows_here());
+      if (rows > store.shape().capacity || window.tail - ticket > store.shape().chunks) {
+        return part + 1 < parts_of(chunk) ? count + 1 : count;
       }
       window.head = ticket;
     }
@@ -167,34 +167,34 @@ std::size_t Loader::Way::count_fitting(const std::vector<std::size_t>& order) no
 }
 
 // Creates the store's chunks for a saved chunk, closed, as if their rows were there already.
-Status Loader::Way::describe(const StateEntry& place) {
-  const std::uint64_t here = rows_here(), parts = parts_of(place);
+Status Loader::Way::describe(const StateEntry& chunk) {
+  const std::uint64_t here = rows_here(), parts = parts_of(chunk);
   for (std::uint64_t part = 0; part < parts; ++part) {
-    const std::uint64_t ticket = place.ticket * ratio + part, begin = part * here;
+    const std::uint64_t ticket = chunk.ticket * ratio + part, begin = part * here;
     if (ticket < window.head) continue;
-    if (Status done = store.prepare_place(ticket, wait); !done) return done;
+    if (Status done = store.prepare_chunk(ticket, wait); !done) return done;
     const auto of_part = [&](std::uint64_t rows) { return std::clamp(rows, begin, begin + here) - begin; };
     std::uint64_t previous = ticket - 1, next = part + 1 < parts ? ticket + 1 : 0;
     if (part == 0) {
-      const auto found = place_of.find(place.previous);
-      const std::uint64_t last = found == place_of.end() ? ratio - 1 : (places[found->second].rows - 1u) / here;
-      previous = place.previous == 0 ? 0 : place.previous * ratio + last;
-      if (found != place_of.end() && previous >= window.head) store_relaxed(store.about(previous).next, ticket);
+      const auto found = chunk_of.find(chunk.previous);
+      const std::uint64_t last = found == chunk_of.end() ? ratio - 1 : (chunks[found->second].rows - 1u) / here;
+      previous = chunk.previous == 0 ? 0 : chunk.previous * ratio + last;
+      if (found != chunk_of.end() && previous >= window.head) store_relaxed(store.about(previous).next, ticket);
     }
     About& about = store.about(ticket);
     store_relaxed(about.owner, memory::kNobody);
-    const StreamStep first = step_of(streams_of(place, saved.header.rows_per_place), begin);
+    const StreamStep first = step_of(streams_of(chunk, saved.header.rows_per_chunk), begin);
     store_relaxed(about.stream, first.stream);
     store_relaxed(about.first_row, first.rows);
     store_relaxed(about.previous, previous);
     store_relaxed(about.next, next);
-    store_relaxed(about.ends, place.ends >> begin & bits_below(here));
-    store_relaxed(about.finals, place.finals >> begin & bits_below(here));
-    store_relaxed(about.truncated, place.truncated >> begin & bits_below(here));
-    store_relaxed(about.begins, place.begins >> begin & bits_below(here));
-    store.leave_place({.ticket = ticket,
-                       .rows = static_cast<std::uint32_t>(of_part(place.rows)),
-                       .ready = static_cast<std::uint32_t>(of_part(place.ready)),
+    store_relaxed(about.ends, chunk.ends >> begin & bits_below(here));
+    store_relaxed(about.finals, chunk.finals >> begin & bits_below(here));
+    store_relaxed(about.truncated, chunk.truncated >> begin & bits_below(here));
+    store_relaxed(about.begins, chunk.begins >> begin & bits_below(here));
+    store.leave_chunk({.ticket = ticket,
+                       .rows = static_cast<std::uint32_t>(of_part(chunk.rows)),
+                       .ready = static_cast<std::uint32_t>(of_part(chunk.ready)),
                        .closed = true});
   }
   return success();
@@ -219,13 +219,13 @@ Status Loader::Way::read_file(std::uint32_t number) {
 }
 
 Status Loader::Way::read_part(DataReader& file, const SavedPart& part) {
-  std::vector<RowsEntry> entries(part.places);
+  std::vector<RowsEntry> entries(part.chunks);
   if (Status done = file.read(entries.data(), entries.size() * sizeof(RowsEntry)); !done) return done;
   std::uint64_t rows = 0;
   for (const RowsEntry& entry : entries) {
-    if (entry.rows > saved.header.rows_per_place) {
+    if (entry.rows > saved.header.rows_per_chunk) {
       return file.error("was altered: chunk " + std::to_string(entry.ticket) + " has " + std::to_string(entry.rows) +
-                        " rows; it must have at most " + std::to_string(saved.header.rows_per_place));
+                        " rows; it must have at most " + std::to_string(saved.header.rows_per_chunk));
     }
     rows += entry.rows;
   }
@@ -241,8 +241,8 @@ Status Loader::Way::read_rows(DataReader& file, const std::vector<RowsEntry>& en
   const Shape& shape = store.shape();
   std::vector<bool> is_wanted(entries.size());
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    const auto found = place_of.find(entries[i].ticket);
-    if (found == place_of.end() || places[found->second].rows != entries[i].rows) continue;
+    const auto found = chunk_of.find(entries[i].ticket);
+    if (found == chunk_of.end() || chunks[found->second].rows != entries[i].rows) continue;
     is_wanted[i] = !is_loaded[found->second];
     is_loaded[found->second] = true;
   }
@@ -300,7 +300,7 @@ Status Loader::Way::restore_tables() {
   for (const auto& [part, begin] : states) {
     auto file = DataReader::begin(folder, saved.files[part->file]);
     if (!file) return std::move(file).error();
-    const std::uint64_t entries = part->places * sizeof(StateEntry);
+    const std::uint64_t entries = part->chunks * sizeof(StateEntry);
     std::vector<std::byte> words(part->bytes - entries);
     if (Status done = file->look(part->offset + entries, words); !done) return done;
     for (std::size_t i = 0; i < tables->size(); ++i) {
@@ -312,18 +312,18 @@ Status Loader::Way::restore_tables() {
 
 void Loader::Way::restore_table(const Table& table, const SavedTable* then, const SavedPart& part, std::size_t begin,
                                 std::span<const std::byte> words) {
-  const std::uint64_t rows = saved.header.rows_per_place, stretch = part.places * rows * 4;
+  const std::uint64_t rows = saved.header.rows_per_chunk, stretch = part.chunks * rows * 4;
   if (then != nullptr && then->has_leaves == 0) then = nullptr;
   std::uint64_t at = 0;
   for (const SavedTable& before : saved.tables) {
     if (&before == then) break;
     at += saved.words_of(before) * stretch;
   }
-  for (std::size_t i = 0; i < part.places; ++i) {
-    const StateEntry& place = places[begin + i];
-    if (!place_of.contains(place.ticket)) continue;
-    for (std::uint64_t row = 0; row < place.ready; ++row) {
-      if ((place.finals >> row & 1) != 0) continue;
+  for (std::size_t i = 0; i < part.chunks; ++i) {
+    const StateEntry& chunk = chunks[begin + i];
+    if (!chunk_of.contains(chunk.ticket)) continue;
+    for (std::uint64_t row = 0; row < chunk.ready; ++row) {
+      if ((chunk.finals >> row & 1) != 0) continue;
       LeafState state{.weight = table.weight_of(table.max_priority()), .times = 0};
       if (then != nullptr) {
         const std::byte* word = words.data() + at + (i * rows + row) * 4;
@@ -332,7 +332,7 @@ void Loader::Way::restore_table(const Table& table, const SavedTable* then, cons
         state.weight = converted(*then, table, state.weight);
         if (then->max_times != 0) std::memcpy(&state.times, word + stretch, 4);
       }
-      const std::uint64_t ticket = place.ticket * ratio + row / rows_here();
+      const std::uint64_t ticket = chunk.ticket * ratio + row / rows_here();
       if (ticket < window.head) continue;
       table.restore(store.slot(ticket, row % rows_here()), ticket, state);
     }
@@ -392,14 +392,14 @@ Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& 
           .wait = wait,
           .samplers = samplers,
           .saved_samplers = saved_samplers,
-          .ratio = saved_.header.rows_per_place / store.shape().rows_per_place};
+          .ratio = saved_.header.rows_per_chunk / store.shape().rows_per_chunk};
   if (Status done = way.fits(); !done) return done;
   if (Status done = way.read_states(); !done) return done;
   if (Status done = way.choose(); !done) return done;
   for (std::uint32_t i = 0; i < saved_.files.size(); ++i) {
     if (Status done = way.read_file(i); !done) return done;
   }
-  for (const auto& [ticket, i] : way.place_of) {
+  for (const auto& [ticket, i] : way.chunk_of) {
     if (way.is_loaded[i]) continue;
     return corrupt(folder_, kManifestName, "lists no file with the rows of chunk " + std::to_string(ticket));
   }

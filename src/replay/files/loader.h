@@ -26,7 +26,7 @@ class Loader {
   Result<Spec> spec() const;
   std::span<const std::uint64_t> leaf_bytes() const noexcept { return saved_.leaf_bytes; }
   std::uint64_t capacity() const noexcept { return saved_.header.capacity; }
-  std::uint64_t rows_per_place() const noexcept { return saved_.header.rows_per_place; }
+  std::uint64_t rows_per_chunk() const noexcept { return saved_.header.rows_per_chunk; }
   std::uint64_t ahead() const noexcept { return saved_.header.ahead; }
   bool finals() const noexcept { return saved_.header.finals != 0; }
 

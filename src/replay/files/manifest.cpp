@@ -61,8 +61,8 @@ bool is_disjoint(const Manifest& saved) {
   if (std::ranges::adjacent_find(numbers) != numbers.end()) return false;
   std::vector<const SavedPart*> parts;
   for (const SavedPart& part : saved.parts) parts.push_back(&part);
-  const auto place = [](const SavedPart* part) { return std::pair(part->file, part->offset); };
-  std::ranges::sort(parts, {}, place);
+  const auto chunk = [](const SavedPart* part) { return std::pair(part->file, part->offset); };
+  std::ranges::sort(parts, {}, chunk);
   const auto overlap = [](const SavedPart* part, const SavedPart* next) {
     return part->file == next->file && next->offset - part->offset < part->bytes;
   };
@@ -72,12 +72,12 @@ bool is_disjoint(const Manifest& saved) {
 // Returns a contradiction in a manifest with a correct checksum, or an empty string. Only a forged manifest has one.
 std::string impossible(const Manifest& saved) {
   const ManifestHeader& header = saved.header;
-  const std::uint64_t rows = header.rows_per_place;
-  if (!std::has_single_bit(rows) || rows > kMaxRowsPerPlace) return "chunks of " + std::to_string(rows) + " rows";
+  const std::uint64_t rows = header.rows_per_chunk;
+  if (!std::has_single_bit(rows) || rows > kMaxRowsPerChunk) return "chunks of " + std::to_string(rows) + " rows";
   if (header.head == 0 || header.tail < header.head || header.tail > kMaxTicket) {
     return "the tickets " + std::to_string(header.head) + " to " + std::to_string(header.tail);
   }
-  if (header.places_per_state == 0) return "states without chunks";
+  if (header.chunks_per_state == 0) return "states without chunks";
   if (header.ahead > kMaxAhead || header.finals > 1)
     return "rows that need " + std::to_string(header.ahead) + " successors";
   std::uint64_t row_bytes = 0;
@@ -91,12 +91,12 @@ std::string impossible(const Manifest& saved) {
     if (part.file >= saved.files.size()) return "a part of a file that it does not list";
     const SavedFile& file = saved.files[part.file];
     const bool fits = part.offset >= sizeof(DataHeader) && part.bytes <= file.bytes &&
-                      part.offset <= file.bytes - part.bytes && part.places <= part.bytes / sizeof(RowsEntry);
+                      part.offset <= file.bytes - part.bytes && part.chunks <= part.bytes / sizeof(RowsEntry);
     if (!fits) return "a part of " + std::to_string(part.bytes) + " bytes that exceeds its file";
     const bool is_state = part.kind == PartKind::kState;
     if (!is_state && part.kind != PartKind::kRows) return "a part of an unknown kind";
-    if (is_state && (part.places > part.bytes / sizeof(StateEntry) || part.bytes != saved.state_bytes(part.places))) {
-      return "a part of " + std::to_string(part.bytes) + " bytes about " + std::to_string(part.places) + " chunks";
+    if (is_state && (part.chunks > part.bytes / sizeof(StateEntry) || part.bytes != saved.state_bytes(part.chunks))) {
+      return "a part of " + std::to_string(part.bytes) + " bytes about " + std::to_string(part.chunks) + " chunks";
     }
   }
   return is_disjoint(saved) ? std::string() : "files or parts that it lists twice";
@@ -128,10 +128,10 @@ std::uint64_t Manifest::row_bytes() const noexcept {
   return bytes;
 }
 
-std::uint64_t Manifest::state_bytes(std::uint64_t places) const noexcept {
+std::uint64_t Manifest::state_bytes(std::uint64_t chunks) const noexcept {
   std::uint64_t words = 0;
   for (const SavedTable& table : tables) words += words_of(table);
-  return places * (sizeof(StateEntry) + words * header.rows_per_place * 4);
+  return chunks * (sizeof(StateEntry) + words * header.rows_per_chunk * 4);
 }
 
 Result<Manifest> Manifest::read(const Folder& folder) try {
@@ -189,10 +189,10 @@ Status Manifest::check_files(const Folder& folder) const {
   return success();
 }
 
-Status Manifest::check_rows(const Folder& folder, std::span<const StateEntry> places) const {
+Status Manifest::check_rows(const Folder& folder, std::span<const StateEntry> chunks) const {
   std::uint64_t bytes = 0, needed = 0;
   for (const SavedPart& part : parts) bytes += part.kind == PartKind::kRows ? part.bytes : 0;
-  for (const StateEntry& place : places) needed += place.rows * row_bytes();
+  for (const StateEntry& chunk : chunks) needed += chunk.rows * row_bytes();
   if (needed <= bytes) return success();
   return corrupt(folder, kManifestName,
                  "lists rows of " + std::to_string(needed) + " bytes, but the files have " + std::to_string(bytes));
@@ -206,7 +206,7 @@ Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const
   return Error{
       .code = Code::kInvalid,
       .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) + " rows in chunks of " +
-                 std::to_string(header.rows_per_place) + "; an empty buffer of that capacity takes " +
+                 std::to_string(header.rows_per_chunk) + "; an empty buffer of that capacity takes " +
                  std::to_string(bytes) +
                  " bytes, far more than the files have; pass a capacity to load it (this one, if it is right)"};
 }

@@ -27,7 +27,7 @@ struct Manifest {
   // Returns kCorrupt unless each file that the manifest names exists and has the size that the manifest states.
   Status check_files(const platform::Folder& folder) const;
   // Returns kCorrupt unless the files are large enough for the rows of these chunks.
-  Status check_rows(const platform::Folder& folder, std::span<const StateEntry> places) const;
+  Status check_rows(const platform::Folder& folder, std::span<const StateEntry> chunks) const;
   // Returns kInvalid if `bytes`, the size of an empty buffer of the saved capacity, is more than 256 MiB plus 16 times
   // the size of the files.
   Status check_overhead(const platform::Folder& folder, std::uint64_t bytes) const;
@@ -35,8 +35,8 @@ struct Manifest {
   Status write(const platform::Folder& folder);
 
   std::uint64_t row_bytes() const noexcept;
-  // Returns the bytes of a state part of `places` chunks.
-  std::uint64_t state_bytes(std::uint64_t places) const noexcept;
+  // Returns the bytes of a state part of `chunks` chunks.
+  std::uint64_t state_bytes(std::uint64_t chunks) const noexcept;
   std::uint64_t words_of(const SavedTable& table) const noexcept {  // 4-byte words per leaf
     return table.has_leaves == 0 ? 0u : (table.max_times == 0 ? 1u : 2u);
   }

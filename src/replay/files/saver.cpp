@@ -41,10 +41,10 @@ class Saver {
   SaveReport report() const;
   Status describe();
   Status write_rows();
-  Status write_part(std::vector<RowsEntry>& places);
-  Status write_bytes(const std::vector<RowsEntry>& places);
+  Status write_part(std::vector<RowsEntry>& chunks);
+  Status write_bytes(const std::vector<RowsEntry>& chunks);
   Status write_states();
-  Status write_state(std::uint64_t first, std::span<const StateEntry> places);
+  Status write_state(std::uint64_t first, std::span<const StateEntry> chunks);
   Status begin_file();
   Status finish();
   std::uint64_t row_bytes() const noexcept { return next_.row_bytes(); }
@@ -67,9 +67,9 @@ Status Saver::describe() {
   ManifestHeader& header = next_.header;
   std::memcpy(header.uuid, store_.origin().uuid, sizeof header.uuid);
   header.capacity = shape.capacity;
-  header.rows_per_place = shape.rows_per_place;
+  header.rows_per_chunk = shape.rows_per_chunk;
   header.record_bytes = shape.record_bytes;
-  header.places_per_state = kStateSlots / shape.rows_per_place;
+  header.chunks_per_state = kStateSlots / shape.rows_per_chunk;
   header.ahead = static_cast<std::uint16_t>(shape.ahead);
   header.finals = shape.finals ? 1 : 0;
   if (tables_ != nullptr && tables_->limiter() != nullptr) save_limit(*tables_->limiter(), header);
@@ -116,96 +116,96 @@ Status Saver::begin_file() {
 
 Status Saver::write_rows() {
   std::vector<bool> is_used(kept_.parts());
-  std::vector<RowsEntry> places;
+  std::vector<RowsEntry> chunks;
   std::uint64_t bytes = 0;
-  for (const StateEntry& place : now_.places) {
-    if (const auto part = kept_.part_with(place)) {
+  for (const StateEntry& chunk : now_.chunks) {
+    if (const auto part = kept_.part_with(chunk)) {
       is_used[*part] = true;
       continue;
     }
-    places.push_back({.ticket = place.ticket, .rows = place.rows});
-    bytes += place.rows * row_bytes();
+    chunks.push_back({.ticket = chunk.ticket, .rows = chunk.rows});
+    bytes += chunk.rows * row_bytes();
     if (bytes < kPartBytes) continue;
-    if (Status done = write_part(places); !done) return done;
+    if (Status done = write_part(chunks); !done) return done;
     bytes = 0;
   }
-  if (Status done = write_part(places); !done) return done;
+  if (Status done = write_part(chunks); !done) return done;
   for (std::uint32_t i = 0; i < is_used.size(); ++i) {
     if (is_used[i]) kept_.keep(i);
   }
   return success();
 }
 
-// Writes the rows of `places` as one part, without chunks that leave the window meanwhile. Empties `places`.
-Status Saver::write_part(std::vector<RowsEntry>& places) {
-  while (!places.empty()) {
+// Writes the rows of `chunks` as one part, without chunks that leave the window meanwhile. Empties `chunks`.
+Status Saver::write_part(std::vector<RowsEntry>& chunks) {
+  while (!chunks.empty()) {
     if (wait_.interrupted()) return Error{.code = Code::kInterrupted, .message = "interrupted"};
     if (Status done = begin_file(); !done) return done;
     const DataFile::Mark mark = file_->mark();
-    if (Status done = write_bytes(places); !done) return done;
+    if (Status done = write_bytes(chunks); !done) return done;
     fence_acquire();  // reads the bytes before `head`
-    if (store_.is_in_window(places.front().ticket)) {
+    if (store_.is_in_window(chunks.front().ticket)) {
       next_.parts.push_back({.kind = PartKind::kRows,
                              .file = file_number_,
                              .offset = mark.bytes,
                              .bytes = file_->mark().bytes - mark.bytes,
-                             .first = places.front().ticket,
-                             .places = places.size(),
+                             .first = chunks.front().ticket,
+                             .chunks = chunks.size(),
                              .checksum = 0,
                              .unused = 0});
-      places.clear();
+      chunks.clear();
       return success();
     }
     file_->go_back(mark);
-    std::erase_if(places, [&](const RowsEntry& place) { return !store_.is_in_window(place.ticket); });
+    std::erase_if(chunks, [&](const RowsEntry& chunk) { return !store_.is_in_window(chunk.ticket); });
   }
   return success();
 }
 
-Status Saver::write_bytes(const std::vector<RowsEntry>& places) {
-  if (Status done = file_->append(places.data(), places.size() * sizeof(RowsEntry)); !done) return done;
+Status Saver::write_bytes(const std::vector<RowsEntry>& chunks) {
+  if (Status done = file_->append(chunks.data(), chunks.size() * sizeof(RowsEntry)); !done) return done;
   const Shape& shape = store_.shape();
   Runs runs([&](std::byte* at, std::uint64_t bytes) { return file_->append(at, bytes); });
   for (const Leaf& leaf : shape.regions()) {
     const std::uint64_t bytes = leaf.bytes;
-    for (const RowsEntry& place : places) {
-      std::byte* const at = store_.leaf(leaf, place.ticket, 0);
+    for (const RowsEntry& chunk : chunks) {
+      std::byte* const at = store_.leaf(leaf, chunk.ticket, 0);
       if (at == nullptr) return store_.arena()->unmapped("rows of a replay buffer");
-      if (Status done = runs.add(at, place.rows * bytes); !done) return done;
+      if (Status done = runs.add(at, chunk.rows * bytes); !done) return done;
     }
   }
   return runs.flush();
 }
 
 Status Saver::write_states() {
-  const std::uint64_t per_state = next_.header.places_per_state;
-  const std::span<const StateEntry> places = now_.places;
-  for (std::size_t begin = 0; begin < places.size();) {
-    const std::uint64_t state = places[begin].ticket / per_state;
+  const std::uint64_t per_state = next_.header.chunks_per_state;
+  const std::span<const StateEntry> chunks = now_.chunks;
+  for (std::size_t begin = 0; begin < chunks.size();) {
+    const std::uint64_t state = chunks[begin].ticket / per_state;
     std::size_t end = begin;
-    while (end < places.size() && places[end].ticket / per_state == state) ++end;
-    if (Status done = write_state(state * per_state, places.subspan(begin, end - begin)); !done) return done;
+    while (end < chunks.size() && chunks[end].ticket / per_state == state) ++end;
+    if (Status done = write_state(state * per_state, chunks.subspan(begin, end - begin)); !done) return done;
     begin = end;
   }
   return success();
 }
 
-Status Saver::write_state(std::uint64_t first, std::span<const StateEntry> places) {
-  const std::uint64_t rows = store_.shape().rows_per_place;
-  std::vector<std::byte> state(next_.state_bytes(places.size()));
-  std::memcpy(state.data(), places.data(), places.size_bytes());
-  std::byte* at = state.data() + places.size_bytes();
+Status Saver::write_state(std::uint64_t first, std::span<const StateEntry> chunks) {
+  const std::uint64_t rows = store_.shape().rows_per_chunk;
+  std::vector<std::byte> state(next_.state_bytes(chunks.size()));
+  std::memcpy(state.data(), chunks.data(), chunks.size_bytes());
+  std::byte* at = state.data() + chunks.size_bytes();
   for (std::size_t i = 0; i < next_.tables.size(); ++i) {
     const std::uint64_t words = next_.words_of(next_.tables[i]);
     std::byte* const weights = at;
-    std::byte* const times = at + places.size() * rows * 4;
-    at += words * places.size() * rows * 4;
-    for (std::size_t place = 0; words != 0 && place < places.size(); ++place) {
-      const std::uint64_t ticket = places[place].ticket;
-      for (std::uint64_t row = 0; row < places[place].ready; ++row) {
+    std::byte* const times = at + chunks.size() * rows * 4;
+    at += words * chunks.size() * rows * 4;
+    for (std::size_t chunk = 0; words != 0 && chunk < chunks.size(); ++chunk) {
+      const std::uint64_t ticket = chunks[chunk].ticket;
+      for (std::uint64_t row = 0; row < chunks[chunk].ready; ++row) {
         const LeafState leaf = (*tables_)[i].state(store_.slot(ticket, row), ticket);
-        std::memcpy(weights + (place * rows + row) * 4, &leaf.weight, 4);
-        if (words == 2) std::memcpy(times + (place * rows + row) * 4, &leaf.times, 4);
+        std::memcpy(weights + (chunk * rows + row) * 4, &leaf.weight, 4);
+        if (words == 2) std::memcpy(times + (chunk * rows + row) * 4, &leaf.times, 4);
       }
     }
   }
@@ -217,7 +217,7 @@ Status Saver::write_state(std::uint64_t first, std::span<const StateEntry> place
                          .offset = offset,
                          .bytes = state.size(),
                          .first = first,
-                         .places = places.size(),
+                         .chunks = chunks.size(),
                          .checksum = crc32c(0, state.data(), state.size()),
                          .unused = 0});
   return file_->append(state.data(), state.size());

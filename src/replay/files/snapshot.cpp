@@ -14,7 +14,7 @@ namespace {
 constexpr int kMaxSnapshotRounds = 16;
 
 StateEntry entry_of(const Store& store, std::uint64_t ticket) {
-  const std::uint64_t most = store.shape().rows_per_place;
+  const std::uint64_t most = store.shape().rows_per_chunk;
   const Progress at = store.progress(ticket);
   StateEntry entry{};
   if (at.ticket != ticket || at.rows == 0 || at.rows > most) return entry;
@@ -34,17 +34,17 @@ StateEntry entry_of(const Store& store, std::uint64_t ticket) {
   return store.progress(ticket).ticket == ticket ? entry : StateEntry{};
 }
 
-// Returns true if `places` has the `ahead` slots after a slot, or the end of its episode.
-bool has_successors(const std::vector<StateEntry>& places,
-                    const std::unordered_map<std::uint64_t, std::size_t>& next_of, std::size_t place,
+// Returns true if `chunks` has the `ahead` slots after a slot, or the end of its episode.
+bool has_successors(const std::vector<StateEntry>& chunks,
+                    const std::unordered_map<std::uint64_t, std::size_t>& next_of, std::size_t chunk,
                     std::uint64_t slot, std::uint64_t ahead) {
   for (; ahead != 0; --ahead) {
-    if ((places[place].ends >> slot & 1) != 0) return true;
-    if (++slot < places[place].rows) continue;
-    const auto next = next_of.find(places[place].ticket);
+    if ((chunks[chunk].ends >> slot & 1) != 0) return true;
+    if (++slot < chunks[chunk].rows) continue;
+    const auto next = next_of.find(chunks[chunk].ticket);
     if (next == next_of.end()) return false;
-    if (places[place].begins == 0 && places[next->second].stream != places[place].stream) return false;
-    place = next->second;
+    if (chunks[chunk].begins == 0 && chunks[next->second].stream != chunks[chunk].stream) return false;
+    chunk = next->second;
     slot = 0;
   }
   return true;
@@ -53,12 +53,12 @@ bool has_successors(const std::vector<StateEntry>& places,
 }  // namespace
 
 Snapshot Snapshot::of(const Store& store) {
-  Snapshot made{.places = {}, .window = store.window()};
+  Snapshot made{.chunks = {}, .window = store.window()};
   std::uint64_t ticket = made.window.head;
   for (int round = 0; round < kMaxSnapshotRounds && ticket < made.window.tail; ++round) {
     for (; ticket < made.window.tail; ++ticket) {
       const StateEntry entry = entry_of(store, ticket);
-      if (entry.ticket != 0) made.places.push_back(entry);
+      if (entry.ticket != 0) made.chunks.push_back(entry);
     }
     made.window.tail = std::max(made.window.tail, store.window().tail);
   }
@@ -69,28 +69,28 @@ Snapshot Snapshot::of(const Store& store) {
 void Snapshot::forget_before(std::uint64_t head) {
   window.head = std::clamp(head, window.head, window.tail);
   const auto gone = [&](const StateEntry& entry) { return entry.ticket < window.head; };
-  places.erase(places.begin(), std::partition_point(places.begin(), places.end(), gone));
+  chunks.erase(chunks.begin(), std::partition_point(chunks.begin(), chunks.end(), gone));
 }
 
 std::uint64_t Snapshot::rows() const noexcept {
   std::uint64_t rows = 0;
-  for (const StateEntry& place : places) {
-    rows += place.ready - static_cast<unsigned>(std::popcount(place.finals & bits_below(place.ready)));
+  for (const StateEntry& chunk : chunks) {
+    rows += chunk.ready - static_cast<unsigned>(std::popcount(chunk.finals & bits_below(chunk.ready)));
   }
   return rows;
 }
 
-void correct_ready(std::vector<StateEntry>& places, std::uint64_t ahead) {
+void correct_ready(std::vector<StateEntry>& chunks, std::uint64_t ahead) {
   if (ahead == 0) return;
   std::unordered_map<std::uint64_t, std::size_t> next_of;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    if (places[i].previous != 0 && places[i].previous < places[i].ticket) next_of[places[i].previous] = i;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    if (chunks[i].previous != 0 && chunks[i].previous < chunks[i].ticket) next_of[chunks[i].previous] = i;
   }
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    StateEntry& place = places[i];
-    while (place.ready != 0 && (place.finals >> (place.ready - 1) & 1) == 0 &&
-           !has_successors(places, next_of, i, place.ready - 1u, ahead)) {
-      --place.ready;
+  for (std::size_t i = 0; i < chunks.size(); ++i) {
+    StateEntry& chunk = chunks[i];
+    while (chunk.ready != 0 && (chunk.finals >> (chunk.ready - 1) & 1) == 0 &&
+           !has_successors(chunks, next_of, i, chunk.ready - 1u, ahead)) {
+      --chunk.ready;
     }
   }
 }

@@ -10,7 +10,7 @@
 namespace shmtree::replay {
 
 struct Snapshot {
-  std::vector<StateEntry> places{};  // chunks with slots, by ticket
+  std::vector<StateEntry> chunks{};  // chunks with slots, by ticket
   Window window{};
 
   // Takes a snapshot. It reads chunks with greater tickets later, so it has the successors of each ready row.
@@ -21,8 +21,8 @@ struct Snapshot {
   std::uint64_t rows() const noexcept;
 };
 
-// Reduces `ready` of each chunk if its last ready rows have no successors in `places`. Requires `places` sorted by
+// Reduces `ready` of each chunk if its last ready rows have no successors in `chunks`. Requires `chunks` sorted by
 // ticket.
-void correct_ready(std::vector<StateEntry>& places, std::uint64_t ahead);
+void correct_ready(std::vector<StateEntry>& chunks, std::uint64_t ahead);
 
 }  // namespace shmtree::replay

@@ -124,7 +124,7 @@ class Chain {
     if (ticket == 0 || ticket > kMaxTicket) return {};
     Progress now = store_.progress(ticket);
     if (now.ticket != ticket) return {};
-    now.rows = std::min(now.rows, static_cast<std::uint32_t>(store_.shape().rows_per_place));
+    now.rows = std::min(now.rows, static_cast<std::uint32_t>(store_.shape().rows_per_chunk));
     return now;
   }
   std::uint32_t written(std::uint64_t ticket) const noexcept { return progress(ticket).rows; }

@@ -196,9 +196,9 @@ bool GatherBlock::look_ahead(std::size_t row, Position at, std::uint64_t& earlie
 bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest) noexcept {
   if (at.ticket > kMaxTicket) return false;
   const Shape& shape = store_.shape();
-  const std::uint64_t place = shape.place_of(at.ticket);
-  if (!store_.has_row_in(place, at.ticket, at.slot)) return false;
-  const Entry here = store_.entry_of_place(place, at.slot);
+  const std::uint64_t chunk = shape.chunk_of(at.ticket);
+  if (!store_.has_row_in(chunk, at.ticket, at.slot)) return false;
+  const Entry here = store_.entry_of_chunk(chunk, at.slot);
   failed_ = failed_ || here.extent == nullptr;
   here_.set(row, here, shape);
   earliest = at.ticket;
@@ -209,9 +209,9 @@ bool GatherBlock::look_up(std::size_t row, Position at, std::uint64_t& earliest)
     return false;
   }
   if (gather_.provenance_) {
-    const About& about = store_.about_of_place(place);
+    const About& about = store_.about_of_chunk(chunk);
     const StreamStep step = step_of({.ticket = at.ticket,
-                                     .rows_per_place = shape.rows_per_place,
+                                     .rows_per_chunk = shape.rows_per_chunk,
                                      .first = {load_relaxed(about.stream), load_relaxed(about.first_row)},
                                      .begins = load_relaxed(about.begins),
                                      .finals = load_relaxed(about.finals)},

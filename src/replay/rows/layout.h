@@ -1,5 +1,5 @@
 // Shared-memory layout of a replay buffer. docs/replay-layout.md describes the bytes, the order of stores, and what
-// recovery finds after a kill at each step. Rows are stored in chunks; identifiers call a chunk a place.
+// recovery finds after a kill at each step. Rows are stored in chunks.
 //
 // Primary state: the window [head, tail), and `progress` of each chunk. `reserved` is derived state. `opening` and
 // `about` tell recovery what to check. All other fields are constant.
@@ -21,7 +21,7 @@ constexpr std::uint32_t kReplayVersion = 3;
 inline Error other_version(std::uint32_t version) {
   return platform::other_version("the replay buffer has layout version", version, kReplayVersion);
 }
-constexpr std::uint64_t kMaxRowsPerPlace = 64;
+constexpr std::uint64_t kMaxRowsPerChunk = 64;
 constexpr std::uint64_t kMaxColumns = 64;
 constexpr std::uint64_t kMaxExtents = 4096;
 constexpr std::uint64_t kMaxAhead = 1024;
@@ -52,7 +52,7 @@ constexpr Progress unpack_progress(std::uint64_t word) noexcept {
           .closed = (word & 2) != 0,
           .busy = (word & 1) != 0};
 }
-static_assert(unpack_progress(pack({.ticket = 7, .rows = 64, .ready = 64, .closed = true})).ready == kMaxRowsPerPlace);
+static_assert(unpack_progress(pack({.ticket = 7, .rows = 64, .ready = 64, .closed = true})).ready == kMaxRowsPerChunk);
 
 // Returns a mask with one bit for each slot before `slot`.
 constexpr std::uint64_t bits_below(std::uint64_t slot) noexcept {
@@ -88,19 +88,19 @@ struct StreamStep {
   std::uint32_t stream = 0;
   std::uint64_t rows = 0;
 };
-struct PlaceStreams {
-  std::uint64_t ticket, rows_per_place;
+struct ChunkStreams {
+  std::uint64_t ticket, rows_per_chunk;
   StreamStep first;  // position of the first slot
   std::uint64_t begins, finals;
 };
 // Returns the stream position of a slot of the chunk.
-constexpr StreamStep step_of(const PlaceStreams& place, std::uint64_t slot) noexcept {
-  if ((place.begins | place.finals) == 0) return {place.first.stream, place.first.rows + slot};
-  const auto rows_of = [&](std::uint64_t slots) { return static_cast<unsigned>(std::popcount(slots & ~place.finals)); };
-  const std::uint64_t begun = place.begins & bits_below(slot + 1);
-  if (begun == 0) return {place.first.stream, place.first.rows + rows_of(bits_below(slot))};
+constexpr StreamStep step_of(const ChunkStreams& chunk, std::uint64_t slot) noexcept {
+  if ((chunk.begins | chunk.finals) == 0) return {chunk.first.stream, chunk.first.rows + slot};
+  const auto rows_of = [&](std::uint64_t slots) { return static_cast<unsigned>(std::popcount(slots & ~chunk.finals)); };
+  const std::uint64_t begun = chunk.begins & bits_below(slot + 1);
+  if (begun == 0) return {chunk.first.stream, chunk.first.rows + rows_of(bits_below(slot))};
   const auto begin = static_cast<unsigned>(std::bit_width(begun)) - 1;
-  return {stream_from(place.ticket * place.rows_per_place + begin), rows_of(bits_below(slot) & ~bits_below(begin))};
+  return {stream_from(chunk.ticket * chunk.rows_per_chunk + begin), rows_of(bits_below(slot) & ~bits_below(begin))};
 }
 
 // Identity of a buffer, for its files. Tickets below `inherited` have the same rows as in the buffer `parent`.
@@ -115,15 +115,15 @@ struct alignas(64) ReplayHeader {
   // Constant after creation.
   std::uint64_t magic;              // "smtreply"
   std::uint32_t version;            // kReplayVersion
-  std::uint32_t rows_per_place;     // slots of a chunk: L
+  std::uint32_t rows_per_chunk;     // slots of a chunk: L
   std::uint64_t capacity;           // in slots
-  std::uint64_t places;             // number of chunks
+  std::uint64_t chunks;             // number of chunks
   std::uint64_t record_bytes;       // of a row, for all small leaves
   std::uint32_t columns;            // number of large leaves
   std::uint16_t ahead;              // successors that a row needs before it may be sampled
   std::uint16_t finals;             // 1: an episode's end may have a slot of its own
   std::uint64_t max_extents;        // maximum number of extents
-  std::uint64_t places_per_extent;  // chunks of an extent
+  std::uint64_t chunks_per_extent;  // chunks of an extent
 
   alignas(64) std::atomic<std::uint32_t> lock;  // a lock word; guards head, tail, opening and reserved
   std::atomic<std::uint32_t> extents_lock;      // held by the process that adds an extent

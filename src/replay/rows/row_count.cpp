@@ -26,13 +26,13 @@ std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket,
   const About& about = store.about(ticket);
   const std::uint64_t ends = platform::load_relaxed(about.ends) | platform::load_relaxed(about.finals);
   const auto first_episode = static_cast<std::uint32_t>(std::countr_zero(ends)) + 1;
-  return bits_below(std::min({wanted - there, first_episode, std::uint32_t{kMaxRowsPerPlace}}));
+  return bits_below(std::min({wanted - there, first_episode, std::uint32_t{kMaxRowsPerChunk}}));
 }
 
-RowCount::Counted RowCount::count_place(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept {
+RowCount::Counted RowCount::count_chunk(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept {
   Counted counted;
   if (now.ticket != ticket) return counted;
-  std::uint64_t rows = bits_below(std::min<std::uint64_t>(now.ready, store.shape().rows_per_place));
+  std::uint64_t rows = bits_below(std::min<std::uint64_t>(now.ready, store.shape().rows_per_chunk));
   if (store.shape().finals) rows &= ~platform::load_relaxed(store.about(ticket).finals);
   if (frames_ > 1 && rows != 0) rows &= ~without_frames(store, ticket, counted.needs);
   counted.rows = static_cast<std::uint8_t>(std::popcount(rows));
@@ -43,13 +43,13 @@ std::uint64_t RowCount::count_all(const Store& store) const noexcept {
   std::uint64_t rows = 0;
   const Window now = store.window();
   for (std::uint64_t ticket = now.head; ticket < now.tail; ++ticket) {
-    rows += count_place(store, ticket, store.progress(ticket)).rows;
+    rows += count_chunk(store, ticket, store.progress(ticket)).rows;
   }
   return rows;
 }
 
 void RowCount::forget(const Store& store, std::uint64_t ticket) noexcept {
-  std::uint8_t& rows = rows_[store.shape().place_of(ticket)];
+  std::uint8_t& rows = rows_[store.shape().chunk_of(ticket)];
   sum_ -= rows;
   rows = 0;
 }
@@ -58,8 +58,8 @@ void RowCount::forget(const Store& store, std::uint64_t ticket) noexcept {
 bool RowCount::look(const Store& store, std::uint64_t ticket) {
   const Progress now = store.progress(ticket);
   forget(store, ticket);
-  const Counted counted = count_place(store, ticket, now);
-  rows_[store.shape().place_of(ticket)] = counted.rows;
+  const Counted counted = count_chunk(store, ticket, now);
+  rows_[store.shape().chunk_of(ticket)] = counted.rows;
   sum_ += counted.rows;
   if (now.ticket == ticket && !(now.closed && !now.busy && now.ready == now.rows)) return true;
   if (counted.needs != 0) {
@@ -72,7 +72,7 @@ bool RowCount::look(const Store& store, std::uint64_t ticket) {
 std::uint64_t RowCount::count_changes(const Store& store) {
   const Window now = store.window();
   if (rows_.empty() || now.head < head_ || now.tail < tail_ || now.head >= tail_) {
-    rows_.assign(store.shape().places, 0);
+    rows_.assign(store.shape().chunks, 0);
     unsettled_.clear();
     needs_.clear();
     sum_ = 0;

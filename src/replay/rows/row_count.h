@@ -36,7 +36,7 @@ class RowCount {
     bool operator<(const Need& other) const noexcept { return needs > other.needs; }  // the earliest is on top
   };
 
-  Counted count_place(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept;
+  Counted count_chunk(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept;
   std::uint64_t without_frames(const Store& store, std::uint64_t ticket, std::uint64_t& needs) const noexcept;
   void forget(const Store& store, std::uint64_t ticket) noexcept;
   bool look(const Store& store, std::uint64_t ticket);

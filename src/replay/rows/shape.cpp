@@ -18,9 +18,9 @@ constexpr std::uint64_t kMaxCapacity = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMaxRowBytes = std::uint64_t{1} << 40;
 constexpr std::uint64_t kExtentBytes = std::uint64_t{64} << 20;  // approximate; an extent has at least one chunk
 
-std::uint64_t chosen_rows_per_place(const ShapeOptions& options) {
+std::uint64_t chosen_rows_per_chunk(const ShapeOptions& options) {
   const std::uint64_t most = options.capacity / (16 * std::max<std::uint64_t>(options.streams, 1));
-  return std::clamp<std::uint64_t>(std::bit_floor(most), 1, kMaxRowsPerPlace);
+  return std::clamp<std::uint64_t>(std::bit_floor(most), 1, kMaxRowsPerChunk);
 }
 
 // Puts large leaves into columns and the others into the record, those with the strictest alignment first.
@@ -45,7 +45,7 @@ void place_leaves(Shape& shape, std::span<const std::uint64_t> leaf_bytes) {
 
 // Lays out an extent: the records first, then the columns.
 void place_columns(Shape& shape) {
-  const std::uint64_t entries = shape.places_per_extent * shape.rows_per_place;
+  const std::uint64_t entries = shape.chunks_per_extent * shape.rows_per_chunk;
   std::uint64_t at = round_up(entries * shape.record_bytes, kLine);
   for (Leaf& leaf : shape.leaves) {
     if (!leaf.has_column) continue;
@@ -74,10 +74,10 @@ Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOpt
     return invalid("streams is " + std::to_string(options.streams) + "; it must be at most " +
                    std::to_string(kMaxCapacity));
   }
-  const std::uint64_t rows = options.rows_per_place == 0 ? chosen_rows_per_place(options) : options.rows_per_place;
-  if (!std::has_single_bit(rows) || rows > kMaxRowsPerPlace || rows > options.capacity) {
+  const std::uint64_t rows = options.rows_per_chunk == 0 ? chosen_rows_per_chunk(options) : options.rows_per_chunk;
+  if (!std::has_single_bit(rows) || rows > kMaxRowsPerChunk || rows > options.capacity) {
     return invalid("chunk is " + std::to_string(rows) + " rows; it must be a power of two, at most " +
-                   std::to_string(kMaxRowsPerPlace) + " and at most the capacity, " + std::to_string(options.capacity));
+                   std::to_string(kMaxRowsPerChunk) + " and at most the capacity, " + std::to_string(options.capacity));
   }
   if (options.ahead > kMaxAhead || options.ahead >= options.capacity) {
     return invalid("rows that need " + std::to_string(options.ahead) + " successors; they must need at most " +
@@ -92,27 +92,27 @@ Result<Shape> shape_of(std::span<const std::uint64_t> leaf_bytes, const ShapeOpt
                      std::to_string(kMaxRowBytes));
     row_bytes += bytes;
   }
-  Shape shape{.capacity = options.capacity, .rows_per_place = rows, .ahead = options.ahead, .finals = options.finals};
+  Shape shape{.capacity = options.capacity, .rows_per_chunk = rows, .ahead = options.ahead, .finals = options.finals};
   place_leaves(shape, leaf_bytes);
   if (shape.leaves.empty()) return invalid("rows need at least one leaf");
   if (shape.column_bytes.size() > kMaxColumns) {
     return invalid(std::to_string(shape.column_bytes.size()) + " leaves of over " + std::to_string(kMaxInRecord) +
                    " bytes; there must be at most " + std::to_string(kMaxColumns));
   }
-  shape.places = (shape.capacity + rows - 1) / rows + std::max<std::uint64_t>(options.streams, 1) + 1;
-  const std::uint64_t place_bytes = rows * (shape.record_bytes + row_bytes);
-  const std::uint64_t fewest = (shape.places + kMaxExtents - 1) / kMaxExtents;
-  shape.places_per_extent = std::clamp<std::uint64_t>(kExtentBytes / place_bytes, std::max<std::uint64_t>(fewest, 1),
-                                                      std::max(shape.places, fewest));
-  shape.max_extents = (shape.places + shape.places_per_extent - 1) / shape.places_per_extent;
-  if (shape.places > memory::kMaxBudget / place_bytes) {
+  shape.chunks = (shape.capacity + rows - 1) / rows + std::max<std::uint64_t>(options.streams, 1) + 1;
+  const std::uint64_t chunk_bytes = rows * (shape.record_bytes + row_bytes);
+  const std::uint64_t fewest = (shape.chunks + kMaxExtents - 1) / kMaxExtents;
+  shape.chunks_per_extent = std::clamp<std::uint64_t>(kExtentBytes / chunk_bytes, std::max<std::uint64_t>(fewest, 1),
+                                                      std::max(shape.chunks, fewest));
+  shape.max_extents = (shape.chunks + shape.chunks_per_extent - 1) / shape.chunks_per_extent;
+  if (shape.chunks > memory::kMaxBudget / chunk_bytes) {
     return invalid(std::to_string(shape.capacity) + " rows of " + std::to_string(row_bytes) +
                    " bytes exceed the largest arena, " + std::to_string(memory::kMaxBudget) + " bytes");
   }
   place_columns(shape);
   shape.row_bits = static_cast<unsigned>(std::countr_zero(rows));
-  shape.by_places = Divisor(shape.places);
-  shape.by_places_per_extent = Divisor(shape.places_per_extent);
+  shape.by_chunks = Divisor(shape.chunks);
+  shape.by_chunks_per_extent = Divisor(shape.chunks_per_extent);
   return shape;
 }
 
@@ -123,19 +123,19 @@ Result<Shape> shape_of(const ReplayHeader& header, std::span<const std::uint64_t
   };
   if (header.magic != kReplayMagic) return incompatible();
   if (header.version != kReplayVersion) return other_version(header.version);
-  const std::uint64_t rows = header.rows_per_place, capacity = header.capacity, places = header.places;
-  if (rows == 0 || capacity == 0 || capacity > kMaxCapacity || places <= capacity / rows) return incompatible();
-  const std::uint64_t streams = places - (capacity + rows - 1) / rows - 1;
+  const std::uint64_t rows = header.rows_per_chunk, capacity = header.capacity, chunks = header.chunks;
+  if (rows == 0 || capacity == 0 || capacity > kMaxCapacity || chunks <= capacity / rows) return incompatible();
+  const std::uint64_t streams = chunks - (capacity + rows - 1) / rows - 1;
   if (header.finals > 1) return incompatible();
   auto shape = shape_of(leaf_bytes, {.capacity = capacity,
-                                     .rows_per_place = rows,
+                                     .rows_per_chunk = rows,
                                      .streams = streams,
                                      .ahead = header.ahead,
                                      .finals = header.finals == 1});
   if (!shape.ok()) return incompatible();
-  const bool same = shape->places == places && shape->record_bytes == header.record_bytes &&
+  const bool same = shape->chunks == chunks && shape->record_bytes == header.record_bytes &&
                     shape->column_bytes.size() == header.columns &&
-                    shape->places_per_extent == header.places_per_extent && shape->max_extents == header.max_extents &&
+                    shape->chunks_per_extent == header.chunks_per_extent && shape->max_extents == header.max_extents &&
                     std::equal(shape->column_bytes.begin(), shape->column_bytes.end(), header.column_bytes);
   if (!same) return incompatible();
   return shape;

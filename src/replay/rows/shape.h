@@ -38,7 +38,7 @@ class Divisor {
 };
 
 struct Shape {
-  std::uint64_t capacity = 0, rows_per_place = 0, places = 0, places_per_extent = 0, max_extents = 0;
+  std::uint64_t capacity = 0, rows_per_chunk = 0, chunks = 0, chunks_per_extent = 0, max_extents = 0;
   std::uint64_t record_bytes = 0;
   std::uint64_t ahead = 0;
   bool finals = false;
@@ -46,23 +46,23 @@ struct Shape {
   std::vector<Leaf> leaves{};
 
   std::uint64_t extent_bytes = 0;
-  unsigned row_bits = 0;  // log2 of rows_per_place
-  Divisor by_places{}, by_places_per_extent{};
+  unsigned row_bits = 0;  // log2 of rows_per_chunk
+  Divisor by_chunks{}, by_chunks_per_extent{};
 
   // Returns the contiguous regions of an extent in order: the records as one leaf, if there are any, then the columns.
   std::vector<Leaf> regions() const;
-  std::uint64_t slots() const noexcept { return places * rows_per_place; }
+  std::uint64_t slots() const noexcept { return chunks * rows_per_chunk; }
   // Requires a ticket up to kMaxTicket.
-  std::uint64_t place_of(std::uint64_t ticket) const noexcept { return by_places.remainder(ticket); }
-  std::uint64_t extent_of(std::uint64_t place) const noexcept { return by_places_per_extent.quotient(place); }
+  std::uint64_t chunk_of(std::uint64_t ticket) const noexcept { return by_chunks.remainder(ticket); }
+  std::uint64_t extent_of(std::uint64_t chunk) const noexcept { return by_chunks_per_extent.quotient(chunk); }
   std::uint64_t ticket_of(std::uint64_t index) const noexcept { return index >> row_bits; }
-  std::uint64_t slot_of(std::uint64_t index) const noexcept { return index & (rows_per_place - 1); }
+  std::uint64_t slot_of(std::uint64_t index) const noexcept { return index & (rows_per_chunk - 1); }
   std::uint64_t index_of(std::uint64_t ticket, std::uint64_t slot) const noexcept { return ticket << row_bits | slot; }
 };
 
 struct ShapeOptions {
   std::uint64_t capacity = 0;        // Rows.
-  std::uint64_t rows_per_place = 0;  // A power of two up to 64; 0: chosen from the capacity.
+  std::uint64_t rows_per_chunk = 0;  // A power of two up to 64; 0: chosen from the capacity.
   std::uint64_t streams = 1;         // Approximate number of chunks that are open at a time.
   std::uint64_t ahead = 0;           // Successors that a row needs before it may be sampled.
   bool finals = false;               // True: store the last observations of episodes, besides their rows.

@@ -28,8 +28,8 @@ ControlPlan plan_of(const Shape& shape, std::uint64_t note_bytes, std::uint64_t 
   ControlPlan plan{};
   plan.note = sizeof(ReplayHeader);
   plan.progress = round_up(plan.note + note_bytes, 64);
-  plan.about = round_up(plan.progress + shape.places * sizeof(std::uint64_t), 64);
-  plan.tables = plan.about + shape.places * sizeof(About);
+  plan.about = round_up(plan.progress + shape.chunks * sizeof(std::uint64_t), 64);
+  plan.tables = plan.about + shape.chunks * sizeof(About);
   plan.list = round_up(plan.tables + table_bytes, 64);  // the last bytes of the block: HolderTable::refer()
   plan.bytes = plan.list + shape.max_extents * sizeof(memory::ListEntry);
   return plan;
@@ -68,15 +68,15 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
   auto* header = new (block->data()) ReplayHeader{};
   header->magic = kReplayMagic;
   header->version = kReplayVersion;
-  header->rows_per_place = static_cast<std::uint32_t>(shape.rows_per_place);
+  header->rows_per_chunk = static_cast<std::uint32_t>(shape.rows_per_chunk);
   header->capacity = shape.capacity;
-  header->places = shape.places;
+  header->chunks = shape.chunks;
   header->record_bytes = shape.record_bytes;
   header->columns = static_cast<std::uint32_t>(shape.column_bytes.size());
   header->ahead = static_cast<std::uint16_t>(shape.ahead);
   header->finals = shape.finals ? 1 : 0;
   header->max_extents = shape.max_extents;
-  header->places_per_extent = shape.places_per_extent;
+  header->chunks_per_extent = shape.chunks_per_extent;
   std::copy(shape.column_bytes.begin(), shape.column_bytes.end(), header->column_bytes);
   store_relaxed(header->head, std::uint64_t{1});
   store_relaxed(header->tail, std::uint64_t{1});
@@ -189,7 +189,7 @@ Status Store::lock(const WaitContext& wait) {
 std::uint64_t Store::reserved_by(std::uint64_t ticket) const noexcept {
   const Progress now = progress(ticket);
   if (now.ticket != ticket) return 0;
-  return now.closed ? std::min<std::uint64_t>(now.rows, shape_.rows_per_place) : shape_.rows_per_place;
+  return now.closed ? std::min<std::uint64_t>(now.rows, shape_.rows_per_chunk) : shape_.rows_per_chunk;
 }
 
 // Finishes the work of a lock owner that died while it opened or closed a chunk.
@@ -210,8 +210,8 @@ void Store::repair() noexcept {
 void Store::make_space() noexcept {
   for (Window now = window(); now.head < now.tail; ++now.head) {
     const std::uint64_t reserved = load_relaxed(header().reserved);
-    const bool has_place = now.tail + 1 - now.head <= shape_.places;
-    if (has_place && reserved + shape_.rows_per_place <= shape_.capacity) return;
+    const bool has_chunk = now.tail + 1 - now.head <= shape_.chunks;
+    if (has_chunk && reserved + shape_.rows_per_chunk <= shape_.capacity) return;
     const std::uint64_t leaving = reserved_by(now.head);
     store_release(header().head, now.head + 1);
     store_relaxed(header().reserved, reserved - std::min(leaving, reserved));
@@ -223,7 +223,7 @@ bool Store::try_open(std::uint64_t ticket) noexcept {
   std::uint64_t word = load_acquire(progress_word(ticket));
   do {
     const Progress now = unpack_progress(word);
-    const Identity owner = load_relaxed(about_[place_of(ticket)].owner);
+    const Identity owner = load_relaxed(about_[chunk_of(ticket)].owner);
     if (now.busy && arena_->participants().is_alive(owner)) return false;
   } while (!compare_swap(progress_word(ticket), word, pack({.ticket = ticket, .busy = true})));
   fence_release();  // a reader that sees new bytes also sees that the old ticket is gone
@@ -244,7 +244,7 @@ void Store::describe(std::uint64_t ticket, Identity owner, std::optional<std::ui
   if (previous != 0 && progress(previous).ticket == previous) store_release(about(previous).next, ticket);
 }
 
-Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std::uint64_t first_row,
+Result<std::uint64_t> Store::open_chunk(std::optional<std::uint32_t> stream, std::uint64_t first_row,
                                         std::uint64_t previous, const WaitContext& wait) {
   std::uint64_t passed_over = 0;
   for (;;) {
@@ -257,7 +257,7 @@ Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std
       unlock();
       return Error{.code = Code::kIncompatible, .message = "the shared state of this replay buffer is damaged"};
     }
-    const std::uint64_t number = shape_.extent_of(place_of(ticket));
+    const std::uint64_t number = shape_.extent_of(chunk_of(ticket));
     if (extent(number) == nullptr) {
       unlock();
       Status added = add_extent(number, wait);
@@ -269,13 +269,13 @@ Result<std::uint64_t> Store::open_place(std::optional<std::uint32_t> stream, std
     const bool opened = try_open(ticket);
     if (opened) describe(ticket, *me, stream, first_row, previous);
     store_release(header().tail, ticket + 1);
-    if (opened) store_relaxed(header().reserved, load_relaxed(header().reserved) + shape_.rows_per_place);
+    if (opened) store_relaxed(header().reserved, load_relaxed(header().reserved) + shape_.rows_per_chunk);
     store_release(header().opening, std::uint64_t{0});
     unlock();
     if (opened) return ticket;
-    if (++passed_over == shape_.places) {
+    if (++passed_over == shape_.chunks) {
       return Error{.code = Code::kUnavailable,
-                   .message = "all " + std::to_string(shape_.places) +
+                   .message = "all " + std::to_string(shape_.chunks) +
                               " chunks of the replay buffer are held by "
                               "writers that are alive but make no progress (perhaps stopped)"};
     }
@@ -294,7 +294,7 @@ Status Store::clear(const WaitContext& wait) {
   return locked;
 }
 
-bool Store::take_place(const Progress& left) noexcept {
+bool Store::take_chunk(const Progress& left) noexcept {
   Progress busy = left;
   busy.busy = true;
   std::uint64_t idle = pack(left);
@@ -307,7 +307,7 @@ void Store::make_ready(Progress& left, std::uint32_t ready) noexcept {
   compare_swap(progress_word(left.ticket), before, pack(left));
 }
 
-bool Store::close_place(const Progress& left) noexcept {
+bool Store::close_chunk(const Progress& left) noexcept {
   if (!arena_->reconciler().lock_quietly(header().lock, WaitContext{Deadline::immediate()})) return false;
   if (load_relaxed(header().opening) != 0) repair();
   store_release(header().opening, load_relaxed(header().tail));
@@ -316,7 +316,7 @@ bool Store::close_place(const Progress& left) noexcept {
   std::uint64_t idle = pack(left);
   const bool is_closed = compare_swap(progress_word(left.ticket), idle, pack(closed));
   if (is_closed && left.ticket >= load_relaxed(header().head)) {
-    const std::uint64_t missing = shape_.rows_per_place - std::min<std::uint64_t>(left.rows, shape_.rows_per_place);
+    const std::uint64_t missing = shape_.rows_per_chunk - std::min<std::uint64_t>(left.rows, shape_.rows_per_chunk);
     store_relaxed(header().reserved, load_relaxed(header().reserved) - missing);
   }
   store_release(header().opening, std::uint64_t{0});
@@ -324,8 +324,8 @@ bool Store::close_place(const Progress& left) noexcept {
   return is_closed;
 }
 
-Status Store::prepare_place(std::uint64_t ticket, const WaitContext& wait) {
-  const std::uint64_t number = shape_.extent_of(place_of(ticket));
+Status Store::prepare_chunk(std::uint64_t ticket, const WaitContext& wait) {
+  const std::uint64_t number = shape_.extent_of(chunk_of(ticket));
   return extent(number) != nullptr ? success() : add_extent(number, wait);
 }
 
@@ -342,12 +342,12 @@ void Store::begin_with(const Window& window, const Origin& origin) noexcept {
 
 // Returns true if another stream can use the rest of the chunk: all of its slots are ready, and it is not full.
 bool Store::may_go_on(const Progress& left) const noexcept {
-  return left.rows != 0 && left.rows < shape_.rows_per_place && left.ready == left.rows && !left.closed && !left.busy &&
+  return left.rows != 0 && left.rows < shape_.rows_per_chunk && left.ready == left.rows && !left.closed && !left.busy &&
          is_young(left.ticket);
 }
 
-bool Store::offer_place(const Progress& left) noexcept {
-  if (!may_go_on(left) || !take_place(left)) return false;
+bool Store::offer_chunk(const Progress& left) noexcept {
+  if (!may_go_on(left) || !take_chunk(left)) return false;
   Progress taken = left;
   taken.busy = true;
   std::uint64_t busy = pack(taken);
@@ -365,12 +365,12 @@ bool Store::offer_place(const Progress& left) noexcept {
 std::optional<Progress> Store::take_offered(Identity me) noexcept {
   for (auto& offer : header().offers) {
     std::uint64_t ticket = load_acquire(offer);
-    if (ticket == 0 || ticket > kMaxTicket || extent(shape_.extent_of(place_of(ticket))) == nullptr) continue;
+    if (ticket == 0 || ticket > kMaxTicket || extent(shape_.extent_of(chunk_of(ticket))) == nullptr) continue;
     if (!compare_swap(offer, ticket, std::uint64_t{0})) continue;
     const Progress left = progress(ticket);
     About& what = about(ticket);
     Identity owner = memory::kNobody;  // set before busy, so that a process that sees it busy sees a live owner
-    if (left.ticket != ticket || !may_go_on(left) || !compare_swap(what.owner, owner, me) || !take_place(left))
+    if (left.ticket != ticket || !may_go_on(left) || !compare_swap(what.owner, owner, me) || !take_chunk(left))
       continue;
     const std::uint64_t last = std::uint64_t{1} << (left.rows - 1), ends = load_relaxed(what.ends);
     if (((ends | load_relaxed(what.finals)) & last) == 0) {  // the stream was left in the middle of an episode
@@ -394,7 +394,7 @@ Window Store::window() const noexcept {
     const std::uint64_t before = std::exchange(head, load_acquire(header().head));
     if (head == before) break;
   }
-  if (head == 0 || tail < head || tail - head > shape_.places || tail > kMaxTicket) return {};  // damaged
+  if (head == 0 || tail < head || tail - head > shape_.chunks || tail > kMaxTicket) return {};  // damaged
   return {head, tail};
 }
 
@@ -407,14 +407,14 @@ std::string Store::check() const {
     return std::to_string(load_relaxed(header().reserved)) + " rows are reserved, not " + std::to_string(reserved);
   }
   if (reserved > shape_.capacity) return "more rows than the capacity";
-  for (std::uint64_t place = 0; place < shape_.places; ++place) {
-    const Progress at = unpack_progress(load_relaxed(progress_[place]));
-    if (at.ticket != 0 && place_of(at.ticket) != place) return "a chunk has the ticket of another chunk";
+  for (std::uint64_t chunk = 0; chunk < shape_.chunks; ++chunk) {
+    const Progress at = unpack_progress(load_relaxed(progress_[chunk]));
+    if (at.ticket != 0 && chunk_of(at.ticket) != chunk) return "a chunk has the ticket of another chunk";
     if (at.ticket >= now.tail) return "a chunk has a ticket that was not given out";
-    if (at.rows > shape_.rows_per_place) return "a chunk has too many rows";
+    if (at.rows > shape_.rows_per_chunk) return "a chunk has too many rows";
     if (at.ready > at.rows) return "a chunk has more ready rows than rows";
     const std::uint64_t above = ~bits_below(at.rows);
-    const About& what = about_[place];
+    const About& what = about_[chunk];
     if (at.ticket == 0 || at.busy) continue;
     const std::uint64_t bits = load_relaxed(what.ends) | load_relaxed(what.finals) | load_relaxed(what.truncated);
     if (((bits | load_relaxed(what.begins)) & above) != 0) {

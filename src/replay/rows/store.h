@@ -81,20 +81,20 @@ class Store {
   // had `first_row` rows before, the last of them in the chunk with the ticket `previous` (0: none). The oldest chunks
   // leave the window to make space. Returns kUnavailable if live processes keep every chunk busy. Other errors:
   // those of Arena::allocate(), while the buffer grows.
-  Result<std::uint64_t> open_place(std::optional<std::uint32_t> stream, std::uint64_t first_row, std::uint64_t previous,
+  Result<std::uint64_t> open_chunk(std::optional<std::uint32_t> stream, std::uint64_t first_row, std::uint64_t previous,
                                    const WaitContext& wait);
   // Makes a chunk busy if it is still as its owner left it. Returns false if the owner has lost it.
-  bool take_place(const Progress& left) noexcept;
+  bool take_chunk(const Progress& left) noexcept;
   // Publishes `now` with release order, so that a reader that sees it also sees what the owner wrote before.
-  void leave_place(const Progress& now) noexcept { platform::store_release(progress_word(now.ticket), pack(now)); }
+  void leave_chunk(const Progress& now) noexcept { platform::store_release(progress_word(now.ticket), pack(now)); }
   // Marks the first `ready` slots of a chunk that its owner left as ready. Does nothing if the owner has lost it.
   void make_ready(Progress& left, std::uint32_t ready) noexcept;
   // Closes a chunk to further rows. Returns false if the lock is held or the owner has lost the chunk. An open chunk
   // counts as full.
-  bool close_place(const Progress& left) noexcept;
+  bool close_chunk(const Progress& left) noexcept;
   // Offers the chunk to writers of new streams, instead of closing it. If it returns false, the caller closes the
   // chunk.
-  bool offer_place(const Progress& left) noexcept;
+  bool offer_chunk(const Progress& left) noexcept;
   // Takes an offered chunk, if there is one, makes it busy for `me`, and returns its state as its writer left it. The
   // next slot begins a stream.
   std::optional<Progress> take_offered(Identity me) noexcept;
@@ -103,25 +103,25 @@ class Store {
   // Returns true if rows added to the chunk stay in the window until at least half of all chunks were opened again.
   bool is_young(std::uint64_t ticket) const noexcept {
     return ticket >= platform::load_relaxed(header().head) &&
-           platform::load_relaxed(header().tail) - ticket <= shape_.places / 2 + 1;
+           platform::load_relaxed(header().tail) - ticket <= shape_.chunks / 2 + 1;
   }
-  // Returns the address of a slot's leaf. `ticket` comes from open_place() or window().
+  // Returns the address of a slot's leaf. `ticket` comes from open_chunk() or window().
   std::byte* leaf(const Leaf& leaf, std::uint64_t ticket, std::uint64_t slot) const noexcept {
     return entry(ticket, slot).leaf(leaf);
   }
   Entry entry(std::uint64_t ticket, std::uint64_t slot) const noexcept {
-    return entry_of_place(place_of(ticket), slot);
+    return entry_of_chunk(chunk_of(ticket), slot);
   }
-  About& about(std::uint64_t ticket) const noexcept { return about_[place_of(ticket)]; }
+  About& about(std::uint64_t ticket) const noexcept { return about_[chunk_of(ticket)]; }
   // Take the number of the chunk, which is below Shape::places, instead of its ticket.
-  Entry entry_of_place(std::uint64_t place, std::uint64_t slot) const noexcept {
-    const std::uint64_t number = shape_.extent_of(place);
-    return {extent(number), ((place - number * shape_.places_per_extent) << shape_.row_bits) + slot};
+  Entry entry_of_chunk(std::uint64_t chunk, std::uint64_t slot) const noexcept {
+    const std::uint64_t number = shape_.extent_of(chunk);
+    return {extent(number), ((chunk - number * shape_.chunks_per_extent) << shape_.row_bits) + slot};
   }
-  About& about_of_place(std::uint64_t place) const noexcept { return about_[place]; }
+  About& about_of_chunk(std::uint64_t chunk) const noexcept { return about_[chunk]; }
   // Returns the number of the slot among Shape::slots(). Tables have one entry for each.
   std::uint64_t slot(std::uint64_t ticket, std::uint64_t row) const noexcept {
-    return place_of(ticket) * shape_.rows_per_place + row;
+    return chunk_of(ticket) * shape_.rows_per_chunk + row;
   }
 
   // --- For readers
@@ -132,19 +132,19 @@ class Store {
     return unpack_progress(platform::load_acquire(progress_word(ticket)));
   }
   // Takes the number of the chunk, which is below Shape::places, instead of its ticket.
-  Progress progress_of_place(std::uint64_t place) const noexcept {
-    return unpack_progress(platform::load_acquire(progress_[place]));
+  Progress progress_of_chunk(std::uint64_t chunk) const noexcept {
+    return unpack_progress(platform::load_acquire(progress_[chunk]));
   }
-  void fetch_progress_of_place(std::uint64_t place) const noexcept { platform::prefetch(&progress_[place], 1); }
+  void fetch_progress_of_chunk(std::uint64_t chunk) const noexcept { platform::prefetch(&progress_[chunk], 1); }
   // Returns true if the row is in the window and may be sampled. Call it before reading the row's bytes.
   bool has_row(std::uint64_t ticket, std::uint64_t slot) const noexcept {
-    return ticket <= kMaxTicket && has_row_in(place_of(ticket), ticket, slot);
+    return ticket <= kMaxTicket && has_row_in(chunk_of(ticket), ticket, slot);
   }
   // Takes a ticket up to kMaxTicket, and the number of its chunk.
-  bool has_row_in(std::uint64_t place, std::uint64_t ticket, std::uint64_t slot) const noexcept {
-    const Progress now = progress_of_place(place);
-    return now.ticket == ticket && slot < now.ready && slot < shape_.rows_per_place && is_in_window(ticket) &&
-           !(shape_.finals && (platform::load_relaxed(about_[place].finals) >> slot & 1) != 0);
+  bool has_row_in(std::uint64_t chunk, std::uint64_t ticket, std::uint64_t slot) const noexcept {
+    const Progress now = progress_of_chunk(chunk);
+    return now.ticket == ticket && slot < now.ready && slot < shape_.rows_per_chunk && is_in_window(ticket) &&
+           !(shape_.finals && (platform::load_relaxed(about_[chunk].finals) >> slot & 1) != 0);
   }
   // Returns true if bytes read before, of a row and of its successors, were not overwritten. Call it after an acquire
   // fence. Chunks leave the window in order, and are opened again only after that.
@@ -166,9 +166,9 @@ class Store {
   // --- For files
 
   const Origin& origin() const noexcept { return header().origin; }
-  // Fill a new buffer to which no other process is attached. prepare_place() allocates memory for a chunk; the caller
-  // then writes about() and calls leave_place(). At the end begin_with() sets the window and the origin of its rows.
-  Status prepare_place(std::uint64_t ticket, const WaitContext& wait);
+  // Fill a new buffer to which no other process is attached. prepare_chunk() allocates memory for a chunk; the caller
+  // then writes about() and calls leave_chunk(). At the end begin_with() sets the window and the origin of its rows.
+  Status prepare_chunk(std::uint64_t ticket, const WaitContext& wait);
   void begin_with(const Window& window, const Origin& origin) noexcept;
 
   // Returns the first invariant that does not hold, or an empty string. For tests, without concurrent changes.
@@ -179,8 +179,8 @@ class Store {
         std::uint64_t table_bytes);
 
   ReplayHeader& header() const noexcept { return *reinterpret_cast<ReplayHeader*>(control_.data()); }
-  std::uint64_t place_of(std::uint64_t ticket) const noexcept { return shape_.place_of(ticket); }
-  std::atomic<std::uint64_t>& progress_word(std::uint64_t ticket) const noexcept { return progress_[place_of(ticket)]; }
+  std::uint64_t chunk_of(std::uint64_t ticket) const noexcept { return shape_.chunk_of(ticket); }
+  std::atomic<std::uint64_t>& progress_word(std::uint64_t ticket) const noexcept { return progress_[chunk_of(ticket)]; }
   std::byte* extent(std::uint64_t number) const noexcept {
     std::byte* known = extents_[number].load(std::memory_order_acquire);
     return known != nullptr ? known : find_extent(number);

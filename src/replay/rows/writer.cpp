@@ -109,11 +109,11 @@ bool Writer::continues() noexcept {
     forget();
   }
   if (part_.at.ticket == 0 || part_.at.closed) return false;
-  if (!store_->is_young(part_.at.ticket) && store_->close_place(part_.at)) {
+  if (!store_->is_young(part_.at.ticket) && store_->close_chunk(part_.at)) {
     part_.at.closed = true;
     return false;
   }
-  if (store_->take_place(part_.at)) return true;
+  if (store_->take_chunk(part_.at)) return true;
   part_.at.closed = true;
   part_.at.ready = part_.at.rows;
   forget();
@@ -144,7 +144,7 @@ Status Writer::begin_slots(bool linked, std::uint64_t slots, const WaitContext& 
   if (goes_on_elsewhere()) return success();
   left_.reserve(left_.size() + 1);
   const bool waits = part_.at.ready < part_.at.rows;
-  auto opened = store_->open_place(stream_, added_, linked ? part_.at.ticket : 0, wait);
+  auto opened = store_->open_chunk(stream_, added_, linked ? part_.at.ticket : 0, wait);
   if (!opened) return std::move(opened).error();
   stream_ = load_relaxed(store_->about(*opened).stream);
   if (waits) left_.push_back(part_);
@@ -178,7 +178,7 @@ void Writer::mark(std::uint32_t slot, bool truncated) noexcept {
 std::uint64_t Writer::tell(const Part& part, std::uint32_t ready) noexcept {
   if (observer_ == nullptr) return 0;
   const std::uint64_t finals = load_relaxed(store_->about(part.at.ticket).finals);
-  const std::uint64_t first = part.at.ticket * store_->shape().rows_per_place;
+  const std::uint64_t first = part.at.ticket * store_->shape().rows_per_chunk;
   std::uint64_t rows = 0;
   for (std::uint32_t slot = part.at.ready, end = 0; slot < ready; slot = end + 1) {
     for (end = slot; end < ready && (finals >> end & 1) == 0;) ++end;
@@ -196,8 +196,8 @@ std::uint64_t Writer::publish(std::uint64_t until) noexcept {
   const auto ready = static_cast<std::uint32_t>(std::clamp(until, part_.first, part_.first + at.rows) - part_.first);
   std::uint64_t rows = tell(part_, std::max(at.ready, ready));
   at.ready = std::max(at.ready, ready);
-  at.closed = at.closed || at.rows == store_->shape().rows_per_place;
-  store_->leave_place(at);
+  at.closed = at.closed || at.rows == store_->shape().rows_per_chunk;
+  store_->leave_chunk(at);
   if (!left_.empty()) rows += make_left_ready(until);
   if (observer_ != nullptr && until > ready_) {
     priorities_.erase(priorities_.begin(), priorities_.begin() + static_cast<std::ptrdiff_t>(until - ready_));
@@ -329,7 +329,7 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
   }
   if (Status joined = membership_.begin(); !joined) return joined;
   for (std::uint64_t from = 0; from < rows.count;) {
-    std::uint64_t most = std::min(rows.count - from, shape.rows_per_place);
+    std::uint64_t most = std::min(rows.count - from, shape.rows_per_chunk);
     std::uint64_t ended = bits_of(rows.ends, from, most);
     if (shape.finals) ended &= ~bits_of(rows.truncated, from, most);
     auto credits = ask(ended, most, wait);
@@ -340,7 +340,7 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
       return begun;
     }
     const std::uint32_t slot = part_.at.rows;
-    const auto count = static_cast<std::uint32_t>(std::min(most, shape.rows_per_place - slot));
+    const auto count = static_cast<std::uint32_t>(std::min(most, shape.rows_per_chunk - slot));
     ended &= bits_below(count);
     copy_rows(rows.columns, from, count);
     mark_ends(rows, from, ended);
@@ -365,7 +365,7 @@ Status Writer::add_all(const Rows& rows, std::uint64_t* indices, const WaitConte
 
 // Ends the episode with the last row, without a last observation.
 void Writer::end_here(bool truncated) noexcept {
-  if (store_->take_place(part_.at)) {
+  if (store_->take_chunk(part_.at)) {
     mark(part_.at.rows - 1, truncated);
     publish(written_);
   } else {
@@ -396,9 +396,9 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
     return success();
   }
   // Marks the row, which may be in another chunk, before it writes the observation. Neither is ready before that.
-  if (store_->take_place(part_.at)) {
+  if (store_->take_chunk(part_.at)) {
     mark(part_.at.rows - 1, is_cut);
-    store_->leave_place(part_.at);
+    store_->leave_chunk(part_.at);
   }
   done_ = true;
   lacks_final_ = is_cut;  // until the observation is written; without it the row is never ready
@@ -418,8 +418,8 @@ Status Writer::end(std::span<const void* const> final, bool truncated, const Wai
 void Writer::close() noexcept {
   if (part_.at.ticket != 0 && owner_ == store_->arena()->current_identity()) {
     if (done_ && !lacks_final_) end_here(false);
-    const bool is_left = !part_.at.closed && leaves_places_ && store_->offer_place(part_.at);
-    if (!part_.at.closed && !is_left) store_->close_place(part_.at);
+    const bool is_left = !part_.at.closed && offers_rest_ && store_->offer_chunk(part_.at);
+    if (!part_.at.closed && !is_left) store_->close_chunk(part_.at);
   }
   part_ = {};
   in_episode_ = lacks_final_ = false;

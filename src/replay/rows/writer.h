@@ -59,7 +59,7 @@ class Writer {
   Writer(std::shared_ptr<Store> store, std::optional<std::uint32_t> stream, RowObserver* observer = nullptr) noexcept
       : store_(std::move(store)),
         stream_(stream),
-        leaves_places_(!stream),
+        offers_rest_(!stream),
         observer_(observer),
         membership_(observer == nullptr ? nullptr : observer->writers()) {}
   ~Writer() { close(); }
@@ -67,7 +67,7 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   // Adds a row, given the address of each of its leaves. Returns its index, by which it can be read once it is ready,
-  // until it leaves the window. Errors: those of Store::open_place(); then nothing was added. If last observations are
+  // until it leaves the window. Errors: those of Store::open_chunk(); then nothing was added. If last observations are
   // kept, a truncated row waits for the observation that end() takes; until then another row is kInvalid.
   Result<std::uint64_t> add(std::span<const void* const> leaves, const RowInfo& info, const WaitContext& wait);
   Result<std::uint64_t> add(std::span<const void* const> leaves, const WaitContext& wait) {
@@ -136,7 +136,7 @@ class Writer {
 
   const std::shared_ptr<Store> store_;
   std::optional<std::uint32_t> stream_;
-  const bool leaves_places_;  // offers the rest of its last chunk to other writers
+  const bool offers_rest_;  // offers the rest of its last chunk to other writers
   RowObserver* const observer_;
   Membership membership_;
   Identity owner_ = memory::kNobody;  // process that opened the chunk, to detect a fork

@@ -70,7 +70,7 @@ Status FifoLifoSampler::find(const Sample& chosen, bool distinct) {
 }
 
 void FifoLifoSampler::walk_window(const Sample& chosen) {
-  const std::uint64_t rows = store().shape().rows_per_place;
+  const std::uint64_t rows = store().shape().rows_per_chunk;
   const Window window = store().window();
   const std::uint64_t end = (window.tail - window.head) * rows;
   for (std::uint64_t at = 0; at < end && found_ < positions_.size(); ++at) {
@@ -92,7 +92,7 @@ void FifoLifoSampler::walk_leaves(const Sample& chosen) {
   } else {
     leaves_->tree.build(weight);
   }
-  const std::uint64_t rows = store().shape().rows_per_place;
+  const std::uint64_t rows = store().shape().rows_per_chunk;
   const Window window = store().window();
   const std::uint64_t first = tables_->slot_of(window.head * rows), end = first + (window.tail - window.head) * rows;
   const std::uint64_t before_wrap = std::min(end, leaves.slots());

@@ -36,7 +36,7 @@ inline std::uint64_t random_row_of_all(const Store& store, const Window& window,
   const Shape& shape = store.shape();
   std::uint64_t chosen = 0, rows = 0;
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
-    const std::uint64_t ready = std::min<std::uint64_t>(store.progress(ticket).ready, shape.rows_per_place);
+    const std::uint64_t ready = std::min<std::uint64_t>(store.progress(ticket).ready, shape.rows_per_chunk);
     for (std::uint64_t slot = 0; slot < ready; ++slot) {
       if (store.has_row(ticket, slot) && random.below(++rows) == 0) chosen = shape.index_of(ticket, slot);
     }

@@ -102,7 +102,7 @@ Sampler::Found Sampler::take_row(std::uint64_t slot, std::uint64_t word, std::ui
     table().leaves().changed(slot);
     return Found::kStale;
   }
-  const Progress now = store().progress_of_place(shape.ticket_of(slot));
+  const Progress now = store().progress_of_chunk(shape.ticket_of(slot));
   if (ticket_of(word) != static_cast<std::uint32_t>(now.ticket) || !store().is_in_window(now.ticket)) {
     table().drop_stale(shape.ticket_of(slot));
     return Found::kStale;
@@ -149,15 +149,15 @@ Status Sampler::sample_and_copy(const Gather& gather, const Sample& chosen, std:
 // Replaces the rows marked in `gone`, and copies each on its own, since they are few.
 Status Sampler::replace(const Gather& gather, const Sample& chosen, std::span<bool> gone,
                         std::span<std::byte* const> out, bool distinct) {
-  std::vector<std::byte*> places(out.size());
+  std::vector<std::byte*> destinations(out.size());
   for (bool are_all = false; !are_all;) {
     Status sampled = resample(chosen, gone, distinct);
     if (!sampled) return sampled;
     are_all = true;
     for (std::size_t at = 0; at < gone.size(); ++at) {
       if (!gone[at]) continue;
-      for (std::size_t i = 0; i < places.size(); ++i) places[i] = out[i] + at * gather.bytes(i);
-      auto lost = gather.read(chosen.indices.subspan(at, 1), places, gone.subspan(at, 1));
+      for (std::size_t i = 0; i < destinations.size(); ++i) destinations[i] = out[i] + at * gather.bytes(i);
+      auto lost = gather.read(chosen.indices.subspan(at, 1), destinations, gone.subspan(at, 1));
       if (!lost) return std::move(lost).error();
       are_all = are_all && *lost == 0;
     }

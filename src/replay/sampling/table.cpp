@@ -68,7 +68,7 @@ double Table::priority_of(float weight) const noexcept {
 
 // Clears the leaves of a chunk that was opened. Plain stores suffice: other processes only set these leaves to 0.
 void Table::open(std::uint64_t first_slot, std::uint64_t ticket) const noexcept {
-  const std::uint64_t rows = store_->shape().rows_per_place, nothing = pack(LeafWord{.ticket = low(ticket)});
+  const std::uint64_t rows = store_->shape().rows_per_chunk, nothing = pack(LeafWord{.ticket = low(ticket)});
   bool is_changed = false;
   for (std::uint64_t slot = first_slot; slot < first_slot + rows; ++slot) {
     is_changed = is_changed || leaves_.weight(slot) != 0;
@@ -148,11 +148,11 @@ void Table::drop(std::uint64_t slot, std::uint64_t word) const noexcept {
 }
 
 // Loads the leaves before the chunk's ticket, so a leaf with another ticket belongs to an older row.
-void Table::drop_stale(std::uint64_t place) const noexcept {
-  const std::uint64_t rows = store_->shape().rows_per_place, first = place * rows;
-  std::uint64_t words[kMaxRowsPerPlace];
+void Table::drop_stale(std::uint64_t chunk) const noexcept {
+  const std::uint64_t rows = store_->shape().rows_per_chunk, first = chunk * rows;
+  std::uint64_t words[kMaxRowsPerChunk];
   for (std::uint64_t i = 0; i < rows; ++i) words[i] = load_acquire(leaves_.word(first + i));
-  const std::uint64_t ticket = store_->progress_of_place(place).ticket;
+  const std::uint64_t ticket = store_->progress_of_chunk(chunk).ticket;
   const bool has_left = !store_->is_in_window(ticket);
   for (std::uint64_t i = 0; i < rows; ++i) {
     const bool is_stale = has_left || ticket_of(words[i]) != low(ticket);

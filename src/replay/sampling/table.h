@@ -66,8 +66,8 @@ class Table {
   // Set them in a new buffer to which no other process is attached.
   void restore(std::uint64_t slot, std::uint64_t ticket, const LeafState& state) const noexcept;
   void restore(double max_priority, std::uint64_t samples) const noexcept;
-  // Sets the weights of overwritten rows to 0 in the chunk with the number `place`.
-  void drop_stale(std::uint64_t place) const noexcept;
+  // Sets the weights of overwritten rows to 0 in the chunk with the number `chunk`.
+  void drop_stale(std::uint64_t chunk) const noexcept;
 
  private:
   friend class Tables;

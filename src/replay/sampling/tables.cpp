@@ -178,7 +178,7 @@ Result<std::shared_ptr<Tables>> Tables::open(std::shared_ptr<Store> store) try {
 
 std::uint64_t Tables::slot_of(std::uint64_t index) const noexcept {
   const Shape& shape = store_->shape();
-  return shape.index_of(shape.place_of(shape.ticket_of(index)), shape.slot_of(index));
+  return shape.index_of(shape.chunk_of(shape.ticket_of(index)), shape.slot_of(index));
 }
 
 void Tables::wake_all() const noexcept {
@@ -190,8 +190,8 @@ Status Tables::clear(const WaitContext& wait) const {
   Status cleared = store_->clear(wait);
   if (!cleared) return cleared;
   for (const Table& table : tables_) {
-    for (std::uint64_t place = 0; !table.leaves().empty() && place < store_->shape().places; ++place) {
-      table.drop_stale(place);
+    for (std::uint64_t chunk = 0; !table.leaves().empty() && chunk < store_->shape().chunks; ++chunk) {
+      table.drop_stale(chunk);
     }
   }
   if (limiter_ != nullptr) limiter_->reset();
@@ -201,10 +201,10 @@ Status Tables::clear(const WaitContext& wait) const {
 void Tables::drop_overwritten() const noexcept {
   const Shape& shape = store_->shape();
   const Window window = store_->window();
-  const std::uint64_t first = window.tail > shape.places ? window.tail - shape.places : 1;
+  const std::uint64_t first = window.tail > shape.chunks ? window.tail - shape.chunks : 1;
   for (std::uint64_t ticket = first; ticket < window.head; ++ticket) {
     for (const Table& table : tables_) {
-      if (!table.leaves().empty()) table.drop_stale(shape.place_of(ticket));
+      if (!table.leaves().empty()) table.drop_stale(shape.chunk_of(ticket));
     }
   }
 }

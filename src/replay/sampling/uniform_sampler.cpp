@@ -46,7 +46,7 @@ Status UniformSampler::find(const Sample& chosen, bool distinct) {
     tried_.resize(positions_.size());
     for (std::uint64_t& index : tried_) {
       index = first + random().below(count);
-      store().fetch_progress_of_place(shape.place_of(shape.ticket_of(index)));
+      store().fetch_progress_of_chunk(shape.chunk_of(shape.ticket_of(index)));
     }
     std::size_t left = 0;
     for (std::size_t i = 0; i < tried_.size(); ++i) {

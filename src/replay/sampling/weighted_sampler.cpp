@@ -149,7 +149,7 @@ void WeightedSampler::choose_leaf(std::size_t at) noexcept {
   const unsigned child = child_of(weights, rests_[at]);
   nodes_[at] = line * kLineLeaves + child;
   words_[at] = weights[child] > 0 ? words[child] : 0;
-  store().fetch_progress_of_place(store().shape().ticket_of(nodes_[at]));
+  store().fetch_progress_of_chunk(store().shape().ticket_of(nodes_[at]));
 }
 
 bool WeightedSampler::accept(std::size_t at, std::uint32_t position, const Sample& chosen, bool distinct) {

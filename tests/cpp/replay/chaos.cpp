@@ -80,9 +80,9 @@ struct Looker {
 
 // guarantee: replay-crash-safety
 TEST_CASE("Sampled rows and successors stay whole while writers die") {
-  for (const std::uint64_t rows_per_place : {1u, 4u}) {
+  for (const std::uint64_t rows_per_chunk : {1u, 4u}) {
     const auto store =
-        new_store({.capacity = 48, .rows_per_place = rows_per_place, .streams = 3, .ahead = kSteps, .finals = true});
+        new_store({.capacity = 48, .rows_per_chunk = rows_per_chunk, .streams = 3, .ahead = kSteps, .finals = true});
     Looker looker(store);
     std::uint64_t seen = 0;
     std::uint32_t stream = 0;

@@ -59,7 +59,7 @@ TEST_CASE("A writer that needs a chunk names the stopped process") {
   int told = 0;
   bool stopped = true;
   for (std::int64_t stores = 1; stopped; ++stores) {
-    const auto store = new_store({.capacity = 12, .rows_per_place = 4, .streams = 3});
+    const auto store = new_store({.capacity = 12, .rows_per_chunk = 4, .streams = 3});
     Writer writer(store, 1), other(store, 3);
     std::vector<std::uint64_t> known;
     for (std::uint64_t i = 0; i < 14; ++i) known.push_back(add(writer, i).value());
@@ -91,7 +91,7 @@ TEST_CASE("A writer that needs a chunk names the stopped process") {
 TEST_CASE("A kill during clear leaves all rows or none") {
   bool killed = true;
   for (std::int64_t stores = 1; killed; ++stores) {
-    const auto store = new_store({.capacity = 12, .rows_per_place = 4});
+    const auto store = new_store({.capacity = 12, .rows_per_chunk = 4});
     Writer writer(store, 1);
     std::vector<std::uint64_t> known;
     for (std::uint64_t i = 0; i < 8; ++i) known.push_back(add(writer, i).value());
@@ -140,16 +140,16 @@ TEST_CASE("A writer killed at any store leaves whole rows behind") {
 
 // guarantee: replay-crash-safety
 TEST_CASE("A writer stopped in a row blocks no writer and harms no row") {
-  const auto store = new_store({.capacity = 8, .rows_per_place = 2});
+  const auto store = new_store({.capacity = 8, .rows_per_chunk = 2});
   const Gate begun, go_on;
   Child stopped([&] {
-    const auto ticket = store->open_place(5, 0, 0, patience()).value();  // busy, as in the middle of its first row
+    const auto ticket = store->open_chunk(5, 0, 0, patience()).value();  // busy, as in the middle of its first row
     begun.open(ticket);
     go_on.wait();
     for (const replay::Leaf& leaf : store->shape().leaves) {
       std::memset(store->leaf(leaf, ticket, 0), 0x77, leaf.bytes);
     }
-    store->leave_place({.ticket = ticket, .rows = 1, .ready = 1});
+    store->leave_chunk({.ticket = ticket, .rows = 1, .ready = 1});
     Writer writer(store, 5);
     return add(writer, 1000).ok();
   });
@@ -157,7 +157,7 @@ TEST_CASE("A writer stopped in a row blocks no writer and harms no row") {
   Writer writer(store, 1);
   std::set<std::uint64_t> tickets;
   for (std::uint64_t i = 0; i < 100; ++i) tickets.insert(add(writer, i).value() / 2);
-  CHECK(tickets.count(ticket + store->shape().places) == 0);  // the writer skipped that ticket
+  CHECK(tickets.count(ticket + store->shape().chunks) == 0);  // the writer skipped that ticket
   std::vector<std::uint64_t> indices;
   for (std::uint64_t i = 0; i < 8; ++i) indices.push_back(add(writer, i).value());
   go_on.open();
@@ -167,7 +167,7 @@ TEST_CASE("A writer stopped in a row blocks no writer and harms no row") {
 }
 
 TEST_CASE("Threads sample whole rows while others add") {
-  const auto store = new_store({.capacity = 16, .rows_per_place = 4, .streams = 2});
+  const auto store = new_store({.capacity = 16, .rows_per_chunk = 4, .streams = 2});
   std::vector<std::thread> threads;
   std::atomic<int> torn{0};
   for (std::uint32_t stream = 1; stream <= 2; ++stream) {
@@ -189,7 +189,7 @@ TEST_CASE("Threads sample whole rows while others add") {
 }
 
 TEST_CASE("A small buffer with several writers shows no torn row") {
-  const auto store = new_store({.capacity = 16, .rows_per_place = 4, .streams = 3});
+  const auto store = new_store({.capacity = 16, .rows_per_chunk = 4, .streams = 3});
   const auto write = [&](std::uint32_t stream) {
     Writer writer(store, stream);
     for (std::uint64_t i = 0; i < 20'000; ++i) {

@@ -25,7 +25,7 @@ namespace {
 constexpr RateLimit kOneEach{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1};
 
 std::shared_ptr<Tables> with_members(const RateLimit* limit = nullptr) {
-  return new_tables({.capacity = 100, .rows_per_place = 4}, {{.kind = SamplerKind::kUniform}}, new_arena(), kLeafBytes,
+  return new_tables({.capacity = 100, .rows_per_chunk = 4}, {{.kind = SamplerKind::kUniform}}, new_arena(), kLeafBytes,
                     limit, true);
 }
 WaitContext at_once() {
@@ -207,7 +207,7 @@ TEST_CASE("A process that exits normally is not reported as dead") {
 }
 
 TEST_CASE("A buffer without death reports has no member words") {
-  const auto tables = new_tables({.capacity = 100, .rows_per_place = 4}, {{.kind = SamplerKind::kUniform}});
+  const auto tables = new_tables({.capacity = 100, .rows_per_chunk = 4}, {{.kind = SamplerKind::kUniform}});
   CHECK_FALSE(tables->has_members());
   CHECK((tables->writers() == nullptr && tables->samplers() == nullptr));
   CHECK(tables->store()->tables_area().size() + sizeof(replay::BufferMemberWords) ==

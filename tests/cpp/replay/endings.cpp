@@ -92,8 +92,8 @@ TEST_CASE("The error for many rows names a contradictory row") {
 
 // guarantee: replay-truncated-rows
 TEST_CASE("A truncated row and its stream wait for the last observation") {
-  for (const std::uint64_t rows_per_place : {1u, 2u, 8u}) {
-    const auto store = new_store({.capacity = 64, .rows_per_place = rows_per_place, .ahead = 2, .finals = true});
+  for (const std::uint64_t rows_per_chunk : {1u, 2u, 8u}) {
+    const auto store = new_store({.capacity = 64, .rows_per_chunk = rows_per_chunk, .ahead = 2, .finals = true});
     Writer writer(store, 1);
     test::add(writer, 0).value();
     const std::uint64_t last = test::add(writer, 1, {.done = true, .truncated = true}).value();
@@ -107,7 +107,7 @@ TEST_CASE("A truncated row and its stream wait for the last observation") {
     CHECK((writer.added() == 2 && store->size() == 0));
     REQUIRE(test::end_with(writer, 7).ok());
     CHECK(store->size() == 2);
-    const test::Slot at{last / rows_per_place, last % rows_per_place};
+    const test::Slot at{last / rows_per_chunk, last % rows_per_chunk};
     CHECK(at.bit(store->about(at.ticket).truncated) == 1);
     CHECK(test::number_in(*store, at.next(*store)) == 7);
     test::add(writer, 2).value();
@@ -118,7 +118,7 @@ TEST_CASE("A truncated row and its stream wait for the last observation") {
 }
 
 TEST_CASE("end can truncate a done row but not a terminated row") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 8, .ahead = 1, .finals = true});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 8, .ahead = 1, .finals = true});
   Writer writer(store, 1);
   const auto was_cut = [&](std::uint64_t index) {
     return platform::load_relaxed(store->about(index / 8).truncated) >> index % 8 & 1;

@@ -7,19 +7,19 @@ using namespace shmtree::test;
 
 namespace {
 
-const std::vector<std::uint64_t> kRowsPerPlace{1, 2, 4, 64};
+const std::vector<std::uint64_t> kRowsPerChunk{1, 2, 4, 64};
 
-ShapeOptions options(std::uint64_t rows_per_place, std::uint64_t ahead, bool finals = false) {
-  return {.capacity = 128, .rows_per_place = rows_per_place, .ahead = ahead, .finals = finals};
+ShapeOptions options(std::uint64_t rows_per_chunk, std::uint64_t ahead, bool finals = false) {
+  return {.capacity = 128, .rows_per_chunk = rows_per_chunk, .ahead = ahead, .finals = finals};
 }
 
 }  // namespace
 
 // guarantee: replay-successors
 TEST_CASE("A row is ready once all its successors were added") {
-  for (const std::uint64_t rows_per_place : kRowsPerPlace) {
+  for (const std::uint64_t rows_per_chunk : kRowsPerChunk) {
     for (const std::uint64_t ahead : {0u, 1u, 3u, 5u}) {
-      const auto store = new_store(options(rows_per_place, ahead));
+      const auto store = new_store(options(rows_per_chunk, ahead));
       Writer writer(store, 1);
       std::vector<std::uint64_t> indices;
       for (std::uint64_t i = 0; i < 20; ++i) {
@@ -36,14 +36,14 @@ TEST_CASE("A row is ready once all its successors were added") {
 }
 
 TEST_CASE("A done row is ready at once without final observations") {
-  for (const std::uint64_t rows_per_place : kRowsPerPlace) {
-    const auto store = new_store(options(rows_per_place, 3));
+  for (const std::uint64_t rows_per_chunk : kRowsPerChunk) {
+    const auto store = new_store(options(rows_per_chunk, 3));
     Writer writer(store, 1);
     for (std::uint64_t i = 0; i < 4; ++i) add(writer, i).value();
     CHECK(store->size() == 1);
     const std::uint64_t last = add(writer, 4, {.done = true, .truncated = true}).value();
     CHECK(store->size() == 5);
-    const Slot at{last / rows_per_place, last % rows_per_place};
+    const Slot at{last / rows_per_chunk, last % rows_per_chunk};
     CHECK(at.bit(store->about(at.ticket).ends) == 1);
     CHECK(at.bit(store->about(at.ticket).truncated) == 1);
     add(writer, 10).value();
@@ -56,8 +56,8 @@ TEST_CASE("A done row is ready at once without final observations") {
 }
 
 TEST_CASE("A final observation follows the last row and is no row") {
-  for (const std::uint64_t rows_per_place : kRowsPerPlace) {
-    const auto store = new_store(options(rows_per_place, 2, true));
+  for (const std::uint64_t rows_per_chunk : kRowsPerChunk) {
+    const auto store = new_store(options(rows_per_chunk, 2, true));
     Writer writer(store, 1);
     for (std::uint64_t i = 0; i < 3; ++i) add(writer, i).value();
     const std::uint64_t last = add(writer, 3, {.done = true}).value();
@@ -65,7 +65,7 @@ TEST_CASE("A final observation follows the last row and is no row") {
     REQUIRE(end_with(writer, 4).ok());
     CHECK(store->size() == 4);
     CHECK(writer.added() == 4);
-    const Slot at{last / rows_per_place, last % rows_per_place}, final = at.next(*store);
+    const Slot at{last / rows_per_chunk, last % rows_per_chunk}, final = at.next(*store);
     CHECK(number_in(*store, final) == 4);
     CHECK(final.bit(store->about(final.ticket).finals) == 1);
     CHECK_FALSE(store->has_row(final.ticket, final.slot));
@@ -74,7 +74,7 @@ TEST_CASE("A final observation follows the last row and is no row") {
     const std::uint64_t cut = add(writer, 10).value();
     REQUIRE(end_with(writer, 11, true).ok());
     CHECK(store->size() == 5);
-    const Slot row{cut / rows_per_place, cut % rows_per_place};
+    const Slot row{cut / rows_per_chunk, cut % rows_per_chunk};
     CHECK(row.bit(store->about(row.ticket).truncated) == 1);
     CHECK(chains_are_right(store));
     CHECK(store->check().empty());
@@ -82,8 +82,8 @@ TEST_CASE("A final observation follows the last row and is no row") {
 }
 
 TEST_CASE("A done row without its final is ready at the next call") {
-  for (const std::uint64_t rows_per_place : kRowsPerPlace) {
-    const auto store = new_store(options(rows_per_place, 1, true));
+  for (const std::uint64_t rows_per_chunk : kRowsPerChunk) {
+    const auto store = new_store(options(rows_per_chunk, 1, true));
     Writer writer(store, 1);
     add(writer, 0).value();
     add(writer, 1, {.done = true}).value();
@@ -157,7 +157,7 @@ TEST_CASE("A forked child continues with a stream of its own") {
 }
 
 TEST_CASE("A slow writer leaves its chunk before the window passes it") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 4, .streams = 2, .ahead = 1});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 4, .streams = 2, .ahead = 1});
   Writer slow(store, 1), fast(store, 2);
   for (std::uint64_t i = 0; i < 20; ++i) {
     const std::uint64_t index = add(slow, 1000 + i).value();
@@ -183,7 +183,7 @@ struct Told : replay::RowObserver {
     for (std::size_t i = 0; i < given.size(); ++i) {
       indices.push_back(first + i);
       priorities.push_back(given[i]);
-      const std::uint64_t rows = store->shape().rows_per_place;
+      const std::uint64_t rows = store->shape().rows_per_chunk;
       early = early && !store->has_row((first + i) / rows, (first + i) % rows);
     }
   }
@@ -193,9 +193,9 @@ struct Told : replay::RowObserver {
 }  // namespace
 
 TEST_CASE("Observers see each row once before it can be sampled") {
-  for (const std::uint64_t rows_per_place : kRowsPerPlace) {
+  for (const std::uint64_t rows_per_chunk : kRowsPerChunk) {
     for (const bool finals : {false, true}) {
-      const auto store = new_store(options(rows_per_place, 2, finals));
+      const auto store = new_store(options(rows_per_chunk, 2, finals));
       Told told;
       told.store = store.get();
       Writer writer(store, 1, &told);
@@ -220,8 +220,8 @@ TEST_CASE("Observers see each row once before it can be sampled") {
 }
 
 TEST_CASE("Rows added at once are observed like rows added singly") {
-  for (const std::uint64_t rows_per_place : kRowsPerPlace) {
-    const auto store = new_store(options(rows_per_place, 2));
+  for (const std::uint64_t rows_per_chunk : kRowsPerChunk) {
+    const auto store = new_store(options(rows_per_chunk, 2));
     Told told;
     told.store = store.get();
     Writer writer(store, 1, &told);

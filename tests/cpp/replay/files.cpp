@@ -11,8 +11,8 @@ using namespace shmtree::test;
 
 namespace {
 
-constexpr ShapeOptions kPlain{.capacity = 64, .rows_per_place = 4, .streams = 2};
-constexpr ShapeOptions kChains{.capacity = 64, .rows_per_place = 4, .streams = 2, .ahead = 2, .finals = true};
+constexpr ShapeOptions kPlain{.capacity = 64, .rows_per_chunk = 4, .streams = 2};
+constexpr ShapeOptions kChains{.capacity = 64, .rows_per_chunk = 4, .streams = 2, .ahead = 2, .finals = true};
 
 std::shared_ptr<Store> filled(const ShapeOptions& options, std::uint64_t rows) {
   auto store = new_store(options);
@@ -136,11 +136,11 @@ TEST_CASE("A load keeps the newest rows that fit and their indices") {
   save(store, folder);
   const auto all = rows_of(store);
   for (const std::uint64_t capacity : {8u, 20u, 33u, 64u, 500u}) {
-    for (const std::uint64_t rows_per_place : {1u, 2u, 4u}) {
-      INFO(capacity << " rows in chunks of " << rows_per_place);
+    for (const std::uint64_t rows_per_chunk : {1u, 2u, 4u}) {
+      INFO(capacity << " rows in chunks of " << rows_per_chunk);
       ShapeOptions options = kChains;
       options.capacity = capacity;
-      options.rows_per_place = rows_per_place;
+      options.rows_per_chunk = rows_per_chunk;
       const auto back = loaded(folder, options).value();
       const auto some = rows_of(back);
       CHECK(back->check().empty());
@@ -156,14 +156,14 @@ TEST_CASE("A load keeps the newest rows that fit and their indices") {
     }
   }
   ShapeOptions larger = kChains;
-  larger.rows_per_place = 8;
+  larger.rows_per_chunk = 8;
   CHECK(loaded(folder, larger).code() == Code::kInvalid);
 }
 
 // guarantee: replay-incremental-save
 TEST_CASE("A save does not write unchanged chunks again") {
   const TemporaryFolder folder;
-  const ShapeOptions options{.capacity = 4000, .rows_per_place = 16};
+  const ShapeOptions options{.capacity = 4000, .rows_per_chunk = 16};
   const auto arena = new_arena(128 * kMiB);
   const auto store = new_store(options, arena);
   Writer writer(store, 1);
@@ -194,7 +194,7 @@ TEST_CASE("Only the first buffer to save continues the loaded files") {
 
 TEST_CASE("Many saves leave few files and little excess data") {
   const TemporaryFolder folder;
-  const auto store = new_store({.capacity = 256, .rows_per_place = 4});
+  const auto store = new_store({.capacity = 256, .rows_per_chunk = 4});
   Writer writer(store, 1);
   std::uint64_t bytes = 0;
   for (std::uint64_t i = 0; i < 600; ++i) {
@@ -203,7 +203,7 @@ TEST_CASE("Many saves leave few files and little excess data") {
     REQUIRE(files_in(folder.saved()).size() <= 36);
   }
   CHECK(bytes < 2 * 256 * 4144 + (64 << 20));
-  CHECK(rows_of(loaded(folder, {.capacity = 256, .rows_per_place = 4}).value()) == rows_of(store));
+  CHECK(rows_of(loaded(folder, {.capacity = 256, .rows_per_chunk = 4}).value()) == rows_of(store));
 }
 
 TEST_CASE("Priorities and sample counts are loaded with the rows") {
@@ -211,7 +211,7 @@ TEST_CASE("Priorities and sample counts are loaded with the rows") {
   const std::vector<replay::TableSpec> specs{{.kind = replay::SamplerKind::kPrioritized},
                                              {.kind = replay::SamplerKind::kUniform},
                                              {.kind = replay::SamplerKind::kFifo, .max_times = 3}};
-  const ShapeOptions options{.capacity = 64, .rows_per_place = 4};
+  const ShapeOptions options{.capacity = 64, .rows_per_chunk = 4};
   const auto tables = new_tables(options, specs);
   const auto store = tables->store();
   Writer writer(store, 1, tables.get());
@@ -221,14 +221,14 @@ TEST_CASE("Priorities and sample counts are loaded with the rows") {
   save(store, folder, tables.get());
   update(*tables, {indices[5]}, {50.0}).value();
   CHECK(save(store, folder, tables.get()).written < 10'000);  // the save writes only states
-  for (const std::uint64_t rows_per_place : {4u, 2u}) {
-    const auto back = new_tables({.capacity = 64, .rows_per_place = rows_per_place}, specs);
+  for (const std::uint64_t rows_per_chunk : {4u, 2u}) {
+    const auto back = new_tables({.capacity = 64, .rows_per_chunk = rows_per_chunk}, specs);
     auto loader = Loader::open(folder.saved()).value();
     loader.load_into(*back->store(), back.get(), patience()).value();
     for (const std::uint64_t index : indices) {
       for (const std::size_t table : {0u, 2u})
         CHECK(weight_at(*back, index, table) == weight_at(*tables, index, table));
-      const std::uint64_t ticket = index / rows_per_place, slot = back->store()->slot(ticket, index % rows_per_place);
+      const std::uint64_t ticket = index / rows_per_chunk, slot = back->store()->slot(ticket, index % rows_per_chunk);
       CHECK((*back)[2].state(slot, ticket).times == (index == indices[3] ? 1 : 0));
     }
     CHECK(back->max_priority(0) == 50.0);

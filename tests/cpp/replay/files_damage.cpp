@@ -16,7 +16,7 @@ using namespace shmtree::test;
 
 namespace {
 
-constexpr ShapeOptions kOptions{.capacity = 8, .rows_per_place = 2, .ahead = 1, .finals = true};
+constexpr ShapeOptions kOptions{.capacity = 8, .rows_per_chunk = 2, .ahead = 1, .finals = true};
 constexpr std::array<std::uint64_t, 2> kSmallLeaves{8, 300};
 
 std::shared_ptr<Store> small_store(std::uint64_t rows) {

@@ -39,7 +39,7 @@ TEST_CASE("An impossible batch is refused with the numbers") {
 }
 
 TEST_CASE("Missing rows are filled with zeros and others are right") {
-  const auto store = model_store({.capacity = 100, .rows_per_place = 4});
+  const auto store = model_store({.capacity = 100, .rows_per_chunk = 4});
   Writer writer(store, 1);
   std::vector<std::uint64_t> indices;
   for (std::uint64_t i = 1; i <= 300; ++i) indices.push_back(add_row(writer, i));
@@ -82,7 +82,7 @@ TEST_CASE("Batches and writers stay in bounds with corrupt words") {
   std::mt19937_64 random(11);
   for (int trial = 0; trial < 60; ++trial) {
     const ModelOptions options{.n_step = 3, .finals = true};
-    const auto store = model_store({.capacity = 64, .rows_per_place = 4, .ahead = 3, .finals = true});
+    const auto store = model_store({.capacity = 64, .rows_per_chunk = 4, .ahead = 3, .finals = true});
     store->set_frames(9);
     Writer writer(store, 1);
     std::vector<std::uint64_t> indices{0};

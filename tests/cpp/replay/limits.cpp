@@ -13,7 +13,7 @@ using replay::RateLimiter;
 namespace {
 
 std::shared_ptr<Tables> limited(const RateLimit& limit, const std::shared_ptr<Arena>& arena = new_arena()) {
-  return new_tables({.capacity = 100, .rows_per_place = 4}, {{.kind = SamplerKind::kUniform}}, arena, kLeafBytes,
+  return new_tables({.capacity = 100, .rows_per_chunk = 4}, {{.kind = SamplerKind::kUniform}}, arena, kLeafBytes,
                     &limit);
 }
 WaitContext at_once() {
@@ -213,7 +213,7 @@ TEST_CASE("A writer at its limit adds nothing until rows are sampled") {
 
 TEST_CASE("Rows count when ready so that no limit waits for successors") {
   const RateLimit limit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1};
-  const auto tables = new_tables({.capacity = 100, .rows_per_place = 4, .ahead = 2}, {{.kind = SamplerKind::kUniform}},
+  const auto tables = new_tables({.capacity = 100, .rows_per_chunk = 4, .ahead = 2}, {{.kind = SamplerKind::kUniform}},
                                  new_arena(), kLeafBytes, &limit);
   Writer writer(tables->store(), 1, tables.get());
   std::uint64_t sampled = 0;

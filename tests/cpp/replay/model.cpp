@@ -1,10 +1,9 @@
 // Compares all outputs of a batch with a model, lists of episodes, under random actions of several writers.
-#include "support/replay_model.h"
-
 #include <random>
 
 #include "replay/sampling/sequence_sampler.h"
 #include "support/catch2.h"
+#include "support/replay_model.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -151,15 +150,15 @@ TEST_CASE("Batches match a model of episodes for several writers") {
   for (const ModelOptions& options :
        {ModelOptions{.n_step = 1}, ModelOptions{.n_step = 3}, ModelOptions{.n_step = 10},
         ModelOptions{.n_step = 1, .finals = true}, ModelOptions{.n_step = 3, .finals = true, .frames = 5}}) {
-    for (const std::uint64_t rows_per_place : {1u, 2u, 8u}) {
+    for (const std::uint64_t rows_per_chunk : {1u, 2u, 8u}) {
       for (unsigned seed = 1; seed <= 4; ++seed) {
         const ShapeOptions shape{.capacity = seed % 2 == 0 ? 40u : 200u,
-                                 .rows_per_place = rows_per_place,
+                                 .rows_per_chunk = rows_per_chunk,
                                  .streams = 3,
                                  .ahead = options.ahead(),
                                  .finals = options.finals};
         Trial trial(seed, options, shape);
-        INFO("seed " << seed << ", chunks of " << rows_per_place << ", " << options.n_step << " steps, "
+        INFO("seed " << seed << ", chunks of " << rows_per_chunk << ", " << options.n_step << " steps, "
                      << (options.finals ? "with" : "without") << " last observations");
         for (int i = 0; i < 20; ++i) {
           for (int j = 0; j < 20; ++j) trial.act();

@@ -24,7 +24,7 @@ std::vector<std::uint64_t> short_stream(const std::shared_ptr<Store>& store, std
 
 // guarantee: replay-chunk-reuse
 TEST_CASE("Streams of one row each fill chunks one after another") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 8});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 8});
   for (std::uint64_t i = 0; i < 50; ++i) CHECK(short_stream(store, i, 1).front() == 8 + i);
   CHECK(store->size() == 50);
   CHECK(store->window().tail == 1 + 7);
@@ -32,7 +32,7 @@ TEST_CASE("Streams of one row each fill chunks one after another") {
 }
 
 TEST_CASE("A stream in a shared chunk excludes earlier rows") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 8});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 8});
   const auto before = short_stream(store, 10, 3), after = short_stream(store, 20, 7);
   CHECK(after.front() == before.back() + 1);
   const replay::Chain chain(*store);
@@ -49,7 +49,7 @@ TEST_CASE("A stream in a shared chunk excludes earlier rows") {
 }
 
 TEST_CASE("A chunk is not reused while pending or old or numbered") {
-  const auto store = new_store({.capacity = 32, .rows_per_place = 8, .ahead = 1});
+  const auto store = new_store({.capacity = 32, .rows_per_chunk = 8, .ahead = 1});
   short_stream(store, 0, 2);  // the second row waits for a successor
   CHECK(short_stream(store, 10, 2).front() == 16);
   {
@@ -59,7 +59,7 @@ TEST_CASE("A chunk is not reused while pending or old or numbered") {
   }
   CHECK(short_stream(store, 30, 1).front() == 32);
 
-  const auto other = new_store({.capacity = 32, .rows_per_place = 4});
+  const auto other = new_store({.capacity = 32, .rows_per_chunk = 4});
   short_stream(other, 0, 1);
   Writer writer(other, 1);
   for (std::uint64_t i = 0; i < 24; ++i) add(writer, 100 + i).value();
@@ -69,7 +69,7 @@ TEST_CASE("A chunk is not reused while pending or old or numbered") {
 
 // guarantee: replay-chunk-reuse
 TEST_CASE("Abandoned chunks go to one stream each under concurrency") {
-  const auto store = new_store({.capacity = 2048, .rows_per_place = 16});
+  const auto store = new_store({.capacity = 2048, .rows_per_chunk = 16});
   const auto work = [&](std::uint64_t first) {
     for (std::uint64_t i = 0; i < 100; ++i) short_stream(store, first + 2 * i, 2);
     return true;
@@ -91,7 +91,7 @@ TEST_CASE("Abandoned chunks go to one stream each under concurrency") {
 }
 
 TEST_CASE("Corrupt offers never give a chunk to two streams") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 8});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 8});
   const auto rows = short_stream(store, 10, 3);
   Writer busy(store, 1);
   const std::uint64_t of_other = add(busy, 20).value();

@@ -19,7 +19,7 @@ const TableSpec kLargest{.kind = SamplerKind::kMaxPriority};
 }  // namespace
 
 TEST_CASE("Oldest and newest rows are sampled in order and repeatedly") {
-  const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {kFifo, kLifo});
+  const auto tables = new_tables({.capacity = 40, .rows_per_chunk = 4}, {kFifo, kLifo});
   Writer writer(tables->store(), 1, tables.get());
   std::vector<std::uint64_t> added;
   for (std::uint64_t i = 0; i < 100; ++i) added.push_back(add_row(writer, i));
@@ -37,7 +37,7 @@ TEST_CASE("Oldest and newest rows are sampled in order and repeatedly") {
 }
 
 TEST_CASE("Rows with max_times 1 are sampled oldest first until empty") {
-  const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {kOldestOnce});
+  const auto tables = new_tables({.capacity = 40, .rows_per_chunk = 4}, {kOldestOnce});
   Writer writer(tables->store(), 1, tables.get());
   const auto one = new_sampler(tables), other = new_sampler(tables);
   std::deque<std::uint64_t> waiting;
@@ -59,7 +59,7 @@ TEST_CASE("Rows with max_times 1 are sampled oldest first until empty") {
 }
 
 TEST_CASE("Newest unsampled rows come first across the buffer end") {
-  const auto tables = new_tables({.capacity = 20, .rows_per_place = 1}, {kNewestOnce});
+  const auto tables = new_tables({.capacity = 20, .rows_per_chunk = 1}, {kNewestOnce});
   Writer writer(tables->store(), 1, tables.get());
   const auto sampler = new_sampler(tables);
   std::vector<std::uint64_t> stack;
@@ -77,7 +77,7 @@ TEST_CASE("Newest unsampled rows come first across the buffer end") {
 
 TEST_CASE("Ordered sampling with repetition wraps around") {
   for (const TableSpec& spec : {kFifo, kLifo, kLargest}) {
-    const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {spec});
+    const auto tables = new_tables({.capacity = 40, .rows_per_chunk = 4}, {spec});
     Writer writer(tables->store(), 1, tables.get());
     const auto sampler = new_sampler(tables);
     Samples samples(8);
@@ -92,7 +92,7 @@ TEST_CASE("Ordered sampling with repetition wraps around") {
 
 TEST_CASE("Wrapped sampling respects max_times") {
   const TableSpec twice{.kind = SamplerKind::kFifo, .max_times = 2};
-  const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {twice});
+  const auto tables = new_tables({.capacity = 40, .rows_per_chunk = 4}, {twice});
   Writer writer(tables->store(), 1, tables.get());
   const auto sampler = new_sampler(tables);
   const std::uint64_t first = add_row(writer, 0), second = add_row(writer, 1);
@@ -107,7 +107,7 @@ TEST_CASE("Wrapped sampling respects max_times") {
 }
 
 TEST_CASE("Rows of the largest current priorities are sampled") {
-  const auto tables = new_tables({.capacity = 400, .rows_per_place = 8}, {kLargest});
+  const auto tables = new_tables({.capacity = 400, .rows_per_chunk = 8}, {kLargest});
   Writer writer(tables->store(), 1, tables.get());
   std::map<std::uint64_t, double> priority;
   for (std::uint64_t i = 0; i < 300; ++i) {
@@ -136,7 +136,7 @@ TEST_CASE("Rows of the largest current priorities are sampled") {
 
 TEST_CASE("Overwritten rows of an ordered sample are replaced") {
   for (const TableSpec& spec : {kFifo, kOldestOnce, kLargest}) {
-    const auto tables = new_tables({.capacity = 40, .rows_per_place = 1}, {spec});
+    const auto tables = new_tables({.capacity = 40, .rows_per_chunk = 1}, {spec});
     Writer writer(tables->store(), 1, tables.get());
     std::vector<std::uint64_t> added;
     for (std::uint64_t i = 0; i < 10; ++i) added.push_back(add_row(writer, i, static_cast<float>(20 - i)));

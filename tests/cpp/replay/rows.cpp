@@ -12,7 +12,7 @@ using namespace shmtree;
 using namespace shmtree::test;
 
 TEST_CASE("A row is readable by its index as soon as it was added") {
-  const auto store = new_store({.capacity = 100, .rows_per_place = 4});
+  const auto store = new_store({.capacity = 100, .rows_per_chunk = 4});
   Writer writer(store, 1);
   std::vector<std::uint64_t> indices;
   for (std::uint64_t i = 0; i < 10; ++i) indices.push_back(add(writer, i).value());
@@ -24,7 +24,7 @@ TEST_CASE("A row is readable by its index as soon as it was added") {
 }
 
 TEST_CASE("With one row per chunk a buffer holds exactly its capacity") {
-  const auto store = new_store({.capacity = 10, .rows_per_place = 1});
+  const auto store = new_store({.capacity = 10, .rows_per_chunk = 1});
   Writer writer(store, 1);
   std::vector<std::uint64_t> indices;
   for (std::uint64_t i = 0; i < 35; ++i) {
@@ -38,7 +38,7 @@ TEST_CASE("With one row per chunk a buffer holds exactly its capacity") {
 }
 
 TEST_CASE("Each open chunk leaves at most one chunk of capacity unused") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 8, .streams = 2});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 8, .streams = 2});
   Writer one(store, 1), other(store, 2);
   for (std::uint64_t i = 0; i < 500; ++i) {
     add(i % 3 == 0 ? one : other, i).value();
@@ -49,7 +49,7 @@ TEST_CASE("Each open chunk leaves at most one chunk of capacity unused") {
 }
 
 TEST_CASE("Chunks that are closed early still hold their rows") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 8});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 8});
   for (std::uint64_t i = 0; i < 40; ++i) {
     Writer writer(store, 1);
     add(writer, i).value();
@@ -59,7 +59,7 @@ TEST_CASE("Chunks that are closed early still hold their rows") {
 }
 
 TEST_CASE("The window is valid at all times while chunks are opened") {
-  const auto store = new_store({.capacity = 8, .rows_per_place = 4});
+  const auto store = new_store({.capacity = 8, .rows_per_chunk = 4});
   std::atomic<bool> over{false};
   std::thread adds([&] {
     for (std::uint64_t number = 0; number < 20'000; ++number) {
@@ -80,7 +80,7 @@ TEST_CASE("The window is valid at all times while chunks are opened") {
 }
 
 TEST_CASE("Rows are sampled uniformly") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 8});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 8});
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 50; ++i) add(writer, i).value();
   Reader reader(store, 42);
@@ -118,8 +118,8 @@ TEST_CASE("An invalid shape is refused with its numbers") {
     return shape.code() == Code::kInvalid && shape.error().message.find(number) != std::string::npos;
   };
   CHECK(refused({8}, {.capacity = 0}, "0"));
-  CHECK(refused({8}, {.capacity = 100, .rows_per_place = 12}, "12"));
-  CHECK(refused({8}, {.capacity = 100, .rows_per_place = 128}, "128"));
+  CHECK(refused({8}, {.capacity = 100, .rows_per_chunk = 12}, "12"));
+  CHECK(refused({8}, {.capacity = 100, .rows_per_chunk = 128}, "128"));
   CHECK(refused({8}, {.capacity = 100, .streams = std::uint64_t{1} << 60}, "1152921504606846976"));
   CHECK(refused({8}, {.capacity = 100, .streams = std::uint64_t{1} << 40}, "exceed the largest arena"));
   CHECK(refused({8, 0}, {.capacity = 100}, "0 bytes"));
@@ -147,7 +147,7 @@ TEST_CASE("A buffer grows by extents and frees them on last detach") {
 
 TEST_CASE("Another process opens a buffer by its block and adds rows") {
   const auto arena = new_arena();
-  const auto store = new_store({.capacity = 100, .rows_per_place = 4}, arena);
+  const auto store = new_store({.capacity = 100, .rows_per_chunk = 4}, arena);
   Writer writer(store, 1);
   const std::uint64_t first = add(writer, 1).value();
   Child child([&] {
@@ -175,7 +175,7 @@ TEST_CASE("open and note_at name both versions of a replay buffer") {
 }
 
 TEST_CASE("A writer in a forked child opens its own chunk") {
-  const auto store = new_store({.capacity = 100, .rows_per_place = 8});
+  const auto store = new_store({.capacity = 100, .rows_per_chunk = 8});
   Writer writer(store, 1);
   const std::uint64_t before = add(writer, 1).value();
   Child child([&] { return add(writer, 2).value() / 8 != before / 8; });
@@ -202,7 +202,7 @@ TEST_CASE("The tables area is zeroed and shared and of the given size") {
 
 // guarantee: replay-clear
 TEST_CASE("A cleared buffer is empty and later rows get larger indices") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 8, .streams = 2, .ahead = 1});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 8, .streams = 2, .ahead = 1});
   Writer one(store, 1), other(store, 2);
   std::uint64_t last = 0;
   for (std::uint64_t i = 0; i < 50; ++i) last = std::max(add(i % 3 == 0 ? one : other, i).value(), last);
@@ -222,7 +222,7 @@ TEST_CASE("A cleared buffer is empty and later rows get larger indices") {
 }
 
 TEST_CASE("Row counts are right in every opened buffer at any time") {
-  const auto store = new_store({.capacity = 30, .rows_per_place = 2, .streams = 3, .ahead = 1, .finals = true});
+  const auto store = new_store({.capacity = 30, .rows_per_chunk = 2, .streams = 3, .ahead = 1, .finals = true});
   Writer one(store, 1), other(store, 2);
   const auto again = Store::open(store->arena(), store->block(), kLeafBytes, patience()).value();
   for (std::uint64_t i = 0; i < 600; ++i) {

@@ -1,10 +1,11 @@
 // Rows are sampled in proportion to their current priorities, whichever process changed these.
+#include "support/samples.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include "support/catch2.h"
-#include "support/samples.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -37,7 +38,7 @@ bool fits(const std::map<std::uint64_t, std::uint64_t>& times, const std::map<st
 
 // guarantee: replay-priorities
 TEST_CASE("Rows are sampled in proportion to their priorities") {
-  const auto tables = new_tables({.capacity = 1000, .rows_per_place = 8}, {kByPriority});
+  const auto tables = new_tables({.capacity = 1000, .rows_per_chunk = 8}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   std::map<std::uint64_t, double> likely;
   std::map<std::uint64_t, std::uint64_t> times;
@@ -68,7 +69,7 @@ TEST_CASE("Rows are sampled in proportion to their priorities") {
 TEST_CASE("A uniform sampler is uniform with and without max_times") {
   for (const std::uint32_t max_times : {0u, 1'000'000u}) {
     const auto tables =
-        new_tables({.capacity = 500, .rows_per_place = 8}, {{.kind = SamplerKind::kUniform, .max_times = max_times}});
+        new_tables({.capacity = 500, .rows_per_chunk = 8}, {{.kind = SamplerKind::kUniform, .max_times = max_times}});
     Writer writer(tables->store(), 1, tables.get());
     std::map<std::uint64_t, double> likely;
     std::map<std::uint64_t, std::uint64_t> times;
@@ -107,7 +108,7 @@ TEST_CASE("A sample has the probability and weight of each row") {
 // guarantee: ray-shard-weights
 TEST_CASE("weigh returns current totals without sampling rows") {
   for (const bool has_priorities : {false, true}) {
-    const auto tables = new_tables({.capacity = 100, .rows_per_place = 8}, {has_priorities ? kByPriority : kUniform});
+    const auto tables = new_tables({.capacity = 100, .rows_per_chunk = 8}, {has_priorities ? kByPriority : kUniform});
     Writer writer(tables->store(), 1, tables.get());
     const auto sampler = new_sampler(tables);
     CHECK(sampler->weigh(false).value().total == 0);
@@ -124,7 +125,7 @@ TEST_CASE("weigh returns current totals without sampling rows") {
 
 TEST_CASE("Without repetition each row is sampled once and no more") {
   for (const TableSpec& spec : {kUniform, kByPriority}) {
-    const auto tables = new_tables({.capacity = 200, .rows_per_place = 8}, {spec});
+    const auto tables = new_tables({.capacity = 200, .rows_per_chunk = 8}, {spec});
     Writer writer(tables->store(), 1, tables.get());
     float priority = 1;
     for (std::uint64_t i = 0; i < 60; ++i, priority *= 3) add_row(writer, i, priority);
@@ -143,7 +144,7 @@ TEST_CASE("Without repetition each row is sampled once and no more") {
 }
 
 TEST_CASE("Sampling without repetition follows the priorities") {
-  const auto tables = new_tables({.capacity = 200, .rows_per_place = 8}, {kByPriority});
+  const auto tables = new_tables({.capacity = 200, .rows_per_chunk = 8}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   const std::uint64_t heavy = add_row(writer, 0, 1e20f);
   std::map<std::uint64_t, double> likely;
@@ -164,7 +165,7 @@ TEST_CASE("Sampling without repetition follows the priorities") {
 
 TEST_CASE("Overwritten samples are replaced by rows not yet sampled") {
   for (const TableSpec& spec : {kUniform, kByPriority}) {
-    const auto tables = new_tables({.capacity = 64, .rows_per_place = 1}, {spec});
+    const auto tables = new_tables({.capacity = 64, .rows_per_chunk = 1}, {spec});
     Writer writer(tables->store(), 1, tables.get());
     for (std::uint64_t i = 0; i < 34; ++i) add_row(writer, i);
     const auto sampler = new_sampler(tables);
@@ -185,7 +186,7 @@ TEST_CASE("Overwritten samples are replaced by rows not yet sampled") {
 }
 
 TEST_CASE("Rows outside the window are never sampled") {
-  const auto tables = new_tables({.capacity = 32, .rows_per_place = 4}, {kByPriority});
+  const auto tables = new_tables({.capacity = 32, .rows_per_chunk = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   const auto sampler = new_sampler(tables);
   Samples samples(16);
@@ -197,7 +198,7 @@ TEST_CASE("Rows outside the window are never sampled") {
 }
 
 TEST_CASE("Sum tree leaves of overwritten rows hide no current row") {
-  const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
+  const auto tables = new_tables({.capacity = 3000, .rows_per_chunk = 8}, {kByPriority}, new_arena(64 * kMiB));
   const auto& store = tables->store();
   Writer writer(store, 1, tables.get());
   for (std::uint64_t i = 0; i < 3000; ++i) add_row(writer, i, 1e6f);
@@ -217,7 +218,7 @@ TEST_CASE("Corrupt tables end every call and new rows can be sampled") {
   replay::Random random(7);
   for (int trial = 0; trial < 40; ++trial) {
     const auto tables =
-        new_tables({.capacity = 100, .rows_per_place = 4}, {kByPriority,
+        new_tables({.capacity = 100, .rows_per_chunk = 4}, {kByPriority,
                                                             {.kind = SamplerKind::kUniform, .max_times = 2},
                                                             {.kind = SamplerKind::kFifo, .max_times = 1},
                                                             {.kind = SamplerKind::kMaxPriority}});
@@ -247,7 +248,7 @@ TEST_CASE("Corrupt tables end every call and new rows can be sampled") {
 
 TEST_CASE("Empty tables and unready rows cannot be sampled") {
   for (const TableSpec& spec : {kUniform, kByPriority}) {
-    const auto tables = new_tables({.capacity = 64, .rows_per_place = 8}, {spec});
+    const auto tables = new_tables({.capacity = 64, .rows_per_chunk = 8}, {spec});
     const auto sampler = new_sampler(tables);
     Samples samples(4);
     CHECK(samples.from(*sampler).code() == Code::kEmpty);
@@ -263,7 +264,7 @@ TEST_CASE("Empty tables and unready rows cannot be sampled") {
 // guarantee: replay-max-times
 TEST_CASE("All samplers together respect max_times and put_back") {
   for (const SamplerKind kind : {SamplerKind::kUniform, SamplerKind::kPrioritized}) {
-    const auto tables = new_tables({.capacity = 64, .rows_per_place = 8}, {{.kind = kind, .max_times = 3}});
+    const auto tables = new_tables({.capacity = 64, .rows_per_chunk = 8}, {{.kind = kind, .max_times = 3}});
     Writer writer(tables->store(), 1, tables.get());
     for (std::uint64_t i = 0; i < 20; ++i) add_row(writer, i);
     const auto one = new_sampler(tables, 0, 1), other = new_sampler(tables, 0, 2);
@@ -303,7 +304,7 @@ TEST_CASE("A resampled row is counted once") {
 }
 
 TEST_CASE("A forked child samples other rows than its parent") {
-  const auto tables = new_tables({.capacity = 2000, .rows_per_place = 8}, {kUniform});
+  const auto tables = new_tables({.capacity = 2000, .rows_per_chunk = 8}, {kUniform});
   Writer writer(tables->store(), 1, tables.get());
   for (std::uint64_t i = 0; i < 1000; ++i) add_row(writer, i);
   const auto sampler = new_sampler(tables);

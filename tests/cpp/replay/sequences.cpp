@@ -31,7 +31,7 @@ struct Drawn {
 
 // guarantee: replay-sequences
 TEST_CASE("A sequence stays in one episode and is masked and padded") {
-  const auto store = new_store({.capacity = 200, .rows_per_place = 4, .streams = 2});
+  const auto store = new_store({.capacity = 200, .rows_per_chunk = 4, .streams = 2});
   Writer one(store, 1), other(store, 2);
   for (std::uint64_t i = 1; i <= 60; ++i) {
     add(one, 1000 * (i / 7) + i, {.done = i % 7 == 6}).value();
@@ -61,7 +61,7 @@ TEST_CASE("A sequence stays in one episode and is masked and padded") {
 }
 
 TEST_CASE("Refusing partial sequences samples all full ones uniformly") {
-  const auto store = new_store({.capacity = 200, .rows_per_place = 4});
+  const auto store = new_store({.capacity = 200, .rows_per_chunk = 4});
   Writer writer(store, 1);
   for (std::uint64_t i = 0; i < 60; ++i) add(writer, i, {.done = i % 10 == 9}).value();
   const auto gather = replay::Gather::of_rows(store).value();
@@ -79,7 +79,7 @@ TEST_CASE("Refusing partial sequences samples all full ones uniformly") {
 }
 
 TEST_CASE("Invalid sequences and too short episodes are refused") {
-  const auto store = new_store({.capacity = 200, .rows_per_place = 4});
+  const auto store = new_store({.capacity = 200, .rows_per_chunk = 4});
   std::vector<std::uint64_t> indices(8);
   const auto mask = std::make_unique<bool[]>(8);
   const auto sample = [&](const replay::SequenceOptions& options) {
@@ -99,7 +99,7 @@ TEST_CASE("Invalid sequences and too short episodes are refused") {
 
 // guarantee: replay-sequences
 TEST_CASE("Sequences stay whole while other writers overwrite rows") {
-  const auto store = new_store({.capacity = 64, .rows_per_place = 4, .streams = 2});
+  const auto store = new_store({.capacity = 64, .rows_per_chunk = 4, .streams = 2});
   Child child([&] {
     Writer writer(store, 1);
     for (std::uint64_t i = 0; i < 30'000; ++i) add(writer, i, {.done = i % 16 == 15}).value();
@@ -126,7 +126,7 @@ TEST_CASE("Sequences stay whole while other writers overwrite rows") {
 }
 
 TEST_CASE("Sampling sequences ends if damaged words hide all rows") {
-  const auto store = new_store({.capacity = 200, .rows_per_place = 4});
+  const auto store = new_store({.capacity = 200, .rows_per_chunk = 4});
   Writer writer(store, 1);
   for (std::uint64_t i = 1; i <= 60; ++i) add(writer, i).value();
   const auto gather = replay::Gather::of_rows(store).value();
@@ -136,6 +136,6 @@ TEST_CASE("Sampling sequences ends if damaged words hide all rows") {
   auto& header = header_of(*store);
   auto* progress =
       reinterpret_cast<std::atomic<std::uint64_t>*>(reinterpret_cast<std::byte*>(&header) + header.progress_offset);
-  for (std::uint64_t place = 0; place < store->shape().places; ++place) progress[place].store(0);
+  for (std::uint64_t place = 0; place < store->shape().chunks; ++place) progress[place].store(0);
   CHECK(sampled.sample(sequences, gather).code() == Code::kEmpty);
 }

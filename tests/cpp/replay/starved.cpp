@@ -26,7 +26,7 @@ struct Full {
 };
 
 Full new_full(SamplerKind kind) {
-  auto tables = new_tables({.capacity = kRows, .rows_per_place = 1}, {{.kind = kind, .max_times = 1}});
+  auto tables = new_tables({.capacity = kRows, .rows_per_chunk = 1}, {{.kind = kind, .max_times = 1}});
   Writer writer(tables->store(), 1, tables.get());
   for (std::uint64_t i = 0; i < 2 * kRows; ++i) add_row(writer, i);
   auto gather = Gather::create(

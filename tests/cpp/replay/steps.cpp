@@ -28,9 +28,9 @@ void extend_with(Writer& writer, std::uint64_t first, std::uint64_t count) {
   writer.extend({.columns = columns_of(rows), .count = count}, nullptr, patience()).value();
 }
 
-const ShapeOptions kPlain{.capacity = 12, .rows_per_place = 4};
-const ShapeOptions kAhead{.capacity = 12, .rows_per_place = 2, .ahead = 2};
-const ShapeOptions kFinals{.capacity = 12, .rows_per_place = 2, .ahead = 2, .finals = true};
+const ShapeOptions kPlain{.capacity = 12, .rows_per_chunk = 4};
+const ShapeOptions kAhead{.capacity = 12, .rows_per_chunk = 2, .ahead = 2};
+const ShapeOptions kFinals{.capacity = 12, .rows_per_chunk = 2, .ahead = 2, .finals = true};
 
 std::vector<Operation> operations() {
   return {

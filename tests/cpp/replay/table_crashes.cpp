@@ -32,8 +32,8 @@ bool is_good_draw(const Tables& tables, replay::Sampler& sampler, std::size_t ro
   if (!samples.from(sampler).ok()) return false;
   for (std::size_t i = 0; i < rows; ++i) {
     const auto number = row_at(tables.store(), samples.indices[i]);
-    if (!number && tables.store()->has_row(samples.indices[i] / tables.store()->shape().rows_per_place,
-                                           samples.indices[i] % tables.store()->shape().rows_per_place)) {
+    if (!number && tables.store()->has_row(samples.indices[i] / tables.store()->shape().rows_per_chunk,
+                                           samples.indices[i] % tables.store()->shape().rows_per_chunk)) {
       return false;  // torn
     }
   }
@@ -52,7 +52,7 @@ void update_some(Tables& tables, replay::Sampler& sampler, replay::Random& rando
 
 // guarantee: replay-priorities
 TEST_CASE("The sum of a sampler equals the leaves after any changes") {
-  const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
+  const auto tables = new_tables({.capacity = 3000, .rows_per_chunk = 8}, {kByPriority}, new_arena(64 * kMiB));
   Writer writer(tables->store(), 1, tables.get());
   const auto one = new_sampler(tables, 0, 1), other = new_sampler(tables, 0, 2);
   replay::Random random(5);
@@ -67,7 +67,7 @@ TEST_CASE("The sum of a sampler equals the leaves after any changes") {
 }
 
 TEST_CASE("The sum is right to 1e-9 after a hundred million changes", "[.][slow]") {
-  const auto tables = new_tables({.capacity = 3000, .rows_per_place = 8}, {kByPriority}, new_arena(64 * kMiB));
+  const auto tables = new_tables({.capacity = 3000, .rows_per_chunk = 8}, {kByPriority}, new_arena(64 * kMiB));
   Writer writer(tables->store(), 1, tables.get());
   for (std::uint64_t i = 0; i < 2000; ++i) add_row(writer, i);
   const auto sampler = new_sampler(tables);
@@ -87,7 +87,7 @@ TEST_CASE("Weights match a plain map for random operations") {
   const auto seed = GENERATE(1u, 2u, 3u);
   INFO("seed " << seed);
   replay::Random random(seed);
-  const auto tables = new_tables({.capacity = 100, .rows_per_place = 4}, {kByPriority});
+  const auto tables = new_tables({.capacity = 100, .rows_per_chunk = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   const auto sampler = new_sampler(tables, 0, seed);
   std::map<std::uint64_t, float> model;
@@ -123,7 +123,7 @@ TEST_CASE("Weights match a plain map for random operations") {
 }
 
 TEST_CASE("Threads that add and update and sample see valid rows") {
-  const auto tables = new_tables({.capacity = 64, .rows_per_place = 4, .streams = 2}, {kByPriority});
+  const auto tables = new_tables({.capacity = 64, .rows_per_chunk = 4, .streams = 2}, {kByPriority});
   Writer first(tables->store(), 9, tables.get());
   for (std::uint64_t i = 0; i < 10; ++i) add_row(first, i);
   std::atomic<bool> good{true};
@@ -152,7 +152,7 @@ TEST_CASE("Threads that add and update and sample see valid rows") {
 
 // guarantee: replay-no-locks
 TEST_CASE("Frequent kills of writers and updaters leave valid samples") {
-  const auto tables = new_tables({.capacity = 256, .rows_per_place = 8, .streams = 4},
+  const auto tables = new_tables({.capacity = 256, .rows_per_chunk = 8, .streams = 4},
                                  {kByPriority, {.kind = SamplerKind::kUniform, .max_times = 3}});
   Writer first(tables->store(), 9, tables.get());
   for (std::uint64_t i = 0; i < 100; ++i) add_row(first, i);
@@ -198,7 +198,7 @@ TEST_CASE("A process killed at any store leaves usable tables") {
   std::int64_t stores = 1;
   for (bool killed = true; killed; ++stores) {
     const auto tables =
-        new_tables({.capacity = 24, .rows_per_place = 4}, {kByPriority, {.kind = SamplerKind::kFifo, .max_times = 1}});
+        new_tables({.capacity = 24, .rows_per_chunk = 4}, {kByPriority, {.kind = SamplerKind::kFifo, .max_times = 1}});
     Writer writer(tables->store(), 1, tables.get());
     std::vector<std::uint64_t> indices;
     for (std::uint64_t i = 0; i < 20; ++i) indices.push_back(add_row(writer, i));

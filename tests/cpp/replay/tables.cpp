@@ -1,11 +1,12 @@
 // Priorities of rows: initial values, updates and refused ones, in every process. An update never affects the next row
 // in the same slot.
+#include "support/tables.h"
+
 #include <cfloat>
 #include <cmath>
 #include <limits>
 
 #include "support/catch2.h"
-#include "support/tables.h"
 
 using namespace shmtree;
 using namespace shmtree::test;
@@ -21,7 +22,7 @@ bool is_refused(const Result<std::vector<bool>>& result, const std::string& numb
 }  // namespace
 
 TEST_CASE("New rows get a given priority or the largest so far") {
-  const auto tables = new_tables({.capacity = 64, .rows_per_place = 4}, {kByPriority});
+  const auto tables = new_tables({.capacity = 64, .rows_per_chunk = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   const std::uint64_t first = add_row(writer, 0), second = add_row(writer, 1, 3.0f);
   const std::uint64_t third = add_row(writer, 2, 0.5f), fourth = add_row(writer, 3);
@@ -33,7 +34,7 @@ TEST_CASE("New rows get a given priority or the largest so far") {
 }
 
 TEST_CASE("raise_max_priority only raises and ignores invalid values") {
-  const auto tables = new_tables({.capacity = 64, .rows_per_place = 4}, {kByPriority});
+  const auto tables = new_tables({.capacity = 64, .rows_per_chunk = 4}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   tables->raise_max_priority(0, 7.0);
   tables->raise_max_priority(0, 2.0);
@@ -57,7 +58,7 @@ TEST_CASE("alpha and eps make a weight that converts back to priority") {
 }
 
 TEST_CASE("An update changes existing rows and reports which") {
-  const auto tables = new_tables({.capacity = 8, .rows_per_place = 1}, {kByPriority});
+  const auto tables = new_tables({.capacity = 8, .rows_per_chunk = 1}, {kByPriority});
   Writer writer(tables->store(), 1, tables.get());
   std::vector<std::uint64_t> indices;
   for (std::uint64_t i = 0; i < 10; ++i) indices.push_back(add_row(writer, i));
@@ -119,8 +120,8 @@ TEST_CASE("One update can target one sampler or all of them") {
 }
 
 TEST_CASE("A late update does not change a new row in the same slot") {
-  const auto tables = new_tables({.capacity = 4, .rows_per_place = 1}, {kByPriority});
-  const std::uint64_t places = tables->store()->shape().places;
+  const auto tables = new_tables({.capacity = 4, .rows_per_chunk = 1}, {kByPriority});
+  const std::uint64_t places = tables->store()->shape().chunks;
   Writer writer(tables->store(), 1, tables.get());
   const std::uint64_t old = add_row(writer, 0);
   std::uint64_t next = old;
@@ -133,7 +134,7 @@ TEST_CASE("A late update does not change a new row in the same slot") {
 
 TEST_CASE("clear resets rows and weights but keeps the max priority") {
   const replay::RateLimit limit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 100};
-  const auto tables = new_tables({.capacity = 40, .rows_per_place = 4}, {kByPriority}, new_arena(), kLeafBytes, &limit);
+  const auto tables = new_tables({.capacity = 40, .rows_per_chunk = 4}, {kByPriority}, new_arena(), kLeafBytes, &limit);
   Writer writer(tables->store(), 1, tables.get());
   std::vector<std::uint64_t> before;
   for (std::uint64_t i = 0; i < 30; ++i) before.push_back(add_row(writer, i, 5.0f));

@@ -34,13 +34,13 @@ struct Kind {
 };
 inline const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all{
-      {"plain, one row a place", {.capacity = 12, .rows_per_place = 1}},
-      {"plain", {.capacity = 12, .rows_per_place = 4}},
-      {"two ahead", {.capacity = 12, .rows_per_place = 4, .ahead = 2}},
-      {"two ahead, one row a place", {.capacity = 12, .rows_per_place = 1, .ahead = 2}},
-      {"with last observations", {.capacity = 12, .rows_per_place = 4, .ahead = 1, .finals = true}},
+      {"plain, one row a place", {.capacity = 12, .rows_per_chunk = 1}},
+      {"plain", {.capacity = 12, .rows_per_chunk = 4}},
+      {"two ahead", {.capacity = 12, .rows_per_chunk = 4, .ahead = 2}},
+      {"two ahead, one row a place", {.capacity = 12, .rows_per_chunk = 1, .ahead = 2}},
+      {"with last observations", {.capacity = 12, .rows_per_chunk = 4, .ahead = 1, .finals = true}},
       {"two ahead, with last observations, two rows a place",
-       {.capacity = 12, .rows_per_place = 2, .ahead = 2, .finals = true}},
+       {.capacity = 12, .rows_per_chunk = 2, .ahead = 2, .finals = true}},
   };
   return all;
 }

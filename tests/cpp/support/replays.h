@@ -122,7 +122,7 @@ inline std::uint64_t number_in(const Store& store, const Slot& at) {
 inline bool chains_are_right(const std::shared_ptr<Store>& store) {
   const auto window = store->window();
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
-    for (std::uint64_t slot = 0; slot < store->shape().rows_per_place; ++slot) {
+    for (std::uint64_t slot = 0; slot < store->shape().rows_per_chunk; ++slot) {
       if (!store->has_row(ticket, slot)) continue;
       Slot at{ticket, slot};
       for (std::uint64_t ahead = 0; ahead < store->shape().ahead; ++ahead) {

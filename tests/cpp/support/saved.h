@@ -56,9 +56,9 @@ inline std::map<std::uint64_t, std::uint64_t> rows_of(const std::shared_ptr<Stor
   std::map<std::uint64_t, std::uint64_t> rows;
   const auto window = store->window();
   for (std::uint64_t ticket = window.head; ticket < window.tail; ++ticket) {
-    for (std::uint64_t slot = 0; slot < store->shape().rows_per_place; ++slot) {
+    for (std::uint64_t slot = 0; slot < store->shape().rows_per_chunk; ++slot) {
       if (store->has_row(ticket, slot)) {
-        rows[ticket * store->shape().rows_per_place + slot] = number_in(*store, Slot{ticket, slot});
+        rows[ticket * store->shape().rows_per_chunk + slot] = number_in(*store, Slot{ticket, slot});
       }
     }
   }

@@ -42,8 +42,8 @@ inline Result<std::vector<bool>> update(Tables& tables, const std::vector<std::u
 // Returns the weight of a row in a table; 0 if it has none.
 inline float weight_at(const Tables& tables, std::uint64_t index, std::size_t table = 0) {
   const Shape& shape = tables.store()->shape();
-  const std::uint64_t rows = shape.rows_per_place, ticket = index / rows;
-  const std::uint64_t word = load_relaxed(tables[table].leaves().word(ticket % shape.places * rows + index % rows));
+  const std::uint64_t rows = shape.rows_per_chunk, ticket = index / rows;
+  const std::uint64_t word = load_relaxed(tables[table].leaves().word(ticket % shape.chunks * rows + index % rows));
   return replay::ticket_of(word) == static_cast<std::uint32_t>(ticket) ? replay::weight_of(word) : 0;
 }
 
