@@ -22,7 +22,7 @@ struct OfReceived {
 };
 
 // The block that contains [begin, begin + bytes): that of a message, or one that it refers to.
-struct Place {
+struct Location {
   BlockRef block{};
   std::uint64_t block_bytes = 0;
   std::int64_t at = -1;
@@ -33,7 +33,7 @@ bool lies_in(const std::byte* block, std::uint64_t block_bytes, const std::byte*
   return block != nullptr && at <= block_bytes && bytes <= block_bytes - at;
 }
 
-Place place_of(const Received& received, const std::byte* begin, std::uint64_t bytes) {
+Location location_of(const Received& received, const std::byte* begin, std::uint64_t bytes) {
   const memory::Lease& lease = received.lease;
   if (lies_in(lease.data(), lease.bytes(), begin, bytes)) return {lease.ref(), lease.bytes(), begin - lease.data()};
   memory::Arena& arena = *lease.arena();
@@ -91,8 +91,8 @@ std::optional<LentRange> LentArrays::lend_received(const ArrayMemory& memory) {
   const Lending lending = origin.to_give ? Lending::kMove : Lending::kOwn;
   if (!endpoint::is_lent(lending, {.received = true, .writable = writable, .frozen = origin.to_show}))
     return std::nullopt;
-  const Place place = place_of(received, memory.begin, memory.bytes);
-  if (place.at < 0) return std::nullopt;
+  const Location location = location_of(received, memory.begin, memory.bytes);
+  if (location.at < 0) return std::nullopt;
   received_.reserve(received_.size() + 1);
   blocks_.reserve(blocks_.size() + 1);
   {
@@ -105,7 +105,7 @@ std::optional<LentRange> LentArrays::lend_received(const ArrayMemory& memory) {
     claims.promise(addresses, this, writable);
   }
   if (std::find(received_.begin(), received_.end(), &received) == received_.end()) received_.push_back(&received);
-  return LentRange{.range = {reference_to(place.block), 0, place.block_bytes}, .at = place.at};
+  return LentRange{.range = {reference_to(location.block), 0, location.block_bytes}, .at = location.at};
 }
 
 bool LentArrays::is_given(const value::Origin& origin) const noexcept {

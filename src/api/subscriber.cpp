@@ -30,16 +30,16 @@ Error of_message(Error error, std::uint64_t ticket) {
 }
 
 // Per-thread memory for a message. The destructor releases the block, unless the message was returned.
-class Place {
+class ReceiveBuffer {
  public:
-  explicit Place(Reader& reader) : reader_(reader) {
+  explicit ReceiveBuffer(Reader& reader) : reader_(reader) {
     if (*kept_ == nullptr) *kept_ = std::make_unique<broadcast::Received>();
   }
-  ~Place() {
+  ~ReceiveBuffer() {
     if (*kept_ != nullptr) message().block.reset();
   }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  ReceiveBuffer(const ReceiveBuffer&) = delete;
+  ReceiveBuffer& operator=(const ReceiveBuffer&) = delete;
   broadcast::Incoming& message() const noexcept { return (*kept_)->message; }
   // The message could not be built, so the next call reads it again. Needs no memory.
   void give_back() noexcept { reader_.give_back(std::move(*kept_), broadcast::FailedBuild::kCounted); }
@@ -53,13 +53,13 @@ class Place {
 template <class Made, class Make>
 Result<Made> receive(SubscriberState& state, Reader& reader, const WaitContext& wait, Make make) {
   if (auto error = state.take_deferred()) return *std::move(error);
-  Place place(reader);
-  Status got = reader.get(place.message(), wait);
+  ReceiveBuffer buffer(reader);
+  Status got = reader.get(buffer.message(), wait);
   if (!got) return std::move(got).error();
-  const std::uint64_t ticket = place.message().ticket;
-  Result<Made> made = or_out_of_memory([&] { return make(*reader.ring(), place.message()); });
+  const std::uint64_t ticket = buffer.message().ticket;
+  Result<Made> made = or_out_of_memory([&] { return make(*reader.ring(), buffer.message()); });
   if (made) return made;
-  if (made.code() == Code::kOutOfSharedMemory) place.give_back();
+  if (made.code() == Code::kOutOfSharedMemory) buffer.give_back();
   return of_message(std::move(made).error(), ticket);
 }
 

@@ -243,10 +243,10 @@ bool Ring::has_space_now(std::uint64_t bytes) noexcept {
   return has_space(now, bytes);
 }
 
-void Ring::remove_entry(std::uint64_t place) noexcept {
-  store_relaxed(entry_at(place).ticket, std::uint64_t{0});
+void Ring::remove_entry(std::uint64_t index) noexcept {
+  store_relaxed(entry_at(index).ticket, std::uint64_t{0});
   fence_seq_cst();  // readers see the ticket gone, or this process sees their bits
-  const BlockRef block = references().empty(place);
+  const BlockRef block = references().empty(index);
   if (block.id.value != 0) arena_->reclaimer().free_if_unreferenced(block);
 }
 
@@ -328,11 +328,11 @@ bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
 // Repairs the ring after a process has died in a put or a drop.
 void Ring::repair() noexcept {
   const std::uint64_t end = tail();
-  for (std::uint64_t place = 0; place < entries_; ++place) {
-    const std::uint64_t ticket = load_relaxed(entry_at(place).ticket);
+  for (std::uint64_t index = 0; index < entries_; ++index) {
+    const std::uint64_t ticket = load_relaxed(entry_at(index).ticket);
     const bool is_there =
-        ticket != 0 && ticket <= end && end - (ticket - 1) <= entries_ && (ticket - 1) % entries_ == place;
-    if (!is_there) remove_entry(place);
+        ticket != 0 && ticket <= end && end - (ticket - 1) <= entries_ && (ticket - 1) % entries_ == index;
+    if (!is_there) remove_entry(index);
   }
   std::uint64_t first = first_kept();  // skips what drop_oldest() has removed
   while (first < end && load_relaxed(entry(first).ticket) != first + 1) ++first;
@@ -351,12 +351,12 @@ std::uint64_t Ring::write(const Outgoing& outgoing, std::uint64_t bytes, std::ui
   const bool is_block = outgoing.held.valid();
   const BlockRef block = outgoing.held.ref();
   store_release(shared.putting, ticket + 1);
-  const std::uint64_t place = ticket % entries_;
-  Entry& mine = entry_at(place);
+  const std::uint64_t index = ticket % entries_;
+  Entry& mine = entry_at(index);
   // A process that was killed in remove_entry() may have left a reference of an entry without a ticket.
-  const bool is_empty = load_relaxed(mine.ticket) == 0 && references().at(place).id.value == 0;
-  is_empty ? fence_release() : remove_entry(place);  // a reader that sees the new words sees the old ticket gone
-  if (is_block) references().fill(place, block);
+  const bool is_empty = load_relaxed(mine.ticket) == 0 && references().at(index).id.value == 0;
+  is_empty ? fence_release() : remove_entry(index);  // a reader that sees the new words sees the old ticket gone
+  if (is_block) references().fill(index, block);
   store_relaxed(mine.block, is_block ? memory::pack(block) : 0);
   store_relaxed(mine.bytes, bytes);
   store_relaxed(mine.before, before);

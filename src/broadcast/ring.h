@@ -165,15 +165,15 @@ class Ring : public std::enable_shared_from_this<Ring> {
 
   RingHeader& header() const noexcept { return *reinterpret_cast<RingHeader*>(control_.data()); }
   bool has_flag(std::uint32_t flag) const noexcept { return (platform::load_once(header().flags) & flag) != 0; }
-  Entry& entry_at(std::uint64_t place) const noexcept {
-    return *reinterpret_cast<Entry*>(ring_ + place * entry_bytes_);
+  Entry& entry_at(std::uint64_t index) const noexcept {
+    return *reinterpret_cast<Entry*>(ring_ + index * entry_bytes_);
   }
   Entry& entry(std::uint64_t ticket) const noexcept { return entry_at(ticket % entries_); }
   std::uint64_t inline_bytes() const noexcept { return entry_bytes_ - sizeof(Entry); }
   memory::Publishers publishing() const noexcept { return {arena_->participants(), header().publishers}; }
   Hubs hubs() const noexcept { return {*arena_, block(), Awaited::kMessages, header().awaiting_messages}; }
   Hubs space_hubs() const noexcept { return {*arena_, block(), Awaited::kSpace, header().awaiting_space}; }
-  memory::ReferencePlaces references() const noexcept { return {*arena_, list_}; }
+  memory::ReferenceList references() const noexcept { return {*arena_, list_}; }
   Result<memory::Lease> hold(const Entry& from, std::uint64_t ticket, BlockRef block, std::uint64_t bytes) const;
   std::uint64_t referred_bytes(BlockRef block) const noexcept;
   bool has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
@@ -202,7 +202,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   std::uint64_t first_kept() const noexcept;
   // Under both locks. For write() of a small message, the ring's is enough if touches_blocks() is false.
   void repair() noexcept;
-  void remove_entry(std::uint64_t place) noexcept;
+  void remove_entry(std::uint64_t index) noexcept;
   void remove_passed() noexcept;
   std::uint64_t write(const Outgoing& outgoing, std::uint64_t bytes, std::uint64_t counted) noexcept;
 

@@ -9,17 +9,17 @@ using memory::BlockRef;
 std::string Ring::check() const {
   const std::uint64_t end = tail();
   if (load_relaxed(header().putting) != 0) return "a put was interrupted";
-  for (std::uint64_t place = 0; place < entries_; ++place) {
-    const std::uint64_t ticket = load_relaxed(entry_at(place).ticket);
-    const BlockRef listed = references().at(place);
+  for (std::uint64_t index = 0; index < entries_; ++index) {
+    const std::uint64_t ticket = load_relaxed(entry_at(index).ticket);
+    const BlockRef listed = references().at(index);
     if (ticket == 0) {
       if (listed.id.value != 0) return "the list references a block of no message";
       continue;
     }
-    if (ticket > end || end - (ticket - 1) > entries_ || (ticket - 1) % entries_ != place) {
+    if (ticket > end || end - (ticket - 1) > entries_ || (ticket - 1) % entries_ != index) {
       return "an entry has the message of another entry";
     }
-    const std::uint64_t block = load_relaxed(entry_at(place).block);
+    const std::uint64_t block = load_relaxed(entry_at(index).block);
     if (block != 0 && memory::pack(listed) != block) return "the list references another block";
     if (block != 0 && !arena_->blocks().is_current(listed)) return "a message's block is free";
     if (block == 0 && listed.id.value != 0) return "the list references a block for a small message";

@@ -131,10 +131,10 @@ void Subscriber::keep(std::unique_ptr<Received>& received) noexcept {
     if (given_back_->message.ticket < received->message.ticket) std::swap(given_back_, received);
     return count_missed(1);
   }
-  std::unique_ptr<Received>* place = &given_back_;
-  while (*place != nullptr && (*place)->message.ticket < received->message.ticket) place = &(*place)->next;
-  received->next = std::move(*place);
-  *place = std::move(received);
+  std::unique_ptr<Received>* link = &given_back_;
+  while (*link != nullptr && (*link)->message.ticket < received->message.ticket) link = &(*link)->next;
+  received->next = std::move(*link);
+  *link = std::move(received);
   given_back_count_.fetch_add(1, std::memory_order_relaxed);
 }
 

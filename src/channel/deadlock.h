@@ -42,7 +42,7 @@ class Deadlock {
   // A call that blocks indefinitely.
   struct Call {
     Identity who;
-    std::uint32_t place;  // index in Participant::waits
+    std::uint32_t index;  // index in Participant::waits
     std::uint64_t about;
     std::int64_t since_ns;
     bool operator==(const Call&) const = default;

@@ -33,7 +33,7 @@ Status Membership::join_late(End end) {
 void Membership::note_given(End end) noexcept {
   const Identity me = control_.arena.current_identity();
   if (me == memory::kNobody || !state(end).given.add(memory::slot_of(me))) return;
-  if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) take_place_of_killed(end);
+  if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) replace_killed(end);
 }
 
 bool Membership::is_used(End end) const noexcept {
@@ -44,11 +44,11 @@ bool Membership::is_used(End end) const noexcept {
 void Membership::seat(End end, Identity who) noexcept {
   const bool added = state(end).members.add(memory::slot_of(who));
   add(state(end).seats, 1u);
-  if (added) take_place_of_killed(end);
+  if (added) replace_killed(end);
 }
 
 // Removes one killed member from the list: this process is its successor.
-void Membership::take_place_of_killed(End end) noexcept {
+void Membership::replace_killed(End end) noexcept {
   if (control_.ending() != Ending::kWait) return;
   for (auto& noted : state(end).killed.pids) {
     std::int32_t pid = load_relaxed(noted);
@@ -147,7 +147,7 @@ void Membership::depart_unless_used(End end, Role role) noexcept {
 void Membership::note_use(End end, Identity me) noexcept {
   used_as_[end].store(me, std::memory_order_relaxed);
   // In a forked child: only now it is known to be a successor.
-  if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) take_place_of_killed(end);
+  if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) replace_killed(end);
   state(end).users.add(memory::slot_of(me));
   if (state(end).members.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
   // This use may have detached the process from the other end.
@@ -178,7 +178,7 @@ void Membership::seat_child(End end, Identity child) noexcept {
 void Membership::give_to(Identity child, End end) noexcept {
   store_seq_cst(state(end).begun, 1u);
   seat_child(end, child);
-  take_place_of_killed(end);
+  replace_killed(end);
   state(end).given.add(memory::slot_of(child));
 }
 

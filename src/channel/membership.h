@@ -77,7 +77,7 @@ class Membership {
  private:
   void seat(End end, Identity who) noexcept;
   void seat_child(End end, Identity child) noexcept;
-  void take_place_of_killed(End end) noexcept;
+  void replace_killed(End end) noexcept;
   // A passive process leaves an end as if it had never been a member, unless it used the end.
   enum class Role { kMember, kPassive };
   void leave(End end, Role role) noexcept;

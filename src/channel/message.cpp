@@ -50,10 +50,10 @@ void Unreturned::add(std::unique_ptr<Received> received, Kind kind) noexcept {
     }
     owner_.store(me, std::memory_order_relaxed);
   }
-  std::unique_ptr<Received>* place = &list(kind).first;
-  while (*place != nullptr && (*place)->message.ticket() < received->message.ticket()) place = &(*place)->next;
-  received->next = std::move(*place);
-  *place = std::move(received);
+  std::unique_ptr<Received>* link = &list(kind).first;
+  while (*link != nullptr && (*link)->message.ticket() < received->message.ticket()) link = &(*link)->next;
+  received->next = std::move(*link);
+  *link = std::move(received);
   list(kind).count.fetch_add(1, std::memory_order_relaxed);
 }
 

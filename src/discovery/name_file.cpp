@@ -160,8 +160,8 @@ Status OpenName::write(std::size_t index, const NameEntry& entry) {
 
 Status OpenName::add(const NameEntry& entry) {
   Alive is_alive(record.header.uuid);
-  const auto place = std::ranges::find_if(record.entries, [&](const NameEntry& each) { return !is_alive(each); });
-  return write(static_cast<std::size_t>(place - record.entries.begin()), entry);
+  const auto found = std::ranges::find_if(record.entries, [&](const NameEntry& each) { return !is_alive(each); });
+  return write(static_cast<std::size_t>(found - record.entries.begin()), entry);
 }
 
 Status OpenName::remove_unless_alive() {

@@ -29,9 +29,9 @@ namespace shmtree::endpoint {
 using channel::Received;
 
 // Memory for a received message. `spare` is allocated in advance, so that returning the message needs no memory.
-class Place {
+class ReceiveBuffer {
  public:
-  explicit Place(std::unique_ptr<Received>& spare) noexcept : spare_(spare) {}
+  explicit ReceiveBuffer(std::unique_ptr<Received>& spare) noexcept : spare_(spare) {}
   channel::Incoming& message() noexcept { return message_; }
   void give_back(channel::Channel& channel) noexcept {
     spare_->message = std::move(message_);
@@ -43,12 +43,12 @@ class Place {
   channel::Incoming message_;
 };
 
-// Decodes the message in `place`. Returns the message to the channel if another attempt may succeed.
+// Decodes the message in `buffer`. Returns the message to the channel if another attempt may succeed.
 template <class Codec>
-typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& place, bool* may_retry) {
-  auto object = codec.decode(channel, place.message(), may_retry);
+typename Codec::Object decode(Codec& codec, channel::Channel& channel, ReceiveBuffer& buffer, bool* may_retry) {
+  auto object = codec.decode(channel, buffer.message(), may_retry);
   if (*may_retry) [[unlikely]]
-    place.give_back(channel);
+    buffer.give_back(channel);
   return object;
 }
 
@@ -56,11 +56,11 @@ typename Codec::Object decode(Codec& codec, channel::Channel& channel, Place& pl
 template <class Codec>
 typename Codec::Object receive(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare,
                                const platform::WaitContext& wait) {
-  Place place(spare);
-  Status got = channel.receiving().get(place.message(), wait);
+  ReceiveBuffer buffer(spare);
+  Status got = channel.receiving().get(buffer.message(), wait);
   if (!got) return codec.failed(std::move(got).error());
   bool may_retry = false;
-  return decode(codec, channel, place, &may_retry);
+  return decode(codec, channel, buffer, &may_retry);
 }
 
 // Receives the messages available after the first, for calls that return several. An error loses none of them.
@@ -68,11 +68,11 @@ template <class Codec>
 void receive_rest(Codec& codec, channel::Channel& channel, std::unique_ptr<Received>& spare) {
   try {
     while (codec.wants_more() && channel.ready()) {
-      Place place(spare);
-      Status got = channel.receiving().get(place.message(), {platform::Deadline::immediate(), nullptr});
+      ReceiveBuffer buffer(spare);
+      Status got = channel.receiving().get(buffer.message(), {platform::Deadline::immediate(), nullptr});
       if (!got) return codec.defer(got.error());
       bool may_retry = false;
-      auto object = decode(codec, channel, place, &may_retry);
+      auto object = decode(codec, channel, buffer, &may_retry);
       if (!object) return codec.defer(std::move(object), may_retry);
       codec.add(std::move(object));
     }

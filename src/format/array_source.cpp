@@ -17,7 +17,7 @@ std::uint32_t SourceTable::intern(const SourceRange& wanted) noexcept {
   has_no_memory_ |= !numbers_.make_space(hash_of());
   if (has_no_memory_ || ranges_.failed() || geometries_.failed()) [[unlikely]]
     return 0;
-  std::uint32_t& number = numbers_.place(hash(wanted), [&](std::uint32_t known) {
+  std::uint32_t& number = numbers_.slot(hash(wanted), [&](std::uint32_t known) {
     const SourceRange& range = ranges_[known - 1];
     return range.begin == wanted.begin && range.bytes == wanted.bytes && same_geometry(range, wanted);
   });

@@ -96,12 +96,12 @@ class SourceTable {
     any_shares_ = false;
     has_no_memory_ = false;
     ranges_.clear();
-    numbers_.clear_to(kMaxIdlePlaces);
+    numbers_.clear_to(kMaxIdleSlots);
   }
   int failed() const noexcept { return int{geometries_.failed()} | int{ranges_.failed()} | int{has_no_memory_}; }
 
  private:
-  static constexpr std::size_t kMaxIdlePlaces = 1024;
+  static constexpr std::size_t kMaxIdleSlots = 1024;
   bool same_geometry(const SourceRange& a, const SourceRange& b) const noexcept;
   static std::uint64_t hash(const SourceRange& range) noexcept;
   auto hash_of() const noexcept {

@@ -19,7 +19,7 @@ std::span<const T> all(const ColumnCursor<T>& column) noexcept {
 }  // namespace
 
 Standalone::Standalone(const CheckedFrame& frame, Blocks blocks) : frame_(frame), own_(frame.reader().buffer_sizes()) {
-  places_.resize(frame.reader().external_count());
+  positions_.resize(frame.reader().external_count());
   place_ranges(blocks);
   describe_arrays();
   buffers_.assign(own_.begin(), own_.end());
@@ -56,7 +56,7 @@ void Standalone::place_ranges(Blocks blocks) {
       runs_.back().bytes += range.offset + range.bytes - end;
       end = range.offset + range.bytes;
     }
-    places_[number] = {static_cast<std::uint32_t>(runs_.size() - 1), range.offset - begin};
+    positions_[number] = {static_cast<std::uint32_t>(runs_.size() - 1), range.offset - begin};
   }
 }
 
@@ -66,11 +66,11 @@ void Standalone::describe_arrays() {
   for (ArrayDescriptor array : all(frame_.whole().arrays)) {
     std::int64_t offset = (array.flags & kOffset) != 0 ? *view++ : 0;
     if ((array.flags & kExternal) != 0) {
-      const Place& place = places_[array.buffer];
-      offset += static_cast<std::int64_t>(place.offset);
+      const Position& position = positions_[array.buffer];
+      offset += static_cast<std::int64_t>(position.offset);
       array.flags &= static_cast<std::uint8_t>(~(kExternal | kOffset));
       if (offset != 0) array.flags |= kOffset;
-      array.buffer = static_cast<std::uint32_t>(own_.size() + place.run);
+      array.buffer = static_cast<std::uint32_t>(own_.size() + position.run);
     }
     if ((array.flags & kOffset) != 0) views_.push_back(offset);
     if ((array.flags & kStrided) != 0) {
@@ -117,9 +117,9 @@ void Standalone::write(std::byte* out) const noexcept {
   write_header(out, metadata_bytes_, total_bytes_);
   write_metadata({reinterpret_cast<std::uint64_t*>(out + sizeof(FrameHeader)), metadata_bytes_ / 8}, columns());
   std::uint64_t end = sizeof(FrameHeader) + metadata_bytes_;
-  const auto zero_to = [&](std::uint64_t place) {
-    std::memset(out + end, 0, place - end);
-    end = place;
+  const auto zero_to = [&](std::uint64_t position) {
+    std::memset(out + end, 0, position - end);
+    end = position;
   };
   const auto append = [&](const std::byte* bytes, std::uint64_t count) {
     platform::copy_bytes(out + end, bytes, count);

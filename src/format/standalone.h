@@ -38,7 +38,7 @@ class Standalone {
     std::uint64_t size() const noexcept { return padding + bytes; }
   };
   // New location of an external range.
-  struct Place {
+  struct Position {
     std::uint32_t run = 0;
     std::uint64_t offset = 0;
   };
@@ -50,7 +50,7 @@ class Standalone {
   const CheckedFrame& frame_;
   const std::span<const std::uint64_t> own_;  // sizes of the frame's own buffers
   std::vector<Run> runs_{};
-  std::vector<Place> places_{};  // indexed by external range
+  std::vector<Position> positions_{};  // indexed by external range
   std::vector<ArrayDescriptor> arrays_{};
   std::vector<std::uint64_t> buffers_{};
   std::vector<std::int64_t> views_{};

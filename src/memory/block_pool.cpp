@@ -68,9 +68,9 @@ void BlockPool::note_usage(std::uint64_t used) noexcept {
 
 // Returns the entry that a free list names by index + 1. Null, after a request for a recovery, if the list is damaged;
 // null without one if there is no address space left.
-BlockEntry* BlockPool::free_entry(unsigned size_class, std::uint64_t place) noexcept {
-  if (place - 1 < table_.used_entries(size_class)) {  // wraps for 0, the end of a list
-    BlockEntry* block = mapping_.entry(BlockId::make(size_class, place - 1));
+BlockEntry* BlockPool::free_entry(unsigned size_class, std::uint64_t position) noexcept {
+  if (position - 1 < table_.used_entries(size_class)) {  // wraps for 0, the end of a list
+    BlockEntry* block = mapping_.entry(BlockId::make(size_class, position - 1));
     if (block == nullptr) return nullptr;
     if (state_of(load_relaxed(block->word)) == BlockState::kFree &&
         load_relaxed(block->committed) <= std::uint64_t{1} << size_class) {
@@ -82,10 +82,10 @@ BlockEntry* BlockPool::free_entry(unsigned size_class, std::uint64_t place) noex
 }
 
 // Returns the entry of a block that was never used. Null as for free_entry().
-BlockEntry* BlockPool::next_entry(unsigned size_class, std::uint64_t place) noexcept {
+BlockEntry* BlockPool::next_entry(unsigned size_class, std::uint64_t position) noexcept {
   BlockEntry* block = nullptr;
-  if (place - 1 < table_.geometry().count(size_class)) {  // otherwise the mark is damaged
-    block = mapping_.entry(BlockId::make(size_class, place - 1));
+  if (position - 1 < table_.geometry().count(size_class)) {  // otherwise the mark is damaged
+    block = mapping_.entry(BlockId::make(size_class, position - 1));
     if (block == nullptr || load_relaxed(block->word) == 0) return block;  // else it was used: the mark is damaged
   }
   request_recovery(header_);
@@ -119,9 +119,9 @@ BlockPool::Candidate BlockPool::candidate(const ClassState& state, unsigned size
     }
     return 0;
   };
-  const std::uint64_t place = at();
-  return {from, BlockId::make(size_class, place - 1),
-          from == From::kUnused ? next_entry(size_class, place) : free_entry(size_class, place)};
+  const std::uint64_t position = at();
+  return {from, BlockId::make(size_class, position - 1),
+          from == From::kUnused ? next_entry(size_class, position) : free_entry(size_class, position)};
 }
 
 // Removes the candidate from its list.
@@ -214,16 +214,16 @@ void BlockPool::push(BlockId id, BlockEntry& block, std::uint64_t committed) noe
 void BlockPool::rest(BlockId id, BlockEntry& block) noexcept {
   const unsigned size_class = id.size_class();
   ClassState& state = header_.class_state(size_class);
-  const std::uint64_t place = id.index() + 1;
+  const std::uint64_t position = id.index() + 1;
   if (load_relaxed(state.resting_first) == 0) {
-    store_relaxed(state.resting_first, place);
+    store_relaxed(state.resting_first, position);
   } else {
     BlockEntry* const last = free_entry(size_class, load_relaxed(state.resting_last));
     if (last == nullptr) return push(id, block, kPageBytes);
-    store_relaxed(last->next_free, place);
+    store_relaxed(last->next_free, position);
   }
   store_relaxed(block.next_free, std::uint64_t{0});
-  store_relaxed(state.resting_last, place);
+  store_relaxed(state.resting_last, position);
   store_relaxed(state.resting_count, load_relaxed(state.resting_count) + 1);
   if (load_relaxed(state.resting_count) <= resting_blocks(size_class)) return;
   const Candidate first = candidate(state, size_class, From::kResting);

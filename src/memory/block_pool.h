@@ -116,8 +116,8 @@ class BlockPool {
   From choose(const ClassState& state, unsigned size_class, std::uint64_t need, bool may_grow) const noexcept;
   Candidate candidate(const ClassState& state, unsigned size_class, From from) noexcept;
   void remove(ClassState& state, const Candidate& first) noexcept;
-  BlockEntry* free_entry(unsigned size_class, std::uint64_t place) noexcept;
-  BlockEntry* next_entry(unsigned size_class, std::uint64_t place) noexcept;
+  BlockEntry* free_entry(unsigned size_class, std::uint64_t position) noexcept;
+  BlockEntry* next_entry(unsigned size_class, std::uint64_t position) noexcept;
   void push(BlockId id, BlockEntry& block, std::uint64_t committed) noexcept;
   void rest(BlockId id, BlockEntry& block) noexcept;
   ClassState* least_recently_used() noexcept;

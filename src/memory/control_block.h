@@ -30,23 +30,23 @@ Result<Lease> open_control_block(Arena& arena, BlockRef ref, BlockKind kind, std
 // id is stored last, and a place without one names no block.
 //
 // Thread safety: under the arena lock.
-class ReferencePlaces {
+class ReferenceList {
  public:
   // `list` is the list that HolderTable::refer() stored. It already has its final length.
-  ReferencePlaces(Arena& arena, ListEntry* list) noexcept : arena_(arena), list_(list) {}
+  ReferenceList(Arena& arena, ListEntry* list) noexcept : arena_(arena), list_(list) {}
 
-  BlockRef at(std::uint64_t place) const noexcept { return ref_of(list_[place]); }
+  BlockRef at(std::uint64_t index) const noexcept { return ref_of(list_[index]); }
   // Fills an empty place. The caller holds the block.
-  void fill(std::uint64_t place, BlockRef block) noexcept {
-    platform::store_once(list_[place].generation, std::uint64_t{block.generation});
-    platform::store_once(list_[place].id, block.id.value);
+  void fill(std::uint64_t index, BlockRef block) noexcept {
+    platform::store_once(list_[index].generation, std::uint64_t{block.generation});
+    platform::store_once(list_[index].id, block.id.value);
     platform::add(arena_.blocks().entry(block.id)->refcount, 1u);
   }
   // Empties a place. Returns the block that it named, which the caller then frees if nothing keeps it; or an invalid
   // BlockRef.
-  BlockRef empty(std::uint64_t place) noexcept {
-    const BlockRef block = at(place);
-    if (block.id.value != 0) platform::store_once(list_[place].id, std::uint64_t{0});
+  BlockRef empty(std::uint64_t index) noexcept {
+    const BlockRef block = at(index);
+    if (block.id.value != 0) platform::store_once(list_[index].id, std::uint64_t{0});
     BlockEntry* entry = arena_.blocks().is_current(block) ? arena_.blocks().entry(block.id) : nullptr;
     if (entry == nullptr) return BlockRef{};
     if (platform::load_relaxed(entry->refcount) != 0) platform::subtract(entry->refcount, 1u);

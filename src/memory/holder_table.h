@@ -43,7 +43,7 @@ class HoldCounts {
   // Returns the block's entry, which it adds if there is none. Null if there is no memory for it.
   Hold* add(BlockId id) noexcept {
     if (!table_.make_space(hash_of)) return nullptr;
-    Hold& hold = table_.place(hash(id.value), HasId{id.value});
+    Hold& hold = table_.slot(hash(id.value), HasId{id.value});
     if (hold.is_free()) table_.insert(hold, Hold{id.value});
     return &hold;
   }

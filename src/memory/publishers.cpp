@@ -26,9 +26,9 @@ constexpr int pid_of(std::uint64_t word) noexcept {
 
 bool Publishers::enter(Identity me) noexcept {
   const std::uint64_t mine = word_of(me);
-  std::atomic<std::uint64_t>& place = words_.by_slot[slot_of(me)];
-  if (load_relaxed(place) == mine) return false;
-  store_seq_cst(place, mine);
+  std::atomic<std::uint64_t>& entry = words_.by_slot[slot_of(me)];
+  if (load_relaxed(entry) == mine) return false;
+  store_seq_cst(entry, mine);
   const std::uint32_t slots = participants_.used_slots();
   for (std::uint32_t slot = 0; slot < slots; ++slot) {
     std::uint64_t word = load_acquire(words_.by_slot[slot]);

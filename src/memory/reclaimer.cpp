@@ -74,9 +74,9 @@ bool Reclaimer::defer_free(BlockRef ref, Identity me) noexcept {
   Participant& mine = participants_.slot_of_identity(me);
   const std::uint64_t packed = pack(ref);
   for (std::uint32_t i = 0; i < kDeferredFrees; ++i) {
-    std::atomic<std::uint64_t>& place = mine.deferred_frees[(ref.id.index() + i) % kDeferredFrees];
+    std::atomic<std::uint64_t>& entry = mine.deferred_frees[(ref.id.index() + i) % kDeferredFrees];
     std::uint64_t empty = 0;
-    if (load_relaxed(place) == 0 && compare_swap(place, empty, packed)) {
+    if (load_relaxed(entry) == 0 && compare_swap(entry, empty, packed)) {
       // A read-modify-write, not a store: run_deferred_frees() reads the hint of the last process, and has to see the
       // frees that earlier processes deferred as well.
       exchange_seq_cst(header_.deferred_hint, 1u);
@@ -93,9 +93,9 @@ void Reclaimer::run_deferred_frees() noexcept {
   exchange_seq_cst(header_.deferred_hint, 0u);  // sees each free that was deferred before a hint that this clears
   const std::uint32_t high = participants_.used_slots();
   for (std::uint32_t number = 0; number < high; ++number) {
-    for (auto& place : participants_.slot(number).deferred_frees) {
-      if (load_relaxed(place) == 0) continue;
-      const std::uint64_t packed = exchange_seq_cst(place, std::uint64_t{0});
+    for (auto& entry : participants_.slot(number).deferred_frees) {
+      if (load_relaxed(entry) == 0) continue;
+      const std::uint64_t packed = exchange_seq_cst(entry, std::uint64_t{0});
       if (packed != 0) free_if_unreferenced(unpack(packed));
     }
   }

@@ -16,12 +16,12 @@ namespace {
 // A sleeping thread updates `since_ns` at the end of each slice. A value twice as old was left by a kill.
 constexpr std::uint64_t kMaxUncountedNs = 2 * wait_policy::kLaterSliceNs;
 
-Wait* take_place(Participant& mine) noexcept {
-  for (Wait& place : mine.waits) {
+Wait* take_entry(Participant& mine) noexcept {
+  for (Wait& entry : mine.waits) {
     auto free = static_cast<std::uint32_t>(WaitFor::kNothing);
-    if (load_relaxed(place.what) == free &&
-        compare_swap(place.what, free, static_cast<std::uint32_t>(WaitFor::kUnsaid)))
-      return &place;
+    if (load_relaxed(entry.what) == free &&
+        compare_swap(entry.what, free, static_cast<std::uint32_t>(WaitFor::kUnsaid)))
+      return &entry;
   }
   return nullptr;
 }
@@ -50,22 +50,22 @@ SleepNote::SleepNote(const SleepReason& reason, std::int64_t since_ns, std::int6
     : reason_(reason), me_(reason.participants.current()) {
   if (me_ == kNobody) return;
   Participant& mine = reason.participants.slot_of_identity(me_);
-  place_ = take_place(mine);
-  if (place_ == nullptr) return;
+  entry_ = take_entry(mine);
+  if (entry_ == nullptr) return;
   if (threads != 0) store_relaxed(mine.threads, threads);
-  store_relaxed(place_->about, reason.about);
-  store_relaxed(place_->since_ns, since_ns);
-  store_relaxed(place_->thread, thread_id());
+  store_relaxed(entry_->about, reason.about);
+  store_relaxed(entry_->since_ns, since_ns);
+  store_relaxed(entry_->thread, thread_id());
   const std::uint32_t for_ever = threads != 0 ? kWaitsForEver : 0;
-  store_seq_cst(place_->what,
+  store_seq_cst(entry_->what,
                 static_cast<std::uint32_t>(reason.what) | for_ever);  // the entry is complete before the bit is set
   if (reason.time != nullptr) begin(*reason.time, now_ns);
 }
 
 // A child that was forked in a signal handler does not sleep, and must not change its parent's words.
 SleepNote::~SleepNote() {
-  if (place_ == nullptr || reason_.participants.current() != me_) return;
-  store_seq_cst(place_->what, static_cast<std::uint32_t>(WaitFor::kNothing));
+  if (entry_ == nullptr || reason_.participants.current() != me_) return;
+  store_seq_cst(entry_->what, static_cast<std::uint32_t>(WaitFor::kNothing));
   if (reason_.time != nullptr) end(*reason_.time);
 }
 

@@ -40,7 +40,7 @@ class SleepNote {
 
   const SleepReason& reason_;
   const Identity me_;
-  Wait* place_ = nullptr;
+  Wait* entry_ = nullptr;
 };
 
 }  // namespace shmtree::memory

@@ -34,7 +34,7 @@ Transfer* TransferTable::find(std::uint64_t number) const noexcept {
   return found;
 }
 
-Transfer* TransferTable::find_place() const noexcept {
+Transfer* TransferTable::find_entry() const noexcept {
   Transfer* found = nullptr;
   for_each([&](Transfer& transfer) {
     if (load_acquire(transfer.state) == 0) found = &transfer;
@@ -49,26 +49,26 @@ Transfer* TransferTable::find_place() const noexcept {
   return found;
 }
 
-Transfer* TransferTable::take_place(std::uint64_t number) const noexcept {
+Transfer* TransferTable::take_entry(std::uint64_t number) const noexcept {
   const std::uint64_t being_made = number | static_cast<std::uint64_t>(Transferred::kBeingMade);
   for (;;) {
-    Transfer* place = find_place();
-    if (place == nullptr) return nullptr;
-    std::uint64_t old = load_acquire(place->state);
-    if (old != 0 && Expiry(participants_).counts(*place)) continue;
-    if (!compare_swap(place->state, old, being_made)) continue;
+    Transfer* entry = find_entry();
+    if (entry == nullptr) return nullptr;
+    std::uint64_t old = load_acquire(entry->state);
+    if (old != 0 && Expiry(participants_).counts(*entry)) continue;
+    if (!compare_swap(entry->state, old, being_made)) continue;
     fence_release();  // before the transfer's words change: see handed_over()
-    return place;
+    return entry;
   }
 }
 
-std::uint64_t TransferTable::places() const noexcept {
+std::uint64_t TransferTable::entries() const noexcept {
   std::uint64_t count = 0;
   walk([&](BlockRef, std::span<Transfer> transfers) { return (count += transfers.size()) != 0; });
   return count;
 }
 
-void TransferTable::add_places(BlockRef block, std::byte* data, std::uint64_t count) const noexcept {
+void TransferTable::add_entries(BlockRef block, std::byte* data, std::uint64_t count) const noexcept {
   std::memset(data, 0, chain_bytes(count, sizeof(Transfer)));
   auto* added = new (data) ChainHeader{count, {0}, {}};
   std::uint64_t first = load_acquire(header_.more_transfers);

@@ -149,11 +149,11 @@ class TransferTable {
   }
 
   // Claims an entry: a free one, else that of a transfer that no longer counts. Returns null if there is none.
-  Transfer* take_place(std::uint64_t number) const noexcept;
+  Transfer* take_entry(std::uint64_t number) const noexcept;
   // Number of entries, free ones too.
-  std::uint64_t places() const noexcept;
+  std::uint64_t entries() const noexcept;
   // Adds a block of `count` entries in front of the chain. No other process knows the block yet.
-  void add_places(BlockRef block, std::byte* data, std::uint64_t count) const noexcept;
+  void add_entries(BlockRef block, std::byte* data, std::uint64_t count) const noexcept;
 
  private:
   // Returns the block that belongs to the transfer's state; all ones if the transfer changed meanwhile.
@@ -164,7 +164,7 @@ class TransferTable {
     const bool is_same = state != 0 && is_same_transfer(platform::load_relaxed(transfer.state), state);
     return is_same ? block : ~std::uint64_t{0};
   }
-  Transfer* find_place() const noexcept;
+  Transfer* find_entry() const noexcept;
 
   ArenaHeader& header_;
   const BlockTable& blocks_;

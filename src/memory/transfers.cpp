@@ -20,11 +20,11 @@ namespace {
 // A transfer that this process began. It keeps the process attached to the arena.
 struct Begun {
   std::shared_ptr<Arena> arena;
-  const Transfer* place = nullptr;
+  const Transfer* entry = nullptr;
   Identity giver = kNobody;
 
   bool is_over(std::uint64_t number) const noexcept {
-    const std::uint64_t state = load_acquire(place->state);
+    const std::uint64_t state = load_acquire(entry->state);
     return state == 0 || !is_same_transfer(state, number) || arena->current_identity() != giver;
   }
 };
@@ -67,8 +67,8 @@ std::uint64_t new_number(Identity me, Transferred what) noexcept {
 }
 
 // Does not block: the processes that hold the memory may be waiting for this very handle.
-Status add_places(Arena& arena) {
-  const std::uint64_t count = arena.transfers().places();
+Status add_entries(Arena& arena) {
+  const std::uint64_t count = arena.transfers().entries();
   auto block =
       arena.allocate(chain_bytes(count, sizeof(Transfer)), BlockKind::kDeliveries, WaitContext{Deadline::immediate()});
   if (!block) {
@@ -78,15 +78,15 @@ Status add_places(Arena& arena) {
     if (error.code == Code::kFull) error.code = Code::kOutOfSharedMemory;
     return error;
   }
-  arena.transfers().add_places(block->ref(), block->data(), count);
+  arena.transfers().add_entries(block->ref(), block->data(), count);
   block->publish();
   return success();
 }
 
-Result<Transfer*> take_place(Arena& arena, std::uint64_t number) {
+Result<Transfer*> take_entry(Arena& arena, std::uint64_t number) {
   for (;;) {
-    if (Transfer* place = arena.transfers().take_place(number)) return place;
-    Status added = add_places(arena);
+    if (Transfer* entry = arena.transfers().take_entry(number)) return entry;
+    Status added = add_entries(arena);
     if (!added) return std::move(added).error();
   }
 }
@@ -130,18 +130,18 @@ Result<std::uint64_t> begin_transfer(const std::shared_ptr<Arena>& arena, std::u
   auto me = arena->identity();
   if (!me) return std::move(me).error();
   const std::uint64_t number = new_number(*me, what);
-  auto place = take_place(*arena, number);
-  if (!place) return std::move(place).error();
-  store_relaxed((*place)->block, block);
-  store_relaxed((*place)->made_ns, monotonic_ns());
+  auto entry = take_entry(*arena, number);
+  if (!entry) return std::move(entry).error();
+  store_relaxed((*entry)->block, block);
+  store_relaxed((*entry)->made_ns, monotonic_ns());
   {
     CountedChange change(*arena, block);
-    store_release((*place)->state, number);
+    store_release((*entry)->state, number);
     change.note_begun();
   }
   auto node = made.extract(made.begin());
   node.key() = {arena.get(), number};
-  node.mapped() = {.arena = arena, .place = *place, .giver = *me};
+  node.mapped() = {.arena = arena, .entry = *entry, .giver = *me};
   const std::lock_guard guard(all_begun().mutex);
   all_begun().begun.insert(std::move(node));
   return number;

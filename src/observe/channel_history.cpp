@@ -47,22 +47,22 @@ std::optional<ObservedLimit> limiting(const ObservedChannel& channel) {
 
 // Returns the index of the object in the wait's block, if `things` has it, and sets the wait's name to it.
 template <class Thing>
-std::optional<std::size_t> place_of(ObservedWait& wait, const std::vector<Thing>& things, const char* kind) {
+std::optional<std::size_t> index_of(ObservedWait& wait, const std::vector<Thing>& things, const char* kind) {
   const auto found =
       std::find_if(things.begin(), things.end(), [&](const auto& one) { return one.block == wait.block; });
   if (found == things.end()) return std::nullopt;
-  const auto place = static_cast<std::size_t>(found - things.begin());
-  wait.at = std::string(kind) + " " + (found->names.empty() ? std::to_string(place) : found->names.front());
-  return place;
+  const auto index = static_cast<std::size_t>(found - things.begin());
+  wait.at = std::string(kind) + " " + (found->names.empty() ? std::to_string(index) : found->names.front());
+  return index;
 }
 
 void name_wait(const ObservedArena& arena, ObservedWait& wait) {
   wait.at = wait.block == 0 ? "the arena" : "an object that was freed";
-  wait.channel = place_of(wait, arena.channels, "channel");
+  wait.channel = index_of(wait, arena.channels, "channel");
   if (wait.channel) return;
-  place_of(wait, arena.latests, "Latest");
-  place_of(wait, arena.broadcasts, "Broadcast");
-  place_of(wait, arena.replays, "replay buffer");
+  index_of(wait, arena.latests, "Latest");
+  index_of(wait, arena.broadcasts, "Broadcast");
+  index_of(wait, arena.replays, "replay buffer");
 }
 
 }  // namespace

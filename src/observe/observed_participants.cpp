@@ -91,14 +91,14 @@ std::optional<std::size_t> ObservedParticipants::find(Slot slot) const noexcept 
 }
 
 bool ObservedParticipants::is_alive(memory::Identity identity) const noexcept {
-  const auto place = find(memory::slot_of(identity));
-  return place && participants_[*place].alive && generations_[*place] == memory::generation_of(identity);
+  const auto index = find(memory::slot_of(identity));
+  return index && participants_[*index].alive && generations_[*index] == memory::generation_of(identity);
 }
 
 int ObservedParticipants::pid_of(Slot slot) const noexcept {
-  const auto place = find(slot);
-  if (!place) return 0;
-  const ObservedParticipant& one = participants_[*place];
+  const auto index = find(slot);
+  if (!index) return 0;
+  const ObservedParticipant& one = participants_[*index];
   return one.alive || one.pid != 0 ? one.pid : one.said_pid;
 }
 
@@ -110,9 +110,9 @@ std::vector<int> ObservedParticipants::pids_of(const std::vector<Slot>& slots) c
 
 std::optional<int> ObservedParticipants::owner_of_lock(std::uint32_t word) const noexcept {
   if ((word & memory::kHeld) == 0) return std::nullopt;
-  const auto place = find(memory::slot_of(word));
-  if (!place || generations_[*place] != memory::generation_of(word)) return std::nullopt;
-  return pid_of(slots_[*place]);
+  const auto index = find(memory::slot_of(word));
+  if (!index || generations_[*index] != memory::generation_of(word)) return std::nullopt;
+  return pid_of(slots_[*index]);
 }
 
 std::vector<Slot> ObservedParticipants::living(const memory::ParticipantSet& set) const {

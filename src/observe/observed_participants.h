@@ -37,8 +37,8 @@ class ObservedParticipants {
   // All participants in slots in use, including dead ones, sorted by slot.
   const std::vector<ObservedParticipant>& all() const noexcept { return participants_; }
   bool lives(Slot slot) const noexcept {
-    const auto place = find(slot);
-    return place && participants_[*place].alive;
+    const auto index = find(slot);
+    return index && participants_[*index].alive;
   }
   bool is_alive(memory::Identity identity) const noexcept;
   // Returns the pid in our namespace, or 0 if the process is out of sight. For a dead process, returns the pid that it

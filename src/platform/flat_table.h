@@ -23,40 +23,40 @@ class FlatTable {
 
  public:
   std::size_t size() const noexcept { return size_; }
-  std::size_t places() const noexcept { return capacity_; }
+  std::size_t slots() const noexcept { return capacity_; }
 
   // Must precede insert(): keeps half of the places free. `hash_of(entry)` is called for the present entries if the
   // table grows. False if there is no memory; nothing has changed then.
   template <class HashOf>
   [[nodiscard]] bool make_space(HashOf hash_of) noexcept {
-    return 2 * (size_ + 1) <= capacity_ || grow(std::max(kMinPlaces, 2 * capacity_), hash_of);
+    return 2 * (size_ + 1) <= capacity_ || grow(std::max(kMinSlots, 2 * capacity_), hash_of);
   }
   // Makes space for `entries` in total, like make_space().
   template <class HashOf>
   [[nodiscard]] bool make_space_for(std::size_t entries, HashOf hash_of) noexcept {
-    std::size_t places = std::max(kMinPlaces, capacity_);
-    while (places < 2 * entries) places *= 2;
-    return places == capacity_ || grow(places, hash_of);
+    std::size_t slots = std::max(kMinSlots, capacity_);
+    while (slots < 2 * entries) slots *= 2;
+    return slots == capacity_ || grow(slots, hash_of);
   }
 
   // Returns the entry of that hash for which `matches(entry)` is true, or the free place for it. There must be space.
   template <class Matches>
-  [[gnu::always_inline]] Entry& place(std::uint64_t hash, Matches matches) const noexcept {
+  [[gnu::always_inline]] Entry& slot(std::uint64_t hash, Matches matches) const noexcept {
     std::size_t at = hash & (capacity_ - 1);
-    while (!is_free(places_[at]) && !matches(std::as_const(places_[at]))) at = (at + 1) & (capacity_ - 1);
-    return places_[at];
+    while (!is_free(slots_[at]) && !matches(std::as_const(slots_[at]))) at = (at + 1) & (capacity_ - 1);
+    return slots_[at];
   }
-  // Stores an entry in the free place that place() returned for it.
-  void insert(Entry& place, const Entry& entry) noexcept {
-    SHMTREE_DCHECK(is_free(place) && !is_free(entry) && 2 * (size_ + 1) <= capacity_);
-    place = entry;
+  // Stores an entry in the free place that slot() returned for it.
+  void insert(Entry& slot, const Entry& entry) noexcept {
+    SHMTREE_DCHECK(is_free(slot) && !is_free(entry) && 2 * (size_ + 1) <= capacity_);
+    slot = entry;
     ++size_;
   }
   // Null if there is none.
   template <class Matches>
   Entry* find(std::uint64_t hash, Matches matches) const noexcept {
     if (size_ == 0) return nullptr;
-    Entry& found = place(hash, matches);
+    Entry& found = slot(hash, matches);
     return is_free(found) ? nullptr : &found;
   }
   // Removes an entry, and moves entries back that had been displaced by it.
@@ -64,33 +64,33 @@ class FlatTable {
   void erase(Entry* entry, HashOf hash_of) noexcept {
     SHMTREE_DCHECK(size_ != 0 && !is_free(*entry));
     const std::size_t mask = capacity_ - 1;
-    std::size_t gap = static_cast<std::size_t>(entry - places_.get());
-    for (std::size_t at = (gap + 1) & mask; !is_free(places_[at]); at = (at + 1) & mask) {
-      const std::size_t distance = (at - hash_of(std::as_const(places_[at]))) & mask;
+    std::size_t gap = static_cast<std::size_t>(entry - slots_.get());
+    for (std::size_t at = (gap + 1) & mask; !is_free(slots_[at]); at = (at + 1) & mask) {
+      const std::size_t distance = (at - hash_of(std::as_const(slots_[at]))) & mask;
       if (distance < ((at - gap) & mask)) continue;
-      places_[gap] = places_[at];
+      slots_[gap] = slots_[at];
       gap = at;
     }
-    places_[gap] = Entry{};
+    slots_[gap] = Entry{};
     --size_;
   }
 
   void clear() noexcept {
     if (size_ == 0) return;
-    std::fill_n(places_.get(), capacity_, Entry{});
+    std::fill_n(slots_.get(), capacity_, Entry{});
     size_ = 0;
   }
   // Clears, and also frees the memory if there are more places than that.
-  void clear_to(std::size_t max_places) noexcept {
-    if (capacity_ <= max_places) return clear();
-    places_.reset();
+  void clear_to(std::size_t max_slots) noexcept {
+    if (capacity_ <= max_slots) return clear();
+    slots_.reset();
     capacity_ = size_ = 0;
   }
 
   template <class Visit>
   void for_each(Visit visit) const {
     for (std::size_t i = 0; i < capacity_; ++i) {
-      if (!is_free(places_[i])) visit(places_[i]);
+      if (!is_free(slots_[i])) visit(slots_[i]);
     }
   }
 
@@ -103,21 +103,21 @@ class FlatTable {
   }
 
  private:
-  static constexpr std::size_t kMinPlaces = 64;
+  static constexpr std::size_t kMinSlots = 64;
 
   template <class HashOf>
   [[gnu::noinline]] bool grow(std::size_t capacity, HashOf hash_of) noexcept {
     std::unique_ptr<Entry[]> before(new (std::nothrow) Entry[capacity]());
     if (before == nullptr) return false;
-    before.swap(places_);
+    before.swap(slots_);
     const std::size_t old = std::exchange(capacity_, capacity);
     for (std::size_t i = 0; i < old; ++i) {
-      if (!is_free(before[i])) place(hash_of(std::as_const(before[i])), [](const Entry&) { return false; }) = before[i];
+      if (!is_free(before[i])) slot(hash_of(std::as_const(before[i])), [](const Entry&) { return false; }) = before[i];
     }
     return true;
   }
 
-  std::unique_ptr<Entry[]> places_;
+  std::unique_ptr<Entry[]> slots_;
   std::size_t capacity_ = 0;  // a power of two, or 0
   std::size_t size_ = 0;
 };

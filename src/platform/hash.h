@@ -12,11 +12,11 @@ constexpr std::uint64_t mixed(std::uint64_t number) noexcept {
   return number * 0x9e3779b97f4a7c15u;
 }
 
-// Returns the place of an object in a cache of kPlaces, a power of two, by the object's address.
-template <std::size_t kPlaces>
-std::size_t place_of_address(const void* object) noexcept {
-  static_assert(kPlaces > 1 && std::has_single_bit(kPlaces));
-  constexpr int kShift = 64 - std::countr_zero(kPlaces);
+// Returns the place of an object in a cache of kSlots, a power of two, by the object's address.
+template <std::size_t kSlots>
+std::size_t slot_of_address(const void* object) noexcept {
+  static_assert(kSlots > 1 && std::has_single_bit(kSlots));
+  constexpr int kShift = 64 - std::countr_zero(kSlots);
   return mixed(reinterpret_cast<std::uintptr_t>(object) >> 4) >> kShift;
 }
 

@@ -13,13 +13,13 @@
 
 namespace shmtree::platform {
 
-constinit thread_local UsePlace* t_use_place = nullptr;
+constinit thread_local UseEntry* t_use_entry = nullptr;
 
 namespace {
 
-std::atomic<UsePlace*> g_places{nullptr};
-std::atomic<unsigned> g_unplaced{0};             // uses that have no entry, for lack of memory
-constinit thread_local unsigned t_unplaced = 0;  // those of this thread; its address identifies the thread
+std::atomic<UseEntry*> g_entries{nullptr};
+std::atomic<unsigned> g_unlisted{0};             // uses that have no entry, for lack of memory
+constinit thread_local unsigned t_unlisted = 0;  // those of this thread; its address identifies the thread
 
 bool barrier(int command) noexcept {
   return syscall(SYS_membarrier, command, 0, 0) == 0;
@@ -31,27 +31,27 @@ bool has_barrier() noexcept {
 }
 
 struct Owner {
-  UsePlace* place = nullptr;
+  UseEntry* entry = nullptr;
   ~Owner();
 };
 thread_local Owner t_owner;
 
 Owner::~Owner() {
-  t_use_place = nullptr;  // calls in later destructors of the thread borrow places
-  if (place != nullptr) place->taken.store(false, std::memory_order_release);
+  t_use_entry = nullptr;  // calls in later destructors of the thread borrow places
+  if (entry != nullptr) entry->taken.store(false, std::memory_order_release);
 }
 
-UsePlace* find_place() noexcept {
-  for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+UseEntry* find_entry() noexcept {
+  for (UseEntry* each = g_entries.load(std::memory_order_acquire); each != nullptr; each = each->next) {
     if (each->taken.load(std::memory_order_relaxed) || each->taken.exchange(true, std::memory_order_acq_rel)) continue;
-    each->thread.store(&t_unplaced, std::memory_order_relaxed);
+    each->thread.store(&t_unlisted, std::memory_order_relaxed);
     return each;
   }
-  auto* made = new (std::nothrow) UsePlace;
+  auto* made = new (std::nothrow) UseEntry;
   if (made == nullptr) return nullptr;
-  made->thread.store(&t_unplaced, std::memory_order_relaxed);
-  made->next = g_places.load(std::memory_order_relaxed);
-  while (!g_places.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  made->thread.store(&t_unlisted, std::memory_order_relaxed);
+  made->next = g_entries.load(std::memory_order_relaxed);
+  while (!g_entries.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
   }
   return made;
 }
@@ -63,10 +63,10 @@ std::atomic<const void*>* InUse::other_word() noexcept {
   static thread_local bool was_here = false;
   if (!was_here && has_barrier()) {
     was_here = true;
-    t_owner.place = t_use_place = find_place();
+    t_owner.entry = t_use_entry = find_entry();
   }
-  if (t_use_place != nullptr) {
-    for (auto& word : t_use_place->objects) {
+  if (t_use_entry != nullptr) {
+    for (auto& word : t_use_entry->objects) {
       if (word.load(std::memory_order_relaxed) == nullptr) return &word;
     }
   }
@@ -74,36 +74,36 @@ std::atomic<const void*>* InUse::other_word() noexcept {
 }
 
 // Executes the barrier itself, since is_in_use() cannot make this thread pass one if the system has none.
-UsePlace* InUse::begin_elsewhere(const void* object) noexcept {
-  UsePlace* const borrowed = find_place();
+UseEntry* InUse::begin_elsewhere(const void* object) noexcept {
+  UseEntry* const borrowed = find_entry();
   if (borrowed != nullptr) {
     borrowed->objects[0].store(object, std::memory_order_relaxed);
   } else {
-    ++t_unplaced;
-    g_unplaced.fetch_add(1, std::memory_order_relaxed);
+    ++t_unlisted;
+    g_unlisted.fetch_add(1, std::memory_order_relaxed);
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
   return borrowed;
 }
 
-void InUse::end_elsewhere(UsePlace* borrowed) noexcept {
+void InUse::end_elsewhere(UseEntry* borrowed) noexcept {
   if (borrowed != nullptr) {
     borrowed->objects[0].store(nullptr, std::memory_order_release);
     borrowed->taken.store(false, std::memory_order_release);
   } else {
-    --t_unplaced;
-    g_unplaced.fetch_sub(1, std::memory_order_release);
+    --t_unlisted;
+    g_unlisted.fetch_sub(1, std::memory_order_release);
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
 void forget_uses_of_other_threads() noexcept {
-  for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
-    if (each->thread.load(std::memory_order_relaxed) == &t_unplaced) continue;
+  for (UseEntry* each = g_entries.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+    if (each->thread.load(std::memory_order_relaxed) == &t_unlisted) continue;
     for (auto& word : each->objects) word.store(nullptr, std::memory_order_relaxed);
     each->taken.store(false, std::memory_order_release);
   }
-  g_unplaced.store(t_unplaced, std::memory_order_seq_cst);
+  g_unlisted.store(t_unlisted, std::memory_order_seq_cst);
 }
 
 bool is_in_use(const void* begin, std::size_t bytes) noexcept {
@@ -117,9 +117,9 @@ bool is_in_use(const void* begin, std::size_t bytes) noexcept {
     if (has_barrier()) pause_briefly();
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }
-  if (g_unplaced.load(std::memory_order_seq_cst) != 0) return true;
+  if (g_unlisted.load(std::memory_order_seq_cst) != 0) return true;
   const auto first = reinterpret_cast<std::uintptr_t>(begin);
-  for (UsePlace* each = g_places.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+  for (UseEntry* each = g_entries.load(std::memory_order_acquire); each != nullptr; each = each->next) {
     for (const auto& word : each->objects) {
       // A null word is not in the range, since the difference wraps.
       if (reinterpret_cast<std::uintptr_t>(word.load(std::memory_order_acquire)) - first < bytes) return true;

@@ -14,22 +14,22 @@ namespace shmtree::platform {
 
 // The entry of one thread, or of one call if its thread's entry is full. Entries are never freed: the next thread or
 // call that needs one takes it over.
-struct UsePlace {
+struct UseEntry {
   static constexpr unsigned kMax = 4;  // nested calls
   std::atomic<const void*> objects[kMax]{};
   std::atomic<const void*> thread{nullptr};  // an address that only that thread has
   std::atomic<bool> taken{true};
-  UsePlace* next = nullptr;
+  UseEntry* next = nullptr;
 };
-extern constinit thread_local UsePlace* t_use_place;  // null before the first call, and after the last
+extern constinit thread_local UseEntry* t_use_entry;  // null before the first call, and after the last
 
 // Records that this thread uses `object` until the end of the scope. Scopes may end in any order, since a thread may
 // have several stacks (greenlets).
 class InUse {
  public:
   explicit InUse(const void* object) noexcept {
-    UsePlace* const place = t_use_place;
-    word_ = place != nullptr ? &place->objects[0] : nullptr;
+    UseEntry* const entry = t_use_entry;
+    word_ = entry != nullptr ? &entry->objects[0] : nullptr;
     if (word_ == nullptr || word_->load(std::memory_order_relaxed) != nullptr) [[unlikely]] {
       word_ = other_word();
       if (word_ == nullptr) {
@@ -56,10 +56,10 @@ class InUse {
   // from here on all stores that the other one made before the barrier.
   static void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
   static std::atomic<const void*>* other_word() noexcept;
-  static UsePlace* begin_elsewhere(const void* object) noexcept;
-  static void end_elsewhere(UsePlace* borrowed) noexcept;
+  static UseEntry* begin_elsewhere(const void* object) noexcept;
+  static void end_elsewhere(UseEntry* borrowed) noexcept;
   std::atomic<const void*>* word_;  // null if the thread has no free word
-  UsePlace* borrowed_;              // set if `word_` is null: entry of this use, or null if it is only counted
+  UseEntry* borrowed_;              // set if `word_` is null: entry of this use, or null if it is only counted
 };
 
 // Returns true if a thread uses an object in [begin, begin + bytes). If the system has no such barrier, each call

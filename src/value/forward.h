@@ -118,7 +118,7 @@ class Forwarder {
   }
 
   // Positions of the next values and children of a node.
-  struct Place {
+  struct Cursor {
     std::uint32_t number, text, child;
   };
 
@@ -129,7 +129,7 @@ class Forwarder {
   }
 
   Status follow(const char* rule, const Node& node) {
-    Place at{node.number, node.text, node.child};
+    Cursor at{node.number, node.text, node.child};
     for (; *rule != 0; ++rule) {
       Status added = success();
       switch (*rule) {
@@ -164,7 +164,7 @@ class Forwarder {
     return success();
   }
 
-  Status repeat(const char* rule, const Node& node, Place& at) {
+  Status repeat(const char* rule, const Node& node, Cursor& at) {
     if (*rule == 'I' || *rule == 'F') {
       builder_.add_length(node.number_count);
       for (std::uint32_t i = 0; i < node.number_count; ++i) {
@@ -189,13 +189,13 @@ class Forwarder {
     return success();
   }
 
-  void add_length(Place& at) { builder_.add_length(static_cast<std::uint64_t>(tree_.ints[at.number++])); }
-  void add_bytes(Place& at) {
+  void add_length(Cursor& at) { builder_.add_length(static_cast<std::uint64_t>(tree_.ints[at.number++])); }
+  void add_bytes(Cursor& at) {
     const std::string_view bytes = tree_.texts[at.text++];
     builder_.add_text(bytes.data(), bytes.size());
   }
-  Status add_child(Place& at) { return add(tree_.children[at.child++]); }
-  Status add_children(const Node& node, Place& at) {
+  Status add_child(Cursor& at) { return add(tree_.children[at.child++]); }
+  Status add_children(const Node& node, Cursor& at) {
     while (at.child < node.child + node.child_count) {
       Status added = add_child(at);
       if (!added) return added;
@@ -203,7 +203,7 @@ class Forwarder {
     return success();
   }
 
-  void add_dtype(const Node& node, Place& at, bool with_element) {
+  void add_dtype(const Node& node, Cursor& at, bool with_element) {
     const bool described = node.dtype == DType::kOther;
     builder_.add_length(static_cast<std::uint64_t>(node.dtype));
     if (described) builder_.add_name(tree_.texts[at.text++]);

@@ -1,5 +1,5 @@
 // Optimistic pins of a Latest's readers (Ring::read_block, HolderTable::begin_while) against a publisher that removes
-// the version (Ring::write, ReferencePlaces, Reclaimer). A reader never uses a free block, and the block of the
+// the version (Ring::write, ReferenceList, Reclaimer). A reader never uses a free block, and the block of the
 // overwritten version is free when both are done.
 #include "latest_ring.h"
 

@@ -28,7 +28,7 @@ class CheckedClasses {
     std::uint64_t message = 0;
   };
   static constexpr std::size_t kEntries = 32;
-  static std::size_t slot_of(const ClassInfo* info) noexcept { return platform::place_of_address<kEntries>(info); }
+  static std::size_t slot_of(const ClassInfo* info) noexcept { return platform::slot_of_address<kEntries>(info); }
 
   std::uint64_t message_ = 1;
   Entry entries_[kEntries];

@@ -34,7 +34,7 @@ constexpr std::size_t kRecentSlots = 64;
 std::atomic<ClassInfo*> recent[kRecentSlots];
 
 std::atomic<ClassInfo*>& recent_slot(PyTypeObject* type) noexcept {
-  return recent[platform::place_of_address<kRecentSlots>(type)];
+  return recent[platform::slot_of_address<kRecentSlots>(type)];
 }
 
 // A new class may have the address of a freed one, so the address alone does not identify the class.

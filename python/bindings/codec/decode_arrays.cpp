@@ -63,7 +63,7 @@ PyObject* Decoder::array() {
 
 PyObject* Decoder::make(const format::ArrayInfo& info, PyArray_Descr* descr, Access access) {
   if (info.nbytes == 0) return empty(info, descr);
-  Place place;
+  Storage storage;
   std::uint32_t block = kOwnFrame;
   if (info.external()) {
     const format::External range = in.external(info.buffer);
@@ -74,16 +74,16 @@ PyObject* Decoder::make(const format::ArrayInfo& info, PyArray_Descr* descr, Acc
     if (range.offset > known.bytes.size() || range.bytes > known.bytes.size() - range.offset) {
       return in.fail("it refers to bytes beyond the end of a block"), nullptr;
     }
-    place.buffer = known.bytes.data() + range.offset;
-    place.writable = known.writable;
+    storage.buffer = known.bytes.data() + range.offset;
+    storage.writable = known.writable;
   } else {
-    place.buffer = const_cast<std::byte*>(info.data) - info.offset;
-    place.writable = context_.writable;
+    storage.buffer = const_cast<std::byte*>(info.data) - info.offset;
+    storage.writable = context_.writable;
   }
-  const bool is_own = access == Access::kOwn || (access == Access::kWritten && !place.writable);
-  if (is_own || is_copied(info, place.buffer)) return copy(info, descr, place.buffer);
-  place.base = owner_of(block);
-  return place.base ? view(info, descr, place) : nullptr;
+  const bool is_own = access == Access::kOwn || (access == Access::kWritten && !storage.writable);
+  if (is_own || is_copied(info, storage.buffer)) return copy(info, descr, storage.buffer);
+  storage.base = owner_of(block);
+  return storage.base ? view(info, descr, storage) : nullptr;
 }
 
 bool Decoder::is_copied(const format::ArrayInfo& info, const std::byte* buffer) const noexcept {
@@ -108,18 +108,18 @@ PyObject* Decoder::empty(const format::ArrayInfo& info, PyArray_Descr* descr) {
   return made;
 }
 
-PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, const Place& place) {
-  const int flags = place.writable && !info.read_only() ? NPY_ARRAY_WRITEABLE : 0;
+PyObject* Decoder::view(const format::ArrayInfo& info, PyArray_Descr* descr, const Storage& storage) {
+  const int flags = storage.writable && !info.read_only() ? NPY_ARRAY_WRITEABLE : 0;
   Py_INCREF(reinterpret_cast<PyObject*>(descr));
   // NumPy skips the check of strides that it computes itself.
   const bool plain = info.contiguous() && (info.flags & format::kFortran) == 0;
   Ref made(PyArray_NewFromDescr(&PyArray_Type, descr, info.ndim, as_intp(info.shape),
-                                plain ? nullptr : as_intp(info.strides), place.buffer + info.offset, flags, nullptr));
+                                plain ? nullptr : as_intp(info.strides), storage.buffer + info.offset, flags, nullptr));
   if (!made) return corrupt_unless(nullptr, "the shape of an array is invalid");
   // Other processes read the block of such an array too, so this process must not make it writable again.
-  if (info.external() && info.read_only() && is_view_owner(place.base)) as_view_owner(place.base)->writable = false;
-  Py_INCREF(place.base);
-  if (PyArray_SetBaseObject(as_array(made.get()), place.base) != 0) return nullptr;
+  if (info.external() && info.read_only() && is_view_owner(storage.base)) as_view_owner(storage.base)->writable = false;
+  Py_INCREF(storage.base);
+  if (PyArray_SetBaseObject(as_array(made.get()), storage.base) != 0) return nullptr;
   return made.release();
 }
 

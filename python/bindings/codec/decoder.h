@@ -144,7 +144,7 @@ class Decoder {
   // Says when an array is copied: kAny by the copy policy, kWritten if a view would not be writable, kOwn always.
   enum class Access : std::uint8_t { kAny, kWritten, kOwn };
   // Memory for a view.
-  struct Place {
+  struct Storage {
     std::byte* buffer = nullptr;  // start of the array's buffer or external range
     PyObject* base = nullptr;     // borrowed
     bool writable = false;
@@ -173,7 +173,7 @@ class Decoder {
   PyObject*& copied_slot(const format::ArrayInfo& info);
   PyObject* make(const format::ArrayInfo& info, PyArray_Descr* descr, Access access = Access::kAny);
   PyObject* empty(const format::ArrayInfo& info, PyArray_Descr* descr);
-  PyObject* view(const format::ArrayInfo& info, PyArray_Descr* descr, const Place& place);
+  PyObject* view(const format::ArrayInfo& info, PyArray_Descr* descr, const Storage& storage);
   PyObject* copy(const format::ArrayInfo& info, PyArray_Descr* descr, const std::byte* buffer);
 
   DecodeContext& context_;

@@ -83,7 +83,7 @@ std::array<Described, kDescribed> described;
 Mutex described_mutex;
 
 Described& described_slot(PyArray_Descr* descr) noexcept {
-  return described[platform::place_of_address<kDescribed>(descr)];
+  return described[platform::slot_of_address<kDescribed>(descr)];
 }
 
 struct Parsed {

@@ -76,7 +76,7 @@ class NameCache {
     std::uint32_t number = 0;
   };
   static constexpr std::size_t kEntries = 128;
-  static std::size_t slot_of(const PyObject* str) noexcept { return platform::place_of_address<kEntries>(str); }
+  static std::size_t slot_of(const PyObject* str) noexcept { return platform::slot_of_address<kEntries>(str); }
 
   std::uint64_t message_ = 1;
   Entry entries_[kEntries];

@@ -28,7 +28,7 @@ class MetObjects {
     const auto hash_of = [this](std::uint32_t number) { return hash(met_[number - 1].object); };
     if (!numbers_.make_space(hash_of)) throw std::bad_alloc();
     std::uint32_t& number =
-        numbers_.place(hash(object), [&](std::uint32_t known) { return met_[known - 1].object == object; });
+        numbers_.slot(hash(object), [&](std::uint32_t known) { return met_[known - 1].object == object; });
     if (number != 0) return {number - 1, false};
     met_.push_back({object, position, true});
     numbers_.insert(number, static_cast<std::uint32_t>(met_.size()));
@@ -39,13 +39,13 @@ class MetObjects {
   std::size_t size() const noexcept { return met_.size(); }
 
   void clear() {
-    if (numbers_.places() > kMaxIdlePlaces) met_ = {};
-    numbers_.clear_to(kMaxIdlePlaces);
+    if (numbers_.slots() > kMaxIdleSlots) met_ = {};
+    numbers_.clear_to(kMaxIdleSlots);
     met_.clear();
   }
 
  private:
-  static constexpr std::size_t kMaxIdlePlaces = 1024;
+  static constexpr std::size_t kMaxIdleSlots = 1024;
 
   static std::uint64_t hash(const void* object) noexcept {
     return platform::mixed(reinterpret_cast<std::uintptr_t>(object) >> 4) >> 20;

@@ -68,8 +68,8 @@ void explain_refused_object(EncodeSession& session, PyObject* object, const char
   if (has_no_path(refusal.get())) {
     Ref path(call_python(package().path_of_refused, object, refused ? refused.get() : Py_None));
     // Without a path, the object's own code raised the exception.
-    const bool has_place = path && PyUnicode_Check(path.get()) && add_path(refusal.get(), path.get());
-    if (has_place || (refused && clear_ordinary_exception())) add_refuser(refusal.get(), refuser);
+    const bool has_path = path && PyUnicode_Check(path.get()) && add_path(refusal.get(), path.get());
+    if (has_path || (refused && clear_ordinary_exception())) add_refuser(refusal.get(), refuser);
     if (refused && clear_ordinary_exception()) add_remedy(refusal.get(), refused.get());
   }
   give_back(std::move(refusal));

@@ -125,16 +125,16 @@ py::dict broadcast_stats(const BroadcastEnd& self) {
 Pool<broadcast::Received> broadcast_spares;
 
 // Storage into which a call receives. It is reserved beforehand, so that returning the message needs no memory.
-class BroadcastPlace {
+class BroadcastBuffer {
  public:
-  explicit BroadcastPlace(Subscriber& reader) : reader_(reader), received_(broadcast_spares.take()) {}
-  ~BroadcastPlace() {
+  explicit BroadcastBuffer(Subscriber& reader) : reader_(reader), received_(broadcast_spares.take()) {}
+  ~BroadcastBuffer() {
     if (received_ == nullptr) return;
     received_->message.block.reset();
     broadcast_spares.give_back(received_.release());
   }
-  BroadcastPlace(const BroadcastPlace&) = delete;
-  BroadcastPlace& operator=(const BroadcastPlace&) = delete;
+  BroadcastBuffer(const BroadcastBuffer&) = delete;
+  BroadcastBuffer& operator=(const BroadcastBuffer&) = delete;
   broadcast::Incoming& message() noexcept { return received_->message; }
   void give_back(broadcast::FailedBuild how) noexcept { reader_.give_back(std::move(received_), how); }
 
@@ -145,17 +145,17 @@ class BroadcastPlace {
 
 // Returns the next message. If there is no memory to build it, or a signal handler raises, the next call returns it.
 py::object read_one(const SubscriberEnd& self, Subscriber& reader, ClosableHooks& hooks, CopyPolicy copy) {
-  BroadcastPlace place(reader);
-  hooks.done(reader.get(place.message(), hooks.wait()));
+  BroadcastBuffer buffer(reader);
+  hooks.done(reader.get(buffer.message(), hooks.wait()));
   const Ring& ring = *reader.ring();
-  const broadcast::Incoming& message = place.message();
+  const broadcast::Incoming& message = buffer.message();
   Retry retry = Retry::kNever;
   try {
     const CopyPolicy policy = endpoint::copy_policy_of_published(copy, ring, message.block.valid());
     return decode_published(*ring.arena(), message.frame(), message.block, policy, self.allow_pickle, &retry);
   } catch (...) {
-    if (retry == Retry::kCounted) place.give_back(broadcast::FailedBuild::kCounted);
-    if (retry == Retry::kInterrupted) place.give_back(broadcast::FailedBuild::kInterrupted);
+    if (retry == Retry::kCounted) buffer.give_back(broadcast::FailedBuild::kCounted);
+    if (retry == Retry::kInterrupted) buffer.give_back(broadcast::FailedBuild::kInterrupted);
     throw;
   }
 }

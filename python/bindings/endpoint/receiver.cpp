@@ -36,12 +36,12 @@ Pool<channel::Received> spares;
 
 // Storage that a call reuses for its messages. It is reserved beforehand, so that returning a message needs no memory.
 struct Spare {
-  std::unique_ptr<channel::Received> place{spares.take()};
+  std::unique_ptr<channel::Received> buffer{spares.take()};
   Spare() = default;
   Spare(const Spare&) = delete;
   Spare& operator=(const Spare&) = delete;
   ~Spare() {
-    if (place) spares.give_back(place.release());
+    if (buffer) spares.give_back(buffer.release());
   }
 };
 
@@ -53,7 +53,7 @@ PyObject* get_object(Endpoint* self, Deadline deadline, CopyPolicy copy) {
   EndHooks hooks(self, End::kReceiving);
   Spare spare;
   Objects objects(self, copy, &hooks);
-  return endpoint::receive(objects, *channel, spare.place, {deadline, &hooks}).release();
+  return endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks}).release();
 }
 
 // Collects the objects of get_many().
@@ -193,9 +193,9 @@ PyObject* get_many(PyObject* object, PyObject* const* args, Py_ssize_t nargs, Py
   ManyObjects objects(self, copy, &hooks, items.get(), most);
   {
     const Span first("shmtree.get");
-    if (!endpoint::receive(objects, *channel, spare.place, {deadline, &hooks})) return nullptr;
+    if (!endpoint::receive(objects, *channel, spare.buffer, {deadline, &hooks})) return nullptr;
   }
-  endpoint::receive_rest(objects, *channel, spare.place);
+  endpoint::receive_rest(objects, *channel, spare.buffer);
   return items.release();
 }
 

@@ -23,7 +23,7 @@ _LONGEST_KEY = 60
 BUILTIN = _PLAIN | {dict, list, tuple, set, frozenset, collections.deque}
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """A part of an object: its path as a Python expression, and its value."""
 
     path: str
@@ -88,7 +88,7 @@ def _is_made_of_items(value: Any) -> bool:
     return isinstance(value, tuple | frozenset | slice | enum.Enum) or hasattr(type(value), "__pydantic_core_schema__")
 
 
-def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> Iterator[Place]:
+def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> Iterator[Position]:
     """Yields all parts of an object, beginning with itself.
 
     Does not enter containers that it has met before, or leaves.
@@ -104,7 +104,7 @@ def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> It
         for step, item in waiting[-1]:
             path = prefixes[-1] + step
             if _is_plain(item):
-                yield Place(path, item)
+                yield Position(path, item)
                 continue
             kept.append(item)
             parts = iter(()) if is_leaf(item) else children(item)
@@ -112,7 +112,7 @@ def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> It
             is_container = first is not None or type(item) in _MAPPINGS | _SEQUENCES
             again = met.setdefault(id(item), path) if is_container else path
             in_itself = again != path and id(item) in around and _is_made_of_items(item)
-            yield Place(path, item, again if in_itself else None)
+            yield Position(path, item, again if in_itself else None)
             if first is not None and again == path:
                 waiting.append(itertools.chain([first], parts))
                 prefixes.append(path)
@@ -131,7 +131,7 @@ def path_of_refused(value: Any, refused: Any) -> str | None:
     In that case, it is the path of the inner occurrence. Returns None if it is not found, for example because the
     object has changed.
     """
-    for place in walk(value):
-        if place.value is refused if refused is not None else place.again is not None:
-            return place.path
+    for position in walk(value):
+        if position.value is refused if refused is not None else position.again is not None:
+            return position.path
     return None

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _core
 from ..errors import PickleRefused
-from .paths import BUILTIN, Place, walk
+from .paths import BUILTIN, Position, walk
 
 _MAX_LINES = 100
 
@@ -26,14 +26,14 @@ def needs_pickle(value: Any) -> bool:
     return False
 
 
-def _line(place: Place) -> str:
-    path = place.path or "the object itself"
-    cls = type(place.value)
-    if place.again is not None:
-        return f"{path}: the {cls.__qualname__} at {place.again or 'the root'}, which contains itself"
+def _line(position: Position) -> str:
+    path = position.path or "the object itself"
+    cls = type(position.value)
+    if position.again is not None:
+        return f"{path}: the {cls.__qualname__} at {position.again or 'the root'}, which contains itself"
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     try:
-        tree = _core._describe(_core._pack_aside(place.value)).splitlines()
+        tree = _core._describe(_core._pack_aside(position.value)).splitlines()
     except Exception as error:
         return f"{path}: {name}, which raises {type(error).__name__}: {error}"
     size = re.match(r"pickle of (\d+) byte|long_pickle .*\) (\d+) byte", tree[1])
@@ -44,9 +44,11 @@ def _line(place: Place) -> str:
 
 def lines(value: Any) -> Iterator[str]:
     """Yields a line for each part of `value` that causes a pickle; none if it needs none."""
-    places = (place for place in walk(value, needs_pickle) if place.again is not None or needs_pickle(place.value))
-    for number, place in enumerate(places):
+    positions = (
+        position for position in walk(value, needs_pickle) if position.again is not None or needs_pickle(position.value)
+    )
+    for number, position in enumerate(positions):
         if number == _MAX_LINES:
             yield "..."
             return
-        yield _line(place)
+        yield _line(position)

@@ -56,4 +56,4 @@ def _reduce_frame(frame: _core.Frame) -> Any:
 
 def path_of_local(thing: Any) -> str | None:
     """Returns the path of the first object that is refused, or None if it is not found, as inside a pickled object."""
-    return next((place.path for place in walk(thing, is_local) if is_local(place.value)), None)
+    return next((position.path for position in walk(thing, is_local) if is_local(position.value)), None)

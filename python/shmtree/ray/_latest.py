@@ -17,7 +17,7 @@ from ._ends import new_token
 _SHUT_DOWN = "this Latest is no more, or Ray was shut down in this process"
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """Data of a value that every Latest of it has."""
 
     number: int
@@ -44,17 +44,17 @@ class Latest:
         number, node = new_token(), _actors.node_of(home)
         with told_of_end(_SHUT_DOWN):
             handle, machine = _actors.call(node, "host_latest", number)
-        self._open(_Place(number, node, machine, handle))
+        self._open(_Location(number, node, machine, handle))
 
-    def _open(self, place: _Place) -> None:
+    def _open(self, location: _Location) -> None:
         from . import _actors
 
-        self._place = place
-        self._is_home = place.machine == _actors.machine()
-        handle = place.handle
+        self._location = location
+        self._is_home = location.machine == _actors.machine()
+        handle = location.handle
         if not self._is_home:
             with told_of_end(_SHUT_DOWN):
-                handle = _actors.call_own("mirror_latest", place.number, place.home)
+                handle = _actors.call_own("mirror_latest", location.number, location.home)
         self._local: LocalLatest = _handles.open_latest(handle)
 
     def publish(self, obj: object) -> int:
@@ -69,7 +69,7 @@ class Latest:
             return self._local.publish(obj)
         batch = _frames.join([pack(obj, portable=True)])
         with told_of_end(_SHUT_DOWN):
-            version: int = _actors.call(self._place.home, "publish", self._place.number, batch)
+            version: int = _actors.call(self._location.home, "publish", self._location.number, batch)
         return version
 
     def get(self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None) -> tuple[int, Any]:
@@ -92,7 +92,7 @@ class Latest:
             except (errors.ChannelClosed, errors.PeerDied):
                 if self._local.closed:
                     raise
-                self._open(self._place)  # the gateway was killed: the next one has another mirror
+                self._open(self._location)  # the gateway was killed: the next one has another mirror
                 here = 0
                 continue
             if version > newer_than:
@@ -126,10 +126,10 @@ class Latest:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise errors.ChannelClosed("a closed Latest cannot be handed to another process")
-        return _arrive, (tuple(self._place),)
+        return _arrive, (tuple(self._location),)
 
 
-def _arrive(place: tuple[Any, ...]) -> Latest:
+def _arrive(location: tuple[Any, ...]) -> Latest:
     made = Latest.__new__(Latest)
-    made._open(_Place(*place))
+    made._open(_Location(*location))
     return made

@@ -23,7 +23,7 @@ class SlotSet {
   // Returns false if the set has the number already.
   bool add(std::uint64_t number) {
     if (!table_.make_space(hash_of)) throw std::bad_alloc();
-    std::uint64_t& cell = table_.place(hash_of(number + 1), Is{number + 1});
+    std::uint64_t& cell = table_.slot(hash_of(number + 1), Is{number + 1});
     if (cell != 0) return false;
     table_.insert(cell, number + 1);
     return true;

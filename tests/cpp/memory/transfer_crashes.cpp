@@ -47,7 +47,7 @@ TEST_CASE("A giver killed in a transfer of memory leaves no reference") {
     kept.reset();
     recover(*arena);
     REQUIRE_FALSE(arena->blocks().is_current(ref));
-    const std::uint64_t places_bytes = arena->transfers().places() > memory::kFirstTransfers ? 4096 : 0;
+    const std::uint64_t places_bytes = arena->transfers().entries() > memory::kFirstTransfers ? 4096 : 0;
     REQUIRE(used_bytes(*arena) <= places_bytes);
     return killed;
   });

@@ -1,10 +1,11 @@
 // The hash table that all layers use.
+#include "platform/flat_table.h"
+
 #include <cstdint>
 #include <map>
 #include <random>
 #include <vector>
 
-#include "platform/flat_table.h"
 #include "platform/hash.h"
 #include "support/catch2.h"
 
@@ -42,9 +43,9 @@ TEST_CASE("A flat table behaves like a map") {
     if (found != nullptr) REQUIRE(found->value == model[key]);
     if (random() % 2 == 0) {
       REQUIRE(table.make_space(hash_of));
-      Pair& place = table.place(hash(key), has(key));
-      if (place.is_free()) table.insert(place, {key, i});
-      place.value = model[key] = i;
+      Pair& slot = table.slot(hash(key), has(key));
+      if (slot.is_free()) table.insert(slot, {key, i});
+      slot.value = model[key] = i;
     } else if (found != nullptr) {
       table.erase(found, hash_of);
       model.erase(key);
@@ -66,7 +67,7 @@ TEST_CASE("A flat table of indexes finds entries by their list") {
   for (std::uint64_t key = 0; key < 1'000; ++key) {
     REQUIRE(numbers.make_space(hash_of));
     list.push_back(key);
-    numbers.insert(numbers.place(platform::mixed(key) >> 32, [](std::uint32_t) { return false; }),
+    numbers.insert(numbers.slot(platform::mixed(key) >> 32, [](std::uint32_t) { return false; }),
                    static_cast<std::uint32_t>(list.size()));
   }
   for (std::uint64_t key = 0; key < 1'000; ++key) {
@@ -80,14 +81,14 @@ TEST_CASE("A flat table of indexes finds entries by their list") {
 TEST_CASE("clear_to frees a flat table over the allowed size") {
   FlatTable<std::uint32_t> table;
   const auto hash_of = [](std::uint32_t entry) { return platform::mixed(entry); };
-  CHECK(table.places() == 0);
+  CHECK(table.slots() == 0);
   REQUIRE(table.make_space_for(100, hash_of));
-  const std::size_t places = table.places();
-  CHECK(places >= 200);
-  table.insert(table.place(hash_of(7), [](std::uint32_t) { return false; }), 7);
-  table.clear_to(places);
-  CHECK((table.places() == places && table.size() == 0));
-  table.clear_to(places - 1);
-  CHECK(table.places() == 0);
+  const std::size_t slots = table.slots();
+  CHECK(slots >= 200);
+  table.insert(table.slot(hash_of(7), [](std::uint32_t) { return false; }), 7);
+  table.clear_to(slots);
+  CHECK((table.slots() == slots && table.size() == 0));
+  table.clear_to(slots - 1);
+  CHECK(table.slots() == 0);
   CHECK(table.find(hash_of(7), [](std::uint32_t) { return true; }) == nullptr);
 }

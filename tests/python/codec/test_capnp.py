@@ -117,9 +117,9 @@ def test_received_message_is_forwarded_without_a_copy() -> None:
     sender, receiver = shmtree.create_pair(arena=arena)
     sender.put(shmtree.CapnpMessage(POSE, [WORDS, bytes(100_000)]))
     message = receiver.get(timeout=60)
-    place = message.segments[1].ctypes.data
+    position = message.segments[1].ctypes.data
     sender.put([message], move=True)
-    assert receiver.get(timeout=60)[0].segments[1].ctypes.data == place
+    assert receiver.get(timeout=60)[0].segments[1].ctypes.data == position
 
 
 def test_segments_may_be_any_buffer() -> None:

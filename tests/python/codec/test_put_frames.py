@@ -148,10 +148,10 @@ def test_put_frame_refuses_unknown_flags(value: object) -> None:
     """Sets every metadata byte to every small number: a frame that put_frame() accepts can be received."""
     sender, receiver = shmtree.create_pair(capacity=1)
     frame = bytearray(shmtree.pack(value))
-    for place in range(96, len(frame)):
+    for position in range(96, len(frame)):
         for flags in range(8):
             changed = frame[:]
-            changed[place] = flags
+            changed[position] = flags
             try:
                 sender.put_frame(changed)
             except shmtree.CorruptMessage:

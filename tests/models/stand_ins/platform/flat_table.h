@@ -14,10 +14,10 @@ class FlatTable {
     return true;
   }
   template <class Matches>
-  Entry& place(std::uint64_t, Matches) noexcept {
+  Entry& slot(std::uint64_t, Matches) noexcept {
     return entry_;
   }
-  void insert(Entry& place, const Entry& entry) noexcept { place = entry; }
+  void insert(Entry& slot, const Entry& entry) noexcept { slot = entry; }
   template <class Matches>
   Entry* find(std::uint64_t, Matches matches) noexcept {
     return !entry_.is_free() && matches(entry_) ? &entry_ : nullptr;
