@@ -128,12 +128,12 @@ class ReplayChaos(Chaos):
         wrong = self.buffer._replay.check()
         if wrong:
             self.board.fail(f"the buffer is inconsistent at the end: {wrong}")
-        self.draw_all()
+        self.sample_all()
         lost = 4 * len(self.lives)  # upper bound for the killed writers: rows without successors
         if not min(rows[WRITE], ROWS) // 2 - lost <= len(self.buffer) <= ROWS:
             self.board.fail(f"{len(self.buffer)} rows are left of {rows[WRITE]} that were added to {ROWS} places")
 
-    def draw_all(self) -> None:
+    def sample_all(self) -> None:
         """Samples until the rate limiter allows no more."""
         for sampler in list(SAMPLERS) * 50:
             try:

@@ -110,8 +110,8 @@ struct Destination {
   bool in_arena = false;
 };
 
-Result<ReplayBatch> draw(const CorePtr& core, const replay::SampleTerms& terms, const Destination& to,
-                         const WaitContext& wait) {
+Result<ReplayBatch> sample(const CorePtr& core, const replay::SampleTerms& terms, const Destination& to,
+                           const WaitContext& wait) {
   if (terms.rows == 0) return Error{Code::kInvalid, "a batch of 0 rows; it must be at least 1"};
   if (to.in_arena && !to.out.empty())
     return Error{Code::kInvalid, "both out and in_arena were passed; pass one of them"};
@@ -126,8 +126,8 @@ Result<ReplayBatch> draw(const CorePtr& core, const replay::SampleTerms& terms, 
     for (const ArrayRef& each : state->arrays)
       destinations->push_back(static_cast<std::byte*>(const_cast<void*>(each.data)));
   }
-  Status drawn = state->batch.sample(*destinations, wait);
-  if (!drawn) return std::move(drawn).error();
+  Status sampled = state->batch.sample(*destinations, wait);
+  if (!sampled) return std::move(sampled).error();
   state->describe();
   return ReplayState::wrap(std::shared_ptr<const ReplayBatchState>(std::move(state)));
 }
@@ -166,13 +166,13 @@ ReplayStats stats_of(Buffer& buffer) {
   for (std::size_t i = 0; i < buffer.tables()->size(); ++i) {
     stats.samples[buffer.spec().samplers[i].first] = (*buffer.tables())[i].samples();
   }
-  const replay::SampleStatistics::Totals drawn = buffer.statistics().take();
-  const auto rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
-  stats.drawn = drawn.rows;
-  stats.age_mean = drawn.ages / rows;
-  stats.age_max = drawn.max_age;
-  stats.version_lag_mean = drawn.lags / rows;
-  stats.version_lag_max = drawn.max_lag;
+  const replay::SampleStatistics::Totals sampled = buffer.statistics().take();
+  const auto rows = static_cast<double>(std::max<std::uint64_t>(sampled.rows, 1));
+  stats.drawn = sampled.rows;
+  stats.age_mean = sampled.ages / rows;
+  stats.age_max = sampled.max_age;
+  stats.version_lag_mean = sampled.lags / rows;
+  stats.version_lag_max = sampled.max_lag;
   replay::Waiters waiters = replay::waiters_of(*buffer.store());
   stats.waiting_to_add = std::move(waiters.adding);
   stats.waiting_to_sample = std::move(waiters.sampling);
@@ -196,7 +196,7 @@ Result<ReplayBatch> ReplayBuffer::sample(std::size_t n, Timeout timeout, const R
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplayBatch> {
                      auto terms = api::terms_of(*core, n, how);
                      if (!terms) return std::move(terms).error();
-                     return api::draw(core, *terms, {how.out, how.in_arena}, wait);
+                     return api::sample(core, *terms, {how.out, how.in_arena}, wait);
                    });
 }
 
@@ -211,7 +211,7 @@ Result<ReplayBatch> ReplayBuffer::sample_sequences(std::size_t n, std::size_t le
                      terms->stride = how.stride;
                      terms->may_be_partial = how.pad;
                      terms->any_first = how.sampler.empty();
-                     return api::draw(core, *terms, {how.out, how.in_arena}, wait);
+                     return api::sample(core, *terms, {how.out, how.in_arena}, wait);
                    });
 }
 

@@ -37,12 +37,12 @@ ReplayBatch::ReplayBatch(const std::shared_ptr<Replay>& replay, const replay::Sa
                          const platform::Deadline& deadline, std::span<std::byte* const> out)
     : replay_(replay), batch_(planned(replay, terms, out.empty())) {
   const bool is_long = batch_.copied_bytes() > platform::kLongCopyBytes || terms.threads > 1;
-  Status drawn = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
+  Status sampled = with_hooks(is_long, [&](platform::WaitHooks& hooks) {
     UntilClosed until(hooks, replay_->closed);
     return batch_.sample(out, WaitContext{deadline, &until});
   });
-  if (!drawn) {
-    raise_waited(drawn.error(), replay_->closed, "this replay buffer was closed in this process");
+  if (!sampled) {
+    raise_waited(sampled.error(), replay_->closed, "this replay buffer was closed in this process");
     throw py::error_already_set();
   }
   owner_ = own(new_view_owner(batch_.memory(), batch_.memory().get(), batch_.bytes(), true));

@@ -158,14 +158,14 @@ void clear(const Replay& self) {
 }
 
 // Adds statistics of the rows that were sampled since the last call.
-void add_drawn(replay::Buffer& buffer, py::dict& out) {
-  const replay::SampleStatistics::Totals drawn = buffer.statistics().take();
-  const double rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
-  out["drawn"] = drawn.rows;
-  out["age_mean"] = drawn.ages / rows;
-  out["age_max"] = drawn.max_age;
-  out["version_lag_mean"] = drawn.lags / rows;
-  out["version_lag_max"] = drawn.max_lag;
+void add_sampled(replay::Buffer& buffer, py::dict& out) {
+  const replay::SampleStatistics::Totals sampled = buffer.statistics().take();
+  const double rows = static_cast<double>(std::max<std::uint64_t>(sampled.rows, 1));
+  out["drawn"] = sampled.rows;
+  out["age_mean"] = sampled.ages / rows;
+  out["age_max"] = sampled.max_age;
+  out["version_lag_mean"] = sampled.lags / rows;
+  out["version_lag_max"] = sampled.max_lag;
 }
 
 py::dict stats(const Replay& self) {
@@ -177,7 +177,7 @@ py::dict stats(const Replay& self) {
   py::dict out("rows"_a = buffer.store()->size(), "capacity"_a = shape.capacity,
                "max_bytes"_a = shape.max_extents * shape.extent_bytes, "added"_a = buffer.added(),
                "chunks"_a = window.tail - window.head, "chunks_opened"_a = window.tail - 1, "samples"_a = samples);
-  add_drawn(*self.buffer, out);
+  add_sampled(*self.buffer, out);
   const replay::Waiters waiters = replay::waiters_of(*buffer.store());
   out["waiting"] = py::dict("add"_a = waiters.adding, "sample"_a = waiters.sampling);
   if (const replay::RateLimiter* const limit = buffer.tables()->limiter()) {

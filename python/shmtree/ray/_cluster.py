@@ -139,12 +139,12 @@ class Cluster:
             node: ("draw", (shard, counts[shard], terms, largest), {}) for shard, node in nodes.items()
         }
 
-        def draw_own() -> Any:
+        def sample_own() -> Any:
             if own is None or own.id not in counts:
                 return None
             return _parts.draw(own.buffer, counts[own.id], terms, largest)
 
-        mine, answers = self._ask_with(calls, draw_own)
+        mine, answers = self._ask_with(calls, sample_own)
         parts = {shard: answers.get(node) for shard, node in nodes.items()}
         for shard, part in parts.items():
             if part is not None:

@@ -60,7 +60,7 @@ def choose(random: np.random.Generator, weights: Mapping[int, Weights], n: int, 
     return random.permutation(np.repeat(shards, parts))
 
 
-class Drawn:
+class MergedSample:
     """The data of sampled rows that `Batch` needs."""
 
     def __init__(self, known: dict[str, Array], newest: Array) -> None:
@@ -95,7 +95,7 @@ def merge(
         for leaf in range(len(first.leaves))
     ]
     known["weight"] = _importance(known["probability"], weights, total, **how)
-    drawn: Any = Drawn(known, known.pop("newest"))
+    drawn: Any = MergedSample(known, known.pop("newest"))
     cls = SequenceBatch if "mask" in known else Batch
     return cls(_rows.map_leaves(data.skeleton, leaves), drawn, spec.has_discount)
 

@@ -106,4 +106,4 @@ def draw(buffer: ReplayBuffer, n: int, terms: Terms, largest: float) -> Part | N
     if terms.length:
         known["mask"] = batch.mask
     leaves = _rows.flatten("data", buffer._data.skeleton, batch.data)
-    return Part(weigh(buffer, terms.table(spec), False, largest), known, leaves, int(batch._drawn.newest))
+    return Part(weigh(buffer, terms.table(spec), False, largest), known, leaves, int(batch._sampled.newest))

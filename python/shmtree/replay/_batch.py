@@ -23,30 +23,30 @@ class Batch:
         index: int64 (n,), the indices of the rows for `ReplayBuffer.update_priorities`. An index is never used again.
     """
 
-    __slots__ = ("_drawn", "_has_discount", "data", "index")
+    __slots__ = ("_has_discount", "_sampled", "data", "index")
 
     def __init__(self, data: Any, drawn: _core.ReplayBatch, has_discount: bool) -> None:
         self.data = data
         self.index: Array = drawn.index()
-        self._drawn = drawn
+        self._sampled = drawn
         self._has_discount = has_discount
 
     @property
     def weight(self) -> Array:
         """float32 (n,): importance weights of the rows, at most 1. Ones if all rows are equally likely."""
-        weight: Array = self._drawn.weight()
+        weight: Array = self._sampled.weight()
         return weight
 
     @property
     def probability(self) -> Array:
         """float64 (n,): probability of each draw."""
-        probability: Array = self._drawn.probability()
+        probability: Array = self._sampled.probability()
         return probability
 
     @property
     def priority(self) -> Array:
         """float32 (n,): priority that each row had. Ones if the sampler has no priorities."""
-        priority: Array = self._drawn.priority()
+        priority: Array = self._sampled.priority()
         return priority
 
     @property
@@ -56,25 +56,25 @@ class Batch:
         It is exact while one process writes. With several, it may be off by the rows that their open chunks do not have
         yet.
         """
-        age: Array = np.maximum(self._drawn.newest - self.index, 0)
+        age: Array = np.maximum(self._sampled.newest - self.index, 0)
         return age
 
     @property
     def version(self) -> Array:
         """int64 (n,): value of `Writer.version` when the row was added."""
-        version: Array = self._drawn.version()
+        version: Array = self._sampled.version()
         return version
 
     @property
     def step(self) -> Array:
         """int64 (n,): number of rows that were in the stream before it."""
-        step: Array = self._drawn.step()
+        step: Array = self._sampled.step()
         return step
 
     @property
     def writer(self) -> Array:
         """int64 (n,): number of the row's stream, as `Writer.stream`."""
-        writer: Array = self._drawn.writer()
+        writer: Array = self._sampled.writer()
         return writer
 
     @property
@@ -88,7 +88,7 @@ class Batch:
         """
         if not self._has_discount:
             raise AttributeError("batches have no discount, because the buffer was made without next= and n_step=")
-        discount: Array = self._drawn.discount()
+        discount: Array = self._sampled.discount()
         return discount
 
     def to(self, device: Any, non_blocking: bool = True) -> TensorBatch:
@@ -149,5 +149,5 @@ class SequenceBatch(Batch):
     @property
     def mask(self) -> Array:
         """bool (n, length): True where there is a row. Each sequence has at least the first one."""
-        mask: Array = self._drawn.mask()
+        mask: Array = self._sampled.mask()
         return mask

@@ -48,19 +48,19 @@ def _is_only_thread() -> bool:
     return not any(callable(each) and each is not signal.default_int_handler for each in handlers)
 
 
-def draw(draw_within: Callable[[float | None], _T], owner: Owner | None, timeout: float | None) -> _T:
-    """Calls `draw_within`, which waits at most `timeout` seconds, and returns its result.
+def draw(sample_within: Callable[[float | None], _T], owner: Owner | None, timeout: float | None) -> _T:
+    """Calls `sample_within`, which waits at most `timeout` seconds, and returns its result.
 
     Raises:
         RuntimeError: `timeout` is None, and only the calling thread could add rows.
     """
     if timeout is None and owner is not None and owner.is_alone:
         try:
-            return draw_within(0.0)
+            return sample_within(0.0)
         except queue.Empty as error:
             if _is_only_thread():
                 raise RuntimeError(
                     f"this call would wait forever, because only this thread can add rows: {error}. Add rows, pass"
                     " the buffer to another process or thread that adds rows, or set timeout= to get queue.Empty"
                 ) from None
-    return draw_within(timeout)
+    return sample_within(timeout)

@@ -56,12 +56,12 @@ class Spec(NamedTuple):
 
     def data(self) -> Rows:
         """Returns the structure of a batch, and the dtype and shape per row of each of its arrays."""
-        skeleton, leaves = self.rows.skeleton, [self._drawn(leaf) for leaf in range(len(self.rows.leaves))]
+        skeleton, leaves = self.rows.skeleton, [self._sampled(leaf) for leaf in range(len(self.rows.leaves))]
         if self.next:
             first = len(leaves)
             successors = _only(skeleton, dict(zip(self.next, range(first, first + len(self.next)), strict=True)))
             skeleton = {**skeleton, _KEY_OF_NEXT: successors}
-            leaves += [self._drawn(leaf) for leaf in self.next]
+            leaves += [self._sampled(leaf) for leaf in self.next]
         return Rows(skeleton, tuple(leaves))
 
     def finals(self) -> Rows | None:
@@ -71,7 +71,7 @@ class Spec(NamedTuple):
         skeleton = _only(self.rows.skeleton, {leaf: number for number, leaf in enumerate(self.next)})
         return Rows(skeleton, tuple(self.rows.leaves[leaf] for leaf in self.next))
 
-    def _drawn(self, leaf: int) -> Leaf:
+    def _sampled(self, leaf: int) -> Leaf:
         dtype, shape = self.rows.leaves[leaf]
         frames = dict(self.stack).get(leaf)
         return (dtype, shape) if frames is None else (dtype, (frames, *shape))

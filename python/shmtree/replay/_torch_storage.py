@@ -85,7 +85,7 @@ class SharedStorage(LazyTensorStorage):
         self._prioritized = prioritized
         self._rows: Rows | None = None
         self._ring: Any = None
-        self._drawn = threading.local()
+        self._sampled = threading.local()
 
     supports_conditional_update = False
 
@@ -193,14 +193,14 @@ class SharedStorage(LazyTensorStorage):
             raise RuntimeError(_EMPTY) from None
         places = torch.from_numpy(self._ring.place_of(batch.index))
         assert self._rows is not None
-        self._drawn.batch = (places, self._rows.from_arrays(batch.data, (size,), self.device))
+        self._sampled.batch = (places, self._rows.from_arrays(batch.data, (size,), self.device))
         return places, batch
 
     def get(self, index: Any) -> Any:
         """Returns rows by place: an int, a slice, a sequence or tensor of places or bools; or a key of all rows."""
-        places, data = getattr(self._drawn, "batch", (None, None))
+        places, data = getattr(self._sampled, "batch", (None, None))
         if index is places and places is not None:
-            self._drawn.batch = (None, None)
+            self._sampled.batch = (None, None)
             return data
         if self.shared is None or self._rows is None:
             raise RuntimeError("Cannot get elements out of a non-initialized storage.")
@@ -266,13 +266,13 @@ class SharedStorage(LazyTensorStorage):
                 "Cowardly refusing to share a SharedStorage between processes before it has rows: "
                 "add a row first, which determines the structure of all rows"
             )
-        left_out = ("_drawn", "_attached_entities_list", "_mutation_revision_value", "_last_cursor_index_value")
+        left_out = ("_sampled", "_attached_entities_list", "_mutation_revision_value", "_last_cursor_index_value")
         state = {key: value for key, value in self.__dict__.items() if key not in left_out}
         return {**state, "_rng": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._drawn = threading.local()
+        self._sampled = threading.local()
 
     def dumps(self, path: Any) -> None:
         """Writes all rows and their priorities to a folder."""

@@ -79,12 +79,12 @@ TEST_CASE("a blocked add reports dead samplers once the rest detached") {
   const ReplayBuffer buffer = make_replay(options);
   const ReplayWriter writer = buffer.writer().value();
   REQUIRE((add(writer, 1) && add(writer, 2)));
-  Killed drawer([&] { return buffer.sample(1, 60s).ok(); });
+  Killed sampler_process([&] { return buffer.sample(1, 60s).ok(); });
   REQUIRE(add(writer, 3));
   std::optional<ReplayBuffer> own = ReplayBuffer::open(buffer.handle().value()).value();
   const ReplayBatch batch = own->sample(1, 60s).value();  // which keeps the buffer
   REQUIRE(add(writer, 4));
-  const int pid = drawer.kill();
+  const int pid = sampler_process.kill();
   CHECK(writer.add(Dict{{"number", 5}}, 0s).code() == Code::kFull);  // this process draws
   own.reset();
   CHECK(tells_of(writer.add(Dict{{"number", 5}}, 60s), pid));

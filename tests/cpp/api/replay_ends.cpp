@@ -89,7 +89,7 @@ Rows expected(const std::vector<Environment>& environments) {
   return rows;
 }
 
-Rows drawn_from(const ReplayBuffer& buffer) {
+Rows sampled_from(const ReplayBuffer& buffer) {
   const ReplayBatch batch = buffer.sample(buffer.size(), 0s, {.replace = false}).value();
   Rows rows;
   for (std::size_t i = 0; i < batch.size(); ++i) {
@@ -167,7 +167,7 @@ void add_vectors(const ReplayBuffer& buffer, std::vector<Environment>& environme
     for (std::size_t k = 0; k < count; ++k) REQUIRE((indices[k] == -1) == (resets[k] != 0));
     obs = after;
   }
-  CHECK(drawn_from(buffer) == expected(environments));
+  CHECK(sampled_from(buffer) == expected(environments));
 }
 
 Dict row_of(float obs, const Episode& now) {
@@ -206,7 +206,7 @@ TEST_CASE("add and end both take the last observation") {
       if (!with_row && now.is_over()) writer.end(last, now.truncated).value();
       obs = now.is_over() ? environments[0].reset() : now.obs.back();
     }
-    CHECK(drawn_from(buffer) == expected(environments));
+    CHECK(sampled_from(buffer) == expected(environments));
   }
 }
 
@@ -223,7 +223,7 @@ TEST_CASE("a truncated row without its final blocks the next row") {
   const Dict last{{"obs", std::vector<float>{5}}};
   CHECK(writer.end(last).ok());
   CHECK(writer.add(row_of(2, cut), 60s, {}, {}, last).ok());
-  CHECK(drawn_from(buffer).at(1) == Drawn{1, 0.5, 5});
+  CHECK(sampled_from(buffer).at(1) == Drawn{1, 0.5, 5});
   const ReplayVectorWriter vector = buffer.vector_writer(2).value();
   Step step(2);
   step.truncated[1] = true;

@@ -27,7 +27,7 @@ double sum_known_to(replay::Sampler& sampler) {
   sampler.describe(one.sample(), {&probability, 1}, {}, 1, false);
   return one.weights[0] / probability;
 }
-bool is_good_draw(const Tables& tables, replay::Sampler& sampler, std::size_t rows = 32) {
+bool is_good_sample(const Tables& tables, replay::Sampler& sampler, std::size_t rows = 32) {
   Samples samples(rows);
   if (!samples.from(sampler).ok()) return false;
   for (std::size_t i = 0; i < rows; ++i) {
@@ -140,7 +140,7 @@ TEST_CASE("Threads that add and update and sample see valid rows") {
       replay::Random random(seed);
       for (int i = 0; i < 500; ++i) {
         update_some(*tables, *sampler, random, i % 2 == 0);
-        good = good && is_good_draw(*tables, *sampler);
+        good = good && is_good_sample(*tables, *sampler);
       }
     });
   }
@@ -177,7 +177,7 @@ TEST_CASE("Frequent kills of writers and updaters leave valid samples") {
     });
     const std::int64_t until = platform::monotonic_ns() + static_cast<std::int64_t>(delay_us) * 1000;
     do {
-      REQUIRE(is_good_draw(*tables, *sampler));
+      REQUIRE(is_good_sample(*tables, *sampler));
     } while (platform::monotonic_ns() < until);
     writer.kill_and_wait();
     updater.kill_and_wait();
@@ -203,7 +203,7 @@ TEST_CASE("A process killed at any store leaves usable tables") {
     std::vector<std::uint64_t> indices;
     for (std::uint64_t i = 0; i < 20; ++i) indices.push_back(add_row(writer, i));
     const auto sampler = new_sampler(tables), once = new_sampler(tables, 1);
-    REQUIRE(is_good_draw(*tables, *sampler));
+    REQUIRE(is_good_sample(*tables, *sampler));
     killed = killed_at_change(stores, [&] {
       Writer own(tables->store(), 2, tables.get());
       for (std::uint64_t i = 0; i < 3; ++i) add_row(own, i, 3.0f);
@@ -218,10 +218,10 @@ TEST_CASE("A process killed at any store leaves usable tables") {
     INFO("killed at change " << stores);
     tables->store()->arena()->participants().check(0);
     REQUIRE(tables->store()->arena()->reconcile(patience()).ok());
-    REQUIRE(is_good_draw(*tables, *sampler));
+    REQUIRE(is_good_sample(*tables, *sampler));
     REQUIRE(update(*tables, {indices[17]}, {50.0}).value()[0] == tables->store()->is_in_window(indices[17] / 4));
     for (std::uint64_t i = 0; i < 30; ++i) add_row(writer, 100 + i);
-    REQUIRE(is_good_draw(*tables, *sampler));
+    REQUIRE(is_good_sample(*tables, *sampler));
     Samples one(1);
     std::uint64_t last = 0;
     while (one.from(*once).ok()) {

@@ -339,7 +339,7 @@ def test_shutdown_removes_all_shards_and_late_calls_raise(make: Any, far: Any, c
         ray.get(copied).add({"value": 1, "done": False})
 
 
-def draw_until(buffer: Any, deadline: float) -> None:
+def sample_until(buffer: Any, deadline: float) -> None:
     while time.monotonic() < deadline:
         buffer.sample(60)
 
@@ -362,7 +362,7 @@ def test_rows_of_a_dead_node_are_lost_and_sampling_continues(make: Any, cluster:
     assert quiet.stats()["lost"] == [there] and len(quiet) == 2
     assert sorted(set(quiet.sample(60).data["value"].tolist())) == [0, 1]
     with pytest.raises(shmtree.ray.PeerDied) as died:
-        draw_until(told, deadline)
+        sample_until(told, deadline)
     assert died.value.peers == ((there, 0),)
     assert told.update_priorities(index, [1.0]).tolist() == [False]
     assert sorted(set(told.sample(60).data["value"].tolist())) == [0, 1]

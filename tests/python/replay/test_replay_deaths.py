@@ -76,7 +76,7 @@ def test_rows_of_a_killed_writer_are_sampled_before_peer_died():
 def test_add_reports_killed_samplers_and_resumes_after_a_sample(method):
     buffer = told_buffer(limit=ONE_EACH)
     buffer.extend([1, 2], timeout=60)
-    with running(replay_peers.draw_then_hang, buffer, 1, None, method=method) as (drawer, drawn):
+    with running(replay_peers.sample_then_hang, buffer, 1, None, method=method) as (drawer, drawn):
         assert drawn.recv() == drawer.pid
         buffer.add(3, timeout=60)
         with running(replay_peers.report_end, buffer, "extend", None, [4, 5], method=method) as (_, waiting):
@@ -88,7 +88,7 @@ def test_add_reports_killed_samplers_and_resumes_after_a_sample(method):
     with pytest.raises(shmtree.PeerDied) as caught:
         buffer.vector_writer(2).add([4, 5], timeout=60)
     assert caught.value.sent == 0
-    with running(replay_peers.draw_then_hang, buffer, 1, None, method=method) as (_, drawn):
+    with running(replay_peers.sample_then_hang, buffer, 1, None, method=method) as (_, drawn):
         drawn.recv()
         buffer.add(4, timeout=60)
         with pytest.raises(queue.Full):
@@ -98,7 +98,7 @@ def test_add_reports_killed_samplers_and_resumes_after_a_sample(method):
 def test_extend_that_raises_peer_died_reports_rows_added(start):
     buffer = told_buffer(limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
     buffer.extend([0, 1, 2, 3, 4])
-    with running(replay_peers.draw_then_hang, buffer, 1, None) as (drawer, drawn):
+    with running(replay_peers.sample_then_hang, buffer, 1, None) as (drawer, drawn):
         drawn.recv()
         kill(drawer)
     with pytest.raises(shmtree.PeerDied) as caught:
@@ -122,7 +122,7 @@ def test_sample_waits_after_a_death_by_default(limit):
 @pytest.mark.parametrize("method", METHODS)
 def test_clean_close_or_exit_is_not_a_death(start, method):
     buffer = told_buffer()
-    for target in (replay_peers.add_and_close, replay_peers.add_in_a_daemon, replay_peers.add_and_draw):
+    for target in (replay_peers.add_and_close, replay_peers.add_in_a_daemon, replay_peers.add_and_sample):
         child = start(target, buffer, 1, method=method)
         child.join(60)
         assert child.exitcode == 0
@@ -155,7 +155,7 @@ def test_add_raises_peer_died_once_the_last_live_sampler_closes():
         added.recv()
         again = ReplayBuffer._opened(buffer._replay.arena, buffer._replay.block, None)
         again.sample(1, timeout=60)
-        with running(replay_peers.draw_then_hang, buffer, 1, None) as (drawer, drawn):
+        with running(replay_peers.sample_then_hang, buffer, 1, None) as (drawer, drawn):
             drawn.recv()
             pid = kill(drawer)
         buffer.extend([3, 4], timeout=60)

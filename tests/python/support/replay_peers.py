@@ -84,7 +84,7 @@ def extend_then_hang(buffer: ReplayBuffer, numbers: list[int], told: Connection)
     told.recv()
 
 
-def draw_then_hang(buffer: ReplayBuffer, n: int, told: Connection) -> None:
+def sample_then_hang(buffer: ReplayBuffer, n: int, told: Connection) -> None:
     buffer.sample(n, timeout=100)
     told.send(os.getpid())
     told.recv()
@@ -97,7 +97,7 @@ def add_and_close(buffer: ReplayBuffer, number: int) -> None:
     buffer.close()
 
 
-def add_and_draw(buffer: ReplayBuffer, number: int) -> None:
+def add_and_sample(buffer: ReplayBuffer, number: int) -> None:
     buffer.add(number)
     buffer.sample(1, timeout=100)
 
