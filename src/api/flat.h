@@ -42,7 +42,7 @@ Result<std::span<const std::byte>> bytes_in(const Item& item);
 struct LoanedBlock {
   std::shared_ptr<memory::Arena> arena;
   memory::BlockKind kind;  // kMessage: of a Sender; kPublished: of a Broadcast.
-  memory::Identity writer = memory::kNobody;
+  memory::Identity writer = memory::kNoIdentity;
   memory::OwnedBlock block{};
   memory::Lease held{};  // Instead of `block`, after a put that failed.
   std::uint64_t frame_bytes = 0;

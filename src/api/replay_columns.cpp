@@ -102,14 +102,14 @@ DType dtype_for(const Value& value) {
   return array == nullptr ? DType::kOther : array->dtype;
 }
 
-Status add_parts(Spec& spec, SpecPart& part, const std::string& way, std::span<const Value> items);
+Status add_parts(Spec& spec, SpecPart& part, const std::string& path, std::span<const Value> items);
 
-// Adds the part of the example at `way`, and its leaves.
-Status add_part(Spec& spec, SpecPart& part, const std::string& way, const Value& value) {
+// Adds the part of the example at `path`, and its leaves.
+Status add_part(Spec& spec, SpecPart& part, const std::string& path, const Value& value) {
   if (const auto* dict = std::get_if<Dict>(&value.variant())) {
     part.form = SpecPart::Form::kDict;
     for (const Entry& entry : dict->entries()) {
-      const std::string key = way + "[\"" + entry.key + "\"]";
+      const std::string key = path + "[\"" + entry.key + "\"]";
       const bool is_known = std::ranges::find(part.keys, entry.key, &SpecPart::Key::bytes) != part.keys.end();
       if (is_known || !platform::is_text(entry.key))
         return invalid(key + (is_known ? " occurs twice" : " is not UTF-8"));
@@ -121,20 +121,20 @@ Status add_part(Spec& spec, SpecPart& part, const std::string& way, const Value&
   }
   if (const auto* list = std::get_if<List>(&value.variant())) {
     part.form = SpecPart::Form::kList;
-    return add_parts(spec, part, way, list->items());
+    return add_parts(spec, part, path, list->items());
   }
   if (const auto* tuple = std::get_if<Tuple>(&value.variant())) {
     part.form = SpecPart::Form::kTuple;
-    return add_parts(spec, part, way, tuple->items());
+    return add_parts(spec, part, path, tuple->items());
   }
   const DType dtype = dtype_for(value);
   const std::string_view text = replay::text_of(dtype);
-  if (text.empty()) return invalid(way + " is " + word_of(value) + "; rows consist of numbers and arrays");
+  if (text.empty()) return invalid(path + " is " + word_of(value) + "; rows consist of numbers and arrays");
   part.leaf = spec.leaves.size();
   SpecLeaf leaf{.dtype = std::string(text), .item_bytes = item_bytes(dtype)};
   if (const auto* array = std::get_if<ArrayRef>(&value.variant())) {
     if (std::ranges::any_of(array->shape, [](std::int64_t size) { return size < 1; })) {
-      return invalid(way + " has a dimension below 1");
+      return invalid(path + " has a dimension below 1");
     }
     leaf.shape.assign(array->shape.begin(), array->shape.end());
   }
@@ -142,10 +142,10 @@ Status add_part(Spec& spec, SpecPart& part, const std::string& way, const Value&
   return success();
 }
 
-Status add_parts(Spec& spec, SpecPart& part, const std::string& way, std::span<const Value> items) {
+Status add_parts(Spec& spec, SpecPart& part, const std::string& path, std::span<const Value> items) {
   for (std::size_t i = 0; i < items.size(); ++i) {
     part.parts.emplace_back();
-    if (Status added = add_part(spec, part.parts.back(), way + "[" + std::to_string(i) + "]", items[i]); !added) {
+    if (Status added = add_part(spec, part.parts.back(), path + "[" + std::to_string(i) + "]", items[i]); !added) {
       return added;
     }
   }

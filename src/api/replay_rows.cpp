@@ -24,8 +24,8 @@ const char* word_of(const Value& value) {
 namespace {
 
 // The path to a leaf. Only errors make its text.
-struct Way {
-  const Way* up = nullptr;
+struct Path {
+  const Path* up = nullptr;
   const SpecPart* in = nullptr;
   std::size_t at = 0;
   const char* root = "row";
@@ -66,48 +66,49 @@ const Value* find(const Dict& dict, const SpecPart::Key& key, std::size_t expect
   return found == entries.end() ? nullptr : &found->value;
 }
 
-Status too_many(const SpecPart& part, const Dict& dict, const Way& way) {
+Status too_many(const SpecPart& part, const Dict& dict, const Path& path) {
   for (const Entry& entry : dict.entries()) {
     const auto is_it = [&](const SpecPart::Key& key) { return key.is_text && key.bytes == entry.key; };
     if (std::ranges::any_of(part.keys, is_it)) continue;
-    return invalid(way.text() + "[\"" + entry.key + "\"] is not a leaf of the buffer's rows");
+    return invalid(path.text() + "[\"" + entry.key + "\"] is not a leaf of the buffer's rows");
   }
   return success();
 }
 
 template <class Take>
-Status walk_sequence(const SpecPart& part, const std::vector<Value>& items, const Way& way, const Take& take);
+Status walk_sequence(const SpecPart& part, const std::vector<Value>& items, const Path& path, const Take& take);
 
 // Calls take(leaf, value, way) for each leaf.
 template <class Take>
-Status walk(const SpecPart& part, const Value& value, const Way& way, const Take& take) {
-  if (part.form == SpecPart::Form::kLeaf) return take(part.leaf, value, way);
+Status walk(const SpecPart& part, const Value& value, const Path& path, const Take& take) {
+  if (part.form == SpecPart::Form::kLeaf) return take(part.leaf, value, path);
   if (part.form != SpecPart::Form::kDict) {
-    if (const auto* list = std::get_if<List>(&value.variant())) return walk_sequence(part, list->items(), way, take);
-    if (const auto* tuple = std::get_if<Tuple>(&value.variant())) return walk_sequence(part, tuple->items(), way, take);
-    return invalid(way.text() + " is " + word_of(value) + "; the rows of the buffer have a sequence there");
+    if (const auto* list = std::get_if<List>(&value.variant())) return walk_sequence(part, list->items(), path, take);
+    if (const auto* tuple = std::get_if<Tuple>(&value.variant()))
+      return walk_sequence(part, tuple->items(), path, take);
+    return invalid(path.text() + " is " + word_of(value) + "; the rows of the buffer have a sequence there");
   }
   const auto* dict = std::get_if<Dict>(&value.variant());
   if (dict == nullptr) {
-    return invalid(way.text() + " is " + word_of(value) + "; the rows of the buffer have a dict there");
+    return invalid(path.text() + " is " + word_of(value) + "; the rows of the buffer have a dict there");
   }
   for (std::size_t i = 0; i < part.parts.size(); ++i) {
-    const Way next{&way, &part, i};
+    const Path next{&path, &part, i};
     const Value* const found = find(*dict, part.keys[i], i);
     if (found == nullptr) return invalid(next.text() + " is missing");
     if (Status walked = walk(part.parts[i], *found, next, take); !walked) return walked;
   }
-  return dict->size() == part.parts.size() ? success() : too_many(part, *dict, way);
+  return dict->size() == part.parts.size() ? success() : too_many(part, *dict, path);
 }
 
 template <class Take>
-Status walk_sequence(const SpecPart& part, const std::vector<Value>& items, const Way& way, const Take& take) {
+Status walk_sequence(const SpecPart& part, const std::vector<Value>& items, const Path& path, const Take& take) {
   if (items.size() != part.parts.size()) {
-    return invalid(way.text() + " has " + std::to_string(items.size()) + " items; it must have " +
+    return invalid(path.text() + " has " + std::to_string(items.size()) + " items; it must have " +
                    std::to_string(part.parts.size()) + ", as in the rows of the buffer");
   }
   for (std::size_t i = 0; i < items.size(); ++i) {
-    if (Status walked = walk(part.parts[i], items[i], Way{&way, &part, i}, take); !walked) return walked;
+    if (Status walked = walk(part.parts[i], items[i], Path{&path, &part, i}, take); !walked) return walked;
   }
   return success();
 }
@@ -180,9 +181,9 @@ bool stage_value(DType dtype, const Value& value, std::byte* out) {
 using Copies = std::vector<std::unique_ptr<std::byte[]>>;
 
 // Returns the address of the elements in C order. Copies them if they have another order.
-Result<const std::byte*> elements_of(const ArrayRef& array, const Way& way, Copies& copies) {
+Result<const std::byte*> elements_of(const ArrayRef& array, const Path& path, Copies& copies) {
   auto layout = value::layout_of(array);
-  if (!layout) return invalid(way.text() + ": " + layout.error().message);
+  if (!layout) return invalid(path.text() + ": " + layout.error().message);
   if (layout->empty || layout->order == format::Order::kC) return static_cast<const std::byte*>(array.data);
   ArrayView view{.dtype = array.dtype, .shape = array.shape, .strides = array.strides};
   view.data = const_cast<std::byte*>(static_cast<const std::byte*>(array.data));
@@ -194,10 +195,10 @@ Result<const std::byte*> elements_of(const ArrayRef& array, const Way& way, Copi
   return copies.back().get();
 }
 
-Error other(const Way& way, const Value& value, const SpecLeaf& leaf, const char* more) {
+Error other(const Path& path, const Value& value, const SpecLeaf& leaf, const char* more) {
   std::string found = word_of(value);
   if (const auto* array = std::get_if<ArrayRef>(&value.variant())) found = shown(name_of(array->dtype), array->shape);
-  return invalid(way.text() + " is " + found + "; the rows of the buffer have " +
+  return invalid(path.text() + " is " + found + "; the rows of the buffer have " +
                  shown(dtype_name(leaf), shape_of(leaf)) + more);
 }
 
@@ -208,21 +209,21 @@ Error other(const Way& way, const Value& value, const SpecLeaf& leaf, const char
 Status ReplayRow::read(const Spec& spec, const SpecPart& part, const char* root, const Value& value) {
   at_.assign(spec.leaves.size(), nullptr);
   numbers_.resize(spec.leaves.size());
-  return walk(part, value, Way{.root = root}, [&](std::size_t leaf, const Value& found, const Way& way) -> Status {
+  return walk(part, value, Path{.root = root}, [&](std::size_t leaf, const Value& found, const Path& path) -> Status {
     const SpecLeaf& wanted = spec.leaves[leaf];
     const DType dtype = replay::dtype_of(wanted.dtype);
     if (const auto* array = std::get_if<ArrayRef>(&found.variant())) {
       if (array->dtype != dtype || dtype == DType::kOther ||
           !std::ranges::equal(array->shape, wanted.shape, same_size)) {
-        return other(way, found, wanted, "");
+        return other(path, found, wanted, "");
       }
-      auto elements = elements_of(*array, way, copies_);
+      auto elements = elements_of(*array, path, copies_);
       if (!elements) return std::move(elements).error();
       at_[leaf] = *elements;
       return success();
     }
     if (!wanted.shape.empty() || !stage_value(dtype, found, numbers_[leaf].bytes)) {
-      return other(way, found, wanted, wanted.shape.empty() ? ", which cannot hold it" : "");
+      return other(path, found, wanted, wanted.shape.empty() ? ", which cannot hold it" : "");
     }
     at_[leaf] = numbers_[leaf].bytes;
     return success();
@@ -232,18 +233,18 @@ Status ReplayRow::read(const Spec& spec, const SpecPart& part, const char* root,
 Status ReplayRows::read(const Spec& spec, const SpecPart& part, const char* root, const Value& value) {
   at_.resize(spec.leaves.size());
   bool has_rows = false;
-  return walk(part, value, Way{.root = root}, [&](std::size_t leaf, const Value& found, const Way& way) -> Status {
+  return walk(part, value, Path{.root = root}, [&](std::size_t leaf, const Value& found, const Path& path) -> Status {
     const SpecLeaf& wanted = spec.leaves[leaf];
     const auto* array = std::get_if<ArrayRef>(&found.variant());
     const DType dtype = replay::dtype_of(wanted.dtype);
     const bool is_it = array != nullptr && array->dtype == dtype && dtype != DType::kOther && !array->shape.empty() &&
                        std::ranges::equal(std::span(array->shape).subspan(1), wanted.shape, same_size);
-    if (!is_it) return other(way, found, wanted, " for each row");
-    auto elements = elements_of(*array, way, copies_);
+    if (!is_it) return other(path, found, wanted, " for each row");
+    auto elements = elements_of(*array, path, copies_);
     if (!elements) return std::move(elements).error();
     const auto rows = static_cast<std::size_t>(array->shape[0]);
     if (std::exchange(has_rows, true) && rows != rows_) {
-      return invalid(way.text() + " has " + std::to_string(rows) + " rows; the leaves before it have " +
+      return invalid(path.text() + " has " + std::to_string(rows) + " rows; the leaves before it have " +
                      std::to_string(rows_));
     }
     rows_ = rows;

@@ -25,13 +25,14 @@ std::uint32_t Cursors::find_free() const noexcept {
 }
 
 Cursors::Slowest Cursors::slowest(Readers among) const noexcept {
-  Slowest found{load_acquire(header_.tail), memory::kNobody};
+  Slowest found{load_acquire(header_.tail), memory::kNoIdentity};
   const std::uint32_t cursors = used();
   for (std::uint32_t i = 0; i < cursors; ++i) {
     const Owner owner = owner_of(i);
-    if (owner.identity == memory::kNobody || (among == Readers::kBlocking && owner.policy != Policy::kBlock)) continue;
+    if (owner.identity == memory::kNoIdentity || (among == Readers::kBlocking && owner.policy != Policy::kBlock))
+      continue;
     const std::uint64_t position = load_seq_cst(at(i).position);
-    if (position < found.position || found.reader == memory::kNobody) {
+    if (position < found.position || found.reader == memory::kNoIdentity) {
       found = {std::min(position, found.position), owner.identity, i};
     }
   }

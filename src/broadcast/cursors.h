@@ -32,7 +32,7 @@ class Cursors {
 
   struct Slowest {
     std::uint64_t position;
-    Identity reader;  // kNobody: there is none
+    Identity reader;  // kNoIdentity: there is none
     std::uint32_t number = 0;
   };
   // The cursor that is behind all others of these readers; at `tail` if there is none.

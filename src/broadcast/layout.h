@@ -41,7 +41,7 @@ enum class Policy : std::uint32_t {
 
 // The fields of the word Cursor::owner.
 struct Owner {
-  Identity identity = memory::kNobody;
+  Identity identity = memory::kNoIdentity;
   std::uint32_t use = 0;  // number of this use of the cursor
   // True once the process that reads has claimed it. Until then, the cursor belongs to all processes that hold its
   // Subscription, or to which that is in transit.

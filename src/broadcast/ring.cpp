@@ -236,7 +236,7 @@ bool Ring::has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const
 // The last known position of the slowest reader is usually far enough. Only if it is not, this checks all cursors.
 bool Ring::has_space_now(std::uint64_t bytes) noexcept {
   if (load_relaxed(header().cursors_high) == 0) return true;
-  const Cursors::Slowest last{load_relaxed(header().slowest), memory::kNobody};
+  const Cursors::Slowest last{load_relaxed(header().slowest), memory::kNoIdentity};
   if (has_space(last, bytes)) return true;
   const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
   store_relaxed(header().slowest, now.position);
@@ -431,7 +431,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
 Status Ring::wait_until_passed(std::uint64_t ticket, const WaitContext& wait) {
   const auto has_passed = [&] {
     const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
-    return now.reader == memory::kNobody || now.position > ticket;
+    return now.reader == memory::kNoIdentity || now.position > ticket;
   };
   const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kAcks, memory::pack(block())},
@@ -498,7 +498,7 @@ std::uint64_t Ring::unread_before(std::uint64_t ticket) const noexcept {
 std::optional<Ring::Blocker> Ring::unused_blocker() const {
   const Cursors::Slowest now = cursors().slowest(Readers::kBlocking);
   const Owner owner = cursors().owner_of(now.number);
-  if (now.reader == memory::kNobody || now.position == tail() || owner.claimed) return std::nullopt;
+  if (now.reader == memory::kNoIdentity || now.position == tail() || owner.claimed) return std::nullopt;
   return Blocker{now.position, cursors().name(now.number)};
 }
 

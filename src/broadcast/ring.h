@@ -100,7 +100,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // The slowest blocking reader, if it has unread messages and no process has ever claimed its subscription.
   struct Blocker {
     std::uint64_t position;
-    std::string who;  // "process 5 has"
+    std::string process;  // "process 5 has"
   };
   std::optional<Blocker> unused_blocker() const;
   std::vector<int> publishers() const { return publishing().pids(); }

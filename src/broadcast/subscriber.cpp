@@ -47,7 +47,7 @@ Result<std::unique_ptr<Subscriber>> Subscriber::open(const std::shared_ptr<Arena
   auto ring = Ring::open(arena, ticket->ring, wait);
   if (!ring) return std::move(ring).error();
   if ((*ring)->cursors().owner_of(ticket->number).use != ticket->owner.use ||
-      (*ring)->cursors().owner_of(ticket->number).identity == memory::kNobody) {
+      (*ring)->cursors().owner_of(ticket->number).identity == memory::kNoIdentity) {
     return gone({.code = Code::kNotFound});
   }
   return std::unique_ptr<Subscriber>(
@@ -86,7 +86,7 @@ Status Subscriber::claim(Identity me, memory::Lease& let_go) {
   for (std::uint64_t word = load_acquire(cursor().owner);;) {
     const Owner now = unpack_owner(word);
     if (now == mine) return success();
-    const bool is_closed = now.identity == memory::kNobody || now.use != owner_.use;
+    const bool is_closed = now.identity == memory::kNoIdentity || now.use != owner_.use;
     if (is_closed || now.claimed) {
       let_go = std::move(subscription_);
       return Error{
@@ -224,7 +224,7 @@ void Subscriber::close_fd() noexcept {
 bool Subscriber::ready() const {
   const Owner now = unpack_owner(load_acquire(cursor().owner));
   const bool is_ours = now.use == owner_.use && (!now.claimed || now.identity == ring_->arena()->current_identity());
-  return now.identity == memory::kNobody || !is_ours || size() != 0 || !ring_->check_publishers();
+  return now.identity == memory::kNoIdentity || !is_ours || size() != 0 || !ring_->check_publishers();
 }
 
 Status Subscriber::get_claimed(Incoming& message, bool& moved) {
@@ -282,7 +282,7 @@ void Subscriber::leave(OwnTransfers transfers) noexcept {
   close_fd();
   std::uint64_t word = load_acquire(cursor().owner);
   const Owner now = unpack_owner(word);
-  if (me == memory::kNobody || now.identity == memory::kNobody || now.use != owner_.use) return;
+  if (me == memory::kNoIdentity || now.identity == memory::kNoIdentity || now.use != owner_.use) return;
   if (now.claimed ? now.identity != me : ring_->cursors().is_held(cursor())) return;
   if (compare_swap(cursor().owner, word, std::uint64_t{0})) ring_->free_passed();
 }

@@ -41,7 +41,7 @@ class Acks {
   };
   std::deque<Range> sent_;      // tickets of this process, oldest first; those below head are removed later
   std::uint64_t sent_end_ = 0;  // past the last ticket
-  Identity sent_by_ = memory::kNobody;
+  Identity sent_by_ = memory::kNoIdentity;
 };
 
 }  // namespace shmtree::channel

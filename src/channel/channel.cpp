@@ -82,7 +82,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   header->portable = options.portable ? kAlwaysPortable : kNotPortable;
   header->made_ns = monotonic_ns();
   store_relaxed(header->named, options.is_named ? 1u : 0u);
-  header->maker = options.is_pipe ? arena->current_identity() : memory::kNobody;
+  header->maker = options.is_pipe ? arena->current_identity() : memory::kNoIdentity;
   store_relaxed(header->head_segment, memory::pack(ring->ref()));
   store_relaxed(header->tail_segment, memory::pack(ring->ref()));
   // The channel's block is held before its ring is published. So if the process dies in between, recovery frees the
@@ -161,7 +161,7 @@ ChannelStats Channel::stats() {
       .received = head - std::min(dropped, head),
       .queued = size(),
       .queued_bytes = parts_.control.queued_bytes(),
-      .taken = parts_.records.unsettled(),
+      .taken = parts_.records.unacked(),
       .returned = load_acquire(shared.returned),
       .rejected = load_acquire(shared.rejected),
       .unfinished = tasks_.unfinished(),

@@ -103,11 +103,11 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Result<Delivery> take(const WaitContext& wait) { return deliveries_.take(deliveries(), wait); }
   Result<std::vector<Delivery>> rejected(const WaitContext& wait) { return deliveries_.rejected(deliveries(), wait); }
   Result<std::vector<Delivery>> inherited(const WaitContext& wait) { return deliveries_.inherited(deliveries(), wait); }
-  Status leave_to_heir() { return deliveries_.leave_to_heir(); }
-  Status become_heir() { return deliveries_.become_heir(); }
+  Status leave_to_successor() { return deliveries_.leave_to_successor(); }
+  Status become_successor() { return deliveries_.become_successor(); }
   // Returns the tickets of messages that were taken or returned, and not settled, in any order. May throw
   // std::bad_alloc.
-  std::vector<std::uint64_t> unsettled() const { return parts_.records.unsettled_tickets(); }
+  std::vector<std::uint64_t> unacked() const { return parts_.records.unacked_tickets(); }
   // Opens the channel's only tap, which sees messages that are put from now on.
   Result<std::shared_ptr<Tap>> tap(Tap::Wants wants, const WaitContext& wait) {
     return Tap::open(parts_, shared_from_this(), wants, wait);

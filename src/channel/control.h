@@ -40,14 +40,14 @@ struct Control {
   // The participant that created a pipe, and whether `slot` is that participant.
   Identity maker() const noexcept { return platform::load_once(shared.maker); }
   bool is_maker(std::uint32_t slot) const noexcept {
-    const Identity who = maker();
-    return who != memory::kNobody && memory::slot_of(who) == slot &&
-           memory::generation_of(who) == platform::load_acquire(arena.participants().slot(slot).generation);
+    const Identity identity = maker();
+    return identity != memory::kNoIdentity && memory::slot_of(identity) == slot &&
+           memory::generation_of(identity) == platform::load_acquire(arena.participants().slot(slot).generation);
   }
   // True if the end is reserved for another participant than this process.
   bool is_reserved(End end) const noexcept {
     const Identity by = platform::load_relaxed(shared.reserved[end]);
-    return by != memory::kNobody && by != arena.current_identity();
+    return by != memory::kNoIdentity && by != arena.current_identity();
   }
   // Returns what a sleeping thread publishes about its sleep. The time counts for that end.
   memory::SleepReason sleep_at(End end, memory::WaitFor what) const noexcept {

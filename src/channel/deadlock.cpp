@@ -18,7 +18,7 @@ namespace {
 // True if a call that waits for `peers` could get the end of the stream.
 bool may_end(const Control& control, const Ends& ends, End peers) noexcept {
   return ends.can_end(peers) && !control.is_named() &&
-         !(control.ending() == Ending::kWait && ends.anyone_killed(peers));
+         !(control.ending() == Ending::kWait && ends.has_killed_members(peers));
 }
 
 // A channel that is known by its block alone, since this process may not have opened it.
@@ -59,7 +59,7 @@ class Walk {
 
   // Returns true if no process was found that could end this call, which waits for `peers`, or one of the calls that
   // those processes wait in.
-  bool finds_no_way_out(const Ends& ends, End peers) {
+  bool finds_deadlock(const Ends& ends, End peers) {
     if (!add_peers(ends, peers)) return false;
     add(memory::slot_of(me_));
     while (!waiting_.empty()) {
@@ -80,15 +80,16 @@ class Walk {
   }
   bool add_peers(const Ends& ends, End peers) {
     if (ends.is_in_transit(peers)) return false;
-    return ends.all_who_may_use(peers, [this](std::uint32_t slot) { return add(slot), true; });
+    return ends.all_possible_users(peers, [this](std::uint32_t slot) { return add(slot), true; });
   }
 
   // True if every thread of the process is blocked indefinitely. The calling thread is awake, and counts as blocked.
   bool waits_for_ever(std::uint32_t slot) {
     const Participant& participant = arena_.participants().slot(slot);
-    const Identity who = memory::make_identity(slot, load_acquire(participant.generation));
-    if (who != me_ && !arena_.participants().is_alive(who)) return false;  // its death is about to be reported
-    std::uint32_t threads = who == me_ ? 1 : 0;
+    const Identity identity = memory::make_identity(slot, load_acquire(participant.generation));
+    if (identity != me_ && !arena_.participants().is_alive(identity))
+      return false;  // its death is about to be reported
+    std::uint32_t threads = identity == me_ ? 1 : 0;
     for (std::uint32_t i = 0; i < memory::kMaxWaits; ++i) {
       const memory::Wait& wait = participant.waits[i];
       const std::uint32_t word = load_acquire(wait.what);
@@ -96,10 +97,10 @@ class Walk {
       if ((word & memory::kWaitsForEver) == 0) return false;
       const std::uint64_t about = load_relaxed(wait.about);
       if (!is_hopeless(memory::what_of_wait(word), about)) return false;
-      calls_.push_back({who, i, about, load_relaxed(wait.since_ns)});
+      calls_.push_back({identity, i, about, load_relaxed(wait.since_ns)});
       ++threads;
     }
-    return threads != 0 && threads == (who == me_ ? threads_ : load_acquire(participant.threads));
+    return threads != 0 && threads == (identity == me_ ? threads_ : load_acquire(participant.threads));
   }
 
   bool is_hopeless(WaitFor what, std::uint64_t about) {
@@ -111,7 +112,7 @@ class Walk {
     const End peers = what == WaitFor::kMessage ? End::kSending : End::kReceiving;
     const Ends::Uses uses = seen->ends.uses(peers);
     // The call is about to return an error by itself.
-    if (!uses.anyone || seen->control.is_shut_down() || seen->ends.has_deaths_to_tell(peers)) return false;
+    if (!uses.is_attached || seen->control.is_shut_down() || seen->ends.has_deaths_to_tell(peers)) return false;
     if (!uses.used && may_end(seen->control, seen->ends, peers)) {
       const Deadlock::Rank rank{uses.given, load_once(seen->control.shared.made_ns)};
       if (!first_ || rank < *first_) first_ = rank;
@@ -133,7 +134,7 @@ class Walk {
 bool Deadlock::may_be() const noexcept {
   if (!wait_.deadline.is_never() || !may_end(control_, ends_, peers_)) return false;
   const Ends::Uses uses = ends_.uses(peers_);
-  return uses.anyone && !uses.used && !ends_.is_in_transit(peers_);
+  return uses.is_attached && !uses.used && !ends_.is_in_transit(peers_);
 }
 
 bool Deadlock::is_proved() {
@@ -144,9 +145,9 @@ bool Deadlock::is_proved() {
   const std::int64_t now = monotonic_ns();
   if (seen_ns_ != 0 && now - seen_ns_ < wait_policy::kDeadlockNs) return false;
   const Identity me = control_.arena.current_identity();
-  if (me == memory::kNobody) return false;
+  if (me == memory::kNoIdentity) return false;
   Walk walk(control_.arena, me, wait_.threads());
-  if (!walk.finds_no_way_out(ends_, peers_)) {
+  if (!walk.finds_deadlock(ends_, peers_)) {
     seen_ns_ = 0;
     return false;
   }

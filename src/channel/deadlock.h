@@ -41,7 +41,7 @@ class Deadlock {
 
   // A call that blocks indefinitely.
   struct Call {
-    Identity who;
+    Identity identity;
     std::uint32_t index;  // index in Participant::waits
     std::uint64_t about;
     std::int64_t since_ns;

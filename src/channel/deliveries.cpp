@@ -81,7 +81,7 @@ Status Deliveries::wait_until_settled(const WaitContext& wait) {
                      {parts_.control.shared.acked, reason, End::kReceiving, "an acknowledgement"}, is_ready, wait);
   if (waited || waited.code() != Code::kTimeout) return waited;
   return Error{Code::kEmpty,
-               "no message within the timeout: " + std::to_string(parts_.records.unsettled()) + " of at most " +
+               "no message within the timeout: " + std::to_string(parts_.records.unacked()) + " of at most " +
                    std::to_string(parts_.control.shared.max_unsettled) + " messages are unacked (max_unsettled), and " +
                    std::to_string(parts_.watchers.size()) + " more are queued: ack() or nack() one first"};
 }
@@ -192,28 +192,29 @@ Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliver
   if (!given_up) return std::move(given_up).error();
   Status repaired = recover(wait);
   if (!repaired) return std::move(repaired).error();
-  return adopt(self, RecordState::kRejected, memory::kNobody, wait);
+  return adopt(self, RecordState::kRejected, memory::kNoIdentity, wait);
 }
 
 Result<std::vector<Delivery>> Deliveries::inherited(const std::shared_ptr<Deliveries>& self, const WaitContext& wait) {
   Status repaired = recover(wait);
   if (!repaired) return std::move(repaired).error();
-  const Identity heir = load_acquire(parts_.control.shared.heir);
-  if (heir == memory::kNobody || heir == parts_.control.arena.current_identity()) return std::vector<Delivery>();
-  return adopt(self, RecordState::kTaken, heir, wait);
+  const Identity successor = load_acquire(parts_.control.shared.successor);
+  if (successor == memory::kNoIdentity || successor == parts_.control.arena.current_identity())
+    return std::vector<Delivery>();
+  return adopt(self, RecordState::kTaken, successor, wait);
 }
 
-Status Deliveries::leave_to_heir() {
+Status Deliveries::leave_to_successor() {
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();
-  store_release(parts_.control.shared.leaver, *me);
+  store_release(parts_.control.shared.predecessor, *me);
   return success();
 }
 
-Status Deliveries::become_heir() {
+Status Deliveries::become_successor() {
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();
-  store_release(parts_.control.shared.heir, *me);
+  store_release(parts_.control.shared.successor, *me);
   return success();
 }
 
@@ -257,7 +258,7 @@ std::uint64_t Delivery::word_after(Settling how) const noexcept {
   switch (how) {
     case Settling::kAck: return kFreeRecord;
     case Settling::kRequeue:
-      return of_->parts_.records.unless_discarded(record_word(RecordState::kReturned, memory::kNobody, 0));
+      return of_->parts_.records.unless_discarded(record_word(RecordState::kReturned, memory::kNoIdentity, 0));
     case Settling::kNack: break;
   }
   const std::uint32_t max_attempts = load_once(of_->parts_.control.shared.max_attempts);

@@ -64,9 +64,9 @@ class Deliveries {
   // For a process that logs what it does with each message and that is replaced when it dies. Its unacked messages must
   // then go to its successor, not to other receivers. Leaves the messages that this process takes, but those of no
   // other process, to the heir.
-  Status leave_to_heir();
+  Status leave_to_successor();
   // Makes this process the heir. It keeps the messages for the successor as long as it lives.
-  Status become_heir();
+  Status become_successor();
   // Takes over the messages that were left to the heir, oldest first. Their attempts do not change.
   Result<std::vector<Delivery>> inherited(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
 
@@ -81,7 +81,7 @@ class Deliveries {
   void look_for_dead_takers(const WaitContext& wait) const noexcept;
   void copy_slot(RingSlot& to, const RingSlot& from) const noexcept;
   Status recover(const WaitContext& wait);
-  // Takes over all messages that have a record with that state and that taker, which may be kNobody.
+  // Takes over all messages that have a record with that state and that taker, which may be kNoIdentity.
   Result<std::vector<Delivery>> adopt(const std::shared_ptr<Deliveries>& self, RecordState state, Identity from,
                                       const WaitContext& wait);
   struct Adopting {

@@ -49,11 +49,11 @@ std::uint64_t Ends::keeping_open(End end, std::uint32_t word) const noexcept {
   return control_.is_queue() ? load_seq_cst(state(end).members.words[word]) : taking_part(end, word);
 }
 
-bool Ends::anyone_killed(End end) const noexcept {
+bool Ends::has_killed_members(End end) const noexcept {
   return std::ranges::any_of(state(end).killed.pids, [](const auto& pid) { return load_acquire(pid) != 0; });
 }
 
-bool Ends::anyone_has(End end) const noexcept {
+bool Ends::has_attached_member(End end) const noexcept {
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     if (keeping_open(end, i) != 0) return true;
   }
@@ -64,10 +64,10 @@ bool Ends::anyone_has(End end) const noexcept {
 // child. The last two moves add a member, then count it in `seats`, and only then remove the end from its old place. So
 // if no member was added between two loads of `seats`, the end moved at most from a member to a transfer. Members and
 // transfers are read in that order.
-bool Ends::anyone_at(End end) const noexcept {
+bool Ends::has_users(End end) const noexcept {
   std::uint32_t before = load_acquire(state(end).seats);
   for (;;) {
-    if (anyone_has(end) || is_in_transit(end)) return true;
+    if (has_attached_member(end) || is_in_transit(end)) return true;
     fence_acquire();  // members and transfers are read before the count is read again
     const std::uint32_t now = load_acquire(state(end).seats);
     if (now == before) return false;
@@ -106,7 +106,7 @@ Ends::Uses Ends::uses(End end) const noexcept {
   for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
     const std::uint64_t taking = keeping_open(end, i), used = taking & load_acquire(state(end).users.words[i]);
     const std::uint64_t given = taking & load_acquire(state(end).given.words[i]);
-    found.anyone = found.anyone || taking != 0;
+    found.is_attached = found.is_attached || taking != 0;
     found.used = found.used || used != 0;
     found.given = found.given || given != 0;
     found.forgotten = found.forgotten || (taking & ~used & ~given & ~maker_in(i)) != 0;
@@ -136,8 +136,8 @@ std::uint64_t Ends::member_count(End end) const noexcept {
 // While a process has an end of a queue, that end is not left. So only processes that have left it see its end.
 bool Ends::is_left(End end) const noexcept {
   if (end == End::kSending && control_.is_shut_down()) return true;
-  if (!(can_end(end) || control_.is_queue()) || load_acquire(state(end).begun) == 0 || anyone_at(end)) return false;
-  return control_.ending() != Ending::kWait || !anyone_killed(end);
+  if (!(can_end(end) || control_.is_queue()) || load_acquire(state(end).begun) == 0 || has_users(end)) return false;
+  return control_.ending() != Ending::kWait || !has_killed_members(end);
 }
 
 // Reads the ring first, since a queue's messages may be reserved for another process. The ring only empties by now, so
@@ -163,10 +163,10 @@ Status Ends::report_deaths(End end) const {
 }
 
 std::optional<Error> Ends::take_deaths(End end) const {
-  if (!anyone_killed(end)) return std::nullopt;
-  const std::string who = end == End::kSending ? "senders" : "receivers";
-  Error error{Code::kPeerDied, anyone_at(end) ? "these " + who + " died without closing:"
-                                              : "no " + who + " are left, and these died without closing:"};
+  if (!has_killed_members(end)) return std::nullopt;
+  const std::string peers = end == End::kSending ? "senders" : "receivers";
+  Error error{Code::kPeerDied, has_users(end) ? "these " + peers + " died without closing:"
+                                              : "no " + peers + " are left, and these died without closing:"};
   error.pids.reserve(kMaxKilled);
   error.message.reserve(error.message.size() +
                         std::size_t{kMaxKilled} * 13);  // reserved now, since the loop removes pids from the list

@@ -32,21 +32,23 @@ class Ends {
  public:
   Ends(const Control& control, const Records& records) noexcept : control_(control), records_(records) {}
 
-  bool has_member(End end, Identity who) const noexcept { return state(end).members.contains(memory::slot_of(who)); }
-  bool anyone_has(End end) const noexcept;
+  bool has_member(End end, Identity member) const noexcept {
+    return state(end).members.contains(memory::slot_of(member));
+  }
+  bool has_attached_member(End end) const noexcept;
   // True if, at some instant of the call, a process is attached to the end or the end is in transit.
-  bool anyone_at(End end) const noexcept;
-  bool anyone_at_either() const noexcept { return anyone_at(End::kSending) || anyone_at(End::kReceiving); }
+  bool has_users(End end) const noexcept;
+  bool has_users_at_either() const noexcept { return has_users(End::kSending) || has_users(End::kReceiving); }
   // True if a pickled end was not loaded yet. A queue is in transit with both ends.
   bool is_in_transit(End end) const noexcept {
     return has_transfer(end) || (control_.is_queue() && has_transfer(other(end)));
   }
   // Summary of what the attached processes of an end have done.
   struct Uses {
-    bool anyone = false;     // A process is attached.
-    bool used = false;       // One has used the end.
-    bool given = false;      // One received it as an argument or in a message.
-    bool forgotten = false;  // One created or inherited it and has not used it; the creator of a pipe does not count.
+    bool is_attached = false;  // A process is attached.
+    bool used = false;         // One has used the end.
+    bool given = false;        // One received it as an argument or in a message.
+    bool forgotten = false;    // One created or inherited it and has not used it; the creator of a pipe does not count.
   };
   Uses uses(End end) const noexcept;
   // True if all attached processes may have forgotten the end: none has used it, or has received it to use it.
@@ -54,7 +56,7 @@ class Ends {
   // Calls visit(slot) for each process that keeps the end open, or may do so by using it, until visit returns false.
   // Returns true if it never did.
   template <class Visit>
-  bool all_who_may_use(End end, Visit visit) const {
+  bool all_possible_users(End end, Visit visit) const {
     for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
       for (std::uint64_t bits = keeping_open(end, i) | platform::load_seq_cst(state(end).passive.words[i]); bits != 0;
            bits &= bits - 1) {
@@ -85,9 +87,11 @@ class Ends {
   bool is_over(End end, Identity told) const noexcept;
   // Records the death of a process that was attached through this process, and is no participant of the arena.
   void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
-  bool anyone_killed(End end) const noexcept;
+  bool has_killed_members(End end) const noexcept;
   // True if a member of that end was killed and the other end must learn of it although the stream goes on.
-  bool has_deaths_to_tell(End end) const noexcept { return control_.ending() == Ending::kEach && anyone_killed(end); }
+  bool has_deaths_to_tell(End end) const noexcept {
+    return control_.ending() == Ending::kEach && has_killed_members(end);
+  }
   // Returns kClosed or kPeerDied if the other end must see that now.
   Status check_attended(End end) const { return is_over(end) ? Status(end_error(end)) : report_deaths(end); }
   // Returns kPeerDied with the deaths that Ending::kEach reports while the stream goes on. Succeeds if there are none,

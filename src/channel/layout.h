@@ -137,9 +137,9 @@ constexpr std::uint64_t record_word(RecordState state, Identity taker, std::uint
 }
 constexpr std::uint64_t kMaxCapacity = std::uint64_t{1} << 63;
 constexpr std::uint32_t kMaxAttempts = 0xffffffff;  // the count saturates here
-constexpr std::uint64_t kFreeRecord = record_word(RecordState::kFree, memory::kNobody, 0);
+constexpr std::uint64_t kFreeRecord = record_word(RecordState::kFree, memory::kNoIdentity, 0);
 // State of a record that is free but never used again: it counts a message that was discarded (Records::discarded).
-constexpr std::uint64_t kDiscardedRecord = record_word(RecordState::kFree, memory::kNobody, 1);
+constexpr std::uint64_t kDiscardedRecord = record_word(RecordState::kFree, memory::kNoIdentity, 1);
 constexpr RecordState state_of_record(std::uint64_t word) noexcept {
   return static_cast<RecordState>(word >> 30 & 3);
 }
@@ -163,7 +163,7 @@ constexpr std::uint64_t given_back(std::uint64_t word, std::uint32_t max_attempt
   const std::uint32_t attempts = attempts_of_record(word);
   const bool is_used_up = (max_attempts != 0 && attempts >= max_attempts) || failed_builds >= kMaxFailedBuilds;
   const bool is_rejected = is_used_up || state_of_record(word) == RecordState::kRejected;
-  return record_word(is_rejected ? RecordState::kRejected : RecordState::kReturned, memory::kNobody, attempts);
+  return record_word(is_rejected ? RecordState::kRejected : RecordState::kReturned, memory::kNoIdentity, attempts);
 }
 // Returns the number of attempts, including the one that begins now.
 constexpr std::uint32_t attempts_with_this(std::uint64_t word) noexcept {
@@ -323,7 +323,7 @@ struct ChannelHeader {
   std::atomic<std::uint64_t> dropped;                 // Number of dropped messages, under receivers_lock.
 
   alignas(64) PerEnd<std::atomic<std::uint32_t>> watched;  // 1 once a bit of `watchers` or `awaiting` was set
-  std::atomic<std::uint32_t> wakes_on_their_way;  // senders that have put messages and not yet sent the wake-up bytes
+  std::atomic<std::uint32_t> pending_wakes;  // senders that have put messages and not yet sent the wake-up bytes
   PerEnd<ParticipantSet> watchers;  // want a byte for each message (receiving end) or each receipt (sending end)
 
   PerEnd<EndState> ends;            // sending, receiving
@@ -337,14 +337,14 @@ struct ChannelHeader {
   // Time that calls slept: at the sending end for space, at the receiving end for messages.
   PerEnd<memory::SleepTime> slept;
 
-  // If `leaver` dies, its unacked messages go to `heir` instead of back to the channel.
-  alignas(64) std::atomic<Identity> leaver;  // kNobody: none
-  std::atomic<Identity> heir;                // the successor, if it lives
+  // If `predecessor` dies, its unacked messages go to `successor` instead of back to the channel.
+  alignas(64) std::atomic<Identity> predecessor;  // kNoIdentity: none
+  std::atomic<Identity> successor;                // the successor, if it lives
   std::atomic<std::int64_t> asked_ns;  // monotonic clock: last time that a process reported to have found no message
 
   // Written once, before any other process can open the channel.
   std::int64_t made_ns;  // monotonic clock
-  Identity maker;        // creator of a pipe, attached to both ends as long as it owns them; kNobody for other channels
+  Identity maker;  // creator of a pipe, attached to both ends as long as it owns them; kNoIdentity for other channels
   std::atomic<std::uint32_t> named;  // 1: other processes may open it at any time, by a name or the text of a handle
 };
 static_assert(sizeof(ChannelHeader) <= memory::kPageBytes);

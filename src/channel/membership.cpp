@@ -19,30 +19,30 @@ Status Membership::join(End end) {
   const std::lock_guard guard(mutex_);
   ++objects_[end];
   joined_as_[end].store(*me, std::memory_order_relaxed);
-  seat(end, *me);
+  add_member(end, *me);
   return success();
 }
 
 Status Membership::join_late(End end) {
   // In a queue, only processes that have left an end themselves see that it is over.
-  const bool anyone_told = !control_.is_queue() || ends_.anyone_has(End::kReceiving);
-  if (end == End::kSending && anyone_told && ends_.is_left(end)) return ends_.left_before_use();
+  const bool has_witness = !control_.is_queue() || ends_.has_attached_member(End::kReceiving);
+  if (end == End::kSending && has_witness && ends_.is_left(end)) return ends_.left_before_use();
   return join(end);
 }
 
 void Membership::note_given(End end) noexcept {
   const Identity me = control_.arena.current_identity();
-  if (me == memory::kNobody || !state(end).given.add(memory::slot_of(me))) return;
+  if (me == memory::kNoIdentity || !state(end).given.add(memory::slot_of(me))) return;
   if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) replace_killed(end);
 }
 
 bool Membership::is_used(End end) const noexcept {
   const Identity me = control_.arena.current_identity();
-  return me != memory::kNobody && state(end).users.contains(memory::slot_of(me));
+  return me != memory::kNoIdentity && state(end).users.contains(memory::slot_of(me));
 }
 
-void Membership::seat(End end, Identity who) noexcept {
-  const bool added = state(end).members.add(memory::slot_of(who));
+void Membership::add_member(End end, Identity identity) noexcept {
+  const bool added = state(end).members.add(memory::slot_of(identity));
   add(state(end).seats, 1u);
   if (added) replace_killed(end);
 }
@@ -64,7 +64,7 @@ void Membership::make_passive(End end) noexcept {
   const Identity me = control_.arena.current_identity();
   {
     const std::lock_guard guard(mutex_);
-    if (++passive_[end] == 1 && me != memory::kNobody) state(end).passive.add(memory::slot_of(me));
+    if (++passive_[end] == 1 && me != memory::kNoIdentity) state(end).passive.add(memory::slot_of(me));
   }
   leave(end, Role::kPassive);
 }
@@ -72,7 +72,7 @@ void Membership::make_passive(End end) noexcept {
 void Membership::end_passive(End end) noexcept {
   const Identity me = control_.arena.current_identity();
   const std::lock_guard guard(mutex_);
-  if (--passive_[end] == 0 && me != memory::kNobody) state(end).passive.remove(memory::slot_of(me));
+  if (--passive_[end] == 0 && me != memory::kNoIdentity) state(end).passive.remove(memory::slot_of(me));
 }
 
 void Membership::leave(End end, Role role) noexcept {
@@ -114,7 +114,7 @@ void Membership::leave_all() noexcept {
 void Membership::leave_at_exit() noexcept {
   for (const End end : kEnds) {
     const Identity me = control_.arena.current_identity();
-    if (me != memory::kNobody) state(end).passive.remove(memory::slot_of(me));
+    if (me != memory::kNoIdentity) state(end).passive.remove(memory::slot_of(me));
     {
       const std::lock_guard guard(mutex_);
       if (std::exchange(objects_[end], 0) == 0) continue;
@@ -131,7 +131,7 @@ bool Membership::is_used_here() noexcept {
 // Detaches the process from the end, unless another thread has joined it since the last object was destroyed.
 void Membership::depart_unless_used(End end, Role role) noexcept {
   const Identity me = control_.arena.current_identity();
-  if (me == memory::kNobody) return;
+  if (me == memory::kNoIdentity) return;
   {
     const std::lock_guard guard(mutex_);
     if (objects_[end] != 0 || !state(end).members.contains(memory::slot_of(me))) return;
@@ -139,9 +139,9 @@ void Membership::depart_unless_used(End end, Role role) noexcept {
     state(end).members.remove(memory::slot_of(me));
     state(end).users.remove(memory::slot_of(me));
     state(end).given.remove(memory::slot_of(me));
-    used_as_[end].store(memory::kNobody, std::memory_order_relaxed);
+    used_as_[end].store(memory::kNoIdentity, std::memory_order_relaxed);
   }
-  if (!ends_.anyone_at(end)) watchers_.wake_all();
+  if (!ends_.has_users(end)) watchers_.wake_all();
 }
 
 void Membership::note_use(End end, Identity me) noexcept {
@@ -151,7 +151,7 @@ void Membership::note_use(End end, Identity me) noexcept {
   state(end).users.add(memory::slot_of(me));
   if (state(end).members.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);
   // This use may have detached the process from the other end.
-  if (!ends_.anyone_at(other(end))) watchers_.wake_all();
+  if (!ends_.has_users(other(end))) watchers_.wake_all();
 }
 
 Result<std::uint64_t> Membership::begin_transfer(End end) {
@@ -164,27 +164,27 @@ Result<std::uint64_t> Membership::begin_transfer(End end) {
 void Membership::end_transfer(std::uint64_t number, End end) noexcept {
   note_given(end);
   memory::end_transfer(control_.arena, number);
-  if (number != 0 && !ends_.anyone_at(end)) watchers_.wake_all();
+  if (number != 0 && !ends_.has_users(end)) watchers_.wake_all();
 }
 
-void Membership::seat_child(End end, Identity child) noexcept {
+void Membership::add_child_member(End end, Identity child) noexcept {
   if (memory::BlockEntry* block = control_.arena.blocks().entry(control_.block.id)) {
     block->holders.add(memory::slot_of(child));
   }
   state(end).members.add(memory::slot_of(child));
-  add(state(end).seats, 1u);  // before this process may leave; see Ends::anyone_at()
+  add(state(end).seats, 1u);  // before this process may leave; see Ends::has_users()
 }
 
 void Membership::give_to(Identity child, End end) noexcept {
   store_seq_cst(state(end).begun, 1u);
-  seat_child(end, child);
+  add_child_member(end, child);
   replace_killed(end);
   state(end).given.add(memory::slot_of(child));
 }
 
 void Membership::hand_down(Identity child) noexcept {
   for (const End end : kEnds) {
-    if (is_open(end)) seat_child(end, child);
+    if (is_open(end)) add_child_member(end, child);
     if (passive_[end] != 0) state(end).passive.add(memory::slot_of(child));
   }
 }

@@ -75,8 +75,8 @@ class Membership {
   void drop_leaving() noexcept;
 
  private:
-  void seat(End end, Identity who) noexcept;
-  void seat_child(End end, Identity child) noexcept;
+  void add_member(End end, Identity identity) noexcept;
+  void add_child_member(End end, Identity child) noexcept;
   void replace_killed(End end) noexcept;
   // A passive process leaves an end as if it had never been a member, unless it used the end.
   enum class Role { kMember, kPassive };

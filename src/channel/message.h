@@ -42,7 +42,7 @@ class Incoming {
   // True if an earlier receiver had the message. That process may still have views of it.
   bool came_back() const noexcept { return came_back_; }
   // True if that participant received the message. In a forked child, the parent's messages still belong to the parent.
-  bool was_received_by(Identity who) const noexcept { return receiver_ == who; }
+  bool was_received_by(Identity identity) const noexcept { return receiver_ == identity; }
   bool in_block() const noexcept { return block_.id.value != 0; }
   BlockRef block() const noexcept { return block_; }
   // Returns the frame: a private copy of an inline frame, or else pinned shared memory. Empty if the channel's memory
@@ -85,8 +85,8 @@ class Incoming {
   std::uint64_t ticket_ = 0;
   std::uint64_t bytes_ = 0;
   BlockRef block_{};
-  Identity sender_ = memory::kNobody;
-  Identity receiver_ = memory::kNobody;
+  Identity sender_ = memory::kNoIdentity;
+  Identity receiver_ = memory::kNoIdentity;
   std::uint32_t attempts_ = 0;
   bool came_back_ = false;
   bool not_built_ = false;
@@ -130,7 +130,7 @@ class Unreturned {
   const Control control_;
   platform::ForkSafeMutex mutex_;
   List receivable_, given_up_;
-  std::atomic<Identity> owner_{memory::kNobody};
+  std::atomic<Identity> owner_{memory::kNoIdentity};
 };
 
 }  // namespace shmtree::channel

@@ -8,12 +8,12 @@ namespace shmtree::channel {
 
 using namespace platform;
 
-std::uint64_t Records::unsettled() const noexcept {
+std::uint64_t Records::unacked() const noexcept {
   const std::uint32_t taken = load_seq_cst(control_.shared.taken), returned = load_seq_cst(control_.shared.returned);
   return std::max(taken, returned) - returned;
 }
 
-std::vector<std::uint64_t> Records::unsettled_tickets() const {
+std::vector<std::uint64_t> Records::unacked_tickets() const {
   std::vector<std::uint64_t> found;
   for_each([&](Record& record) {
     if (awaits_ack(state_of_record(load_acquire(record.state)))) found.push_back(load_once(record.slot().ticket));

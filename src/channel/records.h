@@ -50,13 +50,13 @@ class Records {
     return count;
   }
   // Returns the number of messages that were taken and not settled.
-  std::uint64_t unsettled() const noexcept;
+  std::uint64_t unacked() const noexcept;
   // Returns their tickets. If a ticket was below a `head` that the caller read before and is not in the result, its
   // message was settled. May throw std::bad_alloc.
-  std::vector<std::uint64_t> unsettled_tickets() const;
+  std::vector<std::uint64_t> unacked_tickets() const;
   bool has_too_many_taken() const noexcept {
     const std::uint64_t most = control_.shared.max_unsettled;
-    return most != 0 && unsettled() >= most;
+    return most != 0 && unacked() >= most;
   }
   // True if a record holds a message that was returned, or that another process than `told` has taken and may return.
   // The stream has not ended for `told` then.

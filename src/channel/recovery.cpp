@@ -69,7 +69,7 @@ class Repair {
     if (packed == 0) return;
     const auto notes = TapNotes::at(control_, packed);
     if (notes) notes->forget_from(load_relaxed(shared_.tail));
-    const Identity owner = notes ? load_once(notes->header().owner) : Identity{memory::kNobody};
+    const Identity owner = notes ? load_once(notes->header().owner) : Identity{memory::kNoIdentity};
     const bool is_dead = pass_.dead().contains(memory::slot_of(owner)) || !arena_.participants().is_alive(owner);
     if (!is_dead) return;
     store_release(shared_.timed, std::uint32_t{0});
@@ -102,7 +102,7 @@ class Repair {
       packed = next;
     }
     RingTail::finish_count(shared_);
-    store_relaxed(shared_.wakes_on_their_way, 0u);  // a sender died before it sent its byte
+    store_relaxed(shared_.pending_wakes, 0u);  // a sender died before it sent its byte
     store_relaxed(shared_.cached_head, head);
     store_relaxed(shared_.limit, shared_.capacity);
     store_relaxed(shared_.cached_tail, head);
@@ -142,10 +142,11 @@ class Repair {
       for (EndState& end : shared_.ends) end.passive.remove(slot);
       for (ParticipantSet& watchers : shared_.watchers) watchers.remove(slot);
       for (ParticipantSet& awaiting : shared_.awaiting) awaiting.remove(slot);
-      for (memory::SleepTime& slept : shared_.slept) slept.who.remove(slot);
+      for (memory::SleepTime& slept : shared_.slept) slept.sleepers.remove(slot);
       for (std::atomic<Identity>& reserved : shared_.reserved) {
         Identity by = load_acquire(reserved);
-        if (by != memory::kNobody && memory::slot_of(by) == slot) compare_swap(reserved, by, Identity{memory::kNobody});
+        if (by != memory::kNoIdentity && memory::slot_of(by) == slot)
+          compare_swap(reserved, by, Identity{memory::kNoIdentity});
       }
     }
   }
@@ -175,18 +176,18 @@ class Repair {
   struct Counts {
     std::uint32_t taken = 0, returned = 0, rejected = 0;
   };
-  bool is_there(Identity who) const noexcept {
-    return who != memory::kNobody && !pass_.dead().contains(memory::slot_of(who)) &&
-           arena_.participants().is_alive(who);
+  bool is_there(Identity identity) const noexcept {
+    return identity != memory::kNoIdentity && !pass_.dead().contains(memory::slot_of(identity)) &&
+           arena_.participants().is_alive(identity);
   }
   // Returns the word of a record without its dead taker: the leaver's messages go to the heir, all others back to the
   // channel.
   std::uint64_t without_taker(const Record& record, std::uint64_t word) const noexcept {
-    const Identity heir = load_acquire(shared_.heir);
+    const Identity successor = load_acquire(shared_.successor);
     const bool is_left = state_of_record(word) == RecordState::kTaken &&
-                         taker_of_record(word) == load_acquire(shared_.leaver) && is_there(heir);
+                         taker_of_record(word) == load_acquire(shared_.predecessor) && is_there(successor);
     if (!is_left) return given_back(word, load_once(shared_.max_attempts), load_relaxed(record.failed_builds));
-    return record_word(RecordState::kTaken, heir, attempts_of_record(word));
+    return record_word(RecordState::kTaken, successor, attempts_of_record(word));
   }
   void repair_record(Record& record, std::uint64_t head, Counts& counts) noexcept {
     const std::uint64_t word = load_acquire(record.state);
@@ -197,7 +198,8 @@ class Repair {
       return;
     }
     const Identity taker = taker_of_record(word);
-    const bool in_hand = state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNobody);
+    const bool in_hand =
+        state == RecordState::kTaken || (state == RecordState::kRejected && taker != memory::kNoIdentity);
     std::uint64_t now = word;
     if (in_hand && !is_there(taker)) now = without_taker(record, word);
     now = Records(control_).unless_discarded(now);

@@ -24,7 +24,7 @@ void Returns::keep(std::unique_ptr<Received> received, Kind kind) noexcept {
 
 // Returns the word that the record of this message gets when the message is returned.
 std::uint64_t Returns::word_of_returned(const Incoming& message) const noexcept {
-  const std::uint64_t taken = record_word(RecordState::kTaken, memory::kNobody, message.attempts());
+  const std::uint64_t taken = record_word(RecordState::kTaken, memory::kNoIdentity, message.attempts());
   return given_back(taken, load_once(control_.shared.max_attempts), message.failed_builds());
 }
 

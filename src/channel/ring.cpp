@@ -135,7 +135,7 @@ std::size_t RingTail::write(const Segment& segment, std::span<Outgoing> messages
     // Space in bytes is computed from `bytes_in`, which does not include the messages of this loop yet.
   } while (count < most && shared.max_bytes == 0 && !messages[count].block.valid());
   store_relaxed(shared.bytes_in, load_relaxed(shared.bytes_in) + bytes);
-  if (watched) add(shared.wakes_on_their_way, 1u);
+  if (watched) add(shared.pending_wakes, 1u);
   if (const std::uint64_t tap = load_relaxed(shared.tap); tap != 0) [[unlikely]] {
     if (const auto notes = TapNotes::at(control_, tap)) notes->add(segment, tail, count);
   }

@@ -119,7 +119,7 @@ Status Sending::check_receivers() {
   if (!me) return std::move(me).error();
   parts_.membership.mark_used(End::kSending, *me);
   const Ends& ends = parts_.ends;
-  const bool told = ends.anyone_killed(End::kReceiving) || !parts_.membership.is_member(End::kReceiving, *me);
+  const bool told = ends.has_killed_members(End::kReceiving) || !parts_.membership.is_member(End::kReceiving, *me);
   return told ? ends.check_attended(End::kReceiving) : success();
 }
 

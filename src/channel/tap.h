@@ -71,7 +71,7 @@ class Tap {
       Wants wants) noexcept
       : parts_(parts), keeps_(std::move(keeps)), slot_(std::move(slot)), block_(block), notes_(notes), wants_(wants) {}
   bool is_mine() const noexcept {
-    return slot_.lock.valid() && parts_.control.arena.current_identity() != memory::kNobody;
+    return slot_.lock.valid() && parts_.control.arena.current_identity() != memory::kNoIdentity;
   }
   std::uint64_t end() const noexcept;
   template <class Look>

@@ -76,8 +76,8 @@ Status Tasks::reserve(End end, const WaitContext& wait) {
   auto me = parts_.control.arena.identity();
   if (!me) return std::move(me).error();
   const auto take_it = [&] {
-    Identity nobody = memory::kNobody;
-    return compare_swap(parts_.control.shared.reserved[end], nobody, *me);
+    Identity expected = memory::kNoIdentity;
+    return compare_swap(parts_.control.shared.reserved[end], expected, *me);
   };
   // At this event every waiter checks again when it is signalled, so a reservation consumes no wake-up that is meant
   // for a message.
@@ -87,7 +87,8 @@ Status Tasks::reserve(End end, const WaitContext& wait) {
 }
 
 bool Tasks::release(End end) noexcept {
-  const bool was = exchange_seq_cst(parts_.control.shared.reserved[end], Identity{memory::kNobody}) != memory::kNobody;
+  const bool was =
+      exchange_seq_cst(parts_.control.shared.reserved[end], Identity{memory::kNoIdentity}) != memory::kNoIdentity;
   if (was) parts_.watchers.wake_all();
   return was;
 }

@@ -55,7 +55,7 @@ void Watchers::wake_all() noexcept {
 void Watchers::announce_end() noexcept {
   notify_all(control_.shared.items);
   send_bytes_to(control_, End::kReceiving,
-                [this](Identity who) { return can_receive() || ends_.is_over(End::kSending, who); });
+                [this](Identity identity) { return can_receive() || ends_.is_over(End::kSending, identity); });
 }
 
 // After a receipt: wakes the next waiter for a remaining message, or all waiters at the end of the stream.
@@ -72,9 +72,9 @@ void Watchers::announce_settled(RecordState became) noexcept {
     notify(control_.shared.items);
     return;
   }
-  const bool anyone_waits =
+  const bool has_waiters =
       load_relaxed(control_.shared.items.waiters) != 0 || load_relaxed(control_.shared.watched[End::kReceiving]) != 0;
-  if (anyone_waits && ends_.is_left(End::kSending)) announce_end();
+  if (has_waiters && ends_.is_left(End::kSending)) announce_end();
 }
 
 Result<int> Watchers::wake_fd(End end, bool* opened) {
@@ -184,7 +184,7 @@ Result<bool> Watchers::await(End end, const WakeHub& hub) {
 }
 
 void Watchers::close_fd(End end) noexcept {
-  if (const Identity me = control_.arena.current_identity(); me != memory::kNobody) {
+  if (const Identity me = control_.arena.current_identity(); me != memory::kNoIdentity) {
     ParticipantSet& awaiting = control_.shared.awaiting[end];
     if (awaiting.contains(memory::slot_of(me))) awaiting.remove(memory::slot_of(me));
   }
@@ -197,9 +197,10 @@ void Watchers::close_wake_fd(End end) noexcept {
   if (!mine.pipe.is_valid()) return;
   mine.active.store(false, std::memory_order_release);
   mine.watch = {};
-  const Identity owner = mine.owner.exchange(memory::kNobody, std::memory_order_acq_rel);
+  const Identity owner = mine.owner.exchange(memory::kNoIdentity, std::memory_order_acq_rel);
   mine.pipe.close();
-  if (owner == memory::kNobody || owner != control_.arena.current_identity()) return;  // a child's copy of its parent's
+  if (owner == memory::kNoIdentity || owner != control_.arena.current_identity())
+    return;  // a child's copy of its parent's
   control_.shared.watchers[end].remove(memory::slot_of(owner));
   control_.arena.wake_table().clear(owner, control_.block, number_of(end));
 }
@@ -207,7 +208,7 @@ void Watchers::close_wake_fd(End end) noexcept {
 // Called after the store of `tail` that the announcement preceded.
 void Watchers::send_announced_wakes() noexcept {
   send_wakes(control_, End::kReceiving);
-  std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
+  std::atomic<std::uint32_t>& announced = control_.shared.pending_wakes;
   std::uint32_t count = load_acquire(announced);
   while (count != 0 && !compare_swap(announced, count, count - 1)) {  // 0: a recovery has reset it
   }
@@ -216,7 +217,7 @@ void Watchers::send_announced_wakes() noexcept {
 // A message may be received before its byte is sent. The byte would then announce nothing, and a program that trusts it
 // would block. So this waits for that byte, as long as its sender can be expected to need.
 void Watchers::await_announced_wakes() noexcept {
-  const std::atomic<std::uint32_t>& announced = control_.shared.wakes_on_their_way;
+  const std::atomic<std::uint32_t>& announced = control_.shared.pending_wakes;
   if (load_acquire(announced) == 0) return;
   const std::int64_t end = monotonic_ns() + wait_policy::kAnnouncedWakeNs;
   for (BriefWait sender; load_acquire(announced) != 0 && !is_readable(End::kReceiving) && monotonic_ns() < end;)
@@ -245,7 +246,7 @@ void Watchers::drop_claim() noexcept {
 void Watchers::refresh_active_fd(End end) noexcept {
   const Descriptor& mine = descriptors_[end];
   const Identity me = control_.arena.current_identity();
-  if (me == memory::kNobody || mine.owner.load(std::memory_order_acquire) != me) return;
+  if (me == memory::kNoIdentity || mine.owner.load(std::memory_order_acquire) != me) return;
   // The first check is done without the mutex, which must not be held while memory is mapped. A thread that has claimed
   // a message awaits its byte itself, without the interpreter. Other threads would hold the interpreter while they
   // wait.

@@ -64,7 +64,7 @@ class Watchers {
     if (watched) send_announced_wakes();
     refresh_fd(End::kSending);
     // If the end is reserved, only one of the waiters may receive.
-    if (count > 1 || platform::load_relaxed(shared.reserved[End::kReceiving]) != memory::kNobody) {
+    if (count > 1 || platform::load_relaxed(shared.reserved[End::kReceiving]) != memory::kNoIdentity) {
       memory::notify_all(shared.items);
     } else {
       memory::notify(shared.items);
@@ -126,7 +126,7 @@ class Watchers {
     platform::ProcessWatch watch;  // watches `pipe` and the processes at the other end; none until poll_fd()
     std::vector<int> peers;        // the processes that it watches
     bool misses_peers = false;     // some of them could not be watched
-    std::atomic<Identity> owner{memory::kNobody};
+    std::atomic<Identity> owner{memory::kNoIdentity};
     std::atomic<bool> active{false};
   };
   bool is_usable(End end) const noexcept { return end == End::kReceiving ? ready() : can_put(); }

@@ -104,7 +104,7 @@ Result<std::shared_ptr<Arena>> open_arena_of(int pid, int fd, const unsigned cha
   return Arena::attach(std::move(*opened));
 }
 
-Result<std::shared_ptr<Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error otherwise) {
+Result<std::shared_ptr<Arena>> open_arena_of_any_process(const unsigned char uuid[16], Error otherwise) {
   Result<std::shared_ptr<Arena>> found = std::move(otherwise);
   Status searched = platform::find_memory_file(memory::kFileName, [&](const platform::OpenFile& one) {
     auto opened = open_arena_of(one.pid, one.fd, uuid);
@@ -127,7 +127,7 @@ Result<std::shared_ptr<Arena>> open_arena(const Handle& handle, Inheritance inhe
   if (!inheritance.arena.valid()) {
     auto opened = open_arena_of(handle.pid, handle.fd, handle.uuid);
     if (opened || opened.code() == Code::kIncompatible) return opened;
-    return open_arena_of_anyone(handle.uuid, std::move(opened).error());
+    return open_arena_of_any_process(handle.uuid, std::move(opened).error());
   }
   platform::set_close_on_exec(inheritance.arena.get());
   return Arena::attach(std::move(inheritance.arena), inheritance.slot.lock.valid() ? &inheritance.slot : nullptr);

@@ -50,7 +50,7 @@ Result<std::shared_ptr<memory::Arena>> open_arena_of(int pid, int fd, const unsi
 
 // Opens the arena through any process of this user that has it open, which it finds by a scan. Returns `otherwise` if
 // there is none; Code::kIncompatible if it is of another version.
-Result<std::shared_ptr<memory::Arena>> open_arena_of_anyone(const unsigned char uuid[16], Error otherwise);
+Result<std::shared_ptr<memory::Arena>> open_arena_of_any_process(const unsigned char uuid[16], Error otherwise);
 
 // Opens the arena's file through such a descriptor, without attaching to the arena. Code::kNotFound if the descriptor
 // leads to another file by now.

@@ -209,7 +209,7 @@ Result<std::unique_ptr<Name>> Name::open_now(const std::vector<std::string>& pat
       if (error.code == Code::kNotFound && (*pids)[0] == 0) {
         error = Error{Code::kUnavailable, "it belongs to " + out_of_sight()};
       }
-      auto found = open_arena_of_anyone(record->header.uuid, error);
+      auto found = open_arena_of_any_process(record->header.uuid, error);
       if (found) {
         arena = std::move(*found);
       } else {

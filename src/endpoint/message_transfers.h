@@ -53,7 +53,7 @@ class MessageTransfers {
     std::shared_ptr<channel::Channel> channel{};  // Null for memory.
     channel::End end = channel::End::kSending;
     std::uint64_t number = 0;
-    memory::Identity giver = memory::kNobody;
+    memory::Identity giver = memory::kNoIdentity;
     std::shared_ptr<discovery::NameInTransit> name{};
     void take_back() const noexcept;
   };

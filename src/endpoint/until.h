@@ -45,7 +45,7 @@ class UntilLeft : public UntilDone {
 class UntilAlone : public UntilLeft {
  public:
   using UntilLeft::UntilLeft;
-  bool ended() const noexcept override { return UntilLeft::ended() && !channel_.ends().anyone_at_either(); }
+  bool ended() const noexcept override { return UntilLeft::ended() && !channel_.ends().has_users_at_either(); }
 };
 
 // Returns kInterrupted if a stop was requested before the call began.

@@ -131,7 +131,7 @@ Result<OwnedBlock> Allocator::try_allocate(const Request& request, const WaitCon
     // Read after the wait, which may run code that forks and continues in the child.
     const Identity me = parts_.participants.current();
     BlockPool::Taken taken;
-    if (me != kNobody) taken = parts_.pool.take(size_class, need, request.bytes, request.kind, me, may_grow);
+    if (me != kNoIdentity) taken = parts_.pool.take(size_class, need, request.bytes, request.kind, me, may_grow);
     const std::uint64_t committed = load_relaxed(header_.committed_bytes);
     parts_.reclaimer.unlock();
     if (taken.unmapped && may_grow) {
@@ -249,7 +249,7 @@ bool Allocator::is_kept_by_pins(std::uint64_t bytes) const noexcept {
 // Returns pages of free blocks to the system until it has returned `want` bytes, or there are no more.
 std::uint64_t Allocator::evict(std::uint64_t want, const WaitContext& wait) noexcept {
   std::uint64_t bytes = 0;
-  while (bytes < want && parts_.participants.current() != kNobody && reconciler_.lock_arena_quietly(wait)) {
+  while (bytes < want && parts_.participants.current() != kNoIdentity && reconciler_.lock_arena_quietly(wait)) {
     const Reclaimer::Evicted evicted = parts_.reclaimer.evict_and_unlock(want - bytes, wait.hooks);
     bytes += evicted.bytes;
     if (evicted.done) break;

@@ -216,12 +216,12 @@ void Arena::make_space_for_child() noexcept {
 }
 
 // Claims a slot for the child before it exists, and gives it the parent's holds, so that inherited views stay valid
-// whatever the parent does next. If that fails (no descriptors, memory or slots), the child starts as kNobody and
+// whatever the parent does next. If that fails (no descriptors, memory or slots), the child starts as kNoIdentity and
 // releases nothing.
 void Arena::before_fork(bool leaving) noexcept {
   const Identity child = participants_.claim_for_child(leaving);
   holders_.hand_down(child);
-  if (child != kNobody && g_fork_hook != nullptr) g_fork_hook(*this, participants_.current(), child);
+  if (child != kNoIdentity && g_fork_hook != nullptr) g_fork_hook(*this, participants_.current(), child);
 }
 
 void Arena::after_fork_in_child(bool leaving) noexcept {
@@ -244,7 +244,7 @@ void Registry::install_fork_handlers() noexcept {
       .first =
           [] {
             for (const auto& arena : arenas().all()) {
-              if (arena->current_identity() != kNobody) arena->make_space_for_child();
+              if (arena->current_identity() != kNoIdentity) arena->make_space_for_child();
             }
           },
       .prepare = [] { arenas().for_each_unlocked([](Arena& arena, bool leaving) { arena.before_fork(leaving); }); },

@@ -192,7 +192,7 @@ void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
     committed = keep;
   }
   store_relaxed(block.flags, 0u);
-  store_release(block.word, block_word(BlockState::kFree, kNobody, generation_of_block(load_relaxed(block.word))));
+  store_release(block.word, block_word(BlockState::kFree, kNoIdentity, generation_of_block(load_relaxed(block.word))));
   if (was_held && committed != 0) {
     rest(id, block);
   } else {

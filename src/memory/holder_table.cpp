@@ -55,7 +55,7 @@ HolderTable::Tried HolderTable::begin_while(BlockRef ref, Identity me, const std
     if (was_held || !added) return Tried::kChanged;
     block->holders.remove(slot_of(me));
   }
-  parts_.reclaimer.collect_after_doubt(ref.id);
+  parts_.reclaimer.collect_after_failed_pin(ref.id);
   return Tried::kChanged;
 }
 
@@ -83,7 +83,7 @@ bool HolderTable::lease_begun(BlockRef ref, std::uint32_t fewer_begun) noexcept 
 // Ends a lease, or a hold that did not become one.
 void HolderTable::end(BlockRef ref, std::uint32_t HoldCounts::Hold::*what) noexcept {
   const Identity me = parts_.participants.current();
-  if (me == kNobody) return;
+  if (me == kNoIdentity) return;
   {
     const std::lock_guard guard(mutex_);
     HoldCounts::Hold* hold = counts_.find(ref.id);
@@ -139,7 +139,7 @@ bool HolderTable::is_held_by_others(BlockRef ref) const noexcept {
   const Identity me = parts_.participants.current();
   bool held = false;
   block->holders.for_each([&](std::uint32_t slot) {
-    held = held || ((me == kNobody || slot != slot_of(me)) && parts_.participants.is_owner_alive(slot));
+    held = held || ((me == kNoIdentity || slot != slot_of(me)) && parts_.participants.is_owner_alive(slot));
   });
   return held;
 }
@@ -209,7 +209,7 @@ std::uint64_t HolderTable::lease_count() {
 
 void HolderTable::hand_down(Identity child) noexcept {
   const std::uint32_t number = forks_.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (child == kNobody) {
+  if (child == kNoIdentity) {
     forks_without_holds_ = number;
     return;
   }

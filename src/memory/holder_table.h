@@ -119,7 +119,7 @@ class HolderTable {
   std::uint64_t lease_count();
 
   // Fork handlers. hand_down(), in the parent: sets the child's bit for every block of which this process has a lease,
-  // unless the child is kNobody. after_fork_in_child(): `has_bits` says that the child got those bits.
+  // unless the child is kNoIdentity. after_fork_in_child(): `has_bits` says that the child got those bits.
   void hand_down(Identity child) noexcept;
   void after_fork_in_child(bool has_bits) noexcept;
 

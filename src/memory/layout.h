@@ -43,7 +43,7 @@ constexpr std::uint64_t kMaxBudget = std::uint64_t{2} << 40;  // keeps a block i
 
 // Names a participant: 10 bits of slot and 20 bits of the slot's generation. Never 0 for an attached process.
 using Identity = std::uint32_t;
-constexpr Identity kNobody = 0;
+constexpr Identity kNoIdentity = 0;
 constexpr Identity make_identity(std::uint32_t slot, std::uint32_t generation) noexcept {
   return (generation & 0xfffffu) << 10 | slot;
 }
@@ -125,9 +125,9 @@ constexpr std::uint64_t block_word(BlockState state, Identity writer, std::uint3
   return std::uint64_t{static_cast<std::uint32_t>(state)} << 62 | std::uint64_t{writer} << 32 | generation;
 }
 // Store it with seq_cst. The storing process then reads the holder bits; a process that undoes an optimistic pin clears
-// its bit, then reads the word. So at least one sees the other's change (Reclaimer::collect_after_doubt).
+// its bit, then reads the word. So at least one sees the other's change (Reclaimer::collect_after_failed_pin).
 constexpr std::uint64_t live_word(std::uint32_t generation) noexcept {
-  return block_word(BlockState::kLive, kNobody, generation);
+  return block_word(BlockState::kLive, kNoIdentity, generation);
 }
 constexpr BlockState state_of(std::uint64_t word) noexcept {
   return static_cast<BlockState>(word >> 62);
@@ -329,7 +329,7 @@ static_assert(kWakeTableBytes % kMaxPageBytes == 0);
 
 // The time that threads have slept for one condition, and the processes that sleep for it now (sleep.h).
 struct alignas(64) SleepTime {
-  ParticipantSet who;                   // participants that sleep now
+  ParticipantSet sleepers;              // participants that sleep now
   std::atomic<std::int64_t> since_ns;   // start of the time not counted yet; 0: no thread sleeps
   std::atomic<std::uint64_t> slept_ns;  // total; time in which several threads slept counts once
 };

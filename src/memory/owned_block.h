@@ -57,7 +57,7 @@ class OwnedBlock {
 
   Reclaimer* reclaimer_ = nullptr;  // valid because the writer keeps the arena
   BlockRef ref_{};
-  Identity writer_ = kNobody;
+  Identity writer_ = kNoIdentity;
   std::byte* data_ = nullptr;
   std::uint64_t bytes_ = 0;
   bool cold_ = false;

@@ -22,9 +22,9 @@ bool Participants::is_alive(Identity identity) const noexcept {
 bool Participants::has_descriptors() noexcept {
   if (lost_descriptors_.load(std::memory_order_acquire)) return false;
   const std::lock_guard guard(mutex_);
-  if (mapping_.file().is_ours() && (load_identity() == kNobody || liveness_fd_.is_ours())) return true;
+  if (mapping_.file().is_ours() && (load_identity() == kNoIdentity || liveness_fd_.is_ours())) return true;
   lost_descriptors_.store(true, std::memory_order_release);
-  identity_.store(kNobody, std::memory_order_release);
+  identity_.store(kNoIdentity, std::memory_order_release);
   return false;
 }
 
@@ -94,7 +94,7 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
   if (!committed) return std::move(committed).error();
   Participant& mine = slot(number);
   std::uint32_t generation = (load_relaxed(mine.generation) + 1) & 0xfffffu;
-  if (generation == 0) generation = 1;  // identity 0 is kNobody
+  if (generation == 0) generation = 1;  // identity 0 is kNoIdentity
   store_relaxed(mine.pid, process_id());
   store_relaxed(mine.attached_ns, monotonic_ns());
   for (Wait& left : mine.waits) store_relaxed(left.what, static_cast<std::uint32_t>(WaitFor::kNothing));
@@ -111,7 +111,7 @@ Result<Identity> Participants::occupy(std::uint32_t number, ParticipantStatus st
 
 Identity Participants::enroll(ReservedSlot claimed, std::uint32_t forks) {
   const std::lock_guard guard(mutex_);
-  if (const Identity known = load_identity(); known != kNobody) {  // another thread was faster
+  if (const Identity known = load_identity(); known != kNoIdentity) {  // another thread was faster
     store_release(slot_of_identity(claimed.identity).status, static_cast<std::uint32_t>(ParticipantStatus::kFree));
     return known;
   }
@@ -140,7 +140,7 @@ void Participants::keep_lock_from_children(ReservedSlot& claimed) const noexcept
 
 void Participants::adopt(Identity identity, UniqueFd lock) noexcept {
   const std::lock_guard guard(mutex_);
-  if (load_identity() != kNobody || !lock.valid()) return;
+  if (load_identity() != kNoIdentity || !lock.valid()) return;
   Participant& mine = slot_of_identity(identity);
   if (load_acquire(mine.generation) != generation_of(identity)) return;
   ReservedSlot claimed{identity, std::move(lock)};
@@ -164,14 +164,14 @@ void Participants::note_started(Identity claimed, int pid) noexcept {
 
 void Participants::detach() noexcept {
   const Identity me = current();
-  if (me == kNobody) return;
+  if (me == kNoIdentity) return;
   store_release(slot_of_identity(me).status, static_cast<std::uint32_t>(ParticipantStatus::kDetached));
 }
 
 // Frees the slot if it is clean. Otherwise a process that finds the lock released sweeps it.
 void Participants::leave() noexcept {
   const Identity me = current();
-  if (me == kNobody) return;
+  if (me == kNoIdentity) return;
   Participant& mine = slot_of_identity(me);
   bool deferred = load_acquire(mine.deferred_overflow) != 0;
   for (const auto& block : mine.deferred_frees) deferred = deferred || load_acquire(block) != 0;
@@ -180,12 +180,12 @@ void Participants::leave() noexcept {
                 static_cast<std::uint32_t>(clean ? ParticipantStatus::kFree : ParticipantStatus::kDetached));
   const std::lock_guard guard(mutex_);
   liveness_fd_.reset();
-  identity_.store(kNobody, std::memory_order_release);
+  identity_.store(kNoIdentity, std::memory_order_release);
 }
 
 void Participants::set_pinned(bool pinned) noexcept {
   const Identity me = current();
-  if (me != kNobody) store_release(slot_of_identity(me).pinned, pinned ? generation_of(me) : 0u);
+  if (me != kNoIdentity) store_release(slot_of_identity(me).pinned, pinned ? generation_of(me) : 0u);
 }
 
 // A pin that an earlier owner of the slot left does not count. The pin of a dead owner counts until a reconcile.
@@ -203,13 +203,13 @@ bool Participants::is_pinned() const noexcept {
 
 bool Participants::is_pinned_here() const noexcept {
   const Identity me = current();
-  return me != kNobody && load_relaxed(slot_of_identity(me).pinned) == generation_of(me);
+  return me != kNoIdentity && load_relaxed(slot_of_identity(me).pinned) == generation_of(me);
 }
 
 // Does not claim stale slots: sweeping them would take locks.
 Identity Participants::claim_for_child(bool leaving) noexcept {
   child_ = ReservedSlot{};
-  if (leaving || load_identity() == kNobody) return kNobody;
+  if (leaving || load_identity() == kNoIdentity) return kNoIdentity;
   try {
     if (auto claimed = claim(Claimable::kFree)) child_ = std::move(*claimed);
   } catch (const std::bad_alloc&) {
@@ -228,8 +228,8 @@ bool Participants::after_fork_in_child(bool leaving) noexcept {
   if (leaving) abandon(std::exchange(child_, ReservedSlot{}));
   const Identity me = child_.identity;
   become(std::exchange(child_, ReservedSlot{}));  // closes the copy of the parent's lock, which keeps it alive
-  if (me != kNobody) store_relaxed(slot_of_identity(me).pid, process_id());
-  return me != kNobody;
+  if (me != kNoIdentity) store_relaxed(slot_of_identity(me).pid, process_id());
+  return me != kNoIdentity;
 }
 
 void Participants::forget() noexcept {

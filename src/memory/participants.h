@@ -8,7 +8,7 @@
 //     and sweeps it first.
 //   - The identity of a forked child is the one that its parent claimed for it before the fork, or none. Nothing that
 //     the child inherited keeps the parent alive from then on.
-//   - A process with the identity kNobody releases nothing.
+//   - A process with the identity kNoIdentity releases nothing.
 //
 // Thread safety: any thread; the functions that fork handlers call, with every fork-safe mutex held.
 #pragma once
@@ -26,7 +26,7 @@ namespace shmtree::memory {
 // A slot that was claimed for a process that does not run yet (fork, spawn). It can already hold blocks as `identity`,
 // and is alive while any process has `lock` open.
 struct ReservedSlot {
-  Identity identity = kNobody;
+  Identity identity = kNoIdentity;
   platform::UniqueFd lock;
 };
 
@@ -34,8 +34,8 @@ class Participants {
  public:
   explicit Participants(Mapping& mapping) noexcept : mapping_(mapping) {}
 
-  // Returns this process's identity; kNobody if it has none, as in a child of a fork without handlers.
-  Identity current() const noexcept { return platform::process_stamp() == 0 ? kNobody : load_identity(); }
+  // Returns this process's identity; kNoIdentity if it has none, as in a child of a fork without handlers.
+  Identity current() const noexcept { return platform::process_stamp() == 0 ? kNoIdentity : load_identity(); }
   bool is_alive(Identity identity) const noexcept;
   bool is_owner_alive(std::uint32_t number) const noexcept {
     return is_alive(make_identity(number, platform::load_acquire(slot(number).generation)));
@@ -90,7 +90,8 @@ class Participants {
   bool is_pinned() const noexcept;
   bool is_pinned_here() const noexcept;
 
-  // The fork handlers. Before the fork: claims a slot for the child and returns its identity; kNobody if that failed.
+  // The fork handlers. Before the fork: claims a slot for the child and returns its identity; kNoIdentity if that
+  // failed.
   Identity claim_for_child(bool leaving) noexcept;
   void after_fork_in_parent() noexcept;
   // Returns true if this process has taken over the slot that was claimed for it. Abandons the slot if the parent was
@@ -105,7 +106,7 @@ class Participants {
   void become(ReservedSlot claimed) noexcept;
 
   Mapping& mapping_;
-  std::atomic<Identity> identity_{kNobody};
+  std::atomic<Identity> identity_{kNoIdentity};
   platform::ForkSafeMutex mutex_;    // guards changes of the identity
   platform::CheckedFd liveness_fd_;  // under mutex_
   std::atomic<bool> lost_descriptors_{false};

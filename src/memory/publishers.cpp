@@ -12,8 +12,8 @@ using namespace platform;
 
 namespace {
 
-std::uint64_t word_of(Identity who) noexcept {
-  return std::uint64_t{who} << 32 | static_cast<std::uint32_t>(process_id());
+std::uint64_t word_of(Identity identity) noexcept {
+  return std::uint64_t{identity} << 32 | static_cast<std::uint32_t>(process_id());
 }
 constexpr Identity identity_of(std::uint64_t word) noexcept {
   return static_cast<Identity>(word >> 32);
@@ -40,7 +40,7 @@ bool Publishers::enter(Identity me) noexcept {
 
 bool Publishers::leave() noexcept {
   const Identity me = participants_.current();
-  if (me == kNobody) return false;
+  if (me == kNoIdentity) return false;
   std::uint64_t mine = word_of(me);
   return compare_swap(words_.by_slot[slot_of(me)], mine, std::uint64_t{0});
 }

@@ -40,14 +40,14 @@ void Reclaimer::unlock() noexcept {
 void Reclaimer::collect(BlockRef ref) noexcept {
   BlockEntry* block = table_.entry(ref.id);
   const Identity me = participants_.current();
-  if (block == nullptr || me == kNobody) return;
+  if (block == nullptr || me == kNoIdentity) return;
   if (is_referenced(*block)) return;  // its last keeper frees it
   free_or_defer(ref, me);
   trim_excess();
 }
 
 // If the block is of a kind that channels keep, only a recovery can tell whether one does.
-void Reclaimer::collect_after_doubt(BlockId id) noexcept {
+void Reclaimer::collect_after_failed_pin(BlockId id) noexcept {
   fence_seq_cst();  // the bit is gone before the word is read: a process that saw the bit saw the block live
   const BlockEntry* block = table_.entry(id);
   if (block == nullptr) return;
@@ -226,7 +226,7 @@ bool Reclaimer::give_back(BlockRef ref, std::uint64_t keep, std::uint64_t bytes)
   store_relaxed(block.kind, static_cast<std::uint32_t>(BlockKind::kMessage));
   set_bits(block.flags, std::uint32_t{kTrimmed});
   store_seq_cst(block.word, live_word(ref.generation));
-  if (const Identity me = participants_.current(); me != kNobody) free_or_defer(ref, me);
+  if (const Identity me = participants_.current(); me != kNoIdentity) free_or_defer(ref, me);
   return given;
 }
 

@@ -38,7 +38,7 @@ class Reclaimer {
   void collect(BlockRef ref) noexcept;
   // Call it after an optimistic pin was undone. A concurrent release of the block, in any of its uses, may have skipped
   // the free because it saw the bit, so this checks the block again.
-  void collect_after_doubt(BlockId id) noexcept;
+  void collect_after_failed_pin(BlockId id) noexcept;
   // Records that a delivery record keeps the block, or no longer does. Under the receivers' lock.
   void set_delivered(BlockRef ref, bool delivered) noexcept;
   // Records that a delivery record keeps a block that this process holds and is about to release. Returns false if the

@@ -47,7 +47,7 @@ Result<ReservedSlot> Reconciler::reserve_slot() {
 
 Status Reconciler::lock(std::atomic<std::uint32_t>& word, const WaitContext& wait) {
   Identity me = parts_.participants.current();
-  if (me == kNobody) [[unlikely]] {
+  if (me == kNoIdentity) [[unlikely]] {
     auto taken = take_identity();
     if (!taken) return std::move(taken).error();
     me = *taken;

@@ -24,7 +24,7 @@ class Reconciler {
   // Returns this process's identity. Takes a slot on the first call after attach, or after a fork without handlers.
   // Code::kUnavailable if living processes have all 1,024 slots.
   Result<Identity> identity() {
-    if (const Identity known = parts_.participants.current(); known != kNobody) [[likely]]
+    if (const Identity known = parts_.participants.current(); known != kNoIdentity) [[likely]]
       return known;
     return take_identity();
   }

@@ -25,7 +25,7 @@ class RobustLock {
   bool try_lock() noexcept { return try_lock_as(participants_.current()); }
   bool try_lock_as(Identity me) noexcept {
     std::uint32_t expected = 0;
-    return me != kNobody && platform::compare_swap(word_, expected, kHeld | me);
+    return me != kNoIdentity && platform::compare_swap(word_, expected, kHeld | me);
   }
   // True if the word is taken and names no living participant.
   bool has_dead_owner() const noexcept;

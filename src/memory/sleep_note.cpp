@@ -39,8 +39,8 @@ void count_until(SleepTime& time, std::int64_t now_ns) noexcept {
 }
 
 void open(SleepTime& time, std::int64_t now_ns) noexcept {
-  std::int64_t nobody = 0;
-  compare_swap(time.since_ns, nobody, now_ns);
+  std::int64_t expected = 0;
+  compare_swap(time.since_ns, expected, now_ns);
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ void open(SleepTime& time, std::int64_t now_ns) noexcept {
 SleepNote::SleepNote(const SleepReason& reason, std::int64_t since_ns, std::int64_t now_ns,
                      std::uint32_t threads) noexcept
     : reason_(reason), me_(reason.participants.current()) {
-  if (me_ == kNobody) return;
+  if (me_ == kNoIdentity) return;
   Participant& mine = reason.participants.slot_of_identity(me_);
   entry_ = take_entry(mine);
   if (entry_ == nullptr) return;
@@ -70,7 +70,7 @@ SleepNote::~SleepNote() {
 }
 
 void SleepNote::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
-  time.who.add(slot_of(me_));
+  time.sleepers.add(slot_of(me_));
   std::int64_t then = load_acquire(time.since_ns);
   if (then != 0 && since(then, now_ns) <= kMaxUncountedNs) return;
   compare_swap(time.since_ns, then, now_ns);
@@ -81,15 +81,15 @@ void SleepNote::begin(SleepTime& time, std::int64_t now_ns) const noexcept {
 void SleepNote::end(SleepTime& time) const noexcept {
   const std::int64_t now = monotonic_ns();
   while (!others_of_process_sleep()) {
-    time.who.remove(slot_of(me_));
+    time.sleepers.remove(slot_of(me_));
     if (!others_of_process_sleep()) break;
-    time.who.add(slot_of(me_));  // another thread began, and may have seen the bit set; it may have ended, too
+    time.sleepers.add(slot_of(me_));  // another thread began, and may have seen the bit set; it may have ended, too
   }
   count_until(time, now);
-  if (!time.who.is_empty()) return;
+  if (!time.sleepers.is_empty()) return;
   const std::uint64_t more = since(exchange_seq_cst(time.since_ns, std::int64_t{0}), now);
   if (more != 0) add(time.slept_ns, more);
-  if (!time.who.is_empty()) open(time, now);
+  if (!time.sleepers.is_empty()) open(time, now);
 }
 
 bool SleepNote::others_of_process_sleep() const noexcept {

@@ -91,7 +91,7 @@ class Expiry {
   }
   const Participants& participants_;
   std::uint64_t now_s_;
-  Identity known_ = kNobody;
+  Identity known_ = kNoIdentity;
   bool lives_ = false;
 };
 

@@ -21,7 +21,7 @@ namespace {
 struct Begun {
   std::shared_ptr<Arena> arena;
   const Transfer* entry = nullptr;
-  Identity giver = kNobody;
+  Identity giver = kNoIdentity;
 
   bool is_over(std::uint64_t number) const noexcept {
     const std::uint64_t state = load_acquire(entry->state);

@@ -38,10 +38,10 @@ std::optional<ObservedLimit> limiting(const ObservedChannel& channel) {
   const bool is_full = (channel.limit != 0 && channel.queued >= channel.limit) ||
                        (channel.max_bytes != 0 && channel.queued_bytes >= channel.max_bytes);
   const bool is_awaited = channel.queued == 0 && channel.receivers.waits;
-  const bool anyone_waited = std::max(channel.full_share, channel.empty_share) >= kWaitedAtAll;
-  const bool receives = anyone_waited ? channel.full_share >= channel.empty_share : is_full;
+  const bool has_waited = std::max(channel.full_share, channel.empty_share) >= kWaitedAtAll;
+  const bool receives = has_waited ? channel.full_share >= channel.empty_share : is_full;
   if (receives) return limited_by("receiving", channel.receivers);
-  if (anyone_waited || is_awaited) return limited_by("sending", channel.senders);
+  if (has_waited || is_awaited) return limited_by("sending", channel.senders);
   return std::nullopt;
 }
 

@@ -72,10 +72,10 @@ void fill_options(const ChannelHeader& header, ObservedChannel& info) {
 // Includes the time of current sleepers, which they add to `slept_ns` only when they wake.
 double slept_seconds(const memory::SleepTime& time, const ObservedParticipants& participants) {
   const std::int64_t since = time.since_ns.load(), now = platform::monotonic_ns();
-  const bool anyone = since > 0 && since < now && !participants.living(time.who).empty();
+  const bool is_attached = since > 0 && since < now && !participants.living(time.sleepers).empty();
   constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max() / 2;
   const auto counted = static_cast<std::int64_t>(std::min<std::uint64_t>(time.slept_ns.load(), kMax));
-  return seconds_of(counted + (anyone ? now - since : 0));
+  return seconds_of(counted + (is_attached ? now - since : 0));
 }
 
 void fill_end(const ChannelHeader& header, End end, const ObservedParticipants& participants, ObservedEnd& info) {

@@ -95,14 +95,14 @@ std::unique_ptr<const ArenaHeader> read_header(const ArenaFile& file, bool& stil
 // Returns the participants, including processes that attached after the search.
 Result<ObservedParticipants> participants_of(const ArenaFile& file, const ArenaHeader& header, OpenArena& open) {
   ObservedParticipants participants(file, header, open.processes);
-  bool anyone_came = false;
+  bool has_newcomers = false;
   for (const ObservedParticipant& one : participants.all()) {
     if (!one.alive || one.pid != 0) continue;
     const auto added = add_newcomer(open, one.said_pid);
     if (!added) return added.error();
-    anyone_came |= *added;
+    has_newcomers |= *added;
   }
-  return anyone_came ? ObservedParticipants(file, header, open.processes) : participants;
+  return has_newcomers ? ObservedParticipants(file, header, open.processes) : participants;
 }
 
 Status look_into(const ArenaFile& file, OpenArena& open, ObservedArena& info) {

@@ -101,18 +101,18 @@ Status Versions::begin_write(const WaitContext& wait) const {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
   EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kArray}, wait);
-  std::int64_t gave_way_ns = 0;
+  std::int64_t yielded_ns = 0;
   // Lets an overtaken reader go first, for at most kReaderGraceNs, unless it is stopped.
-  const auto gives_way = [&] {
+  const auto yields = [&] {
     const std::uint32_t reader = load_acquire(shared_->reader);
     if (reader == 0 || !is_alive(reader)) return false;
     const std::int64_t now = monotonic_ns();
-    if (gave_way_ns == 0) gave_way_ns = now;
+    if (yielded_ns == 0) yielded_ns = now;
     const Participant& slot = arena_->participants().slot_of_identity(reader & ~(kHeld | kContended));
-    return now - gave_way_ns < kReaderGraceNs && !is_stopped(load_relaxed(slot.pid));
+    return now - yielded_ns < kReaderGraceNs && !is_stopped(load_relaxed(slot.pid));
   };
   auto came = wait_until(
-      waiting, wait, kArray, [&] { return !gives_way() && take(shared_->writer, *me); }, attend_to_nothing);
+      waiting, wait, kArray, [&] { return !yields() && take(shared_->writer, *me); }, attend_to_nothing);
   if (!came) return std::move(came).error();
   if (!*came && !take(shared_->writer, *me)) return timed_out("other processes kept writing this shared array");
   store_relaxed(shared_->writer_pid, process_id());
@@ -124,7 +124,7 @@ Status Versions::begin_write(const WaitContext& wait) const {
 
 Status Versions::end_write(bool whole) const noexcept {
   const Identity me = arena_->current_identity();
-  if (me == kNobody || load_relaxed(shared_->writer) != (kHeld | me)) {
+  if (me == kNoIdentity || load_relaxed(shared_->writer) != (kHeld | me)) {
     return Error{Code::kInvalid, "this write was begun by another process (the parent of this one)"};
   }
   if (whole) {

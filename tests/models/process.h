@@ -140,7 +140,7 @@ std::size_t BlockPool::take_victims(std::uint64_t, Identity, Victim*) noexcept {
 void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
   const std::uint64_t word = platform::load_relaxed(block.word);
   MODEL_ASSERT(state_of(word) == BlockState::kLive && "a block is freed twice");
-  platform::store_release(block.word, block_word(BlockState::kFree, kNobody, generation_of_block(word)));
+  platform::store_release(block.word, block_word(BlockState::kFree, kNoIdentity, generation_of_block(word)));
   model::on_free(id);
 }
 

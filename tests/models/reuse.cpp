@@ -1,4 +1,4 @@
-// An optimistic pin that comes too late (HolderTable::begin_while, Reclaimer::collect_after_doubt): the block was
+// An optimistic pin that comes too late (HolderTable::begin_while, Reclaimer::collect_after_failed_pin): the block was
 // freed and is in use again. The reader's bit may prevent the next free of the block. Then the reader frees it.
 #define MODEL_PROCESSES 65
 #include "no_waking.h"
@@ -39,7 +39,7 @@ int main() {
   set_up(kUser);
   set_up(kReader);
   set_up_block(0, BlockKind::kPublished);
-  table[0].word.store(block_word(BlockState::kFree, kNobody, 1), std::memory_order_relaxed);
+  table[0].word.store(block_word(BlockState::kFree, kNoIdentity, 1), std::memory_order_relaxed);
   model::in_threads<use_again, read>();
   MODEL_ASSERT(state_of(table[0].word.load()) == BlockState::kFree && "no process has the block, and it is not free");
 }

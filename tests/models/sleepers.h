@@ -74,7 +74,7 @@ namespace shmtree::memory {
 
 // A SleepNote only informs observers, and is not part of the handshake.
 SleepNote::SleepNote(const SleepReason& reason, std::int64_t, std::int64_t, std::uint32_t) noexcept
-    : reason_(reason), me_(kNobody) {}
+    : reason_(reason), me_(kNoIdentity) {}
 SleepNote::~SleepNote() {}
 
 }  // namespace shmtree::memory

@@ -10,7 +10,7 @@ using namespace shmtree::memory;
 
 Event event;
 std::atomic<std::uint64_t> published;
-alignas(Participants) std::byte nobody[sizeof(Participants)];
+alignas(Participants) std::byte no_participants[sizeof(Participants)];
 
 void publish() {
   platform::store_release(published, std::uint64_t{1});
@@ -19,7 +19,7 @@ void publish() {
 
 void wait() {
   const platform::WaitContext forever;
-  EventWait waiting(event, {reinterpret_cast<Participants&>(nobody), WaitFor::kNewer}, forever);
+  EventWait waiting(event, {reinterpret_cast<Participants&>(no_participants), WaitFor::kNewer}, forever);
   for (int round = 0; round < 2; ++round) {
     waiting.arm();
     if (platform::load_acquire(published) != 0) return;

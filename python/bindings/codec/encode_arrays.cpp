@@ -79,9 +79,9 @@ bool Encoder::array_node(PyArrayObject* array) {
   source.order = order_of(array);
   source.strides = as_int64(PyArray_STRIDES(array));
   // One reference belongs to the container and one to the encoder.
-  const bool is_lone = Py_REFCNT(object) <= 2;
+  const bool is_only_reference = Py_REFCNT(object) <= 2;
   const bool independent = options_.independent;
-  source.may_share = !independent && (PyArray_BASE(array) != nullptr || !is_lone);
+  source.may_share = !independent && (PyArray_BASE(array) != nullptr || !is_only_reference);
   if (PyArray_BASE(array) != nullptr) lend_array(*this, array, source);
   if (!PyArray_ISWRITEABLE(array)) source.read_only = !independent || source.external != format::kNoIndex;
   out.add_kind(Kind::kArray);

@@ -10,7 +10,7 @@
 #include "bindings/endpoint/end_docs.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/published.h"
-#include "bindings/endpoint/vain_wait.h"
+#include "bindings/endpoint/stalled_wait.h"
 #include "bindings/objects/deaths.h"
 #include "broadcast/subscriber.h"
 #include "channel/wake_hub.h"
@@ -38,14 +38,14 @@ class BroadcastEnd : public Closable<Publisher> {
   std::shared_ptr<Ring> ring() const { return open()->ring(); }
   const bool allow_pickle;
   std::atomic<std::uint64_t> pickled{0};
-  VainWait vain{};
+  StalledWait stalled_wait{};
 };
 
 // Hooks for a put that waits for subscribers. They warn of a subscriber that blocks the put and was never used.
 class ReadersHooks final : public ClosableHooks {
  public:
   ReadersHooks(BroadcastEnd& end, const Ring& ring, py::handle block, py::handle timeout)
-      : ClosableHooks(end, block, timeout), vain_(end.vain), ring_(ring) {}
+      : ClosableHooks(end, block, timeout), stalled_wait_(end.stalled_wait), ring_(ring) {}
   void before_block() noexcept override {
     if (since_ns_ == 0) since_ns_ = platform::monotonic_ns();
     ClosableHooks::before_block();
@@ -53,26 +53,27 @@ class ReadersHooks final : public ClosableHooks {
   bool interrupted() noexcept override { return ClosableHooks::interrupted() || !look_for_unused(); }
   // Returns false if the warning was turned into an exception, which is set.
   bool look_for_unused() const noexcept try {
-    if (since_ns_ == 0 || vain_.told.load(std::memory_order_relaxed)) return true;
+    if (since_ns_ == 0 || stalled_wait_.told.load(std::memory_order_relaxed)) return true;
     const auto blocker = ring_.unused_blocker();
-    if (!blocker) return vain_.waited_ns.store(0), true;
-    const std::int64_t waited = count_vain_wait(vain_, blocker->position, since_ns_);
-    return waited == 0 || PyErr_WarnFormat(error_types().unused_end_warning, 1,
-                                           "waited %lld s for a subscriber of a Broadcast that %s and never used: "
-                                           "call close() on it in processes that do not use it",
-                                           static_cast<long long>(waited / 1'000'000'000), blocker->who.c_str()) == 0;
+    if (!blocker) return stalled_wait_.waited_ns.store(0), true;
+    const std::int64_t waited = count_stalled_wait(stalled_wait_, blocker->position, since_ns_);
+    return waited == 0 ||
+           PyErr_WarnFormat(error_types().unused_end_warning, 1,
+                            "waited %lld s for a subscriber of a Broadcast that %s and never used: "
+                            "call close() on it in processes that do not use it",
+                            static_cast<long long>(waited / 1'000'000'000), blocker->process.c_str()) == 0;
   } catch (const std::bad_alloc&) {  // the next check warns
     return true;
   }
   template <class T>
   T done_waiting(Result<T> result) {
-    const bool in_vain = !result.ok() && (result.code() == Code::kFull || result.code() == Code::kTimeout);
-    if (in_vain && !look_for_unused()) throw py::error_already_set();
+    const bool is_timeout = !result.ok() && (result.code() == Code::kFull || result.code() == Code::kTimeout);
+    if (is_timeout && !look_for_unused()) throw py::error_already_set();
     return done(std::move(result));
   }
 
  private:
-  VainWait& vain_;
+  StalledWait& stalled_wait_;
   const Ring& ring_;
   std::int64_t since_ns_ = 0;
 };

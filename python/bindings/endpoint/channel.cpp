@@ -10,7 +10,7 @@
 #include "bindings/cpython/wait_hooks.h"
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/spans.h"
-#include "bindings/endpoint/vain_wait.h"
+#include "bindings/endpoint/stalled_wait.h"
 #include "bindings/objects/deaths.h"
 #include "broadcast/ring.h"
 #include "endpoint/channels.h"
@@ -105,9 +105,9 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("dropped", &Channel::dropped)
       .def("count_puts", &Channel::count_puts)
       .def_property_readonly("counted", &Channel::counted)
-      .def("leave_to_heir", [](Channel& channel) { unwrap(channel.leave_to_heir()); })
-      .def("become_heir", [](Channel& channel) { unwrap(channel.become_heir()); })
-      .def("unsettled", &Channel::unsettled)
+      .def("leave_to_heir", [](Channel& channel) { unwrap(channel.leave_to_successor()); })
+      .def("become_heir", [](Channel& channel) { unwrap(channel.become_successor()); })
+      .def("unsettled", &Channel::unacked)
       .def_property_readonly("is_awaited", &Channel::is_awaited)
       .def("note_asked", &Channel::note_asked)
       .def_property_readonly("asked_ns", &Channel::asked_ns)

@@ -1,7 +1,7 @@
 #include "bindings/endpoint/end_hooks.h"
 
 #include "bindings/cpython/errors.h"
-#include "bindings/endpoint/vain_wait.h"
+#include "bindings/endpoint/stalled_wait.h"
 #include "platform/clock.h"
 
 namespace shmtree::python {
@@ -16,7 +16,7 @@ constexpr std::int64_t kFirstLookNs = 40'000'000;
 bool EndHooks::is_over() const {
   const auto channel = self_->port.known_channel();  // valid until the end of the call
   if (until_ == Until::kClosed || !channel) return true;
-  return !channel->membership().is_used_here() && (until_ == Until::kLeft || !channel->ends().anyone_at_either());
+  return !channel->membership().is_used_here() && (until_ == Until::kLeft || !channel->ends().has_users_at_either());
 }
 
 void EndHooks::before_block() noexcept {
@@ -32,7 +32,7 @@ void EndHooks::before_block() noexcept {
 
 bool EndHooks::look_for_unused() const {
   return !self_ || waiting_since_ns_ == 0 || self_->port.closed(which_) ||
-         warn_of_vain_wait(self_, which_, waiting_since_ns_);
+         warn_of_stalled_wait(self_, which_, waiting_since_ns_);
 }
 
 bool EndHooks::interrupted() noexcept {
@@ -51,8 +51,8 @@ PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error&
     set_closed_here(self);
     return nullptr;
   }
-  const bool in_vain = error.code == Code::kEmpty || error.code == Code::kFull || error.code == Code::kTimeout;
-  if (in_vain && !hooks.look_for_unused()) return nullptr;
+  const bool is_timeout = error.code == Code::kEmpty || error.code == Code::kFull || error.code == Code::kTimeout;
+  if (is_timeout && !hooks.look_for_unused()) return nullptr;
   return raise(error);
 }
 

@@ -70,7 +70,7 @@ PyObject* attach_inherited(PyObject* self, PyObject*) {
 }
 
 PyObject* expect_no_end(PyObject* self, PyObject*) {
-  as_endpoint(self)->vain.told.store(true, std::memory_order_relaxed);
+  as_endpoint(self)->stalled_wait.told.store(true, std::memory_order_relaxed);
   Py_RETURN_NONE;
 }
 

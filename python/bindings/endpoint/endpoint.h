@@ -17,8 +17,8 @@
 
 namespace shmtree::python {
 
-// Time that calls of an object have waited for an end that no process uses (vain_wait.h).
-struct VainWait {
+// Time that calls of an object have waited for an end that no process uses (stalled_wait.h).
+struct StalledWait {
   std::atomic<std::int64_t> waited_ns;
   std::atomic<std::int64_t> counted_to_ns;  // the time up to which waited_ns counts
   std::atomic<std::uint64_t> passed;        // messages that had passed the other end at that time
@@ -30,7 +30,7 @@ struct Endpoint {
   bool allow_pickle;
   bool is_queue;
   std::atomic<PyObject*> deferred;  // an exception for the next receiving call; owned
-  VainWait vain;
+  StalledWait stalled_wait;
   std::atomic<unsigned long> getter;    // the thread that last blocked for a message; 0: none
   std::atomic<std::int64_t> getter_ns;  // when it began to wait
   // Receive count, plus one, at the last fileno() that found a message.

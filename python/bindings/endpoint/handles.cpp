@@ -63,7 +63,7 @@ std::shared_ptr<Arena> open_arena(const std::string& uuid) {
     throw py::value_error("the uuid of an arena must have 16 bytes; this has " + std::to_string(uuid.size()));
   const auto* bytes = reinterpret_cast<const unsigned char*>(uuid.data());
   Error none{.code = Code::kNotFound, .message = "no process of this user is attached to that arena"};
-  return unwrap(without_gil([&] { return discovery::open_arena_of_anyone(bytes, std::move(none)); }));
+  return unwrap(without_gil([&] { return discovery::open_arena_of_any_process(bytes, std::move(none)); }));
 }
 
 }  // namespace

@@ -100,15 +100,15 @@ struct NamingOps {
 
 class Walk {
  public:
-  Walk(Libraries& libraries, const NamingOps& ops, std::unordered_set<PyObject*> doubtful)
-      : libraries_(libraries), ops_(ops), doubtful_(std::move(doubtful)) {
+  Walk(Libraries& libraries, const NamingOps& ops, std::unordered_set<PyObject*> uncertain)
+      : libraries_(libraries), ops_(ops), uncertain_(std::move(uncertain)) {
     for_each_inherited([this](Endpoint& each) { missing_.insert(reinterpret_cast<PyObject*>(&each)); });
   }
 
   // Visits everything that `root` leads to. Returns false if the walk was cut short, so that more may be reachable.
   bool run(PyObject* root) {
     see(root);
-    while (!waiting_.empty() && !missing_.empty() && !is_in_doubt_) {
+    while (!waiting_.empty() && !missing_.empty() && !is_undecided_) {
       PyObject* const object = waiting_.back();
       waiting_.pop_back();
       if (PyFunction_Check(object)) {
@@ -121,7 +121,7 @@ class Walk {
         look_into(object);
       }
     }
-    return !is_in_doubt_;
+    return !is_undecided_;
   }
   // Inherited ends that the walk did not find.
   const std::unordered_set<PyObject*>& missing() const noexcept { return missing_; }
@@ -133,13 +133,13 @@ class Walk {
     try {
       self->see(object);
     } catch (const std::bad_alloc&) {  // must not pass through the C code of tp_traverse
-      self->is_in_doubt_ = true;
+      self->is_undecided_ = true;
     }
     return 0;
   }
   void see(PyObject* object) {
-    if (!object || is_in_doubt_) return;
-    if (++steps_ > kMaxSteps) is_in_doubt_ = true;
+    if (!object || is_undecided_) return;
+    if (++steps_ > kMaxSteps) is_undecided_ = true;
     if (missing_.erase(object) != 0) return;
     if (PyArray_Check(object)) return see_items(object);
     if (!PyObject_IS_GC(object) || !PyObject_GC_IsTracked(object)) return;
@@ -147,7 +147,7 @@ class Walk {
     if (PyType_Check(object) && libraries_.has_class(reinterpret_cast<PyTypeObject*>(object))) return;
     if (PyModule_Check(object) && libraries_.has(PyModule_GetDict(object))) return;
     if (!met_.insert(object).second) return;
-    if (doubtful_.contains(object)) is_in_doubt_ = true;
+    if (uncertain_.contains(object)) is_undecided_ = true;
     waiting_.push_back(object);
   }
 
@@ -179,7 +179,7 @@ class Walk {
       std::memcpy(&item, data, sizeof item);
       return see(item);
     }
-    for (npy_intp i = 0; i < PyArray_DIM(array, dimension) && !is_in_doubt_; ++i) {
+    for (npy_intp i = 0; i < PyArray_DIM(array, dimension) && !is_undecided_; ++i) {
       see_items(array, dimension + 1, data + i * PyArray_STRIDE(array, dimension));
     }
   }
@@ -237,7 +237,7 @@ class Walk {
     const Ref bytes(Py_NewRef(code->co_code));
 #endif
     std::vector<Named> found;
-    if (!bytes) return PyErr_Clear(), is_in_doubt_ = true, found;
+    if (!bytes) return PyErr_Clear(), is_undecided_ = true, found;
     const auto* const text = reinterpret_cast<const unsigned char*>(PyBytes_AS_STRING(bytes.get()));
     unsigned argument = 0;
     for (Py_ssize_t i = 0; i + 1 < PyBytes_GET_SIZE(bytes.get()); i += 2) {
@@ -283,14 +283,14 @@ class Walk {
   };
   Libraries& libraries_;
   const NamingOps& ops_;
-  const std::unordered_set<PyObject*> doubtful_;
+  const std::unordered_set<PyObject*> uncertain_;
   std::unordered_set<PyObject*> missing_{};
   std::unordered_set<PyObject*> met_{};
   std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> modules_{};  // with the names to follow
   std::unordered_set<std::pair<PyObject*, PyObject*>, PairHash> codes_{};    // with their globals
   std::vector<PyObject*> waiting_{};
   std::size_t steps_ = 0;
-  bool is_in_doubt_ = false;
+  bool is_undecided_ = false;
 };
 
 // Makes the inherited ends in `others` passive. This process was given all others, and joins them.
@@ -315,10 +315,10 @@ bool has_inherited() {
 
 bool keep_given(py::handle process, std::vector<std::string> folders, std::vector<std::string> own,
                 std::unordered_map<int, int> global_ops, int import_name, int extended_arg,
-                const std::vector<py::object>& doubtful) {
+                const std::vector<py::object>& uncertain) {
   const NamingOps ops{std::move(global_ops), import_name, extended_arg};
   std::unordered_set<PyObject*> those;
-  for (const py::object& each : doubtful) those.insert(each.ptr());
+  for (const py::object& each : uncertain) those.insert(each.ptr());
   Libraries libraries(std::move(folders), std::move(own));
   Walk walk(libraries, ops, std::move(those));
   const bool is_sure = walk.run(process.ptr());

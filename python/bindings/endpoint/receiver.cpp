@@ -20,7 +20,7 @@
 #include "bindings/endpoint/frames.h"
 #include "bindings/endpoint/incoming.h"
 #include "bindings/endpoint/spans.h"
-#include "bindings/endpoint/vain_wait.h"
+#include "bindings/endpoint/stalled_wait.h"
 #include "bindings/objects/deaths.h"
 #include "endpoint/receive.h"
 #include "platform/clock.h"

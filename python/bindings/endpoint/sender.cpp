@@ -17,7 +17,7 @@
 #include "bindings/endpoint/endpoint.h"
 #include "bindings/endpoint/frames.h"
 #include "bindings/endpoint/spans.h"
-#include "bindings/endpoint/vain_wait.h"
+#include "bindings/endpoint/stalled_wait.h"
 #include "bindings/objects/arena_arrays.h"
 #include "bindings/objects/deaths.h"
 #include "bindings/objects/frame.h"

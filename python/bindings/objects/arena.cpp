@@ -122,7 +122,7 @@ void bind_arena(py::module_& module) {
           "trim", [](Arena& arena) { return arena.allocator().trim(); }, py::call_guard<WithoutGil>())
       .def_property_readonly("identity", [](Arena& arena) { return unwrap(arena.identity()); })
       .def(
-          "is_alive", [](Arena& arena, memory::Identity who) { return arena.participants().is_alive(who); },
+          "is_alive", [](Arena& arena, memory::Identity identity) { return arena.participants().is_alive(identity); },
           "identity"_a)
       .def("is_shared", &is_shared, "block"_a)
       .def("detach", [](Arena& arena) { arena.participants().detach(); })
@@ -138,7 +138,7 @@ void bind_arena(py::module_& module) {
       .def("abandon_slot", &abandon_slot, "identity"_a, "lock"_a)
       .def(
           "note_started",
-          [](Arena& arena, memory::Identity who, int pid) { arena.participants().note_started(who, pid); },
+          [](Arena& arena, memory::Identity identity, int pid) { arena.participants().note_started(identity, pid); },
           "identity"_a, "pid"_a)
       .def("hold_for", &hold_for, "identity"_a, "block"_a);
   module.def("block_of", &block_of, "array"_a);

@@ -58,7 +58,7 @@ def _build(parts: Any) -> np.dtype[Any]:
     return whole
 
 
-def _is_said_by_its_text(dtype: np.dtype[Any]) -> bool:
+def _is_described_by_text(dtype: np.dtype[Any]) -> bool:
     """Returns False for dtypes of other packages: their text means something else to NumPy, or nothing."""
     try:
         return np.dtype(dtype.str).type is dtype.type
@@ -73,7 +73,7 @@ def _parts(dtype: np.dtype[Any], with_objects: bool) -> Any:
         base = _parts(dtype.subdtype[0], with_objects)
         return None if base is None else (base, dtype.subdtype[1])
     if dtype.names is None:
-        return dtype.str if _is_said_by_its_text(dtype) else None
+        return dtype.str if _is_described_by_text(dtype) else None
     if dtype.type is not np.void or dtype.fields is None:
         return None
     fields = [dtype.fields[name] for name in dtype.names]

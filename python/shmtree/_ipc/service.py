@@ -34,7 +34,7 @@ _REPLY_S = 10.0  # time to wait for a client that has no space for its replies
 _MAX_DEATHS = 16  # deaths in a row of processes that shared a client's channel
 # Seconds that a reply has waited in vain for space at a client. Later replies do not wait as long again: otherwise one
 # stopped client would delay the server for each of its requests, and with it all other clients.
-_in_vain: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
+_unread_seconds: weakref.WeakKeyDictionary[Sender, float] = weakref.WeakKeyDictionary()
 _VALUE = "[1]"  # path of the value in a message
 _FEW = 64  # number of open clients from which on the server forgets those that are gone
 
@@ -109,15 +109,15 @@ def _is_there(replies: Sender) -> bool:
 
 def _send(replies: Sender, message: object, timeout: float | None, move: bool) -> bool:
     """Returns True if the message was sent."""
-    waited = _in_vain.get(replies, 0.0)
+    waited = _unread_seconds.get(replies, 0.0)
     wait = 0.0 if timeout is not None and timeout <= waited else timeout
     try:
         sent = _unless_gone(lambda: replies.put(message, timeout=wait, move=move))
     except queue.Full:
         if wait:
-            _in_vain[replies] = wait
+            _unread_seconds[replies] = wait
         return False
-    _in_vain.pop(replies, None)
+    _unread_seconds.pop(replies, None)
     return sent
 
 

@@ -225,7 +225,7 @@ def _produce(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
     try:
         signal.signal(signal.SIGTERM, _raise_terminated)
         threading.Thread(target=_end_with_parent, daemon=True).start()
-        with contextlib.suppress(_Nobody):
+        with contextlib.suppress(_ReaderGone):
             _put_all(sender, call)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # at most a thread that does not end is left
     except _Terminated:  # no last message, so that receivers see a killed process
@@ -233,7 +233,7 @@ def _produce(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-class _Nobody(Exception):
+class _ReaderGone(Exception):
     """No receiver is left."""
 
 
@@ -242,7 +242,7 @@ def _put_all(sender: Sender, call: Callable[[], Iterable[Any]]) -> None:
         for item in call():
             _put(sender, item)
         over = _Over()
-    except (_Nobody, _Terminated):
+    except (_ReaderGone, _Terminated):
         raise
     except BaseException as error:
         over = _Over.because_of(error)
@@ -254,7 +254,7 @@ def _put(sender: Sender, item: Any) -> None:
         sender.put(item)
     except (ChannelClosed, PeerDied):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise _Nobody from None
+        raise _ReaderGone from None
 
 
 def _raise_terminated(number: int, frame: FrameType | None) -> None:

@@ -65,25 +65,25 @@ class _Waits:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.hub = _core.WakeHub.of_this_process()
-        self._everyone: dict[Awaited, None] = {}
+        self._awaited_ends: dict[Awaited, None] = {}
         #: By the name that the hub reports, and by the id of the end that is closed. Other threads test keys, too.
         self._found: dict[bytes | int, set[Awaited]] = {}
         loop.add_reader(self.hub.fileno(), self._take)
         self._timer = loop.call_later(SLICE_S, self._look)
 
     def add(self, awaited: Awaited) -> None:
-        self._everyone[awaited] = None
+        self._awaited_ends[awaited] = None
         for key in awaited.keys:
             self._found.setdefault(key, set()).add(awaited)
 
     def remove(self, awaited: Awaited) -> None:
-        del self._everyone[awaited]
+        del self._awaited_ends[awaited]
         for key in awaited.keys:
             found = self._found[key]
             found.discard(awaited)
             if not found:
                 del self._found[key]
-        if not self._everyone and not self.loop.is_closed():
+        if not self._awaited_ends and not self.loop.is_closed():
             self.loop.call_soon(self._rest)  # most coroutines wait again at once
 
     def tell(self, keys: Iterable[bytes | int] | None) -> None:
@@ -94,7 +94,7 @@ class _Waits:
 
     def _wake(self, keys: Iterable[bytes | int] | None) -> None:
         if keys is None:
-            found: Iterable[Awaited] = [each for each in self._everyone if each.is_ready()]
+            found: Iterable[Awaited] = [each for each in self._awaited_ends if each.is_ready()]
         else:
             found = [each for key in keys for each in self._found.get(key, ())]
         for each in found:
@@ -102,7 +102,7 @@ class _Waits:
 
     def _take(self) -> None:
         keys = self.hub.take()
-        for waits in _everywhere():
+        for waits in _all_hubs():
             if waits is not self:
                 waits.tell(keys)
         self._wake(keys)
@@ -110,7 +110,7 @@ class _Waits:
     def _look(self) -> None:
         self._timer = self.loop.call_later(SLICE_S, self._look)
         self._wake(None)
-        for each in self._everyone:
+        for each in self._awaited_ends:
             try:
                 each.note_wait()
             except Warning as warning:
@@ -118,7 +118,7 @@ class _Waits:
                     each.woken.set_exception(warning)
 
     def _rest(self) -> None:
-        if self._everyone or _waits_in(self.loop) is not self:
+        if self._awaited_ends or _waits_in(self.loop) is not self:
             return
         del _places[id(self.loop)]
         self.loop.remove_reader(self.hub.fileno())
@@ -130,7 +130,7 @@ class _Waits:
 _places: dict[int, weakref.ref[_Waits]] = {}
 
 
-def _everywhere() -> list[_Waits]:
+def _all_hubs() -> list[_Waits]:
     # copy() is atomic, also if an entry is collected meanwhile.
     return [waits for place in _places.copy().values() if (waits := place()) is not None]
 
@@ -188,7 +188,7 @@ def wake(woken: asyncio.Future[None]) -> None:
 
 def wake_waiting(end: object) -> None:
     """Wakes the coroutines that await an end which this process closes. Thread-safe."""
-    for waits in _everywhere():
+    for waits in _all_hubs():
         waits.tell((id(end),))
 
 

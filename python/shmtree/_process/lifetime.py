@@ -13,14 +13,14 @@ from typing import Any
 from .. import _core
 from . import spawn
 
-_leavings: list[Callable[[], None]] = []
+_exit_functions: list[Callable[[], None]] = []
 _endings: list[Callable[[], None]] = []
 _waits: list[Callable[[], None]] = []
 
 
 def before_leaving(function: Callable[[], None]) -> None:
     """Registers a function to call when this process exits, while it is still attached to its channels."""
-    _leavings.append(function)
+    _exit_functions.append(function)
 
 
 def before_end(function: Callable[[], None]) -> None:
@@ -56,7 +56,7 @@ def _after_fork() -> None:
 
 def _at_exit() -> None:
     """Detaches this process from all channels and names. Messages that it has put stay, and so do views."""
-    for function in _leavings:
+    for function in _exit_functions:
         function()
     _core.leave_all()
     _core.leave_names()

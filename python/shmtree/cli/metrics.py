@@ -142,10 +142,10 @@ def _add_arena(made: _Page, arena: dict[str, Any]) -> None:
     if arena["refused"]:
         made.add([_REFUSED], {"one": 1}, arena=uuid, thing="arena", reason=arena["refused"])
         return
-    people = arena["participants"]
-    killed = sum(not one["alive"] for one in people)
-    stopped = sum(one["alive"] and one["stopped"] for one in people)
-    made.add(_ARENA, {**arena, "taking": len(people), "killed": killed, "stopped": stopped}, arena=uuid)
+    processes = arena["participants"]
+    killed = sum(not one["alive"] for one in processes)
+    stopped = sum(one["alive"] and one["stopped"] for one in processes)
+    made.add(_ARENA, {**arena, "taking": len(processes), "killed": killed, "stopped": stopped}, arena=uuid)
     for holder in arena["holders"]:
         made.add(_HOLDER, holder, arena=uuid, pid=holder["pid"])
     _add_waits(made, arena)

@@ -192,11 +192,11 @@ class Cluster:
 
         buffer = self._number, self._home
         with told_of_end(_SHUT_DOWN):
-            under_way = _shard_actors.Calls(
+            in_flight = _shard_actors.Calls(
                 {node: (method, (*buffer, *arguments), options) for node, (method, arguments, options) in calls.items()}
             )
             mine = meanwhile()
-            answers, gone = under_way.answers()
+            answers, gone = in_flight.answers()
         self.lost |= gone
         self._nodes = {s: node for s, node in self._nodes.items() if node not in gone}
         return mine, answers

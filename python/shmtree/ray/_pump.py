@@ -211,14 +211,14 @@ class Pump:
     def _room_left(self) -> tuple[int, int]:
         """Returns the number of messages and bytes for which there is space after the calls in progress."""
         messages = self._room.messages - (self._next_to_send() - self._room.next)
-        return min(messages, self._source.room()), self._room.nbytes - self._bytes_under_way()
+        return min(messages, self._source.room()), self._room.nbytes - self._bytes_in_flight()
 
-    def _bytes_under_way(self) -> int:
+    def _bytes_in_flight(self) -> int:
         return sum(call.nbytes for call in self._calls)
 
     def _may_send(self) -> bool:
         return (
-            min(self._room_left()) > 0 and len(self._calls) < _MAX_CALLS and self._bytes_under_way() < _MAX_BYTES_OF_ALL
+            min(self._room_left()) > 0 and len(self._calls) < _MAX_CALLS and self._bytes_in_flight() < _MAX_BYTES_OF_ALL
         )
 
     def _is_worth_it(self) -> bool:

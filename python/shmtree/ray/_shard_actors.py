@@ -32,7 +32,7 @@ class Calls:
 
     def __init__(self, calls: Mapping[str, Call]) -> None:
         self._calls = dict(calls)
-        self._under_way = self._begin()
+        self._in_flight = self._begin()
 
     def _begin(self) -> dict[str, Any]:
         if self._calls and not ray.is_initialized():
@@ -50,8 +50,8 @@ class Calls:
         answers: dict[str, Any] = {}
         gone: set[str] = set()
         errors: list[BaseException] = []  # all are collected, because Ray prints errors that were not retrieved
-        while self._under_way:
-            for node, reference in self._under_way.items():
+        while self._in_flight:
+            for node, reference in self._in_flight.items():
                 try:
                     status, value = ray.get(reference)
                 except RayTaskError as error:
@@ -70,7 +70,7 @@ class Calls:
                 gone |= _actors._gone(self._calls)
                 self._calls = {node: each for node, each in self._calls.items() if node not in gone}
                 time.sleep(_PAUSE_S)
-            self._under_way = self._begin()
+            self._in_flight = self._begin()
         return answers, gone
 
 

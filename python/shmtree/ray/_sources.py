@@ -158,10 +158,10 @@ class Dealt:
         self.may_get_more = may_get_more
         self._journal = journal
         self._next = landed
-        self._unsettled: dict[int, None] = {}  # in ascending order
+        self._unacked: dict[int, None] = {}  # in ascending order
         self._again: list[Taken] = []
         self.landed = [Taken(number, assigned[number]) for number in sorted(assigned) if number < landed]
-        self._unsettled.update((each.ticket, None) for each in self.landed)
+        self._unacked.update((each.ticket, None) for each in self.landed)
         for number in sorted(assigned):
             if number >= landed:
                 self._again.append(self._deal(assigned[number]))
@@ -171,10 +171,10 @@ class Dealt:
     @property
     def holds(self) -> bool:
         """True while the node has yet to receive messages that this source has taken."""
-        return bool(self._unsettled)
+        return bool(self._unacked)
 
     def room(self) -> int:
-        oldest = next(iter(self._unsettled), self._next)
+        oldest = next(iter(self._unacked), self._next)
         return WINDOW - 1 - (self._next - oldest) + len(self._again)
 
     def take(self, messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
@@ -203,7 +203,7 @@ class Dealt:
             )
             local.ack()
         self._journal.note(number, frame.ticket)
-        self._unsettled[number] = None
+        self._unacked[number] = None
         return Taken(number, frame)
 
     def instead_of(self, ticket: int) -> Taken | None:
@@ -213,7 +213,7 @@ class Dealt:
         self._again = sorted([*taken, *self._again], key=lambda each: each.ticket)
 
     def acknowledge(self, taken: Taken) -> None:
-        self._unsettled.pop(taken.ticket, None)
+        self._unacked.pop(taken.ticket, None)
         with contextlib.suppress(ChannelClosed):
             taken.frame.ack()
 
@@ -228,7 +228,7 @@ class Dealt:
             again, self._again, self._next = self._again, [], expected
         for each in (*taken, *again):
             self._journal.note(each.ticket, None)  # first: once the message is back, another source may journal it
-            self._unsettled.pop(each.ticket, None)
+            self._unacked.pop(each.ticket, None)
             _give_back(each)
 
 

@@ -38,7 +38,7 @@ void let_go(std::shared_ptr<Stream> stream) {
 Result<std::shared_ptr<Stream>> stream_of(const Buffer& buffer, std::shared_ptr<Stream>& kept) {
   memory::Arena& arena = *buffer.store()->arena();
   const memory::Identity now = arena.current_identity();
-  if (kept != nullptr && kept->owner == now && now != memory::kNobody) [[likely]]
+  if (kept != nullptr && kept->owner == now && now != memory::kNoIdentity) [[likely]]
     return kept;
   auto me = arena.identity();
   if (!me) return std::move(me).error();

@@ -14,8 +14,8 @@ using namespace platform;
 
 namespace {
 
-constexpr std::uint64_t kPiece = 256u << 10;    // bytes; a piece stays in the caches between checksum and copy
-constexpr std::uint64_t kOnTheWay = 32u << 20;  // bytes after which write-back is started
+constexpr std::uint64_t kPiece = 256u << 10;          // bytes; a piece stays in the caches between checksum and copy
+constexpr std::uint64_t kWriteBackBytes = 32u << 20;  // bytes after which write-back is started
 
 std::uint32_t checksum_of(DataHeader header) noexcept {
   header.checksum = 0;
@@ -58,7 +58,7 @@ Status DataFile::append(const void* data, std::uint64_t bytes) {
     from += piece;
     bytes -= piece;
   }
-  if (at_.bytes >= begun_ + kOnTheWay && fd_.is_ours()) {
+  if (at_.bytes >= begun_ + kWriteBackBytes && fd_.is_ours()) {
     begin_sync(fd_.number(), begun_, at_.bytes - begun_);
     begun_ = at_.bytes;
   }

@@ -39,7 +39,7 @@ bool has_priorities(const SavedTable& table) noexcept {
 }  // namespace
 
 // State of one load. A saved chunk becomes `ratio` chunks of the store, so that its rows keep their indices.
-struct Loader::Way {
+struct Loader::LoadState {
   const Folder& folder;
   const Manifest& saved;
   Store& store;
@@ -75,7 +75,7 @@ struct Loader::Way {
   void finish();
 };
 
-Status Loader::Way::fits() const {
+Status Loader::LoadState::fits() const {
   const Shape& shape = store.shape();
   std::vector<std::uint64_t> leaves;
   for (const Leaf& leaf : shape.leaves) leaves.push_back(leaf.bytes);
@@ -93,7 +93,7 @@ Status Loader::Way::fits() const {
   return success();
 }
 
-Status Loader::Way::read_states() {
+Status Loader::LoadState::read_states() {
   for (const SavedPart& part : saved.parts) {
     if (part.kind != PartKind::kState) continue;
     auto reader = DataReader::begin(folder, saved.files[part.file]);
@@ -113,7 +113,7 @@ Status Loader::Way::read_states() {
 }
 
 // Checks the states, and chooses the newest chunks that fit.
-Status Loader::Way::choose() {
+Status Loader::LoadState::choose() {
   const ManifestHeader& header = saved.header;
   if (header.tail > kMaxTicket / ratio) return corrupt(folder, kManifestName, "has tickets out of range");
   for (std::size_t i = 0; i < chunks.size(); ++i) {
@@ -150,7 +150,7 @@ Status Loader::Way::choose() {
 }
 
 // Returns how many of the newest saved chunks fit; the oldest of them may fit in part. Sets the window's head.
-std::size_t Loader::Way::count_fitting(const std::vector<std::size_t>& order) noexcept {
+std::size_t Loader::LoadState::count_fitting(const std::vector<std::size_t>& order) noexcept {
   std::uint64_t rows = 0;
   for (std::size_t count = 0; count < order.size(); ++count) {
     const StateEntry& chunk = chunks[order[order.size() - 1 - count]];
@@ -167,7 +167,7 @@ std::size_t Loader::Way::count_fitting(const std::vector<std::size_t>& order) no
 }
 
 // Creates the store's chunks for a saved chunk, closed, as if their rows were there already.
-Status Loader::Way::describe(const StateEntry& chunk) {
+Status Loader::LoadState::describe(const StateEntry& chunk) {
   const std::uint64_t here = rows_here(), parts = parts_of(chunk);
   for (std::uint64_t part = 0; part < parts; ++part) {
     const std::uint64_t ticket = chunk.ticket * ratio + part, begin = part * here;
@@ -182,7 +182,7 @@ Status Loader::Way::describe(const StateEntry& chunk) {
       if (found != chunk_of.end() && previous >= window.head) store_relaxed(store.about(previous).next, ticket);
     }
     About& about = store.about(ticket);
-    store_relaxed(about.owner, memory::kNobody);
+    store_relaxed(about.owner, memory::kNoIdentity);
     const StreamStep first = step_of(streams_of(chunk, saved.header.rows_per_chunk), begin);
     store_relaxed(about.stream, first.stream);
     store_relaxed(about.first_row, first.rows);
@@ -200,7 +200,7 @@ Status Loader::Way::describe(const StateEntry& chunk) {
   return success();
 }
 
-Status Loader::Way::read_file(std::uint32_t number) {
+Status Loader::LoadState::read_file(std::uint32_t number) {
   auto file = DataReader::begin(folder, saved.files[number]);
   if (!file) return std::move(file).error();
   if (Status done = file->read_header(); !done) return done;
@@ -218,7 +218,7 @@ Status Loader::Way::read_file(std::uint32_t number) {
   return file->end();
 }
 
-Status Loader::Way::read_part(DataReader& file, const SavedPart& part) {
+Status Loader::LoadState::read_part(DataReader& file, const SavedPart& part) {
   std::vector<RowsEntry> entries(part.chunks);
   if (Status done = file.read(entries.data(), entries.size() * sizeof(RowsEntry)); !done) return done;
   std::uint64_t rows = 0;
@@ -237,7 +237,7 @@ Status Loader::Way::read_part(DataReader& file, const SavedPart& part) {
 }
 
 // Reads the rows of a part. Only checks the bytes of chunks that do not fit or were written again later.
-Status Loader::Way::read_rows(DataReader& file, const std::vector<RowsEntry>& entries) {
+Status Loader::LoadState::read_rows(DataReader& file, const std::vector<RowsEntry>& entries) {
   const Shape& shape = store.shape();
   std::vector<bool> is_wanted(entries.size());
   for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -270,7 +270,7 @@ Status Loader::Way::read_rows(DataReader& file, const std::vector<RowsEntry>& en
 }
 
 // Returns the saved table from which the table takes its priorities and counts, or null.
-const SavedTable* Loader::Way::source_of(std::size_t number) const noexcept {
+const SavedTable* Loader::LoadState::source_of(std::size_t number) const noexcept {
   const TableSpec& now = (*tables)[number].spec();
   const auto is_same = [&](const SavedTable& then) { return static_cast<SamplerKind>(then.kind) == now.kind; };
   const auto is_like = [&](const SavedTable& then) {
@@ -287,7 +287,7 @@ const SavedTable* Loader::Way::source_of(std::size_t number) const noexcept {
   return same != nullptr ? same : found(std::ranges::find_if(saved.tables, is_like));
 }
 
-Status Loader::Way::restore_tables() {
+Status Loader::LoadState::restore_tables() {
   if (tables == nullptr) return success();
   std::vector<const SavedTable*> sources;
   for (std::size_t i = 0; i < tables->size(); ++i) {
@@ -310,8 +310,8 @@ Status Loader::Way::restore_tables() {
   return success();
 }
 
-void Loader::Way::restore_table(const Table& table, const SavedTable* then, const SavedPart& part, std::size_t begin,
-                                std::span<const std::byte> words) {
+void Loader::LoadState::restore_table(const Table& table, const SavedTable* then, const SavedPart& part,
+                                      std::size_t begin, std::span<const std::byte> words) {
   const std::uint64_t rows = saved.header.rows_per_chunk, stretch = part.chunks * rows * 4;
   if (then != nullptr && then->has_leaves == 0) then = nullptr;
   std::uint64_t at = 0;
@@ -339,7 +339,7 @@ void Loader::Way::restore_table(const Table& table, const SavedTable* then, cons
   }
 }
 
-void Loader::Way::finish() {
+void Loader::LoadState::finish() {
   Origin origin = store.origin();
   if (ratio == 1) {
     std::memcpy(origin.parent, saved.header.uuid, sizeof origin.parent);
@@ -385,26 +385,26 @@ Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& 
     if (!spec) return std::move(spec).error();
     saved_samplers = std::move(spec->samplers);
   }
-  Way way{.folder = folder_,
-          .saved = saved_,
-          .store = store,
-          .tables = tables,
-          .wait = wait,
-          .samplers = samplers,
-          .saved_samplers = saved_samplers,
-          .ratio = saved_.header.rows_per_chunk / store.shape().rows_per_chunk};
-  if (Status done = way.fits(); !done) return done;
-  if (Status done = way.read_states(); !done) return done;
-  if (Status done = way.choose(); !done) return done;
+  LoadState state{.folder = folder_,
+                  .saved = saved_,
+                  .store = store,
+                  .tables = tables,
+                  .wait = wait,
+                  .samplers = samplers,
+                  .saved_samplers = saved_samplers,
+                  .ratio = saved_.header.rows_per_chunk / store.shape().rows_per_chunk};
+  if (Status done = state.fits(); !done) return done;
+  if (Status done = state.read_states(); !done) return done;
+  if (Status done = state.choose(); !done) return done;
   for (std::uint32_t i = 0; i < saved_.files.size(); ++i) {
-    if (Status done = way.read_file(i); !done) return done;
+    if (Status done = state.read_file(i); !done) return done;
   }
-  for (const auto& [ticket, i] : way.chunk_of) {
-    if (way.is_loaded[i]) continue;
+  for (const auto& [ticket, i] : state.chunk_of) {
+    if (state.is_loaded[i]) continue;
     return corrupt(folder_, kManifestName, "lists no file with the rows of chunk " + std::to_string(ticket));
   }
-  if (Status done = way.restore_tables(); !done) return done;
-  way.finish();
+  if (Status done = state.restore_tables(); !done) return done;
+  state.finish();
   if (tables != nullptr && tables->limiter() != nullptr) restore_limit(saved_.header, store, *tables->limiter());
   return success();
 } catch (const std::bad_alloc&) {

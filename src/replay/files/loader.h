@@ -45,7 +45,7 @@ class Loader {
                    std::span<const NamedSampler> samplers = {});
 
  private:
-  struct Way;  // state of one load
+  struct LoadState;  // state of one load
 
   Loader(platform::Folder folder, Manifest saved) noexcept : folder_(std::move(folder)), saved_(std::move(saved)) {}
 

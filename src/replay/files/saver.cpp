@@ -270,8 +270,8 @@ Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
   now_.forget_before(store_.window().head);
   const std::uint64_t left = now_.rows();
   // A small buffer may have had no row at the moment of the snapshot.
-  const bool is_empty_in_vain = left == 0 && (rows != 0 || store_.size() != 0);
-  if (is_empty_in_vain || (may_retry && left < rows / kMinShare)) {
+  const bool lost_all_rows = left == 0 && (rows != 0 || store_.size() != 0);
+  if (lost_all_rows || (may_retry && left < rows / kMinShare)) {
     discard();
     if (may_retry) return std::optional<SaveReport>();
     return Error{.code = Code::kUnavailable,

@@ -132,7 +132,7 @@ void RateLimiter::give_back_of_dead() noexcept {
   memory::Participants& participants = arena_->participants();
   for (std::uint32_t slot = 0; slot < participants.used_slots(); ++slot) {
     const Identity owner = load_acquire(words_.owners[slot]);
-    const bool has_any = owner != memory::kNobody && (inserts_.has_any(slot) || samples_.has_any(slot));
+    const bool has_any = owner != memory::kNoIdentity && (inserts_.has_any(slot) || samples_.has_any(slot));
     if (!has_any || memory::slot_of(owner) != slot || participants.is_alive(owner)) continue;
     give_back_of(slot);
     wake_all();

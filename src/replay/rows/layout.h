@@ -71,8 +71,8 @@ constexpr std::uint32_t stream_from(std::uint64_t index) noexcept {
 // Metadata of one chunk, valid while the chunk has the ticket for which it was written. The bits of a slot are valid
 // once the next slot of its stream is written or, if rows need successors, once the slot is ready.
 struct alignas(64) About {
-  std::atomic<Identity> owner;        // kNobody: the chunk is offered, and the writer that takes it becomes its owner
-  std::atomic<std::uint32_t> stream;  // stream of the first slot
+  std::atomic<Identity> owner;  // kNoIdentity: the chunk is offered, and the writer that takes it becomes its owner
+  std::atomic<std::uint32_t> stream;     // stream of the first slot
   std::atomic<std::uint64_t> first_row;  // Number of rows that the stream had before this chunk.
   std::atomic<std::uint64_t> previous;   // Ticket of the chunk with the stream's preceding slots; 0: it begins here.
   std::atomic<std::uint64_t> next;       // Ticket of the chunk with the slots that follow; 0: none yet.

@@ -14,7 +14,7 @@
 namespace shmtree::replay {
 
 using memory::Identity;
-using memory::kNobody;
+using memory::kNoIdentity;
 using memory::WaitFor;
 using platform::load_acquire;
 using platform::load_relaxed;
@@ -78,8 +78,8 @@ Status Membership::begin_as_member() {
 
 void Membership::end() noexcept {
   if (members_ == nullptr) return;
-  const Identity me = as_.exchange(kNobody);
-  if (me != kNobody && me == members_->current_identity()) members_->part(me);
+  const Identity me = as_.exchange(kNoIdentity);
+  if (me != kNoIdentity && me == members_->current_identity()) members_->part(me);
 }
 
 // --- BufferMembers

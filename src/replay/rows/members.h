@@ -56,8 +56,8 @@ class Members {
   memory::Publishers words_;
   const char* const did_;
   platform::ForkSafeMutex mutex_;
-  memory::Identity counted_ = memory::kNobody;  // process that objects_ counts for; under mutex_
-  std::uint64_t objects_ = 0;                   // under mutex_
+  memory::Identity counted_ = memory::kNoIdentity;  // process that objects_ counts for; under mutex_
+  std::uint64_t objects_ = 0;                       // under mutex_
 };
 
 // Membership of one object. With null members it does nothing.
@@ -78,7 +78,7 @@ class Membership {
   Status begin_as_member();
 
   Members* const members_;
-  std::atomic<memory::Identity> as_{memory::kNobody};
+  std::atomic<memory::Identity> as_{memory::kNoIdentity};
 };
 
 class BufferMembers {

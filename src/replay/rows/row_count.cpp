@@ -73,7 +73,7 @@ std::uint64_t RowCount::count_changes(const Store& store) {
   const Window now = store.window();
   if (rows_.empty() || now.head < head_ || now.tail < tail_ || now.head >= tail_) {
     rows_.assign(store.shape().chunks, 0);
-    unsettled_.clear();
+    growing_.clear();
     needs_.clear();
     sum_ = 0;
     head_ = tail_ = now.head;
@@ -85,10 +85,10 @@ std::uint64_t RowCount::count_changes(const Store& store) {
     needs_.pop_back();
     if (ticket >= head_) look(store, ticket);
   }
-  std::erase_if(unsettled_, [&](std::uint64_t ticket) { return ticket < head_ || !look(store, ticket); });
+  std::erase_if(growing_, [&](std::uint64_t ticket) { return ticket < head_ || !look(store, ticket); });
   for (; tail_ < now.tail; ++tail_) {
-    unsettled_.push_back(tail_);
-    if (!look(store, tail_)) unsettled_.pop_back();
+    growing_.push_back(tail_);
+    if (!look(store, tail_)) growing_.pop_back();
   }
   return sum_;
 }

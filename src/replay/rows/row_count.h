@@ -43,12 +43,12 @@ class RowCount {
   std::uint64_t count_changes(const Store& store);
 
   std::uint32_t frames_ = 1;
-  std::atomic_flag busy_{};               // Stays set in a child forked during a count, which then counts all chunks.
-  std::uint64_t head_ = 0, tail_ = 0;     // Range of tickets counted so far.
-  std::uint64_t sum_ = 0;                 // Rows counted in that range.
-  std::vector<std::uint8_t> rows_;        // Rows counted in each chunk.
-  std::vector<std::uint64_t> unsettled_;  // Tickets of chunks that may get more rows.
-  std::vector<Need> needs_;               // Heap of the other chunks with rows that need earlier chunks.
+  std::atomic_flag busy_{};             // Stays set in a child forked during a count, which then counts all chunks.
+  std::uint64_t head_ = 0, tail_ = 0;   // Range of tickets counted so far.
+  std::uint64_t sum_ = 0;               // Rows counted in that range.
+  std::vector<std::uint8_t> rows_;      // Rows counted in each chunk.
+  std::vector<std::uint64_t> growing_;  // Tickets of chunks that may get more rows.
+  std::vector<Need> needs_;             // Heap of the other chunks with rows that need earlier chunks.
 };
 
 }  // namespace shmtree::replay

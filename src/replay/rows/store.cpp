@@ -351,7 +351,7 @@ bool Store::offer_chunk(const Progress& left) noexcept {
   Progress taken = left;
   taken.busy = true;
   std::uint64_t busy = pack(taken);
-  store_release(about(left.ticket).owner, memory::kNobody);
+  store_release(about(left.ticket).owner, memory::kNoIdentity);
   // From here on any process may open the chunk again.
   if (!compare_swap(progress_word(left.ticket), busy, pack(left))) return false;
   for (auto& offer : header().offers) {
@@ -369,7 +369,7 @@ std::optional<Progress> Store::take_offered(Identity me) noexcept {
     if (!compare_swap(offer, ticket, std::uint64_t{0})) continue;
     const Progress left = progress(ticket);
     About& what = about(ticket);
-    Identity owner = memory::kNobody;  // set before busy, so that a process that sees it busy sees a live owner
+    Identity owner = memory::kNoIdentity;  // set before busy, so that a process that sees it busy sees a live owner
     if (left.ticket != ticket || !may_go_on(left) || !compare_swap(what.owner, owner, me) || !take_chunk(left))
       continue;
     const std::uint64_t last = std::uint64_t{1} << (left.rows - 1), ends = load_relaxed(what.ends);

@@ -125,7 +125,7 @@ bool Writer::continues() noexcept {
 bool Writer::goes_on_elsewhere() noexcept {
   if (stream_ || written_ != 0) return false;
   const Identity me = store_->arena()->current_identity();
-  const auto left = me == memory::kNobody ? std::nullopt : store_->take_offered(me);
+  const auto left = me == memory::kNoIdentity ? std::nullopt : store_->take_offered(me);
   if (!left) return false;
   part_ = {.at = *left, .first = 0};
   written_ = ready_ = left->rows;

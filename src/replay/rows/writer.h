@@ -139,7 +139,7 @@ class Writer {
   const bool offers_rest_;  // offers the rest of its last chunk to other writers
   RowObserver* const observer_;
   Membership membership_;
-  Identity owner_ = memory::kNobody;  // process that opened the chunk, to detect a fork
+  Identity owner_ = memory::kNoIdentity;  // process that opened the chunk, to detect a fork
   Part part_;
   Entry entry_;                    // The chunk's first slot.
   std::vector<Part> left_;         // Earlier chunks with rows that are not ready, oldest first.

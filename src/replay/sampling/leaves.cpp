@@ -26,10 +26,10 @@ void LeafWatch::changed(std::uint64_t slot) noexcept {
   const std::uint64_t group = slot / kGroupLeaves, upper = group / kGroupLeaves;
   if (const std::uint32_t before = add(leaves_.groups()[group], 1u); before == groups_[group]) ++groups_[group];
   if (const std::uint32_t before = add(leaves_.uppers()[upper], 1u); before == uppers_[upper]) ++uppers_[upper];
-  doubt(slot / kLineLeaves);
+  mark_stale(slot / kLineLeaves);
 }
 
-void LeafWatch::doubt(std::uint64_t line) noexcept {
+void LeafWatch::mark_stale(std::uint64_t line) noexcept {
   if (lines_.size() < lines_.capacity()) lines_.push_back(static_cast<std::uint32_t>(line));
 }
 

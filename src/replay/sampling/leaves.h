@@ -119,7 +119,7 @@ class LeafWatch {
     if (lines_.capacity() - lines_.size() < changes) lines_.reserve(2 * (lines_.size() + changes));
   }
   // Adds a line that has to be read again. Does nothing if no memory is reserved.
-  void doubt(std::uint64_t line) noexcept;
+  void mark_stale(std::uint64_t line) noexcept;
   bool is_of(const Leaves& leaves) const noexcept { return &leaves.word(0) == &leaves_.word(0); }
   // Adds the lines that may have changed to lines(). Returns false if reading all leaves is cheaper. It has then
   // called begin(), and the caller reads all of them.

@@ -145,7 +145,7 @@ void WeightedSampler::choose_leaf(std::size_t at) noexcept {
       if (taken_.contains(line * kLineLeaves + i)) weights[i] = 0;
     }
   }
-  if (LeafTree<Sum>::of_eight(weights) != sums_.node(0, line)) watch_.doubt(line);
+  if (LeafTree<Sum>::of_eight(weights) != sums_.node(0, line)) watch_.mark_stale(line);
   const unsigned child = child_of(weights, rests_[at]);
   nodes_[at] = line * kLineLeaves + child;
   words_[at] = weights[child] > 0 ? words[child] : 0;
@@ -199,7 +199,7 @@ Status WeightedSampler::find_in_rounds(const Sample& chosen, bool distinct) {
 void WeightedSampler::leave_out() {
   are_out_ = true;
   watch_.reserve(taken_.size());
-  taken_.for_each([&](std::uint64_t slot) { watch_.doubt(slot / kLineLeaves); });
+  taken_.for_each([&](std::uint64_t slot) { watch_.mark_stale(slot / kLineLeaves); });
 }
 
 void WeightedSampler::let_in_again() noexcept {

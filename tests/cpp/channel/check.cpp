@@ -51,6 +51,6 @@ TEST_CASE("The arena check reports a leaked block") {
   OwnedBlock block = new_block(*all.arena);
   all.arena->blocks()
       .entry(block.ref().id)
-      ->word.store(memory::block_word(BlockState::kLive, memory::kNobody, block.ref().generation));
+      ->word.store(memory::block_word(BlockState::kLive, memory::kNoIdentity, block.ref().generation));
   REQUIRE(all.check().find("no reference to block") != std::string::npos);
 }

@@ -104,7 +104,7 @@ TEST_CASE("A put without a timeout ends when all receivers are blocked") {
 
 // guarantee: deadlock-ends
 TEST_CASE("No deadlock is proved while some thread may still send") {
-  auto waits_in_vain = [](auto other_thread) {
+  auto waits_without_result = [](auto other_thread) {
     Child all([&] {
       auto arena = new_arena();
       auto first = new_channel(arena), second = new_channel(arena);
@@ -116,7 +116,7 @@ TEST_CASE("No deadlock is proved while some thread may still send") {
     return all.succeeded();
   };
   SECTION("since it runs other code") {
-    REQUIRE(waits_in_vain([](Channel& first, Channel& second) {
+    REQUIRE(waits_without_result([](Channel& first, Channel& second) {
       std::thread thread([&] {
         std::this_thread::sleep_for(kLong);
         static_cast<void>(put(first, 7));
@@ -127,13 +127,13 @@ TEST_CASE("No deadlock is proved while some thread may still send") {
     }));
   }
   SECTION("since its call has a deadline") {
-    REQUIRE(waits_in_vain([](Channel& first, Channel& second) {
+    REQUIRE(waits_without_result([](Channel& first, Channel& second) {
       static_cast<void>(get(second, patience(kLong.count())));
       return put(first, 7).ok();
     }));
   }
   SECTION("since it waits for something else") {
-    REQUIRE(waits_in_vain([](Channel& first, Channel&) {
+    REQUIRE(waits_without_result([](Channel& first, Channel&) {
       auto elsewhere = new_channel(new_arena());
       std::thread thread([&] {
         std::this_thread::sleep_for(kLong);

@@ -121,7 +121,7 @@ TEST_CASE("Each death is reported once by concurrent threads") {
       });
     }
     for (auto& thread : noting) thread.join();
-    while (channel->ends().anyone_killed(End::kSending)) std::this_thread::yield();
+    while (channel->ends().has_killed_members(End::kSending)) std::this_thread::yield();
   }
   done = true;
   for (auto& thread : telling) thread.join();
@@ -149,7 +149,7 @@ TEST_CASE("A thread reports no end if another reports the deaths") {
   std::thread first(tell), second(tell);
   for (int round = 0; round < kRounds; ++round) {
     channel->ends().note_killed(peers, 1);
-    while (channel->ends().anyone_killed(peers)) std::this_thread::yield();
+    while (channel->ends().has_killed_members(peers)) std::this_thread::yield();
   }
   done = true;
   first.join();

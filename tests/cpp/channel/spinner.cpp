@@ -1,8 +1,9 @@
 // The decision of a waiting call to spin for a moment or to sleep at once.
+#include "channel/spinner.h"
+
 #include <chrono>
 #include <thread>
 
-#include "channel/spinner.h"
 #include "support/catch2.h"
 #include "support/yields.h"
 
@@ -13,7 +14,7 @@ namespace policy = platform::wait_policy;
 
 namespace {
 
-bool spins_in_vain(Spinner& spinner) {
+bool spins_without_result(Spinner& spinner) {
   bool looked = false;
   const auto never = [&] {
     looked = true;
@@ -26,7 +27,7 @@ bool spins_in_vain(Spinner& spinner) {
 // Returns the number of waits that slept at once before the next one that spun.
 int waits_until_a_try(Spinner& spinner) {
   int waits = 0;
-  while (!spins_in_vain(spinner)) {
+  while (!spins_without_result(spinner)) {
     REQUIRE(++waits < 5000);
   }
   return waits;
@@ -38,7 +39,7 @@ TEST_CASE("Spins that fail are retried more and more rarely") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
   int first = 0;
-  while (spins_in_vain(spinner)) REQUIRE(++first < 10);
+  while (spins_without_result(spinner)) REQUIRE(++first < 10);
   REQUIRE(first > 0);
   CHECK(waits_until_a_try(spinner) < 32);
   CHECK(waits_until_a_try(spinner) == 63);
@@ -48,12 +49,12 @@ TEST_CASE("Spins that fail are retried more and more rarely") {
 TEST_CASE("A successful retry makes every wait spin again") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
-  while (spins_in_vain(spinner)) {
+  while (spins_without_result(spinner)) {
   }
   int waits = 0;
   const auto at_once = [] { return true; };
   while (!spinner.until(at_once, 1, {Deadline::never()})) REQUIRE(++waits < 32);
-  CHECK(spins_in_vain(spinner));
+  CHECK(spins_without_result(spinner));
 }
 
 TEST_CASE("Single failed spins neither stop nor shorten later spins") {
@@ -93,7 +94,7 @@ TEST_CASE("A spin does not yield its core") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
   const int before = tests::yields;
-  spins_in_vain(spinner);
+  spins_without_result(spinner);
   CHECK(tests::yields == before);
 }
 

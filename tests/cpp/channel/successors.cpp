@@ -10,11 +10,11 @@ using namespace shmtree::test;
 namespace {
 
 // A process that is the channel's successor until it is killed.
-class Heir {
+class Successor {
  public:
-  explicit Heir(Channel& channel)
+  explicit Successor(Channel& channel)
       : child_([&] {
-          const bool done = channel.become_heir().ok();
+          const bool done = channel.become_successor().ok();
           ready_.open(done);
           for (;;) pause();
           return done;
@@ -31,7 +31,7 @@ class Heir {
 // Runs a process that takes `count` messages and is killed. `leaves`: it leaves its messages to the successor.
 void take_and_die(Channel& channel, std::size_t count, bool leaves) {
   Child taker([&] {
-    if (leaves) channel.leave_to_heir().value();
+    if (leaves) channel.leave_to_successor().value();
     std::vector<Delivery> taken;
     while (taken.size() < count) taken.push_back(take(channel).value());
     kill(getpid(), SIGKILL);
@@ -55,13 +55,13 @@ TEST_CASE("Only inherited() returns messages left to a successor") {
   for (const std::size_t words : {1u, 700u}) {
     auto channel = new_channel(new_arena(), unlimited());
     putting(0, 4, words)(*channel);
-    Heir heir(*channel);
+    Successor successor(*channel);
     take_and_die(*channel, 2, true);
     recover(*channel);
     REQUIRE(get(*channel, no_wait()).value() == 2);
-    std::vector<std::uint64_t> unsettled = channel->unsettled();
-    std::sort(unsettled.begin(), unsettled.end());
-    REQUIRE(unsettled == Numbers{0, 1});
+    std::vector<std::uint64_t> unacked = channel->unacked();
+    std::sort(unacked.begin(), unacked.end());
+    REQUIRE(unacked == Numbers{0, 1});
     {
       auto left = channel->inherited(patience()).value();
       REQUIRE(numbers_of(left) == Numbers{0, 1});
@@ -72,14 +72,14 @@ TEST_CASE("Only inherited() returns messages left to a successor") {
     REQUIRE(channel::check(*channel->arena()) == "");
     // message 1 was dropped by this process, which leaves nothing to the successor
     REQUIRE(drain(*channel) == Numbers{1, 3});
-    REQUIRE(channel->unsettled().empty());
+    REQUIRE(channel->unacked().empty());
   }
 }
 
 TEST_CASE("Messages not left to a successor are redelivered") {
   auto channel = new_channel(new_arena(), unlimited());
   putting(0, 3, 1)(*channel);
-  Heir heir(*channel);
+  Successor successor(*channel);
   take_and_die(*channel, 1, true);
   take_and_die(*channel, 2, false);
   recover(*channel);
@@ -89,14 +89,14 @@ TEST_CASE("Messages not left to a successor are redelivered") {
 }
 
 TEST_CASE("Left messages are redelivered when the successor dies") {
-  for (const bool heir_first : {false, true}) {
+  for (const bool successor_first : {false, true}) {
     auto channel = new_channel(new_arena(), unlimited());
     putting(0, 3, 1)(*channel);
-    Heir heir(*channel);
-    if (heir_first) heir.kill_it();
+    Successor successor(*channel);
+    if (successor_first) successor.kill_it();
     take_and_die(*channel, 2, true);
-    if (!heir_first) recover(*channel);
-    heir.kill_it();
+    if (!successor_first) recover(*channel);
+    successor.kill_it();
     recover(*channel);
     REQUIRE(drain(*channel) == Numbers{0, 1, 2});
     REQUIRE(channel->inherited(patience()).value().empty());
@@ -111,22 +111,22 @@ TEST_CASE("A successor killed anywhere passes all messages to the next") {
     REQUIRE(n < 1'000);
     auto channel = new_channel(new_arena(), unlimited());
     putting(0, 6, 700)(*channel);
-    Heir heir(*channel);
+    Successor successor(*channel);
     take_and_die(*channel, 2, true);
     killed = killed_at_change(n, [&] {
-      channel->leave_to_heir().value();
+      channel->leave_to_successor().value();
       auto left = channel->inherited(patience()).value();
       left.push_back(take(*channel).value());
       left[0].ack(patience()).value();
     });
     INFO("killed before change " << n);
-    channel->leave_to_heir().value();
+    channel->leave_to_successor().value();
     auto left = channel->inherited(patience()).value();
     Numbers numbers = numbers_of(left);
     for (const std::uint64_t number : drain(*channel)) numbers.push_back(number);
     REQUIRE((numbers == Numbers{0, 1, 2, 3, 4, 5} || numbers == Numbers{1, 2, 3, 4, 5}));
     for (Delivery& delivery : left) REQUIRE(delivery.ack(patience()).ok());
-    REQUIRE(channel->unsettled().empty());
+    REQUIRE(channel->unacked().empty());
     REQUIRE(channel::check(*channel->arena()) == "");
   }
 }

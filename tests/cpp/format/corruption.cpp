@@ -183,15 +183,15 @@ TEST_CASE("a container cannot claim more items than there are nodes") {
 }
 
 TEST_CASE("columns that end too early are named") {
-  const auto lone = [](Kind kind) { return written([kind](FrameBuilder& builder) { builder.add_kind(kind); }); };
-  CHECK(refused(lone(Kind::kInt), "an int is missing"));
-  CHECK(refused(lone(Kind::kFloat), "a float is missing"));
-  CHECK(refused(lone(Kind::kStr), "a length is missing"));
-  CHECK(refused(lone(Kind::kUuid), "text is missing"));
-  CHECK(refused(lone(Kind::kArray), "an array descriptor is missing"));
-  CHECK(refused(lone(Kind::kMemoryView), "a node is missing"));
-  CHECK(refused(lone(Kind{100}), "unknown or not expected here"));
-  CHECK(refused(lone(Kind{17 | format::kMarked}), "unknown or not expected here"));
+  const auto only = [](Kind kind) { return written([kind](FrameBuilder& builder) { builder.add_kind(kind); }); };
+  CHECK(refused(only(Kind::kInt), "an int is missing"));
+  CHECK(refused(only(Kind::kFloat), "a float is missing"));
+  CHECK(refused(only(Kind::kStr), "a length is missing"));
+  CHECK(refused(only(Kind::kUuid), "text is missing"));
+  CHECK(refused(only(Kind::kArray), "an array descriptor is missing"));
+  CHECK(refused(only(Kind::kMemoryView), "a node is missing"));
+  CHECK(refused(only(Kind{100}), "unknown or not expected here"));
+  CHECK(refused(only(Kind{17 | format::kMarked}), "unknown or not expected here"));
 }
 
 TEST_CASE("values left over after the last node are an error") {

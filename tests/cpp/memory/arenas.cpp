@@ -248,7 +248,7 @@ TEST_CASE("300 arenas fit into 8 GB of addresses and survive a fork") {
   CHECK(succeeds_with_limit(RLIMIT_AS, 8'000'000'000, [] {
     std::vector<Lease> leases;
     for (int i = 0; i < 300; ++i) leases.push_back(new_lease(*new_arena(std::uint64_t{8} << 30)));
-    Child child([&] { return leases.back().arena()->current_identity() != memory::kNobody; });
+    Child child([&] { return leases.back().arena()->current_identity() != memory::kNoIdentity; });
     return child.succeeded();
   }));
 }

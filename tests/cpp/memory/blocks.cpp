@@ -97,7 +97,7 @@ TEST_CASE("Generations wrap without losing the block") {
   auto arena = new_arena();
   const BlockRef ref = new_block(*arena).ref();
   BlockEntry& entry = *arena->blocks().entry(ref.id);
-  entry.word = memory::block_word(BlockState::kFree, memory::kNobody, memory::kBlockGenerationMask);
+  entry.word = memory::block_word(BlockState::kFree, memory::kNoIdentity, memory::kBlockGenerationMask);
   const OwnedBlock block = new_block(*arena);
   CHECK(block.ref() == BlockRef{ref.id, 0});
   CHECK(memory::unpack(memory::pack(block.ref())) == block.ref());

@@ -42,7 +42,7 @@ void damage_each_word(std::size_t words, Where where) {
                                   ~std::uint64_t{0},
                                   0x8000000000000001,
                                   0xdeadbeefcafe0005,
-                                  memory::block_word(BlockState::kLive, memory::kNobody, 1)};
+                                  memory::block_word(BlockState::kLive, memory::kNoIdentity, 1)};
   const std::size_t step = kThreadSanitizer || kAddressSanitizer || under_valgrind() ? 5 : 1;
   std::size_t tried = 0;
   for (std::size_t word = 0; word < words; ++word) {

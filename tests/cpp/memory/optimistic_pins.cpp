@@ -70,7 +70,7 @@ TEST_CASE("Undoing an optimistic pin frees a block released meanwhile") {
     lease.reset();  // sees the bit, and leaves the block
     CHECK(used_bytes(*arena) == before + 4096);
     holders.remove(other);
-    arena->reclaimer().collect_after_doubt(ref.id);
+    arena->reclaimer().collect_after_failed_pin(ref.id);
     if (kind == BlockKind::kMessage) CHECK(memory::needs_recovery(arena->header()));
     arena->reconcile(patience()).value();
     CHECK(used_bytes(*arena) == before);
@@ -84,7 +84,7 @@ TEST_CASE("Undoing an optimistic pin does not free a queued message") {
   OwnedBlock block = new_block(*arena);
   const BlockRef ref = block.ref();
   REQUIRE(window.put(*arena, std::move(block)));
-  arena->reclaimer().collect_after_doubt(ref.id);
+  arena->reclaimer().collect_after_failed_pin(ref.id);
   CHECK(arena->blocks().is_current(ref));
   arena->reconcile(patience()).value();
   CHECK(window.get(*arena) == ref);

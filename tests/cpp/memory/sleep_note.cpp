@@ -63,10 +63,10 @@ TEST_CASE("A sleep is recorded in its participant while it lasts") {
     CHECK(place.about == 99);
     CHECK(place.since_ns == 12345);
     CHECK(place.thread == thread_id());
-    CHECK_FALSE(slept.time().who.is_empty());
+    CHECK_FALSE(slept.time().sleepers.is_empty());
   }
   CHECK(places_taken(slept.mine()) == 0);
-  CHECK(slept.time().who.is_empty());
+  CHECK(slept.time().sleepers.is_empty());
   CHECK(slept.time().since_ns == 0);
 }
 
@@ -78,12 +78,12 @@ TEST_CASE("Sleeps beyond the maximum replace no recorded ones") {
   CHECK(places_taken(slept.mine()) == memory::kMaxWaits);
   asleep.pop_back();
   CHECK(places_taken(slept.mine()) == memory::kMaxWaits);
-  CHECK_FALSE(slept.time().who.is_empty());
+  CHECK_FALSE(slept.time().sleepers.is_empty());
   asleep.pop_front();
   CHECK(places_taken(slept.mine()) == memory::kMaxWaits - 1);
   asleep.clear();
   CHECK(places_taken(slept.mine()) == 0);
-  CHECK(slept.time().who.is_empty());
+  CHECK(slept.time().sleepers.is_empty());
 }
 
 // guarantee: sleep-times
@@ -136,11 +136,11 @@ TEST_CASE("Sleep of two processes is counted once") {
   });
   asleep_too.wait();
   { const SleepNote asleep(reason, begin, monotonic_ns()); }
-  CHECK_FALSE(slept.time().who.is_empty());
+  CHECK_FALSE(slept.time().sleepers.is_empty());
   CHECK(slept.time().since_ns != 0);
   may_end.open();
   CHECK(child.succeeded());
-  CHECK(slept.time().who.is_empty());
+  CHECK(slept.time().sleepers.is_empty());
   CHECK(slept.ns() <= passed_since(begin));
 }
 
@@ -148,7 +148,7 @@ TEST_CASE("Sleep of two processes is counted once") {
 TEST_CASE("A sleep that a kill left open is not counted afterwards") {
   Slept slept;
   const SleepReason reason = slept.reason();
-  slept.time().who.add(1000);
+  slept.time().sleepers.add(1000);
   slept.time().since_ns = monotonic_ns() - 3'600'000'000'000;
   const std::int64_t begin = monotonic_ns();
   { const SleepNote asleep(reason, begin, monotonic_ns()); }

@@ -91,7 +91,7 @@ TEST_CASE("A fork that reuses a dead slot protects inherited pins") {
     }
     Lease lease = new_lease(*arena);
     Child grandchild(
-        [&] { return arena->current_identity() != memory::kNobody && arena->holders().lease_count() == 1; });
+        [&] { return arena->current_identity() != memory::kNoIdentity && arena->holders().lease_count() == 1; });
     return grandchild.succeeded();
   });
   CHECK(child.succeeded());

@@ -200,7 +200,7 @@ TEST_CASE("A wait for space is shown and stops counting after a kill") {
   const double slept = look_at(*channel).full_seconds;
   CHECK(look_at(*channel).full_seconds == slept);
   notice_deaths(*channel);
-  CHECK(header_of(*channel).slept[End::kSending].who.is_empty());
+  CHECK(header_of(*channel).slept[End::kSending].sleepers.is_empty());
   CHECK(look_at(*channel).full_seconds == slept);
 }
 

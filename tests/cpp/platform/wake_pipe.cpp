@@ -163,7 +163,7 @@ TEST_CASE("A forked child takes no wake-up from the pipe of its parent") {
 TEST_CASE("A child of a dead listener is not woken instead of it") {
   Gate told;
   const Gate done;
-  int heir = 0;
+  int successor = 0;
   WakeAddress address = 0;
   {
     Child listener([&] {
@@ -180,7 +180,7 @@ TEST_CASE("A child of a dead listener is not woken instead of it") {
       }
       return false;
     });
-    heir = static_cast<int>(told.wait());
+    successor = static_cast<int>(told.wait());
     address = told.wait();
     const int pid = listener.pid();
     listener.kill_and_wait();
@@ -188,7 +188,7 @@ TEST_CASE("A child of a dead listener is not woken instead of it") {
   }
   // The child's descriptor of that number leads to the pipe. So a sender that takes the child's pid for the listener's
   // sends needless bytes to the child, and does no other harm.
-  CHECK(send_wake(heir, address));
+  CHECK(send_wake(successor, address));
   done.open();
 }
 

@@ -14,10 +14,10 @@ namespace shmtree::python {
 
 // Adds a wait that began at `since_ns`. `passed` is the number of messages that have passed the other end; a change
 // resets the count. Returns the total time once, when it is long enough for a warning; otherwise returns 0.
-std::int64_t count_vain_wait(VainWait& vain, std::uint64_t passed, std::int64_t since_ns);
+std::int64_t count_stalled_wait(StalledWait& stalled_wait, std::uint64_t passed, std::int64_t since_ns);
 // Call it repeatedly while a call waits at `waiting`. `since_ns` is when the wait began (platform::monotonic_ns()).
 // Returns false if the warning became an exception, which is set.
-bool warn_of_vain_wait(Endpoint* self, channel::End waiting, std::int64_t since_ns);
+bool warn_of_stalled_wait(Endpoint* self, channel::End waiting, std::int64_t since_ns);
 // Does the same after a wait of so many seconds. Returns None, or null with that exception set.
 PyObject* note_wait(PyObject* self, channel::End waiting, PyObject* seconds);
 

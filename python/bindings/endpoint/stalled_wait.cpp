@@ -1,4 +1,4 @@
-#include "bindings/endpoint/vain_wait.h"
+#include "bindings/endpoint/stalled_wait.h"
 
 #include <algorithm>
 #include <string>
@@ -60,31 +60,31 @@ bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
 
 }  // namespace
 
-std::int64_t count_vain_wait(VainWait& vain, std::uint64_t passed, std::int64_t since_ns) {
-  if (vain.told.load(std::memory_order_relaxed)) return 0;
+std::int64_t count_stalled_wait(StalledWait& stalled_wait, std::uint64_t passed, std::int64_t since_ns) {
+  if (stalled_wait.told.load(std::memory_order_relaxed)) return 0;
   const std::int64_t now = platform::monotonic_ns();
-  const std::int64_t counted_to = vain.counted_to_ns.exchange(now);
-  if (vain.passed.exchange(passed) != passed) {
-    vain.waited_ns.store(0);
+  const std::int64_t counted_to = stalled_wait.counted_to_ns.exchange(now);
+  if (stalled_wait.passed.exchange(passed) != passed) {
+    stalled_wait.waited_ns.store(0);
     return 0;
   }
   const std::int64_t more = std::max<std::int64_t>(now - std::max(since_ns, counted_to), 0);
-  const std::int64_t waited = vain.waited_ns.fetch_add(more) + more;
-  return waited < unused_after_ns.load(std::memory_order_relaxed) || vain.told.exchange(true) ? 0 : waited;
+  const std::int64_t waited = stalled_wait.waited_ns.fetch_add(more) + more;
+  return waited < unused_after_ns.load(std::memory_order_relaxed) || stalled_wait.told.exchange(true) ? 0 : waited;
 }
 
-bool warn_of_vain_wait(Endpoint* self, End waiting, std::int64_t since_ns) {
-  VainWait& vain = self->vain;
+bool warn_of_stalled_wait(Endpoint* self, End waiting, std::int64_t since_ns) {
+  StalledWait& stalled_wait = self->stalled_wait;
   channel::Channel& channel = self->port.channel();
   const End peers = channel::other(waiting);
-  if (vain.told.load(std::memory_order_relaxed) || !channel.ends().can_end(peers)) return true;
+  if (stalled_wait.told.load(std::memory_order_relaxed) || !channel.ends().can_end(peers)) return true;
   if (!channel.ends().is_forgotten(peers)) {
-    vain.counted_to_ns.store(platform::monotonic_ns());
-    vain.passed.store(channel.passed(peers));
-    vain.waited_ns.store(0);
+    stalled_wait.counted_to_ns.store(platform::monotonic_ns());
+    stalled_wait.passed.store(channel.passed(peers));
+    stalled_wait.waited_ns.store(0);
     return true;
   }
-  const std::int64_t waited = count_vain_wait(vain, channel.passed(peers), since_ns);
+  const std::int64_t waited = count_stalled_wait(stalled_wait, channel.passed(peers), since_ns);
   return waited == 0 || warn(channel, peers, waited);
 }
 
@@ -94,7 +94,7 @@ PyObject* note_wait(PyObject* self, End waiting, PyObject* seconds) {
   const endpoint::Call call(as_endpoint(self)->port);
   if (as_endpoint(self)->port.closed(waiting)) Py_RETURN_NONE;
   const auto since_ns = platform::monotonic_ns() - static_cast<std::int64_t>(waited * 1e9);
-  if (!warn_of_vain_wait(as_endpoint(self), waiting, since_ns)) return nullptr;
+  if (!warn_of_stalled_wait(as_endpoint(self), waiting, since_ns)) return nullptr;
   Py_RETURN_NONE;
 }
 
