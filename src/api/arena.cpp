@@ -148,7 +148,7 @@ Result<ArrayRef> Arena::new_array(DType dtype, std::vector<std::int64_t> shape, 
 
 ArenaUsage Arena::usage() const {
   if (state_ == nullptr) return {};
-  memory::look_for_dead(*state_->arena, 0);
+  memory::poll_for_deaths(*state_->arena, 0);
   const memory::ArenaStats stats = state_->arena->inspector().stats();
   return {stats.max_bytes, stats.committed_bytes, stats.used_bytes, stats.held_bytes};
 }

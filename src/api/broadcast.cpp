@@ -138,7 +138,7 @@ std::uint64_t Broadcast::capacity() const noexcept {
 Result<BroadcastStats> Broadcast::stats() const {
   return with_publisher(state_.get(), {}, {}, [](Publisher& publisher, const WaitContext&) -> Result<BroadcastStats> {
     const broadcast::Ring& ring = *publisher.ring();
-    memory::look_for_dead(*ring.arena(), 0);
+    memory::poll_for_deaths(*ring.arena(), 0);
     return BroadcastStats{.put = ring.tail(),
                           .capacity = ring.capacity(),
                           .history = ring.history(),

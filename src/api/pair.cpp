@@ -37,7 +37,7 @@ ChannelState::~ChannelState() {
 }
 
 ChannelStats ChannelState::stats() const {
-  memory::look_for_dead(*channel().arena(), 0);
+  memory::poll_for_deaths(*channel().arena(), 0);
   channel::ChannelStats now = channel().stats();
   return {now.put,
           now.received,

@@ -60,7 +60,7 @@ class Opened {
 // get() would return at once counts as ready.
 Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<ChannelState>& opened) {
   const api::Call call(*state);
-  if (!state->is_closed()) memory::look_for_dead(*state->channel().arena(), kSliceNs);
+  if (!state->is_closed()) memory::poll_for_deaths(*state->channel().arena(), kSliceNs);
   const bool can_wait = !state->is_closed() && state->attach_again(End::kReceiving).ok();
   if (!can_wait || state->has_deferred() || state->channel().ready()) {
     look.ready.push_back(position);
@@ -74,7 +74,7 @@ Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<Cha
 }
 Status look_at(SubscriberState* state, std::size_t position, Look& look, Opened<SubscriberState>& opened) {
   const auto reader = state == nullptr ? nullptr : state->get();
-  if (reader != nullptr) memory::look_for_dead(*reader->ring()->arena(), kSliceNs);
+  if (reader != nullptr) memory::poll_for_deaths(*reader->ring()->arena(), kSliceNs);
   if (reader == nullptr || state->has_deferred() || reader->ready()) {
     look.ready.push_back(position);
     return success();

@@ -144,10 +144,10 @@ Result<std::shared_ptr<Ring>> Ring::open(const std::shared_ptr<Arena>& arena, Bl
 // --- Cursors
 
 // Runs if a reader is a whole ring behind: a dead one would keep that many messages forever.
-void Ring::look_for_dead() noexcept {
+void Ring::poll_for_deaths() noexcept {
   const std::int64_t now = coarse_monotonic_ns();
-  if (now - last_look_ns_.load(std::memory_order_relaxed) < wait_policy::kLookedLatelyNs) return;
-  last_look_ns_.store(now, std::memory_order_relaxed);
+  if (now - last_poll_ns_.load(std::memory_order_relaxed) < wait_policy::kLongPollIntervalNs) return;
+  last_poll_ns_.store(now, std::memory_order_relaxed);
   drop_dead();
 }
 
@@ -424,7 +424,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   if (!*came) return full(cursors().slowest(Readers::kBlocking), bytes);
   if (!ticket) return ticket;
   announce();
-  if (is_behind) look_for_dead();
+  if (is_behind) poll_for_deaths();
   return ticket;
 }
 

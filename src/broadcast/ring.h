@@ -127,11 +127,11 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Status read(std::uint64_t ticket, Incoming& message) const;
   // Pins the block of such a message, if it has one, and stores the size of its frame in `bytes`.
   Result<memory::Lease> read_block(std::uint64_t ticket, std::uint64_t* bytes) const;
-  // Calls look() until it returns something other than kEmpty, and sleeps meanwhile until a message is put or the
-  // deadline passes. After look() has seen all that was put, returns the error of check_publishers(). The error
+  // Calls poll() until it returns something other than kEmpty, and sleeps meanwhile until a message is put or the
+  // deadline passes. After poll() has seen all that was put, returns the error of check_publishers(). The error
   // kInterrupted names `waited_for`.
-  template <class Look>
-  Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Look look) const;
+  template <class Poll>
+  Status wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Poll poll) const;
   // Frees the cursors of dead readers, and wakes the processes that wait for space. Returns true if there were any.
   bool drop_dead() noexcept;
   // Wakes the processes that wait for space, and frees the messages that all cursors have passed. Call it after a
@@ -177,7 +177,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Result<memory::Lease> hold(const Entry& from, std::uint64_t ticket, BlockRef block, std::uint64_t bytes) const;
   std::uint64_t referred_bytes(BlockRef block) const noexcept;
   bool has_space(const Cursors::Slowest& slowest, std::uint64_t bytes) const noexcept;
-  void look_for_dead() noexcept;
+  void poll_for_deaths() noexcept;
   void announce() noexcept;
   void announce_space() noexcept;
   Error full(const Cursors::Slowest& slowest, std::uint64_t bytes) const;
@@ -214,14 +214,14 @@ class Ring : public std::enable_shared_from_this<Ring> {
   memory::ListEntry* const list_;
   std::atomic<bool> has_put_{false};
   std::atomic<std::uint32_t> ends_{0};
-  std::atomic<std::int64_t> last_look_ns_{0};
+  std::atomic<std::int64_t> last_poll_ns_{0};
 };
 
-template <class Look>
-Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Look look) const {
+template <class Poll>
+Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const WaitContext& wait, Poll poll) const {
   Status found = success();
   const auto ready = [&] {
-    found = look();
+    found = poll();
     return found.ok() || found.code() != Code::kEmpty;
   };
   const auto attend = [&](bool) -> Result<bool> {

@@ -13,7 +13,7 @@ namespace shmtree::channel {
 using namespace platform;
 
 Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitContext& wait) {
-  look_for_dead_takers(wait);
+  poll_for_dead_takers(wait);
   Delivery delivery;
   Status taken =
       receiving_.receive_by([&](Identity me, const WaitContext& by) { return take_now(me, delivery, by); }, wait);
@@ -25,9 +25,10 @@ Result<Delivery> Deliveries::take(std::shared_ptr<Deliveries> self, const WaitCo
 
 // Waiting calls detect deaths. If the channel is never empty no call waits, but messages of dead takers must still be
 // returned.
-void Deliveries::look_for_dead_takers(const WaitContext& wait) const noexcept {
+void Deliveries::poll_for_dead_takers(const WaitContext& wait) const noexcept {
   if (load_relaxed(parts_.control.shared.taken) == 0) return;
-  memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs, wait.hooks);  // the next take checks again
+  memory::poll_for_deaths(parts_.control.arena, wait_policy::kLongPollIntervalNs,
+                          wait.hooks);  // the next take checks again
 }
 
 // Returns true if it took a message.

@@ -78,7 +78,7 @@ class Deliveries {
   Result<bool> take_now(Identity me, Delivery& delivery, const WaitContext& wait);
   Status try_take(Identity me, Delivery& delivery, const WaitContext& wait);
   Status wait_until_settled(const WaitContext& wait);
-  void look_for_dead_takers(const WaitContext& wait) const noexcept;
+  void poll_for_dead_takers(const WaitContext& wait) const noexcept;
   void copy_slot(RingSlot& to, const RingSlot& from) const noexcept;
   Status recover(const WaitContext& wait);
   // Takes over all messages that have a record with that state and that taker, which may be kNoIdentity.

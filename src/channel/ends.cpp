@@ -150,8 +150,8 @@ bool Ends::is_over(End end, Identity told) const noexcept {
   return !is_queued && !records_.may_give_more(told);
 }
 
-Status Ends::look_for_deaths(End end) const {
-  memory::look_for_dead(control_.arena, wait_policy::kLookedLatelyNs);
+Status Ends::poll_deaths(End end) const {
+  memory::poll_for_deaths(control_.arena, wait_policy::kLongPollIntervalNs);
   return report_deaths(end);
 }
 

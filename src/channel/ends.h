@@ -98,7 +98,7 @@ class Ends {
   // or if another thread has just reported them; the caller then checks its condition again.
   Status report_deaths(End end) const;
   // The same for a call that may not have to wait, and so would never check: looks for deaths first.
-  Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? look_for_deaths(end) : success(); }
+  Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? poll_deaths(end) : success(); }
   // Returns the error that the other end gets when this end is over: kShutDown for a shutdown; kPeerDied for the thread
   // that takes the list of deaths; otherwise kClosed.
   Error end_error(End end) const;
@@ -117,7 +117,7 @@ class Ends {
   std::uint64_t keeping_open(End end, std::uint32_t word) const noexcept;
   template <class Bits>
   std::vector<int> pids_of(const Bits& bits_of) const;
-  Status look_for_deaths(End end) const;
+  Status poll_deaths(End end) const;
   bool has_transfer(End end) const noexcept {
     return control_.arena.transfers().is_in_transit(memory::pack(control_.block), transferred(end));
   }

@@ -22,12 +22,12 @@ class Receiving {
   Status get(Incoming& out, const WaitContext& wait);
   // Waits until get() would return a message or the end of the stream at once. Receives nothing. kEmpty: not in time.
   Status poll(const WaitContext& wait);
-  // Calls look(me, wait), which returns true if it received a message, until it does; waits in between. Errors as of
+  // Calls poll(me, wait), which returns true if it received a message, until it does; waits in between. Errors as of
   // get().
-  template <class Look>
-  Status receive_by(const Look& look, const WaitContext& wait) {
-    auto got = look_once(look, wait);
-    if (got && !*got) return wait_and_receive(look, wait);
+  template <class Poll>
+  Status receive_by(const Poll& poll, const WaitContext& wait) {
+    auto got = try_once(poll, wait);
+    if (got && !*got) return wait_and_receive(poll, wait);
     return got ? success() : Status(std::move(got).error());
   }
   // Drops the oldest message and counts it. False if there is none that can be received now.
@@ -52,8 +52,8 @@ class Receiving {
   Error discarded(const WaitContext& wait);
 
  private:
-  template <class Look>
-  Result<bool> look_once(const Look& look, const WaitContext& wait) {
+  template <class Poll>
+  Result<bool> try_once(const Poll& poll, const WaitContext& wait) {
     Status rejected = parts_.returns.reject_given_up(wait);
     if (!rejected) [[unlikely]]
       return in_time(std::move(rejected).error(), Code::kEmpty);
@@ -62,7 +62,7 @@ class Receiving {
     Status peers = parts_.ends.check_deaths(End::kSending);
     if (!peers) [[unlikely]]
       return std::move(peers).error();
-    auto got = look(*me, wait);
+    auto got = poll(*me, wait);
     if (!got) {
       parts_.watchers.leave_messages_to_others();  // another process may have the memory that this one lacks
     } else if (!*got) {
@@ -70,14 +70,14 @@ class Receiving {
     }
     return got;
   }
-  template <class Look>
-  Status wait_and_receive(const Look& look, const WaitContext& wait) {
+  template <class Poll>
+  Status wait_and_receive(const Poll& poll, const WaitContext& wait) {
     ClaimHooks claiming(parts_.watchers, wait.hooks);
     const WaitContext by{wait.deadline, wait.hooks == nullptr ? nullptr : &claiming};
     for (;;) {
       Status waited = wait_until_ready(by);
       if (!waited) return waited;
-      auto got = look_once(look, by);
+      auto got = try_once(poll, by);
       if (!got) return std::move(got).error();
       if (*got) return success();
     }

@@ -32,14 +32,14 @@ std::uint64_t bytes_of_class(std::uint64_t packed) noexcept {
 }  // namespace
 
 RingTail::Space RingTail::space_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated,
-                                    Look look, Segment* ring) noexcept {
+                                    Depth depth, Segment* ring) noexcept {
   ChannelHeader& shared = control_.shared;
   if (control_.is_shut_down()) return Space::kShutDown;
   if (control_.is_reserved(End::kSending)) return Space::kFull;
   const std::uint64_t tail = load_acquire(shared.tail);
-  const bool locked = look == Look::kLocked;
+  const bool locked = depth == Depth::kLocked;
   Segment last;
-  if (look != Look::kAtCounts) {
+  if (depth != Depth::kAtCounts) {
     const std::uint64_t packed = load_acquire(shared.tail_segment);
     last = locked ? known_last_.at(control_, packed) : segment_at(control_, packed);
     if (!last) return Space::kDamaged;
@@ -96,7 +96,7 @@ RingTail::Put RingTail::put(std::span<Outgoing> messages, Identity me, OwnedBloc
   const std::uint64_t tail = load_relaxed(shared.tail);
   Segment last;
   const std::uint64_t bytes = messages[0].size(), referred_bytes = messages[0].referred();
-  Put put{.space = space_for(bytes, referred_bytes, 0, Look::kLocked, &last), .first = tail};
+  Put put{.space = space_for(bytes, referred_bytes, 0, Depth::kLocked, &last), .first = tail};
   if (put.space == Space::kNeedsSegment && spare.valid()) {
     link(last, std::move(spare), tail);
     last = last_segment();

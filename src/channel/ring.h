@@ -34,11 +34,11 @@ class RingTail {
   enum class Space { kYes, kRelieved, kFull, kFullOfBytes, kFullOfMemory, kNeedsSegment, kDamaged, kShutDown };
   // Depth of a check. Without the lock, pass kAtSlots only if the last segment matters, since its block may be reused
   // meanwhile.
-  enum class Look { kLocked, kAtCounts, kAtSlots };
+  enum class Depth { kLocked, kAtCounts, kAtSlots };
   // Checks if a message can be stored at `tail` now. Its frame has `bytes`, of which `unallocated` have no block yet,
   // and it refers to other blocks of `referred_bytes`. Without the lock, the answer is true at some instant of the
   // call. Sets `ring` to the last segment.
-  Space space_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, Look look,
+  Space space_for(std::uint64_t bytes, std::uint64_t referred_bytes, std::uint64_t unallocated, Depth depth,
                   Segment* ring = nullptr) noexcept;
   // Counts the puts of this process from now on. Each put is counted by the store that publishes it. If the process
   // dies in a put, recovery finishes its count before any other process can put. So the count is exact for every put.
@@ -48,7 +48,7 @@ class RingTail {
   // Completes the count of a put in progress, if there is one: it took place or it did not. Under the lock.
   static void finish_count(ChannelHeader& shared) noexcept;
   bool has_space() noexcept {
-    const Space space = space_for(1, 0, 0, Look::kAtCounts);  // the smallest message
+    const Space space = space_for(1, 0, 0, Depth::kAtCounts);  // the smallest message
     return space == Space::kYes || space == Space::kRelieved;
   }
 

@@ -147,15 +147,15 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
   ChannelHeader& shared = parts_.control.shared;
   Space space = Space::kFull;
   const auto has_space_now = [&] {
-    using Look = RingTail::Look;
-    space = parts_.tail.space_for(bytes, referred_bytes, unallocated, may_grow ? Look::kAtCounts : Look::kAtSlots);
+    using Depth = RingTail::Depth;
+    space = parts_.tail.space_for(bytes, referred_bytes, unallocated, may_grow ? Depth::kAtCounts : Depth::kAtSlots);
     return space == Space::kYes || space == Space::kRelieved || space == Space::kDamaged || space == Space::kShutDown;
   };
   // True if it made space, or found some. Only for a channel that drops messages.
   const auto drop_for_space = [&]() -> Result<bool> {
     for (int failures = 0; failures < kMaxFailedDrops && parts_.control.drops_oldest();) {
       if (has_space_now()) return true;
-      memory::look_for_dead(parts_.control.arena, wait_policy::kLookedLatelyNs);
+      memory::poll_for_deaths(parts_.control.arena, wait_policy::kLongPollIntervalNs);
       Status attended = parts_.ends.check_attended(End::kReceiving);
       if (!attended) return std::move(attended).error();
       auto dropped = receiving_.drop_oldest(wait);

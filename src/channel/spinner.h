@@ -63,7 +63,7 @@ class Spinner {
       if (gathered != 0) return {true, took_ns()};
     }
     for (bool is_first = true;; is_first = false) {
-      for (int i = 0; i < policy::kLooksPerClock; ++i) {
+      for (int i = 0; i < policy::kPollsPerClock; ++i) {
         if (ready() == 0) {
           relax();
           continue;

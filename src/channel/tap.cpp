@@ -235,7 +235,7 @@ void Tap::release() noexcept {
 bool Tap::is_over(const WaitContext& wait) {
   if (!is_mine()) return true;
   Arena& arena = parts_.control.arena;
-  if (arena.participants().check(wait_policy::kLookedLatelyNs)) static_cast<void>(arena.reconcile(wait));
+  if (arena.participants().check(wait_policy::kLongPollIntervalNs)) static_cast<void>(arena.reconcile(wait));
   const bool ends = stopped_at_.has_value() || parts_.ends.is_over(End::kSending);
   return ends && next_ >= end();  // the end was checked first
 }

@@ -113,7 +113,7 @@ Result<int> Watchers::wake_fd(End end, bool* opened) {
 Result<int> Watchers::poll_fd(End end) {
   // A process that has exited already makes no descriptor readable. Detect it before the descriptor is refreshed, since
   // a detected death sends bytes.
-  memory::look_for_dead(control_.arena, wait_policy::kLookedJustNowNs);
+  memory::poll_for_deaths(control_.arena, wait_policy::kShortPollIntervalNs);
   bool opened = false;
   auto fd = wake_fd(end, &opened);
   if (!fd || (control_.is_queue() && ends_.has_member(other(end), control_.arena.current_identity()))) return fd;

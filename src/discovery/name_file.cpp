@@ -58,7 +58,7 @@ Result<KeptRecord> kept_record(const platform::PrivateFile& file) {
 }
 
 Result<KeptRecord> look_at_record(int directory, const std::string& name) {
-  auto seen = platform::look_at_private_file(directory, name);
+  auto seen = platform::stat_private_file(directory, name);
   if (!seen) return std::move(seen).error();
   return kept_record(*seen);
 }

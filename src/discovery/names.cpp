@@ -82,13 +82,13 @@ Status check_removed(const std::vector<std::string>& paths, const std::string& n
 }
 
 // Shared by all directories. In each one, a call checks the names after those that the previous call checked.
-std::atomic<std::size_t> g_looked_at{static_cast<std::size_t>(platform::monotonic_ns())};
+std::atomic<std::size_t> g_next_checked{static_cast<std::size_t>(platform::monotonic_ns())};
 
 // Removes names that dead processes have left. Runs whenever a name is created or opened, and checks a few files each
 // time.
 void sweep_some() noexcept {
   static constexpr std::size_t kMaxListed = 1024, kMaxChecked = 32;
-  const std::size_t first = g_looked_at.fetch_add(kMaxChecked, std::memory_order_relaxed);
+  const std::size_t first = g_next_checked.fetch_add(kMaxChecked, std::memory_order_relaxed);
   try {
     for_each_name_folder([first](const NameFolder& folder) {
       const auto names = platform::list_directory(folder.directory.get(), kMaxListed);
@@ -397,7 +397,7 @@ Result<std::vector<NameInfo>> list_names() {
   return found;
 }
 
-Result<std::vector<SeenName>> look_at_names() {
+Result<std::vector<SeenName>> list_records() {
   std::vector<SeenName> seen;
   const Status looked = for_each_file([&seen](const NameFolder& folder, const std::string& name) {
     const auto kept = look_at_record(folder.directory.get(), name);

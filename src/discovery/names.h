@@ -118,7 +118,7 @@ struct NameInfo {
 
 // Lists all names. Removes those that no living process holds, after they were listed.
 Result<std::vector<NameInfo>> list_names();
-// A name that look_at_names() has found. That call takes no locks and removes nothing. It may include names that are
+// A name that list_records() has found. That call takes no locks and removes nothing. It may include names that are
 // created or removed meanwhile.
 struct SeenName {
   std::string name{};
@@ -127,7 +127,7 @@ struct SeenName {
   std::uint64_t block = 0;  // packed; 0 for an arena
   bool has_parts = false;   // a living process holds it
 };
-Result<std::vector<SeenName>> look_at_names();
+Result<std::vector<SeenName>> list_records();
 // Removes the names that no living process holds, and returns them.
 Result<std::vector<std::string>> clean_names();
 

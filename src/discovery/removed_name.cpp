@@ -25,7 +25,7 @@ Result<std::optional<RemovedName>> find_removed(const std::vector<std::string>& 
   });
   if (!searched && platform::is_exhausted(searched.error())) return searched.error();
   for (const OpenFile& part : parts) {
-    auto seen = platform::look_at_private_file(part);
+    auto seen = platform::stat_private_file(part);
     if (!seen && platform::is_exhausted(seen.error())) return std::move(seen).error();
     if (!seen) continue;
     const auto kept = kept_record(*seen);

@@ -151,7 +151,7 @@ inline Status recover_in_passing(Arena& arena, platform::WaitHooks* hooks = null
 
 // For a call that does not wait: checks for deaths if no process has done so for `interval_ns`, and recovers. Returns
 // true if it recovered.
-inline bool look_for_dead(Arena& arena, std::int64_t interval_ns, platform::WaitHooks* hooks = nullptr) {
+inline bool poll_for_deaths(Arena& arena, std::int64_t interval_ns, platform::WaitHooks* hooks = nullptr) {
   return arena.participants().check(interval_ns) && recover_in_passing(arena, hooks).ok();
 }
 

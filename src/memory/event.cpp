@@ -74,7 +74,7 @@ EventWait::Wake EventWait::sleep() noexcept {
     const SleepNote asleep(reason_, began_ns_, now, threads);
     futex_wait(event_.sequence, armed_, most);
   }
-  return wait_.interrupted() ? Wake::kInterrupted : Wake::kLookAgain;
+  return wait_.interrupted() ? Wake::kInterrupted : Wake::kRecheck;
 }
 
 }  // namespace shmtree::memory

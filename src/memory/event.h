@@ -33,7 +33,7 @@ class EventWait {
 
   // Announces the waiter. A publication after this wakes the next sleep().
   void arm() noexcept;
-  enum class Wake { kLookAgain, kTimedOut, kInterrupted };
+  enum class Wake { kRecheck, kTimedOut, kInterrupted };
   // Sleeps for at most one slice (50 ms in the first second, then 250 ms). Returns kTimedOut only once the deadline has
   // passed. Check the condition once more after that.
   Wake sleep() noexcept;
@@ -71,7 +71,7 @@ Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, con
     if (!changed) return changed;
     if (*changed) continue;
     switch (waiting.sleep()) {
-      case EventWait::Wake::kLookAgain: break;
+      case EventWait::Wake::kRecheck: break;
       case EventWait::Wake::kInterrupted:
         return Error{Code::kInterrupted, std::string("interrupted while waiting for ") + waited_for};
       case EventWait::Wake::kTimedOut: is_over = true; break;

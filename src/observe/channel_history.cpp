@@ -122,7 +122,7 @@ Observer& Observer::operator=(Observer&&) noexcept = default;
 std::vector<ObservedArena> Observer::look() {
   if (history_ == nullptr) throw BadResult(Error{Code::kClosed, "this Observer was moved from"});
   const std::int64_t now_ns = platform::monotonic_ns();
-  auto looked = observer::look_at_all();
+  auto looked = observer::snapshot_all();
   if (!looked) return {ObservedArena{.uuid = observer::kNoUuid, .refused = std::move(looked).error().message}};
   std::vector<ObservedArena>& arenas = *looked;
   observer::ChannelHistories before = std::exchange(history_->channels, {});

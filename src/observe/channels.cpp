@@ -127,8 +127,8 @@ EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHea
   return found;
 }
 
-ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants,
-                                const EndsInTransit& in_transit) {
+ObservedChannel snapshot_channel(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants,
+                                 const EndsInTransit& in_transit) {
   ObservedChannel info;
   info.block = memory::pack(block);
   const auto header = file.read_still<ChannelHeader>(block, info.consistent);

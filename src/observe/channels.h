@@ -17,8 +17,8 @@ using EndsInTransit = std::unordered_map<std::uint64_t, channel::PerEnd<std::uin
 EndsInTransit find_ends_in_transit(const ArenaFile& file, const memory::ArenaHeader& header,
                                    const ObservedParticipants& participants);
 
-ObservedChannel look_at_channel(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants,
-                                const EndsInTransit& in_transit);
+ObservedChannel snapshot_channel(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants,
+                                 const EndsInTransit& in_transit);
 
 // A message that no receiver has taken yet.
 struct MessageInfo {
@@ -31,8 +31,8 @@ struct MessageInfo {
 
 // Returns up to `most` of the first messages of the ring. Omits messages that were received during the copy. Frames
 // larger than `max_bytes` are not copied.
-std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel,
-                                          const ObservedParticipants& participants, std::size_t most,
-                                          std::uint64_t max_bytes);
+std::vector<MessageInfo> snapshot_messages(const ArenaFile& file, BlockRef channel,
+                                           const ObservedParticipants& participants, std::size_t most,
+                                           std::uint64_t max_bytes);
 
 }  // namespace shmtree::observer

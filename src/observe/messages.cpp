@@ -72,9 +72,9 @@ std::vector<std::byte> copy_frame(const ArenaFile& file, BlockRef segment, std::
 
 }  // namespace
 
-std::vector<MessageInfo> look_at_messages(const ArenaFile& file, BlockRef channel,
-                                          const ObservedParticipants& participants, std::size_t most,
-                                          std::uint64_t max_bytes) {
+std::vector<MessageInfo> snapshot_messages(const ArenaFile& file, BlockRef channel,
+                                           const ObservedParticipants& participants, std::size_t most,
+                                           std::uint64_t max_bytes) {
   std::vector<MessageInfo> found;
   bool still = false;
   const auto header = file.read_still<channel::ChannelHeader>(channel, still);

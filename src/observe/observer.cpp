@@ -79,10 +79,10 @@ void fill_counts(const ArenaHeader& header, const ObservedParticipants& particip
 void add_thing(const ArenaFile& file, BlockRef block, std::uint32_t kind, const ObservedParticipants& participants,
                const EndsInTransit& in_transit, ObservedArena& info) {
   switch (static_cast<BlockKind>(kind)) {
-    case BlockKind::kChannel: info.channels.push_back(look_at_channel(file, block, participants, in_transit)); break;
-    case BlockKind::kLatest: info.latests.push_back(look_at_latest(file, block, participants)); break;
-    case BlockKind::kBroadcast: info.broadcasts.push_back(look_at_broadcast(file, block, participants)); break;
-    case BlockKind::kReplay: info.replays.push_back(look_at_replay(file, block, participants)); break;
+    case BlockKind::kChannel: info.channels.push_back(snapshot_channel(file, block, participants, in_transit)); break;
+    case BlockKind::kLatest: info.latests.push_back(snapshot_latest(file, block, participants)); break;
+    case BlockKind::kBroadcast: info.broadcasts.push_back(snapshot_broadcast(file, block, participants)); break;
+    case BlockKind::kReplay: info.replays.push_back(snapshot_replay(file, block, participants)); break;
     default: break;
   }
 }
@@ -105,7 +105,7 @@ Result<ObservedParticipants> participants_of(const ArenaFile& file, const ArenaH
   return has_newcomers ? ObservedParticipants(file, header, open.processes) : participants;
 }
 
-Status look_into(const ArenaFile& file, OpenArena& open, ObservedArena& info) {
+Status read_arena(const ArenaFile& file, OpenArena& open, ObservedArena& info) {
   const auto header = read_header(file, info.consistent);
   if (header == nullptr) return success();
   const auto participants = participants_of(file, *header, open);
@@ -150,7 +150,7 @@ auto find_arena(std::vector<ObservedArena>& arenas, const discovery::SeenName& s
 
 // Adds an entry for each arena that had a name before the search, still has it, and was not found. It is out of sight.
 Status add_out_of_sight(const Names& unknown, std::vector<ObservedArena>& arenas) {
-  const auto now = discovery::look_at_names();
+  const auto now = discovery::list_records();
   if (!now) return now.error();
   for (const discovery::SeenName& seen : unknown) {
     const bool is_still_kept = std::any_of(now->begin(), now->end(), [&seen](const discovery::SeenName& one) {
@@ -181,7 +181,7 @@ Status add_names(const Names& names, std::vector<ObservedArena>& arenas) {
 // Returns nullopt for a file that was closed meanwhile, and for a file that is not an arena.
 Result<std::optional<ObservedArena>> look_at_open(const OpenArena& open) {
   auto fd = open_arena(open);
-  if (fd) return look_at_arena(std::move(*fd), open);
+  if (fd) return snapshot_arena(std::move(*fd), open);
   if (platform::is_exhausted(fd.error())) return std::move(fd).error();
   if (fd.code() == Code::kNotFound) return std::optional<ObservedArena>();
   return std::optional(ObservedArena{.uuid = kNoUuid, .refused = fd.error().message, .openers = open.openers()});
@@ -189,7 +189,7 @@ Result<std::optional<ObservedArena>> look_at_open(const OpenArena& open) {
 
 }  // namespace
 
-Result<std::optional<ObservedArena>> look_at_arena(platform::UniqueFd fd, OpenArena open) {
+Result<std::optional<ObservedArena>> snapshot_arena(platform::UniqueFd fd, OpenArena open) {
   ObservedArena info;
   unsigned char uuid[16];
   if (!read_uuid(fd.get(), uuid)) return std::optional<ObservedArena>();
@@ -197,16 +197,16 @@ Result<std::optional<ObservedArena>> look_at_arena(platform::UniqueFd fd, OpenAr
   const auto file = ArenaFile::open(std::move(fd));
   if (!file) {
     info.refused = file.error().message;
-  } else if (const Status looked = look_into(*file, open, info); !looked) {
+  } else if (const Status looked = read_arena(*file, open, info); !looked) {
     return looked.error();
   }
   info.openers = open.openers();
   return std::optional(std::move(info));
 }
 
-Result<std::vector<ObservedArena>> look_at_all() {
+Result<std::vector<ObservedArena>> snapshot_all() {
   std::vector<ObservedArena> arenas;
-  const auto names = discovery::look_at_names();  // first, so that the search can find every named arena
+  const auto names = discovery::list_records();  // first, so that the search can find every named arena
   if (!names) return names.error();
   const auto found = find_open_arenas();
   if (!found) return found.error();
@@ -223,8 +223,8 @@ Result<std::vector<ObservedArena>> look_at_all() {
   return arenas;
 }
 
-Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
-                                               std::uint64_t max_bytes) {
+Result<std::vector<MessageInfo>> snapshot_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
+                                                std::uint64_t max_bytes) {
   const auto found = find_open_arenas();
   if (!found) return found.error();
   for (OpenArena open : *found) {
@@ -238,7 +238,7 @@ Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std
     if (header == nullptr) break;
     const auto participants = participants_of(*file, *header, open);
     if (!participants) return participants.error();
-    return look_at_messages(*file, memory::unpack(block), *participants, most, max_bytes);
+    return snapshot_messages(*file, memory::unpack(block), *participants, most, max_bytes);
   }
   return Error{Code::kNotFound, "no process of this user is attached to that arena any more"};
 }

@@ -17,14 +17,14 @@ constexpr const char* kNoUuid = "00000000000000000000000000000000";
 // Returns every arena that a process of this user has open according to /proc, sorted by uuid. Arenas that could not be
 // read, or are known only by a name, come last, with the reason. Fails if this process has no free descriptors; it
 // needs two at a time. It then returns no partial snapshot, which would be misleading.
-Result<std::vector<ObservedArena>> look_at_all();
+Result<std::vector<ObservedArena>> snapshot_all();
 
 // Observes one arena through a descriptor of its file. `open` lists the processes that have it open. Returns nullopt if
 // the file is not an arena, or not yet.
-Result<std::optional<ObservedArena>> look_at_arena(platform::UniqueFd fd, OpenArena open);
+Result<std::optional<ObservedArena>> snapshot_arena(platform::UniqueFd fd, OpenArena open);
 
 // Returns the messages queued in a channel, or none if the channel no longer exists. `block` is ObservedThing::block.
-Result<std::vector<MessageInfo>> look_at_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
-                                               std::uint64_t max_bytes);
+Result<std::vector<MessageInfo>> snapshot_queue(const unsigned char uuid[16], std::uint64_t block, std::size_t most,
+                                                std::uint64_t max_bytes);
 
 }  // namespace shmtree::observer

@@ -93,7 +93,7 @@ class RowSum {
 
 }  // namespace
 
-ObservedLatest look_at_latest(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
+ObservedLatest snapshot_latest(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
   ObservedLatest info;
   const auto header =
       header_at<broadcast::RingHeader>(file, block, broadcast::kLatestUse.magic, broadcast::kRingVersion, info);
@@ -104,7 +104,7 @@ ObservedLatest look_at_latest(const ArenaFile& file, BlockRef block, const Obser
   return info;
 }
 
-ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
+ObservedBroadcast snapshot_broadcast(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
   ObservedBroadcast info;
   const auto header =
       header_at<broadcast::BroadcastHeader>(file, block, broadcast::kBroadcastUse.magic, broadcast::kRingVersion, info);
@@ -128,7 +128,7 @@ ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const
   return info;
 }
 
-ObservedReplay look_at_replay(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
+ObservedReplay snapshot_replay(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants) {
   ObservedReplay info;
   const auto header = header_at<replay::ReplayHeader>(file, block, replay::kReplayMagic, replay::kReplayVersion, info);
   if (header == nullptr) return info;

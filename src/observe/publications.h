@@ -5,8 +5,8 @@
 
 namespace shmtree::observer {
 
-ObservedLatest look_at_latest(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants);
-ObservedBroadcast look_at_broadcast(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants);
-ObservedReplay look_at_replay(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants);
+ObservedLatest snapshot_latest(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants);
+ObservedBroadcast snapshot_broadcast(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants);
+ObservedReplay snapshot_replay(const ArenaFile& file, BlockRef block, const ObservedParticipants& participants);
 
 }  // namespace shmtree::observer

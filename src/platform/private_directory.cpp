@@ -305,7 +305,7 @@ Result<PrivateFile> look_at(const UniqueFd& fd, const std::string& what) {
 
 }  // namespace
 
-Result<PrivateFile> look_at_private_file(int directory, const std::string& name) {
+Result<PrivateFile> stat_private_file(int directory, const std::string& name) {
   const UniqueFd fd = open_in(directory, name);
   if (!fd.valid()) return open_error(name);
   return look_at(fd, name);
@@ -313,7 +313,7 @@ Result<PrivateFile> look_at_private_file(int directory, const std::string& name)
 
 // Opens an O_PATH descriptor first, which does not open the file itself. The other process may have another file there
 // by now, and opening it could have effects.
-Result<PrivateFile> look_at_private_file(const OpenFile& file) {
+Result<PrivateFile> stat_private_file(const OpenFile& file) {
   const UniqueFd place(retry([&] { return open(file.path.c_str(), O_PATH | O_CLOEXEC); }));
   if (!place.valid()) return open_error(file.path);
   const auto id = file_id(place.get());

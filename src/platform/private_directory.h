@@ -97,9 +97,9 @@ struct PrivateFile {
   std::vector<std::byte> bytes{};
   bool has_parts = false, has_parts_for_others = false;
 };
-Result<PrivateFile> look_at_private_file(int directory, const std::string& name);
+Result<PrivateFile> stat_private_file(int directory, const std::string& name);
 // Reads it by a descriptor of another process. Fails if the descriptor leads to another file by now.
-Result<PrivateFile> look_at_private_file(const OpenFile& file);
+Result<PrivateFile> stat_private_file(const OpenFile& file);
 
 // True if any process has a part of that kind in that file. Waits for no lock.
 Result<bool> has_parts(int directory, const std::string& name, PartKind kind = PartKind::kOwn);

@@ -11,9 +11,9 @@ namespace shmtree::platform::wait_policy {
 // Maximum age of the last check for deaths. First: for a call that is about to fail or to wait. A check costs a system
 // call for each participant, and a burst of failures would repeat it. Second: for a call that is waiting, as long as
 // its later slices.
-constexpr std::int64_t kLookedJustNowNs = 5'000'000, kLookedLatelyNs = 250'000'000;
+constexpr std::int64_t kShortPollIntervalNs = 5'000'000, kLongPollIntervalNs = 250'000'000;
 constexpr std::int64_t alive_within_ns(bool waiting) noexcept {
-  return waiting ? kLookedLatelyNs : kLookedJustNowNs;
+  return waiting ? kLongPollIntervalNs : kShortPollIntervalNs;
 }
 // Time limit of a recovery in a call that does not wait, since a stopped process may block it.
 constexpr std::int64_t kRecoverInPassingNs = 100'000'000;
@@ -70,7 +70,7 @@ constexpr std::int64_t kSpinNs = 50'000;
 // A spin that took this long was preempted: the kernel's shortest time slice is longer, and an interrupt is shorter.
 constexpr std::int64_t kPreemptedNs = 4 * kSpinNs;
 // Checks of the condition between two reads of the clock, each of which takes as long as a few checks.
-constexpr int kLooksPerClock = 8;
+constexpr int kPollsPerClock = 8;
 // Failed spins until spinning stops: at first, and at most. A single late message must not stop it.
 constexpr std::int32_t kFirstFailures = 3, kMaxFailures = 8;
 // Waits without a spin until the next try, doubled with every try that fails.

@@ -11,7 +11,7 @@ void notify_all(Event&) noexcept {}
 void EventWait::arm() noexcept {}
 EventWait::Wake EventWait::sleep() noexcept {
   model::assume(false);
-  return Wake::kLookAgain;
+  return Wake::kRecheck;
 }
 
 }  // namespace shmtree::memory

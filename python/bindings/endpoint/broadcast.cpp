@@ -50,9 +50,9 @@ class ReadersHooks final : public ClosableHooks {
     if (since_ns_ == 0) since_ns_ = platform::monotonic_ns();
     ClosableHooks::before_block();
   }
-  bool interrupted() noexcept override { return ClosableHooks::interrupted() || !look_for_unused(); }
+  bool interrupted() noexcept override { return ClosableHooks::interrupted() || !check_for_unused(); }
   // Returns false if the warning was turned into an exception, which is set.
-  bool look_for_unused() const noexcept try {
+  bool check_for_unused() const noexcept try {
     if (since_ns_ == 0 || stalled_wait_.told.load(std::memory_order_relaxed)) return true;
     const auto blocker = ring_.unused_blocker();
     if (!blocker) return stalled_wait_.waited_ns.store(0), true;
@@ -68,7 +68,7 @@ class ReadersHooks final : public ClosableHooks {
   template <class T>
   T done_waiting(Result<T> result) {
     const bool is_timeout = !result.ok() && (result.code() == Code::kFull || result.code() == Code::kTimeout);
-    if (is_timeout && !look_for_unused()) throw py::error_already_set();
+    if (is_timeout && !check_for_unused()) throw py::error_already_set();
     return done(std::move(result));
   }
 

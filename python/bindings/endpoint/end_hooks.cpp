@@ -8,7 +8,7 @@ namespace shmtree::python {
 
 namespace {
 
-constexpr std::int64_t kFirstLookNs = 40'000'000;
+constexpr std::int64_t kFirstPollNs = 40'000'000;
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void EndHooks::before_block() noexcept {
   GilHooks::before_block();
 }
 
-bool EndHooks::look_for_unused() const {
+bool EndHooks::check_for_unused() const {
   return !self_ || waiting_since_ns_ == 0 || self_->port.closed(which_) ||
          warn_of_stalled_wait(self_, which_, waiting_since_ns_);
 }
@@ -42,7 +42,7 @@ bool EndHooks::interrupted() noexcept {
   }
   if (GilHooks::interrupted()) return true;
   // Most waits end before the first check for an unused end.
-  return platform::monotonic_ns() - waiting_since_ns_ >= kFirstLookNs && !look_for_unused();
+  return platform::monotonic_ns() - waiting_since_ns_ >= kFirstPollNs && !check_for_unused();
 }
 
 PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error) {
@@ -52,7 +52,7 @@ PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error&
     return nullptr;
   }
   const bool is_timeout = error.code == Code::kEmpty || error.code == Code::kFull || error.code == Code::kTimeout;
-  if (is_timeout && !hooks.look_for_unused()) return nullptr;
+  if (is_timeout && !hooks.check_for_unused()) return nullptr;
   return raise(error);
 }
 

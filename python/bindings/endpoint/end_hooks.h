@@ -27,7 +27,7 @@ class EndHooks final : public GilHooks {
   bool was_closed() const noexcept { return was_closed_; }
   // Warns the user if the wait is in vain (stalled_wait.h). Returns false if the warning became an exception, which is
   // set.
-  bool look_for_unused() const;
+  bool check_for_unused() const;
 
  private:
   bool is_over() const;

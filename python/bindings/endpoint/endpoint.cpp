@@ -230,7 +230,7 @@ namespace {
 
 // Returns false with a Python error set.
 [[gnu::cold, gnu::noinline]] bool has_receivers(Channel& channel) {
-  notice_deaths(*channel.arena(), kLookedLatelyNs);
+  notice_deaths(*channel.arena(), kLongPollIntervalNs);
   const Status attended = channel.ends().check_attended(End::kReceiving);
   if (attended.ok()) return true;
   stay_if_left_behind();

@@ -112,13 +112,13 @@ class Walk {
       PyObject* const object = waiting_.back();
       waiting_.pop_back();
       if (PyFunction_Check(object)) {
-        look_into_function(object);
+        inspect_function(object);
       } else if (PyModule_Check(object)) {
-        look_into_module(object);
+        inspect_module(object);
       } else if (PyType_Check(object)) {
-        look_into_class(object);
+        inspect_class(object);
       } else {
-        look_into(object);
+        inspect(object);
       }
     }
     return !is_undecided_;
@@ -151,12 +151,12 @@ class Walk {
     waiting_.push_back(object);
   }
 
-  void look_into(PyObject* object) {
-    if (PyWeakref_Check(object)) return look_into_reference(object);
+  void inspect(PyObject* object) {
+    if (PyWeakref_Check(object)) return inspect_reference(object);
     const traverseproc traverse = Py_TYPE(object)->tp_traverse;
     if (traverse) traverse(object, &Walk::visit, this);
   }
-  void look_into_reference(PyObject* reference) {
+  void inspect_reference(PyObject* reference) {
 #if PY_VERSION_HEX >= 0x030d0000
     PyObject* target = nullptr;
     // Safe to drop before the walk goes on: another reference keeps the target.
@@ -184,7 +184,7 @@ class Walk {
     }
   }
   // Visits a class's attributes, and so its methods, and its bases.
-  void look_into_class(PyObject* object) {
+  void inspect_class(PyObject* object) {
     auto* const type = reinterpret_cast<PyTypeObject*>(object);
     see(reinterpret_cast<PyObject*>(Py_TYPE(type)));
     see(type->tp_bases);
@@ -193,23 +193,23 @@ class Walk {
     while (PyDict_Next(type->tp_dict, &at, &key, &value)) see(value);
   }
   // Visits all attributes of a module that is an argument or an attribute of one.
-  void look_into_module(PyObject* module) {
+  void inspect_module(PyObject* module) {
     PyObject *key = nullptr, *value = nullptr;
     Py_ssize_t at = 0;
     while (PyDict_Next(PyModule_GetDict(module), &at, &key, &value)) see(value);
   }
-  void look_into_function(PyObject* function) {
+  void inspect_function(PyObject* function) {
     auto* const parts = reinterpret_cast<PyFunctionObject*>(function);
     see(parts->func_closure);
     see(parts->func_defaults);
     see(parts->func_kwdefaults);
     see(parts->func_dict);
     if (libraries_.has(parts->func_globals)) return;
-    look_into_code(reinterpret_cast<PyCodeObject*>(parts->func_code), parts->func_globals);
+    inspect_code(reinterpret_cast<PyCodeObject*>(parts->func_code), parts->func_globals);
   }
 
   // Visits the names in `code`, and in the functions, classes and comprehensions that it contains.
-  void look_into_code(PyCodeObject* code, PyObject* globals) {
+  void inspect_code(PyCodeObject* code, PyObject* globals) {
     if (!codes_.insert({reinterpret_cast<PyObject*>(code), globals}).second) return;
     for (const Named& each : named_in(code)) {
       if (each.number >= PyTuple_GET_SIZE(code->co_names)) continue;
@@ -223,7 +223,7 @@ class Walk {
     }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(code->co_consts); ++i) {
       PyObject* const value = PyTuple_GET_ITEM(code->co_consts, i);
-      if (PyCode_Check(value)) look_into_code(reinterpret_cast<PyCodeObject*>(value), globals);
+      if (PyCode_Check(value)) inspect_code(reinterpret_cast<PyCodeObject*>(value), globals);
     }
   }
   struct Named {

@@ -138,7 +138,7 @@ PyObject* rejected(PyObject* object, PyObject*) {
 // process that only polls would never see them.
 std::uint64_t size_of(Channel& channel) {
   const std::uint64_t size = channel.size();
-  return size == 0 && notice_deaths(*channel.arena(), kLookedLatelyNs) ? channel.size() : size;
+  return size == 0 && notice_deaths(*channel.arena(), kLongPollIntervalNs) ? channel.size() : size;
 }
 
 PyObject* qsize(PyObject* self, PyObject*) {
@@ -206,7 +206,7 @@ PyObject* is_ready(PyObject* object, PyObject*) {
   if (self->port.closed(End::kReceiving) || self->deferred) Py_RETURN_TRUE;
   if (!attach_if_passive(self, End::kReceiving)) return nullptr;
   Channel& channel = self->port.channel();
-  return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.ready()));
+  return PyBool_FromLong(channel.ready() || (notice_deaths(*channel.arena(), kLongPollIntervalNs) && channel.ready()));
 }
 
 PyObject* note_wait_to_get(PyObject* self, PyObject* seconds) {

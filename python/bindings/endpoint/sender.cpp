@@ -213,7 +213,7 @@ PyObject* is_ready_to_put(PyObject* object, PyObject*) {
   if (!attach_if_passive(as_endpoint(object), End::kSending)) return nullptr;
   Channel& channel = port.channel();
   const auto can_put = [&] { return channel.watchers().can_put(); };
-  return PyBool_FromLong(can_put() || (notice_deaths(*channel.arena(), kLookedLatelyNs) && can_put()));
+  return PyBool_FromLong(can_put() || (notice_deaths(*channel.arena(), kLongPollIntervalNs) && can_put()));
 }
 
 PyObject* note_wait_to_put(PyObject* self, PyObject* seconds) {
@@ -226,7 +226,7 @@ PyObject* fileno_to_put(PyObject* self, PyObject*) {
 
 PyObject* check_receivers(PyObject* self, PyObject*) {
   return with_open(self, End::kSending, [](Channel& channel) -> PyObject* {
-    notice_deaths(*channel.arena(), kLookedLatelyNs);
+    notice_deaths(*channel.arena(), kLongPollIntervalNs);
     const Status attended = channel.sending().check_receivers();
     if (!attended.ok()) return raise(attended.error());
     Py_RETURN_NONE;
@@ -244,7 +244,7 @@ PyObject* await_to_put(PyObject* self, PyObject* hub) {
 PyObject* has_space(PyObject* self, PyObject*) {
   return with_open(self, End::kSending, [](Channel& channel) {
     return PyBool_FromLong(channel.sending().has_space() ||
-                           (notice_deaths(*channel.arena(), kLookedLatelyNs) && channel.sending().has_space()));
+                           (notice_deaths(*channel.arena(), kLongPollIntervalNs) && channel.sending().has_space()));
   });
 }
 

@@ -93,7 +93,7 @@ void hold_for(Arena& arena, memory::Identity child, std::uint64_t block) {
 }
 
 bool is_shared(Arena& arena, std::uint64_t block) {
-  notice_deaths(arena, kLookedLatelyNs);
+  notice_deaths(arena, kLongPollIntervalNs);
   GilHooks hooks;
   return unwrap(arena.holders().is_shared(memory::unpack(block), {platform::Deadline::never(), &hooks}));
 }

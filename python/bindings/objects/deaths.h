@@ -1,4 +1,4 @@
-// Wraps look_for_dead() and its like (memory/arena.h) and releases the GIL during the recovery.
+// Wraps poll_for_deaths() and its like (memory/arena.h) and releases the GIL during the recovery.
 #pragma once
 
 #include "bindings/cpython/gil.h"
@@ -6,7 +6,7 @@
 
 namespace shmtree::python {
 
-using platform::wait_policy::kLookedLatelyNs;
+using platform::wait_policy::kLongPollIntervalNs;
 
 inline bool notice_deaths(memory::Arena& arena, std::int64_t interval_ns) {
   if (!arena.participants().check(interval_ns)) return false;

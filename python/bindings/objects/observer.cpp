@@ -248,9 +248,9 @@ int open_arena_for_reading(const std::string& uuid, int pid, int fd) {
   return unwrap(without_gil([&] { return discovery::open_file_of(pid, fd, id, platform::Access::kRead); })).release();
 }
 
-py::list look_at_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t max_bytes) {
+py::list snapshot_messages_of(const std::string& uuid, std::uint64_t block, std::size_t most, std::uint64_t max_bytes) {
   const unsigned char* const id = checked(uuid);
-  auto looked = without_gil([&] { return observer::look_at_queue(id, block, most, max_bytes); });
+  auto looked = without_gil([&] { return observer::snapshot_queue(id, block, most, max_bytes); });
   py::list out;
   for (const observer::MessageInfo& one : unwrap(std::move(looked))) {
     out.append(py::make_tuple(one.ticket, one.bytes, one.sender,
@@ -271,7 +271,7 @@ void bind_observer(py::module_& module) {
       .def("look", &PythonObserver::look,
            "Returns the result of `observe`, with what has changed since the last call on this object.");
   module.def("open_arena_for_reading", &open_arena_for_reading, "uuid"_a, "pid"_a, "fd"_a);
-  module.def("look_at_queue", &look_at_messages_of, "uuid"_a, "block"_a, "most"_a, "most_bytes"_a);
+  module.def("look_at_queue", &snapshot_messages_of, "uuid"_a, "block"_a, "most"_a, "most_bytes"_a);
 }
 
 }  // namespace shmtree::python

@@ -42,7 +42,7 @@ class _Line:
         self._requests = requests
         self._pending: dict[int, futures.Future[Any]] = {}
         self._next = time.monotonic_ns()  # start at the clock: no other line of this process uses the same numbers
-        self._looked = time.monotonic()
+        self._last_check = time.monotonic()
         self._alone = False
         self._thread: threading.Thread | None = None
         self._receiving: int | None = None  # ident of the thread that has the turn
@@ -133,11 +133,11 @@ class _Line:
             self.end(functools.partial(_lost, death.pids))
         except Exception as error:  # a reply that cannot be loaded, or the channel was closed
             self._settle(loaded.parts, error)
-        if self._pending and time.monotonic() - self._looked >= _TICK_S:
-            self._looked = time.monotonic()
-            self._look_for_servers()
+        if self._pending and time.monotonic() - self._last_check >= _TICK_S:
+            self._last_check = time.monotonic()
+            self._check_for_servers()
 
-    def _look_for_servers(self) -> None:
+    def _check_for_servers(self) -> None:
         try:
             self._requests._check_receivers()
             stats = self._requests.stats()

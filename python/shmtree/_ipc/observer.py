@@ -58,12 +58,12 @@ def observe() -> dict[str, Any]:
     return Observer().look()
 
 
-def seen(look: dict[str, Any]) -> dict[str, Any]:
-    """Returns `look`. Raises OSError if it is empty because this process has no free descriptors."""
-    arenas = look["arenas"]
+def seen(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """Returns `snapshot`. Raises OSError if it is empty because this process has no free descriptors."""
+    arenas = snapshot["arenas"]
     if len(arenas) == 1 and arenas[0]["uuid"] == NO_UUID and not arenas[0]["openers"]:
         raise OSError(f"cannot look at any arena: {arenas[0]['refused']}")
-    return look
+    return snapshot
 
 
 def _things(arena: dict[str, Any]) -> list[dict[str, Any]]:

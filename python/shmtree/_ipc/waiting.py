@@ -209,7 +209,7 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
     # There is no await between putting a message and returning, so a cancelled call has not put it.
     deadline = None if timeout is None else time.monotonic() + timeout
     options = {"move": True} if move else {}
-    look = _FIRST_POLL_S
+    pause = _FIRST_POLL_S
     while True:
         try:
             return end.put_nowait(obj, **options)
@@ -219,7 +219,7 @@ async def put_async(end: Any, obj: object, timeout: float | None, move: bool) ->
                 raise
         if end._ready_to_put():
             # There is space, but not for this message. No wake-up reports free bytes, so poll.
-            await asyncio.sleep(look if left is None else min(left, look))
-            look = min(2 * look, _MAX_POLL_S)
+            await asyncio.sleep(pause if left is None else min(left, pause))
+            pause = min(2 * pause, _MAX_POLL_S)
         else:
             await until_usable(Awaited.to_put(end), left)

@@ -69,7 +69,7 @@ class _Waits:
         #: By the name that the hub reports, and by the id of the end that is closed. Other threads test keys, too.
         self._found: dict[bytes | int, set[Awaited]] = {}
         loop.add_reader(self.hub.fileno(), self._take)
-        self._timer = loop.call_later(SLICE_S, self._look)
+        self._timer = loop.call_later(SLICE_S, self._poll)
 
     def add(self, awaited: Awaited) -> None:
         self._awaited_ends[awaited] = None
@@ -107,8 +107,8 @@ class _Waits:
                 waits.tell(keys)
         self._wake(keys)
 
-    def _look(self) -> None:
-        self._timer = self.loop.call_later(SLICE_S, self._look)
+    def _poll(self) -> None:
+        self._timer = self.loop.call_later(SLICE_S, self._poll)
         self._wake(None)
         for each in self._awaited_ends:
             try:

@@ -128,10 +128,10 @@ def _number(value: float) -> str:
     return "+Inf" if value == float("inf") else str(value)
 
 
-def page(look: dict[str, Any], seconds: float) -> str:
+def page(snapshot: dict[str, Any], seconds: float) -> str:
     """Returns a snapshot of an `Observer`, which took `seconds`, as OpenMetrics text."""
     made = _Page()
-    for arena in look["arenas"]:
+    for arena in snapshot["arenas"]:
         _add_arena(made, arena)
     made.add([_LOOK], {"seconds": seconds})
     return "\n".join(made.lines()) + "\n"
@@ -220,8 +220,8 @@ class Server(http.server.ThreadingHTTPServer):
     def page(self) -> str:
         with self._lock:
             began = time.perf_counter()
-            look = self._observer.look()
-            return page(look, time.perf_counter() - began)
+            snapshot = self._observer.look()
+            return page(snapshot, time.perf_counter() - began)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignores errors: a client may hang up at any moment."""

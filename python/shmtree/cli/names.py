@@ -14,8 +14,8 @@ from .arguments import add_json
 
 def _ls(options: argparse.Namespace) -> int:
     if options.all:
-        look = seen(observe())
-        print(json.dumps(look) if options.json else tables.table(tables.ARENAS, tables.arena_rows(look)))
+        snapshot = seen(observe())
+        print(json.dumps(snapshot) if options.json else tables.table(tables.ARENAS, tables.arena_rows(snapshot)))
         return 0
     names = list_names()
     if options.json:

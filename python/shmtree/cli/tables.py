@@ -78,9 +78,9 @@ def channel_row(arena: dict[str, Any], number: int) -> tuple[str, ...]:
     )
 
 
-def arena_rows(look: dict[str, Any]) -> list[tuple[str, ...]]:
+def arena_rows(snapshot: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for arena in look["arenas"]:
+    for arena in snapshot["arenas"]:
         pids = _openers(arena)
         if arena["refused"]:
             rows.append((label(arena), "an arena", pids, arena["refused"], ""))
@@ -109,14 +109,14 @@ def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str)
     return f", which {does}" if len(some) == len(pids) else f", of which {pid_list(some)} {does}"
 
 
-def limiting_line(look: dict[str, Any]) -> str:
+def limiting_line(snapshot: dict[str, Any]) -> str:
     """Returns the limiting stage.
 
     That is an end that no process has, if others sleep for it; else the end that is waited for most and waits least.
     """
     channels = [
         (arena, channel, channel_label(arena, number))
-        for arena in look["arenas"]
+        for arena in snapshot["arenas"]
         for number, channel in enumerate(arena.get("channels", ()))
         if not channel["refused"]
     ]
@@ -152,18 +152,18 @@ def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> s
     return f"the process that {does} {name}, {pid_list(pids)}{stopped}"
 
 
-def top(look: dict[str, Any]) -> str:
+def top(snapshot: dict[str, Any]) -> str:
     """Returns the arenas, the channels, and the line with the limiting stage."""
     channels = [
-        channel_row(arena, number) for arena in look["arenas"] for number in range(len(arena.get("channels", ())))
+        channel_row(arena, number) for arena in snapshot["arenas"] for number in range(len(arena.get("channels", ())))
     ]
     holders = [
         f"{pid_list([holder['pid']])} pins {size(holder['bytes'])} of {label(arena)},"
         f" the oldest for {holder['seconds']:.1f} s"
-        for arena in look["arenas"]
+        for arena in snapshot["arenas"]
         for holder in arena.get("holders", ())
     ]
-    parts = [table(ARENAS, arena_rows(look)), table(TOP, channels), *holders, limiting_line(look)]
+    parts = [table(ARENAS, arena_rows(snapshot)), table(TOP, channels), *holders, limiting_line(snapshot)]
     return "\n\n".join(parts[:2]) + "\n\n" + "\n".join(parts[2:])
 
 

@@ -13,17 +13,17 @@ from .._ipc.observer import Observer, seen
 from . import tables
 from .arguments import add_json, duration
 
-FIRST_LOOK = 0.5  # minimum interval in seconds over which rates are measured
+FIRST_INTERVAL = 0.5  # minimum interval in seconds over which rates are measured
 
 
 def _top(options: argparse.Namespace) -> int:
     observer = Observer()
     observer.look()
-    time.sleep(min(options.interval, FIRST_LOOK))
+    time.sleep(min(options.interval, FIRST_INTERVAL))
     if options.once or options.json or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         while True:
-            look = seen(observer.look())
-            print(json.dumps(look) if options.json else tables.top(look), flush=True)
+            snapshot = seen(observer.look())
+            print(json.dumps(snapshot) if options.json else tables.top(snapshot), flush=True)
             if options.once:
                 return 0
             time.sleep(options.interval)

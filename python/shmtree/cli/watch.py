@@ -58,11 +58,11 @@ class Watch:
         now = time.monotonic()
         self.trouble = ""
         try:
-            looked = seen(self._observer.look())["arenas"]
+            observed = seen(self._observer.look())["arenas"]
         except OSError as error:
             self.trouble = str(error)
             return
-        watched = [arena for arena in looked if self._is_watched(arena)]
+        watched = [arena for arena in observed if self._is_watched(arena)]
         arenas = [arena for arena in watched if not arena["refused"]]
         for arena in watched:
             if arena["refused"]:

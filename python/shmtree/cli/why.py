@@ -14,7 +14,7 @@ from .._ipc.observer import Observer, is_of, seen, users
 from . import tables
 from .arguments import add_json
 
-BETWEEN_LOOKS = 0.3  # seconds: a wait that is in both snapshots is not about to end
+BETWEEN_SNAPSHOTS = 0.3  # seconds: a wait that is in both snapshots is not about to end
 _CLOCK_S = 0.02  # tolerance between the clocks of waits and snapshots
 MAX_STACKS = 16
 STACK_SECONDS = 10.0
@@ -86,8 +86,8 @@ def _slowest(subscribers: list[dict[str, Any]]) -> list[int]:
     return [each["pid"] for each in blocking if each["behind"] == most]
 
 
-def _waits(look: dict[str, Any]) -> Iterator[Wait]:
-    for arena in look["arenas"]:
+def _waits(snapshot: dict[str, Any]) -> Iterator[Wait]:
+    for arena in snapshot["arenas"]:
         channels = {each["block"]: each for each in arena.get("channels", ()) if not each["refused"]}
         for one in arena.get("participants", ()):
             for wait in one["waits"] if one["alive"] else ():
@@ -162,9 +162,9 @@ def _deadlock(cycle: set[int], waits: list[Wait]) -> dict[str, Any]:
     }
 
 
-def _locks(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _locks(snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields the locks that stopped processes hold."""
-    for arena in look["arenas"]:
+    for arena in snapshot["arenas"]:
         stopped = {one["pid"] for one in arena.get("participants", ()) if one["stopped"]}
         if arena.get("locked_by") in stopped:
             yield {"pid": arena["locked_by"], "of": f"arena {tables.label(arena)}"}
@@ -175,8 +175,8 @@ def _locks(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
                     yield {"pid": channel[f"{end}_locked_by"], "of": of}
 
 
-def _check_known(look: dict[str, Any], what: str) -> None:
-    for arena in look["arenas"]:
+def _check_known(snapshot: dict[str, Any], what: str) -> None:
+    for arena in snapshot["arenas"]:
         pids = {one["pid"] for one in (*arena["openers"], *arena.get("participants", ()))}
         if what.isdecimal() and int(what) in pids:
             return
@@ -187,11 +187,11 @@ def _check_known(look: dict[str, Any], what: str) -> None:
     raise FileNotFoundError(f"no process with an arena has the pid {what!r}, and no channel has that name")
 
 
-def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
+def _chosen(waits: list[Wait], snapshot: dict[str, Any], what: str) -> list[Wait]:
     """Returns the waits of a process or at a channel, and those that they depend on."""
     start = {
         pid
-        for arena in look["arenas"]
+        for arena in snapshot["arenas"]
         for channel in arena.get("channels", ())
         if what in channel["names"] and not channel["refused"]
         for pid in (*channel["sender_pids"], *channel["receiver_pids"])
@@ -205,9 +205,9 @@ def _chosen(waits: list[Wait], look: dict[str, Any], what: str) -> list[Wait]:
     return [wait for wait in waits if wait.pid in wanted]
 
 
-def _refused(look: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _refused(snapshot: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yields arenas and channels that could not be read."""
-    for arena in look["arenas"]:
+    for arena in snapshot["arenas"]:
         pids = [opener["pid"] for opener in arena["openers"]]
         if arena["refused"]:
             yield {"what": f"arena {tables.label(arena)}", "pids": pids, "reason": arena["refused"]}
@@ -234,7 +234,7 @@ def stacks(pids: Iterable[int]) -> dict[str, str]:
     return {str(pid): _stack(pid, program) for pid in list(pids)[:MAX_STACKS] if pid}
 
 
-def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str, Any]:
+def why(what: str | None = None, *, seconds: float = BETWEEN_SNAPSHOTS) -> dict[str, Any]:
     """Returns which processes wait for which others, according to two successive snapshots.
 
     Args:
@@ -261,12 +261,12 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
     began = time.monotonic()
     time.sleep(seconds)
     between = time.monotonic() - began - _CLOCK_S
-    look = seen(observer.look())
+    snapshot = seen(observer.look())
     if what is not None:
-        _check_known(look, what)
-    lasting = [wait for wait in _waits(look) if wait.key in before and wait.seconds >= between]
-    chosen = lasting if what is None else _chosen(lasting, look, what)
-    stopped = {one["pid"] for arena in look["arenas"] for one in arena.get("participants", ()) if one["stopped"]}
+        _check_known(snapshot, what)
+    lasting = [wait for wait in _waits(snapshot) if wait.key in before and wait.seconds >= between]
+    chosen = lasting if what is None else _chosen(lasting, snapshot, what)
+    stopped = {one["pid"] for arena in snapshot["arenas"] for one in arena.get("participants", ()) if one["stopped"]}
     pids = dict.fromkeys(pid for wait in chosen for pid in (wait.pid, *wait.for_pids))
     deadlocks = [_deadlock(cycle, lasting) for cycle in _cycles(_stuck(lasting))]
     return {
@@ -280,8 +280,8 @@ def why(what: str | None = None, *, seconds: float = BETWEEN_LOOKS) -> dict[str,
             for wait in chosen
         ],
         "deadlocks": [each for each in deadlocks if what is None or pids.keys() & set(each["pids"])],
-        "locks": [lock for lock in _locks(look) if what is None or lock["pid"] in pids],
-        "refused": list(_refused(look)),
+        "locks": [lock for lock in _locks(snapshot) if what is None or lock["pid"] in pids],
+        "refused": list(_refused(snapshot)),
         "stacks": stacks(pids),
     }
 
@@ -299,7 +299,7 @@ def words(found: dict[str, Any]) -> str:
     lines += [_wait_words(wait) for wait in found["waits"]]
     for pid, stack in found["stacks"].items():
         lines += ["", f"Python stack of {pid}:", *(f"  {line}" for line in stack.splitlines())]
-    no_wait = f"No thread has waited for longer than {BETWEEN_LOOKS} s. For short, frequent waits, run shmtree top."
+    no_wait = f"No thread has waited for longer than {BETWEEN_SNAPSHOTS} s. For short, frequent waits, run shmtree top."
     lines = lines or [no_wait]
     lines += [
         f"The waits at {each['what']} of {tables.pid_list(each['pids'])} cannot be read: {each['reason']}."

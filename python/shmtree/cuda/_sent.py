@@ -31,7 +31,7 @@ exit_timeout = 30.0
 _TOKEN_BYTES = 64
 _INVALID_VALUE = 1
 _MAX_HANDLES = 1024  # maximum number of cached handles of exported allocations
-_LOOKS = 4  # tokens to check for every one that is sent
+_CHECKS = 4  # tokens to check for every one that is sent
 _STEP_S = 0.005
 
 
@@ -132,7 +132,7 @@ def _source_of_array(array: Any) -> Source | None:
 
 
 def _lend(source: Source, arena: _core.Arena) -> DeviceLeaf:
-    look(_LOOKS)
+    look(_CHECKS)
     if source.nbytes == 0:
         return DeviceLeaf((source.about,))
     driver = _driver.driver()

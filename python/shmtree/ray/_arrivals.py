@@ -65,24 +65,24 @@ class Arrivals:
 
     async def room(self, origin: int, wait: bool) -> Room:
         deadline = time.monotonic() + LONGEST_S * wait
-        look = FIRST_POLL_S
+        pause = FIRST_POLL_S
         while True:
             room = self._room(origin)
             if min(room.messages, room.nbytes) > 0 or time.monotonic() >= deadline:
                 return room
-            look = await self._until_room(look)
+            pause = await self._until_room(pause)
 
-    async def _until_room(self, look: float) -> float:
-        """Waits for space, or a little longer than `look`, because no wake-up reports free bytes.
+    async def _until_room(self, pause: float) -> float:
+        """Waits for space, or a little longer than `pause`, because no wake-up reports free bytes.
 
-        Returns the next value of `look`.
+        Returns the next value of `pause`.
         """
         sender = self._landing.sender
         if sender.closed or sender._ready_to_put():
-            await asyncio.sleep(look)
+            await asyncio.sleep(pause)
         else:
             await until_usable(Awaited.to_put(sender), _SLICE_S)
-        return min(2 * look, MAX_POLL_S)
+        return min(2 * pause, MAX_POLL_S)
 
     async def land(self, origin: int, first: int, batch: _frames.Batch) -> Room:
         """Puts the messages that have not landed yet.
@@ -109,7 +109,7 @@ class Arrivals:
     async def _land_all(self, origin: int, first: int, batch: _frames.Batch, deadline: float) -> None:
         """Lands messages until there has been no space for some time."""
         for number, frame in enumerate(_frames.split(batch)):
-            look = FIRST_POLL_S
+            pause = FIRST_POLL_S
             while True:
                 try:
                     self._land_one(origin, first + number, frame)
@@ -122,7 +122,7 @@ class Arrivals:
                     self._closed(error)
                 if time.monotonic() >= deadline:
                     return
-                look = await self._until_room(look)
+                pause = await self._until_room(pause)
                 self._check(origin)
             if number % _WITHOUT_REST == _WITHOUT_REST - 1:
                 await asyncio.sleep(0)  # lets other coroutines run

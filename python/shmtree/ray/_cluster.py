@@ -21,7 +21,7 @@ from ._pump import Ended
 from ._shard_files import Loading, Loads, Saving, assign
 from ._shards import Call
 
-_LOOK_S = 1.0  # interval of checks for nodes with new shards
+_CHECK_S = 1.0  # interval of checks for nodes with new shards
 _SHUT_DOWN = "the replay buffer was shut down, or Ray was shut down in this process"
 _FRESH_S = 0.2  # time for which a weight is used for samples
 
@@ -45,7 +45,7 @@ class Cluster:
         self._own: Own | None = None
         self._opening = lifetime.lock_in(self, "_opening")
         self._nodes: dict[int, str] = {}  # nodes of the shards elsewhere
-        self._looked = -_LOOK_S
+        self._last_check = -_CHECK_S
         self._largest: defaultdict[int, float] = defaultdict(float)  # largest priority of all shards, by sampler
         # by sampler and shard; with the time of the answer
         self._weights: dict[tuple[int, int], tuple[float, _parts.Weights]] = {}
@@ -74,11 +74,11 @@ class Cluster:
 
     # --- All shards
 
-    def _look(self, at_once: bool) -> None:
+    def _check_shards(self, at_once: bool) -> None:
         """Finds new shards."""
         from . import _shard_actors
 
-        if not at_once and time.monotonic() - self._looked < _LOOK_S:
+        if not at_once and time.monotonic() - self._last_check < _CHECK_S:
             return
         try:
             shards = _shard_actors.call(self._home, "shards", self._number)
@@ -90,10 +90,10 @@ class Cluster:
                 raise PeerDied(ended.peers) from None
         else:
             self._nodes = {s: node for s, (node, _) in shards.items() if node not in self.lost | {self._here}}
-            self._look_at_own({s: handle for s, (node, handle) in shards.items() if node == self._here})
-        self._looked = time.monotonic()
+            self._check_own({s: handle for s, (node, handle) in shards.items() if node == self._here})
+        self._last_check = time.monotonic()
 
-    def _look_at_own(self, found: dict[int, bytes]) -> None:
+    def _check_own(self, found: dict[int, bytes]) -> None:
         with self._opening:
             for shard, handle in found.items():
                 if self._own is None or self._own.id != shard:
@@ -107,7 +107,7 @@ class Cluster:
 
         With `fresh`, they are current; otherwise, those of other nodes may be `_FRESH_S` old.
         """
-        self._look(fresh)
+        self._check_shards(fresh)
         oldest = time.monotonic() if fresh or with_least else time.monotonic() - _FRESH_S
         nodes = dict(self._nodes)
         stale = {node for s, node in nodes.items() if self._weights.get((table, s), (-_FRESH_S, None))[0] < oldest}
@@ -159,7 +159,7 @@ class Cluster:
         """Updates priorities. Returns the masks of the shards that exist."""
         own = self._own
         if any(s not in self._nodes and not (own is not None and s == own.id) for s in asked):
-            self._look(True)
+            self._check_shards(True)
             own = self._own
         nodes = {s: self._nodes[s] for s in asked if s in self._nodes}
         calls: dict[str, Call] = {node: ("update", (s, *asked[s]), {"sampler": sampler}) for s, node in nodes.items()}
@@ -180,7 +180,7 @@ class Cluster:
 
     def _all(self) -> dict[int, str]:
         """Returns the current nodes of all shards."""
-        self._look(True)
+        self._check_shards(True)
         return {**self._nodes, **({self._own.id: self._here} if self._own is not None else {})}
 
     def _ask(self, calls: Mapping[str, Call]) -> dict[str, Any]:

@@ -219,14 +219,14 @@ class Hosted:
 
     async def received(self, origin: int, tickets: Runs) -> Runs:
         deadline = time.monotonic() + _arrivals.LONGEST_S
-        look = _arrivals.FIRST_POLL_S
+        pause = _arrivals.FIRST_POLL_S
         while True:
             found = self._landing.received(origin, each_of(tickets))
             if found or time.monotonic() >= deadline:
                 return runs(found)
             self._check_receivers()
-            await asyncio.sleep(look)
-            look = min(2 * look, _arrivals.MAX_POLL_S)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _arrivals.MAX_POLL_S)
 
     def close(self) -> None:
         self._landing.close()

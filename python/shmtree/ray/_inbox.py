@@ -160,7 +160,7 @@ class Inbox:
 
     async def received(self, tickets: Runs) -> Runs:
         deadline = time.monotonic() + _arrivals.LONGEST_S
-        look = _arrivals.FIRST_POLL_S
+        pause = _arrivals.FIRST_POLL_S
         while True:
             head, unsettled = self._landing.settled()
             found = [ticket for ticket in each_of(tickets) if ticket < head and ticket not in unsettled]
@@ -168,8 +168,8 @@ class Inbox:
                 return runs(found)
             if self.is_left:
                 raise Ended(self.record["gone"])
-            await asyncio.sleep(look)
-            look = min(2 * look, _arrivals.MAX_POLL_S)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _arrivals.MAX_POLL_S)
 
     def look(self) -> bool:
         """Returns True if no receiver is left, the first time that this is found."""

@@ -109,7 +109,7 @@ class Inboxes:
                 await self._store(inbox)
             await self._finish(inbox)
 
-    async def look_at_homes(self) -> None:
+    async def check_homes(self) -> None:
         """Ends the streams of homes, or pairs, that no longer exist."""
         gone = await self._others.gone({inbox.record["home"] for inbox in self._all.values()})
         for inbox in self.all():

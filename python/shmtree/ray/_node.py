@@ -302,9 +302,9 @@ class Node:
                     await self._look_at(pair)
                 await self._inboxes.look()
                 if rounds % int(_KEEPER_S / _WATCH_S) == 0:
-                    await self._look_at_keeper()
-                    await self._look_at_nodes()
-                    await self._inboxes.look_at_homes()
+                    await self._check_keeper()
+                    await self._check_nodes()
+                    await self._inboxes.check_homes()
             except Exception as error:  # an error of one pair must not affect the others
                 report(error)
 
@@ -318,7 +318,7 @@ class Node:
                 hosted.close()
                 await self._keeper.store(("home", pair), None)
 
-    async def _look_at_keeper(self) -> None:
+    async def _check_keeper(self) -> None:
         number = await self._keeper.identify()
         if number == self._keeper_number:
             return
@@ -331,7 +331,7 @@ class Node:
         await self._versions.store_all()
         self._keeper_number = number
 
-    async def _look_at_nodes(self) -> None:
+    async def _check_nodes(self) -> None:
         sending = {node for hosted in self._hosted.values() for node, *_ in hosted.record["origins"].values()}
         gone = await self._others.gone(sending)
         for pair, hosted in list(self._hosted.items()):

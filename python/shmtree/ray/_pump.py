@@ -29,7 +29,7 @@ _MAX_MESSAGES, _MAX_BYTES = 1024, 16 << 20
 _MAX_CALLS, _MAX_BYTES_OF_ALL = 8, 64 << 20  # limits of all calls in progress; the last call may exceed the second
 _WORTH_MESSAGES, _WORTH_BYTES = 512, 1 << 20  # waiting messages that justify another call while others are in progress
 _SLICE_S = 0.25
-_LOOK_S = 0.005  # interval of checks for that number of messages
+_CHECK_S = 0.005  # interval of checks for that number of messages
 _FIRST_PAUSE_S, _MAX_PAUSE_S = 0.02, 1.0
 
 Peer = tuple[str, int]  # a node, and a process there
@@ -160,23 +160,23 @@ class Pump:
         try:
             while not self.is_over:
                 self._take_answers()
-                await self._look_whether_idle()
+                await self._check_if_idle()
                 if self._may_send() and (not self._calls or self._is_worth_it()):
                     await self._take_and_send(killed)
                 elif self._calls:
                     answers = [call.answer for call in self._calls]
-                    await asyncio.wait(answers, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait(answers, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
                 elif self._room.idle and self._source.is_shared:
                     await self._take_back()
                     self._room = await self._link.room(True)
                 elif self._source.room() <= 0:
-                    await asyncio.sleep(_LOOK_S)
+                    await asyncio.sleep(_CHECK_S)
                 else:
                     self._room = await self._link.room(True)
         finally:
             self._give_back()
 
-    async def _look_whether_idle(self) -> None:
+    async def _check_if_idle(self) -> None:
         """Asks from time to time: while nothing is sent, no answer says that the other side is idle."""
         now = time.monotonic()
         if self._source.is_shared and self._landed and not self._calls and now - self._looked > _SLICE_S:

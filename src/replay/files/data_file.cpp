@@ -117,7 +117,7 @@ Status DataReader::read_header() {
   return error("has the header of file number " + std::to_string(header.number));
 }
 
-Status DataReader::look(std::uint64_t offset, std::vector<std::byte>& out) const {
+Status DataReader::peek(std::uint64_t offset, std::vector<std::byte>& out) const {
   const auto fd = fd_.get("cannot read a file of a replay buffer");
   if (!fd) return fd.error();
   return read_at(*fd, offset, out.data(), out.size()) ? success() : unreadable(offset, errno);

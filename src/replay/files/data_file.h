@@ -57,7 +57,7 @@ class DataReader {
   Status read(void* out, std::uint64_t bytes);
   Status skip(std::uint64_t bytes);
   // Reads at an offset, without moving the position and without updating the checksum.
-  Status look(std::uint64_t offset, std::vector<std::byte>& out) const;
+  Status peek(std::uint64_t offset, std::vector<std::byte>& out) const;
   // Reads the rest, and compares the checksum. Returns kCorrupt if any byte was altered.
   Status end();
   // Returns kCorrupt with the file's path and `what`.

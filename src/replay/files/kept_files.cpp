@@ -16,7 +16,7 @@ constexpr std::uint64_t kMinWaste = 64u << 20;
 
 }  // namespace
 
-Status KeptFiles::look(const Folder& folder, const Store& store, const Snapshot& now) {
+Status KeptFiles::choose_parts(const Folder& folder, const Store& store, const Snapshot& now) {
   auto read = Manifest::read(folder);
   if (!read) {
     const Code code = read.error().code;
@@ -46,7 +46,7 @@ Status KeptFiles::look(const Folder& folder, const Store& store, const Snapshot&
     const bool is_whole = fd.ok() && size.ok() && *size == file.bytes;
     old_files_.push_back(is_whole ? std::move(*fd) : UniqueFd());
   }
-  for (std::uint32_t i = 0; i < old_.parts.size(); ++i) look_at_part(i, old_files_[old_.parts[i].file]);
+  for (std::uint32_t i = 0; i < old_.parts.size(); ++i) read_part_entries(i, old_files_[old_.parts[i].file]);
   if (!is_own) std::erase_if(known_, [&](const auto& each) { return each.first >= origin.inherited; });
   for (const StateEntry& chunk : now.chunks) {
     const auto found = known_.find(chunk.ticket);
@@ -56,7 +56,7 @@ Status KeptFiles::look(const Folder& folder, const Store& store, const Snapshot&
   return success();
 }
 
-void KeptFiles::look_at_part(std::uint32_t number, const UniqueFd& fd) {
+void KeptFiles::read_part_entries(std::uint32_t number, const UniqueFd& fd) {
   const SavedPart& part = old_.parts[number];
   if (part.kind != PartKind::kRows || !fd.valid()) return;
   std::vector<RowsEntry> entries(part.chunks);

@@ -21,7 +21,7 @@ class KeptFiles {
   // Finds the rows that are in files already: of this buffer, or of the buffer from which it was loaded. The caller has
   // set the leaves of the new manifest. Sets its save number to that of the last save. Returns kExists if the folder
   // belongs to another buffer.
-  Status look(const platform::Folder& folder, const Store& store, const Snapshot& now);
+  Status choose_parts(const platform::Folder& folder, const Store& store, const Snapshot& now);
   // Drops files of which little is still needed, and the smaller half if there are too many. Their rows are written
   // again.
   void choose();
@@ -39,7 +39,7 @@ class KeptFiles {
     std::uint32_t part = 0;
   };
 
-  void look_at_part(std::uint32_t number, const platform::UniqueFd& fd);
+  void read_part_entries(std::uint32_t number, const platform::UniqueFd& fd);
   std::uint32_t number_of_kept(std::uint32_t old);
 
   Manifest& next_;

@@ -99,7 +99,7 @@ Status Loader::LoadState::read_states() {
     auto reader = DataReader::begin(folder, saved.files[part.file]);
     if (!reader) return std::move(reader).error();
     std::vector<std::byte> bytes(part.bytes);
-    if (Status done = reader->look(part.offset, bytes); !done) return done;
+    if (Status done = reader->peek(part.offset, bytes); !done) return done;
     if (const std::uint32_t sum = crc32c(0, bytes.data(), bytes.size()); sum != part.checksum) {
       return reader->error("was altered: the " + std::to_string(part.bytes) + " bytes at " +
                            std::to_string(part.offset) + " have the checksum " + std::to_string(sum) + "; it must be " +
@@ -302,7 +302,7 @@ Status Loader::LoadState::restore_tables() {
     if (!file) return std::move(file).error();
     const std::uint64_t entries = part->chunks * sizeof(StateEntry);
     std::vector<std::byte> words(part->bytes - entries);
-    if (Status done = file->look(part->offset + entries, words); !done) return done;
+    if (Status done = file->peek(part->offset + entries, words); !done) return done;
     for (std::size_t i = 0; i < tables->size(); ++i) {
       if ((*tables)[i].spec().has_leaves()) restore_table((*tables)[i], sources[i], *part, begin, words);
     }

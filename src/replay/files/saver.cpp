@@ -264,7 +264,7 @@ SaveReport Saver::report() const {
 Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
   const std::uint64_t rows = now_.rows();
   if (Status done = describe(); !done) return std::move(done).error();
-  if (Status done = kept_.look(folder_, store_, now_); !done) return std::move(done).error();
+  if (Status done = kept_.choose_parts(folder_, store_, now_); !done) return std::move(done).error();
   kept_.choose();
   if (Status done = write_rows(); !done) return std::move(done).error();
   now_.forget_before(store_.window().head);

@@ -55,7 +55,7 @@ void RowCount::forget(const Store& store, std::uint64_t ticket) noexcept {
 }
 
 // Counts a chunk again. Returns true if it may get more rows.
-bool RowCount::look(const Store& store, std::uint64_t ticket) {
+bool RowCount::update_chunk(const Store& store, std::uint64_t ticket) {
   const Progress now = store.progress(ticket);
   forget(store, ticket);
   const Counted counted = count_chunk(store, ticket, now);
@@ -83,12 +83,12 @@ std::uint64_t RowCount::count_changes(const Store& store) {
     std::pop_heap(needs_.begin(), needs_.end());
     const std::uint64_t ticket = needs_.back().ticket;
     needs_.pop_back();
-    if (ticket >= head_) look(store, ticket);
+    if (ticket >= head_) update_chunk(store, ticket);
   }
-  std::erase_if(growing_, [&](std::uint64_t ticket) { return ticket < head_ || !look(store, ticket); });
+  std::erase_if(growing_, [&](std::uint64_t ticket) { return ticket < head_ || !update_chunk(store, ticket); });
   for (; tail_ < now.tail; ++tail_) {
     growing_.push_back(tail_);
-    if (!look(store, tail_)) growing_.pop_back();
+    if (!update_chunk(store, tail_)) growing_.pop_back();
   }
   return sum_;
 }

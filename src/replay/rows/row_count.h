@@ -39,7 +39,7 @@ class RowCount {
   Counted count_chunk(const Store& store, std::uint64_t ticket, const Progress& now) const noexcept;
   std::uint64_t without_frames(const Store& store, std::uint64_t ticket, std::uint64_t& needs) const noexcept;
   void forget(const Store& store, std::uint64_t ticket) noexcept;
-  bool look(const Store& store, std::uint64_t ticket);
+  bool update_chunk(const Store& store, std::uint64_t ticket);
   std::uint64_t count_changes(const Store& store);
 
   std::uint32_t frames_ = 1;

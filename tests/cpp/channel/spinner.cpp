@@ -109,7 +109,7 @@ TEST_CASE("A call that must not wait does not spin") {
 TEST_CASE("After an immediate success later waits begin with a pause") {
   if (platform::usable_cores() < 2) return;
   Spinner spinner;
-  const auto first_look_ns = [&] {
+  const auto first_poll_ns = [&] {
     const std::int64_t begin = platform::monotonic_ns();
     std::int64_t first = -1;
     const auto eight = [&] {
@@ -119,6 +119,6 @@ TEST_CASE("After an immediate success later waits begin with a pause") {
     REQUIRE(spinner.until(eight, 8, {Deadline::never()}));
     return first;
   };
-  for (int i = 0; i < 1000; ++i) first_look_ns();  // at least one of these ends at once
-  for (int i = 0; i < 100; ++i) REQUIRE(first_look_ns() >= 250);
+  for (int i = 0; i < 1000; ++i) first_poll_ns();  // at least one of these ends at once
+  for (int i = 0; i < 100; ++i) REQUIRE(first_poll_ns() >= 250);
 }

@@ -191,13 +191,13 @@ TEST_CASE("create_private_file leaves whole files and replaces none") {
   CHECK(platform::list_directory(opened.get()).value() == std::vector<std::string>{"x"});
 }
 
-TEST_CASE("look_at_names reports names and removes no stale ones") {
+TEST_CASE("list_records reports names and removes no stale ones") {
   const OwnDirectory directory;
   const auto arena = new_arena();
   const std::string name = unique_name();
   const auto find = [&name] {
     std::optional<discovery::SeenName> found;
-    const auto looked = discovery::look_at_names();
+    const auto looked = discovery::list_records();
     for (const discovery::SeenName& seen : looked.value()) {
       if (seen.name == name) found = seen;
     }

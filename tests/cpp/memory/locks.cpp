@@ -251,7 +251,7 @@ TEST_CASE("A publisher that dies before its wake-up only delays waiters") {
     raise(SIGKILL);
     return true;
   });
-  while (load_acquire(published) == 0) REQUIRE(waiting.sleep() == memory::EventWait::Wake::kLookAgain);
+  while (load_acquire(published) == 0) REQUIRE(waiting.sleep() == memory::EventWait::Wake::kRecheck);
 }
 
 TEST_CASE("Notifying an event without waiters keeps its sequence") {

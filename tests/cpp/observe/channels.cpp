@@ -24,7 +24,7 @@ ObservedChannel look_at(Channel& channel) {
   std::abort();
 }
 std::vector<observer::MessageInfo> queued_in(Channel& channel, std::size_t most = 100) {
-  return observer::look_at_queue(channel.arena()->uuid(), memory::pack(channel.block()), most, kMiB).value();
+  return observer::snapshot_queue(channel.arena()->uuid(), memory::pack(channel.block()), most, kMiB).value();
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ TEST_CASE("Queued messages are observed in order and stay queued") {
 TEST_CASE("A frame over the limit is named and not copied") {
   const auto channel = new_channel(new_arena());
   put(*channel, 1, 1000).value();
-  const auto seen = observer::look_at_queue(channel->arena()->uuid(), memory::pack(channel->block()), 1, 100).value();
+  const auto seen = observer::snapshot_queue(channel->arena()->uuid(), memory::pack(channel->block()), 1, 100).value();
   REQUIRE(seen.size() == 1);
   CHECK(seen[0].bytes == 8000);
   CHECK(seen[0].frame.empty());

@@ -144,7 +144,7 @@ TEST_CASE("A process that attaches during a snapshot is listed") {
   REQUIRE(open != found.end());
   const Participant other(arena);
   const ObservedArena seen =
-      observer::look_at_arena(open_from_process(process_id(), arena->fd(), Access::kRead).value(), *open)
+      observer::snapshot_arena(open_from_process(process_id(), arena->fd(), Access::kRead).value(), *open)
           .value()
           .value();
   CHECK(participant_of(seen, other.pid()).alive);
@@ -157,7 +157,7 @@ TEST_CASE("A dead participant is not confused across PID namespaces") {
   other.process().kill_and_wait();
   const observer::OpenArena open{.processes = {{process_id(), {other.pid()}}}};
   const ObservedArena seen =
-      observer::look_at_arena(open_from_process(process_id(), arena->fd(), Access::kRead).value(), open)
+      observer::snapshot_arena(open_from_process(process_id(), arena->fd(), Access::kRead).value(), open)
           .value()
           .value();
   const auto dead = std::find_if(seen.participants.begin(), seen.participants.end(),

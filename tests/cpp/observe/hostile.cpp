@@ -71,8 +71,8 @@ TEST_CASE("A snapshot of a corrupt channel header stays in the file") {
   const Looker looker(*channel->arena());
   const auto participants = looker.participants();
   with_damage(reinterpret_cast<std::byte*>(&header_of(*channel)), sizeof(ChannelHeader), [&] {
-    const auto info = observer::look_at_channel(looker.file, channel->block(), participants, {});
-    const auto queue = observer::look_at_messages(looker.file, channel->block(), participants, 30, kMiB);
+    const auto info = observer::snapshot_channel(looker.file, channel->block(), participants, {});
+    const auto queue = observer::snapshot_messages(looker.file, channel->block(), participants, 30, kMiB);
     if (queue.size() > 30 || info.block == 0) std::abort();
   });
   CHECK(drain(*channel).size() == 20);
@@ -84,7 +84,7 @@ TEST_CASE("A forged message count does not lengthen a snapshot") {
   const Looker looker(*channel->arena());
   auto& tail = header_of(*channel).tail;
   const std::uint64_t whole = tail.exchange(std::uint64_t{1} << 62);
-  CHECK(observer::look_at_messages(looker.file, channel->block(), looker.participants(), 30, kMiB).size() == 1);
+  CHECK(observer::snapshot_messages(looker.file, channel->block(), looker.participants(), 30, kMiB).size() == 1);
   tail = whole;
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("A corrupt ring segment is read only inside the file") {
   const auto participants = looker.participants();
   const std::uint64_t first = header_of(*channel).head_segment.load();
   with_damage(reinterpret_cast<std::byte*>(&segment_of(*channel, first)), 4096,
-              [&] { observer::look_at_messages(looker.file, channel->block(), participants, 30, kMiB); });
+              [&] { observer::snapshot_messages(looker.file, channel->block(), participants, 30, kMiB); });
   CHECK(drain(*channel).size() == 20);
 }
 
@@ -119,7 +119,7 @@ TEST_CASE("A cycle of segments ends the walk") {
   const std::uint64_t first = header_of(*channel).head_segment.load();
   SegmentHeader& segment = segment_of(*channel, first);
   const std::uint64_t next = segment.next.exchange(first);
-  CHECK(observer::look_at_messages(looker.file, channel->block(), looker.participants(), 30, kMiB).size() <= 30);
+  CHECK(observer::snapshot_messages(looker.file, channel->block(), looker.participants(), 30, kMiB).size() <= 30);
   segment.next = next;
 }
 
@@ -133,12 +133,12 @@ TEST_CASE("Corrupt Latest/Broadcast/replay headers are read in bounds") {
   const Looker looker(*arena);
   const auto participants = looker.participants();
   with_damage(reinterpret_cast<std::byte*>(&header_of(*latest)), sizeof(broadcast::RingHeader),
-              [&] { observer::look_at_latest(looker.file, latest->block(), participants); });
+              [&] { observer::snapshot_latest(looker.file, latest->block(), participants); });
   auto* broadcast = arena->blocks().address(ring->block().id);
   with_damage(broadcast, sizeof(broadcast::BroadcastHeader),
-              [&] { observer::look_at_broadcast(looker.file, ring->block(), participants); });
+              [&] { observer::snapshot_broadcast(looker.file, ring->block(), participants); });
   with_damage(reinterpret_cast<std::byte*>(&header_of(*store)), sizeof(ReplayHeader),
-              [&] { observer::look_at_replay(looker.file, store->block(), participants); });
+              [&] { observer::snapshot_replay(looker.file, store->block(), participants); });
 }
 
 TEST_CASE("Corrupt arena headers and tables are read in bounds") {
@@ -149,7 +149,7 @@ TEST_CASE("Corrupt arena headers and tables are read in bounds") {
   auto* header = reinterpret_cast<std::byte*>(&arena->header());
   const auto look = [&] {
     const auto info =
-        observer::look_at_arena(open_for_reading(*arena), {.processes = {{process_id(), {process_id()}}}}).value();
+        observer::snapshot_arena(open_for_reading(*arena), {.processes = {{process_id(), {process_id()}}}}).value();
     if (!info || info->participants.size() > memory::kMaxParticipants) std::abort();
   };
   // The first words identify the file as an arena.
@@ -172,8 +172,8 @@ TEST_CASE("Snapshots end while another process overwrites the channel") {
     const Flips tails(header.tail, {20, 0, ~std::uint64_t{0}});
     const Flips slots(as_atomic(segment.slots), {8, 0, 3, ~std::uint64_t{0}});
     for (int look = 0; look < 500; ++look) {
-      observer::look_at_channel(looker.file, channel->block(), participants, {});
-      if (observer::look_at_messages(looker.file, channel->block(), participants, 30, kMiB).size() > 30) return false;
+      observer::snapshot_channel(looker.file, channel->block(), participants, {});
+      if (observer::snapshot_messages(looker.file, channel->block(), participants, 30, kMiB).size() > 30) return false;
     }
     return true;
   });
