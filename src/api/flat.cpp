@@ -92,13 +92,13 @@ Result<std::uint64_t> Sender::put_bytes(ByteRun bytes, Timeout timeout, const st
     channel::Channel& channel = state_->channel();
     const auto frame = endpoint::FlatFrame::make(bytes, channel.inline_bytes());
     if (!frame) return frame.error();
-    return state_->told(endpoint::put(channel, *frame, wait));
+    return state_->or_closed(endpoint::put(channel, *frame, wait));
   });
 }
 
 Result<detail::Lent> Sender::lend(std::size_t bytes, Timeout timeout, const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
-    return state_->told(detail::lend(state_->channel().arena(), memory::BlockKind::kMessage, bytes, wait));
+    return state_->or_closed(detail::lend(state_->channel().arena(), memory::BlockKind::kMessage, bytes, wait));
   });
 }
 
@@ -109,7 +109,7 @@ Result<std::uint64_t> Sender::put_lent(detail::LoanedBlock* lent, Timeout timeou
     channel::Outgoing outgoing{.block = std::move(lent->block), .bytes = lent->frame_bytes};
     auto ticket = state_->channel().sending().put(outgoing, wait);
     if (!ticket) lent->block = std::move(outgoing.block);
-    return state_->told(std::move(ticket));
+    return state_->or_closed(std::move(ticket));
   });
 }
 
@@ -122,7 +122,7 @@ Result<std::uint64_t> Sender::put_flat(const FlatItem& item, Timeout timeout, co
     api::Message message(builder, *state_, origin);
     Status encoded = message.encode(Value(item.bytes()));
     if (!encoded) return std::move(encoded).error();
-    return state_->told(endpoint::put(state_->channel(), message, wait));
+    return state_->or_closed(endpoint::put(state_->channel(), message, wait));
   });
 }
 
@@ -149,7 +149,7 @@ class FlatCodec {
     *may_retry = !made && api::may_retry_after(made.error(), message);
     return made;
   }
-  Object failed(Error error) { return state_.told(std::move(error)); }
+  Object failed(Error error) { return state_.or_closed(std::move(error)); }
 
  private:
   Object of(memory::Arena& arena, Incoming& message) {

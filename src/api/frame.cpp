@@ -44,7 +44,7 @@ Result<std::uint64_t> put_checked(ChannelState& state, std::span<const std::byte
   const endpoint::Terms terms{.allow_pickle = channel.allows_pickle(), .portable = channel.is_portable()};
   Status may_go = endpoint::check_may_go(contents, terms, known_portable);
   if (!may_go) return std::move(may_go).error();
-  return state.told(endpoint::put(channel, endpoint::WholeFrame(bytes), wait));
+  return state.or_closed(endpoint::put(channel, endpoint::WholeFrame(bytes), wait));
 }
 
 Result<std::uint64_t> put_source(ChannelState& state, const FrameSource& source, const WaitContext& wait) {
@@ -84,7 +84,7 @@ class Frames {
     return error;
   }
   Object failed(Error error) {
-    error_ = state_.told(std::move(error));
+    error_ = state_.or_closed(std::move(error));
     return *error_;
   }
   bool wants_more() const noexcept { return frames_.size() < most_ && !state_.is_closed(); }

@@ -86,7 +86,7 @@ std::optional<LentRange> LentArrays::lend_received(const ArrayMemory& memory) {
   const bool writable = memory.writable;
   auto& received = *static_cast<Received*>(const_cast<void*>(origin.home));
   if (received.lease.arena() != arena_.arena) return std::nullopt;
-  const bool must_stay = received.may_go_back.load(std::memory_order_acquire) || received.lease.is_inherited();
+  const bool must_stay = received.may_be_nacked.load(std::memory_order_acquire) || received.lease.is_inherited();
   if (writable && must_stay) return std::nullopt;
   const Lending lending = origin.to_give ? Lending::kMove : Lending::kOwn;
   if (!endpoint::is_lent(lending, {.received = true, .writable = writable, .frozen = origin.to_show}))

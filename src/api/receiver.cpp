@@ -56,7 +56,7 @@ class Items {
     *may_retry = !item && api::may_retry_after(item.error(), message);
     return item;
   }
-  Object failed(Error error) { return state_.told(std::move(error)); }
+  Object failed(Error error) { return state_.or_closed(std::move(error)); }
 
  protected:
   ChannelState& state_;

@@ -251,18 +251,19 @@ replay::TableSpec table_of(const ReplaySampler& sampler) {
   return table;
 }
 
-Status set_on_peer_death(Spec& spec, OnPeerDeath told) {
-  if (told == OnPeerDeath::kEach)
+Status set_on_peer_death(Spec& spec, OnPeerDeath on_death) {
+  if (on_death == OnPeerDeath::kEach)
     return invalid("on_peer_death is kEach; for a replay buffer it must be kRaise or kWait");
-  if (told != OnPeerDeath::kRaise && told != OnPeerDeath::kWait) return no_enumerator("on_peer_death", told);
-  spec.raises_on_death = told == OnPeerDeath::kRaise;
+  if (on_death != OnPeerDeath::kRaise && on_death != OnPeerDeath::kWait)
+    return no_enumerator("on_peer_death", on_death);
+  spec.raises_on_death = on_death == OnPeerDeath::kRaise;
   return success();
 }
 
 Result<Spec> spec_of(const ReplayOptions& options) {
   Spec spec;
-  Status told = set_on_peer_death(spec, options.on_peer_death);
-  if (!told) return std::move(told).error();
+  Status accepted = set_on_peer_death(spec, options.on_peer_death);
+  if (!accepted) return std::move(accepted).error();
   if (options.example && !options.columns.empty())
     return invalid("both columns and an example were passed; pass one of them");
   Status added =

@@ -94,8 +94,8 @@ Status change(Spec& spec, const ReplayLoad& how) {
   if (how.limit) spec.limit = limit_of(*how.limit);
   if (how.without_limit) spec.limit.reset();
   if (how.gamma) spec.gamma = *how.gamma;
-  Status told = how.on_peer_death ? set_on_peer_death(spec, *how.on_peer_death) : success();
-  if (!told) return told;
+  Status accepted = how.on_peer_death ? set_on_peer_death(spec, *how.on_peer_death) : success();
+  if (!accepted) return accepted;
   return replay::check(spec);
 }
 

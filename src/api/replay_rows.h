@@ -30,7 +30,7 @@ Result<replay::Spec> spec_of(const ReplayOptions& options);
 replay::TableSpec table_of(const ReplaySampler& sampler);
 replay::RateLimit limit_of(const ReplayLimit& limit);
 // Returns kInvalid for kEach.
-Status set_on_peer_death(replay::Spec& spec, OnPeerDeath told);
+Status set_on_peer_death(replay::Spec& spec, OnPeerDeath or_closed);
 // Returns the name of a Value's type for errors: "a list".
 const char* word_of(const Value& value);
 std::vector<ReplayColumn> columns_of(const replay::Spec& spec, const ReplayPaths& paths);

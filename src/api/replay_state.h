@@ -37,7 +37,7 @@ struct ReplayCore {
 // One stream of this process. The stream ends with this object.
 struct ReplayWriterState {
   explicit ReplayWriterState(std::shared_ptr<ReplayCore> of) : core(std::move(of)) {}
-  ~ReplayWriterState() { replay::let_go(std::move(stream)); }
+  ~ReplayWriterState() { replay::release_stream(std::move(stream)); }
   ReplayWriterState(const ReplayWriterState&) = delete;
   ReplayWriterState& operator=(const ReplayWriterState&) = delete;
 

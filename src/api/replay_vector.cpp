@@ -29,9 +29,9 @@ Status check_count(const char* name, std::size_t given, std::size_t rows) {
 // The rows of a call. Valid while this object and the Values exist.
 class ReadRows {
  public:
-  // `left_out`: marks the rows that are not steps; may be empty. `streams`: number of rows that the call must have; 0:
+  // `excluded`: marks the rows that are not steps; may be empty. `streams`: number of rows that the call must have; 0:
   // any number.
-  Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks, std::span<const char> left_out,
+  Status read(const ReplayCore& core, const Value& rows, const ReplayMarks& marks, std::span<const char> excluded,
               std::size_t streams) {
     const Buffer& buffer = *core.buffer;
     Status fits = rows_.read(buffer.spec(), buffer.spec().row, "rows", rows);
@@ -41,11 +41,11 @@ class ReadRows {
     }
     if (fits) fits = check_count("ends", marks.ends.size(), rows_.rows());
     if (fits) fits = check_count("priorities", marks.priorities.size(), rows_.rows());
-    if (fits) fits = check_count("reset", left_out.size(), rows_.rows());
+    if (fits) fits = check_count("reset", excluded.size(), rows_.rows());
     if (!fits) return fits;
     given_.columns = rows_.columns();
     given_.count = rows_.rows();
-    auto checked = replay::marks_of(buffer, given_.columns, given_.count, {marks.ends, marks.priorities, left_out});
+    auto checked = replay::marks_of(buffer, given_.columns, given_.count, {marks.ends, marks.priorities, excluded});
     if (!checked) return std::move(checked).error();
     given_.marks = std::move(*checked);
     return read_finals(core, marks.final);
@@ -92,25 +92,25 @@ Result<std::int64_t> add_one(const std::shared_ptr<ReplayWriterState>& writer, c
 using Indices = std::vector<std::int64_t>;
 
 // Marks the rows that are not steps: those that the caller marks, and those in which an environment resets.
-Result<std::vector<char>> left_out_of(const ReplayVectorState& state, const ReplayMarks& marks) {
+Result<std::vector<char>> excluded_of(const ReplayVectorState& state, const ReplayMarks& marks) {
   const std::size_t streams = state.states.size();
   Status fits = check_count("reset", marks.reset.size(), streams);
   if (!fits) return std::move(fits).error();
-  std::vector<char> left_out(marks.reset.begin(), marks.reset.end());
-  if (state.autoreset != ReplayAutoreset::kNextStep) return left_out;
-  left_out.resize(streams);
+  std::vector<char> excluded(marks.reset.begin(), marks.reset.end());
+  if (state.autoreset != ReplayAutoreset::kNextStep) return excluded;
+  excluded.resize(streams);
   for (std::size_t i = 0; i < streams; ++i) {
     auto stream = state.states[i]->open_stream();
     if (!stream) return std::move(stream).error();
-    if ((*stream)->writer.has_ended()) left_out[i] = 1;
+    if ((*stream)->writer.has_ended()) excluded[i] = 1;
   }
-  return left_out;
+  return excluded;
 }
 
 // Notes that the left-out rows were skipped: the next row of their streams begins an episode.
-Status begin_skipped(const ReplayVectorState& state, std::span<const char> left_out) {
-  for (std::size_t i = 0; i < left_out.size(); ++i) {
-    if (left_out[i] == 0) continue;
+Status begin_skipped(const ReplayVectorState& state, std::span<const char> excluded) {
+  for (std::size_t i = 0; i < excluded.size(); ++i) {
+    if (excluded[i] == 0) continue;
     auto stream = state.states[i]->open_stream();
     if (!stream) return std::move(stream).error();
     (*stream)->writer.begin_episode();
@@ -127,18 +127,18 @@ Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, c
   const std::size_t streams = state.states.size();
   Status goes_on = endpoint::check_stop(stop);
   if (!goes_on) return std::move(goes_on).error();
-  auto left_out = left_out_of(state, marks);
-  if (!left_out) return std::move(left_out).error();
+  auto excluded = excluded_of(state, marks);
+  if (!excluded) return std::move(excluded).error();
   ReadRows read;
-  Status fits = read.read(*state.states.front()->core, rows, marks, *left_out, streams);
+  Status fits = read.read(*state.states.front()->core, rows, marks, *excluded, streams);
   if (!fits) return std::move(fits).error();
   Indices indices(streams, -1);
   std::uint64_t completed = 0;
   for (std::size_t i = 0, ends = 0; i < streams; ++i) {
-    if (!left_out->empty() && (*left_out)[i] != 0) continue;
+    if (!excluded->empty() && (*excluded)[i] != 0) continue;
     auto one = add_one(state.states[i], read.given(), i, ends, deadline, stop);
     const std::uint64_t stored = one ? 1 : one.error().completed;
-    Status skipped = stored != 0 && completed == 0 ? begin_skipped(state, *left_out) : success();
+    Status skipped = stored != 0 && completed == 0 ? begin_skipped(state, *excluded) : success();
     if (stored != 0 || completed != 0) completed = i + stored;
     if (!one || !skipped) {
       Error error = one ? std::move(skipped).error() : std::move(one).error();
@@ -149,7 +149,7 @@ Result<Indices> add_to_each(const ReplayVectorState& state, const Value& rows, c
     ends += read.given().marks.ends_at(i) ? 1 : 0;
   }
   if (completed == 0) {  // All rows are skipped.
-    Status skipped = begin_skipped(state, *left_out);
+    Status skipped = begin_skipped(state, *excluded);
     if (!skipped) return std::move(skipped).error();
   }
   return indices;

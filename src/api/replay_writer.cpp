@@ -43,7 +43,7 @@ void ReplayWriterState::close() {
     const std::lock_guard guard(mutex);
     last = std::move(stream);
   }
-  if (last == nullptr || !last->belongs_to_this_process()) return replay::let_go(std::move(last));
+  if (last == nullptr || !last->belongs_to_this_process()) return replay::release_stream(std::move(last));
   if (!last->mutex.try_lock()) return;
   const std::lock_guard guard(last->mutex, std::adopt_lock);
   last->writer.close();

@@ -15,7 +15,7 @@ using platform::WaitContext;
 [[gnu::always_inline]] inline Result<std::uint64_t> put_encoded(api::ChannelState& state, api::Message& message,
                                                                 const WaitContext& wait) {
   auto ticket = endpoint::put(state.channel(), message, wait);
-  if (!ticket) ticket = state.told(std::move(ticket).error());
+  if (!ticket) ticket = state.or_closed(std::move(ticket).error());
   return ticket;
 }
 
@@ -51,7 +51,7 @@ Status put_many(api::ChannelState& state, std::span<const Value> values, const W
   Status went = or_out_of_memory([&] { return batch.flush(); });
   sent = batch.sent();
   if (!went) added = std::move(went);
-  if (!added) return state.told(std::move(added).error());
+  if (!added) return state.or_closed(std::move(added).error());
   return added;
 }
 
@@ -156,7 +156,7 @@ Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape,
 Result<ArrayRef> Sender::new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout,
                                    const std::stop_token& stop) const {
   return api::with_waits(*state_, "sender", timeout, stop, [&](const WaitContext& wait) {
-    return state_->told(state_->arena->new_array(dtype, std::move(shape), wait));
+    return state_->or_closed(state_->arena->new_array(dtype, std::move(shape), wait));
   });
 }
 

@@ -68,7 +68,7 @@ struct Received {
   explicit Received(Lease of) noexcept : lease(std::move(of)) {}
   Lease lease;
   // Taken and not acked: it may return to the channel, so this process must not give it away.
-  std::atomic<bool> may_go_back{false};
+  std::atomic<bool> may_be_nacked{false};
   endpoint::Claims claims{};  // On addresses in this block and those it refers to. Under received_mutex().
 };
 platform::ForkSafeMutex& received_mutex() noexcept;
@@ -169,13 +169,13 @@ struct ChannelState final : endpoint::Port, Deferred {
   // Returns the wait of a call that blocks, within a Call.
   platform::WaitContext wait(const Timeout& timeout) { return waiting(timeout, &until_closed); }
   // Replaces the error of such a call by kClosed if the end was closed meanwhile.
-  Error told(Error error) const {
+  Error or_closed(Error error) const {
     const bool closed_meanwhile = error.code == Code::kInterrupted && is_closed();
     return closed_meanwhile ? closed_here(end == End::kSending ? "sender" : "receiver") : std::move(error);
   }
   template <class T>
-  Result<T> told(Result<T> result) const {
-    if (!result) return told(std::move(result).error());
+  Result<T> or_closed(Result<T> result) const {
+    if (!result) return or_closed(std::move(result).error());
     return result;
   }
 

@@ -125,9 +125,9 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, s
     }
     // The next call meets these errors again. kEmpty: another thread was faster.
     const Code code = next.code();
-    const bool is_met_again =
+    const bool is_persistent =
         code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || code == Code::kOutOfSharedMemory;
-    if (!is_met_again && code != Code::kInterrupted) state.defer(std::move(next).error());
+    if (!is_persistent && code != Code::kInterrupted) state.defer(std::move(next).error());
     break;
   }
   return items;

@@ -41,8 +41,8 @@ struct Taken<T>::State {
   }
 
   // Until it is acked, the message may return to the channel. So it must not be given away with another message.
-  void set_may_go_back(bool may) noexcept {
-    if (auto* home = api::home_of(item)) home->may_go_back.store(may, std::memory_order_release);
+  void set_may_be_nacked(bool may) noexcept {
+    if (auto* home = api::home_of(item)) home->may_be_nacked.store(may, std::memory_order_release);
   }
 
   channel::Delivery delivery;
@@ -59,7 +59,7 @@ struct TakenAccess {
     if (!item) return std::move(item).error();
     using State = typename Taken<T>::State;
     std::unique_ptr<State> state(new State{std::move(delivery), std::move(*item)});
-    state->set_may_go_back(true);
+    state->set_may_be_nacked(true);
     return Taken<T>(std::move(state));
   }
   // For items without a Received.
@@ -71,7 +71,7 @@ struct TakenAccess {
   template <class T, class Codec>
   static Result<Taken<T>> take(Codec& codec, api::ChannelState& end, const platform::WaitContext& wait) {
     auto delivery = end.channel().take(wait);
-    if (!delivery) return end.told(std::move(delivery).error());
+    if (!delivery) return end.or_closed(std::move(delivery).error());
     return of<T>(codec, end.channel(), std::move(*delivery));
   }
 };
@@ -101,7 +101,7 @@ std::uint32_t Taken<T>::attempts() const noexcept {
 template <class T>
 Status Taken<T>::ack() {
   Status done = State::settle(state_.get(), &channel::Delivery::ack);
-  if (done) state_->set_may_go_back(false);
+  if (done) state_->set_may_be_nacked(false);
   return done;
 }
 template <class T>

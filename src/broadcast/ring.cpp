@@ -454,7 +454,7 @@ void Ring::announce() noexcept {
 Status Ring::await(WakeAddress hub) {
   Status asked = hubs().await(hub);
   if (!asked) return asked;
-  tell_bells();
+  announce_bells();
   fence_seq_cst();  // a process that puts sees the bit, or this one sees the message
   return success();
 }

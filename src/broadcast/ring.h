@@ -147,7 +147,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   Status check_publishers() const { return has_flag(kWaits) ? success() : publishing().check(tail() != 0); }
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
   // Makes processes that put notify the readers that ask (doorbell.h).
-  void tell_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
+  void announce_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
   // Asks for one text at that hub of this process. The next put, or the last publisher when it leaves, sends name()
   // there. Check for a message after the call.
   Status await(platform::WakeAddress hub);
@@ -224,7 +224,7 @@ Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const W
     found = poll();
     return found.ok() || found.code() != Code::kEmpty;
   };
-  const auto attend = [&](bool) -> Result<bool> {
+  const auto before_sleep = [&](bool) -> Result<bool> {
     if (Status attended = check_publishers(); !attended) {
       if (ready()) return true;  // the last publisher put it before it left
       return std::move(attended).error();
@@ -233,7 +233,7 @@ Status Ring::wait_for_item(memory::WaitFor what, const char* waited_for, const W
     return memory::recover_from_deaths(*arena_, platform::wait_policy::alive_within_ns(true), wait);
   };
   memory::EventWait waiting(header().items, {arena_->participants(), what, memory::pack(block())}, wait);
-  auto came = memory::wait_until(waiting, wait, waited_for, ready, attend);
+  auto came = memory::wait_until(waiting, wait, waited_for, ready, before_sleep);
   if (!came) return std::move(came).error();
   return found;
 }

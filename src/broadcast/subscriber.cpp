@@ -77,9 +77,9 @@ Result<BlockRef> Subscriber::give() {
   return subscription_.ref();
 }
 
-// Claims the cursor if no process has. If another process has, moves the pin of the block to `let_go`, which the caller
-// releases outside the mutex.
-Status Subscriber::claim(Identity me, memory::Lease& let_go) {
+// Claims the cursor if no process has. If another process has, moves the pin of the block to `released`, which the
+// caller releases outside the mutex.
+Status Subscriber::claim(Identity me, memory::Lease& released) {
   Owner mine = owner_;
   mine.identity = me;
   mine.claimed = true;
@@ -88,7 +88,7 @@ Status Subscriber::claim(Identity me, memory::Lease& let_go) {
     if (now == mine) return success();
     const bool is_closed = now.identity == memory::kNoIdentity || now.use != owner_.use;
     if (is_closed || now.claimed) {
-      let_go = std::move(subscription_);
+      released = std::move(subscription_);
       return Error{
           .code = Code::kClosed,
           .message = is_closed ? "this subscription was closed" : "this subscription belongs to another process"};
@@ -118,7 +118,7 @@ bool Subscriber::catch_up(bool& moved) noexcept {
 }
 
 Error Subscriber::overrun() {
-  const std::uint64_t count = missed() - std::exchange(told_, missed());
+  const std::uint64_t count = missed() - std::exchange(reported_, missed());
   return Error{.code = Code::kOverrun,
                .message = std::to_string(count) +
                           " messages were missed: they were overwritten, or skipped, before this subscriber read them",
@@ -179,12 +179,12 @@ std::unique_ptr<Received> Subscriber::take_all_given_back() noexcept {
 Status Subscriber::get_now(Incoming& message) {
   auto me = ring_->arena()->identity();  // may recover; resets mutexes that a parent had locked
   if (!me) return std::move(me).error();
-  memory::Lease let_go;
+  memory::Lease released;
   bool moved = false;
   Status got = success();
   {
     const std::lock_guard guard(mutex_);
-    got = claim(*me, let_go);
+    got = claim(*me, released);
     if (!got) return got;
     got = get_claimed(message, moved);
     refresh_bell();
@@ -200,9 +200,9 @@ void Subscriber::refresh_bell() noexcept {
 Result<int> Subscriber::fd(bool* opened) {
   auto me = ring_->arena()->identity();
   if (!me) return std::move(me).error();
-  memory::Lease let_go;
+  memory::Lease released;
   const std::lock_guard guard(mutex_);
-  Status mine = claim(*me, let_go);
+  Status mine = claim(*me, released);
   if (!mine) return std::move(mine).error();
   const bool was_open = bell_.is_open();
   if (!was_open) {
@@ -211,7 +211,7 @@ Result<int> Subscriber::fd(bool* opened) {
   Status open = bell_.open(cursor());
   if (!open) return std::move(open).error();
   if (opened != nullptr && !was_open) *opened = true;
-  ring_->tell_bells();
+  ring_->announce_bells();
   refresh_bell();
   return bell_.fd();
 }
@@ -233,7 +233,7 @@ Status Subscriber::get_claimed(Incoming& message, bool& moved) {
   // overwriting it, or it is damaged: a call that waits checks again later.
   for (int looks = 0;; ++looks) {
     const bool there = catch_up(moved);
-    if (is_to_be_told()) return overrun();
+    if (must_report_overrun()) return overrun();
     if (load_relaxed(cursor().position) > ring_->tail()) {
       return Error{.code = Code::kCorrupt, .message = "the shared state of this Broadcast is damaged"};
     }

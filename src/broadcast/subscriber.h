@@ -79,13 +79,13 @@ class Subscriber {
       : ring_(std::move(ring)), number_(number), owner_(owner), subscription_(std::move(subscription)) {}
   Cursor& cursor() const noexcept { return ring_->cursor(number_); }
   Status get_now(Incoming& message);
-  Status claim(Identity me, memory::Lease& let_go);
+  Status claim(Identity me, memory::Lease& released);
   Status get_claimed(Incoming& message, bool& moved);
   bool catch_up(bool& moved) noexcept;
   bool take_given_back(Incoming& message) noexcept;
   void keep(std::unique_ptr<Received>& received) noexcept;
   void count_missed(std::uint64_t count) noexcept;
-  bool is_to_be_told() const noexcept { return owner_.policy == Policy::kRaise && missed() != told_; }
+  bool must_report_overrun() const noexcept { return owner_.policy == Policy::kRaise && missed() != reported_; }
   Error overrun();
   void refresh_bell() noexcept;
   std::unique_ptr<Received> take_all_given_back() noexcept;
@@ -100,7 +100,7 @@ class Subscriber {
   // (fork.h).
   platform::ForkSafeMutex mutex_;
   Doorbell bell_;                           // under mutex_
-  std::uint64_t told_ = 0;                  // under mutex_; `missed` as last reported
+  std::uint64_t reported_ = 0;              // under mutex_; `missed` as last reported
   std::unique_ptr<Received> given_back_{};  // under mutex_; sorted by ticket
   std::atomic<std::uint64_t> given_back_count_{0};
   memory::Lease subscription_;  // under mutex_; empty once another process has claimed it, or it was closed

@@ -112,7 +112,7 @@ class Walk {
     const End peers = what == WaitFor::kMessage ? End::kSending : End::kReceiving;
     const Ends::Uses uses = seen->ends.uses(peers);
     // The call is about to return an error by itself.
-    if (!uses.is_attached || seen->control.is_shut_down() || seen->ends.has_deaths_to_tell(peers)) return false;
+    if (!uses.is_attached || seen->control.is_shut_down() || seen->ends.has_deaths_to_report(peers)) return false;
     if (!uses.used && may_end(seen->control, seen->ends, peers)) {
       const Deadlock::Rank rank{uses.given, load_once(seen->control.shared.made_ns)};
       if (!first_ || rank < *first_) first_ = rank;

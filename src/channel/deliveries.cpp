@@ -57,14 +57,14 @@ Status Deliveries::try_take(Identity me, Delivery& delivery, const WaitContext& 
   const Receiving::Access access = receiving_.access();
   const bool is_me = parts_.control.arena.current_identity() == me;  // false in a child that was forked during the wait
   const bool may_take = access == Receiving::Access::kFree && is_me;
-  const Took took = may_take ? take_locked(me, delivery, receipt) : Took::kNone;
+  const TakeResult took = may_take ? take_locked(me, delivery, receipt) : TakeResult::kNone;
   parts_.control.arena.unlock(parts_.control.shared.receivers_lock);
   if (access == Receiving::Access::kShutDown) return receiving_.discarded(wait);
   receipt.release_spent(parts_.control.arena);
-  if (took == Took::kOne || took == Took::kTooMany) parts_.membership.mark_used(End::kReceiving, me);
-  if (took == Took::kTooMany) done = wait_until_settled(wait);
-  if (took == Took::kNeedsRecord) done = parts_.records.add(wait);
-  if (took == Took::kLeft) done = receipt.error(parts_.control.arena);
+  if (took == TakeResult::kOne || took == TakeResult::kTooMany) parts_.membership.mark_used(End::kReceiving, me);
+  if (took == TakeResult::kTooMany) done = wait_until_settled(wait);
+  if (took == TakeResult::kNeedsRecord) done = parts_.records.add(wait);
+  if (took == TakeResult::kLeft) done = receipt.error(parts_.control.arena);
   return done ? std::move(done) : in_time(std::move(done).error(), Code::kEmpty);
 }
 
@@ -99,14 +99,14 @@ void Deliveries::copy_slot(RingSlot& to, const RingSlot& from) const noexcept {
 }
 
 // Assigns the record, and its pinned message, to the delivery.
-void Deliveries::hand_out(Record& record, std::uint64_t word, Delivery& delivery) noexcept {
+void Deliveries::fill_delivery(Record& record, std::uint64_t word, Delivery& delivery) noexcept {
   delivery.record_ = &record;
   delivery.word_ = word;
   parts_.records.set(record, word);
 }
 
-Deliveries::Took Deliveries::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
-  if (parts_.records.has_too_many_taken()) return parts_.head.has_messages() ? Took::kTooMany : Took::kNone;
+Deliveries::TakeResult Deliveries::take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
+  if (parts_.records.has_too_many_taken()) return parts_.head.has_messages() ? TakeResult::kTooMany : TakeResult::kNone;
   if (load_relaxed(parts_.control.shared.returned) == 0) return take_from_ring(me, delivery, receipt);
   Record* record = parts_.records.oldest_returned();
   if (record == nullptr) {
@@ -114,24 +114,24 @@ Deliveries::Took Deliveries::take_locked(Identity me, Delivery& delivery, Receip
     return take_from_ring(me, delivery, receipt);
   }
   const std::uint32_t attempts = attempts_with_this(load_relaxed(record->state));
-  if (!parts_.head.hold_again(*record, me, attempts, delivery.message_, receipt)) return Took::kLeft;
-  hand_out(*record, record_word(RecordState::kTaken, me, attempts), delivery);
-  return Took::kOne;
+  if (!parts_.head.hold_again(*record, me, attempts, delivery.message_, receipt)) return TakeResult::kLeft;
+  fill_delivery(*record, record_word(RecordState::kTaken, me, attempts), delivery);
+  return TakeResult::kOne;
 }
 
-Deliveries::Took Deliveries::take_from_ring(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
+Deliveries::TakeResult Deliveries::take_from_ring(Identity me, Delivery& delivery, Receipt& receipt) noexcept {
   const RingSlot* slot = parts_.head.first(receipt);
-  if (slot == nullptr) return receipt.damaged ? Took::kLeft : Took::kNone;
+  if (slot == nullptr) return receipt.damaged ? TakeResult::kLeft : TakeResult::kNone;
   Record* record = parts_.records.find_free();
-  if (record == nullptr) return Took::kNeedsRecord;
+  if (record == nullptr) return TakeResult::kNeedsRecord;
   copy_slot(record->slot(), *slot);
   record->set_failed_builds(0);
   Incoming& message = delivery.message_;
-  if (!parts_.head.hold(record->slot(), me, 1, message, receipt)) return Took::kLeft;
+  if (!parts_.head.hold(record->slot(), me, 1, message, receipt)) return TakeResult::kLeft;
   if (message.in_block()) parts_.control.arena.reclaimer().set_delivered(message.block(), true);
-  hand_out(*record, record_word(RecordState::kTaken, me, 1), delivery);
+  fill_delivery(*record, record_word(RecordState::kTaken, me, 1), delivery);
   parts_.head.advance(parts_.control.counted_bytes(record->slot()));
-  return Took::kOne;
+  return TakeResult::kOne;
 }
 
 // Collects matching messages, as many as `found` has capacity for. Returns true if there may be more. Under the
@@ -148,7 +148,7 @@ bool Deliveries::collect(std::vector<Delivery>& found, const Adopting& which, Re
       found.pop_back();
       return false;
     }
-    hand_out(record, record_word(which.state, which.me, attempts), delivery);
+    fill_delivery(record, record_word(which.state, which.me, attempts), delivery);
     --left;
     return true;
   });

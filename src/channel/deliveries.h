@@ -72,9 +72,9 @@ class Deliveries {
 
  private:
   friend class Delivery;
-  enum class Took { kOne, kNone, kNeedsRecord, kLeft, kTooMany };
-  Took take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
-  Took take_from_ring(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
+  enum class TakeResult { kOne, kNone, kNeedsRecord, kLeft, kTooMany };
+  TakeResult take_locked(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
+  TakeResult take_from_ring(Identity me, Delivery& delivery, Receipt& receipt) noexcept;
   Result<bool> take_now(Identity me, Delivery& delivery, const WaitContext& wait);
   Status try_take(Identity me, Delivery& delivery, const WaitContext& wait);
   Status wait_until_settled(const WaitContext& wait);
@@ -92,7 +92,7 @@ class Deliveries {
     }
   };
   bool collect(std::vector<Delivery>& found, const Adopting& which, Receipt& receipt) noexcept;
-  void hand_out(Record& record, std::uint64_t word, Delivery& delivery) noexcept;
+  void fill_delivery(Record& record, std::uint64_t word, Delivery& delivery) noexcept;
 
   Parts& parts_;
   Receiving& receiving_;

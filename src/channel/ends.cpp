@@ -93,11 +93,11 @@ std::vector<int> Ends::unused_pids(End end) const {
       [&](std::uint32_t word) { return taking_part(end, word) & ~load_acquire(state(end).users.words[word]); });
 }
 
-std::vector<int> Ends::pids_told_of(End end) const {
+std::vector<int> Ends::pids_to_report(End end) const {
   std::vector<int> pids = pids_of([&](std::uint32_t word) { return keeping_open(end, word); });
   const bool may_be_over = control_.is_queue() || (can_end(end) && control_.ending() != Ending::kWait);
-  const bool told = control_.ending() == Ending::kEach || (may_be_over && pids.size() == 1);
-  std::erase_if(pids, [told](int pid) { return !told || pid == process_id(); });
+  const bool observer = control_.ending() == Ending::kEach || (may_be_over && pids.size() == 1);
+  std::erase_if(pids, [observer](int pid) { return !observer || pid == process_id(); });
   return pids;
 }
 
@@ -142,12 +142,12 @@ bool Ends::is_left(End end) const noexcept {
 
 // Reads the ring first, since a queue's messages may be reserved for another process. The ring only empties by now, so
 // each message is in a record by then, or settled.
-bool Ends::is_over(End end, Identity told) const noexcept {
+bool Ends::is_over(End end, Identity observer) const noexcept {
   if (!is_left(end)) return false;
   if (end == End::kReceiving || control_.is_discarded()) return true;
   const bool is_queued = (control_.is_queue() || control_.is_shut_down()) &&
                          load_seq_cst(control_.shared.tail) != load_seq_cst(control_.shared.head);
-  return !is_queued && !records_.may_give_more(told);
+  return !is_queued && !records_.may_give_more(observer);
 }
 
 Status Ends::poll_deaths(End end) const {
@@ -156,7 +156,7 @@ Status Ends::poll_deaths(End end) const {
 }
 
 Status Ends::report_deaths(End end) const {
-  if (!has_deaths_to_tell(end)) [[likely]]
+  if (!has_deaths_to_report(end)) [[likely]]
     return success();
   auto died = take_deaths(end);
   return died ? Status(std::move(*died)) : success();

@@ -72,7 +72,7 @@ class Ends {
   }
   // Returns the pids of the processes that the other end must learn of when they die: the only attached process, or
   // every one with Ending::kEach. May throw std::bad_alloc.
-  std::vector<int> pids_told_of(End end) const;
+  std::vector<int> pids_to_report(End end) const;
   // Number of members of the end, and number of attached processes.
   std::uint64_t member_count(End end) const noexcept;
   std::uint64_t counting(End end) const noexcept;
@@ -82,18 +82,18 @@ class Ends {
   }
   // True if no process is attached any more: no message will be sent, or none received.
   bool is_left(End end) const noexcept;
-  // True if the process `told` at the other end, by default this one, must see the end of the stream.
+  // True if the process `observer` at the other end, by default this one, must see the end of the stream.
   bool is_over(End end) const noexcept { return is_over(end, control_.arena.current_identity()); }
-  bool is_over(End end, Identity told) const noexcept;
+  bool is_over(End end, Identity observer) const noexcept;
   // Records the death of a process that was attached through this process, and is no participant of the arena.
   void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
   bool has_killed_members(End end) const noexcept;
   // True if a member of that end was killed and the other end must learn of it although the stream goes on.
-  bool has_deaths_to_tell(End end) const noexcept {
+  bool has_deaths_to_report(End end) const noexcept {
     return control_.ending() == Ending::kEach && has_killed_members(end);
   }
   // Returns kClosed or kPeerDied if the other end must see that now.
-  Status check_attended(End end) const { return is_over(end) ? Status(end_error(end)) : report_deaths(end); }
+  Status check_open(End end) const { return is_over(end) ? Status(end_error(end)) : report_deaths(end); }
   // Returns kPeerDied with the deaths that Ending::kEach reports while the stream goes on. Succeeds if there are none,
   // or if another thread has just reported them; the caller then checks its condition again.
   Status report_deaths(End end) const;

@@ -182,7 +182,7 @@ void Membership::give_to(Identity child, End end) noexcept {
   state(end).given.add(memory::slot_of(child));
 }
 
-void Membership::hand_down(Identity child) noexcept {
+void Membership::pass_to_child(Identity child) noexcept {
   for (const End end : kEnds) {
     if (is_open(end)) add_child_member(end, child);
     if (passive_[end] != 0) state(end).passive.add(memory::slot_of(child));

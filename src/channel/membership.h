@@ -11,7 +11,7 @@
 //     forked child, which has no such calls.
 //   - A process that may have been the last one attached to an end wakes every waiter.
 //
-// Thread safety: any thread; hand_down() only in fork handlers, with every fork-safe mutex held.
+// Thread safety: any thread; pass_to_child() only in fork handlers, with every fork-safe mutex held.
 #pragma once
 
 #include <mutex>
@@ -70,7 +70,7 @@ class Membership {
   // Makes a participant that does not run yet (reserve_slot) a member of that end and a holder of the channel's block.
   void give_to(Identity child, End end) noexcept;
   // Makes a forked child a member of the ends that its parent is a member of. It has not used them.
-  void hand_down(Identity child) noexcept;
+  void pass_to_child(Identity child) noexcept;
   // Drops objects that were about to leave. Called in the forked child, by its fork handler.
   void drop_leaving() noexcept;
 

@@ -29,7 +29,7 @@ Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& 
                       const WaitContext& wait) {
   const End peers = what.peers;
   Deadlock deadlock(control, ends, peers, wait);
-  const auto attend = [&](bool first) -> Result<bool> {
+  const auto before_sleep = [&](bool first) -> Result<bool> {
     auto recovered = memory::recover_from_deaths(control.arena, platform::wait_policy::alive_within_ns(!first), wait);
     if (!recovered || (*recovered && ready())) return recovered;
     if (Status deaths = ends.report_deaths(peers); !deaths) return std::move(deaths).error();
@@ -41,7 +41,7 @@ Status wait_for_peers(const Control& control, const Ends& ends, const PeerWait& 
     return false;
   };
   memory::EventWait waiting(what.event, what.reason, wait);
-  auto came = memory::wait_until(waiting, wait, what.waited_for, ready, attend);
+  auto came = memory::wait_until(waiting, wait, what.waited_for, ready, before_sleep);
   if (!came) return std::move(came).error();
   if (*came) return success();
   return Error{Code::kTimeout, std::string("timed out waiting for ") + what.waited_for};

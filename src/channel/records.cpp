@@ -22,12 +22,12 @@ std::vector<std::uint64_t> Records::unacked_tickets() const {
   return found;
 }
 
-bool Records::may_give_more(Identity told) const noexcept {
+bool Records::may_give_more(Identity observer) const noexcept {
   if (load_acquire(control_.shared.taken) == 0) return false;
-  return for_each([told](Record& record) {
+  return for_each([observer](Record& record) {
            const std::uint64_t word = load_acquire(record.state);
            const RecordState state = state_of_record(word);
-           return !awaits_ack(state) || (state == RecordState::kTaken && taker_of_record(word) == told);
+           return !awaits_ack(state) || (state == RecordState::kTaken && taker_of_record(word) == observer);
          }) == Walked::kStopped;
 }
 

@@ -58,9 +58,9 @@ class Records {
     const std::uint64_t most = control_.shared.max_unsettled;
     return most != 0 && unacked() >= most;
   }
-  // True if a record holds a message that was returned, or that another process than `told` has taken and may return.
-  // The stream has not ended for `told` then.
-  bool may_give_more(Identity told) const noexcept;
+  // True if a record holds a message that was returned, or that another process than `observer` has taken and may
+  // return. The stream has not ended for `observer` then.
+  bool may_give_more(Identity observer) const noexcept;
   // Returns the word for a record that is returned as `word`: kDiscardedRecord if the queue was shut down with its
   // contents. Without the receivers' lock, a shutdown may be missed: the message is then returned, and the next
   // receiver discards it.

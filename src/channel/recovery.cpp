@@ -15,9 +15,9 @@ platform::WeakRegistry<Channel>& channels() noexcept {
 
 namespace {
 
-void hand_down(Arena& arena, Identity, Identity child) {
+void pass_to_child(Arena& arena, Identity, Identity child) {
   channels().for_each_unlocked([&](Channel& channel, bool) {
-    if (channel.arena().get() == &arena) channel.membership().hand_down(child);
+    if (channel.arena().get() == &arena) channel.membership().pass_to_child(child);
   });
 }
 
@@ -25,7 +25,7 @@ void hand_down(Arena& arena, Identity, Identity child) {
 [[maybe_unused]] const bool g_installed = [] {
   channels();  // created now, since the hook runs while every fork-safe mutex is held
   memory::ReconcilePass::set_channel_walker(&Recovery::repair);
-  Arena::set_fork_hook(&hand_down);
+  Arena::set_fork_hook(&pass_to_child);
   static constinit ForkHandlers handlers{.child = [] {
     channels().for_each_unlocked([](Channel& channel, bool) { channel.membership().drop_leaving(); });
   }};
@@ -250,8 +250,8 @@ void Recovery::repair(Arena& arena, BlockRef channel, ReconcilePass& pass) {
   Watchers::send_wakes(control, End::kSending);
   const Records records(control);
   const Ends ends(control, records);
-  const bool told = ends.is_left(End::kSending) || ends.has_deaths_to_tell(End::kSending);
-  if (told || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
+  const bool must_report = ends.is_left(End::kSending) || ends.has_deaths_to_report(End::kSending);
+  if (must_report || load_seq_cst(shared->tail) != load_seq_cst(shared->head) || load_seq_cst(shared->returned) != 0) {
     Watchers::send_wakes(control, End::kReceiving);
   }
 }

@@ -119,8 +119,9 @@ Status Sending::check_receivers() {
   if (!me) return std::move(me).error();
   parts_.membership.mark_used(End::kSending, *me);
   const Ends& ends = parts_.ends;
-  const bool told = ends.has_killed_members(End::kReceiving) || !parts_.membership.is_member(End::kReceiving, *me);
-  return told ? ends.check_attended(End::kReceiving) : success();
+  const bool must_report =
+      ends.has_killed_members(End::kReceiving) || !parts_.membership.is_member(End::kReceiving, *me);
+  return must_report ? ends.check_open(End::kReceiving) : success();
 }
 
 Error Sending::still_full() const {
@@ -156,7 +157,7 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
     for (int failures = 0; failures < kMaxFailedDrops && parts_.control.drops_oldest();) {
       if (has_space_now()) return true;
       memory::poll_for_deaths(parts_.control.arena, wait_policy::kLongPollIntervalNs);
-      Status attended = parts_.ends.check_attended(End::kReceiving);
+      Status attended = parts_.ends.check_open(End::kReceiving);
       if (!attended) return std::move(attended).error();
       auto dropped = receiving_.drop_oldest(wait);
       if (!dropped) return std::move(dropped).error();
@@ -179,18 +180,18 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
     return !made || *made || has_space_now();
   };
   Deadlock deadlock(parts_.control, parts_.ends, End::kReceiving, wait);
-  const auto attend = [&](bool first) -> Result<bool> {
+  const auto before_sleep = [&](bool first) -> Result<bool> {
     if (waiting.lacked() != space && !wait.deadline.passed()) {
       if (waiting.lacked() == Space::kFull) parts_.watchers.leave_space_to_others();
       return true;
     }
     auto recovered = memory::recover_from_deaths(parts_.control.arena, wait_policy::alive_within_ns(!first), wait);
     if (!recovered || (*recovered && has_space_now())) return recovered;
-    if (Status attended = parts_.ends.check_attended(End::kReceiving); !attended) return std::move(attended).error();
+    if (Status attended = parts_.ends.check_open(End::kReceiving); !attended) return std::move(attended).error();
     if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();
     return false;
   };
-  auto came = memory::wait_until(waiting, wait, "room", ready, attend);
+  auto came = memory::wait_until(waiting, wait, "room", ready, before_sleep);
   if (!came) {
     if (came.code() == Code::kInterrupted) parts_.watchers.leave_space_to_others();
     return std::move(came).error();

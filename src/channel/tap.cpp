@@ -204,7 +204,7 @@ bool Tap::look_at(const TapNote& note, Seen& seen) const noexcept {
 
 // A Dekker handshake with a receiver. The tap clears its bit, then reads `head`. The receiver advances `head`, clears
 // its own bit, then reads all bits. So at least one of them frees the block.
-void Tap::let_go(TapNote& note, std::uint64_t ticket) noexcept {
+void Tap::release_note(TapNote& note, std::uint64_t ticket) noexcept {
   Arena& arena = parts_.control.arena;
   const std::uint64_t packed = load_relaxed(note.block);
   if (packed == 0) return;
@@ -224,7 +224,7 @@ void Tap::release() noexcept {
   for (std::uint64_t ticket = first; ticket != first + std::min(taken_, notes_.count()); ++ticket) {
     TapNote& note = notes_.of(ticket);
     if (load_relaxed(note.ticket) != ticket + 1) continue;
-    let_go(note, ticket);
+    release_note(note, ticket);
     out = load_relaxed(note.bytes);
   }
   taken_ = 0;

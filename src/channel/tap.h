@@ -77,7 +77,7 @@ class Tap {
   template <class Look>
   void take_notes(std::uint64_t end, std::size_t most, Look look);
   bool look_at(const TapNote& note, Seen& seen) const noexcept;
-  void let_go(TapNote& note, std::uint64_t ticket) noexcept;
+  void release_note(TapNote& note, std::uint64_t ticket) noexcept;
 
   Parts& parts_;
   const std::shared_ptr<const void> keeps_;  // the channel

@@ -57,9 +57,9 @@ EndName WakeHub::name_of(const Control& control, End end) noexcept {
 // readable again. A pipe may be full with fewer texts than its capacity, since a page that was read in part takes no
 // more. So half of the capacity counts as full.
 std::vector<EndName> WakeHub::take(bool& lost) noexcept {
-  std::vector<EndName> told;
+  std::vector<EndName> notified;
   lost = false;
-  if (owner_ != process_id() || taking_.exchange(true, std::memory_order_acquire)) return told;
+  if (owner_ != process_id() || taking_.exchange(true, std::memory_order_acquire)) return notified;
   struct Taken {
     std::atomic<bool>& taking;
     ~Taken() { taking.store(false, std::memory_order_release); }
@@ -71,13 +71,13 @@ std::vector<EndName> WakeHub::take(bool& lost) noexcept {
     more = pipe_.receive(names, received, lost);
     count += received;
     try {
-      told.insert(told.end(), names.begin(), names.begin() + static_cast<std::ptrdiff_t>(received));
+      notified.insert(notified.end(), names.begin(), names.begin() + static_cast<std::ptrdiff_t>(received));
     } catch (const std::bad_alloc&) {
       lost = true;
     }
   }
   lost = lost || (count >= capacity_ / 2 && count != 0);
-  return told;
+  return notified;
 }
 
 }  // namespace shmtree::channel

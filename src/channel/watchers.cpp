@@ -142,7 +142,7 @@ Result<int> Watchers::watch_fd(End end) {
 // Under mutex_.
 Status Watchers::watch_peers(End end) {
   Descriptor& mine = descriptors_[end];
-  std::vector<int> peers = ends_.pids_told_of(other(end));
+  std::vector<int> peers = ends_.pids_to_report(other(end));
   if (peers == mine.peers) return success();
   Status watched = mine.watch.watch(peers);
   mine.peers = std::move(peers);

@@ -39,7 +39,7 @@ class Watchers {
   }
   // True if get() would return a message or the end of the stream at once.
   bool ready() const noexcept {
-    return can_receive() || ends_.is_over(End::kSending) || ends_.has_deaths_to_tell(End::kSending);
+    return can_receive() || ends_.is_over(End::kSending) || ends_.has_deaths_to_report(End::kSending);
   }
   bool is_awaited() const noexcept {
     const ChannelHeader& shared = control_.shared;
@@ -49,7 +49,7 @@ class Watchers {
   // True if put() would put a small message, or fail for good, at once.
   bool can_put() const noexcept {
     return tail_.has_space() || control_.drops_oldest() || control_.is_shut_down() || ends_.is_over(End::kReceiving) ||
-           ends_.has_deaths_to_tell(End::kReceiving);
+           ends_.has_deaths_to_report(End::kReceiving);
   }
 
   // Wakes every waiter at both ends, in every process, so that it checks again.

@@ -37,7 +37,7 @@ Status make_alone(RawFrame& frame, const CheckedFrame& checked, format::Blocks b
   Status fits = alone.finish();
   if (!fits) return fits;
   frame.contents.bytes = alone.total_bytes();
-  frame.contents.stands_alone = true;
+  frame.contents.is_standalone = true;
   return make_copy(frame, alone.total_bytes(), hooks, [&](std::byte* to) { alone.write(to); });
 }
 
@@ -55,7 +55,7 @@ Status fill(RawFrame& frame, Arena& arena, std::span<const std::byte> message, m
   Status sound = checked.load(message, blocks);
   if (!sound) return sound;
   frame.contents = checked.contents();
-  if (!frame.contents.stands_alone) return make_alone(frame, checked, blocks, hooks);
+  if (!frame.contents.is_standalone) return make_alone(frame, checked, blocks, hooks);
   return keep(message.first(static_cast<std::size_t>(frame.contents.bytes)), referred, blocks);
 }
 
@@ -107,7 +107,7 @@ Result<RawFrame> seen_frame(Arena& arena, const channel::Tap::Seen& seen) {
 }
 
 Status check_may_go(const format::FrameContents& contents, const Terms& terms, bool known_portable) {
-  if (!contents.stands_alone) {
+  if (!contents.is_standalone) {
     return Error{.code = Code::kInvalid,
                  .message =
                      "the frame is not self-contained: it refers to arrays in other blocks of memory, which only its "

@@ -53,7 +53,7 @@ Status check_may_go(const format::FrameContents& contents, const Terms& terms, b
 
 // Returns true if nothing in the frame is specific to this machine.
 constexpr bool is_portable(const format::FrameContents& contents, bool known_portable) noexcept {
-  return contents.stands_alone && !contents.has_handle() && (known_portable || !contents.has_pickle);
+  return contents.is_standalone && !contents.has_handle() && (known_portable || !contents.has_pickle);
 }
 
 }  // namespace shmtree::endpoint

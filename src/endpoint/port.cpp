@@ -40,30 +40,30 @@ Status Port::attach(std::shared_ptr<Channel> channel, std::initializer_list<End>
   attached_ = true;
   attached_in_ = fork_count();
   ended_.store(false, std::memory_order_release);
-  for (const End end : ends) stands_[end].store(Stand::kAttached, std::memory_order_release);
+  for (const End end : ends) attachments_[end].store(Attachment::kAttached, std::memory_order_release);
   return success();
 }
 
 Port::~Port() {
   for (const End end : channel::kEnds) {
     if (is_attached(end)) channel_->membership().leave(end);
-    if (stand(end) == Stand::kPassive) channel_->membership().end_passive(end);
-    if (stand(end) == Stand::kClosing) channel_->membership().leave_now(end);
+    if (attachment(end) == Attachment::kPassive) channel_->membership().end_passive(end);
+    if (attachment(end) == Attachment::kClosing) channel_->membership().leave_now(end);
   }
 }
 
 void Port::close(End end) noexcept {
   const Call call(*this);
   if (closed(end)) return;
-  Stand before = Stand::kAttached;
-  const auto begin = [&] { return stands_[end].compare_exchange_strong(before, Stand::kClosing); };
+  Attachment before = Attachment::kAttached;
+  const auto begin = [&] { return attachments_[end].compare_exchange_strong(before, Attachment::kClosing); };
   while (!channel_->membership().leave_later(end, begin)) {
-    if (before >= Stand::kClosing) return;
-    if (before == Stand::kPassive && stands_[end].compare_exchange_strong(before, Stand::kClosed)) {
+    if (before >= Attachment::kClosing) return;
+    if (before == Attachment::kPassive && attachments_[end].compare_exchange_strong(before, Attachment::kClosed)) {
       channel_->membership().end_passive(end);
       break;
     }
-    before = Stand::kAttached;
+    before = Attachment::kAttached;
   }
   if (closed(channel::other(end))) ended_.store(true);
   may_have_to_finish_.store(true);
@@ -77,21 +77,21 @@ void Port::finish_closing() noexcept {
     const platform::InUse use(this);
     for (const End end : channel::kEnds) leave_if_unused(end);
   }
-  let_go();
+  release_channel();
 }
 
 // Called within a use of this port. The thread that sets kClosed leaves the channel.
 void Port::leave_if_unused(End end) noexcept {
-  Stand before = stand(end);
-  if (before != Stand::kClosing || platform::is_in_use(&stands_[end])) return;
-  if (stands_[end].compare_exchange_strong(before, Stand::kClosed)) channel_->membership().leave_now(end);
+  Attachment before = attachment(end);
+  if (before != Attachment::kClosing || platform::is_in_use(&attachments_[end])) return;
+  if (attachments_[end].compare_exchange_strong(before, Attachment::kClosed)) channel_->membership().leave_now(end);
 }
 
 void Port::make_passive(End end) noexcept {
   if (!is_attached(end) || is_in_use() || channel_->membership().is_used(end)) return;
   const Call call(*this);
-  Stand before = Stand::kAttached;
-  if (!stands_[end].compare_exchange_strong(before, Stand::kPassive)) return;
+  Attachment before = Attachment::kAttached;
+  if (!attachments_[end].compare_exchange_strong(before, Attachment::kPassive)) return;
   channel_->membership().make_passive(end);
   if (!is_attached(channel::other(end))) leave_name();
 }
@@ -103,13 +103,13 @@ void Port::note_given() noexcept {
 }
 
 Status Port::attach_again(End end) {
-  if (stand(end) != Stand::kPassive) return success();
+  if (attachment(end) != Attachment::kPassive) return success();
   Status joined = channel_->membership().join_late(end);
   if (!joined) return joined;
-  Stand before = Stand::kPassive;
-  if (!stands_[end].compare_exchange_strong(before, Stand::kAttached)) {
+  Attachment before = Attachment::kPassive;
+  if (!attachments_[end].compare_exchange_strong(before, Attachment::kAttached)) {
     channel_->membership().leave(end);
-    if (before == Stand::kAttached) return success();  // Another thread was faster.
+    if (before == Attachment::kAttached) return success();  // Another thread was faster.
     return Error{Code::kClosed, "this end of the channel was closed in this process"};
   }
   channel_->membership().end_passive(end);
@@ -137,13 +137,13 @@ void Port::leave_name() noexcept {
   }
 }
 
-void Port::let_go() noexcept {
+void Port::release_channel() noexcept {
   std::shared_ptr<Name> name;
   std::shared_ptr<Channel> channel;
   std::shared_ptr<const void> kept;
   const std::lock_guard guard(mutex_);
   for (const End end : channel::kEnds) {
-    if (stand(end) != Stand::kClosed) return;
+    if (attachment(end) != Attachment::kClosed) return;
   }
   if (channel_ == nullptr || is_in_use()) return;
   name.swap(name_);

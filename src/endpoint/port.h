@@ -42,7 +42,7 @@ class Port {
   // Closes the end: leaves the channel, or lets the last Call that uses the end do so. Wakes all waiters of the
   // channel, including calls of this port.
   void close(channel::End end) noexcept;
-  bool closed(channel::End end) const noexcept { return stand(end) >= Stand::kClosing; }
+  bool closed(channel::End end) const noexcept { return attachment(end) >= Attachment::kClosing; }
 
   // True if this process inherited the port over a fork after attach().
   bool is_inherited() const noexcept { return attached_in_ != fork_count(); }
@@ -51,7 +51,7 @@ class Port {
   // For an inherited port: records that this process was given it.
   void note_given() noexcept;
   // True if the end is neither closed nor passive.
-  bool is_attached(channel::End end) const noexcept { return stand(end) == Stand::kAttached; }
+  bool is_attached(channel::End end) const noexcept { return attachment(end) == Attachment::kAttached; }
   // Call this within a Call before using an end. kClosed: the end was passive, and the stream has ended meanwhile.
   Status attach_again(channel::End end);
   // True if every end of this object is closed.
@@ -75,21 +75,21 @@ class Port {
  private:
   friend class Call;
   // kClosing: has yet to leave the channel.
-  enum class Stand : std::uint8_t { kAttached, kPassive, kClosing, kClosed };
-  Stand stand(channel::End end) const noexcept { return stands_[end].load(std::memory_order_acquire); }
+  enum class Attachment : std::uint8_t { kAttached, kPassive, kClosing, kClosed };
+  Attachment attachment(channel::End end) const noexcept { return attachments_[end].load(std::memory_order_acquire); }
   // Returns the number of forks between the process that loaded the library and this one.
   static std::uint32_t fork_count() noexcept;
   void leave_name() noexcept;
   void finish_closing() noexcept;
   void leave_if_unused(channel::End end) noexcept;
-  void let_go() noexcept;
+  void release_channel() noexcept;
   bool is_in_use() const noexcept { return platform::is_in_use(this, sizeof *this); }
 
   std::shared_ptr<const void> kept_;
   std::shared_ptr<channel::Channel> channel_;
   std::shared_ptr<Name> name_;  // Under mutex_.
   std::weak_ptr<channel::Channel> known_;
-  channel::PerEnd<std::atomic<Stand>> stands_{Stand::kClosed, Stand::kClosed};
+  channel::PerEnd<std::atomic<Attachment>> attachments_{Attachment::kClosed, Attachment::kClosed};
   std::atomic<bool> ended_{true};
   std::atomic<bool> may_have_to_finish_{false};  // Set by the first close().
   bool attached_ = false;
@@ -103,7 +103,7 @@ class Call {
  public:
   explicit Call(Port& port) noexcept : after_{port}, use_(&port) {}
   // Also keeps the end from leaving the channel. For calls that return soon after the end was closed.
-  Call(Port& port, channel::End using_end) noexcept : after_{port}, use_(&port.stands_[using_end]) {}
+  Call(Port& port, channel::End using_end) noexcept : after_{port}, use_(&port.attachments_[using_end]) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 

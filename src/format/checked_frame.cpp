@@ -214,7 +214,7 @@ Status CheckedFrame::load(std::span<const std::byte> frame, Blocks blocks) {
   if (!loaded) return loaded;
   whole_ = reader_.left();
   contents_.bytes = reader_.total_bytes();
-  contents_.stands_alone = reader_.external_count() == 0;
+  contents_.is_standalone = reader_.external_count() == 0;
   Checker checker(reader_, blocks, contents_);
   try {
     checker.node();

@@ -32,7 +32,7 @@ struct FrameContents {
   bool has_pickle = false;     // A pickle: its contents are opaque.
   bool has_global = false;     // A class or function as a value; loading it needs as much trust as a pickle.
   std::size_t handle = kNone;  // Position of the first node that is a handle.
-  bool stands_alone = true;    // It has no external ranges.
+  bool is_standalone = true;   // It has no external ranges.
 
   bool needs_pickle() const noexcept { return has_pickle || has_global; }
   bool has_handle() const noexcept { return handle != kNone; }

@@ -179,7 +179,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
   };
   std::int64_t hoarded_since = 0;
   bool repaired_now = false;  // since the last sleep: a repeated request must not keep the call from ending
-  const auto attend = [&](bool first) -> Result<bool> {
+  const auto before_sleep = [&](bool first) -> Result<bool> {
     if (first && !pool.counts_are_possible()) request_recovery(header_);
     if (!repaired_now && parts_.participants.check(wait_policy::alive_within_ns(!first))) {
       repaired_now = true;
@@ -200,7 +200,7 @@ Result<OwnedBlock> Allocator::allocate(std::uint64_t bytes, BlockKind kind, cons
     return false;
   };
   EventWait waiting(header_.space, {parts_.participants, WaitFor::kMemory}, wait);
-  auto came = wait_until(waiting, wait, "memory", ready, attend);
+  auto came = wait_until(waiting, wait, "memory", ready, before_sleep);
   if (!came) return std::move(came).error();
   if (*came) return block;
   if (short_of_machine) {

@@ -220,7 +220,7 @@ void Arena::make_space_for_child() noexcept {
 // releases nothing.
 void Arena::before_fork(bool leaving) noexcept {
   const Identity child = participants_.claim_for_child(leaving);
-  holders_.hand_down(child);
+  holders_.pass_to_child(child);
   if (child != kNoIdentity && g_fork_hook != nullptr) g_fork_hook(*this, participants_.current(), child);
 }
 

@@ -50,16 +50,17 @@ class EventWait {
 // look for what wakes no thread, sleep. `waiting` is an EventWait, or has its arm() and sleep().
 //
 //   ready()        checks the condition, and may note what it finds. It runs at least once after the deadline.
-//   attend(first)  runs before each sleep, `first` before the first one, while the event is armed. It looks for what
+//   before_sleep(first)  runs before each sleep, `first` before the first one, while the event is armed. It looks for
+//   what
 //                  wakes no thread, such as deaths. True: it changed something, so ready() is checked again before the
-//                  call sleeps. An error ends the wait; to report it only if ready() is still false, attend() checks
-//                  that itself.
+//                  call sleeps. An error ends the wait; to report it only if ready() is still false, before_sleep()
+//                  checks that itself.
 //
 // Returns false if the deadline has passed, and kInterrupted, with `waited_for` in the message, if a hook ended the
 // wait. A call that may not wait arms nothing.
-template <class Waiting, class Ready, class Attend>
+template <class Waiting, class Ready, class BeforeSleep>
 Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, const char* waited_for, const Ready& ready,
-                        const Attend& attend) {
+                        const BeforeSleep& before_sleep) {
   bool is_over = false, attended = false;
   // ready() has one call, since it may be large and is inlined.
   for (bool checked = false;; checked = true) {
@@ -67,7 +68,7 @@ Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, con
     if (ready()) return true;
     if (is_over) return false;
     if (!checked && !wait.deadline.is_immediate()) continue;
-    Result<bool> changed = attend(!std::exchange(attended, true));
+    Result<bool> changed = before_sleep(!std::exchange(attended, true));
     if (!changed) return changed;
     if (*changed) continue;
     switch (waiting.sleep()) {
@@ -79,8 +80,8 @@ Result<bool> wait_until(Waiting& waiting, const platform::WaitContext& wait, con
   }
 }
 
-// The attend() of calls that only a wake-up ends.
-inline Result<bool> attend_to_nothing(bool /*first*/) {
+// The before_sleep() of calls that only a wake-up ends.
+inline Result<bool> do_nothing(bool /*first*/) {
   return false;
 }
 

@@ -207,7 +207,7 @@ std::uint64_t HolderTable::lease_count() {
   return count;
 }
 
-void HolderTable::hand_down(Identity child) noexcept {
+void HolderTable::pass_to_child(Identity child) noexcept {
   const std::uint32_t number = forks_.fetch_add(1, std::memory_order_relaxed) + 1;
   if (child == kNoIdentity) {
     forks_without_holds_ = number;

@@ -118,9 +118,9 @@ class HolderTable {
   // Number of leases in this process, for tests and stats.
   std::uint64_t lease_count();
 
-  // Fork handlers. hand_down(), in the parent: sets the child's bit for every block of which this process has a lease,
-  // unless the child is kNoIdentity. after_fork_in_child(): `has_bits` says that the child got those bits.
-  void hand_down(Identity child) noexcept;
+  // Fork handlers. pass_to_child(), in the parent: sets the child's bit for every block of which this process has a
+  // lease, unless the child is kNoIdentity. after_fork_in_child(): `has_bits` says that the child got those bits.
+  void pass_to_child(Identity child) noexcept;
   void after_fork_in_child(bool has_bits) noexcept;
 
  private:

@@ -58,7 +58,7 @@ bool Versions::take(std::atomic<std::uint32_t>& word, Identity me) const noexcep
   return (seen == 0 || !is_alive(seen)) && compare_swap(word, seen, kHeld | me);
 }
 
-void Versions::let_go(std::atomic<std::uint32_t>& word) const noexcept {
+void Versions::unlock(std::atomic<std::uint32_t>& word) const noexcept {
   exchange_seq_cst(word, 0u);
   notify_all(shared_->changed);
 }
@@ -112,7 +112,7 @@ Status Versions::begin_write(const WaitContext& wait) const {
     return now - yielded_ns < kReaderGraceNs && !is_stopped(load_relaxed(slot.pid));
   };
   auto came = wait_until(
-      waiting, wait, kArray, [&] { return !yields() && take(shared_->writer, *me); }, attend_to_nothing);
+      waiting, wait, kArray, [&] { return !yields() && take(shared_->writer, *me); }, do_nothing);
   if (!came) return std::move(came).error();
   if (!*came && !take(shared_->writer, *me)) return timed_out("other processes kept writing this shared array");
   store_relaxed(shared_->writer_pid, process_id());
@@ -131,7 +131,7 @@ Status Versions::end_write(bool whole) const noexcept {
     fence_seq_cst();  // the data, even from stores that bypass the caches, are seen before the even sequence
     store_release(shared_->sequence, (load_relaxed(shared_->sequence) | 1) + 1);
   }
-  let_go(shared_->writer);
+  unlock(shared_->writer);
   return success();
 }
 
@@ -181,13 +181,13 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
     const std::uint64_t before = load_acquire(shared_->sequence);
     if (is_odd(before)) {
       was_overtaken();  // consecutive writes count as well, if each one began before this check
-      const auto attend = [&](bool first) -> Result<bool> {
+      const auto before_sleep = [&](bool first) -> Result<bool> {
         if (is_torn_at(before)) return torn();
         if (!first) was_overtaken();
         return false;
       };
       auto came = wait_until(
-          waiting, wait, kArray, [&] { return load_acquire(shared_->sequence) != before; }, attend);
+          waiting, wait, kArray, [&] { return load_acquire(shared_->sequence) != before; }, before_sleep);
       if (!came) return std::move(came).error();
       if (!*came) return timed_out("other processes kept writing this shared array");
       continue;
@@ -207,7 +207,7 @@ Result<std::uint64_t> Versions::read(std::byte* out, const WaitContext& wait) co
 Result<std::uint64_t> Versions::wait_for_newer(std::uint64_t known, const WaitContext& wait) const {
   EventWait waiting(shared_->changed, {arena_->participants(), WaitFor::kNewer}, wait);
   auto came = wait_until(
-      waiting, wait, kArray, [&] { return version() > known; }, attend_to_nothing);
+      waiting, wait, kArray, [&] { return version() > known; }, do_nothing);
   if (!came) return std::move(came).error();
   if (!*came) return timed_out("no process wrote this shared array");
   return version();

@@ -81,7 +81,7 @@ class Versions {
       : arena_(&arena), data_(data), bytes_(bytes), shared_(shared) {}
   bool is_alive(std::uint32_t word) const noexcept;
   bool take(std::atomic<std::uint32_t>& word, memory::Identity me) const noexcept;
-  void let_go(std::atomic<std::uint32_t>& word) const noexcept;
+  void unlock(std::atomic<std::uint32_t>& word) const noexcept;
   bool is_torn_at(std::uint64_t sequence) const noexcept;
   Error timed_out(const char* what) const;
   Error torn() const;

@@ -20,7 +20,7 @@ static void make_alone(std::span<const std::byte> frame, format::Blocks blocks) 
   std::vector<std::byte> made(alone.total_bytes());
   alone.write(made.data());
   format::CheckedFrame again;
-  if (!again.load(made).ok() || !again.contents().stands_alone || !test::walk_frame(made).ok()) std::abort();
+  if (!again.load(made).ok() || !again.contents().is_standalone || !test::walk_frame(made).ok()) std::abort();
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -198,7 +198,7 @@ Ref known_module(PyObject* name, bool may_import, Importing importing) {
   Ref module = item_of(modules, name);
   if (module && importing == Importing::kWait && is_being_imported(module.get()) &&
       may_wait_for(module.get(), may_import)) {
-    const Ref waited_for(staying([name] { return PyImport_GetModule(name); }));
+    const Ref waited_for(without_unwinding([name] { return PyImport_GetModule(name); }));
     if (!waited_for && PyErr_Occurred()) return Ref();
     module = item_of(modules, name);  // a failed import removes the module
   }
@@ -210,7 +210,7 @@ Ref module_named(PyObject* name, std::string_view whole, bool may_import, Import
   Ref module = known_module(name, may_import, importing);
   if (module || PyErr_Occurred()) return module;
   if (!may_import) return refuse("of a module that this process has not imported", whole), Ref();
-  return Ref(staying([name] { return PyImport_Import(name); }));
+  return Ref(without_unwinding([name] { return PyImport_Import(name); }));
 }
 
 Ref resolve(std::string_view name, bool may_import, Importing importing) {

@@ -86,7 +86,7 @@ bool has_form_of_zone_key(PyObject* key) {
 // Returns the key of the zone, from its reduction (function, (key, is_cached)). Returns null, without an error, if the
 // zone must be pickled: it was read from a file or made without the cache, or receivers would refuse its key.
 Ref key_of_zone(PyObject* zone) {
-  const Ref reduced(staying([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
+  const Ref reduced(without_unwinding([=] { return PyObject_CallMethod(zone, "__reduce__", nullptr); }));
   if (!reduced) return clear_ordinary_exception(), Ref();
   const bool is_call = PyTuple_CheckExact(reduced.get()) && PyTuple_GET_SIZE(reduced.get()) == 2;
   PyObject* arguments = is_call ? PyTuple_GET_ITEM(reduced.get(), 1) : nullptr;

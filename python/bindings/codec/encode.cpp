@@ -27,7 +27,7 @@ BorrowedSession::~BorrowedSession() {
 
 void EncodeSession::clear() {
   builder_.clear();
-  met_.clear();
+  seen_.clear();
   names_.clear();
   classes_.clear();
   // A destructor may run any code, even code that makes this vector grow again.
@@ -346,11 +346,11 @@ bool Encoder::tuple_node(PyObject* value) {
 // While a reader reads the items of a tuple, it has no tuple yet. The same holds for every kind that is built from its
 // items.
 bool Encoder::refer_to(PyObject* object, std::size_t number) {
-  const MetObjects::Met& met = session_.met()[number];
-  const Kind kind = out.kind_at(met.position);
+  const SeenObjects::Seen& seen = session_.seen()[number];
+  const Kind kind = out.kind_at(seen.position);
   if (kind == Kind::kInvalid) return true;                       // memory ran out; finish() reports it
   if (!format::has_identity(kind)) return needs_pickle(object);  // another object was sent in its place
-  if (met.is_open && (number < sealed_ || !format::has_trait(kind, format::kMadeBeforeItems))) {
+  if (seen.is_open && (number < sealed_ || !format::has_trait(kind, format::kMadeBeforeItems))) {
     if (options_.allow_pickle) {
       wants_pickle_ = true;
     } else {
@@ -362,7 +362,7 @@ bool Encoder::refer_to(PyObject* object, std::size_t number) {
     return false;
   }
   has_references_ = true;
-  out.add_reference(met.position);
+  out.add_reference(seen.position);
   return true;
 }
 

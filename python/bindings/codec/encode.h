@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "bindings/codec/checked_classes.h"
-#include "bindings/codec/met_objects.h"
+#include "bindings/codec/seen_objects.h"
 #include "bindings/cpython/python_api.h"
 #include "format/frame_builder.h"
 #include "platform/hash.h"
@@ -108,7 +108,7 @@ class EncodeSession {
     kept_.push_back(owned.get());
     owned.release();
   }
-  MetObjects& met() noexcept { return met_; }
+  SeenObjects& seen() noexcept { return seen_; }
   NameCache& names() noexcept { return names_; }
   CheckedClasses& classes() noexcept { return classes_; }
   // Remembers the object that has no native kind, if pickle is refused, for a later explanation (refusal.h).
@@ -136,7 +136,7 @@ class EncodeSession {
 
   format::FrameBuilder builder_;
   std::vector<PyObject*> kept_;
-  MetObjects met_;
+  SeenObjects seen_;
   NameCache names_;
   CheckedClasses classes_;
   Ref refused_{};

@@ -56,9 +56,9 @@ bool Encoder::dtype_text(PyObject* value, PyArray_Descr* descr, ObjectFields obj
 bool Encoder::array(PyArrayObject* array) {
   auto* object = reinterpret_cast<PyObject*>(array);
   if (Py_REFCNT(object) > 2) {  // as in once(), but arrays are always kept
-    const auto [number, fresh] = session_.met().note(object, out.kinds());
+    const auto [number, fresh] = session_.seen().note(object, out.kinds());
     if (!fresh) return refer_to(object, number);
-    session_.met().close(number);
+    session_.seen().close(number);
   }
   return array_node(array);
 }

@@ -48,7 +48,7 @@ class Encoder {
   // of the object, which is incomplete when the class gets them.
   template <class Body>
   bool sealed(Body body) {
-    const std::size_t outer = std::exchange(sealed_, session_.met().size());
+    const std::size_t outer = std::exchange(sealed_, session_.seen().size());
     const bool done = body();
     sealed_ = outer;
     return done;
@@ -95,11 +95,11 @@ class Encoder {
  private:
   template <class Body>
   [[gnu::noinline]] bool noted(PyObject* object, Body body) {
-    const auto [number, fresh] = session_.met().note(object, out.kinds());
+    const auto [number, fresh] = session_.seen().note(object, out.kinds());
     if (!fresh) return refer_to(object, number);
     keep(object);  // so that its address is not reused
     if (!body()) return false;
-    session_.met().close(number);
+    session_.seen().close(number);
     return true;
   }
   bool refer_to(PyObject* object, std::size_t number);

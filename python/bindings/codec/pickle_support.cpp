@@ -143,7 +143,7 @@ Ref load_pickle(PyObject* data, PyObject* buffers) {
   Ref arguments(PyTuple_Pack(1, data));
   Ref names(PyDict_New());
   if (!arguments || !names || PyDict_SetItemString(names.get(), "buffers", buffers) != 0) return Ref();
-  return Ref(staying([&] { return PyObject_Call(loads_function, arguments.get(), names.get()); }));
+  return Ref(without_unwinding([&] { return PyObject_Call(loads_function, arguments.get(), names.get()); }));
 }
 
 }  // namespace shmtree::python

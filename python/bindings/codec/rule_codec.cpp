@@ -159,7 +159,7 @@ PyObject* next_repeated(Decoder& decoder, char letter) {
 
 // Counts the bytes that `build` will copy from the memory of its parts. `parts`: as for PyObject_Vectorcall.
 bool may_copy_parts(Decoder& decoder, PyObject* copied_bytes, PyObject* const* parts, std::size_t count) {
-  const Ref bytes(decoder.corrupt_unless(staying([&] {
+  const Ref bytes(decoder.corrupt_unless(without_unwinding([&] {
                                            return PyObject_Vectorcall(copied_bytes, parts,
                                                                       count | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
                                          }),
@@ -192,7 +192,7 @@ PyObject* decode_by_rule(Decoder& decoder) {
     return nullptr;
   }
   PyObject* made =
-      decoder.corrupt_unless(staying([&] {
+      decoder.corrupt_unless(without_unwinding([&] {
                                return PyObject_Vectorcall(functions.build, arguments + 1,
                                                           (count + 1) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
                              }),

@@ -13,7 +13,7 @@ StandardClass path_classes[] = {{"pathlib", "Path"}, {"pathlib", "PurePosixPath"
 
 template <std::uint64_t flavour>
 bool encode_path(Encoder& encoder, PyObject* value, const ClassInfo&) {
-  Ref text(staying([=] { return PyObject_Str(value); }));
+  Ref text(without_unwinding([=] { return PyObject_Str(value); }));
   if (!text) return false;
   encoder.out.begin_node(Kind::kPath, flavour);
   return encoder.string(text.get());
@@ -33,7 +33,7 @@ bool encode_uuid(Encoder& encoder, PyObject* value, const ClassInfo&) {
   if (!safety_value) return false;
   // None stands for SafeUUID.unknown, the value of every UUID except a freshly generated uuid1.
   if (safety_value.get() != Py_None) return encoder.needs_pickle(value);
-  Ref bytes(staying([=] { return PyObject_GetAttrString(value, "bytes"); }));
+  Ref bytes(without_unwinding([=] { return PyObject_GetAttrString(value, "bytes"); }));
   if (!bytes) return false;
   if (!PyBytes_CheckExact(bytes.get()) || PyBytes_GET_SIZE(bytes.get()) != kUuidBytes) {
     return encoder.needs_pickle(value);

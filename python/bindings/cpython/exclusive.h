@@ -16,7 +16,7 @@ class Mutex {
  public:
 #ifdef Py_GIL_DISABLED
   void lock() noexcept {
-    staying([this] { PyMutex_Lock(&mutex_); });
+    without_unwinding([this] { PyMutex_Lock(&mutex_); });
   }
   void unlock() noexcept {
     PyMutex_Unlock(&mutex_);
@@ -37,10 +37,10 @@ class CriticalSection {
  public:
 #ifdef Py_GIL_DISABLED
   explicit CriticalSection(PyObject* object) noexcept {
-    staying([&] { PyCriticalSection_Begin(&section_, object); });
+    without_unwinding([&] { PyCriticalSection_Begin(&section_, object); });
   }
   ~CriticalSection() {
-    staying([this] { PyCriticalSection_End(&section_); });
+    without_unwinding([this] { PyCriticalSection_End(&section_); });
   }
 
  private:

@@ -12,22 +12,22 @@ namespace shmtree::python {
 // here until the process has ended.
 void restore_thread(PyThreadState* state) noexcept;
 
-[[noreturn]] void stay_until_the_end() noexcept;
+[[noreturn]] void block_until_exit() noexcept;
 
 // Makes a C API call that runs Python code. A thread that CPython ends in that call blocks here in the same way.
 template <class Call>
-auto staying(Call call) noexcept {
+auto without_unwinding(Call call) noexcept {
   try {
     return call();
   } catch (...) {  // no C++ exception: glibc unwinds a thread that has to end
-    stay_until_the_end();
+    block_until_exit();
   }
 }
 
-// Calls callable(*arguments) through staying(). Returns null with a Python error set.
+// Calls callable(*arguments) through without_unwinding(). Returns null with a Python error set.
 template <class... Arguments>
 PyObject* call_python(PyObject* callable, Arguments*... arguments) noexcept {
-  return staying([&] {
+  return without_unwinding([&] {
     PyObject* array[] = {nullptr, arguments...};
     return PyObject_Vectorcall(callable, array + 1, sizeof...(arguments) | PY_VECTORCALL_ARGUMENTS_OFFSET, nullptr);
   });

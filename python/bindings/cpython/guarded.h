@@ -21,7 +21,7 @@ struct Guarded<function, Return (*)(Arguments...)> {
     } catch (const std::bad_alloc&) {
       if (!PyErr_Occurred()) PyErr_NoMemory();
     } catch (const abi::__forced_unwind&) {  // see gil.h: the last place that can stop it
-      stay_until_the_end();
+      block_until_exit();
     }
     if constexpr (std::is_integral_v<Return>) {
       return -1;

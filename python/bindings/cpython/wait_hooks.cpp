@@ -15,23 +15,23 @@ std::atomic<unsigned long> exiting_thread{0};
 
 }  // namespace
 
-void stay_until_the_end() noexcept {
+void block_until_exit() noexcept {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
 void restore_thread(PyThreadState* state) noexcept {
-  staying([state] { PyEval_RestoreThread(state); });
+  without_unwinding([state] { PyEval_RestoreThread(state); });
 }
 
 void set_exiting(bool exiting) {
   exiting_thread = exiting ? PyThread_get_thread_ident() : 0;
 }
 
-void stay_if_left_behind() {
+void block_if_left_behind() {
   const unsigned long exiting = exiting_thread.load(std::memory_order_relaxed);
   if (exiting == 0 || exiting == PyThread_get_thread_ident()) return;
   PyEval_SaveThread();
-  stay_until_the_end();
+  block_until_exit();
 }
 
 namespace {

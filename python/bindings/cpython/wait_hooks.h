@@ -59,7 +59,7 @@ auto with_hooks(bool detached, Act act) {
 // channels that other threads wait at. These threads must not see that result, so they keep waiting.
 void set_exiting(bool exiting);
 // Blocks forever if another thread is ending the process.
-void stay_if_left_behind();
+void block_if_left_behind();
 
 // Sets the one Python callable (or null) for deferred work. A waiting thread calls it now and then, with the GIL.
 void set_idle_callback(PyObject* callback);

@@ -53,7 +53,7 @@ class ReadersHooks final : public ClosableHooks {
   bool interrupted() noexcept override { return ClosableHooks::interrupted() || !check_for_unused(); }
   // Returns false if the warning was turned into an exception, which is set.
   bool check_for_unused() const noexcept try {
-    if (since_ns_ == 0 || stalled_wait_.told.load(std::memory_order_relaxed)) return true;
+    if (since_ns_ == 0 || stalled_wait_.was_warned.load(std::memory_order_relaxed)) return true;
     const auto blocker = ring_.unused_blocker();
     if (!blocker) return stalled_wait_.waited_ns.store(0), true;
     const std::int64_t waited = count_stalled_wait(stalled_wait_, blocker->position, since_ns_);
@@ -183,8 +183,8 @@ py::object append_one(const SubscriberEnd& self, Subscriber& reader, CopyPolicy 
   return py::object();
 } catch (py::error_already_set& error) {
   const auto& types = error_types();
-  const PyObject* const met_again[] = {types.queue_empty, types.channel_closed, types.peer_died, PyExc_MemoryError};
-  for (const PyObject* type : met_again) {
+  const PyObject* const persistent[] = {types.queue_empty, types.channel_closed, types.peer_died, PyExc_MemoryError};
+  for (const PyObject* type : persistent) {
     if (error.matches(const_cast<PyObject*>(type))) return py::none();
   }
   return error.value();

@@ -19,7 +19,7 @@ struct Delivery {
   PyObject_HEAD channel::Delivery delivery;
   PyObject* item;      // null until it is decoded
   PyObject* receiver;  // the receiver that decodes the item; null afterwards
-  MayGoBack may_go_back;
+  MayBeNacked may_be_nacked;
   std::uint64_t ticket;
   std::uint32_t attempts;
   bool may_retry;   // decoding failed, but may succeed later or in another process
@@ -48,7 +48,7 @@ int clear(PyObject* self) {
 void dealloc(PyObject* self) {
   PyObject_GC_UnTrack(self);
   as_delivery(self)->delivery.~Delivery();  // nacks a message that is still unacked
-  as_delivery(self)->may_go_back.~MayGoBack();
+  as_delivery(self)->may_be_nacked.~MayBeNacked();
   Py_XDECREF(as_delivery(self)->item);
   Py_XDECREF(as_delivery(self)->receiver);
   PyTypeObject* type = Py_TYPE(self);
@@ -65,8 +65,8 @@ PyObject* settle(PyObject* self, PyObject*) {
 
 PyObject* ack(PyObject* self, PyObject*) {
   PyObject* done = settle<&channel::Delivery::ack>(self, nullptr);
-  const MayGoBack& may_go_back = as_delivery(self)->may_go_back;
-  if (done && may_go_back) may_go_back->store(false, std::memory_order_release);
+  const MayBeNacked& may_be_nacked = as_delivery(self)->may_be_nacked;
+  if (done && may_be_nacked) may_be_nacked->store(false, std::memory_order_release);
   return done;
 }
 
@@ -92,7 +92,7 @@ PyObject* decode_now(Delivery* self) {
   bool may_retry = false;
   channel::Incoming& message = self->delivery.message();
   PyObject* item = decode_incoming(as_endpoint(receiver.get()), *channel, message, self->copy, &may_retry,
-                                   self->copy == CopyPolicy::kAll ? nullptr : &self->may_go_back);
+                                   self->copy == CopyPolicy::kAll ? nullptr : &self->may_be_nacked);
   if (item) message.set_built();
   self->may_retry = may_retry && message.failed_builds() < channel::kMaxFailedBuilds;
   return item;
@@ -141,9 +141,9 @@ class TakenObjects : public Objects {
  public:
   TakenObjects(Endpoint* self, CopyPolicy copy) noexcept : Objects(self, copy, nullptr) {}
   Ref decode(channel::Channel& channel, channel::Incoming& message, bool* may_retry) {
-    return Ref(decode_incoming(self_, channel, message, copy_, may_retry, &may_go_back));
+    return Ref(decode_incoming(self_, channel, message, copy_, may_retry, &may_be_nacked));
   }
-  MayGoBack may_go_back{};
+  MayBeNacked may_be_nacked{};
 };
 
 PyObject* make_delivery(channel::Delivery&& delivery) {
@@ -152,7 +152,7 @@ PyObject* make_delivery(channel::Delivery&& delivery) {
   as_delivery(made)->ticket = delivery.message().ticket();
   as_delivery(made)->attempts = delivery.message().attempts();
   new (&as_delivery(made)->delivery) channel::Delivery(std::move(delivery));
-  new (&as_delivery(made)->may_go_back) MayGoBack();
+  new (&as_delivery(made)->may_be_nacked) MayBeNacked();
   return made;
 }
 
@@ -236,7 +236,7 @@ PyObject* new_delivery(Endpoint* self, channel::Delivery delivery, CopyPolicy co
   PyObject* made = make_delivery(std::move(delivery));
   if (!made) return nullptr;
   as_delivery(made)->item = item.release();
-  as_delivery(made)->may_go_back = std::move(objects.may_go_back);
+  as_delivery(made)->may_be_nacked = std::move(objects.may_be_nacked);
   return made;
 }
 

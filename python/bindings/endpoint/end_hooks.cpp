@@ -46,7 +46,7 @@ bool EndHooks::interrupted() noexcept {
 }
 
 PyObject* raise_waited(const Endpoint* self, const EndHooks& hooks, const Error& error) {
-  if (error.code == Code::kClosed || error.code == Code::kPeerDied) stay_if_left_behind();
+  if (error.code == Code::kClosed || error.code == Code::kPeerDied) block_if_left_behind();
   if (error.code == Code::kInterrupted && hooks.was_closed()) {
     set_closed_here(self);
     return nullptr;

@@ -58,7 +58,7 @@ int set_name(PyObject* self, PyObject* value, void*) {
 
 PyObject* close_all(PyObject* self, PyObject*) {
   for (const End which : channel::kEnds) as_endpoint(self)->port.close(which);
-  return tell_of_close(self);
+  return run_close_callback(self);
 }
 
 PyObject* attach_inherited(PyObject* self, PyObject*) {
@@ -70,7 +70,7 @@ PyObject* attach_inherited(PyObject* self, PyObject*) {
 }
 
 PyObject* expect_no_end(PyObject* self, PyObject*) {
-  as_endpoint(self)->stalled_wait.told.store(true, std::memory_order_relaxed);
+  as_endpoint(self)->stalled_wait.was_warned.store(true, std::memory_order_relaxed);
   Py_RETURN_NONE;
 }
 
@@ -207,7 +207,7 @@ void set_close_callback(PyObject* callback) {
   Py_XDECREF(std::exchange(close_callback, callback));
 }
 
-PyObject* tell_of_close(PyObject* self) {
+PyObject* run_close_callback(PyObject* self) {
   return close_callback ? call_python(close_callback, self) : Py_NewRef(Py_None);
 }
 
@@ -231,9 +231,9 @@ namespace {
 // Returns false with a Python error set.
 [[gnu::cold, gnu::noinline]] bool has_receivers(Channel& channel) {
   notice_deaths(*channel.arena(), kLongPollIntervalNs);
-  const Status attended = channel.ends().check_attended(End::kReceiving);
+  const Status attended = channel.ends().check_open(End::kReceiving);
   if (attended.ok()) return true;
-  stay_if_left_behind();
+  block_if_left_behind();
   raise(attended.error());
   return false;
 }

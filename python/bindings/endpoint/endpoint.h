@@ -22,7 +22,7 @@ struct StalledWait {
   std::atomic<std::int64_t> waited_ns;
   std::atomic<std::int64_t> counted_to_ns;  // the time up to which waited_ns counts
   std::atomic<std::uint64_t> passed;        // messages that had passed the other end at that time
-  std::atomic<bool> told;
+  std::atomic<bool> was_warned;
 };
 
 struct Endpoint {
@@ -122,7 +122,7 @@ bool attach_endpoint(Endpoint* self, PyObject* channel, std::initializer_list<ch
 // threads and tasks that do not wait in a call of the object.
 void set_close_callback(PyObject* callback);
 // Calls it. Returns None, or null with a Python error set.
-PyObject* tell_of_close(PyObject* self);
+PyObject* run_close_callback(PyObject* self);
 // Returns a descriptor that is readable while the end is ready.
 PyObject* wake_descriptor(PyObject* self, channel::End which);
 // For a caller that also polls now and then: returns (descriptor, true if this call opened it), and ends its use.
@@ -135,7 +135,7 @@ PyObject* await_wake(PyObject* self, channel::End which, PyObject* hub);
 
 class EndHooks;
 // Returns the result of a put: the ticket for a sender, None for a queue. Returns null with a Python error set.
-PyObject* told_ticket(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket);
+PyObject* ticket_or_error(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket);
 
 // Methods of senders and queues (sender.cpp), and of receivers and queues (receiver.cpp).
 std::span<const PyMethodDef> sending_methods();

@@ -107,7 +107,7 @@ PyObject* put_frame(PyObject* object, PyObject* const* args, Py_ssize_t nargs, P
   Channel* channel = begin_sending(self);
   if (!channel || !may_go(self, frame.bytes, frame.contents, frame.known_portable)) return nullptr;
   EndHooks hooks(self, End::kSending);
-  return told_ticket(self, hooks, endpoint::put(*channel, endpoint::WholeFrame(frame.bytes), {deadline, &hooks}));
+  return ticket_or_error(self, hooks, endpoint::put(*channel, endpoint::WholeFrame(frame.bytes), {deadline, &hooks}));
 }
 
 // --- Taking ----------------------------------------------------------------------------------------------------------

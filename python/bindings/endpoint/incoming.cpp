@@ -22,7 +22,8 @@ using memory::BlockRef;
 class IncomingOwners final : public ViewOwners {
  public:
   // The first view creates `*taken`. `taken` is null if the message cannot be redelivered.
-  IncomingOwners(Arena& arena, Incoming& message, MayGoBack* taken) : arena_(arena), message_(message), taken_(taken) {
+  IncomingOwners(Arena& arena, Incoming& message, MayBeNacked* taken)
+      : arena_(arena), message_(message), taken_(taken) {
     if (message.in_block()) referred_ = arena.blocks().referred_to_by(message.block());
   }
 
@@ -52,7 +53,7 @@ class IncomingOwners final : public ViewOwners {
   Arena& arena_;
   Incoming& message_;
   std::vector<BlockRef> referred_;
-  MayGoBack* taken_;
+  MayBeNacked* taken_;
   bool no_hold_ = false;
 };
 
@@ -85,7 +86,7 @@ void add_frame(Arena& arena, Incoming& message, bool trusted, bool known_portabl
 }  // namespace
 
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, Incoming& message, CopyPolicy copy,
-                          bool* may_retry, MayGoBack* taken) {
+                          bool* may_retry, MayBeNacked* taken) {
   DecodeContext context;
   context.copy = copy;
   context.allow_pickle = self->allow_pickle && channel.allows_pickle();

@@ -20,7 +20,7 @@ namespace shmtree::python {
 // Pass `taken` if the message may be redelivered. It receives a flag that is true as long as that can happen, or null
 // if no part of the object is a view.
 PyObject* decode_incoming(Endpoint* self, channel::Channel& channel, channel::Incoming& message, CopyPolicy copy,
-                          bool* may_retry, MayGoBack* taken = nullptr);
+                          bool* may_retry, MayBeNacked* taken = nullptr);
 
 // Builds the objects of endpoint::receive() for `self`. `hooks` are those of the call that waits.
 class Objects {

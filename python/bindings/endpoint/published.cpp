@@ -23,7 +23,7 @@ void throw_closed(const char* what) {
 
 void ClosableHooks::fail(const Error& error) {
   if (error.code == Code::kInterrupted && *closed_ && !PyErr_Occurred()) throw_closed(what_);
-  if (error.code == Code::kClosed || error.code == Code::kPeerDied) stay_if_left_behind();
+  if (error.code == Code::kClosed || error.code == Code::kPeerDied) block_if_left_behind();
   raise(error);
   throw py::error_already_set();
 }
@@ -100,8 +100,8 @@ class PublishedOwners final : public ViewOwners {
 void add_frame(std::span<const std::byte> bytes, const DecodeContext& context) {
   Ref exception = take_exception();
   format::CheckedFrame checked;
-  const bool stands_alone = checked.load(bytes).ok() && checked.contents().stands_alone;
-  Frame* frame = stands_alone ? new_frame(static_cast<std::size_t>(checked.contents().bytes)) : nullptr;
+  const bool is_standalone = checked.load(bytes).ok() && checked.contents().is_standalone;
+  Frame* frame = is_standalone ? new_frame(static_cast<std::size_t>(checked.contents().bytes)) : nullptr;
   if (frame) {
     std::memcpy(frame->data, bytes.data(), frame->size_bytes);
     frame->contents = checked.contents();

@@ -34,7 +34,7 @@ PyObject* close_one(PyObject* self, PyObject* receiving) {
   const int which = PyObject_IsTrue(receiving);
   if (which < 0) return nullptr;
   as_endpoint(self)->port.close(end_of(which == 1));
-  return tell_of_close(self);
+  return run_close_callback(self);
 }
 
 PyObject* is_closed(PyObject* self, PyObject* receiving) {

@@ -82,7 +82,7 @@ class Message {
 [[gnu::noinline]] PyObject* put_frame(Endpoint* self, Channel& channel, PyObject* frame, EndHooks& hooks,
                                       const WaitContext& wait) {
   if (!may_go(self, frame)) return nullptr;
-  return told_ticket(self, hooks, endpoint::put(channel, endpoint::WholeFrame(frame_bytes(frame)), wait));
+  return ticket_or_error(self, hooks, endpoint::put(channel, endpoint::WholeFrame(frame_bytes(frame)), wait));
 }
 
 PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool move) {
@@ -98,7 +98,7 @@ PyObject* put_object(Endpoint* self, PyObject* object, Deadline deadline, bool m
   if (!message.encode(object)) return nullptr;
   // User code that ran during the encoding has closed the end.
   if (self->port.closed(End::kSending)) return set_closed_here(self), nullptr;
-  return told_ticket(self, hooks, endpoint::put(*channel, message, wait));
+  return ticket_or_error(self, hooks, endpoint::put(*channel, message, wait));
 }
 
 PyObject* put(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* keywords) {
@@ -301,7 +301,7 @@ PyObject* make_in_place(PyObject* self, PyObject* const* args, Py_ssize_t nargs,
   if (!order) return nullptr;
   PyObject* dtype = given[1] ? given[1] : reinterpret_cast<PyObject*>(&PyFloat_Type);
   if (is_torch_dtype(dtype)) {
-    return staying([&] {
+    return without_unwinding([&] {
       return PyObject_CallMethod(self, "_new_tensor", "OOs#O", given[0], dtype, order, order_bytes,
                                  zeroed ? Py_True : Py_False);
     });
@@ -355,7 +355,7 @@ const PyGetSetDef kSenderAttributes[] = {
 
 }  // namespace
 
-PyObject* told_ticket(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket) {
+PyObject* ticket_or_error(Endpoint* self, EndHooks& hooks, const Result<std::uint64_t>& ticket) {
   if (!ticket) return raise_waited(self, hooks, ticket.error());
   return self->is_queue ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(*ticket);
 }

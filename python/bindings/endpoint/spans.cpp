@@ -40,13 +40,14 @@ void set_spans(PyObject* flags, PyObject* key, PyObject* begin) {
 void Span::begin(const char* name) {
   // The key is a str and the dict belongs to a module, so the lookup sets no error.
   if (PyDict_GetItemWithError(running_flags, running_key) != Py_True) return;
-  span_ = staying([name] { return PyObject_CallFunction(begin_span, "s", name); });
+  span_ = without_unwinding([name] { return PyObject_CallFunction(begin_span, "s", name); });
   if (!span_) settle_exception();
 }
 
 void Span::end() noexcept {
   Ref exception = take_exception();
-  const Ref ended(staying([this] { return PyObject_CallMethod(span_, "__exit__", "OOO", Py_None, Py_None, Py_None); }));
+  const Ref ended(
+      without_unwinding([this] { return PyObject_CallMethod(span_, "__exit__", "OOO", Py_None, Py_None, Py_None); }));
   if (!ended) settle_exception();
   Py_CLEAR(span_);
   set_exception(std::move(exception));

@@ -61,7 +61,7 @@ bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
 }  // namespace
 
 std::int64_t count_stalled_wait(StalledWait& stalled_wait, std::uint64_t passed, std::int64_t since_ns) {
-  if (stalled_wait.told.load(std::memory_order_relaxed)) return 0;
+  if (stalled_wait.was_warned.load(std::memory_order_relaxed)) return 0;
   const std::int64_t now = platform::monotonic_ns();
   const std::int64_t counted_to = stalled_wait.counted_to_ns.exchange(now);
   if (stalled_wait.passed.exchange(passed) != passed) {
@@ -70,14 +70,15 @@ std::int64_t count_stalled_wait(StalledWait& stalled_wait, std::uint64_t passed,
   }
   const std::int64_t more = std::max<std::int64_t>(now - std::max(since_ns, counted_to), 0);
   const std::int64_t waited = stalled_wait.waited_ns.fetch_add(more) + more;
-  return waited < unused_after_ns.load(std::memory_order_relaxed) || stalled_wait.told.exchange(true) ? 0 : waited;
+  return waited < unused_after_ns.load(std::memory_order_relaxed) || stalled_wait.was_warned.exchange(true) ? 0
+                                                                                                            : waited;
 }
 
 bool warn_of_stalled_wait(Endpoint* self, End waiting, std::int64_t since_ns) {
   StalledWait& stalled_wait = self->stalled_wait;
   channel::Channel& channel = self->port.channel();
   const End peers = channel::other(waiting);
-  if (stalled_wait.told.load(std::memory_order_relaxed) || !channel.ends().can_end(peers)) return true;
+  if (stalled_wait.was_warned.load(std::memory_order_relaxed) || !channel.ends().can_end(peers)) return true;
   if (!channel.ends().is_forgotten(peers)) {
     stalled_wait.counted_to_ns.store(platform::monotonic_ns());
     stalled_wait.passed.store(channel.passed(peers));

@@ -34,7 +34,8 @@ bool note_pinned(const memory::Lease& block) {
   const auto* uuid = reinterpret_cast<const char*>(arena.uuid());
   const auto address = static_cast<unsigned long long>(reinterpret_cast<std::uintptr_t>(block.data()));
   const auto available = static_cast<unsigned long long>(arena.blocks().capacity_of(block.ref().id));
-  Ref done(staying([=] { return PyObject_CallFunction(callback, "y#KK", uuid, Py_ssize_t{16}, address, available); }));
+  Ref done(without_unwinding(
+      [=] { return PyObject_CallFunction(callback, "y#KK", uuid, Py_ssize_t{16}, address, available); }));
   return static_cast<bool>(done);
 }
 
@@ -153,9 +154,9 @@ PyObject* new_block_owner(memory::Lease block, bool received, std::size_t array_
   return owner.release();
 }
 
-PyObject* new_received_owner(memory::Lease block, MayGoBack may_go_back) {
+PyObject* new_received_owner(memory::Lease block, MayBeNacked may_be_nacked) {
   Ref owner(new_block_owner(std::move(block), true, 0));
-  if (owner) held_block(*as_view_owner(owner.get()))->may_go_back = std::move(may_go_back);
+  if (owner) held_block(*as_view_owner(owner.get()))->may_be_nacked = std::move(may_be_nacked);
   return owner.release();
 }
 
@@ -257,8 +258,8 @@ bool LoanBook::resolve(PyArrayObject* array, const void* data, std::size_t size_
                                   static_cast<std::size_t>(begin - owner->data) + size_bytes};
   if (range.end > owner->size_bytes) return false;
   const bool writable = !held->shown && (!array || PyArray_ISWRITEABLE(array));
-  const bool may_go_back = held->may_go_back && held->may_go_back->load(std::memory_order_acquire);
-  if (writable && (may_go_back || held->block.is_inherited())) return false;
+  const bool may_be_nacked = held->may_be_nacked && held->may_be_nacked->load(std::memory_order_acquire);
+  if (writable && (may_be_nacked || held->block.is_inherited())) return false;
   if (!held->claims.are_free(range, this, writable)) return false;
   const bool whole = !held->received && range.begin == 0 && size_bytes == held->array_bytes &&
                      (!array || static_cast<std::size_t>(PyArray_NBYTES(array)) == held->array_bytes);

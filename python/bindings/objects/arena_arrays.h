@@ -28,7 +28,7 @@
 namespace shmtree::python {
 
 // True if the message may still be redelivered: it was taken and is unacked. Null for every other message.
-using MayGoBack = std::shared_ptr<std::atomic<bool>>;
+using MayBeNacked = std::shared_ptr<std::atomic<bool>>;
 
 struct HeldBlock {
   memory::Lease block;
@@ -39,7 +39,7 @@ struct HeldBlock {
   bool gift = false;
   bool shown = false;  // see show()
   endpoint::Claims claims{};
-  MayGoBack may_go_back{};              // if true, this process may not give the memory away
+  MayBeNacked may_be_nacked{};          // if true, this process may not give the memory away
   const std::byte* known_at = nullptr;  // key of the block in the table of find_view_owner()
 
   ~HeldBlock();
@@ -48,7 +48,7 @@ struct HeldBlock {
 // Makes the ViewOwner of a block. Returns null with a Python error set.
 PyObject* new_block_owner(memory::Lease block, bool received, std::size_t array_bytes, bool shared = false);
 // Does the same for a block that came from a channel.
-PyObject* new_received_owner(memory::Lease block, MayGoBack may_go_back);
+PyObject* new_received_owner(memory::Lease block, MayBeNacked may_be_nacked);
 
 // Sets a Python callable (or null), which is kept forever. It is called with (uuid, address, bytes that have pages) for
 // every block that the process starts to use in an arena that it has pinned in RAM.

@@ -22,7 +22,7 @@ BorrowedAddresses::~BorrowedAddresses() {
 }
 
 WriterState::~WriterState() {
-  replay::let_go(std::move(stream));
+  replay::release_stream(std::move(stream));
 }
 
 std::shared_ptr<replay::Stream> stream_of(WriterState& state) {

@@ -27,7 +27,7 @@ class UntilClosed final : public platform::WaitHooks {
 inline PyObject* raise_waited(const Error& error, const std::atomic<bool>& closed, const char* what_is_closed) {
   const bool was_ended = error.code == Code::kInterrupted && closed.load(std::memory_order_acquire);
   if (!was_ended || PyErr_Occurred()) return raise(error);
-  stay_if_left_behind();
+  block_if_left_behind();
   return raise(Error{.code = Code::kClosed, .message = what_is_closed});
 }
 

@@ -128,7 +128,7 @@ PyObject* close_writer(PyObject* self, PyObject*) {
   state.replay->buffer->tables()->wake_all();
   std::shared_ptr<replay::Stream> stream = std::move(state.stream);
   if (!stream || !stream->belongs_to_this_process()) {
-    replay::let_go(std::move(stream));
+    replay::release_stream(std::move(stream));
   } else if (!stream->is_used_by_caller()) {  // if a signal handler calls this, the interrupted call closes the stream
     GilHooks hooks;
     const WaitContext wait{Deadline::never(), &hooks};

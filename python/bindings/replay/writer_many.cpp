@@ -76,7 +76,7 @@ std::vector<replay::Writer::Column> columns_of(const LeafColumns& columns) {
 
 // `name`: name of the argument `ends` in errors. Skipped rows end no episode. Returns false with a Python error set.
 bool take_marks(const Replay& replay, const char* name, PyObject* ends, PyObject* priority,
-                std::span<const char> left_out, replay::GivenRows& rows) {
+                std::span<const char> excluded, replay::GivenRows& rows) {
   std::vector<char> given_ends;
   Ref given_priorities;
   if (!take_mask(ends, name, rows.count, &given_ends)) return false;
@@ -84,7 +84,7 @@ bool take_marks(const Replay& replay, const char* name, PyObject* ends, PyObject
   static_assert(sizeof(bool) == sizeof(char));
   const std::span given(reinterpret_cast<const bool*>(given_ends.data()), given_ends.size());
   auto marks =
-      replay::marks_of(*replay.buffer, rows.columns, rows.count, {given, numbers_in(given_priorities), left_out});
+      replay::marks_of(*replay.buffer, rows.columns, rows.count, {given, numbers_in(given_priorities), excluded});
   if (marks) rows.marks = std::move(*marks);
   if (!marks) raise(marks.error());
   return marks.ok();
@@ -170,7 +170,7 @@ using Streams = std::vector<std::shared_ptr<replay::Stream>>;
 
 // Marks the rows that are not steps: those that the caller names and, if environments reset in the next step, those
 // after a row that ended an episode. Returns false with a Python error set.
-bool take_left_out(PyObject* given, bool resets_in_next_step, const Streams& streams, std::vector<char>& out) {
+bool take_excluded(PyObject* given, bool resets_in_next_step, const Streams& streams, std::vector<char>& out) {
   if (!take_mask(given, "reset", streams.size(), &out)) return false;
   if (!resets_in_next_step) return true;
   out.resize(streams.size());
@@ -199,9 +199,9 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
     return PyErr_Format(PyExc_ValueError, "rows has %zu rows; it must have %zu, one for each stream", rows.count,
                         writers);
   }
-  std::vector<char> left_out;
-  if (!take_left_out(args[5], args[7] == Py_True, streams, left_out)) return nullptr;
-  if (!take_marks(*replay, "end", args[2], args[4], left_out, rows)) return nullptr;
+  std::vector<char> excluded;
+  if (!take_excluded(args[5], args[7] == Py_True, streams, excluded)) return nullptr;
+  if (!take_marks(*replay, "end", args[2], args[4], excluded, rows)) return nullptr;
   if (!take_finals(*replay, args[3], finals, rows)) return nullptr;
   npy_intp count = static_cast<npy_intp>(writers);
   Ref indices(PyArray_SimpleNew(1, &count, NPY_INT64));
@@ -209,7 +209,7 @@ PyObject* add_to_each(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   auto* const at = static_cast<std::int64_t*>(PyArray_DATA(as_array(indices.get())));
   const WriterState* state = nullptr;  // of the writer that is adding its row
   std::uint64_t sent = 0;              // streams that have stored or skipped their row; 0 until a row is stored
-  const auto skips = [&](std::size_t i) { return !left_out.empty() && left_out[i] != 0; };
+  const auto skips = [&](std::size_t i) { return !excluded.empty() && excluded[i] != 0; };
   const auto begin_skipped = [&] {
     for (std::size_t i = 0; i < writers; ++i) {
       if (skips(i)) streams[i]->writer.begin_episode();

@@ -114,10 +114,10 @@ Result<Ending> Endings::of(std::span<const void* const> leaves) const {
 }
 
 Result<std::vector<Ending>> Endings::of(std::span<const Writer::Column> columns, std::size_t count,
-                                        std::span<const char> left_out) const {
+                                        std::span<const char> excluded) const {
   std::vector<Ending> endings(count, Ending::kNone);
   for (std::size_t row = 0; row < count; ++row) {
-    if (!left_out.empty() && left_out[row] != 0) continue;
+    if (!excluded.empty() && excluded[row] != 0) continue;
     const auto is = [&](const std::optional<Key>& key) {
       return key && key->is_true(columns[key->leaf].first + row * columns[key->leaf].stride);
     };
@@ -143,13 +143,13 @@ Result<Marks> marks_of(const Buffer& buffer, std::span<const Writer::Column> col
   if (!fit) return std::move(fit).error();
   for (const double each : given.priorities) marks.priorities.push_back(static_cast<float>(each));
   if (!spec.says_ends() && given.ends.empty()) return marks;
-  auto endings = buffer.endings().of(columns, count, given.left_out);
+  auto endings = buffer.endings().of(columns, count, given.excluded);
   if (!endings) return std::move(endings).error();
   marks.ends.resize(count);
   marks.truncated.resize(count);
   marks.terminated.resize(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const bool is_left_out = !given.left_out.empty() && given.left_out[i] != 0;
+    const bool is_left_out = !given.excluded.empty() && given.excluded[i] != 0;
     const bool is_named = !given.ends.empty() && given.ends[i] && !is_left_out;
     const Ending ending = (*endings)[i];
     const bool is_only_named = is_named && ending == Ending::kNone;

@@ -36,10 +36,10 @@ class Endings {
   // Returns the ending of one row, from the addresses of its leaves. Returns kInvalid, with the keys and their values,
   // for a row that contradicts itself.
   Result<Ending> of(std::span<const void* const> leaves) const;
-  // Returns the endings of `count` rows, kNone for rows that `left_out` marks (it may be empty). The error also has the
+  // Returns the endings of `count` rows, kNone for rows that `excluded` marks (it may be empty). The error also has the
   // number of the row.
   Result<std::vector<Ending>> of(std::span<const Writer::Column> columns, std::size_t count,
-                                 std::span<const char> left_out) const;
+                                 std::span<const char> excluded) const;
 
  private:
   // A leaf that counts as true if its number is not zero.
@@ -81,7 +81,7 @@ struct Marks {
 struct GivenMarks {
   std::span<const bool> ends{};
   std::span<const double> priorities{};
-  std::span<const char> left_out{};  // rows that are skipped; they end nothing
+  std::span<const char> excluded{};  // rows that are skipped; they end nothing
 };
 // Returns the marks of the `count` rows of `columns`. A row ends its episode if `ends` names it or its own leaves say
 // so; the leaves take precedence. If only `ends` names a row, its episode was cut off, or terminated if the buffer has

@@ -26,7 +26,7 @@ std::uint32_t Stream::number() {
 
 // The stream may be the parent's. If the mutex was locked at the fork, the child leaks the stream, since it may be in
 // an inconsistent state.
-void let_go(std::shared_ptr<Stream> stream) {
+void release_stream(std::shared_ptr<Stream> stream) {
   if (!stream || stream->belongs_to_this_process()) return;
   if (stream->mutex.try_lock()) {
     stream->mutex.unlock();
@@ -42,7 +42,7 @@ Result<std::shared_ptr<Stream>> stream_of(const Buffer& buffer, std::shared_ptr<
     return kept;
   auto me = arena.identity();
   if (!me) return std::move(me).error();
-  let_go(std::move(kept));
+  release_stream(std::move(kept));
   kept = std::make_shared<Stream>(buffer, *me);
   return kept;
 }

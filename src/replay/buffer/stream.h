@@ -29,7 +29,7 @@ struct Stream {
 };
 
 // Releases a stream. It ends when the last call that uses it returns.
-void let_go(std::shared_ptr<Stream> stream);
+void release_stream(std::shared_ptr<Stream> stream);
 
 // Returns `kept` if it belongs to this process, or replaces it by a new stream. Errors: those of Arena::identity().
 // Thread safety: one thread at a time.

@@ -175,7 +175,7 @@ void Writer::mark(std::uint32_t slot, bool truncated) noexcept {
 }
 
 // Passes the rows of a chunk that are about to become ready to the observer. Returns their number.
-std::uint64_t Writer::tell(const Part& part, std::uint32_t ready) noexcept {
+std::uint64_t Writer::notify_observer(const Part& part, std::uint32_t ready) noexcept {
   if (observer_ == nullptr) return 0;
   const std::uint64_t finals = load_relaxed(store_->about(part.at.ticket).finals);
   const std::uint64_t first = part.at.ticket * store_->shape().rows_per_chunk;
@@ -194,7 +194,7 @@ std::uint64_t Writer::tell(const Part& part, std::uint32_t ready) noexcept {
 std::uint64_t Writer::publish(std::uint64_t until) noexcept {
   Progress& at = part_.at;
   const auto ready = static_cast<std::uint32_t>(std::clamp(until, part_.first, part_.first + at.rows) - part_.first);
-  std::uint64_t rows = tell(part_, std::max(at.ready, ready));
+  std::uint64_t rows = notify_observer(part_, std::max(at.ready, ready));
   at.ready = std::max(at.ready, ready);
   at.closed = at.closed || at.rows == store_->shape().rows_per_chunk;
   store_->leave_chunk(at);
@@ -215,7 +215,7 @@ std::uint64_t Writer::make_left_ready(std::uint64_t until) noexcept {
     const std::uint64_t end = part.first + part.at.rows;
     if (until <= part.first + part.at.ready) break;
     const auto now = static_cast<std::uint32_t>(std::min(until, end) - part.first);
-    rows += tell(part, now);
+    rows += notify_observer(part, now);
     store_->make_ready(part.at, now);
   }
   std::erase_if(left_, [](const Part& part) { return part.at.ready == part.at.rows; });

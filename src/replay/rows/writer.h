@@ -130,7 +130,7 @@ class Writer {
   Result<std::uint64_t> ask(std::uint64_t ended, std::uint64_t& rows, const WaitContext& wait);
   void answer(std::uint64_t credits, std::uint64_t ready) noexcept;
   std::uint64_t make_left_ready(std::uint64_t until) noexcept;
-  std::uint64_t tell(const Part& part, std::uint32_t ready) noexcept;
+  std::uint64_t notify_observer(const Part& part, std::uint32_t ready) noexcept;
   void end_here(bool truncated) noexcept;
   void forget() noexcept;
 

@@ -187,11 +187,11 @@ Result<Sampler::Weights> Sampler::weigh(bool with_least) try {
 }
 
 bool Sampler::fill_up(const Sample& chosen) const {
-  SlotSet left_out;
-  add_refused(left_out);
+  SlotSet excluded;
+  add_refused(excluded);
   std::vector<std::uint32_t> again;  // positions of the rows to repeat
   for (std::uint32_t at = 0; at < chosen.indices.size(); ++at) {
-    if (chosen.weights[at] > 0 && !left_out.contains(tables_->slot_of(chosen.indices[at]))) again.push_back(at);
+    if (chosen.weights[at] > 0 && !excluded.contains(tables_->slot_of(chosen.indices[at]))) again.push_back(at);
   }
   std::size_t next = 0, kept = 0, count = again.size();  // rows before `kept` may be sampled once more
   for (const std::uint32_t to : positions_) {

@@ -52,7 +52,7 @@ class WeightedSampler final : public Sampler {
   void choose();
   void choose_leaf(std::size_t at) noexcept;
   bool accept(std::size_t at, std::uint32_t position, const Sample& chosen, bool distinct);
-  void leave_out();
+  void exclude();
   void let_in_again() noexcept;
 
   LeafWatch watch_;
@@ -188,7 +188,7 @@ Status WeightedSampler::find_in_rounds(const Sample& chosen, bool distinct) {
     if (found == 0 && !met_stale_) ++failures;
     refusals_are_taken_ = failures >= kFewRounds;
     // Most choices were rows taken already, so the sums exclude these from now on.
-    if (2 * found < left && !taken_.empty()) leave_out();
+    if (2 * found < left && !taken_.empty()) exclude();
     look_at_changes();
   }
   if (positions_.empty()) return success();
@@ -196,7 +196,7 @@ Status WeightedSampler::find_in_rounds(const Sample& chosen, bool distinct) {
   return too_few(chosen.indices.size(), distinct ? static_cast<std::uint64_t>(there) : 0);
 }
 
-void WeightedSampler::leave_out() {
+void WeightedSampler::exclude() {
   are_out_ = true;
   watch_.reserve(taken_.size());
   taken_.for_each([&](std::uint64_t slot) { watch_.mark_stale(slot / kLineLeaves); });
@@ -205,7 +205,7 @@ void WeightedSampler::leave_out() {
 void WeightedSampler::let_in_again() noexcept {
   if (!are_out_) return;
   try {
-    leave_out();
+    exclude();
   } catch (const std::bad_alloc&) {
     watch_.forget();
   }

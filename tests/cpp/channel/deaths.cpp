@@ -103,7 +103,7 @@ TEST_CASE("Each death is reported once by concurrent threads") {
   std::vector<std::atomic<int>> told(kNoting * kEachNotes + 1);
   std::atomic<bool> done{false};
   const auto tell = [&] {
-    const Status attended = channel->ends().check_attended(End::kSending);
+    const Status attended = channel->ends().check_open(End::kSending);
     if (attended) return;
     for (const int pid : attended.error().pids) ++told[static_cast<std::size_t>(pid)];
   };
@@ -138,7 +138,7 @@ TEST_CASE("A thread reports no end if another reports the deaths") {
   std::atomic<bool> done{false};
   const auto tell = [&] {
     while (!done) {
-      const Status attended = channel->ends().check_attended(peers);
+      const Status attended = channel->ends().check_open(peers);
       if (attended) {
         std::this_thread::yield();
       } else {
@@ -162,8 +162,8 @@ TEST_CASE("A call continues if another thread has reported the deaths") {
   auto channel = new_channel(new_arena(), with_capacity(0, Ending::kEach));
   channel::Ends& ends = channel->ends();
   ends.note_killed(End::kSending, 7);
-  REQUIRE(ends.has_deaths_to_tell(End::kSending));             // one thread finds a death,
+  REQUIRE(ends.has_deaths_to_report(End::kSending));           // one thread finds a death,
   REQUIRE(ends.take_deaths(End::kSending)->pids.at(0) == 7);   // and another thread reports it
   REQUIRE_FALSE(ends.take_deaths(End::kSending).has_value());  // before the first one does
-  REQUIRE(ends.check_attended(End::kSending).ok());
+  REQUIRE(ends.check_open(End::kSending).ok());
 }

@@ -16,7 +16,7 @@ bool waits(Channel& channel) {
   return code_of(get(channel, patience(10))) == Code::kEmpty;
 }
 // Moves the detected deaths of givers to a minute earlier. Returns their number.
-int let_a_minute_pass(Channel& channel) {
+int advance_one_minute(Channel& channel) {
   int aged = 0;
   channel.arena()->transfers().for_each([&](memory::Transfer& transfer) {
     const std::uint64_t state = transfer.state.load();
@@ -104,11 +104,11 @@ TEST_CASE("An end in transit counts for 60 s after its giver died") {
   auto channel = receiving_channel();
   Giver giver(channel, [] {});
   REQUIRE(waits(*channel));
-  REQUIRE(let_a_minute_pass(*channel) == 0);
+  REQUIRE(advance_one_minute(*channel) == 0);
   giver.child.kill_and_wait();
   notice_deaths(*channel);
   REQUIRE(waits(*channel));
-  REQUIRE(let_a_minute_pass(*channel) == 1);
+  REQUIRE(advance_one_minute(*channel) == 1);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
   const Status late = channel->ends().check_transfer(giver.number, End::kSending, giver.child.pid());
   REQUIRE(code_of(late) == Code::kClosed);
@@ -124,7 +124,7 @@ TEST_CASE("An end in transit counts for 60 s after its giver exited") {
   REQUIRE(giver.child.succeeded());
   REQUIRE(waits(*channel));
   REQUIRE(channel->ends().check_transfer(giver.number, End::kSending, 1).ok());
-  REQUIRE(let_a_minute_pass(*channel) == 1);
+  REQUIRE(advance_one_minute(*channel) == 1);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("A giver that closed its own ends keeps its transfer alive") {
   });
   notice_deaths(*channel);
   REQUIRE(waits(*channel));
-  REQUIRE(let_a_minute_pass(*channel) == 0);
+  REQUIRE(advance_one_minute(*channel) == 0);
   REQUIRE(channel->arena()->inspector().stats().participants == 2);
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("Concurrent transfers of several processes are all counted") {
   notice_deaths(*channel);
   REQUIRE(channel->stats().senders_on_their_way == 600);
   REQUIRE(waits(*channel));
-  REQUIRE(let_a_minute_pass(*channel) == 600);
+  REQUIRE(advance_one_minute(*channel) == 600);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
 }
 
@@ -214,7 +214,7 @@ TEST_CASE("A late transfer is valid if the stream is open again") {
   Giver giver(channel, [] {});
   giver.child.kill_and_wait();
   notice_deaths(*channel);
-  let_a_minute_pass(*channel);
+  advance_one_minute(*channel);
   channel->membership().join(End::kSending).value();
   put(*channel, 1).value();
   REQUIRE(channel->ends().check_transfer(giver.number, End::kSending, 1).ok());
@@ -266,7 +266,7 @@ TEST_CASE("A channel with its only end in transit expires after 60 s") {
   REQUIRE(arena->blocks().is_current(block));
   {
     auto channel = Channel::open(arena, block, patience()).value();
-    REQUIRE(let_a_minute_pass(*channel) == 1);
+    REQUIRE(advance_one_minute(*channel) == 1);
   }
   arena->participants().check(0);
   arena->reconcile(patience()).value();
@@ -289,7 +289,7 @@ TEST_CASE("Damaged transfer entries cause no hang or crash") {
     const std::uint64_t number = channel->membership().begin_transfer(End::kReceiving).value();
     channel->membership().end_transfer(number, End::kReceiving);
     notice_deaths(*channel);
-    let_a_minute_pass(*channel);
+    advance_one_minute(*channel);
   }
   // A chain that leads back to itself, and one that leads nowhere.
   const std::uint64_t first = channel->arena()->header().more_transfers.load();

@@ -1,4 +1,6 @@
 // Frames that are not decoded: checked, and made standalone.
+#include "support/frames.h"
+
 #include <algorithm>
 #include <atomic>
 #include <bit>
@@ -10,7 +12,6 @@
 #include "format/standalone.h"
 #include "support/catch2.h"
 #include "support/frame_walk.h"
-#include "support/frames.h"
 
 using namespace shmtree;
 using format::Blocks;
@@ -98,7 +99,7 @@ TEST_CASE("a frame of every kind loads and can be made standalone") {
   CheckedFrame checked;
   REQUIRE(checked.load(frame, blocks.all).ok());
   CHECK(checked.contents().bytes == frame.size());
-  CHECK_FALSE(checked.contents().stands_alone);
+  CHECK_FALSE(checked.contents().is_standalone);
   CHECK_FALSE(checked.contents().has_handle());
   CHECK(checked.handle_class().empty());
   const Bytes made = alone(frame, blocks.all);
@@ -191,12 +192,12 @@ TEST_CASE("a standalone frame contains its external arrays") {
   const Bytes frame = test::bytes_of(builder);
   CheckedFrame checked;
   REQUIRE(checked.load(frame, blocks).ok());
-  CHECK_FALSE(checked.contents().stands_alone);
+  CHECK_FALSE(checked.contents().is_standalone);
 
   const Bytes made = alone(frame, blocks);
   CheckedFrame again;
   REQUIRE(again.load(made).ok());
-  CHECK(again.contents().stands_alone);
+  CHECK(again.contents().is_standalone);
   CHECK(again.reader().buffer_sizes().size() == 3);
   CHECK(elements_of(made, {}) == elements_of(frame, blocks));
 }
@@ -294,7 +295,7 @@ TEST_CASE("a frame with unused buffers and ranges can be standalone") {
   const Bytes made = alone(frame, blocks);
   CheckedFrame again;
   REQUIRE(again.load(made).ok());
-  CHECK(again.contents().stands_alone);
+  CHECK(again.contents().is_standalone);
 }
 
 TEST_CASE("writing a frame survives concurrent overwrites") {

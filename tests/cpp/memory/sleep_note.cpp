@@ -42,7 +42,7 @@ std::size_t places_taken(const Participant& participant) {
   for (const Wait& place : participant.waits) taken += place.what.load() != 0;
   return taken;
 }
-void let_time_pass() {
+void advance_time() {
   const std::int64_t begin = monotonic_ns();
   while (monotonic_ns() - begin < 2'000'000) relax_cpu();
 }
@@ -95,12 +95,12 @@ TEST_CASE("Overlapping sleep time is counted once in any order") {
   for (int i = 0; i < 3; ++i) asleep.emplace_back(reason, begin, monotonic_ns());
   const std::int64_t all_asleep = monotonic_ns();
   for (int i = 0; i < 2; ++i) {  // a sleep within the time of the others changes nothing
-    let_time_pass();
+    advance_time();
     const SleepNote short_one(reason, begin, monotonic_ns());
-    let_time_pass();
+    advance_time();
   }
   asleep.pop_front();
-  let_time_pass();
+  advance_time();
   const std::uint64_t least = passed_since(all_asleep);
   asleep.clear();
   CHECK(slept.ns() >= least);
@@ -116,7 +116,7 @@ TEST_CASE("Time without a sleeper is not counted") {
     const std::int64_t begin = monotonic_ns();
     { const SleepNote asleep(reason, begin, monotonic_ns()); }
     most += passed_since(begin);
-    let_time_pass();
+    advance_time();
   }
   CHECK(slept.ns() > 0);
   CHECK(slept.ns() <= most);

@@ -9,26 +9,26 @@
 
 using namespace shmtree;
 using namespace shmtree::test;
-using memory::attend_to_nothing;
+using memory::do_nothing;
 
 namespace {
 
-// A wait at its own event. Records 'r' for each check, in upper case if the event was armed, and 'a' for each attend(),
-// in upper case after the first.
+// A wait at its own event. Records 'r' for each check, in upper case if the event was armed, and 'a' for each
+// before_sleep(), in upper case after the first.
 class Waiter {
  public:
-  template <class Ready, class Attend>
-  Result<bool> wait(const WaitContext& context, Ready ready, Attend attend) {
+  template <class Ready, class BeforeSleep>
+  Result<bool> wait(const WaitContext& context, Ready ready, BeforeSleep before_sleep) {
     memory::EventWait waiting(event, {arena_->participants(), memory::WaitFor::kRows}, context);
     const auto noted_ready = [&] {
       steps += load_relaxed(event.waiters) != 0 ? 'R' : 'r';
       return ready();
     };
-    const auto noted_attend = [&](bool first) {
+    const auto noted_before_sleep = [&](bool first) {
       steps += first ? 'a' : 'A';
-      return attend(first);
+      return before_sleep(first);
     };
-    return memory::wait_until(waiting, context, "tests", noted_ready, noted_attend);
+    return memory::wait_until(waiting, context, "tests", noted_ready, noted_before_sleep);
   }
 
   memory::Event event{};
@@ -54,14 +54,14 @@ TEST_CASE("A wait with a true condition arms and attends to nothing") {
   Waiter waiter;
   CHECK(waiter
             .wait(
-                no_wait(), [] { return true; }, attend_to_nothing)
+                no_wait(), [] { return true; }, do_nothing)
             .value());
   CHECK(waiter.steps == "r");
 }
 
 TEST_CASE("A non-blocking wait attends once and rechecks without arming") {
   Waiter waiter;
-  CHECK_FALSE(waiter.wait(no_wait(), never, attend_to_nothing).value());
+  CHECK_FALSE(waiter.wait(no_wait(), never, do_nothing).value());
   CHECK(waiter.steps == "rar");
   CHECK(load_relaxed(waiter.event.waiters) == 0);
 }
@@ -69,7 +69,7 @@ TEST_CASE("A non-blocking wait attends once and rechecks without arming") {
 TEST_CASE("A wait rechecks after arming and after its deadline") {
   Waiter waiter;
   CountedWaits waits;
-  CHECK_FALSE(waiter.wait(waits.until(Deadline::after_ns(1'000'000)), never, attend_to_nothing).value());
+  CHECK_FALSE(waiter.wait(waits.until(Deadline::after_ns(1'000'000)), never, do_nothing).value());
   CHECK(waiter.steps.starts_with("rRa"));
   CHECK(waiter.steps.ends_with("AR"));
   CHECK(waits.blocks >= 1);
@@ -79,10 +79,10 @@ TEST_CASE("A change by attend() makes the call check before it sleeps") {
   Waiter waiter;
   CountedWaits waits;
   bool is_ready = false;
-  const auto attend = [&](bool) -> Result<bool> { return is_ready = true; };
+  const auto before_sleep = [&](bool) -> Result<bool> { return is_ready = true; };
   CHECK(waiter
             .wait(
-                waits.until(Deadline::never()), [&] { return is_ready; }, attend)
+                waits.until(Deadline::never()), [&] { return is_ready; }, before_sleep)
             .value());
   CHECK(waiter.steps == "rRaR");
   CHECK(waits.blocks == 0);
@@ -90,8 +90,8 @@ TEST_CASE("A change by attend() makes the call check before it sleeps") {
 
 TEST_CASE("An error of attend() ends the wait") {
   Waiter waiter;
-  const auto attend = [](bool) -> Result<bool> { return Error{Code::kPeerDied, "gone"}; };
-  const auto came = waiter.wait(patience(), never, attend);
+  const auto before_sleep = [](bool) -> Result<bool> { return Error{Code::kPeerDied, "gone"}; };
+  const auto came = waiter.wait(patience(), never, before_sleep);
   CHECK(came.code() == Code::kPeerDied);
   CHECK(waiter.steps == "rRa");
 }
@@ -99,7 +99,7 @@ TEST_CASE("An error of attend() ends the wait") {
 TEST_CASE("An interrupt error names what the call waited for") {
   Waiter waiter;
   Interrupting hooks;
-  const auto came = waiter.wait({Deadline::after_ns(60'000'000'000), &hooks}, never, attend_to_nothing);
+  const auto came = waiter.wait({Deadline::after_ns(60'000'000'000), &hooks}, never, do_nothing);
   REQUIRE(came.code() == Code::kInterrupted);
   CHECK(came.error().message == "interrupted while waiting for tests");
 }
@@ -114,6 +114,6 @@ TEST_CASE("A notification ends a wait") {
   });
   CHECK(waiter
             .wait(
-                patience(), [&] { return is_ready.load(); }, attend_to_nothing)
+                patience(), [&] { return is_ready.load(); }, do_nothing)
             .value());
 }

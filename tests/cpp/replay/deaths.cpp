@@ -359,7 +359,7 @@ TEST_CASE("A kill during cleanup still reports a dead member") {
 
 namespace {
 
-Stepped kill_in_attendance(std::int64_t change, int instructions) {
+Stepped kill_before_sleep(std::int64_t change, int instructions) {
   INFO("killed " << instructions << " instructions after change " << change);
   const auto tables = with_members();
   Members& writers = *tables->writers();
@@ -383,7 +383,7 @@ Stepped kill_in_attendance(std::int64_t change, int instructions) {
 
 TEST_CASE("A member can be killed at any instruction of join and leave") {
   if (!can_step()) return;
-  CHECK(kill_everywhere(20, kill_in_attendance) > 10);
+  CHECK(kill_everywhere(20, kill_before_sleep) > 10);
 }
 
 #endif

@@ -12,7 +12,7 @@ import signal
 from multiprocessing.connection import Connection
 
 import pytest
-from broadcast_peers import close_when_told, read_one_and_hang, report_all
+from broadcast_peers import close_on_signal, read_one_and_hang, report_all
 from starts import running
 
 import shmtree
@@ -42,7 +42,7 @@ def test_closed_unused_subscription_stops_blocking_puts() -> None:
 def test_inherited_subscription_blocks_until_both_close_it(method: str) -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     reader = broadcast.subscribe()
-    with running(close_when_told, reader, None, method=method) as (process, told):
+    with running(close_on_signal, reader, None, method=method) as (process, told):
         assert told.recv() == "ready"
         broadcast.put(1)
         with pytest.raises(queue.Full) as full:
@@ -62,7 +62,7 @@ def test_child_killed_before_reading_stops_blocking_puts(method: str) -> None:
     broadcast = shmtree.Broadcast(capacity=1)
     context = shared_mp.get_context(method)
     told, theirs = context.Pipe()
-    process = context.Process(target=close_when_told, args=(broadcast.subscribe(), theirs))
+    process = context.Process(target=close_on_signal, args=(broadcast.subscribe(), theirs))
     process.start()
     assert told.recv() == "ready"
     gc.collect()

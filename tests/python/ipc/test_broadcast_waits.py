@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from broadcast_peers import hold_unused, put_then_hang, put_when_told
+from broadcast_peers import hold_unused, put_on_signal, put_then_hang
 from starts import running
 
 import shmtree
@@ -65,7 +65,7 @@ def test_wait_accepts_subscribers_and_receivers_together() -> None:
     reader, idle = broadcast.subscribe(), broadcast.subscribe(behind="skip")
     idle_sender, receiver = shmtree.create_pair()
     assert shmtree.wait([reader, receiver], timeout=0.01) == []
-    with running(put_when_told, broadcast, None) as (_, told):
+    with running(put_on_signal, broadcast, None) as (_, told):
         told.send("x")
         assert shmtree.wait([receiver, reader], timeout=60) == [reader]
         assert reader.get() == "x"

@@ -22,7 +22,7 @@ from shmtree.multiprocessing import Pipe
 ROUTES = ["pair", "named", "our queue"]
 
 
-def use_what_comes(route: Any, answers: shmtree.Sender) -> None:
+def use_messages(route: Any, answers: shmtree.Sender) -> None:
     answers.put(endpoint_peers.use(route.get(timeout=30)))
 
 
@@ -43,7 +43,7 @@ def refusing(request: Any, arena: shmtree.Arena, runtime_directory: Any, name: s
 def test_handle_sent_without_pickle_is_usable_in_a_child(refusing, kind, arena, start) -> None:
     putting, getting = refusing
     answers, answer = arena.create_pair()
-    start(use_what_comes, getting, answers)
+    start(use_messages, getting, answers)
     made = Made(kind, arena)
 
     putting.put(made.given)
@@ -211,7 +211,7 @@ def test_end_without_an_owner_arrives_closed(arena, start) -> None:
 
 @pytest.mark.guarantee("ends-in-messages")
 def test_end_received_too_late_arrives_closed(arena, start) -> None:
-    from test_ends_on_their_way import let_a_minute_pass
+    from test_ends_on_their_way import advance_one_minute
 
     requests, served = arena.create_pair(allow_pickle=False)
     told, ours = mp.Pipe()
@@ -221,7 +221,7 @@ def test_end_received_too_late_arrives_closed(arena, start) -> None:
     os.kill(child.pid, signal.SIGKILL)
     child.join(30)
     assert receiver.stats()["senders_on_their_way"] == 1
-    let_a_minute_pass(arena, word_in_message(arena))
+    advance_one_minute(arena, word_in_message(arena))
 
     late = served.get()
 

@@ -43,7 +43,7 @@ def word_of(data: bytes) -> bytes:
     return data[handle + 40 : handle + 48]
 
 
-def let_a_minute_pass(arena: shmtree.Arena, word: bytes) -> None:
+def advance_one_minute(arena: shmtree.Arena, word: bytes) -> None:
     """Makes the transfer look as if its sender had been found dead 61 s ago."""
     number = int.from_bytes(word, "little")
     second = (int(time.monotonic()) - 61) & 0x3FFFFFFF
@@ -123,7 +123,7 @@ def test_late_unpickle_raises_with_pid_and_age(given, arena):
     child, data, receiver = given
     end_it(child)
     assert receiver.stats()["senders_on_their_way"] == 1
-    let_a_minute_pass(arena, word_of(data))
+    advance_one_minute(arena, word_of(data))
     assert receiver.stats()["senders_on_their_way"] == 0
     with pytest.raises(shmtree.ChannelClosed, match=rf"by process {child.pid}, .* [6-9]\d s ago.* this stream is over"):
         pickle.loads(data)

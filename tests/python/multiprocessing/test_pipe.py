@@ -345,7 +345,7 @@ def test_standard_wait_accepts_a_sending_end():
 def test_connection_can_be_sent_to_a_running_process(pipe, peer):
     here, there = pipe
     carrier, carried = mp.Pipe()
-    process = peer(serve_what_comes, carried)
+    process = peer(serve_requests, carried)
     carrier.send(there)
     there.close()
     here.send("x")
@@ -355,7 +355,7 @@ def test_connection_can_be_sent_to_a_running_process(pipe, peer):
     assert process.exitcode == 0
 
 
-def serve_what_comes(conn: Any) -> None:
+def serve_requests(conn: Any) -> None:
     echo(conn.recv())
 
 

@@ -65,7 +65,7 @@ class Peer:
     def publish(self, latest: Any, value: Any) -> int:
         return int(latest.publish(value))
 
-    def send_until_told(self, sender: Any) -> Any:
+    def send_until_signal(self, sender: Any) -> Any:
         try:
             while True:
                 sender.put(b"x", timeout=LONG_S)
@@ -205,7 +205,7 @@ def test_remote_sender_reports_a_killed_receiver(nodes: tuple[str, str], peer: A
     near, far = peer(nodes[0]), peer(nodes[1])
     sender, receiver = shmtree.ray.create_pair(capacity=8, home=near)
     ray.get(near.keep.remote(receiver), timeout=LONG_S)
-    told = far.send_until_told.remote(sender)
+    told = far.send_until_signal.remote(sender)
     sender.close()
     receiver.close()
     pid = kill(near)

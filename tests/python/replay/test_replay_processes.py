@@ -103,7 +103,7 @@ def test_open_waits_for_a_name_up_to_its_timeout(runtime_directory, name):
 def test_buffer_can_be_sent_to_a_running_process(start, runtime_directory, name, named):
     to_child, commands = shmtree.create_pair()
     answers, from_child = shmtree.create_pair()
-    child = start(replay_peers.use_what_comes, commands, answers, 5)
+    child = start(replay_peers.use_messages, commands, answers, 5)
     buffer = ReplayBuffer(100, example=0, name=name if named else None)
     to_child.put({"buffer": buffer})
     assert from_child.get(timeout=60) == 1

@@ -48,7 +48,7 @@ def read_one_and_hang(subscriber: shmtree.Subscriber, told: Connection) -> None:
     told.recv()
 
 
-def close_when_told(subscriber: shmtree.Subscriber, told: Connection) -> None:
+def close_on_signal(subscriber: shmtree.Subscriber, told: Connection) -> None:
     told.send("ready")
     told.recv()
     subscriber.close()
@@ -61,6 +61,6 @@ def hold_unused(subscriber: shmtree.Subscriber, told: Connection) -> None:
     subscriber.close()
 
 
-def put_when_told(broadcast: shmtree.Broadcast, told: Connection) -> None:
+def put_on_signal(broadcast: shmtree.Broadcast, told: Connection) -> None:
     while True:
         broadcast.put(told.recv())

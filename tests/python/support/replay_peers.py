@@ -40,7 +40,7 @@ def answer_draws(buffer: ReplayBuffer, sender: shmtree.Sender, n: int) -> None:
     sender.put(buffer.sample(n, timeout=60).data)
 
 
-def use_what_comes(receiver: shmtree.Receiver, sender: shmtree.Sender, number: int) -> None:
+def use_messages(receiver: shmtree.Receiver, sender: shmtree.Sender, number: int) -> None:
     buffer: Any = receiver.get(timeout=60)["buffer"]
     buffer.add(number)
     sender.put(len(buffer))

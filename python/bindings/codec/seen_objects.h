@@ -14,9 +14,9 @@ namespace shmtree::python {
 
 // Keyed by address, so the caller must keep each noted object alive. Allocates nothing before the first object and is
 // cheap to clear, since most messages note few objects or none.
-class MetObjects {
+class SeenObjects {
  public:
-  struct Met {
+  struct Seen {
     const void* object;
     std::size_t position;  // position of its kind in the frame
     bool is_open;          // true while its items are being encoded
@@ -25,23 +25,23 @@ class MetObjects {
   // Returns the object's number, and true if it is new. A new object is open. Numbers are given in order. Throws
   // std::bad_alloc.
   [[gnu::noinline]] std::pair<std::size_t, bool> note(const void* object, std::size_t position) {
-    const auto hash_of = [this](std::uint32_t number) { return hash(met_[number - 1].object); };
+    const auto hash_of = [this](std::uint32_t number) { return hash(seen_[number - 1].object); };
     if (!numbers_.make_space(hash_of)) throw std::bad_alloc();
     std::uint32_t& number =
-        numbers_.slot(hash(object), [&](std::uint32_t known) { return met_[known - 1].object == object; });
+        numbers_.slot(hash(object), [&](std::uint32_t known) { return seen_[known - 1].object == object; });
     if (number != 0) return {number - 1, false};
-    met_.push_back({object, position, true});
-    numbers_.insert(number, static_cast<std::uint32_t>(met_.size()));
-    return {met_.size() - 1, true};
+    seen_.push_back({object, position, true});
+    numbers_.insert(number, static_cast<std::uint32_t>(seen_.size()));
+    return {seen_.size() - 1, true};
   }
-  const Met& operator[](std::size_t number) const noexcept { return met_[number]; }
-  void close(std::size_t number) noexcept { met_[number].is_open = false; }
-  std::size_t size() const noexcept { return met_.size(); }
+  const Seen& operator[](std::size_t number) const noexcept { return seen_[number]; }
+  void close(std::size_t number) noexcept { seen_[number].is_open = false; }
+  std::size_t size() const noexcept { return seen_.size(); }
 
   void clear() {
-    if (numbers_.slots() > kMaxIdleSlots) met_ = {};
+    if (numbers_.slots() > kMaxIdleSlots) seen_ = {};
     numbers_.clear_to(kMaxIdleSlots);
-    met_.clear();
+    seen_.clear();
   }
 
  private:
@@ -51,7 +51,7 @@ class MetObjects {
     return platform::mixed(reinterpret_cast<std::uintptr_t>(object) >> 4) >> 20;
   }
 
-  std::vector<Met> met_;
+  std::vector<Seen> seen_;
   platform::FlatTable<std::uint32_t> numbers_;  // the index in met_, plus one
 };
 
