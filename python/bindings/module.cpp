@@ -47,6 +47,7 @@ PYBIND11_MODULE(_core_of_main, module, pybind11::mod_gil_not_used()) {
   shmtree::python::bind_handles(module);
   shmtree::python::bind_names(module);
   shmtree::python::bind_latest(module);
+  shmtree::python::bind_subscriber(module);
   shmtree::python::bind_broadcast(module);
   shmtree::python::bind_observer(module);
   shmtree::python::bind_recording(module);

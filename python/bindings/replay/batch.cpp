@@ -106,4 +106,19 @@ py::object ReplayBatch::extra(std::size_t number, int type) const {
   return number_array(batch_.output(replay_->nests.data->leaves().size() + number), type);
 }
 
+void bind_replay_batch(py::module_& module) {
+  py::class_<ReplayBatch>(module, "ReplayBatch", "Sampled rows, with their indices, weights and so on.", plain_class())
+      .def("data", &ReplayBatch::data)
+      .def("index", &ReplayBatch::index)
+      .def("weight", &ReplayBatch::weight)
+      .def("probability", &ReplayBatch::probability)
+      .def("priority", &ReplayBatch::priority)
+      .def("mask", &ReplayBatch::mask)
+      .def("version", [](const ReplayBatch& self) { return self.extra(0, NPY_INT64); })
+      .def("writer", [](const ReplayBatch& self) { return self.extra(1, NPY_INT64); })
+      .def("step", [](const ReplayBatch& self) { return self.extra(2, NPY_INT64); })
+      .def("discount", [](const ReplayBatch& self) { return self.extra(3, NPY_FLOAT); })
+      .def_property_readonly("newest", &ReplayBatch::newest);
+}
+
 }  // namespace shmtree::python

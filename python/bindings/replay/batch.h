@@ -40,4 +40,7 @@ class __attribute__((visibility("hidden"))) ReplayBatch {  // like the types of 
   pybind11::object owner_;
 };
 
+// Adds _core.ReplayBatch.
+void bind_replay_batch(pybind11::module_& module);
+
 }  // namespace shmtree::python

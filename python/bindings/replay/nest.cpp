@@ -6,8 +6,12 @@
 
 #include "bindings/cpython/exclusive.h"
 #include "bindings/cpython/gil.h"
+#include "bindings/cpython/unwrap.h"
 
 namespace shmtree::python {
+
+namespace py = pybind11;
+using namespace py::literals;
 
 namespace {
 
@@ -314,6 +318,23 @@ Ref Nest::build(const Part& part, std::span<const Ref> leaves) {
     }
   }
   return Ref();
+}
+
+namespace {
+
+std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::handle root, py::handle convert,
+                                py::handle refuse) {
+  auto nest = Nest::make(skeleton.ptr(), leaves.ptr(), root.ptr(), convert.ptr(), refuse.ptr());
+  if (!nest) throw py::error_already_set();
+  return nest;
+}
+
+}  // namespace
+
+void bind_replay_nest(py::module_& module) {
+  py::class_<Nest, std::shared_ptr<Nest>>(module, "ReplayNest", "Structure of the rows: a pytree of columns.",
+                                          plain_class())
+      .def(py::init(&make_nest), "skeleton"_a, "leaves"_a, "root"_a, "convert"_a, "refuse"_a);
 }
 
 }  // namespace shmtree::python

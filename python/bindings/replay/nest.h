@@ -4,6 +4,8 @@
 // All calls need the GIL.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -130,5 +132,8 @@ class Nest {
   Part root_;
   Ref convert_, refuse_;
 };
+
+// Adds _core.ReplayNest.
+void bind_replay_nest(pybind11::module_& module);
 
 }  // namespace shmtree::python

@@ -1,4 +1,6 @@
-// _core.Replay, ReplayNest and ReplayBatch: the rows of replay buffers, and samples of them.
+// _core.Replay: the rows of a replay buffer.
+#include "bindings/replay/replay.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -24,13 +26,6 @@ using memory::Arena;
 using platform::WaitContext;
 
 namespace {
-
-std::shared_ptr<Nest> make_nest(py::handle skeleton, py::handle leaves, py::handle root, py::handle convert,
-                                py::handle refuse) {
-  auto nest = Nest::make(skeleton.ptr(), leaves.ptr(), root.ptr(), convert.ptr(), refuse.ptr());
-  if (!nest) throw py::error_already_set();
-  return nest;
-}
 
 // The nests for rows, columns, data, final and final_columns, in this order.
 using SharedNest = std::shared_ptr<Nest>;
@@ -158,14 +153,14 @@ void clear(const Replay& self) {
 }
 
 // Adds statistics of the rows that were sampled since the last call.
-void add_sampled(replay::Buffer& buffer, py::dict& out) {
-  const replay::SampleStatistics::Totals sampled = buffer.statistics().take();
-  const double rows = static_cast<double>(std::max<std::uint64_t>(sampled.rows, 1));
-  out["drawn"] = sampled.rows;
-  out["age_mean"] = sampled.ages / rows;
-  out["age_max"] = sampled.max_age;
-  out["version_lag_mean"] = sampled.lags / rows;
-  out["version_lag_max"] = sampled.max_lag;
+void add_drawn(replay::Buffer& buffer, py::dict& out) {
+  const replay::SampleStatistics::Totals drawn = buffer.statistics().take();
+  const double rows = static_cast<double>(std::max<std::uint64_t>(drawn.rows, 1));
+  out["drawn"] = drawn.rows;
+  out["age_mean"] = drawn.ages / rows;
+  out["age_max"] = drawn.max_age;
+  out["version_lag_mean"] = drawn.lags / rows;
+  out["version_lag_max"] = drawn.max_lag;
 }
 
 py::dict stats(const Replay& self) {
@@ -177,7 +172,7 @@ py::dict stats(const Replay& self) {
   py::dict out("rows"_a = buffer.store()->size(), "capacity"_a = shape.capacity,
                "max_bytes"_a = shape.max_extents * shape.extent_bytes, "added"_a = buffer.added(),
                "chunks"_a = window.tail - window.head, "chunks_opened"_a = window.tail - 1, "samples"_a = samples);
-  add_sampled(*self.buffer, out);
+  add_drawn(*self.buffer, out);
   const replay::Waiters waiters = replay::waiters_of(*buffer.store());
   out["waiting"] = py::dict("add"_a = waiters.adding, "sample"_a = waiters.sampling);
   if (const replay::RateLimiter* const limit = buffer.tables()->limiter()) {
@@ -269,27 +264,10 @@ std::tuple<double, double> weigh(Replay& self, std::size_t table, bool with_leas
   throw py::error_already_set();
 }
 
-void bind_batch(py::module_& module) {
-  py::class_<ReplayBatch>(module, "ReplayBatch", "Sampled rows, with their indices, weights and so on.", plain_class())
-      .def("data", &ReplayBatch::data)
-      .def("index", &ReplayBatch::index)
-      .def("weight", &ReplayBatch::weight)
-      .def("probability", &ReplayBatch::probability)
-      .def("priority", &ReplayBatch::priority)
-      .def("mask", &ReplayBatch::mask)
-      .def("version", [](const ReplayBatch& self) { return self.extra(0, NPY_INT64); })
-      .def("writer", [](const ReplayBatch& self) { return self.extra(1, NPY_INT64); })
-      .def("step", [](const ReplayBatch& self) { return self.extra(2, NPY_INT64); })
-      .def("discount", [](const ReplayBatch& self) { return self.extra(3, NPY_FLOAT); })
-      .def_property_readonly("newest", &ReplayBatch::newest);
-}
-
 }  // namespace
 
 void bind_replay(py::module_& module) {
-  py::class_<Nest, std::shared_ptr<Nest>>(module, "ReplayNest", "Structure of the rows: a pytree of columns.",
-                                          plain_class())
-      .def(py::init(&make_nest), "skeleton"_a, "leaves"_a, "root"_a, "convert"_a, "refuse"_a);
+  bind_replay_nest(module);
   bind_replay_spec(module);
   py::class_<Replay, std::shared_ptr<Replay>>(module, "Replay", "The rows of a replay buffer.", plain_class())
       .def_static("create", &create, "arena"_a, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a, "nests"_a)
@@ -334,7 +312,7 @@ void bind_replay(py::module_& module) {
       .def("reset_max_priority", [](Replay& self, std::size_t table) {
         self.buffer->tables()->reset_max_priority(checked_table(self, table));
       });
-  bind_batch(module);
+  bind_replay_batch(module);
   module.def("available_memory", [] { return platform::available_memory_bytes(); });
   if (!init_replay_writer(module.ptr())) throw py::error_already_set();
 }
