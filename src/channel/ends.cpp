@@ -93,6 +93,10 @@ std::vector<int> Ends::unused_pids(End end) const {
       [&](std::uint32_t word) { return taking_part(end, word) & ~load_acquire(state(end).users.words[word]); });
 }
 
+std::vector<int> Ends::member_pids(End end) const {
+  return pids_of([&](std::uint32_t word) { return load_acquire(state(end).members.words[word]); });
+}
+
 std::vector<int> Ends::pids_to_report(End end) const {
   std::vector<int> pids = pids_of([&](std::uint32_t word) { return keeping_open(end, word); });
   const bool may_be_over = control_.is_queue() || (can_end(end) && control_.ending() != Ending::kWait);
@@ -117,6 +121,10 @@ Ends::Uses Ends::uses(End end) const noexcept {
 bool Ends::is_forgotten(End end) const noexcept {
   const Uses found = uses(end);
   return !found.used && !found.given && (found.forgotten || is_in_transit(end));
+}
+
+bool Ends::is_only_with_peers(End end) const noexcept {
+  return member_count(end) != 0 && !has_users(end) && !is_left(end);
 }
 
 std::uint64_t Ends::counting(End end) const noexcept {

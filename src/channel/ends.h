@@ -53,6 +53,9 @@ class Ends {
   Uses uses(End end) const noexcept;
   // True if all attached processes may have forgotten the end: none has used it, or has received it to use it.
   bool is_forgotten(End end) const noexcept;
+  // True if each process that has the end has not used it and waits at the other end instead. None of them is attached
+  // then, but the stream goes on: each may still use the end.
+  bool is_only_with_peers(End end) const noexcept;
   // Calls visit(slot) for each process that keeps the end open, or may do so by using it, until visit returns false.
   // Returns true if it never did.
   template <class Visit>
@@ -67,6 +70,7 @@ class Ends {
   }
   // Returns the pids of attached processes that have not used the end. May throw std::bad_alloc.
   std::vector<int> unused_pids(End end) const;
+  std::vector<int> member_pids(End end) const;
   memory::InTransit in_transit(End end) const noexcept {
     return control_.arena.transfers().in_transit(memory::pack(control_.block), transferred(end));
   }

@@ -32,7 +32,7 @@ void EndHooks::before_block() noexcept {
 
 bool EndHooks::check_for_unused() const {
   return !self_ || waiting_since_ns_ == 0 || self_->port.closed(which_) ||
-         warn_of_stalled_wait(self_, which_, waiting_since_ns_);
+         warn_of_stalled_wait(self_, which_, waiting_since_ns_, threads() == 1 ? Waiter::kOnlyThread : Waiter::kOther);
 }
 
 bool EndHooks::interrupted() noexcept {

@@ -51,8 +51,9 @@ std::string of_unloaded(const std::string& end, const memory::InTransit& sent) {
 
 bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
   const std::string end = peers == End::kSending ? "sender" : "receiver";
-  const std::vector<int> pids = channel.ends().unused_pids(peers);
+  std::vector<int> pids = channel.ends().unused_pids(peers);
   const memory::InTransit sent = channel.ends().in_transit(peers);
+  if (pids.empty() && sent.count == 0) pids = channel.ends().member_pids(peers);
   const std::string who = pids.empty() ? of_unloaded(end, sent) : of_unused(end, pids, sent.count);
   return PyErr_WarnFormat(error_types().unused_end_warning, 1, "waited %s for %s", seconds_of(waited_ns).c_str(),
                           who.c_str()) == 0;
@@ -74,12 +75,14 @@ std::int64_t count_stalled_wait(StalledWait& stalled_wait, std::uint64_t passed,
                                                                                                             : waited;
 }
 
-bool warn_of_stalled_wait(Endpoint* self, End waiting, std::int64_t since_ns) {
+bool warn_of_stalled_wait(Endpoint* self, End waiting, std::int64_t since_ns, Waiter waiter) {
   StalledWait& stalled_wait = self->stalled_wait;
   channel::Channel& channel = self->port.channel();
   const End peers = channel::other(waiting);
   if (stalled_wait.was_warned.load(std::memory_order_relaxed) || !channel.ends().can_end(peers)) return true;
-  if (!channel.ends().is_forgotten(peers)) {
+  const bool is_forgotten =
+      channel.ends().is_forgotten(peers) || (waiter == Waiter::kOnlyThread && channel.ends().is_only_with_peers(peers));
+  if (!is_forgotten) {
     stalled_wait.counted_to_ns.store(platform::monotonic_ns());
     stalled_wait.passed.store(channel.passed(peers));
     stalled_wait.waited_ns.store(0);
@@ -95,7 +98,7 @@ PyObject* note_wait(PyObject* self, End waiting, PyObject* seconds) {
   const endpoint::Call call(as_endpoint(self)->port);
   if (as_endpoint(self)->port.closed(waiting)) Py_RETURN_NONE;
   const auto since_ns = platform::monotonic_ns() - static_cast<std::int64_t>(waited * 1e9);
-  if (!warn_of_stalled_wait(as_endpoint(self), waiting, since_ns)) return nullptr;
+  if (!warn_of_stalled_wait(as_endpoint(self), waiting, since_ns, Waiter::kOther)) return nullptr;
   Py_RETURN_NONE;
 }
 

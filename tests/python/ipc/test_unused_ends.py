@@ -7,6 +7,8 @@ import contextlib
 import multiprocessing as mp
 import os
 import queue
+import subprocess
+import sys
 import time
 import warnings
 
@@ -192,3 +194,54 @@ def test_poll_of_a_pipe_with_both_ends_here_is_not_warned(soon):
 def test_compat_receiver_is_not_warned(soon):
     _sender, receiver = shmtree.compat.memory.create_shared_memory_pair()
     keep_waiting(receiver.get)
+
+
+ALONE = """
+import queue, warnings
+import shmtree
+from shmtree import _core
+
+_core.set_unused_after(0.1)
+sender, receiver = shmtree.create_pair(1)
+{before}
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    for _ in range(8):
+        try:
+            {wait}
+        except (queue.Empty, queue.Full):
+            pass
+print([str(each.message) for each in told])
+"""
+
+
+def alone(wait, before=""):
+    program = ALONE.format(wait=wait, before=before)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=250, check=True)
+    return done.stdout.strip()
+
+
+def test_wait_for_an_end_that_only_this_process_has_warns_once():
+    told = alone("receiver.get(timeout=0.06)")
+    assert told.count("waiting for") == 1
+    assert "(this one), which has a sender and never used it" in told
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()",
+        "import signal\nsignal.signal(signal.SIGUSR1, lambda *_: None)",
+    ],
+    ids=["thread", "signal"],
+)
+def test_wait_that_a_thread_or_signal_may_end_does_not_warn(before):
+    assert alone("receiver.get(timeout=0.06)", before) == "[]"
+
+
+def test_coroutine_that_waits_for_its_own_process_is_not_warned():
+    assert alone("asyncio.run(receiver.get_async(0.06))", "import asyncio") == "[]"
+
+
+def test_used_sender_of_the_same_process_is_not_warned_about():
+    assert alone("receiver.get(timeout=0.06)", "sender.put(1); receiver.get()") == "[]"
