@@ -86,7 +86,7 @@ TEST_CASE("Invalid priorities and indices are refused without changes") {
   CHECK(is_refused(update(*tables, {index, other}, {2, std::nan("")}), "number 1 is nan"));
   CHECK(is_refused(update(*tables, {index, other}, {2, -0.5}), "-0.5"));
   CHECK(is_refused(update(*tables, {index, other}, {2, infinity}), "inf"));
-  CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}), "too large"));  // its fourth power overflows a float
+  CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}), "the sampler's exponent"));  // its fourth power overflows a float
   CHECK(is_refused(update(*tables, {index, other}, {2}), "2 indices and 1 priorities"));
   CHECK(is_refused(update(*tables, {index, index + 5}, {2, 2}), std::to_string(index + 5)));
   CHECK(is_refused(update(*tables, {index, 0}, {2, 2}), "index 0"));
@@ -101,7 +101,7 @@ TEST_CASE("Invalid priorities and indices are refused without changes") {
 TEST_CASE("Samplers without priorities refuse updates") {
   const auto tables = new_tables({.capacity = 8}, {{.kind = SamplerKind::kUniform}});
   Writer writer(tables->store(), 1, tables.get());
-  CHECK(is_refused(update(*tables, {add_row(writer, 0)}, {2}), "none"));
+  CHECK(is_refused(update(*tables, {add_row(writer, 0)}, {2}), "no priorities"));
 }
 
 TEST_CASE("One update can target one sampler or all of them") {
@@ -177,8 +177,8 @@ TEST_CASE("Invalid samplers are refused with their numbers") {
     const auto bytes = Tables::bytes_for(shape, std::array{spec});
     return bytes.code() == Code::kInvalid && bytes.error().message.find(number) != std::string::npos;
   };
-  CHECK(refused({.kind = SamplerKind::kPrioritized, .alpha = -2}, "alpha of -2"));
-  CHECK(refused({.kind = SamplerKind::kPrioritized, .beta = std::nan("")}, "beta of nan"));
-  CHECK(refused({.kind = static_cast<SamplerKind>(9)}, "no such"));
+  CHECK(refused({.kind = SamplerKind::kPrioritized, .alpha = -2}, "alpha is -2"));
+  CHECK(refused({.kind = SamplerKind::kPrioritized, .beta = std::nan("")}, "beta is nan"));
+  CHECK(refused({.kind = static_cast<SamplerKind>(9)}, "unknown kind"));
   CHECK(Tables::bytes_for(shape, {}).code() == Code::kInvalid);
 }
