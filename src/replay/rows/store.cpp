@@ -154,16 +154,22 @@ std::byte* Store::find_extent(std::uint64_t number) const noexcept {
 
 // Called without the buffer's lock, since allocating the pages of an extent may take a while. The budget allows one
 // extent of each number, so one process allocates it while the others wait. If that process is stopped, a second one
-// allocates it as well, and one of the two extents is freed.
+// allocates it as well, and one of the two extents is freed. If the budget has no space for a second extent, the others
+// wait until the stopped process continues or dies.
 Status Store::add_extent(std::uint64_t number, const WaitContext& wait) {
   auto me = arena_->identity();
   if (!me) return std::move(me).error();
   memory::RobustLock lock(header().extents_lock, arena_->participants());
-  Status locked = lock.lock(*me, WaitContext{Deadline::immediate(), wait.hooks});
-  if (!locked && locked.code() != Code::kTimeout) return locked;
-  Status added = extent(number) != nullptr ? success() : bring_extent(number, wait);
-  if (locked) lock.unlock();
-  return added;
+  for (bool is_last = false;; is_last = true) {
+    Status locked = lock.lock(*me, WaitContext{is_last ? wait.deadline : Deadline::immediate(), wait.hooks});
+    if (!locked && locked.code() != Code::kTimeout) return locked;
+    Status added = extent(number) != nullptr ? success() : bring_extent(number, wait);
+    if (!added && extent(number) != nullptr) added = success();  // another process allocated it meanwhile
+    if (locked) lock.unlock();
+    const bool is_over_budget = !added && (added.code() == Code::kOutOfSharedMemory || added.code() == Code::kFull);
+    if (locked || !is_over_budget) return added;
+    if (is_last) return locked;
+  }
 }
 
 Status Store::bring_extent(std::uint64_t number, const WaitContext& wait) {

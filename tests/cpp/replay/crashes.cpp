@@ -87,6 +87,33 @@ TEST_CASE("A writer that needs a chunk names the stopped process") {
   CHECK(told > 5);
 }
 
+TEST_CASE("A writer waits for the extent of a stopped process") {
+  const int how = GENERATE(SIGKILL, SIGCONT);
+  int told = 0;
+  bool stopped = true;
+  for (std::int64_t stores = 1; stopped; ++stores) {
+    const auto store = new_store({.capacity = 15'000}, new_arena(96 * kMiB));  // one extent, and no space for a second
+    Writer other(store, 3);
+    StoppedChild child(stores, [&] {
+      Writer own(store, 2);
+      add(own, 100).value();
+    });
+    stopped = child.is_stopped();
+    INFO("stopped at change " << stores);
+    const Row row(200);
+    const auto added = other.add(row.leaves(), patience(1));
+    if (!added) {
+      ++told;
+      INFO(added.error().message);
+      REQUIRE(added.code() == Code::kTimeout);
+      CHECK(added.error().message.find("process " + std::to_string(child.pid()) + " ") != std::string::npos);
+    }
+    child.end(how);
+    REQUIRE(add(other, 201).ok());
+  }
+  CHECK(told > 2);
+}
+
 // guarantee: replay-clear
 TEST_CASE("A kill during clear leaves all rows or none") {
   bool killed = true;
