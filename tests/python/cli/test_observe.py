@@ -192,8 +192,8 @@ def test_inspect_finds_channels_by_number_and_reports_no_match(name):
     words = run("inspect", f"{name}:1")
     assert "0 of 5" in words
     assert "0 of 3" not in words
-    assert "nothing" in run("inspect", f"{name}:2", code=1)
-    assert "nothing" in run("inspect", "no-such-name", code=1)
+    assert "no process, name or uuid" in run("inspect", f"{name}:2", code=1)
+    assert "no process, name or uuid" in run("inspect", "no-such-name", code=1)
     assert first
     assert second
 

@@ -294,7 +294,7 @@ def test_bytes_that_are_no_frame_raise_with_the_reason(pair: tuple[shmtree.Sende
     for wrong, text in (
         (b"", "0 bytes"),
         (b"x" * 100, "SHMT"),
-        (whole[:-1], "there are"),
+        (whole[:-1], "the buffer has"),
         (whole[:14] + b"\x09" + whole[15:], "version 9"),
         (whole[:15] + b"\x02" + whole[16:], "flags"),
     ):

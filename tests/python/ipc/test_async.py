@@ -314,7 +314,7 @@ def test_wait_rejects_other_types_and_names_them(pair):
     for wrong in (5, None, sender):
         with pytest.raises(TypeError, match=f"receivers is a {type(wrong).__name__}; it must be a list of receivers"):
             shmtree.wait(wrong, timeout=0)
-        with pytest.raises(TypeError, match=f"has a {type(wrong).__name__} in it"):
+        with pytest.raises(TypeError, match=f"contains a {type(wrong).__name__}"):
             shmtree.wait([receiver, wrong], timeout=0)
     with pytest.raises(TypeError, match="timeout is '1'; it must be a number of seconds"):
         shmtree.wait([receiver], timeout="1")

@@ -38,7 +38,7 @@ def make_pairs(count):
 
 
 async def until_all_wait(count):
-    while sum(len(waits._everyone) for waits in wake_hub._everywhere()) < count:
+    while sum(len(waits._awaited_ends) for waits in wake_hub._all_hubs()) < count:
         await asyncio.sleep(0)
 
 

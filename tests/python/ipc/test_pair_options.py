@@ -172,7 +172,7 @@ def test_exist_ok_refuses_a_channel_of_another_arena(name):
 
 def test_exist_ok_refuses_a_name_of_another_kind(name):
     kept = shmtree.Queue(name=name)
-    with pytest.raises(ValueError, match="no pair's channel"):
+    with pytest.raises(ValueError, match="not a pair's channel"):
         shmtree.create_pair(name=name, exist_ok=True)
     kept.close()
 

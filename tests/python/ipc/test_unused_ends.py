@@ -223,7 +223,7 @@ def alone(wait, before=""):
 
 def test_wait_for_an_end_that_only_this_process_has_warns_once():
     told = alone("receiver.get(timeout=0.06)")
-    assert told.count("waiting for") == 1
+    assert told.count("waited") == 1
     assert "(this one), which has a sender and never used it" in told
 
 

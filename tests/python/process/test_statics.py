@@ -176,9 +176,10 @@ def test_package_locks_are_renewed_or_held_at_fork() -> None:
         "cuda/_received.py",
     }
     taking = {"_process/spawn.py", "cuda/_sent.py"}
+    renewed_by_others = {"cuda/_events.py"}  # by _received.py, which owns the objects with the locks
     package = ROOT / "python" / "shmtree"
     makes = re.compile(r"threading\.(R?Lock|Condition|Semaphore|BoundedSemaphore|Barrier)\(")
     found = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if makes.search(path.read_text())}
-    assert found - renewing - taking == set()
+    assert found - renewing - taking - renewed_by_others == set()
     for name in renewing | taking:
         assert "os.register_at_fork" in (package / name).read_text(), name
