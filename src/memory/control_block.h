@@ -1,8 +1,8 @@
 // Control blocks: the shared words of a Latest, a Broadcast or a replay buffer. Each process that uses the object holds
 // its control block.
 //
-// Layout: a header and words of its kind, then the list of the blocks to which it refers. Those live as long as it
-// does.
+// Layout: a header, the words of the object, and the list of the blocks to which the control block refers. Those blocks
+// live as long as the control block does.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,12 @@ namespace shmtree::memory {
 // Allocates a block of zeros. No other process knows it until hold_control_block() has pinned it.
 Result<OwnedBlock> make_control_block(Arena& arena, BlockKind kind, std::uint64_t bytes,
                                       const platform::WaitContext& wait);
-// Pins the block. Its list begins with `references`, and has space for `most` if that is more (HolderTable::refer()).
+// Pins the block. Its list of references begins with `references`, and has space for `most` of them if that is more
+// (HolderTable::refer()).
 Result<Lease> hold_control_block(Arena& arena, OwnedBlock block, std::span<const BlockRef> references,
                                  const platform::WaitContext& wait, std::uint64_t most = 0);
-// Pins the block that `ref` names. Code::kIncompatible with "not `what`" unless it is of that kind and has `least`
-// bytes.
+// Pins the block that `ref` names. Returns kIncompatible if the block is of another kind or has fewer than `least`
+// bytes. `what` names the expected object in the message, such as "a Latest".
 Result<Lease> open_control_block(Arena& arena, BlockRef ref, BlockKind kind, std::uint64_t least, const char* what,
                                  const platform::WaitContext& wait);
 
@@ -42,8 +43,8 @@ class ReferenceList {
     platform::store_once(list_[index].id, block.id.value);
     platform::add(arena_.blocks().entry(block.id)->refcount, 1u);
   }
-  // Empties a place. Returns the block that it named, which the caller then frees if nothing keeps it; or an invalid
-  // BlockRef.
+  // Empties a place. Returns the block that the place named, or an invalid BlockRef. The caller frees that block if
+  // nothing else keeps it.
   BlockRef empty(std::uint64_t index) noexcept {
     const BlockRef block = at(index);
     if (block.id.value != 0) platform::store_once(list_[index].id, std::uint64_t{0});
