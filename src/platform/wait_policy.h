@@ -45,7 +45,8 @@ constexpr int kLockSpins = 200;
 // Time for which a sleeper may miss a wake-up or a death, and the minimum, so that a passed deadline does not make it
 // spin.
 constexpr std::int64_t kLockSliceNs = 20'000'000, kMinLockSliceNs = 4'000'000;
-// Minimum wait for a lock, whatever the deadline, since a message in the channel should be delivered even then.
+// Minimum wait for a lock, even if the deadline has passed: a call with timeout 0 must still get a message that is in
+// the channel.
 constexpr std::int64_t kLockGraceNs = 40'000'000;
 // Longest wait of a destructor for a lock; it may hold Python's GIL. Without the lock, recovery does the rest. Longer
 // than a time slice of the scheduler, which may have preempted the lock's owner.
