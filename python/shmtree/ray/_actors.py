@@ -55,9 +55,10 @@ def gateway(node: str) -> Any:
 
 
 def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gateway) -> Any:
-    """Calls a gateway and blocks for the answer. Raises Ended if its subject, or the node, no longer exists.
+    """Calls a method of a node's gateway and blocks for the answer.
 
-    `of` finds another actor of a node, which is called in the same way.
+    Raises Ended if the node, or the object that the call is about, no longer exists. With `of`, calls the actor that
+    `of(node)` returns instead of the gateway.
     """
     if not ray.is_initialized():
         raise Ended  # the job is over; a call would start a new one
