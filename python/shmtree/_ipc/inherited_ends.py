@@ -94,7 +94,10 @@ def _keep_given(_: object) -> None:
 
 
 def _own_packages(process: Any) -> list[str]:
-    """Returns the packages of the target and of the process. They are the program's own even if they are installed."""
+    """Returns the packages of the target and of the process class.
+
+    The search for ends treats them as code of the program, even if they are installed.
+    """
     target = vars(process).get("_target")
     while type(target) is functools.partial:
         target = target.func

@@ -20,7 +20,7 @@ from . import _frames
 from ._frames import Taken
 from ._unread import Substitute
 
-WINDOW = 8192  # maximum number of messages that go to one node and are not received there yet
+WINDOW = 8192  # maximum number of messages that were sent to one node and not received there
 JOURNAL_WORDS = 2 * WINDOW
 _UNLIMITED = 1 << 20
 
@@ -44,7 +44,7 @@ class Source(Protocol):
         """
 
     def give_back(self, taken: list[Taken]) -> None:
-        """Returns messages to the channel, from where they come again."""
+        """Returns messages to the channel, which delivers them again."""
 
     def acknowledge(self, taken: Taken) -> None: ...
     def landed_before(self, expected: int) -> list[Taken]:
