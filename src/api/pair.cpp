@@ -68,7 +68,7 @@ std::string handle_text(const discovery::Handle& handle) {
   return text;
 }
 
-// Returns the handle of an object that is in transit once begin() has succeeded.
+// Calls begin(), which begins the transfer of an object, and returns the handle of the object as text.
 template <class Begin>
 Result<std::string> transfer_text(const memory::Arena& arena, std::uint64_t block, const endpoint::Name* name,
                                   Begin begin) {

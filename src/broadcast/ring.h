@@ -91,8 +91,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Ticket of the oldest message that a blocking reader has not read; tail() if there is none. There is space for a
   // message that did not fit only after this has changed.
   std::uint64_t first_unread() const noexcept { return cursors().slowest(Readers::kBlocking).position; }
-  // Asks for one text at that hub of this process. A process that moves or frees a cursor sends space_name() there, if
-  // the ring then has space for a small message. Check first_unread() after the call.
+  // Requests one wake text at `hub`, a hub of this process. A process that moves or frees a cursor sends space_name()
+  // there if the ring then has space for a small message. Check first_unread() after the call.
   Status await_space(platform::WakeAddress hub);
   platform::WakeText space_name() const noexcept { return space_hubs().name(); }
   // Number of messages before that ticket that a blocking reader has not read.
@@ -148,8 +148,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
   // Makes processes that put notify the readers that ask (doorbell.h).
   void announce_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
-  // Asks for one text at that hub of this process. The next put, or the last publisher when it leaves, sends name()
-  // there. Check for a message after the call.
+  // Requests one wake text at `hub`, a hub of this process. The next put, or the last publisher when it leaves, sends
+  // name() there. Check for a message after the call.
   Status await(platform::WakeAddress hub);
   platform::WakeText name() const noexcept { return hubs().name(); }
   Cursors cursors() const noexcept { return {*arena_, header(), use_.cursors}; }

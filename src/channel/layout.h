@@ -327,7 +327,7 @@ struct ChannelHeader {
   PerEnd<ParticipantSet> watchers;  // want a byte for each message (receiving end) or each receipt (sending end)
 
   PerEnd<EndState> ends;            // sending, receiving
-  PerEnd<ParticipantSet> awaiting;  // want one text at their hub; the process that sends it clears the bit
+  PerEnd<ParticipantSet> awaiting;  // wait for a wake text at their hub; its sender clears the bit
 
   // The count of counted puts, under senders_lock (RingTail::count_puts).
   alignas(64) std::atomic<std::uint64_t> counted;  // primary, unless a counted put is in progress

@@ -100,7 +100,8 @@ class Watchers {
   // detected. It does not cover processes of other PID namespaces. Fails if processes cannot be watched, as in
   // ProcessWatch; a descriptor that this call opened is then closed.
   Result<int> poll_fd(End end);
-  // Requests one text at `hub` when the end is usable or must report its end. Returns true if that is so already.
+  // Requests one wake text at `hub`, sent when a call at the end would not block or must report the end of the stream.
+  // Returns true if that is the case already.
   Result<bool> await(End end, const WakeHub& hub);
   EndName name_of(End end) const noexcept { return WakeHub::name_of(control_, end); }
   // Ends the watch of this process. A sender that has already read its bit finds no pipe. close_wake_fd() does not

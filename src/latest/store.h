@@ -65,8 +65,8 @@ class Store {
   // kPeerDied if publishers were killed, else kClosed.
   Status wait_for_newer(std::uint64_t known, const WaitContext& wait) const;
 
-  // Asks for one text at that hub of this process. The next publication, or the last publisher when it leaves, sends
-  // name() there. Returns true if there is a version above `known` already, or if no process publishes any more.
+  // Requests one wake text at `hub`, a hub of this process. The next publication, or the last publisher when it leaves,
+  // sends name() there. Returns true if there is a version above `known` already, or if no process publishes any more.
   Result<bool> await_newer(std::uint64_t known, platform::WakeAddress hub);
   bool is_newer(std::uint64_t known) const { return version() > known || !ring_->check_publishers(); }
 

@@ -263,8 +263,8 @@ std::uint64_t Allocator::trim() noexcept {
   return evict(parts_.pool.committed_bytes(), wait);
 }
 
-// The arena lock is also held where victims are picked, so none are picked from here on. No process holds a victim that
-// was picked before, so its pages cannot be registered before it is free again.
+// Victims are also chosen under the arena lock, so no process chooses one from here on. No process holds a victim that
+// was chosen before, so no process can register its pages before it is free again.
 Status Allocator::set_pinned(bool pinned, const WaitContext& wait) {
   Status locked = reconciler_.lock_arena(wait);
   if (!locked) return locked;

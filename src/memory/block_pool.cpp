@@ -233,7 +233,8 @@ void BlockPool::rest(BlockId id, BlockEntry& block) noexcept {
   push(first.id, *first.block, kPageBytes);
 }
 
-// Returns the class with free pages in which no block was freed for the longest time, or null.
+// Returns the class in which the last free was the longest ago, among the classes with free pages. Returns null if
+// there is none.
 ClassState* BlockPool::least_recently_used() noexcept {
   ClassState* oldest = nullptr;
   for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {

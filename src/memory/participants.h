@@ -120,7 +120,8 @@ class DeadParticipants {
  public:
   explicit DeadParticipants(Participants& participants) noexcept : participants_(participants) {}
 
-  // Checks every slot. Returns false if one changed hands meanwhile: the next pass sees its new owner.
+  // Checks every slot. Returns false if the owner of a slot changed during the check; then the next pass checks the new
+  // owner.
   bool find(const platform::CheckedFd& file) noexcept;
 
   // Returns true if the participant has died or exited, or if its slot has a new owner that holds nothing yet.
