@@ -62,8 +62,8 @@ class Deliveries {
   // use of the receiving end.
   Result<std::vector<Delivery>> rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
   // For a process that logs what it does with each message and that is replaced when it dies. Its unacked messages must
-  // then go to its successor, not to other receivers. Leaves the messages that this process takes, but those of no
-  // other process, to the heir.
+  // then go to its successor, not to other receivers. From now on, the heir gets the messages that this process takes,
+  // but not those that other processes take.
   Status leave_to_successor();
   // Makes this process the heir. It keeps the messages for the successor as long as it lives.
   Status become_successor();

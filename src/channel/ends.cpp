@@ -148,8 +148,8 @@ bool Ends::is_left(End end) const noexcept {
   return control_.ending() != Ending::kWait || !has_killed_members(end);
 }
 
-// Reads the ring first, since a queue's messages may be reserved for another process. The ring only empties by now, so
-// each message is in a record by then, or settled.
+// Reads the ring first, since a queue's messages may be reserved for another process. No message is put any more, so
+// each message that has left the ring is in a record or settled.
 bool Ends::is_over(End end, Identity observer) const noexcept {
   if (!is_left(end)) return false;
   if (end == End::kReceiving || control_.is_discarded()) return true;

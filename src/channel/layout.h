@@ -84,8 +84,8 @@ constexpr std::uint64_t inline_bytes(std::uint64_t slot_bytes) noexcept {
 }
 constexpr std::uint64_t kMaxInlineBytes = inline_bytes(kWideSlotBytes);
 
-// Slots follow the header; ticket t is in slot (t - base) % slots. The tickets of a segment end where those of its
-// successor begin.
+// Slots follow the header; ticket t is in slot (t - base) % slots. The last ticket of a segment precedes the first
+// ticket of the next segment.
 struct alignas(64) SegmentHeader {
   std::uint64_t base;               // first ticket
   std::uint64_t slots;              // a power of two

@@ -63,8 +63,9 @@ class RingTail {
   // Puts the first few of `messages` that there is space for, with one store of `tail`. If there is no slot, `spare`
   // becomes the next segment. Under the senders' lock.
   Put put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept;
-  // Allocates a segment of `slots` slots, or of fewer if there is no memory for that many. Does not wait for memory:
-  // the messages in the ring may be what occupies it. Without the lock: the arena's lock is never taken under it.
+  // Allocates a segment of `slots` slots, or of fewer if there is no memory for that many. Does not wait for memory,
+  // because the messages in the ring may occupy all of it. Call it without the senders' lock, under which the arena's
+  // lock is never taken.
   Result<OwnedBlock> new_segment(std::uint64_t slots, const WaitContext& wait) const;
   // Returns why there is no last segment to write to.
   Error no_ring() const;
