@@ -14,7 +14,7 @@ using namespace platform;
 namespace {
 
 constexpr int kMaxPasses = 32;
-constexpr int kMaxRepairs = 8;  // that lock() makes whatever the deadline
+constexpr int kMaxRepairs = 8;  // repairs that lock() makes even if the deadline has passed
 
 template <class Act>
 bool quietly(Act act) noexcept {

@@ -188,7 +188,7 @@ def _checked(path: str, leaf: Leaf) -> Leaf:
 
 
 def checked_leaf(text: str, item_bytes: int, shape: Sequence[int]) -> Leaf:
-    """Returns the leaf with this text of a dtype. The core has checked the shape."""
+    """Returns the leaf of a column whose dtype is described by `text`. The core has checked the shape."""
     dtype = _checked_dtype("row", parse(text))
     if dtype.itemsize != item_bytes:
         raise ValueError(f"a column of {dtype} has elements of {item_bytes} bytes, not {dtype.itemsize}")
