@@ -66,8 +66,8 @@ class Participants {
   Result<ReservedSlot> claim(Claimable slots);
   // Number of forks of this process. Read it before claim(), for enroll().
   std::uint32_t forks() const noexcept { return platform::load_acquire(forks_); }
-  // Makes this process the owner of a slot that it claimed when it had forked `forks` times. Frees the slot if another
-  // thread was faster.
+  // Makes this process the owner of a slot that it has claimed. `forks` is the value of forks() before that claim.
+  // Frees the slot if another thread was faster.
   Identity enroll(ReservedSlot claimed, std::uint32_t forks);
   // The same with a slot that this process's parent claimed. Does nothing if the process has an identity. The parent's
   // copies of `lock` do not keep the slot alive from then on.

@@ -44,7 +44,7 @@ class Source(Protocol):
         """
 
     def give_back(self, taken: list[Taken]) -> None:
-        """Returns messages to the channel, from where they come again."""
+        """Returns messages to the channel, which delivers them again."""
 
     def acknowledge(self, taken: Taken) -> None: ...
     def landed_before(self, expected: int) -> list[Taken]:
