@@ -56,8 +56,8 @@ class Ends {
   // True if each process that has the end has not used it and waits at the other end instead. None of them is attached
   // then, but the stream goes on: each may still use the end.
   bool is_only_with_peers(End end) const noexcept;
-  // Calls visit(slot) for each process that keeps the end open, or may do so by using it, until visit() returns false.
-  // Returns true if visit() never returned false.
+  // Calls visit(slot) for each process that keeps the end open, or would keep it open if it used the end. Stops when
+  // visit returns false, and then returns false.
   template <class Visit>
   bool all_possible_users(End end, Visit visit) const {
     for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
@@ -80,8 +80,7 @@ class Ends {
   // Number of members of the end, and number of attached processes.
   std::uint64_t member_count(End end) const noexcept;
   std::uint64_t counting(End end) const noexcept;
-  // True if the end can be over for a process that has not left it itself. False for queues, and for the sending end of
-  // a channel that is kept open.
+  // True if a process can see the end of the stream while it has an object of this end. False for queues.
   bool can_end(End end) const noexcept {
     return !control_.is_queue() && !(end == End::kSending && control_.keeps_open());
   }

@@ -66,7 +66,7 @@ class Batch {
   // Returns the approximate bytes of a batch per row, including indices, weights and so on.
   static std::size_t row_bytes(const Buffer& buffer) noexcept;
 
-  // Allocates the memory of the batch. Leaves out the memory for the data if `has_data` is false. Throws
+  // Allocates the memory of the batch. Without `has_data`, there is no memory for the data of the rows. Throws
   // std::bad_alloc.
   Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const SampleTerms& terms, bool has_data);
 
