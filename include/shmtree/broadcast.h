@@ -262,9 +262,9 @@ class Broadcast {
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt,
                              const std::stop_token& stop = {}) const;
 
-  /// Returns a text with which a process of the same user opens this Broadcast. It stays alive in transit until it is
-  /// opened, even if it is closed here. Returns kClosed after close(), and kOutOfSharedMemory if there is no memory to
-  /// record the transfer.
+  /// Returns a text with which a process of the same user opens this Broadcast. The Broadcast stays alive until that
+  /// process has opened it, even if you close this object earlier. Returns kClosed after close(), and
+  /// kOutOfSharedMemory if there is no memory to record the transfer.
   Result<std::string> handle() const;
   /// Opens the Broadcast of a handle. Errors are those of Latest::open().
   static Result<Broadcast> open(const std::string& handle);

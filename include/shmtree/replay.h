@@ -361,9 +361,9 @@ class ReplayBuffer {
   /// - kExists: the folder has other files.
   Result<ReplaySaved> save(const std::string& path, const std::stop_token& stop = {}) const;
 
-  /// Returns a text with which a process of the same user opens this buffer. It stays alive in transit until it is
-  /// opened, even if it is closed here. Returns kClosed after close(), and kOutOfSharedMemory if there is no memory to
-  /// record the transfer.
+  /// Returns a text with which a process of the same user opens this buffer. The buffer stays alive until that
+  /// process has opened it, even if you close this object earlier. Returns kClosed after close(), and
+  /// kOutOfSharedMemory if there is no memory to record the transfer.
   Result<std::string> handle() const;
   /// Opens the buffer of a handle.
   /// - kInvalid: the text is not a handle.

@@ -670,7 +670,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
                 train_on(delivery.item)
         """
     def _take_unloaded(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
-        """Works like take(), but the Delivery loads its item when it is read."""
+        """Works like take(), but the Delivery loads its item only when the item is first read."""
     def rejected(self) -> list[Delivery]:
         """Returns the rejected messages.
 
@@ -690,7 +690,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
     def _inherited_frames(self) -> list[Frame]:
         """Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."""
     def _wait_until_ready(self, timeout: float | None, /) -> bool:
-        """Waits for so many seconds until get() would return or raise at once. Returns True if it would."""
+        """Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."""
     def __next__(self) -> _T: ...
 
 @disjoint_base
@@ -975,7 +975,7 @@ class Name:
     @staticmethod
     def join(path: str, arena: Arena, part: int = -1) -> Name | None: ...
     def part_for_child(self) -> int:
-        """Returns a descriptor with which a process that is being started joins."""
+        """Returns a descriptor by which a process that is being started becomes an owner of this name."""
     @property
     def path(self) -> str: ...
     @property

@@ -79,7 +79,7 @@ struct ArenaState {
   ArenaState(const ArenaState&) = delete;
   ArenaState& operator=(const ArenaState&) = delete;
 
-  // Returns the state of an arena in this process, which all handles share, because it has the loans.
+  // Returns this process's state of an arena. All handles of the arena share it, because it has the loans.
   static std::shared_ptr<ArenaState> for_arena(const std::shared_ptr<memory::Arena>& arena);
   static Arena wrap(const std::shared_ptr<memory::Arena>& made) { return Arena(for_arena(made)); }
   // Null for a moved-from Arena.

@@ -32,9 +32,9 @@ class Receiving {
   }
   // Drops the oldest message and counts it. False if there is none that can be received now.
   Result<bool> drop_oldest(const WaitContext& wait);
-  // The same in two steps, for a caller that holds the senders' lock, under which it may neither wait nor take the
-  // arena's lock. Call try_drop_oldest() with that lock; it also returns false if the receivers' lock is busy. Call
-  // finish() without it.
+  // drop_oldest() in two steps, for a caller that holds the senders' lock. Under this lock, a caller may neither wait
+  // nor take the arena's lock. Call try_drop_oldest() with that lock; it also returns false if the receivers' lock is
+  // busy. Call finish() without the lock.
   struct Drop {
     Incoming message;
     Receipt receipt;

@@ -116,7 +116,8 @@ class Watchers {
   // it. False, with nothing to drop, if there is no message or no descriptor. See claim.h.
   bool claim() noexcept;
   void drop_claim() noexcept;
-  // Sends a byte to each process that watches the end, and wakes the hubs that await it, if this process reaches them.
+  // Wakes every process that watches the end, by a byte in its wake pipe, and every hub that awaits the end. Skips a
+  // process whose pipe this process cannot reach.
   static void send_wakes(const Control& control, End end) noexcept {
     if (platform::load_relaxed(control.shared.watched[end]) != 0) [[unlikely]]
       send_bytes(control, end);

@@ -10,11 +10,12 @@
 // Invariants, which hold whenever the arena lock is free and derived state is right:
 //   - Each free block below its class's high-water mark is on one list: `cold` if it has no pages, else `resting` or
 //     `warm`.
-//   - committed_bytes is the sum of all blocks' `committed`, used_bytes that of those that are not free; the first is
-//     never over the budget.
-//   - A block's word is primary state, the lists are derived. take() stores the word, kWriting, before anything else of
-//     the block, and put() stores kFree after everything else. Recovery rebuilds what a kill leaves in between.
-//   - A list is followed only to free blocks. If it leads anywhere else, a recovery is requested.
+//   - committed_bytes is the sum of `committed` over all blocks, and is never over the budget. used_bytes is the same
+//     sum over the blocks that are not free.
+//   - A block's word is primary state; the lists are derived. take() stores the word (kWriting) before it changes
+//     anything else of the block, and put() stores kFree after everything else. Recovery rebuilds the lists after a
+//     kill in between.
+//   - A process that walks a list checks that each block is free. If it is not, the process requests a recovery.
 //
 // Thread safety: any thread; with the arena lock held, unless a comment says otherwise.
 #pragma once

@@ -55,7 +55,7 @@ void bind_names(py::module_& module) {
           "path"_a, "arena"_a, "part"_a = -1)
       .def(
           "part_for_child", [](const Name& name) { return unwrap(name.part_for_child()).release(); },
-          "Returns a descriptor with which a process that is being started joins.")
+          "Returns a descriptor by which a process that is being started becomes an owner of this name.")
       .def_property_readonly("path", &Name::path)
       .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
       .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })

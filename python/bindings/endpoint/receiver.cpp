@@ -296,10 +296,10 @@ const PyMethodDef kReceiverMethods[] = {
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
     {"_wait_until_ready", as_method<wait_until_ready>(), METH_O,
 
-     "Waits for so many seconds until get() would return or raise at once. Returns True if it would."},
+     "Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."},
     {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS, kTakeDoc},
     {"_take_unloaded", as_method<take_unloaded>(), METH_FASTCALL | METH_KEYWORDS,
-     "Works like take(), but the Delivery loads its item when it is read."},
+     "Works like take(), but the Delivery loads its item only when the item is first read."},
 };
 
 }  // namespace

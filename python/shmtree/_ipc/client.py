@@ -24,13 +24,14 @@ _BATCH = 256
 
 
 class _Line:
-    """A channel for replies and the requests that wait for them. It ends at the first death of a server.
+    """A reply channel, and the requests that wait for its replies. The line ends when the first server dies.
 
-    The channel ends together with its requests. A server that starts later cannot open it, so no server processes a
-    request that has already failed with PeerDied.
+    When the line ends, it fails all its requests and closes its channel. A server that starts later cannot open the
+    channel, so no server processes a request that has already failed with PeerDied.
 
-    The thread that has the turn receives the replies of all threads. At first that is the calling thread, which avoids
-    a second wake-up. A separate thread takes over as soon as futures, coroutines or several callers wait.
+    One thread at a time, the one that holds `_turn`, receives the replies for all threads. A single caller receives its
+    own reply, which avoids a second wake-up. A separate thread takes over as soon as futures, coroutines or several
+    callers wait.
     """
 
     def __init__(self, requests: Sender, arena: Arena) -> None:

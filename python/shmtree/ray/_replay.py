@@ -128,12 +128,14 @@ class ReplayBuffer:
     def writer(self) -> Writer:
         """Makes a new stream of rows in this node's shard.
 
-        Its methods return indices of the shard, not of this buffer.
+        The writer's methods return indices of the shard, not of this buffer.
         """
         return self._cluster.own().buffer.writer()
 
     def vector_writer(self, n: int, *, autoreset: Any = None) -> VectorWriter:
-        """Makes n new streams in this node's shard, to which one call adds. It returns indices of the shard.
+        """Makes n new streams in this node's shard, and returns a writer that adds to all of them in one call.
+
+        The writer's methods return indices of the shard, not of this buffer.
 
         Args:
             n: Number of streams.

@@ -46,7 +46,8 @@ struct SpecLeaf {
   bool operator==(const SpecLeaf&) const = default;
 };
 
-// Convert a dtype's text to its type, kOther if C++ has none, and a type to its text, empty if NumPy has none.
+// Convert between the text of a dtype and its type. The type is kOther if C++ has none; the text is empty if NumPy has
+// none.
 DType dtype_of(std::string_view text) noexcept;
 std::string_view text_of(DType dtype) noexcept;
 
