@@ -49,7 +49,7 @@ struct SampleTerms {
   unsigned threads = 1;
   double beta = 0.4;
   bool of_buffer = false;  // importances are relative to all rows, not to those of the batch
-  // Options of sequences, of which `rows` is the number.
+  // Options of sequences. `rows` is then the number of sequences.
   std::size_t length = 0;      // rows of a sequence; 0: single rows
   std::size_t stride = 1;      // distance from one row to the next
   bool may_be_partial = true;  // accepts sequences with fewer rows
