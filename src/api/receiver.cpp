@@ -95,7 +95,7 @@ class ManyItems final : public Items {
 };
 
 Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait) {
-  if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; it must be at least 1"};
+  if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; ask for at least 1"};
   ManyItems items(state, most);
   const api::Spare spare;
   Result<Item> first = endpoint::receive(items, state.channel(), *spare, wait);
