@@ -98,7 +98,8 @@ bool BlockPool::wants_to_grow(unsigned size_class) const noexcept {
   return resting != 0 && resting < resting_blocks(size_class) && load_relaxed(state.warm) == 0;
 }
 
-// Grows the class until enough blocks rest, but does not take all classes together beyond a quarter of the budget.
+// Chooses the list from which take() gets a block. Prefers unused memory until the class has enough resting blocks,
+// unless all classes together would then have committed more than a quarter of the budget.
 BlockPool::From BlockPool::choose(const ClassState& state, unsigned size_class, std::uint64_t need,
                                   bool may_grow) const noexcept {
   const std::uint64_t resting = load_relaxed(state.resting_count);
