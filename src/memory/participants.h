@@ -81,12 +81,12 @@ class Participants {
   void note_started(Identity claimed, int pid) noexcept;
   // Ends the participation, but not the holds: this process is about to exit normally.
   void detach() noexcept;
-  // Ends both: this process has no lease left.
+  // Ends the participation and the holds. Requires that this process has no lease left.
   void leave() noexcept;
 
   // Under the arena lock: records that this process has pages registered for DMA, or no longer has.
   void set_pinned(bool pinned) noexcept;
-  // Returns true if any process has.
+  // Returns true if any process has pages registered for DMA.
   bool is_pinned() const noexcept;
   bool is_pinned_here() const noexcept;
 
