@@ -31,8 +31,8 @@ void Acks::note_sent(std::uint64_t first, std::uint64_t count) noexcept {
     sent_.push_back(Range{first, end});
   } catch (const std::bad_alloc&) {
     // The messages are in the channel already, so this must not fail. pending() becomes inexact: it also counts
-    // messages of other senders between the ranges. If there is no range, it counts none of these. wait() uses
-    // sent_end_ and stays correct.
+    // messages of other senders between the ranges. If there is no range to extend, it does not count the messages of
+    // this call. wait() uses sent_end_ and stays correct.
     if (!sent_.empty() && first >= sent_.back().first) sent_.back().end = end;
   }
 }

@@ -101,7 +101,7 @@ class Ends {
   // Returns kPeerDied with the deaths that Ending::kEach reports while the stream goes on. Succeeds if there are none,
   // or if another thread has just reported them; the caller then checks its condition again.
   Status report_deaths(End end) const;
-  // The same for a call that may not have to wait, and so would never check: looks for deaths first.
+  // Does the same, but first looks for deaths. For calls that may succeed without a wait, and so would never look.
   Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? poll_deaths(end) : success(); }
   // Returns the error that the other end gets when this end is over: kShutDown for a shutdown; kPeerDied for the thread
   // that takes the list of deaths; otherwise kClosed.
