@@ -93,7 +93,8 @@ class Frames {
     return true;
   }
   void defer(const Error& error) {
-    // kPeerDied is reported only once. The next call meets all other errors again.
+    // kPeerDied is reported only once, so it is kept for the next call. All other errors would occur again in that
+    // call.
     if (error.code == Code::kPeerDied) state_.defer(error);
   }
   void defer(const Object& object, bool may_retry) {

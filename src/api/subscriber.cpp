@@ -123,7 +123,7 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, s
       items.push_back(std::move(*next));
       continue;
     }
-    // The next call meets these errors again. kEmpty: another thread was faster.
+    // The next call would get these errors again, so they are not kept. kEmpty means that another thread was faster.
     const Code code = next.code();
     const bool is_persistent =
         code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || code == Code::kOutOfSharedMemory;
