@@ -350,7 +350,7 @@ class _Sending(_End):
     def _ready_to_put(self) -> bool:
         """Returns True if put() of a small message would return or raise at once."""
     def _note_wait_to_put(self, seconds: float) -> None:
-        """Adds seconds that a caller has waited by other means to the waiting time of this end."""
+        """Counts seconds that the caller has spent waiting for this end outside of its methods."""
     def _name_to_put(self) -> bytes:
         """Returns the bytes by which a WakeHub reports this end."""
     def _await_to_put(self, hub: WakeHub) -> bool:
@@ -396,7 +396,7 @@ class _Receiving(_End):
     def _close_after_wait(self) -> None:
         """Closes the descriptor of _open_to_wait()."""
     def _note_wait_to_get(self, seconds: float) -> None:
-        """Adds seconds that a caller has waited by other means to the waiting time of this end."""
+        """Counts seconds that the caller has spent waiting for this end outside of its methods."""
     def _name_to_get(self) -> bytes:
         """Returns the bytes by which a WakeHub reports this end."""
     def _await_to_get(self, hub: WakeHub) -> bool:

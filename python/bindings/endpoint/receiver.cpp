@@ -285,7 +285,7 @@ const PyMethodDef kGettingMethods[] = {
      "also polls _ready()."},
     {"_close_after_wait", as_method<close_after_wait>(), METH_NOARGS, "Closes the descriptor of _open_to_wait()."},
     {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O,
-     "Adds seconds that a caller has waited by other means to the waiting time of this end."},
+     "Counts seconds that the caller has spent waiting for this end outside of its methods."},
     {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, "Returns the bytes by which a WakeHub reports this end."},
     {"_await_to_get", as_method<await_to_get>(), METH_O,
 

@@ -328,7 +328,7 @@ const PyMethodDef kPuttingMethods[] = {
     {"_ready_to_put", as_method<is_ready_to_put>(), METH_NOARGS,
      "Returns True if put() of a small message would return or raise at once."},
     {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O,
-     "Adds seconds that a caller has waited by other means to the waiting time of this end."},
+     "Counts seconds that the caller has spent waiting for this end outside of its methods."},
     {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS,
      "Returns a descriptor that is readable while _ready_to_put() is true."},
     {"_name_to_put", as_method<name_to_put>(), METH_NOARGS, "Returns the bytes by which a WakeHub reports this end."},

@@ -138,8 +138,8 @@ class Dealt:
     Args:
         receiver: The receiver of the channel.
         assigned: Messages that a killed process had taken for that node, by number.
-        landed: The number that is expected there. Messages with lower numbers have landed and keep them; the others are
-            numbered from there on.
+        landed: The next number that the node expects. Messages with lower numbers have landed and keep their numbers.
+            The others are numbered from `landed` on.
         may_get_more: See `Source`. The channel ends its stream without waiting for messages that this process has taken
             for other nodes.
     """
