@@ -112,7 +112,8 @@ def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str)
 def limiting_line(snapshot: dict[str, Any]) -> str:
     """Returns the limiting stage.
 
-    That is an end that no process has, if others sleep for it; else the end that is waited for most and waits least.
+    If processes sleep for an end that no process has, it is that end. Otherwise it is the end with the longest waits
+    for it and the shortest waits of its own.
     """
     channels = [
         (arena, channel, channel_label(arena, number))
