@@ -74,7 +74,8 @@ struct Subscription {
 /// Options for make_broadcast().
 struct BroadcastOptions {
   std::uint64_t capacity = 8;  ///< Messages that the slowest blocking reader may be behind: 1 to 2^20 - 1.
-  /// Bytes of the messages that it has not read, see PairOptions. 0: only the arena's budget limits them.
+  /// Maximum bytes of the messages that the slowest blocking reader has not read, see PairOptions. 0: only the arena's
+  /// budget limits them.
   std::uint64_t max_bytes = 0;
   std::uint64_t history = 0;  ///< Messages kept for later subscribers after all readers have read them.
   /// Name for open_broadcast() and Python's Broadcast.open(). Has its own arena unless `arena` is set.

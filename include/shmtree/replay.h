@@ -82,8 +82,8 @@ struct ReplaySampler {
 struct ReplayLimit {
   double samples_per_insert = 1;  ///< Average number of times that a row is sampled.
   std::uint64_t min_size = 1;     ///< Number of rows required before any process samples.
-  /// Tolerance: inserts x samples_per_insert - samples stays within samples_per_insert x min_size +- this. The default
-  /// suits the other two.
+  /// Tolerance. The difference (inserts x samples_per_insert - samples) stays within samples_per_insert x min_size plus
+  /// or minus this number. By default it is derived from the other two values.
   std::optional<double> error_buffer{};
 };
 
@@ -99,10 +99,10 @@ struct ReplayOptions {
   std::optional<std::string> reward = "reward";  ///< Path of the leaf that is summed, if rows have it.
   /// Path of the leaf that ends episodes. Rows with leaves `terminated` and `truncated`, as Gymnasium has them, need no
   /// such leaf. A true `terminated` ends the episode, and nothing comes after it. A true `truncated` ends it too, and
-  /// its last observation has a value (`final`). `done` is the union of the two. If rows have all three, they have to
-  /// agree (kInvalid). If they lack one of the two, `done` stands for it; if they lack both, for `terminated`.
-  /// nullopt: no leaf ends an episode, only calls do. Rows with none of these leaves are kInvalid if the buffer has
-  /// `next`, `n_step` or `stack`, and for sample_sequences().
+  /// its last observation has a value (`final`). `done` is the union of the two. If rows have all three, the values
+  /// have to agree (kInvalid). If rows lack `terminated` or `truncated`, `done` takes the place of the missing one. If
+  /// they lack both, `done` takes the place of `terminated`. nullopt: no leaf ends an episode, only calls do. Rows with
+  /// none of these leaves are kInvalid if the buffer has `next`, `n_step` or `stack`, and for sample_sequences().
   std::optional<std::string> done = "done";
   std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() uses the first one by default.
   std::optional<ReplayLimit> limit{};                    ///< Rate limiter. nullopt: none.

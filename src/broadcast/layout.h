@@ -43,8 +43,8 @@ enum class Policy : std::uint32_t {
 struct Owner {
   Identity identity = memory::kNoIdentity;
   std::uint32_t use = 0;  // number of this use of the cursor
-  // True once the process that reads has claimed it. Until then, the cursor belongs to all processes that hold its
-  // Subscription, or to which that is in transit.
+  // True once the reading process has claimed the cursor. Until then, the cursor belongs to all processes that hold its
+  // Subscription, or to which the Subscription is in transit.
   bool claimed = false;
   Policy policy = Policy::kBlock;
 

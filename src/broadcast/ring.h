@@ -75,7 +75,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   BlockRef block() const noexcept { return control_.ref(); }
   std::uint64_t capacity() const noexcept { return capacity_; }
   std::uint64_t history() const noexcept { return history_; }
-  // kInvalid, with the values of both, if it was made with others.
+  // Returns kInvalid, with both values of each option that differs, if the ring was created with other options.
   Status check_options(const Options& options) const;
   std::uint64_t tail() const noexcept { return platform::load_acquire(header().tail); }
 
@@ -137,7 +137,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Wakes the processes that wait for space, and frees the messages that all cursors have passed. Call it after a
   // cursor has moved or was dropped.
   void free_passed() noexcept;
-  // Approximate bytes of the messages that it keeps; for a Broadcast, with the arrays to which they refer.
+  // Approximate bytes of the messages that the ring keeps; for a Broadcast, including the arrays to which they refer.
   std::uint64_t kept_bytes() const noexcept;
   // Bytes of a message's frame; 0 if it was overwritten.
   std::uint64_t frame_bytes(std::uint64_t ticket) const noexcept;

@@ -47,7 +47,8 @@ class Deadlock {
     std::int64_t since_ns;
     bool operator==(const Call&) const = default;
   };
-  // Orders the calls that may end, the lowest first. A call with a peer end that is in use has no rank.
+  // Order in which deadlocked calls may end: the call with the lowest rank ends first. A call has no rank if its peer
+  // end is in use.
   struct Rank {
     bool given;
     std::int64_t made_ns;

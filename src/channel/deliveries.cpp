@@ -182,7 +182,7 @@ Result<std::vector<Delivery>> Deliveries::adopt(const std::shared_ptr<Deliveries
   return found;
 }
 
-// Recovers from deaths: a process that has just died may have used the last attempt, or left messages to the heir.
+// Recovers from deaths: a process that has just died may have used the last attempt, or left messages to its successor.
 Status Deliveries::recover(const WaitContext& wait) {
   if (!parts_.control.arena.participants().check(0)) return success();
   return parts_.control.arena.reconcile(wait);

@@ -141,7 +141,8 @@ std::uint64_t Ends::member_count(End end) const noexcept {
   return count;
 }
 
-// While a process has an end of a queue, that end is not left. So only processes that have left it see its end.
+// An end of a queue is not left while any process has it. So only processes that have left the end themselves can see
+// that it is over.
 bool Ends::is_left(End end) const noexcept {
   if (end == End::kSending && control_.is_shut_down()) return true;
   if (!(can_end(end) || control_.is_queue()) || load_acquire(state(end).begun) == 0 || has_users(end)) return false;

@@ -42,7 +42,7 @@ class Receiving {
   };
   bool try_drop_oldest(Drop& drop, Identity me) noexcept;
   void finish(Drop& drop) noexcept;
-  // Returns if this process may receive now. Under the receivers' lock.
+  // Says if this process may receive now. Under the receivers' lock.
   enum class Access { kFree, kReserved, kShutDown };
   Access access() const noexcept;
   // Drops messages that a shutdown discarded. Every process that finds some does so, since the one that shut down the

@@ -29,7 +29,8 @@ class RingTail {
   explicit RingTail(const Control& control) noexcept : control_(control) {}
 
   //   kYes           there is space, as far as `limit` shows it (kRelieved: once `limit` is raised again)
-  //   kFull          no place       kFullOfBytes   over max_bytes       kNeedsSegment  no slot
+  //   kFull          as many messages as `capacity`, or the end is reserved
+  //   kFullOfBytes   over max_bytes       kNeedsSegment  no free slot
   //   kFullOfMemory  the message, or a longer ring, would take memory that other users of the arena need
   enum class Space { kYes, kRelieved, kFull, kFullOfBytes, kFullOfMemory, kNeedsSegment, kDamaged, kShutDown };
   // Depth of a check. Without the lock, pass kAtSlots only if the last segment matters, since its block may be reused

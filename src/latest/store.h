@@ -46,7 +46,7 @@ class Store {
   BlockRef block() const noexcept { return ring_->block(); }
   std::uint64_t history() const noexcept { return ring_->history() - 1; }
   bool allows_pickle() const noexcept { return ring_->allows_pickle(); }
-  // kInvalid, with the values of both, if it was made with other options.
+  // Returns kInvalid, with both values of each option that differs, if the Latest was created with other options.
   Status check_options(const Options& options) const;
 
   // Publishes a block of kind kPublished with a frame of `bytes`, and returns its version. kTimeout if a stopped

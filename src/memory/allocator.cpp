@@ -101,8 +101,9 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
   return error;
 }
 
-// Pages of free blocks need not come from the machine. Before the lock is taken, it is unknown how many of them the
-// block will have. This counts on all of them first, and on none after an eviction.
+// Returns true if the machine has memory for `need` bytes of pages. Free blocks already have pages, but how many of
+// these the new block will reuse is known only under the lock. So this first assumes that it reuses all of them, and
+// after an eviction that it reuses none.
 bool Allocator::free_machine_memory(std::uint64_t need, const WaitContext& wait) {
   const std::uint64_t idle = parts_.pool.idle_bytes();
   return need <= idle || machine_has(need - idle) || (evict(need, wait) != 0 && machine_has(need));

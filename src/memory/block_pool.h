@@ -30,8 +30,8 @@ namespace shmtree::memory {
 //
 // Invariant: if the flags of a block in use carry the epoch of the sum, the block is in the sum once, or a process is
 // about to add it. The sum's upper 16 bits are its epoch, the number of the recount; the block's flags carry the epoch
-// in which it was counted. So a process that counts a block and one that begins a recount see what the other has done.
-// The one that moves the block's flags to the new epoch adds its bytes.
+// in which it was counted. So a process that counts a block and a process that begins a recount can each tell what the
+// other has done. Whichever of them moves the block's flags to the new epoch adds the block's bytes.
 class HeldBytes {
  public:
   explicit HeldBytes(ArenaHeader& header) noexcept : sum_(header.held_bytes) {}
@@ -68,7 +68,7 @@ class BlockPool {
   }
   // Bytes of free blocks that have pages.
   std::uint64_t idle_bytes() const noexcept;
-  // The part of them beyond the recent maximum of used_bytes.
+  // The committed bytes beyond the recent maximum of used_bytes.
   std::uint64_t excess_bytes() const noexcept;
   // False if the counts exceed the budget: they are damaged, and would make every allocation fail until a reconcile.
   bool counts_are_possible() const noexcept { return committed_bytes() <= max_bytes() && used_bytes() <= max_bytes(); }
@@ -89,7 +89,7 @@ class BlockPool {
   // `may_grow`: it may commit new pages instead of reusing a resting block.
   Taken take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind, Identity me,
              bool may_grow) noexcept;
-  // Puts back a block that nothing refers to. It rests if any process held it.
+  // Puts back a block that nothing refers to: into the resting queue if any process held it, else into another list.
   void put(BlockId id, BlockEntry& block) noexcept;
 
   // A free block that was taken to return its pages to the system: `bytes` bytes, from offset `keep` on.

@@ -24,11 +24,11 @@ Result<Lease> hold_control_block(Arena& arena, OwnedBlock block, std::span<const
 Result<Lease> open_control_block(Arena& arena, BlockRef ref, BlockKind kind, std::uint64_t least, const char* what,
                                  const platform::WaitContext& wait);
 
-// The list of references of a control block, as places that are filled and emptied one by one. An empty place has the
-// id 0, which names no block.
+// The list of references of a control block. Its entries are filled and emptied one by one. An empty entry has the id
+// 0, which names no block.
 //
-// Invariant: if a process is killed while it changes a place, the place names the old block, the new one, or none. The
-// id is stored last, and a place without one names no block.
+// Invariant: if a process is killed while it changes an entry, the entry names the old block, the new one, or none. The
+// id is stored last, and an entry without an id names no block.
 //
 // Thread safety: under the arena lock.
 class ReferenceList {
@@ -37,7 +37,7 @@ class ReferenceList {
   ReferenceList(Arena& arena, ListEntry* list) noexcept : arena_(arena), list_(list) {}
 
   BlockRef at(std::uint64_t index) const noexcept { return ref_of(list_[index]); }
-  // Fills an empty place. The caller holds the block.
+  // Fills an empty entry. The caller holds the block.
   void fill(std::uint64_t index, BlockRef block) noexcept {
     platform::store_once(list_[index].generation, std::uint64_t{block.generation});
     platform::store_once(list_[index].id, block.id.value);

@@ -81,7 +81,7 @@ class Participants {
   void note_started(Identity claimed, int pid) noexcept;
   // Ends the participation, but not the holds: this process is about to exit normally.
   void detach() noexcept;
-  // Ends the participation and the holds. This process has no lease left.
+  // Ends the participation and the holds. Requires that this process has no lease left.
   void leave() noexcept;
 
   // Under the arena lock: records that this process has pages registered for DMA, or no longer has.

@@ -56,7 +56,8 @@ constexpr std::int64_t kBusyOwnerNs = 2'000'000'000;
 
 // --- Writing a shared array (shared_array/versions.h)
 
-// Time for which a writer lets an overtaken reader go first. Longer than a copy.
+// Longest time for which a writer waits for a reader whose copies failed because of earlier writes. Longer than one
+// copy.
 constexpr std::int64_t kReaderGraceNs = 2'000'000'000;
 
 // --- Waiting for memory (memory/allocator.h)

@@ -54,7 +54,7 @@ class _Line:
         self._turn = threading.Lock()
 
     def add(self, future: futures.Future[Any]) -> int | None:
-        """Registers a request and returns its number, or None if the line has ended."""
+        """Registers a request and returns its number, or None if this line has ended."""
         with self._lock:
             if self.ended:
                 return None
@@ -90,7 +90,7 @@ class _Line:
                 self._thread.start()
 
     def check_may_wait(self) -> None:
-        """Raises RuntimeError in the thread that receives, when it is in a callback: the reply could never arrive."""
+        """Raises RuntimeError in a callback of the receiving thread, because a reply could never arrive there."""
         if self._receiving == threading.get_ident() and not self.ended:
             raise RuntimeError(
                 "a callback cannot wait for a reply: this thread receives all replies of the client, so the wait would "

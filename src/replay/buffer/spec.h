@@ -66,7 +66,7 @@ struct Spec {
   std::vector<std::pair<std::size_t, std::uint32_t>> stack{};  // a leaf, and the number of its frames
   bool repeats_first = false;           // stacks are padded with the first frame of an episode, not with zeros
   std::optional<std::size_t> reward{};  // leaf that is summed
-  // Leaves that end episodes. `done` is the union of the others, and stands for a missing one (see Endings).
+  // Leaves that end episodes. `done` is the union of the others, and takes the place of a missing one (see Endings).
   std::optional<std::size_t> done{}, terminated{}, truncated{};
   bool ends_unknown = false;  // rows have none of these leaves, and the user did not choose that
   std::optional<RateLimit> limit{};
