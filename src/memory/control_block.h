@@ -43,7 +43,7 @@ class ReferenceList {
     platform::store_once(list_[index].id, block.id.value);
     platform::add(arena_.blocks().entry(block.id)->refcount, 1u);
   }
-  // Empties a place. Returns the block that the place named, or an invalid BlockRef. The caller frees that block if
+  // Empties an entry. Returns the block that the entry named, or an invalid BlockRef. The caller frees that block if
   // nothing else keeps it.
   BlockRef empty(std::uint64_t index) noexcept {
     const BlockRef block = at(index);

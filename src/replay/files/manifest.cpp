@@ -208,7 +208,7 @@ Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const
       .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) + " rows in chunks of " +
                  std::to_string(header.rows_per_chunk) + "; an empty buffer of that capacity takes " +
                  std::to_string(bytes) +
-                 " bytes, far more than the files have; pass a capacity to load it (this one, if it is right)"};
+                 " bytes, far more than the files have. If the capacity is right, pass it to load the buffer"};
 }
 
 Status Manifest::write(const Folder& folder) {
