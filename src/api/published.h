@@ -1,5 +1,5 @@
-// Common parts of Latest, Broadcast and Subscriber. Each handle is an object of this process that stands for an object
-// in shared memory. Their values have many readers.
+// Common parts of Latest, Broadcast and Subscriber. Each handle is an object of this process that represents an object
+// in shared memory. Each value may have several readers.
 //
 // Thread safety: any call from any thread, like the handles.
 #pragma once

@@ -77,9 +77,9 @@ constexpr int kPollsPerClock = 8;
 constexpr std::int32_t kFirstFailures = 3, kMaxFailures = 8;
 // Waits without a spin until the next try, doubled with every try that fails.
 constexpr std::int32_t kFirstSkips = 32, kMaxSkips = 1024;
-// A wait that ends within this time has caught up with the other side.
+// A wait that takes less time than this has succeeded at once. Later waits then begin with a backoff (Spinner).
 constexpr std::int64_t kAtOnceNs = 700;
-// Duration of the backoff after that: at first, and at most. A longer one would cost more than it saves.
+// Duration of that backoff: at first, and at most. A longer one would cost more than it saves.
 constexpr std::int64_t kFirstBackoffNs = 250, kMaxBackoffNs = 10'000;
 // Maximum number of messages, or free slots, that a backoff waits for.
 constexpr std::uint64_t kEnoughMessages = 32;
