@@ -158,7 +158,7 @@ class TransferTable {
   void add_entries(BlockRef block, std::byte* data, std::uint64_t count) const noexcept;
 
  private:
-  // Returns the block that belongs to the transfer's state; all ones if the transfer changed meanwhile.
+  // Returns the block of the transfer, or all ones if the entry was used for another transfer meanwhile.
   static std::uint64_t handed_over(const Transfer& transfer) noexcept {
     const std::uint64_t state = platform::load_acquire(transfer.state);
     const std::uint64_t block = platform::load_relaxed(transfer.block);

@@ -169,7 +169,7 @@ async def in_turn(
     try:
         if line[0] is not place:
             await until_woken(turn, None if deadline is None else deadline - time.monotonic())
-        # If this coroutine is still not the first one, its time is over, and it makes a single attempt.
+        # A coroutine that is still not the first one in line has reached its deadline. It makes a single attempt.
         while True:
             try:
                 return attempt()
