@@ -73,7 +73,7 @@ class Producer:
         return started, now()
 
     def stamped(self, n: int, gap: float) -> list[tuple[int, int]]:
-        """Returns when each put began and ended. Pauses for `gap` seconds before each."""
+        """Returns the start and end time of each put. Pauses for `gap` seconds before each."""
         put, make, times = self.put, self.make, []
         for _ in range(n):
             if gap:

@@ -1,7 +1,7 @@
-"""The pages as a site: `./dev docs` builds it with Sphinx in build/site/html, with a warning as an error.
+"""Configuration of the documentation site. `./dev docs` builds it with Sphinx in build/site/html.
 
-The pages of docs/ are read as they stand. docs/site has what only the site has: the references of Python and C++, and
-the pages of the root.
+Sphinx treats warnings as errors and reads the pages of docs/ unchanged. docs/site has the pages that exist only on the
+site: the references of Python and C++, and wrappers of the pages in the repository's root.
 """
 
 from __future__ import annotations

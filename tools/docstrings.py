@@ -4,16 +4,17 @@
     python tools/docstrings.py           prints the places and their number
     python tools/docstrings.py --check   also fails if there are any
 
-What a module of MODULES has in `__all__` is public, and so are the members without an underscore of its classes and
-of their bases. The tool reads the sources and `_core.pyi`; it imports nothing, so neither a build nor torch is needed.
+The names in `__all__` of the modules in MODULES are public. So are the members of their classes and base classes,
+unless a member's name begins with an underscore. The tool reads the sources and `_core.pyi` and imports nothing, so it
+needs neither a build nor torch.
 
 Rules:
   doc      there is no docstring; a method that overrides a documented one needs none
   args     a parameter is not in `Args`, and the first paragraph refers to no other function for it
   returns  a result is described neither in `Returns` or `Yields` nor by a first sentence that says what is returned
   raises   an error that the function raises by itself, or that the text mentions, is not in `Raises`
-  colon    the first line of `Returns` has a colon, and Sphinx takes what stands before it for a type
-  module   `Raises` has PeerDied without the module, and Sphinx knows two: shmtree's and that of shmtree.ray
+  colon    the first line of `Returns` has a colon; Sphinx takes the text before a colon for a type
+  module   `Raises` has PeerDied without a module; both shmtree and shmtree.ray have a class of that name
 """
 
 from __future__ import annotations

@@ -74,7 +74,8 @@ struct Subscription {
 /// Options for make_broadcast().
 struct BroadcastOptions {
   std::uint64_t capacity = 8;  ///< Messages that the slowest blocking reader may be behind: 1 to 2^20 - 1.
-  /// Bytes of the messages that it has not read, see PairOptions. 0: only the arena's budget limits them.
+  /// Maximum bytes of the messages that the slowest blocking reader has not read, see PairOptions. 0: only the arena's
+  /// budget limits them.
   std::uint64_t max_bytes = 0;
   std::uint64_t history = 0;  ///< Messages kept for later subscribers after all readers have read them.
   /// Name for open_broadcast() and Python's Broadcast.open(). Has its own arena unless `arena` is set.
@@ -262,9 +263,9 @@ class Broadcast {
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt,
                              const std::stop_token& stop = {}) const;
 
-  /// Returns a text with which a process of the same user opens this Broadcast. It stays alive in transit until it is
-  /// opened, even if it is closed here. Returns kClosed after close(), and kOutOfSharedMemory if there is no memory to
-  /// record the transfer.
+  /// Returns a text with which a process of the same user opens this Broadcast. The Broadcast stays alive until that
+  /// process has opened it, even if you close this object earlier. Returns kClosed after close(), and
+  /// kOutOfSharedMemory if there is no memory to record the transfer.
   Result<std::string> handle() const;
   /// Opens the Broadcast of a handle. Errors are those of Latest::open().
   static Result<Broadcast> open(const std::string& handle);

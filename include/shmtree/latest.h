@@ -103,9 +103,9 @@ class Latest {
   /// Allocates an array to be filled in place, which publish() refers to. See Arena::new_array().
   Result<ArrayRef> new_array(DType dtype, std::vector<std::int64_t> shape, Timeout timeout = std::nullopt) const;
 
-  /// Returns a text with which a process of the same user opens this Latest. It stays alive in transit until it is
-  /// opened, even if it is closed here. Returns kClosed after close(), and kOutOfSharedMemory if there is no memory to
-  /// record the transfer.
+  /// Returns a text with which a process of the same user opens this Latest. The Latest stays alive until that
+  /// process has opened it, even if you close this object earlier. Returns kClosed after close(), and
+  /// kOutOfSharedMemory if there is no memory to record the transfer.
   Result<std::string> handle() const;
   /// Opens the Latest of a handle.
   /// - kInvalid: the text is not a handle.

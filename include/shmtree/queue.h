@@ -70,8 +70,8 @@ class Queue {
   Status put_many(Range&& range, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
     return sender_.put_many(std::forward<Range>(range), timeout, stop);
   }
-  /// Receives the next message. Errors are those of Receiver::get(), and kShutDown: the queue was shut down, is empty,
-  /// and no other process has a message that it may return.
+  /// Receives the next message. Returns the errors of Receiver::get(), and kShutDown if the queue was shut down, is
+  /// empty, and no other process has an unacked message, which it could still return to the queue.
   Result<Item> get(Timeout timeout = std::nullopt) const { return receiver_.get(timeout); }
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Result<Item> get(Timeout timeout, const std::stop_token& stop) const { return receiver_.get(timeout, stop); }

@@ -82,8 +82,8 @@ struct ReplaySampler {
 struct ReplayLimit {
   double samples_per_insert = 1;  ///< Average number of times that a row is sampled.
   std::uint64_t min_size = 1;     ///< Number of rows required before any process samples.
-  /// Tolerance: inserts x samples_per_insert - samples stays within samples_per_insert x min_size +- this. The default
-  /// suits the other two.
+  /// Tolerance. The difference (inserts x samples_per_insert - samples) stays within samples_per_insert x min_size plus
+  /// or minus this number. By default it is derived from the other two values.
   std::optional<double> error_buffer{};
 };
 
@@ -99,10 +99,10 @@ struct ReplayOptions {
   std::optional<std::string> reward = "reward";  ///< Path of the leaf that is summed, if rows have it.
   /// Path of the leaf that ends episodes. Rows with leaves `terminated` and `truncated`, as Gymnasium has them, need no
   /// such leaf. A true `terminated` ends the episode, and nothing comes after it. A true `truncated` ends it too, and
-  /// its last observation has a value (`final`). `done` is the union of the two. If rows have all three, they have to
-  /// agree (kInvalid). If they lack one of the two, `done` stands for it; if they lack both, for `terminated`.
-  /// nullopt: no leaf ends an episode, only calls do. Rows with none of these leaves are kInvalid if the buffer has
-  /// `next`, `n_step` or `stack`, and for sample_sequences().
+  /// its last observation has a value (`final`). `done` is the union of the two. If rows have all three, the values
+  /// have to agree (kInvalid). If rows lack `terminated` or `truncated`, `done` takes the place of the missing one. If
+  /// they lack both, `done` takes the place of `terminated`. nullopt: no leaf ends an episode, only calls do. Rows with
+  /// none of these leaves are kInvalid if the buffer has `next`, `n_step` or `stack`, and for sample_sequences().
   std::optional<std::string> done = "done";
   std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() uses the first one by default.
   std::optional<ReplayLimit> limit{};                    ///< Rate limiter. nullopt: none.
@@ -130,9 +130,10 @@ struct ReplayDraw {
   bool replace = true;           ///< Allows a row to occur several times.
   unsigned threads = 1;          ///< Maximum number of threads that copy.
   std::optional<double> beta{};  ///< Replaces the sampler's beta.
-  /// Scales the weights so that the least likely row of the buffer, not of the batch, has the largest one, 1.
+  /// Scales the weights so that the largest one, 1, is that of the least likely row of the whole buffer, not of the
+  /// batch.
   bool weights_of_buffer = false;
-  /// Destination of each leaf, by path: for all leaves, or none. Each has n times the bytes of a row's leaf.
+  /// Destination of each leaf, by path: for all leaves, or none. A destination must hold the leaf's values of n rows.
   std::map<std::string, std::span<std::byte>> out{};
   /// Instead of `out`: puts the leaves into new arrays of ReplayBuffer::arena(). ReplayBatch::array_ref() returns them.
   /// A channel of that arena sends them without a copy, once.
@@ -148,7 +149,7 @@ struct ReplaySequences {
   bool replace = true;             ///< Allows several sequences to begin with the same row.
   std::optional<double> beta{};    ///< Replaces the sampler's beta.
   bool weights_of_buffer = false;  ///< See ReplayDraw. Rows of a sequence have the weight of the first one.
-  /// See ReplayDraw. Each has n x length times the bytes of a row's leaf.
+  /// See ReplayDraw. A destination must hold the leaf's values of n x length rows.
   std::map<std::string, std::span<std::byte>> out{};
   bool in_arena = false;  ///< See ReplayDraw.
 };
@@ -361,9 +362,9 @@ class ReplayBuffer {
   /// - kExists: the folder has other files.
   Result<ReplaySaved> save(const std::string& path, const std::stop_token& stop = {}) const;
 
-  /// Returns a text with which a process of the same user opens this buffer. It stays alive in transit until it is
-  /// opened, even if it is closed here. Returns kClosed after close(), and kOutOfSharedMemory if there is no memory to
-  /// record the transfer.
+  /// Returns a text with which a process of the same user opens this buffer. The buffer stays alive until that
+  /// process has opened it, even if you close this object earlier. Returns kClosed after close(), and
+  /// kOutOfSharedMemory if there is no memory to record the transfer.
   Result<std::string> handle() const;
   /// Opens the buffer of a handle.
   /// - kInvalid: the text is not a handle.

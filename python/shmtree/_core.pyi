@@ -70,12 +70,12 @@ class Frame(Buffer):
     def __reduce_ex__(self, protocol: SupportsIndex, /) -> tuple[Any, ...]:
         """Pickles the frame. From protocol 5 on its bytes are one out-of-band buffer.
 
-        The loaded Frame is on the buffer that the unpickler gets, and is no message that could be acked.
+        The loaded Frame views the buffer that the unpickler gets. It is not a message and cannot be acked.
         """
 
 @final
 class ViewOwner(Buffer):
-    """Owns the memory that arrays are views of; the last view to die releases it.
+    """Owns the memory that arrays are views of. Dropping the last view releases the memory.
 
     It is the `base` of such arrays; programs do not create one.
     """
@@ -284,7 +284,7 @@ def keep_given(
     extended_arg: int,
     doubtful: list[Any],
 ) -> bool:
-    """Makes the inherited ends passive that the process object does not lead to.
+    """Makes each inherited end passive that a search from the process object does not find.
 
     Returns False, and changes nothing, if the search is inconclusive.
     """
@@ -342,7 +342,7 @@ class WakeHub:
     def of_this_process() -> WakeHub: ...
     def fileno(self) -> int: ...
     def take(self) -> list[bytes] | None:
-        """Returns the names of the ends that were reported; None if it may be any end."""
+        """Returns the names of the ends that were reported; None if any end may have been."""
 
 class _Sending(_End):
     def _fileno_to_put(self) -> int:
@@ -350,11 +350,11 @@ class _Sending(_End):
     def _ready_to_put(self) -> bool:
         """Returns True if put() of a small message would return or raise at once."""
     def _note_wait_to_put(self, seconds: float) -> None:
-        """Adds seconds that a caller has waited by other means to the waiting time of this end."""
+        """Counts seconds that the caller has spent waiting for this end outside of its methods."""
     def _name_to_put(self) -> bytes:
         """Returns the bytes by which a WakeHub reports this end."""
     def _await_to_put(self, hub: WakeHub) -> bool:
-        """Has a WakeHub report once that put() would return or raise. Returns True if it would already."""
+        """Asks a WakeHub to report once when put() would return or raise. Returns True if it already would."""
 
 class _Receiving(_End):
     def __iter__(self) -> Self: ...
@@ -396,11 +396,11 @@ class _Receiving(_End):
     def _close_after_wait(self) -> None:
         """Closes the descriptor of _open_to_wait()."""
     def _note_wait_to_get(self, seconds: float) -> None:
-        """Adds seconds that a caller has waited by other means to the waiting time of this end."""
+        """Counts seconds that the caller has spent waiting for this end outside of its methods."""
     def _name_to_get(self) -> bytes:
         """Returns the bytes by which a WakeHub reports this end."""
     def _await_to_get(self, hub: WakeHub) -> bool:
-        """Has a WakeHub report once that get() would return or raise. Returns True if it would already."""
+        """Asks a WakeHub to report once when get() would return or raise. Returns True if it already would."""
 
 @disjoint_base
 class SenderBase(_Sending, Generic[_T]):
@@ -670,7 +670,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
                 train_on(delivery.item)
         """
     def _take_unloaded(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
-        """Works like take(), but the Delivery loads its item when it is read."""
+        """Works like take(), but the Delivery loads its item only when the item is first read."""
     def rejected(self) -> list[Delivery]:
         """Returns the rejected messages.
 
@@ -690,7 +690,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
     def _inherited_frames(self) -> list[Frame]:
         """Returns the messages that a killed process left to its successor, as a list of Frames, the oldest first."""
     def _wait_until_ready(self, timeout: float | None, /) -> bool:
-        """Waits for so many seconds until get() would return or raise at once. Returns True if it would."""
+        """Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."""
     def __next__(self) -> _T: ...
 
 @disjoint_base
@@ -936,7 +936,7 @@ class Delivery:
         """True if the message was acked or returned."""
     @property
     def _may_retry(self) -> bool:
-        """True if `item` could not be read for want of memory, or because a signal handler raised, and nack() would
+        """True if `item` could not be read for lack of memory, or because a signal handler raised, and nack() would
         return the message to the channel instead of rejecting it.
         """
     def ack(self) -> None:
@@ -966,7 +966,7 @@ class Delivery:
         """Acks the message, or nacks it after an exception. Does nothing if the block has done either."""
 
 class Name:
-    """This process's part in a name; the name goes with its last process."""
+    """This process's share in a name. The name ends with the last process that holds it."""
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @staticmethod
     def create(name: str, kind: int, arena: Arena, block: int, note: str) -> Name: ...
@@ -975,7 +975,7 @@ class Name:
     @staticmethod
     def join(path: str, arena: Arena, part: int = -1) -> Name | None: ...
     def part_for_child(self) -> int:
-        """Returns a descriptor with which a process that is being started joins."""
+        """Returns a descriptor by which a process that is being started becomes an owner of this name."""
     @property
     def path(self) -> str: ...
     @property
@@ -1019,17 +1019,17 @@ class SubscriberBase:
     def _name_to_get(self) -> bytes:
         """Returns the bytes by which a WakeHub reports this object."""
     def _await_to_get(self, hub: WakeHub) -> bool:
-        """Has a WakeHub report once that _get() would return or raise. Returns True if it would already."""
+        """Asks a WakeHub to report once when _get() would return or raise. Returns True if it already would."""
     def _ready(self) -> bool: ...
     def _open_to_wait(self) -> tuple[int, bool]: ...
     def _close_after_wait(self) -> None: ...
     @property
     def _arena(self) -> Arena: ...
     def qsize(self) -> int:
-        """Returns the number of messages that it can read now."""
+        """Returns the number of messages that this subscriber can read now."""
     @property
     def missed(self) -> int:
-        """Number of messages that it has missed so far."""
+        """Number of messages that this subscriber has missed so far."""
     @property
     def closed(self) -> bool:
         """True if `close` was called on this object."""
@@ -1058,7 +1058,7 @@ class BroadcastBase:
     def _name_to_put(self) -> bytes:
         """Returns the name that a WakeHub reports when there is space."""
     def _await_to_put(self, first_unread: int, hub: WakeHub) -> bool:
-        """Asks a WakeHub for one text. Returns True if readers have read since then."""
+        """Asks a WakeHub to report once when there is space. Returns True if `first_unread` has changed."""
     def _ready_to_put(self, first_unread: int) -> bool:
         """Returns True if blocking readers have read since then, or died."""
     @property
@@ -1110,7 +1110,7 @@ class LatestBase:
     def _name_to_get(self) -> bytes:
         """Returns the bytes by which a WakeHub reports this object."""
     def _await_newer(self, known: int, hub: WakeHub) -> bool:
-        """Has a WakeHub report once that _get() would return or raise. Returns True if it would already."""
+        """Asks a WakeHub to report once when _get() would return or raise. Returns True if it already would."""
     def _is_newer(self, known: int) -> bool: ...
     def _stats(self) -> dict[str, Any]: ...
     def close(self) -> None:
@@ -1430,8 +1430,8 @@ class CheckedFd:
 def descriptors() -> list[int]:
     """Returns the numbers of the file descriptors that shmtree keeps open in this process, sorted.
 
-    A daemon that closes all descriptors spares these. Objects that you make or open later add more. If the
-    program closes one of them, calls that need it raise OSError with errno EBADF.
+    A daemon that closes all descriptors must keep these open. Objects that you make or open later add more.
+    If the program closes one of them, calls that need it raise OSError with errno EBADF.
 
     Example:
         >>> kept = shmtree.descriptors()

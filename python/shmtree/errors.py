@@ -110,10 +110,11 @@ class MessageTooLarge(Error, ValueError):
 
 
 class OutOfSharedMemory(Error, MemoryError):
-    """There is no memory for the message: pinned views, the machine, or this process's address space leave none.
+    """There is no memory for the message.
 
-    Also raised if this process has no descriptors left to open an end in a message. A message that was to be received
-    stays in the channel.
+    Pinned views use up the budget of the arena, the machine has no memory left, or this process has no addresses left.
+    Also raised if this process has no descriptors left to open an end in a message. If `get` raises this error, the
+    message stays in the channel.
     """
 
 

@@ -93,7 +93,8 @@ class Frames {
     return true;
   }
   void defer(const Error& error) {
-    // kPeerDied is reported only once. The next call meets all other errors again.
+    // kPeerDied is reported only once, so it is kept for the next call. All other errors would occur again in that
+    // call.
     if (error.code == Code::kPeerDied) state_.defer(error);
   }
   void defer(const Object& object, bool may_retry) {
@@ -141,7 +142,7 @@ Result<std::uint64_t> Sender::put_frame(const FrameSource& source, Timeout timeo
 
 Result<std::vector<TakenFrame>> Receiver::take_frames(std::size_t most, Timeout timeout,
                                                       const std::stop_token& stop) const {
-  if (most == 0) return Error{Code::kInvalid, "take_frames() of 0 frames; it must be at least 1"};
+  if (most == 0) return Error{Code::kInvalid, "take_frames() of 0 frames; ask for at least 1"};
   return api::receiving(*state_, timeout, stop, [&](const WaitContext& wait) -> Result<std::vector<TakenFrame>> {
     Frames frames(*state_, most);
     const bool first = endpoint::take_first(frames, state_->channel(), wait);

@@ -68,7 +68,7 @@ std::string handle_text(const discovery::Handle& handle) {
   return text;
 }
 
-// Returns the handle of an object that is in transit once begin() has succeeded.
+// Calls begin(), which begins the transfer of an object, and returns the handle of the object as text.
 template <class Begin>
 Result<std::string> transfer_text(const memory::Arena& arena, std::uint64_t block, const endpoint::Name* name,
                                   Begin begin) {
@@ -144,7 +144,8 @@ Result<std::shared_ptr<ChannelState>> ChannelState::open_bytes(std::span<const s
   return state;
 }
 
-// Python writes an end as a node of kind registered, with the handle and whether Python may pickle.
+// Python writes an end as a node of kind registered, which contains the handle and a flag that says if the end may
+// pickle.
 Result<std::shared_ptr<ChannelState>> ChannelState::open_item(const Item& item, std::string_view name, End end,
                                                               bool of_queue) {
   if (item.kind() != Kind::kRegistered || item.class_name() != name) return item.mismatch(name);

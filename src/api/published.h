@@ -1,5 +1,5 @@
-// Common parts of Latest, Broadcast and Subscriber. Each handle is an object of this process that stands for an object
-// in shared memory. Their values have many readers.
+// Common parts of Latest, Broadcast and Subscriber. Each handle is an object of this process that represents an object
+// in shared memory. Each value may have several readers.
 //
 // Thread safety: any call from any thread, like the handles.
 #pragma once
@@ -49,7 +49,7 @@ struct Closable {
     const std::lock_guard guard(mutex);
     return name;
   }
-  // Returns a handle of the thing's block, which stays alive in transit (api::give_handle()).
+  // Returns a handle of `block`, the block of this object. The block stays alive in transit (api::give_handle()).
   Result<std::string> handle(memory::BlockRef block) {
     return give_handle(arena->arena, memory::pack(block), known_name().get());
   }

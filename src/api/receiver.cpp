@@ -76,7 +76,8 @@ class ManyItems final : public Items {
   bool wants_more() { return items_.size() < most_ && (items_.size() < items_.capacity() || reserve()); }
   void add(Object item) { items_.push_back(std::move(*item)); }
   void defer(const Error& error) {
-    // kPeerDied is reported only once. The next call meets all other errors again.
+    // kPeerDied is reported only once, so it is kept for the next call. All other errors would occur again in that
+    // call.
     if (error.code == Code::kPeerDied) state_.defer(error);
   }
   void defer(Object item, bool may_retry) {
@@ -95,7 +96,7 @@ class ManyItems final : public Items {
 };
 
 Result<std::vector<Item>> receive_many(ChannelState& state, std::size_t most, const WaitContext& wait) {
-  if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; it must be at least 1"};
+  if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; ask for at least 1"};
   ManyItems items(state, most);
   const api::Spare spare;
   Result<Item> first = endpoint::receive(items, state.channel(), *spare, wait);

@@ -112,7 +112,7 @@ struct Destination {
 
 Result<ReplayBatch> sample(const CorePtr& core, const replay::SampleTerms& terms, const Destination& to,
                            const WaitContext& wait) {
-  if (terms.rows == 0) return Error{Code::kInvalid, "a batch of 0 rows; it must be at least 1"};
+  if (terms.rows == 0) return Error{Code::kInvalid, "n is 0 rows; a batch has at least 1 row"};
   if (to.in_arena && !to.out.empty())
     return Error{Code::kInvalid, "both out and in_arena were passed; pass one of them"};
   if (terms.rows > replay::Batch::kMaxRows || terms.length > replay::Batch::kMaxRows) return out_of_memory();
@@ -204,7 +204,7 @@ Result<ReplayBatch> ReplayBuffer::sample_sequences(std::size_t n, std::size_t le
                                                    const ReplaySequences& how, const std::stop_token& stop) const {
   return with_core(state_.get(), api::kReplayBuffer, timeout, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplayBatch> {
-                     if (length == 0) return Error{Code::kInvalid, "sequences of 0 rows; it must be at least 1"};
+                     if (length == 0) return Error{Code::kInvalid, "length is 0 rows; a sequence has at least 1 row"};
                      auto terms = api::terms_of(*core, n, how);
                      if (!terms) return std::move(terms).error();
                      terms->length = length;

@@ -189,8 +189,9 @@ Status find_end(const Spec& spec, const ReplayPaths& paths, const std::string& k
   const bool has_parts =
       std::ranges::any_of(paths.leaves, [&](const auto& path) { return path.starts_with(key + "/"); });
   if (leaf || !has_parts || spec.row.form != SpecPart::Form::kDict) return success();
-  return invalid(quoted(key) +
-                 " ends episodes, but has several leaves; it must be one number, or make the buffer without `done`");
+  return invalid(
+      quoted(key) +
+      " ends episodes, but has several leaves; use a key with one number, or make the buffer without `done`");
 }
 
 // Sets the leaves that end episodes. Without `done` there are none.

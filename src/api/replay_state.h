@@ -85,11 +85,11 @@ struct ReplayState {
     const std::lock_guard guard(mutex);
     return core;
   }
-  // Makes streams, which close() of this object ends. kClosed.
+  // Makes `n` streams, which close() of this object ends. Returns kClosed if the object is closed.
   Result<std::vector<std::shared_ptr<ReplayWriterState>>> new_writers(std::size_t n);
-  // Each thread that adds to the buffer itself has a stream, from new_writer_of() until end_writer_of(). Threads are
-  // identified by a number. known_writer_of() returns null if there is no stream yet. new_writer_of() may return
-  // kClosed.
+  // Streams of the threads that add rows without a writer. `thread` is a number that identifies the thread, and its
+  // stream exists from new_writer_of() until end_writer_of(). known_writer_of() returns null if the thread has no
+  // stream. new_writer_of() returns kClosed if this object is closed.
   std::shared_ptr<ReplayWriterState> known_writer_of(std::uint64_t thread);
   Result<std::shared_ptr<ReplayWriterState>> new_writer_of(std::uint64_t thread);
   void end_writer_of(std::uint64_t thread);

@@ -79,7 +79,7 @@ struct ArenaState {
   ArenaState(const ArenaState&) = delete;
   ArenaState& operator=(const ArenaState&) = delete;
 
-  // Returns the state of an arena in this process, which all handles share, because it has the loans.
+  // Returns this process's state of an arena. All handles of the arena share it, because it has the loans.
   static std::shared_ptr<ArenaState> for_arena(const std::shared_ptr<memory::Arena>& arena);
   static Arena wrap(const std::shared_ptr<memory::Arena>& made) { return Arena(for_arena(made)); }
   // Null for a moved-from Arena.
@@ -159,7 +159,7 @@ struct ChannelState final : endpoint::Port, Deferred {
                                                           discovery::NamedKind kind = discovery::NamedKind::kChannel);
   void close() noexcept { Port::close(end); }
   bool is_closed() const noexcept { return closed(end); }
-  // Call this within a Call if the end is not attached. Attaches it. Returns kClosed if it is closed, or if the stream
+  // Attaches an end that is not attached. Call it within a Call. Returns kClosed if the end is closed, or if the stream
   // has ended in the meantime.
   Status begin_use(const char* name) {
     if (is_closed()) return closed_here(name);
@@ -202,9 +202,9 @@ auto with_open(ChannelState& state, const char* end, Act act) -> decltype(act())
   return if_open(state, end, act);
 }
 
-// Returns act(wait) of an open end. `stop` also ends the wait; a token that cannot be stopped costs nothing. The stop
-// callback wakes the waiters of the channel, which lives until the callback is removed. A sender that is closed during
-// the call leaves the channel after the call.
+// Calls act(wait) if the end is open, and returns its result. A request to stop also ends the wait: the stop callback
+// wakes the waiters of the channel. The channel lives until the callback is removed. If another thread closes a sender
+// during the call, the sender leaves the channel after the call.
 template <class Act>
 auto with_waits(ChannelState& state, const char* end, const Timeout& timeout, const std::stop_token& stop, Act act)
     -> decltype(act(platform::WaitContext{})) {

@@ -110,20 +110,20 @@ bool has_space_for_one(std::vector<Item>& items) noexcept try {
 
 Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, std::size_t most,
                                        const WaitContext& wait) {
-  if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; it must be at least 1"};
+  if (most == 0) return Error{Code::kInvalid, "get_many() of 0 items; ask for at least 1"};
   std::vector<Item> items;
   items.reserve(1);
   Result<Item> next = receive<Item>(state, reader, wait, item_of);
   if (!next) return std::move(next).error();
   items.push_back(std::move(*next));
   const WaitContext now{platform::Deadline::immediate(), wait.hooks};
-  while (items.size() < most && reader.size() != 0 && has_space_for_one(items)) {  // Each message read has space.
-    next = or_out_of_memory([&] { return receive<Item>(state, reader, now, item_of); });
+  while (items.size() < most && reader.size() != 0 && has_space_for_one(items)) {  // Each message read has
+    space.next = or_out_of_memory([&] { return receive<Item>(state, reader, now, item_of); });
     if (next) {
       items.push_back(std::move(*next));
       continue;
     }
-    // The next call meets these errors again. kEmpty: another thread was faster.
+    // The next call would get these errors again, so they are not kept. kEmpty means that another thread was faster.
     const Code code = next.code();
     const bool is_persistent =
         code == Code::kEmpty || code == Code::kClosed || code == Code::kPeerDied || code == Code::kOutOfSharedMemory;

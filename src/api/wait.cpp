@@ -66,7 +66,7 @@ Status look_at(ChannelState* state, std::size_t position, Look& look, Opened<Cha
     look.ready.push_back(position);
     return success();
   }
-  // Ask for it each time: this makes it unreadable if another receiver was faster.
+  // Gets the descriptor each time, since that also makes it unreadable if another receiver has taken the message.
   bool is_new = false;
   auto fd = state->channel().watchers().wake_fd(End::kReceiving, &is_new);
   if (is_new) opened.add(position);

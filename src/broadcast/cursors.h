@@ -43,7 +43,7 @@ class Cursors {
   bool is_held(const Cursor& cursor) const noexcept;
   // Returns the pid of the process that has claimed the cursor, else those of all that may. May throw std::bad_alloc.
   std::vector<int> pids_of(std::uint32_t number) const;
-  // The same as text, with "has" or "have" at its end.
+  // Returns these pids as text for an error, which ends in "has" or "have".
   std::string name(std::uint32_t number) const;
 
  private:

@@ -6,8 +6,8 @@
 // checks the tail; a process that puts moves the tail and clears `asks`. A byte may come late, for a message that was
 // read meanwhile.
 //
-// Coroutines have no descriptor of their own: their process asks for one text at its hub. A bit of `awaiting_messages`
-// or `awaiting_space` is the request, in the same handshake (Hubs).
+// Coroutines have no descriptor of their own: their process asks for one wake text at its hub. The request is a bit of
+// `awaiting_messages` or `awaiting_space`, in the same handshake (Hubs).
 //
 // Thread safety: ring() and Hubs any thread; the rest one thread at a time.
 #pragma once
@@ -26,7 +26,7 @@ class Doorbell {
   bool is_open() const noexcept { return pipe_.is_ours(); }
   int fd() const noexcept { return pipe_.number(); }
 
-  // Makes it readable now if is_ready() returns true, else with the next message.
+  // Makes the descriptor readable: now if is_ready() returns true, otherwise when the next message is put.
   template <class IsReady>
   void refresh(Cursor& cursor, IsReady is_ready) noexcept {
     if (!is_open()) return;
@@ -34,7 +34,7 @@ class Doorbell {
     if (is_ready()) pipe_.wake();
   }
 
-  // Wakes all readers that asked and that this process can reach. Call it after the store of what there is to read.
+  // Wakes all readers that asked and that this process can reach. Call it after the store that publishes the message.
   static void ring(const Cursors& cursors) noexcept;
 
  private:
@@ -46,14 +46,16 @@ class Doorbell {
 // The condition that processes await. The value is part of the text.
 enum class Awaited : std::uint64_t { kMessages = 0, kSpace = 1 };
 
-// The hubs of the processes that await the next message of a ring, or space in it. A text names both.
+// The hubs of the processes that await the next message of a ring, or space in it. A wake text names the ring and the
+// condition.
 class Hubs {
  public:
   Hubs(memory::Arena& arena, memory::BlockRef ring, Awaited what, memory::ParticipantSet& awaiting) noexcept
       : arena_(arena), ring_(ring), what_(what), awaiting_(awaiting) {}
 
   platform::WakeText name() const noexcept;
-  // Asks for one text at that address. The caller executes a full fence after it, and then checks the condition.
+  // Asks the other processes to send one wake text to `hub`. After this call, the caller executes a full fence and
+  // checks the condition.
   Status await(platform::WakeAddress hub);
   // Wakes the hubs that this process can reach. The caller executes a full fence between the stores that make the
   // condition true and this call. A bit of a dead process is removed once its slot is free.

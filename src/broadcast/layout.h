@@ -43,8 +43,8 @@ enum class Policy : std::uint32_t {
 struct Owner {
   Identity identity = memory::kNoIdentity;
   std::uint32_t use = 0;  // number of this use of the cursor
-  // True once the process that reads has claimed it. Until then, the cursor belongs to all processes that hold its
-  // Subscription, or to which that is in transit.
+  // True once the reading process has claimed the cursor. Until then, the cursor belongs to all processes that hold its
+  // Subscription, or to which the Subscription is in transit.
   bool claimed = false;
   Policy policy = Policy::kBlock;
 
@@ -127,7 +127,7 @@ struct alignas(64) RingHeader {
   Event space;  // a cursor has moved, or was freed
 
   memory::PublisherWords publishers;         // processes that have put and not closed
-  memory::ParticipantSet awaiting_messages;  // ask for one text at their hub; cleared by the process that sends it
+  memory::ParticipantSet awaiting_messages;  // wait for a wake text at their hub; its sender clears the bit
   memory::ParticipantSet awaiting_space;     // the same, when there is space (doorbell.h)
 };
 static_assert(offsetof(RingHeader, tail) == 64 && offsetof(RingHeader, has_space_requests) == 124 &&

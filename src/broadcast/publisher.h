@@ -38,7 +38,7 @@ class Publisher {
 
   // Wakes all waiting threads, which check their conditions again.
   void wake() noexcept { ring_->wake(); }
-  // Ends the object's part in putting, and wakes its waiting calls. Idempotent.
+  // Closes the object: it puts no more, and its waiting calls wake up. Idempotent.
   void close() noexcept {
     if (closed_.exchange(true, std::memory_order_relaxed)) return;
     ring_->part();

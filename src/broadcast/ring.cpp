@@ -294,7 +294,7 @@ std::uint64_t Ring::frame_bytes(std::uint64_t ticket) const noexcept {
   return load_acquire(entry(ticket).ticket) == ticket + 1 ? bytes : 0;
 }
 
-// Sets `putting`, as a put does: after a kill in the middle, repair() finds where the messages begin.
+// Sets `putting`, as a put does. If the process is killed in the middle, repair() then finds where the messages begin.
 bool Ring::drop_oldest(std::uint64_t bytes, const WaitContext& wait) noexcept {
   RingHeader& shared = header();
   const auto limit = [&] {

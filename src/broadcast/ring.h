@@ -1,6 +1,6 @@
-// A ring of messages in shared memory: any process puts, and any process reads without a lock. The messages of a
-// Broadcast are read in order, each reader by its cursor; those of a Latest are its versions, read by number.
-// See docs/broadcast-layout.md for the order of stores.
+// A ring of messages in shared memory: any process puts, and any process reads without a lock. In a Broadcast, each
+// reader reads the messages in order and has a cursor. In a Latest, the messages are versions, which readers read by
+// number. See docs/broadcast-layout.md for the order of stores.
 //
 // Invariants:
 //   - A message that can be read is whole, and is not overwritten before every blocking cursor has passed it.
@@ -75,7 +75,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   BlockRef block() const noexcept { return control_.ref(); }
   std::uint64_t capacity() const noexcept { return capacity_; }
   std::uint64_t history() const noexcept { return history_; }
-  // kInvalid, with the values of both, if it was made with others.
+  // Returns kInvalid, with both values of each option that differs, if the ring was created with other options.
   Status check_options(const Options& options) const;
   std::uint64_t tail() const noexcept { return platform::load_acquire(header().tail); }
 
@@ -91,8 +91,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Ticket of the oldest message that a blocking reader has not read; tail() if there is none. There is space for a
   // message that did not fit only after this has changed.
   std::uint64_t first_unread() const noexcept { return cursors().slowest(Readers::kBlocking).position; }
-  // Asks for one text at that hub of this process. A process that moves or frees a cursor sends space_name() there, if
-  // the ring then has space for a small message. Check first_unread() after the call.
+  // Requests one wake text at `hub`, a hub of this process. A process that moves or frees a cursor sends space_name()
+  // there if the ring then has space for a small message. Check first_unread() after the call.
   Status await_space(platform::WakeAddress hub);
   platform::WakeText space_name() const noexcept { return space_hubs().name(); }
   // Number of messages before that ticket that a blocking reader has not read.
@@ -137,7 +137,7 @@ class Ring : public std::enable_shared_from_this<Ring> {
   // Wakes the processes that wait for space, and frees the messages that all cursors have passed. Call it after a
   // cursor has moved or was dropped.
   void free_passed() noexcept;
-  // Approximate bytes of the messages that it keeps; for a Broadcast, with the arrays to which they refer.
+  // Approximate bytes of the messages that the ring keeps; for a Broadcast, including the arrays to which they refer.
   std::uint64_t kept_bytes() const noexcept;
   // Bytes of a message's frame; 0 if it was overwritten.
   std::uint64_t frame_bytes(std::uint64_t ticket) const noexcept;
@@ -148,8 +148,8 @@ class Ring : public std::enable_shared_from_this<Ring> {
   bool allows_pickle() const noexcept { return has_flag(kPickles); }
   // Makes processes that put notify the readers that ask (doorbell.h).
   void announce_bells() noexcept { platform::store_seq_cst(header().has_bells, 1u); }
-  // Asks for one text at that hub of this process. The next put, or the last publisher when it leaves, sends name()
-  // there. Check for a message after the call.
+  // Requests one wake text at `hub`, a hub of this process. The next put, or the last publisher when it leaves, sends
+  // name() there. Check for a message after the call.
   Status await(platform::WakeAddress hub);
   platform::WakeText name() const noexcept { return hubs().name(); }
   Cursors cursors() const noexcept { return {*arena_, header(), use_.cursors}; }

@@ -3,8 +3,8 @@
 // Once claimed, it belongs to the claimer alone.
 //
 // If the caller of get() cannot build the object of a message, it gives the message back. The message stays in this
-// process: the next get() returns it before any other, unless the policy is kLatest and there is a newer one. For
-// putters, the message has been read.
+// process: the next get() returns it before any other, unless the policy is kLatest and there is a newer one. For the
+// processes that put, the message has been read.
 //
 // Thread safety: several threads may read; each message goes to one of them.
 #pragma once
@@ -61,7 +61,7 @@ class Subscriber {
   // WakePipe::open(). Sets `opened` to true if there was none before.
   Result<int> fd(bool* opened = nullptr);
   void close_fd() noexcept;
-  // Number of messages that it can read now, and of those that it has missed so far.
+  // Number of messages that the reader can read now, and number of messages that it has missed so far.
   std::uint64_t size() const noexcept;
   std::uint64_t missed() const noexcept { return platform::load_relaxed(cursor().missed); }
   std::uint32_t number() const noexcept { return number_; }

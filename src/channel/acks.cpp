@@ -30,9 +30,9 @@ void Acks::note_sent(std::uint64_t first, std::uint64_t count) noexcept {
   try {
     sent_.push_back(Range{first, end});
   } catch (const std::bad_alloc&) {
-    // The messages are in the channel already, so this must not fail. pending() becomes inexact: it also counts
-    // messages of other senders between the ranges. If there is no range, it counts none of these. wait() uses
-    // sent_end_ and stays correct.
+    // The messages are in the channel already, so this must not fail. The last range absorbs them instead. pending() is
+    // then too high, because it also counts messages of other senders in between. If no range can absorb them,
+    // pending() is too low, because it misses them. wait() uses sent_end_ and stays correct.
     if (!sent_.empty() && first >= sent_.back().first) sent_.back().end = end;
   }
 }

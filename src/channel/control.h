@@ -37,7 +37,7 @@ struct Control {
   Shutdown shutdown() const noexcept { return static_cast<Shutdown>(platform::load_acquire(shared.shutdown)); }
   bool is_shut_down() const noexcept { return shutdown() != Shutdown::kNot; }
   bool is_discarded() const noexcept { return shutdown() == Shutdown::kDiscarded; }
-  // The participant that created a pipe, and whether `slot` is that participant.
+  // Return the participant that created a pipe, and true if `slot` is that participant.
   Identity maker() const noexcept { return platform::load_once(shared.maker); }
   bool is_maker(std::uint32_t slot) const noexcept {
     const Identity identity = maker();

@@ -57,8 +57,8 @@ class Walk {
   // `threads` is the number of threads of this process.
   Walk(Arena& arena, Identity me, std::uint32_t threads) : arena_(arena), me_(me), threads_(threads) {}
 
-  // Returns true if no process was found that could end this call, which waits for `peers`, or one of the calls that
-  // those processes wait in.
+  // Returns true if this call, and each call in which its possible peers wait, can never complete: the walk has found
+  // no process that could end one of them. `peers` is the end for which this call waits.
   bool finds_deadlock(const Ends& ends, End peers) {
     if (!add_peers(ends, peers)) return false;
     add(memory::slot_of(me_));

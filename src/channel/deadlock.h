@@ -1,17 +1,17 @@
 // Proves that a call is deadlocked, so that it returns the end of the stream instead of waiting.
 //
-// A stream goes on while any process is attached to its other end, even if that process will never use it. Examples are
-// a launcher that forgot to close it, and a process that inherited it over a fork. If all of those processes are
-// blocked indefinitely, none of them can use or close the end any more.
+// A stream does not end while any process is attached to its other end, even if that process will never use it.
+// Examples are a launcher that forgot to close it, and a process that inherited it over a fork. If all of those
+// processes are blocked indefinitely, none of them can use or close the end any more.
 //
-// A walk over the processes proves that, beginning with this one. All threads of each process must be in calls of the
-// library that have no deadline. The calls must wait for a message or for space in a channel of this arena, and have
-// nothing to wake up for. Every process attached to the other end of one of those channels must be such a process, too.
-// Two walks, kDeadlockNs apart, must find the same calls.
+// A walk over the processes, which begins with this one, proves that. All threads of each process must be in calls of
+// the library that have no deadline. The calls must wait for a message or for space in a channel of this arena, and
+// have nothing to wake up for. Every process attached to the other end of one of those channels must be such a process,
+// too. Two walks, kDeadlockNs apart, must find the same calls.
 //
-// The end of one of these calls may be what the others wait for. So only one call ends at a time, chosen among calls
-// with a peer end that was never used. Calls with a peer end that was given to no process come first; among equals, the
-// call on the oldest channel.
+// If one of these calls returns, its process may do what the others wait for. So only one call ends at a time, chosen
+// among calls with a peer end that was never used. Calls with a peer end that was given to no process come first; among
+// equals, the call on the oldest channel.
 //
 // A proof fails if a process has deadlines, poll loops, coroutines, or threads that run other code. It also fails if an
 // end is in transit, messages are unacked, a channel can be opened by name, or the cycle spans several arenas. Foreign
@@ -47,7 +47,8 @@ class Deadlock {
     std::int64_t since_ns;
     bool operator==(const Call&) const = default;
   };
-  // Orders the calls that may end, the lowest first. A call with a peer end that is in use has no rank.
+  // Order in which deadlocked calls may end: the call with the lowest rank ends first. A call has no rank if its peer
+  // end is in use.
   struct Rank {
     bool given;
     std::int64_t made_ns;

@@ -88,7 +88,7 @@ Status Deliveries::wait_until_settled(const WaitContext& wait) {
 }
 
 // Another process may write the slot meanwhile, so its size is read once. Words are copied one by one, since threads
-// that check for acks read those of a record without the lock.
+// that check for acks read the words of a record without the lock.
 void Deliveries::copy_slot(RingSlot& to, const RingSlot& from) const noexcept {
   const std::uint64_t block = load_once(from.block), bytes = load_once(from.bytes);
   store_once(to.ticket, load_once(from.ticket));
@@ -182,7 +182,7 @@ Result<std::vector<Delivery>> Deliveries::adopt(const std::shared_ptr<Deliveries
   return found;
 }
 
-// Recovers from deaths: a process that has just died may have used the last attempt, or left messages to the heir.
+// Recovers from deaths: a process that has just died may have used the last attempt, or left messages to its successor.
 Status Deliveries::recover(const WaitContext& wait) {
   if (!parts_.control.arena.participants().check(0)) return success();
   return parts_.control.arena.reconcile(wait);

@@ -62,12 +62,12 @@ class Deliveries {
   // use of the receiving end.
   Result<std::vector<Delivery>> rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
   // For a process that logs what it does with each message and that is replaced when it dies. Its unacked messages must
-  // then go to its successor, not to other receivers. Leaves the messages that this process takes, but those of no
-  // other process, to the heir.
+  // then go to its successor, not to other receivers. If this process dies, the messages that it has taken go to the
+  // successor. Messages of other processes do not.
   Status leave_to_successor();
-  // Makes this process the heir. It keeps the messages for the successor as long as it lives.
+  // Makes this process the successor. It keeps the messages of a dead predecessor as long as it lives.
   Status become_successor();
-  // Takes over the messages that were left to the heir, oldest first. Their attempts do not change.
+  // Takes over the messages that were left to the successor, oldest first. Their attempts do not change.
   Result<std::vector<Delivery>> inherited(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
 
  private:

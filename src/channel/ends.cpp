@@ -141,15 +141,16 @@ std::uint64_t Ends::member_count(End end) const noexcept {
   return count;
 }
 
-// While a process has an end of a queue, that end is not left. So only processes that have left it see its end.
+// An end of a queue is not left while any process has it. So only processes that have left the end themselves can see
+// that it is over.
 bool Ends::is_left(End end) const noexcept {
   if (end == End::kSending && control_.is_shut_down()) return true;
   if (!(can_end(end) || control_.is_queue()) || load_acquire(state(end).begun) == 0 || has_users(end)) return false;
   return control_.ending() != Ending::kWait || !has_killed_members(end);
 }
 
-// Reads the ring first, since a queue's messages may be reserved for another process. The ring only empties by now, so
-// each message is in a record by then, or settled.
+// Reads the ring first, since a queue's messages may be reserved for another process. No message is put any more, so
+// each message that has left the ring is in a record or settled.
 bool Ends::is_over(End end, Identity observer) const noexcept {
   if (!is_left(end)) return false;
   if (end == End::kReceiving || control_.is_discarded()) return true;

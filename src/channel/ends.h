@@ -7,9 +7,9 @@
 // same effect. A receiver sees it once no message is left for it: none queued, and none that another process has taken
 // and may return. It does not wait for messages that its own process has taken, in any thread.
 //
-// In a queue, a process owns both ends, and may use either at any time. So it counts at an end until it leaves that
-// end, whatever it uses. Only a process that has left one end itself, and not the other, sees that no process has that
-// end.
+// In a queue, a process owns both ends, and may use either at any time. So it counts as attached to an end until it
+// leaves that end, even if it uses only the other one. Only a process that has left one end itself, and not the other,
+// sees that no process has that end.
 //
 // All of this is in shared memory. Membership keeps the state of this process.
 //
@@ -56,8 +56,8 @@ class Ends {
   // True if each process that has the end has not used it and waits at the other end instead. None of them is attached
   // then, but the stream goes on: each may still use the end.
   bool is_only_with_peers(End end) const noexcept;
-  // Calls visit(slot) for each process that keeps the end open, or may do so by using it, until visit returns false.
-  // Returns true if it never did.
+  // Calls visit(slot) for each process that keeps the end open, or would keep it open if it used the end. Stops when
+  // visit returns false, and then returns false.
   template <class Visit>
   bool all_possible_users(End end, Visit visit) const {
     for (std::uint32_t i = 0; i < kParticipantWords; ++i) {
@@ -80,7 +80,7 @@ class Ends {
   // Number of members of the end, and number of attached processes.
   std::uint64_t member_count(End end) const noexcept;
   std::uint64_t counting(End end) const noexcept;
-  // True if this end can reach its end of stream for a process that is still attached to it. False for queues.
+  // True if a process can see the end of the stream while it has an object of this end. False for queues.
   bool can_end(End end) const noexcept {
     return !control_.is_queue() && !(end == End::kSending && control_.keeps_open());
   }
@@ -92,16 +92,17 @@ class Ends {
   // Records the death of a process that was attached through this process, and is no participant of the arena.
   void note_killed(End end, int pid) noexcept { add_killed(state(end).killed, pid); }
   bool has_killed_members(End end) const noexcept;
-  // True if a member of that end was killed and the other end must learn of it although the stream goes on.
+  // True if a member of the end was killed, and the other end must report that death before the end of the stream.
   bool has_deaths_to_report(End end) const noexcept {
     return control_.ending() == Ending::kEach && has_killed_members(end);
   }
   // Returns kClosed or kPeerDied if the other end must see that now.
   Status check_open(End end) const { return is_over(end) ? Status(end_error(end)) : report_deaths(end); }
-  // Returns kPeerDied with the deaths that Ending::kEach reports while the stream goes on. Succeeds if there are none,
-  // or if another thread has just reported them; the caller then checks its condition again.
+  // With Ending::kEach, returns kPeerDied with the deaths at the end, even if the stream has not ended. Succeeds if
+  // there are no deaths, or if another thread has just reported them; the caller then checks its condition again.
   Status report_deaths(End end) const;
-  // The same for a call that may not have to wait, and so would never check: looks for deaths first.
+  // Does the same, but polls for deaths first. For calls that may return without waiting, since only waits poll for
+  // deaths.
   Status check_deaths(End end) const { return control_.ending() == Ending::kEach ? poll_deaths(end) : success(); }
   // Returns the error that the other end gets when this end is over: kShutDown for a shutdown; kPeerDied for the thread
   // that takes the list of deaths; otherwise kClosed.

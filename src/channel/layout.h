@@ -84,8 +84,8 @@ constexpr std::uint64_t inline_bytes(std::uint64_t slot_bytes) noexcept {
 }
 constexpr std::uint64_t kMaxInlineBytes = inline_bytes(kWideSlotBytes);
 
-// Slots follow the header; ticket t is in slot (t - base) % slots. The tickets of a segment end where those of its
-// successor begin.
+// Slots follow the header; ticket t is in slot (t - base) % slots. The last ticket of a segment precedes the first
+// ticket of the next segment.
 struct alignas(64) SegmentHeader {
   std::uint64_t base;               // first ticket
   std::uint64_t slots;              // a power of two
@@ -327,7 +327,7 @@ struct ChannelHeader {
   PerEnd<ParticipantSet> watchers;  // want a byte for each message (receiving end) or each receipt (sending end)
 
   PerEnd<EndState> ends;            // sending, receiving
-  PerEnd<ParticipantSet> awaiting;  // want one text at their hub; the process that sends it clears the bit
+  PerEnd<ParticipantSet> awaiting;  // wait for a wake text at their hub; its sender clears the bit
 
   // The count of counted puts, under senders_lock (RingTail::count_puts).
   alignas(64) std::atomic<std::uint64_t> counted;  // primary, unless a counted put is in progress

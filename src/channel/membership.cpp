@@ -146,7 +146,7 @@ void Membership::depart_unless_used(End end, Role role) noexcept {
 
 void Membership::note_use(End end, Identity me) noexcept {
   used_as_[end].store(me, std::memory_order_relaxed);
-  // In a forked child: only now it is known to be a successor.
+  // A forked child becomes known as a successor only here.
   if (joined_as_[end].exchange(me, std::memory_order_relaxed) != me) replace_killed(end);
   state(end).users.add(memory::slot_of(me));
   if (state(end).members.contains(memory::slot_of(me))) store_seq_cst(state(end).begun, 1u);

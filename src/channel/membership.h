@@ -45,8 +45,8 @@ class Membership {
   void end_passive(End end) noexcept;
   // True if this process has used the end.
   bool is_used(End end) const noexcept;
-  // Unregisters all objects of both ends: the first when the Channel is destroyed, the second when the process is about
-  // to exit. At exit, descriptors stay open, since other threads may still poll them.
+  // Both unregister all objects of both ends: leave_all() when the Channel is destroyed, leave_at_exit() when the
+  // process is about to exit. At exit, descriptors stay open, since other threads may still poll them.
   void leave_all() noexcept;
   void leave_at_exit() noexcept;
   // Attaches a passive end on its first use (see endpoint::Port). Returns kClosed for a sending end if the stream, or

@@ -32,9 +32,9 @@ class Receiving {
   }
   // Drops the oldest message and counts it. False if there is none that can be received now.
   Result<bool> drop_oldest(const WaitContext& wait);
-  // The same in two steps, for a caller that holds the senders' lock, under which it may neither wait nor take the
-  // arena's lock. Call try_drop_oldest() with that lock; it also returns false if the receivers' lock is busy. Call
-  // finish() without it.
+  // drop_oldest() in two steps, for a caller that holds the senders' lock. Under this lock, a caller may neither wait
+  // nor take the arena's lock. Call try_drop_oldest() with that lock; it also returns false if the receivers' lock is
+  // busy. Call finish() without the lock.
   struct Drop {
     Incoming message;
     Receipt receipt;
@@ -42,7 +42,7 @@ class Receiving {
   };
   bool try_drop_oldest(Drop& drop, Identity me) noexcept;
   void finish(Drop& drop) noexcept;
-  // Returns if this process may receive now. Under the receivers' lock.
+  // Says if this process may receive now. Under the receivers' lock.
   enum class Access { kFree, kReserved, kShutDown };
   Access access() const noexcept;
   // Drops messages that a shutdown discarded. Every process that finds some does so, since the one that shut down the

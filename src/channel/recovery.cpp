@@ -180,8 +180,8 @@ class Repair {
     return identity != memory::kNoIdentity && !pass_.dead().contains(memory::slot_of(identity)) &&
            arena_.participants().is_alive(identity);
   }
-  // Returns the word of a record without its dead taker: the leaver's messages go to the heir, all others back to the
-  // channel.
+  // Returns the word of a record without its dead taker: the predecessor's messages go to its successor, all others
+  // back to the channel.
   std::uint64_t without_taker(const Record& record, std::uint64_t word) const noexcept {
     const Identity successor = load_acquire(shared_.successor);
     const bool is_left = state_of_record(word) == RecordState::kTaken &&

@@ -29,7 +29,8 @@ class RingTail {
   explicit RingTail(const Control& control) noexcept : control_(control) {}
 
   //   kYes           there is space, as far as `limit` shows it (kRelieved: once `limit` is raised again)
-  //   kFull          no place       kFullOfBytes   over max_bytes       kNeedsSegment  no slot
+  //   kFull          as many messages as `capacity`, or the end is reserved
+  //   kFullOfBytes   over max_bytes       kNeedsSegment  no free slot
   //   kFullOfMemory  the message, or a longer ring, would take memory that other users of the arena need
   enum class Space { kYes, kRelieved, kFull, kFullOfBytes, kFullOfMemory, kNeedsSegment, kDamaged, kShutDown };
   // Depth of a check. Without the lock, pass kAtSlots only if the last segment matters, since its block may be reused
@@ -63,8 +64,9 @@ class RingTail {
   // Puts the first few of `messages` that there is space for, with one store of `tail`. If there is no slot, `spare`
   // becomes the next segment. Under the senders' lock.
   Put put(std::span<Outgoing> messages, Identity me, OwnedBlock& spare) noexcept;
-  // Allocates a segment of `slots` slots, or of fewer if there is no memory for that many. Does not wait for memory:
-  // the messages in the ring may be what occupies it. Without the lock: the arena's lock is never taken under it.
+  // Allocates a segment of `slots` slots, or of fewer if there is no memory for that many. Does not wait for memory,
+  // because the messages in the ring may occupy all of it. Call it without the senders' lock, under which the arena's
+  // lock is never taken.
   Result<OwnedBlock> new_segment(std::uint64_t slots, const WaitContext& wait) const;
   // Returns why there is no last segment to write to.
   Error no_ring() const;

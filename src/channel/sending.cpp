@@ -246,9 +246,8 @@ Result<Sending::Put> Sending::put_some(std::span<Outgoing> messages, bool may_dr
   }
 }
 
-// Puts the first few of `messages`, once there is space. If space was seen but is gone, another sender has used it, so
-// the call tries again until the deadline, and only once more after it. So contradictory words in shared memory cannot
-// block the call forever.
+// Puts the first few of `messages`, once there is space. If another sender uses the space first, tries again until the
+// deadline, and once after it. The limit also ends the call if damaged words in shared memory contradict each other.
 Result<Sending::Put> Sending::put_first(std::span<Outgoing> messages, const WaitContext& wait) {
   Status peers = parts_.ends.check_deaths(End::kReceiving);
   if (!peers) [[unlikely]]

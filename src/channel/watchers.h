@@ -85,7 +85,8 @@ class Watchers {
     if (platform::load_relaxed(shared.items.waiters) != 0) announce_rest();
     if (platform::load_relaxed(shared.space.waiters) != 0) memory::notify(shared.space);
   }
-  // Wakes the calls to which it matters that a message was settled this way.
+  // Wakes the calls that wait for the settling of a message: waits for acks, and receivers if the message has returned
+  // to the channel or the stream has ended.
   void announce_settled(RecordState became) noexcept;
 
   // Returns a descriptor that is readable while ready() or, for the sending end, can_put() is true; on return it is up
@@ -95,11 +96,12 @@ class Watchers {
   Result<int> wake_fd(End end, bool* opened = nullptr);
   // Returns a descriptor for poll loops, which do not check for deaths. It is also readable once the last process at
   // the other end has exited. It covers the processes that were attached at this call, or when this process used the
-  // channel last. If there are several, the last one is known once the deaths of the others were detected. Processes of
-  // other PID namespaces are not seen. Fails if processes cannot be watched, as in ProcessWatch; a descriptor that this
-  // call opened is then closed.
+  // channel last. With several such processes, it reports the last exit only after the deaths of the others were
+  // detected. It does not cover processes of other PID namespaces. Fails if processes cannot be watched, as in
+  // ProcessWatch; a descriptor that this call opened is then closed.
   Result<int> poll_fd(End end);
-  // Requests one text at `hub` when the end is usable or must report its end. Returns true if that is so already.
+  // Requests one wake text at `hub`, sent when a call at the end would not block or must report the end of the stream.
+  // Returns true if that is the case already.
   Result<bool> await(End end, const WakeHub& hub);
   EndName name_of(End end) const noexcept { return WakeHub::name_of(control_, end); }
   // Ends the watch of this process. A sender that has already read its bit finds no pipe. close_wake_fd() does not
@@ -114,7 +116,8 @@ class Watchers {
   // it. False, with nothing to drop, if there is no message or no descriptor. See claim.h.
   bool claim() noexcept;
   void drop_claim() noexcept;
-  // Sends a byte to each process that watches the end, and wakes the hubs that await it, if this process reaches them.
+  // Wakes every process that watches the end, by a byte in its wake pipe, and every hub that awaits the end. Skips a
+  // process whose pipe this process cannot reach.
   static void send_wakes(const Control& control, End end) noexcept {
     if (platform::load_relaxed(control.shared.watched[end]) != 0) [[unlikely]]
       send_bytes(control, end);

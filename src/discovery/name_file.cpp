@@ -96,8 +96,8 @@ bool Alive::look(const NameEntry& entry) {
   return platform::is_own_process(entry.pid);
 }
 
-// Returns true if parts are left that do not belong to an exiting process. Checks for parts last: an exiting process
-// that was not seen has released its parts by then.
+// Returns true if parts are left that do not belong to an exiting process. Checks for parts last, because an exiting
+// process that the earlier checks missed has released its parts by then.
 bool outlast_exits(const LockedFile& file, const NameRecord& record) {
   const auto deadline = platform::Deadline::after_ns(kMaxExitNs);
   while (has_parts(file, record) && platform::any_process_is_exiting() && !deadline.passed()) platform::pause_briefly();

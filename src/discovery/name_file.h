@@ -105,8 +105,8 @@ struct OpenName {
   Status check(const unsigned char uuid[16], std::uint64_t block) const;
   // Writes the entry over a free one, or over one of a dead process; otherwise appends it.
   Status add(const NameEntry& entry);
-  // Clears entries for which `is` returns true, at most `most` of them: each thread that opens the name at the same
-  // time has an entry of its own.
+  // Clears up to `most` entries for which `is` returns true. `most` matters because threads that open the name at the
+  // same time have an entry each.
   template <class Is>
   Status clear(Is is, std::size_t most = SIZE_MAX) {
     for (std::size_t i = 0; i < record.entries.size() && most != 0; ++i) {

@@ -84,8 +84,8 @@ class Name {
   // Adds the child's entry to the file. Called later, in the child.
   Status join_again() { return add_entry(); }
 
-  // Takes a part for a process that is being started and will join with it. It stays open here until that process has
-  // it as well.
+  // Returns a part for a process that is being started and will pass it to join(). The caller keeps the part open until
+  // that process has it too.
   Result<platform::UniqueFd> part_for_child() const;
   // Ends the part of a process that was not started after all.
   static void give_up_part(const std::string& path, platform::UniqueFd part) noexcept;

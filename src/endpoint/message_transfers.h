@@ -27,9 +27,9 @@ class MessageTransfers {
     begun_.clear();
   }
 
-  // Begins a transfer of an end, or of a block of memory (packed; 0 for the arena itself) that this process holds. It
-  // belongs to the message that this thread encodes, if there is one. `name`, unless null, is kept alive until the
-  // transfer arrives. Returns the number of the transfer.
+  // Begins a transfer of an end, or of a block of memory that this process holds. `block` is packed; 0 stands for the
+  // arena itself. If this thread is encoding a message, the transfer belongs to that message. `name`, unless null, is
+  // kept alive until the transfer arrives. Returns the number of the transfer.
   static Result<std::uint64_t> begin(const std::shared_ptr<channel::Channel>& channel, channel::End end,
                                      const Name* name);
   static Result<std::uint64_t> begin(const std::shared_ptr<memory::Arena>& arena, std::uint64_t block,

@@ -79,7 +79,7 @@ class NodeCursor {
       return fail("a float is missing"), 0.0;
     return *columns_.floats.at++;
   }
-  // Reads a length that counts nothing in this frame, such as maxlen or flags. It is not checked.
+  // Reads a number that counts nothing in this frame, such as maxlen or flags, and does not check it.
   [[gnu::always_inline]] std::uint64_t next_length() noexcept {
     if (columns_.lengths.is_over()) [[unlikely]]
       return fail("a length is missing"), 0;
@@ -93,10 +93,10 @@ class NodeCursor {
       return fail("a container has more items than there are nodes"), 0;
     return count;
   }
-  // Read the numbers of a kIntList or kFloatList as one run. Valid as long as the reader.
+  // Read the numbers of a kIntList or kFloatList as one run. The span is valid as long as the reader.
   std::span<const std::int64_t> next_ints() noexcept { return next_run(columns_.ints); }
   std::span<const double> next_floats() noexcept { return next_run(columns_.floats); }
-  // Reads a known number of bytes (T). They are in private memory, valid as long as the reader.
+  // Reads `bytes` bytes of text. The view points to private memory and is valid as long as the reader.
   [[gnu::always_inline]] std::string_view next_text(std::uint64_t bytes) noexcept {
     if (bytes > columns_.text.left()) [[unlikely]]
       return fail("text is missing"), std::string_view();

@@ -31,7 +31,8 @@ constexpr bool has_identity(Kind kind) noexcept {
   return kind >= Kind::kList || (kind >= Kind::kByteArray && kind <= Kind::kMemoryView);
 }
 
-// The objects of marked nodes, by position, as a reader keeps them. T() stands for an object that does not exist yet.
+// The objects of marked nodes, by position, as a reader keeps them. A value T() marks an object that does not exist
+// yet.
 template <class T>
 class EarlierNodes {
  public:

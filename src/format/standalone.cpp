@@ -109,7 +109,7 @@ Status Standalone::finish() {
   }
   return Error{.code = Code::kMessageTooLarge,
                .message =
-                   "With all of its arrays the message has more than a frame can hold, 256 TiB and 4 GiB of "
+                   "The message, with all of its arrays, exceeds the limits of a frame: 256 TiB in total, and 4 GiB of "
                    "metadata."};
 }
 

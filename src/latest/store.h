@@ -46,7 +46,7 @@ class Store {
   BlockRef block() const noexcept { return ring_->block(); }
   std::uint64_t history() const noexcept { return ring_->history() - 1; }
   bool allows_pickle() const noexcept { return ring_->allows_pickle(); }
-  // kInvalid, with the values of both, if it was made with other options.
+  // Returns kInvalid, with both values of each option that differs, if the Latest was created with other options.
   Status check_options(const Options& options) const;
 
   // Publishes a block of kind kPublished with a frame of `bytes`, and returns its version. kTimeout if a stopped
@@ -65,8 +65,8 @@ class Store {
   // kPeerDied if publishers were killed, else kClosed.
   Status wait_for_newer(std::uint64_t known, const WaitContext& wait) const;
 
-  // Asks for one text at that hub of this process. The next publication, or the last publisher when it leaves, sends
-  // name() there. Returns true if there is a version above `known` already, or if no process publishes any more.
+  // Requests one wake text at `hub`, a hub of this process. The next publication, or the last publisher when it leaves,
+  // sends name() there. Returns true if there is a version above `known` already, or if no process publishes any more.
   Result<bool> await_newer(std::uint64_t known, platform::WakeAddress hub);
   bool is_newer(std::uint64_t known) const { return version() > known || !ring_->check_publishers(); }
 

@@ -101,8 +101,9 @@ Result<OwnedBlock> Allocator::commit(const BlockPool::Taken& taken, Identity me,
   return error;
 }
 
-// Pages of free blocks need not come from the machine. Before the lock is taken, it is unknown how many of them the
-// block will have. This counts on all of them first, and on none after an eviction.
+// Returns true if the machine has memory for `need` bytes of pages. Free blocks already have pages, but how many of
+// these the new block will reuse is known only under the lock. So this first assumes that it reuses all of them, and
+// after an eviction that it reuses none.
 bool Allocator::free_machine_memory(std::uint64_t need, const WaitContext& wait) {
   const std::uint64_t idle = parts_.pool.idle_bytes();
   return need <= idle || machine_has(need - idle) || (evict(need, wait) != 0 && machine_has(need));
@@ -263,8 +264,8 @@ std::uint64_t Allocator::trim() noexcept {
   return evict(parts_.pool.committed_bytes(), wait);
 }
 
-// The arena lock is also held where victims are picked, so none are picked from here on. No process holds a victim that
-// was picked before, so its pages cannot be registered before it is free again.
+// Victims are also chosen under the arena lock, so no process chooses one from here on. No process holds a victim that
+// was chosen before, so no process can register its pages before it is free again.
 Status Allocator::set_pinned(bool pinned, const WaitContext& wait) {
   Status locked = reconciler_.lock_arena(wait);
   if (!locked) return locked;

@@ -216,8 +216,8 @@ void Arena::make_space_for_child() noexcept {
 }
 
 // Claims a slot for the child before it exists, and gives it the parent's holds, so that inherited views stay valid
-// whatever the parent does next. If that fails (no descriptors, memory or slots), the child starts as kNoIdentity and
-// releases nothing.
+// even if the parent releases its own. If that fails (no descriptors, memory or slots), the child starts as kNoIdentity
+// and releases nothing.
 void Arena::before_fork(bool leaving) noexcept {
   const Identity child = participants_.claim_for_child(leaving);
   holders_.pass_to_child(child);

@@ -121,7 +121,8 @@ class Arena : public std::enable_shared_from_this<Arena> {
   ArenaParts parts() noexcept { return {*mapping_, blocks_, participants_, pool_, reclaimer_}; }
   Result<Lease> make_lease(BlockRef ref, bool (HolderTable::*make)(BlockRef) noexcept);
 
-  // The fork handlers. `leaving`: the last reference to this object is gone, and its destructor is about to run.
+  // The fork handlers. `leaving` is true if the last reference to this object is gone and its destructor is about to
+  // run.
   void make_space_for_child() noexcept;
   void before_fork(bool leaving) noexcept;
   void after_fork_in_child(bool leaving) noexcept;

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMinIdleBytes = 64u << 20;  // free pages that are alway
 constexpr std::int64_t kPeakWindowNs = 10'000'000'000;
 constexpr std::uint64_t kRestBytes = 2u << 20;  // about twice the second-level cache of a core
 
-// Returns the number of blocks of a class that should rest.
+// Returns the length that the resting queue of a class should have.
 constexpr std::uint64_t resting_blocks(unsigned size_class) noexcept {
   return std::max<std::uint64_t>(kRestBytes >> size_class, 1);
 }
@@ -98,7 +98,8 @@ bool BlockPool::wants_to_grow(unsigned size_class) const noexcept {
   return resting != 0 && resting < resting_blocks(size_class) && load_relaxed(state.warm) == 0;
 }
 
-// Grows the class until enough blocks rest, but does not take all classes together beyond a quarter of the budget.
+// Prefers blocks without pages to resting ones until the class has enough resting blocks. The growth stops when all
+// classes together have committed a quarter of the budget.
 BlockPool::From BlockPool::choose(const ClassState& state, unsigned size_class, std::uint64_t need,
                                   bool may_grow) const noexcept {
   const std::uint64_t resting = load_relaxed(state.resting_count);
@@ -144,8 +145,8 @@ BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::u
   Taken taken;
   ClassState& state = header_.class_state(size_class);
   const From from = choose(state, size_class, need, may_grow);
-  // Offsets outlast the budget (blocks are more than half full), so this fails only if the table is not committed far
-  // enough.
+  // Blocks are more than half full, so the budget is used up before the offsets of a class are. This fails only if the
+  // table is not committed far enough.
   if (from == From::kUnused && load_relaxed(state.high) + 1 > load_relaxed(state.table_committed)) return taken;
   const Candidate first = candidate(state, size_class, from);
   const BlockId id = first.id;
@@ -178,7 +179,7 @@ BlockPool::Taken BlockPool::take(unsigned size_class, std::uint64_t need, std::u
   return taken;
 }
 
-// Stores the word after the other fields: a block that a kill leaves before that store is still in use.
+// Stores the word after the other fields. If the process is killed before that store, the block still counts as in use.
 void BlockPool::put(BlockId id, BlockEntry& block) noexcept {
   std::uint64_t committed = committed_of(block, id.size_class());
   const std::uint64_t used = load_relaxed(header_.used_bytes);
@@ -232,7 +233,8 @@ void BlockPool::rest(BlockId id, BlockEntry& block) noexcept {
   push(first.id, *first.block, kPageBytes);
 }
 
-// Returns the class with free pages in which no block was freed for the longest time, or null.
+// Returns the class in which the last free was the longest ago, among the classes with free pages. Returns null if
+// there is none.
 ClassState* BlockPool::least_recently_used() noexcept {
   ClassState* oldest = nullptr;
   for (unsigned k = kMinClass; k <= table_.geometry().max_class(); ++k) {
@@ -260,7 +262,8 @@ std::size_t BlockPool::take_victims(std::uint64_t want, Identity me, Victim* vic
     store_relaxed(block->flags, 0u);
     store_relaxed(block->list_length, 0u);
     store_relaxed(block->refcount, 0u);
-    // Counts as used until it is put back, but not in note_usage(), which records the need for memory.
+    // The victim counts as used until it is put back, but not in note_usage(), which records how much memory messages
+    // need.
     store_release(header_.used_bytes, load_relaxed(header_.used_bytes) + committed);
     victims[count++] = Victim{{first.id, generation}, committed - bytes, bytes};
     want -= std::min(want, bytes);

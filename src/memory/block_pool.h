@@ -10,11 +10,12 @@
 // Invariants, which hold whenever the arena lock is free and derived state is right:
 //   - Each free block below its class's high-water mark is on one list: `cold` if it has no pages, else `resting` or
 //     `warm`.
-//   - committed_bytes is the sum of all blocks' `committed`, used_bytes that of those that are not free; the first is
-//     never over the budget.
-//   - A block's word is primary state, the lists are derived. take() stores the word, kWriting, before anything else of
-//     the block, and put() stores kFree after everything else. Recovery rebuilds what a kill leaves in between.
-//   - A list is followed only to free blocks. If it leads anywhere else, a recovery is requested.
+//   - committed_bytes is the sum of `committed` over all blocks, and is never over the budget. used_bytes is the same
+//     sum over the blocks that are not free.
+//   - A block's word is primary state; the lists are derived. take() stores the word (kWriting) before it changes
+//     anything else of the block, and put() stores kFree after everything else. Recovery rebuilds the lists after a
+//     kill in between.
+//   - A process that walks a list checks that each block is free. If it is not, the process requests a recovery.
 //
 // Thread safety: any thread; with the arena lock held, unless a comment says otherwise.
 #pragma once
@@ -29,8 +30,8 @@ namespace shmtree::memory {
 //
 // Invariant: if the flags of a block in use carry the epoch of the sum, the block is in the sum once, or a process is
 // about to add it. The sum's upper 16 bits are its epoch, the number of the recount; the block's flags carry the epoch
-// in which it was counted. So a process that counts a block and one that begins a recount see what the other has done.
-// The one that moves the block's flags to the new epoch adds its bytes.
+// in which it was counted. So a process that counts a block and a process that begins a recount can each tell what the
+// other has done. Whichever of them moves the block's flags to the new epoch adds the block's bytes.
 class HeldBytes {
  public:
   explicit HeldBytes(ArenaHeader& header) noexcept : sum_(header.held_bytes) {}
@@ -67,7 +68,7 @@ class BlockPool {
   }
   // Bytes of free blocks that have pages.
   std::uint64_t idle_bytes() const noexcept;
-  // The part of them beyond the recent maximum of used_bytes.
+  // The committed bytes beyond the recent maximum of used_bytes.
   std::uint64_t excess_bytes() const noexcept;
   // False if the counts exceed the budget: they are damaged, and would make every allocation fail until a reconcile.
   bool counts_are_possible() const noexcept { return committed_bytes() <= max_bytes() && used_bytes() <= max_bytes(); }
@@ -88,7 +89,7 @@ class BlockPool {
   // `may_grow`: it may commit new pages instead of reusing a resting block.
   Taken take(unsigned size_class, std::uint64_t need, std::uint64_t bytes, BlockKind kind, Identity me,
              bool may_grow) noexcept;
-  // Puts back a block that nothing refers to. It rests if any process held it.
+  // Puts back a block that nothing refers to: into the resting queue if any process held it, else into another list.
   void put(BlockId id, BlockEntry& block) noexcept;
 
   // A free block that was taken to return its pages to the system: `bytes` bytes, from offset `keep` on.

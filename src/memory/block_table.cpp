@@ -77,7 +77,7 @@ std::vector<BlockRef> BlockTable::referred_to_by(BlockRef ref) const {
   return found;
 }
 
-// Ends where referred_to_by() ends.
+// Stops at the same entry as referred_to_by().
 std::uint64_t BlockTable::sum_references(BlockId id, const BlockEntry& owner, std::uint64_t* left) const noexcept {
   std::uint64_t bytes = 0;
   for (const ListEntry& item : references_of(id, owner)) {
@@ -89,7 +89,8 @@ std::uint64_t BlockTable::sum_references(BlockId id, const BlockEntry& owner, st
   return bytes;
 }
 
-// Ends where referred_to_by() ends, and maps no more than is in use, whatever the list says.
+// Stops at the same entry as referred_to_by(). Maps only blocks that are in use, so a damaged list cannot make it map
+// more.
 std::uint64_t BlockTable::map_references(BlockId id, const BlockEntry& owner) const noexcept {
   for (const ListEntry& item : references_of(id, owner)) {
     const BlockRef referred = ref_of(item);

@@ -47,14 +47,14 @@ class EventWait {
 };
 
 // Blocks until ready() returns true. This is the only loop of calls that sleep at an event: check, arm, check again,
-// look for what wakes no thread, sleep. `waiting` is an EventWait, or has its arm() and sleep().
+// look for changes that wake no thread, sleep. `waiting` is an EventWait, or has its arm() and sleep().
 //
 //   ready()        checks the condition, and may note what it finds. It runs at least once after the deadline.
-//   before_sleep(first)  runs before each sleep, `first` before the first one, while the event is armed. It looks for
-//   what
-//                  wakes no thread, such as deaths. True: it changed something, so ready() is checked again before the
-//                  call sleeps. An error ends the wait; to report it only if ready() is still false, before_sleep()
-//                  checks that itself.
+//   before_sleep(first)
+//                  runs before each sleep, while the event is armed; `first` is true before the first one. It looks for
+//                  changes that wake no thread, such as deaths. If it returns true, it changed something, so ready() is
+//                  checked again before the call sleeps. An error ends the wait; to report it only if ready() is still
+//                  false, before_sleep() checks that itself.
 //
 // Returns false if the deadline has passed, and kInterrupted, with `waited_for` in the message, if a hook ended the
 // wait. A call that may not wait arms nothing.

@@ -87,7 +87,7 @@ void HolderTable::end(BlockRef ref, std::uint32_t HoldCounts::Hold::*what) noexc
   {
     const std::lock_guard guard(mutex_);
     HoldCounts::Hold* hold = counts_.find(ref.id);
-    // Missing in a child that inherited only the object: the bit is not the child's to clear.
+    // A child that inherited only the object has no such hold, and must not clear the bit.
     if (hold == nullptr || hold->generation != ref.generation || hold->*what == 0) return;
     --(hold->*what);
     if (hold->leases + hold->in_flight != 0) return;

@@ -7,7 +7,8 @@
 //     and the last lease or hold clears it.
 //   - The bit is cleared under `mutex_`, so a thread that begins a hold at that moment sets the bit afterwards.
 //   - An optimistic pin (begin_while) is set, and undone, in one critical section of `mutex_`, and undone only if this
-//     process has no hold of the block. So it never clears the bit of a real hold, of any use of the block.
+//     process has no hold of the block. So it never clears the bit of a real hold, whichever use (generation) of the
+//     block that hold is for.
 //   - The counts of leases are private to the process. A forked child has its parent's counts and the matching bits. If
 //     it got no bits, it begins with no counts, and the fork epoch tells inherited leases from its own.
 //   - A block that came with a message is seen only by its receiver, and by children forked since. Before a receiver

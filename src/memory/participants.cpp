@@ -265,7 +265,8 @@ bool DeadParticipants::is_dead_writer(Identity writer) const noexcept {
   const Slot& slot = slots_[slot_of(writer)];
   const std::uint32_t newer = (generation_of(writer) - slot.generation) & 0xfffffu;
   if (newer == 0) return slot.is_unlocked;
-  // A small difference: an owner that took the slot after the check. A large one: an earlier owner, or a damaged word.
+  // A small difference means an owner that took the slot after the check. A large one means an earlier owner, or a
+  // damaged word.
   return newer > kMaxParticipants;
 }
 

@@ -66,11 +66,11 @@ class Participants {
   Result<ReservedSlot> claim(Claimable slots);
   // Number of forks of this process. Read it before claim(), for enroll().
   std::uint32_t forks() const noexcept { return platform::load_acquire(forks_); }
-  // Makes this process the owner of a slot that it claimed when it had forked `forks` times. Frees the slot if another
-  // thread was faster.
+  // Makes the claimed slot the identity of this process, and returns the identity. If another thread has enrolled this
+  // process first, frees the slot and returns the existing identity. `forks` is the result of forks() before claim().
   Identity enroll(ReservedSlot claimed, std::uint32_t forks);
-  // The same with a slot that this process's parent claimed. Does nothing if the process has an identity. The parent's
-  // copies of `lock` do not keep the slot alive from then on.
+  // Does the same with a slot that the parent of this process claimed. Does nothing if this process has an identity.
+  // From then on, the parent's copies of `lock` do not keep the slot alive.
   void adopt(Identity identity, platform::UniqueFd lock) noexcept;
   // Gives up a slot that no process will adopt. This is not reported as a death.
   void abandon(ReservedSlot claimed) noexcept;
@@ -81,12 +81,12 @@ class Participants {
   void note_started(Identity claimed, int pid) noexcept;
   // Ends the participation, but not the holds: this process is about to exit normally.
   void detach() noexcept;
-  // Ends both: this process has no lease left.
+  // Ends the participation and the holds. Requires that this process has no lease left.
   void leave() noexcept;
 
   // Under the arena lock: records that this process has pages registered for DMA, or no longer has.
   void set_pinned(bool pinned) noexcept;
-  // Returns true if any process has.
+  // Returns true if any process has pages registered for DMA.
   bool is_pinned() const noexcept;
   bool is_pinned_here() const noexcept;
 
@@ -120,7 +120,8 @@ class DeadParticipants {
  public:
   explicit DeadParticipants(Participants& participants) noexcept : participants_(participants) {}
 
-  // Checks every slot. Returns false if one changed hands meanwhile: the next pass sees its new owner.
+  // Checks every slot. Returns false if the owner of a slot changed during the check; then the next pass checks the new
+  // owner.
   bool find(const platform::CheckedFd& file) noexcept;
 
   // Returns true if the participant has died or exited, or if its slot has a new owner that holds nothing yet.

@@ -142,12 +142,12 @@ void Reclaimer::free_if_unreferenced(BlockRef ref) noexcept {
   if (block == nullptr || load_acquire(block->word) != live_word(ref.generation)) return;
   if (is_referenced(*block)) return;
   if (is_kind(*block, BlockKind::kChannel)) {
-    // A reconcile finds what the channel keeps, in one walk for all such channels.
+    // A reconcile finds the blocks that the channel keeps, in one walk for all such channels.
     add(header_.abandoned_channels, 1u);
     return;
   }
-  // Chains the blocks to check next through `next_free`, since nothing may be allocated here. `count` ends the walk,
-  // whatever other processes write into the chain.
+  // Chains the blocks to check next through `next_free`, since nothing may be allocated here. `count` bounds the walk,
+  // so other processes cannot make it endless by damaging the chain.
   std::uint64_t count = 0;
   std::uint64_t orphans = drop_references(ref.id, *block, 0, count);
   pool_.put(ref.id, *block);

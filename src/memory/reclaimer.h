@@ -5,10 +5,11 @@
 //     delivery record keeps it. A process that clears a bit, drops a reference or ends such a record calls collect()
 //     afterwards.
 //   - If a channel may keep a block, a process collects it only if it knows that the block has left the channel.
-//   - If the arena lock is taken, the free is deferred: the block goes on this participant's deferred-free list, in its
-//     slot. That is a Dekker handshake with the lock's owner. This process stores the block, then the hint, and reads
-//     the lock. The owner clears the lock and reads the hint. Both have a full barrier between store and read, so at
-//     least one sees the other. If the list is full, the process requests a recovery, which finds the block.
+//   - If the arena lock is taken, the free is deferred: this process adds the block to its deferred-free list, in its
+//     participant slot. That is a Dekker handshake with the lock's owner. This process stores the block, then the hint,
+//     and reads the lock. The owner clears the lock and reads the hint. Both have a full barrier between store and
+//     read, so at least one sees the other. If the list is full, the process requests a recovery, which finds the
+//     block.
 //   - Pages are released only from blocks that this process has taken off the free lists and is writing, so no process
 //     holds them. While any process has pages of the arena pinned, no blocks are taken for that.
 //

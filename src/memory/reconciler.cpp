@@ -14,7 +14,7 @@ using namespace platform;
 namespace {
 
 constexpr int kMaxPasses = 32;
-constexpr int kMaxRepairs = 8;  // that lock() makes whatever the deadline
+constexpr int kMaxRepairs = 8;  // repairs that lock() makes even if the deadline has passed
 
 template <class Act>
 bool quietly(Act act) noexcept {
@@ -116,7 +116,7 @@ Status Reconciler::reconcile_as(Identity me, const WaitContext& wait) {
   }
   add(header_.reconciles, std::uint64_t{1});
   lock.unlock();
-  // If this process is killed from here on, these are blocks that it was writing, like any others.
+  // If this process is killed from here on, recovery treats these blocks like any others that it was writing.
   for (const BlockRef& ref : unfinished) parts_.reclaimer.give_up_unfinished(ref);
   // Runs the frees that other processes deferred because `recovery_requests` kept them from the arena lock.
   if (load_seq_cst(header_.deferred_hint) != 0 && parts_.reclaimer.try_lock()) parts_.reclaimer.unlock();

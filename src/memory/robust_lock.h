@@ -35,7 +35,7 @@ class RobustLock {
   Status lock(Identity me, const platform::WaitContext& wait) {
     return try_lock_as(me) ? success() : wait_and_lock(me, wait);
   }
-  // The same for a lock that was seen taken.
+  // Does the same without a first try. For callers that have just found the lock held.
   Status wait_and_lock(Identity me, const platform::WaitContext& wait) {
     return wait_and_lock(word_, participants_, me, wait);
   }

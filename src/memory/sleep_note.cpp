@@ -13,7 +13,7 @@ using namespace platform;
 
 namespace {
 
-// A sleeping thread updates `since_ns` at the end of each slice. A value twice as old was left by a kill.
+// A sleeping thread updates `since_ns` at the end of each slice. If the value is two slices old, the thread was killed.
 constexpr std::uint64_t kMaxUncountedNs = 2 * wait_policy::kLaterSliceNs;
 
 Wait* take_entry(Participant& mine) noexcept {

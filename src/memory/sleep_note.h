@@ -5,8 +5,8 @@
 //     entries of a killed process stay as they are: observers show only those of living processes, and a new owner of
 //     the slot clears them.
 //   - While a thread sleeps, its participant's bit is in the set of the SleepTime and `since_ns` is not 0, however many
-//     other threads begin and end meanwhile. `slept_ns` counts time once in which several slept. A sleep ends after a
-//     slice (wait_policy.h), so a kill leaves at most one slice uncounted.
+//     other threads begin and end meanwhile. Time during which several threads sleep counts once in `slept_ns`. A sleep
+//     ends after a slice (wait_policy.h), so a kill leaves at most one slice uncounted.
 //
 // Thread safety: any thread; each has an object of its own.
 #pragma once

@@ -2,9 +2,10 @@
 // a block of memory, or a whole arena. It is in transit from the moment its handle is made until its receiver ends the
 // transfer by number. A block may be that of a Latest, a Broadcast, a subscription, a replay buffer or a shared array.
 //
-// Invariants: a transfer counts while its giver lives. That of an end also counts for kEndLifeS seconds after a process
-// found the giver dead. While the giver lives, the transfer has a reference to its block (BlockEntry::refcount). After
-// that, recovery keeps the block of a channel as long as a transfer of one of its ends counts.
+// Invariants: a transfer counts while its giver lives. The transfer of an end also counts for kEndLifeS seconds after a
+// process found the giver dead. While the giver lives, the transfer has a reference to its block
+// (BlockEntry::refcount). After that, recovery keeps the block of a channel as long as a transfer of one of its ends
+// counts.
 //
 // The state of a transfer is one word, so each change is one store:
 //   0 -> kBeingMade           the giver has claimed the entry
@@ -56,7 +57,8 @@ constexpr bool is_same_transfer(std::uint64_t a, std::uint64_t b) noexcept {
 inline std::uint64_t second_of(std::int64_t ns) noexcept {
   return static_cast<std::uint64_t>(ns) / 1'000'000'000;
 }
-// Returns the seconds since the giver was found dead. Unsigned, because every process can write the word.
+// Returns the seconds since a process found the giver dead. The subtraction is unsigned, so a damaged state cannot
+// overflow it.
 constexpr std::uint64_t gone_for(std::uint64_t state, std::uint64_t now_s) noexcept {
   return (now_s - (state >> 3)) & kGiverMask;
 }
@@ -156,7 +158,7 @@ class TransferTable {
   void add_entries(BlockRef block, std::byte* data, std::uint64_t count) const noexcept;
 
  private:
-  // Returns the block that belongs to the transfer's state; all ones if the transfer changed meanwhile.
+  // Returns the block of the transfer, or all ones if the entry was used for another transfer meanwhile.
   static std::uint64_t handed_over(const Transfer& transfer) noexcept {
     const std::uint64_t state = platform::load_acquire(transfer.state);
     const std::uint64_t block = platform::load_relaxed(transfer.block);

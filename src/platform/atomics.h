@@ -149,7 +149,7 @@ inline void relax_cpu() noexcept {
 #endif
 }
 
-// Prefetches the cache lines of `bytes` at `from`, to be read soon. Any address is allowed.
+// Prefetches the cache lines of the `bytes` bytes at `from` for reading. The address may be invalid.
 inline void prefetch(const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kLine = 64;
   for (std::size_t at = 0; at < bytes; at += kLine) __builtin_prefetch(static_cast<const char*>(from) + at);

@@ -171,7 +171,8 @@ int try_commit_pages(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept
     if (fallocate(fd, 0, static_cast<off_t>(offset + done), static_cast<off_t>(piece)) == 0) {
       done += piece;
     } else if (errno == EINTR) {
-      // The kernel undid the piece. Under a profiler's timer, a large piece would never succeed.
+      // A signal interrupted the call, and the kernel released the pages of this piece. If a profiler's timer sends
+      // signals all the time, a large piece would never succeed, so the next one is smaller.
       most = std::max(most / 2, kMinPiece);
     } else {
       return errno;

@@ -25,7 +25,7 @@ class FlatTable {
   std::size_t size() const noexcept { return size_; }
   std::size_t slots() const noexcept { return capacity_; }
 
-  // Must precede insert(): keeps half of the places free. `hash_of(entry)` is called for the present entries if the
+  // Call it before insert(). Keeps half of the entries free. `hash_of(entry)` is called for the present entries if the
   // table grows. False if there is no memory; nothing has changed then.
   template <class HashOf>
   [[nodiscard]] bool make_space(HashOf hash_of) noexcept {
@@ -39,14 +39,15 @@ class FlatTable {
     return slots == capacity_ || grow(slots, hash_of);
   }
 
-  // Returns the entry of that hash for which `matches(entry)` is true, or the free place for it. There must be space.
+  // Returns the entry of that hash for which `matches(entry)` is true, or a free entry in which to store it. Requires
+  // space (make_space()).
   template <class Matches>
   [[gnu::always_inline]] Entry& slot(std::uint64_t hash, Matches matches) const noexcept {
     std::size_t at = hash & (capacity_ - 1);
     while (!is_free(slots_[at]) && !matches(std::as_const(slots_[at]))) at = (at + 1) & (capacity_ - 1);
     return slots_[at];
   }
-  // Stores an entry in the free place that slot() returned for it.
+  // Stores an entry in the free entry that slot() returned for it.
   void insert(Entry& slot, const Entry& entry) noexcept {
     SHMTREE_DCHECK(is_free(slot) && !is_free(entry) && 2 * (size_ + 1) <= capacity_);
     slot = entry;
@@ -80,7 +81,7 @@ class FlatTable {
     std::fill_n(slots_.get(), capacity_, Entry{});
     size_ = 0;
   }
-  // Clears, and also frees the memory if there are more places than that.
+  // Clears the table, and frees its memory if it has more than `max_slots` entries.
   void clear_to(std::size_t max_slots) noexcept {
     if (capacity_ <= max_slots) return clear();
     slots_.reset();

@@ -20,7 +20,8 @@ class Folder {
   // locks.
   Result<bool> lock(bool shared);
 
-  // Creates a file that must not exist, for writing; opens an existing one for reading, or returns kNotFound.
+  // create() makes a new file for writing, which must not exist. open() opens an existing file for reading, or returns
+  // kNotFound.
   Result<UniqueFd> create(const std::string& name) const;
   Result<UniqueFd> open_file(const std::string& name) const;
   // Renames a file; it replaces an existing `to` atomically.

@@ -12,7 +12,7 @@ constexpr std::uint64_t mixed(std::uint64_t number) noexcept {
   return number * 0x9e3779b97f4a7c15u;
 }
 
-// Returns the place of an object in a cache of kSlots, a power of two, by the object's address.
+// Returns the index for an object's address in a cache of kSlots entries, a power of two.
 template <std::size_t kSlots>
 std::size_t slot_of_address(const void* object) noexcept {
   static_assert(kSlots > 1 && std::has_single_bit(kSlots));

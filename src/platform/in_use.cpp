@@ -73,7 +73,7 @@ std::atomic<const void*>* InUse::other_word() noexcept {
   return nullptr;
 }
 
-// Executes the barrier itself, since is_in_use() cannot make this thread pass one if the system has none.
+// Executes a barrier itself. If the system has no membarrier, is_in_use() cannot make this thread execute one.
 UseEntry* InUse::begin_elsewhere(const void* object) noexcept {
   UseEntry* const borrowed = find_entry();
   if (borrowed != nullptr) {
@@ -113,7 +113,8 @@ bool is_in_use(const void* begin, std::size_t bytes) noexcept {
       (barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) ||
        (barrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) && barrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED)));
   if (!passed) {
-    // A sandbox that was entered after the first use may forbid it. Stores become visible long before this sleep ends.
+    // A sandbox that the process entered after the first use may forbid membarrier. Stores become visible long before
+    // this sleep ends.
     if (has_barrier()) pause_briefly();
     std::atomic_thread_fence(std::memory_order_seq_cst);
   }

@@ -1,10 +1,10 @@
 // Records which objects threads are using: hazard pointers without atomic read-modify-writes in the calls. Each thread
-// writes its objects into its own entry. A thread that asks first makes all threads of the process pass a barrier
-// (membarrier).
+// writes its objects into its own entry. A thread that asks if an object is in use first makes all threads of the
+// process execute a barrier (membarrier).
 //
 // That is an asymmetric Dekker handshake. A caller writes its entry, then checks if the object is closed. A closing
-// thread marks the object as closed, then asks. At least one of them sees the other. The end is the same: a caller
-// clears its entry, then checks.
+// thread marks the object as closed, then asks. At least one of them sees the other. The same holds at the end of a
+// call: the caller clears its entry, then checks if the object is closed.
 #pragma once
 
 #include <atomic>
@@ -52,8 +52,8 @@ class InUse {
   InUse& operator=(const InUse&) = delete;
 
  private:
-  // Either a thread that passes the barrier of is_in_use() sees all earlier stores of this thread. Or this thread sees
-  // from here on all stores that the other one made before the barrier.
+  // One side of the asymmetric barrier. Either the thread that calls is_in_use() sees all earlier stores of this
+  // thread, or this thread sees from here on all stores that the other thread made before its barrier.
   static void light_barrier() noexcept { std::atomic_signal_fence(std::memory_order_seq_cst); }
   static std::atomic<const void*>* other_word() noexcept;
   static UseEntry* begin_elsewhere(const void* object) noexcept;
@@ -63,7 +63,7 @@ class InUse {
 };
 
 // Returns true if a thread uses an object in [begin, begin + bytes). If the system has no such barrier, each call
-// passes one itself. While a use could not be recorded for lack of memory, returns true for all objects.
+// executes one itself. While a use could not be recorded for lack of memory, returns true for all objects.
 //
 // A forked child has one thread, and sees the uses of that thread. In a child of a fork that ran no handlers, the uses
 // of the parent's other threads never end.

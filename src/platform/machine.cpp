@@ -166,7 +166,8 @@ void random_bytes(unsigned char* out, std::uint64_t bytes) noexcept {
     if (got > 0) done += static_cast<std::uint64_t>(got);
     if (got < 0 && errno != EINTR) break;
   }
-  // If a sandbox forbids the call: bytes that differ for every call of every process, but are not unpredictable.
+  // A sandbox may forbid getrandom(). The bytes then still differ between calls and between processes, but an attacker
+  // can predict them.
   std::uint64_t state = static_cast<std::uint64_t>(monotonic_ns()) ^ static_cast<std::uint64_t>(getpid()) << 40 ^
                         reinterpret_cast<std::uintptr_t>(out);
   for (; done < bytes; ++done) {

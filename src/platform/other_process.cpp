@@ -156,7 +156,7 @@ Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
   if (!folders) return folders.error();
   for (const std::string& folder : *folders) {
     const std::string path = folder + "/fd/" + std::to_string(fd);
-    // If the descriptor is another file by now, do not open it: an open can have effects.
+    // If the descriptor refers to another file by now, do not open that file, because an open can have side effects.
     const std::string link = link_of(path);
     if (!link.empty() && link.compare(0, kMemoryFile.size(), kMemoryFile) != 0) break;
     if (!link.empty()) {

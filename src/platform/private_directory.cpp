@@ -250,8 +250,9 @@ Status LockedFile::remove() const {
 
 namespace {
 
-// Exchanges the part in a new file for one through a descriptor that was opened by name, so that /proc shows the name
-// to other processes. Returns the old part if the file was removed meanwhile.
+// Replaces `part`, which was taken through the descriptor that created the file, by one through a descriptor that was
+// opened by name. /proc then shows the name to other processes. Returns `part` itself if the file was removed
+// meanwhile, or if another step fails.
 UniqueFd named_part(int directory, const std::string& name, UniqueFd part) {
   UniqueFd named = open_in(directory, name);
   if (!named.valid()) return part;

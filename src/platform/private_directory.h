@@ -51,8 +51,8 @@ class DirectoryLock {
 enum class PartKind : std::uint64_t { kOwn = 1, kForOthers = 2 };  // the locked byte
 class LockedFile {
  public:
-  // Opens and locks the file; waits at most `timeout_ns` (Code::kTimeout). On return the file still has that name.
-  // Code::kNotFound if there is none.
+  // Opens and locks the file. On return the file still has that name. Returns kTimeout if it cannot lock the file
+  // within `timeout_ns`, and kNotFound if there is no such file.
   static Result<LockedFile> open(int directory, const std::string& name, std::int64_t timeout_ns);
 
   Result<std::vector<std::byte>> read() const;
@@ -63,8 +63,8 @@ class LockedFile {
   bool has_parts(PartKind kind = PartKind::kOwn) const noexcept;
   // Returns the pids of this user's processes that keep parts in the file, as far as /proc shows them.
   Result<std::vector<int>> part_holders() const;
-  // Removes the file, then its contents. Descriptors of the empty file show that it was not removed from outside. The
-  // lock stays until this object is destroyed.
+  // Removes the file, then empties it. A process that still has it open sees that it is empty, so it knows that shmtree
+  // removed it, and no other program did. The lock stays until this object is destroyed.
   Status remove() const;
 
   // Unlocks explicitly: a process forked meanwhile also has the descriptor, and would keep the lock if this one were

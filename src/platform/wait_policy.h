@@ -45,7 +45,8 @@ constexpr int kLockSpins = 200;
 // Time for which a sleeper may miss a wake-up or a death, and the minimum, so that a passed deadline does not make it
 // spin.
 constexpr std::int64_t kLockSliceNs = 20'000'000, kMinLockSliceNs = 4'000'000;
-// Minimum wait for a lock, whatever the deadline, since a message in the channel should be delivered even then.
+// Minimum wait for a lock, even if the deadline has passed: a call with timeout 0 must still get a message that is in
+// the channel.
 constexpr std::int64_t kLockGraceNs = 40'000'000;
 // Longest wait of a destructor for a lock; it may hold Python's GIL. Without the lock, recovery does the rest. Longer
 // than a time slice of the scheduler, which may have preempted the lock's owner.
@@ -55,7 +56,8 @@ constexpr std::int64_t kBusyOwnerNs = 2'000'000'000;
 
 // --- Writing a shared array (shared_array/versions.h)
 
-// Time for which a writer lets an overtaken reader go first. Longer than a copy.
+// Longest time for which a writer waits for a reader whose copies failed because of earlier writes. Longer than one
+// copy.
 constexpr std::int64_t kReaderGraceNs = 2'000'000'000;
 
 // --- Waiting for memory (memory/allocator.h)
@@ -75,9 +77,9 @@ constexpr int kPollsPerClock = 8;
 constexpr std::int32_t kFirstFailures = 3, kMaxFailures = 8;
 // Waits without a spin until the next try, doubled with every try that fails.
 constexpr std::int32_t kFirstSkips = 32, kMaxSkips = 1024;
-// A wait that ends within this time has caught up with the other side.
+// A wait that takes less time than this has succeeded at once. Later waits then begin with a backoff (Spinner).
 constexpr std::int64_t kAtOnceNs = 700;
-// Duration of the backoff after that: at first, and at most. A longer one would cost more than it saves.
+// Duration of that backoff: at first, and at most. A longer one would cost more than it saves.
 constexpr std::int64_t kFirstBackoffNs = 250, kMaxBackoffNs = 10'000;
 // Maximum number of messages, or free slots, that a backoff waits for.
 constexpr std::uint64_t kEnoughMessages = 32;

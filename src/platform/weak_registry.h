@@ -1,7 +1,8 @@
-// The objects of one type that this process has, of which each is found by all of its users.
+// A list of all objects of one type in this process, so that threads that need the same object share it.
 //
-// Invariant: an entry's object is there while the mutex is held, since its destructor ends with erase(). A reference to
-// it is taken under the mutex only to be returned: dropping the last one would want the mutex again.
+// Invariant: the object of an entry exists while the mutex is held, since its destructor calls erase() last. Under the
+// mutex, a reference to an object is only taken to be returned. Dropping the last reference there would lock the mutex
+// again.
 //
 // Thread safety: any thread.
 #pragma once
@@ -19,13 +20,13 @@ namespace shmtree::platform {
 template <class T>
 class WeakRegistry {
  public:
-  // The one of which is_it(object) is true; null when there is none.
+  // Returns the object for which is_it(object) is true, or null if there is none.
   template <class IsIt>
   std::shared_ptr<T> find(IsIt is_it) {
     const std::lock_guard guard(mutex_);
     return find_locked(is_it);
   }
-  // Adds `object`, unless there is one of which is_it(object) is true: then that one is returned instead.
+  // Adds `object` and returns it. If there is an object for which is_it(object) is true, returns that object instead.
   template <class IsIt>
   std::shared_ptr<T> insert(const std::shared_ptr<T>& object, IsIt is_it) {
     const std::lock_guard guard(mutex_);
@@ -37,7 +38,7 @@ class WeakRegistry {
     const std::lock_guard guard(mutex_);
     std::erase_if(entries_, [object](const Entry& entry) { return entry.raw == object; });
   }
-  // None when there is no memory to list them.
+  // Returns all objects; an empty list if there is no memory for the list.
   std::vector<std::shared_ptr<T>> all() noexcept {
     std::vector<std::shared_ptr<T>> objects;
     const std::lock_guard guard(mutex_);
@@ -51,8 +52,8 @@ class WeakRegistry {
     }
     return objects;
   }
-  // For fork handlers, which run with every fork-safe mutex held: visit(object, whether it has no user left and is on
-  // its way out).
+  // For fork handlers, which run with every fork-safe mutex held. Calls visit(object, is_expired) for each object.
+  // `is_expired` is true if the object has no user left and is about to be destroyed.
   template <class Visit>
   void for_each_unlocked(Visit visit) noexcept {
     for (const Entry& entry : entries_) visit(*entry.raw, entry.object.expired());

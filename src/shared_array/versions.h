@@ -63,8 +63,8 @@ class Versions {
 
   // Copies the data to `out`, which has their size, and returns their version. Calls the blocking hooks around copies
   // above 64 KiB.
-  //   kTimeout      a write was always under way, or a writer is stopped; names the writer
-  //   kPeerDied     the data are torn; at once
+  //   kTimeout      writes followed each other without a pause, or a writer is stopped; names the writer
+  //   kPeerDied     the data are torn; returned at once
   //   kInterrupted  a hook ended the wait
   Result<std::uint64_t> read(std::byte* out, const platform::WaitContext& wait) const;
   // Waits for a version above `known`, and returns the newest. kTimeout, kInterrupted.

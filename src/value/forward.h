@@ -31,7 +31,7 @@ class MovedItems {
   std::vector<const Item*> items_;  // Sorted by message, without duplicates.
 };
 
-// Returns true if the Item was moved and others of its message exist, which may have been moved into the same value.
+// Returns true if the Item was moved and its message has other Items. Those may have been moved into the same value.
 bool has_other_items(const Forward& forward) noexcept;
 
 // Returns the origin of a message's arrays. They may be given away if all Items of the message were moved into this

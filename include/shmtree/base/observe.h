@@ -76,7 +76,7 @@ struct ObservedHolder {
 struct ObservedThing {
   std::uint64_t block = 0;           ///< Block of the object, which identifies it in its arena.
   std::vector<std::string> names{};  ///< Its names, as bytes.
-  /// The reason why it could not be read; nothing else is known of it then. Empty: it was read.
+  /// The reason why the object could not be read; all other members are then unset. Empty if it was read.
   std::string refused{};
   bool consistent = true;  ///< False: it changed during each attempt, so its numbers may be of different moments.
 
@@ -86,14 +86,14 @@ struct ObservedThing {
 
 /// One end of a channel.
 struct ObservedEnd {
-  std::uint64_t members = 0;       ///< Number of live processes that have the end.
-  std::vector<int> pids{};         ///< Those of them that are attached: they have not used only the other end.
-  std::vector<int> unused{};       ///< Those of `pids` that have never used the end.
+  std::uint64_t members = 0;  ///< Number of live processes that have the end.
+  std::vector<int> pids{};    ///< Those of them that are attached. Members that have used only the other end are not.
+  std::vector<int> unused{};  ///< Those of `pids` that have never used the end.
   std::uint64_t on_their_way = 0;  ///< Ends in transit, passed on and not yet opened.
   std::optional<int> locked_by{};  ///< Process that is putting or receiving at this moment.
   bool waits = false;              ///< A process may sleep there, for space or for messages.
 
-  /// Returns those of `pids` that have used the end.
+  /// Returns the members of `pids` that have used the end.
   std::vector<int> users() const;
 };
 

@@ -15,7 +15,8 @@ const npy_intp* as_intp(const std::int64_t* values) noexcept {
   return reinterpret_cast<const npy_intp*>(values);
 }
 
-// No element type needs a larger alignment. Buffers have it unless the caller's memory for the frame is unaligned.
+// The largest alignment that an element type needs. Buffers have this alignment, unless the caller passes a frame in
+// unaligned memory.
 constexpr std::uintptr_t kEnoughAlignment = 16;
 
 }  // namespace

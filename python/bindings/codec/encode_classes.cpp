@@ -14,7 +14,8 @@ struct Field {
   Ref value;
 };
 
-// True if the field is in a slot. An entry of the same name in the instance's dict is then not the field.
+// True if `name` is one of the class's `__slots__`. An entry with that name in the instance's dict is then a foreign
+// attribute.
 bool is_slot(const ClassInfo& info, PyObject* name) {
   return std::any_of(info.slots.begin(), info.slots.end(), [name](const Ref& slot) {
     return slot.get() == name || PyUnicode_Compare(slot.get(), name) == 0;

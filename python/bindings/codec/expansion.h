@@ -10,8 +10,8 @@
 
 namespace shmtree::python {
 
-// Expansion of one message. Counts references only: other nodes are bounded by the size of the frame and the depth
-// limit of readers.
+// Expansion of one message. Only references contribute to it: the size of the frame and the depth limit of readers
+// bound all other nodes.
 class Expansion {
  public:
   struct Extent {
@@ -25,7 +25,7 @@ class Expansion {
   };
 
   Before begin(std::size_t depth) noexcept { return {nodes_, std::exchange(reach_, depth)}; }
-  // Returns the extent of the part that began with `before`. Counts references only.
+  // Returns the extent of the part that began with `before`. Only references contribute to it.
   Extent end(const Before& before, std::size_t depth) noexcept {
     const Extent extent{nodes_ - before.nodes, std::max(reach_, depth) - depth};
     reach_ = std::max(reach_, before.reach);

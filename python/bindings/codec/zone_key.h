@@ -6,8 +6,8 @@
 
 namespace shmtree::python {
 
-// True for a key in the form of zone names: up to four words, separated by slashes. Decoders search no folder or
-// package for other keys.
+// True if `key` has the form of a zone name: one to four words, separated by slashes. A decoder rejects other keys, so
+// a message cannot make it search arbitrary paths.
 inline bool is_zone_key(std::string_view key) noexcept {
   constexpr std::size_t kLongest = 64, kMaxWords = 4;
   if (key.empty() || key.size() > kLongest || key.front() == '/' || key.back() == '/') return false;

@@ -1,5 +1,6 @@
-// Methods of pybind11 classes that programs call often, each time with caches that other work has filled. pybind11's
-// dispatcher would take most of the time of such a call.
+// Adds methods to pybind11 classes without pybind11's dispatcher. Programs call these methods often and do other work
+// in between, so the dispatcher's code and data are no longer in the caches. It would then take most of the time of
+// such a call.
 #pragma once
 
 #include "bindings/cpython/guarded.h"

@@ -172,7 +172,8 @@ void bind_broadcast(py::module_& module) {
             unwrap(ring->await_space(hub.address()));
             return ring->first_unread() != first_unread;
           },
-          "first_unread"_a, "hub"_a, "Asks a WakeHub for one text. Returns True if readers have read since then.")
+          "first_unread"_a, "hub"_a,
+          "Asks a WakeHub to report once when there is space. Returns True if `first_unread` has changed.")
       .def(
           "_ready_to_put",
           [](const BroadcastEnd& self, std::uint64_t first_unread) {

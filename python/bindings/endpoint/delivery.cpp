@@ -207,7 +207,7 @@ PyGetSetDef getset[] = {
     {"settled", guarded<get_settled>, nullptr, "True if the message was acked or returned.", nullptr},
     {"_may_retry", guarded<get_may_retry>, nullptr,
 
-     "True if `item` could not be read for want of memory, or because a signal handler raised, and nack() would\n"
+     "True if `item` could not be read for lack of memory, or because a signal handler raised, and nack() would\n"
      "return the message to the channel instead of rejecting it.",
      nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},

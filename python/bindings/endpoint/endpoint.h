@@ -121,7 +121,7 @@ bool attach_endpoint(Endpoint* self, PyObject* channel, std::initializer_list<ch
 // Sets the one Python callable (which returns None) that runs with an object after one of its ends was closed. It wakes
 // threads and tasks that do not wait in a call of the object.
 void set_close_callback(PyObject* callback);
-// Calls it. Returns None, or null with a Python error set.
+// Calls that callable with `self`. Returns None, or null with a Python error set.
 PyObject* run_close_callback(PyObject* self);
 // Returns a descriptor that is readable while the end is ready.
 PyObject* wake_descriptor(PyObject* self, channel::End which);

@@ -42,8 +42,8 @@ class Objects {
 channel::Channel* begin_receiving(Endpoint* self);
 // Moves the current exception to the next call, because this call has received items that it must return first.
 void defer_exception(Endpoint* self);
-// Keeps the error of a receive after the first item for the next call, if that call would not meet it again: PeerDied
-// is reported once. An empty channel is no error, since another receiver may have taken the message.
+// Keeps the error of a receive after the first item for the next call, if that call would not get it again, such as
+// PeerDied, which is reported once. An empty channel is no error, since another receiver may have taken the message.
 void defer_error(Endpoint* self, const Error& error);
 // Keeps the current exception of a failed build for the next call. Drops it if memory ran out and the message may be
 // built another time: the next call tries that.

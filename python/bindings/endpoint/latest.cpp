@@ -125,7 +125,7 @@ void bind_latest(py::module_& module) {
             return self.is_closed() || unwrap(self.open()->await_newer(known, hub.address()));
           },
           "known"_a, "hub"_a,
-          "Has a WakeHub report once that _get() would return or raise. Returns True if it would already.")
+          "Asks a WakeHub to report once when _get() would return or raise. Returns True if it already would.")
       .def(
           "_is_newer",
           [](const LatestEnd& self, std::uint64_t known) { return self.is_closed() || self.open()->is_newer(known); },

@@ -42,7 +42,8 @@ std::shared_ptr<Name> open_name(const std::string& name, py::handle timeout) {
 
 void bind_names(py::module_& module) {
   py::class_<Name, std::shared_ptr<Name>>(
-      module, "Name", "This process's part in a name; the name goes with its last process.", plain_class())
+      module, "Name", "This process's share in a name. The name ends with the last process that holds it.",
+      plain_class())
       .def_static("create", &create_name, "name"_a, "kind"_a, "arena"_a, "block"_a, "note"_a)
       .def_static("open", &open_name, "name"_a, "timeout"_a)
       .def_static(
@@ -55,7 +56,7 @@ void bind_names(py::module_& module) {
           "path"_a, "arena"_a, "part"_a = -1)
       .def(
           "part_for_child", [](const Name& name) { return unwrap(name.part_for_child()).release(); },
-          "Returns a descriptor with which a process that is being started joins.")
+          "Returns a descriptor by which a process that is being started becomes an owner of this name.")
       .def_property_readonly("path", &Name::path)
       .def_property_readonly("kind", [](const Name& name) { return static_cast<int>(name.thing().kind); })
       .def_property_readonly("arena", [](const Name& name) { return name.thing().arena; })

@@ -149,7 +149,8 @@ PyObject* empty(PyObject* self, PyObject*) {
   return with_open(self, End::kReceiving, [](Channel& channel) { return PyBool_FromLong(size_of(channel) == 0); });
 }
 
-// A queue is full when it has `maxsize` objects, even if a put would have to wait for another reason before that.
+// A queue counts as full only when it has `maxsize` objects, although a put may have to wait earlier for another
+// reason.
 PyObject* full(PyObject* self, PyObject*) {
   return with_readable(self, [self](Channel& channel) {
     if (!as_endpoint(self)->is_queue) return PyBool_FromLong(!channel.sending().has_space());
@@ -284,11 +285,11 @@ const PyMethodDef kGettingMethods[] = {
      "also polls _ready()."},
     {"_close_after_wait", as_method<close_after_wait>(), METH_NOARGS, "Closes the descriptor of _open_to_wait()."},
     {"_note_wait_to_get", as_method<note_wait_to_get>(), METH_O,
-     "Adds seconds that a caller has waited by other means to the waiting time of this end."},
+     "Counts seconds that the caller has spent waiting for this end outside of its methods."},
     {"_name_to_get", as_method<name_to_get>(), METH_NOARGS, "Returns the bytes by which a WakeHub reports this end."},
     {"_await_to_get", as_method<await_to_get>(), METH_O,
 
-     "Has a WakeHub report once that get() would return or raise. Returns True if it would already."},
+     "Asks a WakeHub to report once when get() would return or raise. Returns True if it already would."},
     {"fileno", as_method<fileno>(), METH_NOARGS, kFilenoDoc},
 };
 
@@ -296,10 +297,10 @@ const PyMethodDef kReceiverMethods[] = {
     {"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS, "Returns the generic type for type checkers."},
     {"_wait_until_ready", as_method<wait_until_ready>(), METH_O,
 
-     "Waits for so many seconds until get() would return or raise at once. Returns True if it would."},
+     "Waits up to so many seconds until get() would return or raise at once. Returns True if get() would."},
     {"take", as_method<take>(), METH_FASTCALL | METH_KEYWORDS, kTakeDoc},
     {"_take_unloaded", as_method<take_unloaded>(), METH_FASTCALL | METH_KEYWORDS,
-     "Works like take(), but the Delivery loads its item when it is read."},
+     "Works like take(), but the Delivery loads its item only when the item is first read."},
 };
 
 }  // namespace

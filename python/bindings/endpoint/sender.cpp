@@ -119,9 +119,9 @@ PyObject* put_nowait(PyObject* self, PyObject* const* args, Py_ssize_t nargs, Py
   return move < 0 ? nullptr : put_object(as_endpoint(self), given[0], Deadline::immediate(), move == 1);
 }
 
-// Puts the items of put_many(). If all items are at hand, it is used within one Call of the sending end. Otherwise each
-// item has its own Call and is put at once: the next item may take long, and the end of the stream does not wait for
-// it.
+// Puts the items of put_many(). If all items exist already, all puts are in one Call of the sending end. Otherwise each
+// item has its own Call and is put at once, because the next item may take long, and the end of the stream does not
+// wait for it.
 class Batch {
  public:
   Batch(Endpoint* self, Deadline deadline, bool at_hand)
@@ -328,13 +328,13 @@ const PyMethodDef kPuttingMethods[] = {
     {"_ready_to_put", as_method<is_ready_to_put>(), METH_NOARGS,
      "Returns True if put() of a small message would return or raise at once."},
     {"_note_wait_to_put", as_method<note_wait_to_put>(), METH_O,
-     "Adds seconds that a caller has waited by other means to the waiting time of this end."},
+     "Counts seconds that the caller has spent waiting for this end outside of its methods."},
     {"_fileno_to_put", as_method<fileno_to_put>(), METH_NOARGS,
      "Returns a descriptor that is readable while _ready_to_put() is true."},
     {"_name_to_put", as_method<name_to_put>(), METH_NOARGS, "Returns the bytes by which a WakeHub reports this end."},
     {"_await_to_put", as_method<await_to_put>(), METH_O,
 
-     "Has a WakeHub report once that put() would return or raise. Returns True if it would already."},
+     "Asks a WakeHub to report once when put() would return or raise. Returns True if it already would."},
 };
 
 const PyMethodDef kSenderMethods[] = {

@@ -138,7 +138,7 @@ void bind_subscriber(py::module_& module) {
       .def("_give", &give)
       .def(
           "qsize", [](const SubscriberEnd& self) { return self.open()->size(); },
-          "Returns the number of messages that it can read now.")
+          "Returns the number of messages that this subscriber can read now.")
       .def(
           "fileno", [](const SubscriberEnd& self) { return unwrap(self.open()->fd()); },
           "Returns a file descriptor for poll loops, readable while there is a message. It belongs to this object.")
@@ -167,12 +167,12 @@ void bind_subscriber(py::module_& module) {
             unwrap(subscriber->ring()->await(hub.address()));
             return subscriber->ready();
           },
-          "hub"_a, "Has a WakeHub report once that _get() would return or raise. Returns True if it would already.")
+          "hub"_a, "Asks a WakeHub to report once when _get() would return or raise. Returns True if it already would.")
       .def("_ready", [](const SubscriberEnd& self) { return self.is_closed() || self.open()->ready(); })
       .def_property_readonly("_arena", [](const SubscriberEnd& self) { return self.open()->ring()->arena(); })
       .def_property_readonly(
           "missed", [](const SubscriberEnd& self) { return self.open()->missed(); },
-          "Number of messages that it has missed so far.")
+          "Number of messages that this subscriber has missed so far.")
       .def_property_readonly(
           "closed", [](const SubscriberEnd& self) { return self.is_closed(); }, kClosedDoc)
       .def_property_readonly(

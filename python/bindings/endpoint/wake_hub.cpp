@@ -30,7 +30,7 @@ void bind_wake_hub(py::module_& module) {
       module, "WakeHub", "One descriptor for all ends that tasks of this process wait for.", plain_class())
       .def_static("of_this_process", [] { return unwrap(WakeHub::of_this_process()); })
       .def("fileno", &WakeHub::fd)
-      .def("take", &take_wakes, "Returns the names of the ends that were reported; None if it may be any end.");
+      .def("take", &take_wakes, "Returns the names of the ends that were reported; None if any end may have been.");
 }
 
 }  // namespace shmtree::python

@@ -2,7 +2,7 @@
 //
 // put() gives away an array of new_empty() if it is sent whole: the array and its bases become read-only here. A part
 // of an array is copied, since the sender keeps the rest of the block. With move=, the caller gives the part away and
-// answers for it.
+// guarantees that nothing else uses it.
 //
 // An array that its owner made read-only before is shown, not given away: it is sent by reference any number of times.
 // The same holds for an array that show() was called for, through any view, since torch has no read-only tensors. A
@@ -50,8 +50,8 @@ PyObject* new_block_owner(memory::Lease block, bool received, std::size_t array_
 // Does the same for a block that came from a channel.
 PyObject* new_received_owner(memory::Lease block, MayBeNacked may_be_nacked);
 
-// Sets a Python callable (or null), which is kept forever. It is called with (uuid, address, bytes that have pages) for
-// every block that the process starts to use in an arena that it has pinned in RAM.
+// Sets the callback for pinned arenas: a Python callable (or null), which is kept forever. It is called with (uuid,
+// address, bytes that have pages) for every block that the process starts to use in an arena that it has pinned in RAM.
 void set_pin_callback(PyObject* callback);
 
 // Returns what a ViewOwner keeps, or null if the memory is not a block of an arena.

@@ -204,7 +204,7 @@ Raises:
 
      "__reduce_ex__($self, protocol, /)\n--\n\n"
      "Pickles the frame. From protocol 5 on its bytes are one out-of-band buffer.\n\n"
-     "The loaded Frame is on the buffer that the unpickler gets, and is no message that could be acked."},
+     "The loaded Frame views the buffer that the unpickler gets. It is not a message and cannot be acked."},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -42,7 +42,7 @@ PyMemberDef owner_members[] = {
 };
 
 constexpr const char* kViewOwnerDoc =
-    "Owns the memory that arrays are views of; the last view to die releases it.\n\n"
+    "Owns the memory that arrays are views of. Dropping the last view releases the memory.\n\n"
     "It is the `base` of such arrays; programs do not create one.";
 
 PyType_Slot owner_slots[] = {

@@ -24,7 +24,7 @@ bool is_like(const Nest::Leaf& leaf, PyArrayObject* array) {
          (leaf.is_plain || PyArray_EquivTypes(PyArray_DESCR(array), leaf.descr()));
 }
 
-// Does the same for an array of such leaves, each of which is contiguous.
+// True if the array has one such leaf per row, and each of these is contiguous.
 bool is_column_of(const Nest::Leaf& leaf, PyArrayObject* array) {
   if (PyArray_TYPE(array) != leaf.type_number || !PyArray_ISNOTSWAPPED(array)) return false;
   const std::span dims(PyArray_DIMS(array), static_cast<std::size_t>(PyArray_NDIM(array)));
@@ -151,7 +151,7 @@ bool Nest::walk(const Part& part, PyObject* value, const Take& take) const {
   return part.form == Form::kDict ? walk_dict(part, value, take) : walk_sequence(part, value, take);
 }
 
-// Expects the keys in the order of the skeleton, and looks up the rest by key once the order differs.
+// Expects the keys in the order of the skeleton. At the first key in another order, looks up the remaining ones by key.
 template <class Take>
 bool Nest::walk_dict(const Part& part, PyObject* dict, const Take& take) const {
   if (!PyDict_Check(dict)) return refuse(part, dict);

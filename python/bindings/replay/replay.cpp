@@ -27,7 +27,7 @@ using platform::WaitContext;
 
 namespace {
 
-// The nests for rows, columns, data, final and final_columns, in this order.
+// The structures (Nest) of rows, columns, data, final and final_columns, in this order.
 using SharedNest = std::shared_ptr<Nest>;
 using NestTerms = std::tuple<SharedNest, SharedNest, SharedNest, SharedNest, SharedNest>;
 

@@ -23,8 +23,8 @@ using NamedSampler = std::pair<std::string, SamplerTerms>;
 using Stack = std::vector<std::pair<std::size_t, std::uint32_t>>;
 using LimitTerms = std::tuple<double, std::uint64_t, std::optional<double>>;
 
-// Converts a pytree in which each leaf is its number. A dict key is a str, or bytes: the frame of a key of another
-// type.
+// Converts a pytree whose leaves are numbers of leaves. A dict key is a str, or bytes that contain the frame of a key
+// of another type.
 SpecPart part_of(py::handle nest, std::size_t depth) {
   if (depth > Spec::kMaxNesting) throw py::value_error("a row is nested too deeply");
   SpecPart part;

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-# NumPy 2 has kinds of dtypes with values that are more than their bytes. Only pickle can send those, and objects.
+# The kinds whose elements are plain bytes. Elements of other kinds, such as objects and NumPy 2's StringDType, refer to
+# memory outside the array, so only pickle can send them.
 _PLAIN_KINDS = frozenset("biufcSUVmM?")
 _ESCAPES_OF_REPR = re.compile(r"(?:[^\\]|\\[\\'nrtxuU])*", re.DOTALL)
 

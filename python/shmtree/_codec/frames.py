@@ -87,9 +87,9 @@ def describe(buffer_or_obj: Any, *, file: TextIO | None = None) -> None:
     """Prints the tree of a frame, or of an object as its message would be: kinds, shapes, bytes.
 
     For an object that needs a pickle, it also prints the reasons: the parts without a native kind, and the bytes that
-    each takes. Other reasons are tuples, or other values made of their items, that contain themselves. Nothing in a
-    frame is unpickled or built, so frames of any origin are safe to describe. A buffer that does not begin like a frame
-    is described as an object.
+    each takes. It also prints tuples, and other values that are built from their items, if they contain themselves.
+    Nothing in a frame is unpickled or built, so frames of any origin are safe to describe. A buffer that does not begin
+    like a frame is described as an object.
 
     Args:
         buffer_or_obj: A frame, or any object that can be sent.
@@ -115,7 +115,7 @@ def register(cls: type[T], flatten: Callable[[T], object], unflatten: Callable[[
     Args:
         cls: The class. Its subclasses are not included.
         flatten: Takes an instance and returns any object that can be sent.
-        unflatten: Takes an equal of that object and returns the instance.
+        unflatten: Takes an object that is equal to the result of `flatten`, and returns the instance.
 
     Raises:
         TypeError: `cls` is not a class, or a function is not callable.

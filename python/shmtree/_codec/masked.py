@@ -49,8 +49,8 @@ def set_dtype(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> None:
 def _view_without_mask(data: npt.NDArray[Any]) -> Any:
     """Returns a masked array that views `data`, without a mask and without a fill value.
 
-    If `data` has fields, NumPy would make both. They have an element for each field, and there may be more fields than
-    bytes: fields may overlap, or have no width.
+    NumPy would make both for a dtype with fields. Each has one element per field, and a dtype may have more fields than
+    bytes, because fields may overlap or have no width.
     """
     if data.dtype.names is None:
         return data.view(np.ma.MaskedArray)

@@ -57,7 +57,10 @@ def _fields_of(cls: Any) -> Any:
 
 
 def _has_only_names(state: tuple[Any, ...]) -> bool:
-    """Returns True if all names in a state are of type str itself: an object of another type may equal a name."""
+    """Returns True if all names in a state are exactly of type str.
+
+    An object of another type could compare equal to a name.
+    """
     return all(type(name) is str for part in state for name in part or ())
 
 

@@ -84,16 +84,16 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_made_of_items(value: Any) -> bool:
-    """Returns True if `value` cannot exist before its items. It cannot contain itself, except in a pickle."""
+    """Returns True if `value` is built from its items. Such a value cannot contain itself, except in a pickle."""
     return isinstance(value, tuple | frozenset | slice | enum.Enum) or hasattr(type(value), "__pydantic_core_schema__")
 
 
 def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> Iterator[Position]:
     """Yields all parts of an object, beginning with itself.
 
-    Does not enter containers that it has met before, or leaves.
+    Does not enter leaves, or containers that it has met before.
 
-    `is_leaf` returns True for a value with parts that counts as a leaf.
+    `is_leaf` returns True for a value that counts as a leaf although it has parts.
     """
     met: dict[int, str] = {}
     kept = []  # keeps values that properties made, so that no address is used twice
@@ -126,10 +126,10 @@ def walk(value: Any, is_leaf: Callable[[Any], bool] = lambda value: False) -> It
 
 
 def path_of_refused(value: Any, refused: Any) -> str | None:
-    """Returns the path of the object that needs a pickle; `refused` None: of a value that contains itself and may not.
+    """Returns the path of the object that needs a pickle, or None if it is not found.
 
-    In that case, it is the path of the inner occurrence. Returns None if it is not found, for example because the
-    object has changed.
+    If `refused` is None, the message was refused because a value contains itself; the path is that of its inner
+    occurrence. An object is not found, for example, if the program has changed it meanwhile.
     """
     for position in walk(value):
         if position.value is refused if refused is not None else position.again is not None:

@@ -55,5 +55,5 @@ def _reduce_frame(frame: _core.Frame) -> Any:
 
 
 def path_of_local(thing: Any) -> str | None:
-    """Returns the path of the first object that is refused, or None if it is not found, as inside a pickled object."""
+    """Returns the path of the first object that is refused. Returns None if it is inside a pickled object."""
     return next((position.path for position in walk(thing, is_local) if is_local(position.value)), None)

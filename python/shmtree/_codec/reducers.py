@@ -1,4 +1,4 @@
-"""Reducers for native kinds inside a message that goes through pickle, which would refuse or copy them."""
+"""Reducers for native kinds inside a message that needs pickle. Pickle itself would refuse or copy these values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def table(independent: bool, home: bytes | None, portable: bool) -> dict[type, R
 
 
 class StandIn(bytearray):
-    """Stands in the pickle for a value that is a node of the frame, beside the pickle.
+    """Represents, inside the pickle, a value that is a node of the frame outside the pickle.
 
     The pickler makes an out-of-band buffer of it. The unpickler gets the value in place of that buffer.
     """

@@ -63,7 +63,7 @@ class TensorLibrary(Protocol):
         """Returns a tensor on the memory of an array; `dtype` is the name of a dtype that NumPy lacks."""
 
     def as_array(self, tensor: Any) -> Any:
-        """Returns the memory of a tensor as an array of its bits, or None if it has none that is contiguous here."""
+        """Returns the memory of a tensor as an array of its bits, or None if it is not contiguous host memory."""
 
     def check_device(self, device: Any) -> None:
         """Raises DeviceError if there is no such device."""

@@ -14,7 +14,7 @@ from typing import Any
 from . import portable, reducers
 from .paths import children
 
-# Errors with a text as their only argument, so that it can be replaced.
+# Errors whose only argument is a text, so that the text can be replaced.
 _PLAIN_ERRORS = (TypeError, AttributeError, ValueError, RuntimeError, pickle.PicklingError, NotImplementedError)
 _MAX_LEVELS = 1000
 

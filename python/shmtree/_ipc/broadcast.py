@@ -43,8 +43,8 @@ class Broadcast(Published, _core.BroadcastBase):
     PeerDied if a publisher was killed. They continue when another process puts.
 
     Args:
-        capacity: Number of messages by which the slowest blocking subscriber may lag. A subscriber that falls behind
-            finds as many messages.
+        capacity: Number of messages by which the slowest blocking subscriber may lag. A subscriber that does not block
+            and falls behind can still read that many of the newest messages.
         max_bytes: Limit for the bytes of the messages that the slowest blocking subscriber has not read. A larger
             message passes when that subscriber has read everything.
         history: Number of messages that are kept for later subscribers even if every subscriber has read them.

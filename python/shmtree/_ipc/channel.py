@@ -100,7 +100,7 @@ class End:
 
     @property
     def capacity(self) -> int | None:
-        """Number of messages that the channel holds before `put` blocks; None if there is no limit."""
+        """Number of messages in the channel at which `put` blocks; None if there is no limit."""
         return self._channel.capacity or None
 
     def stats(self) -> dict[str, Any]:

@@ -24,13 +24,14 @@ _BATCH = 256
 
 
 class _Line:
-    """A channel for replies and the requests that wait for them. It ends at the first death of a server.
+    """A reply channel, and the requests that wait for its replies. The line ends when the first server dies.
 
-    The channel ends together with its requests. A server that starts later cannot open it, so no server processes a
-    request that has already failed with PeerDied.
+    When the line ends, it fails all its requests and closes its channel. A server that starts later cannot open the
+    channel, so no server processes a request that has already failed with PeerDied.
 
-    The thread that has the turn receives the replies of all threads. At first that is the calling thread, which avoids
-    a second wake-up. A separate thread takes over as soon as futures, coroutines or several callers wait.
+    One thread at a time, the one that holds `_turn`, receives the replies for all threads. A single caller receives its
+    own reply, which avoids a second wake-up. A separate thread takes over as soon as futures, coroutines or several
+    callers wait.
     """
 
     def __init__(self, requests: Sender, arena: Arena) -> None:
@@ -53,7 +54,7 @@ class _Line:
         self._turn = threading.Lock()
 
     def add(self, future: futures.Future[Any]) -> int | None:
-        """Registers a request and returns its number, or None if the line has ended."""
+        """Registers a request and returns its number, or None if this line has ended."""
         with self._lock:
             if self.ended:
                 return None
@@ -89,7 +90,7 @@ class _Line:
                 self._thread.start()
 
     def check_may_wait(self) -> None:
-        """Raises RuntimeError in the thread that receives, when it is in a callback: the reply could never arrive."""
+        """Raises RuntimeError in a callback of the receiving thread, because a reply could never arrive there."""
         if self._receiving == threading.get_ident() and not self.ended:
             raise RuntimeError(
                 "a callback cannot wait for a reply: this thread receives all replies of the client, so the wait would "

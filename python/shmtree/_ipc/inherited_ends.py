@@ -1,7 +1,7 @@
-"""Which inherited ends a forked process is attached to: those that it was given, and those that it uses.
+"""Attaches a forked process to the inherited ends that it was given or uses, and to no others.
 
-A process that multiprocessing forks was given everything that its target, arguments and attributes can reach. A search
-finds that before the target runs, and makes the other ends passive: they keep neither a stream nor a name alive, and
+A process that multiprocessing forks was given every end that its target, arguments and attributes can reach. A search
+finds these ends before the target runs, and makes the others passive: they keep neither a stream nor a name alive, and
 peers get no PeerDied if this process dies. The first use of a passive end attaches it again.
 
 If shmtree cannot know what a process was given, the process stays attached to everything. This is so after a bare
@@ -94,7 +94,10 @@ def _keep_given(_: object) -> None:
 
 
 def _own_packages(process: Any) -> list[str]:
-    """Returns the packages of the target and of the process. They are the program's own even if they are installed."""
+    """Returns the packages of the target and of the process class.
+
+    The search for ends treats them as code of the program, even if they are installed.
+    """
     target = vars(process).get("_target")
     while type(target) is functools.partial:
         target = target.func

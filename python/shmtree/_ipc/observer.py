@@ -62,7 +62,7 @@ def seen(snapshot: dict[str, Any]) -> dict[str, Any]:
     """Returns `snapshot`. Raises OSError if it is empty because this process has no free descriptors."""
     arenas = snapshot["arenas"]
     if len(arenas) == 1 and arenas[0]["uuid"] == NO_UUID and not arenas[0]["openers"]:
-        raise OSError(f"cannot look at any arena: {arenas[0]['refused']}")
+        raise OSError(f"cannot observe any arena: {arenas[0]['refused']}")
     return snapshot
 
 

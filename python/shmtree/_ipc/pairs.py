@@ -28,11 +28,10 @@ def create_pair(
     """Makes a channel and returns its two ends: the sender and the receiver.
 
     Args:
-        capacity: Number of messages that were put and not received before `put` blocks; None or 0 means no limit. A
-            returned message counts again, so the number may exceed the capacity; `put` then blocks until there are
-            fewer.
-        max_bytes: Number of queued bytes before `put` blocks. A message that passes memory by reference counts with the
-            whole block of that memory, and so does each other message that refers to it.
+        capacity: Number of unreceived messages at which `put` blocks; None or 0 means no limit. A returned message
+            counts again, so the number may exceed the capacity; `put` then blocks until there are fewer.
+        max_bytes: Number of queued bytes at which `put` blocks. A message that passes memory by reference counts with
+            the whole block of that memory, and so does each other message that refers to it.
         name: Name under which the user's other processes find the channel with `open_sender` and `open_receiver`. A
             named channel gets an arena of its own unless you pass one.
         arena: Arena for the messages; None takes the arena that this process makes for all such channels.
@@ -41,7 +40,8 @@ def create_pair(
         on_peer_death: What a blocked call does when peers are killed. "raise" (default): raise PeerDied once no peer is
             left. "each": raise PeerDied for every death, even if other peers remain. "wait": keep waiting for new
             peers.
-        max_unsettled: Number of messages in flight, over all receivers, before `take` blocks; None or 0 means no limit.
+        max_unsettled: Number of messages in flight, over all receivers, at which `take` blocks; None or 0 means no
+            limit.
         max_attempts: Number of deliveries of a message that no receiver acks. After that, the message is not delivered
             again; `Receiver.rejected` returns it. None or 0 means no limit.
         behind: What `put` does if the channel is full. "block" (default): wait. "drop_oldest": drop the oldest messages

@@ -132,7 +132,7 @@ class Published:
             raise ChannelClosed(f"a closed {self._WHAT} cannot be handed to another process")
 
     def _flatten(self) -> tuple[bytes, bool]:
-        """Returns the parts by which a message passes this object."""
+        """Returns what a message contains in place of this object: its memory handle, and `allow_pickle`."""
         self._check_open()
         thing = self._thing
         return handles.memory_handle(thing.arena, thing.block, self._name), self.allow_pickle

@@ -191,8 +191,9 @@ class Queue(BaseQueue[_T]):
     `empty`, `qsize` and `full` take the object into account in every process.
 
     Args:
-        maxsize: Number of objects in the queue before `put` blocks; 0 or less means no limit.
-        max_bytes: Number of bytes in the queue before `put` blocks. `put` refuses a larger object with MessageTooLarge.
+        maxsize: Number of objects in the queue at which `put` blocks; 0 or less means no limit.
+        max_bytes: Number of bytes in the queue at which `put` blocks. `put` refuses a larger object with
+            MessageTooLarge.
         name: Name under which the user's other processes find the queue with `Queue.open`. A named queue gets an arena
             of its own unless you pass one.
         arena: Arena for the objects; None takes the arena that this process makes for all channels.
@@ -278,7 +279,7 @@ class SimpleQueue(BaseQueue[_T]):
     """A `multiprocessing.SimpleQueue` in shared memory: a Queue without a limit for its number of objects.
 
     Args:
-        max_bytes: Number of bytes in the queue before `put` blocks; None means no limit.
+        max_bytes: Number of bytes in the queue at which `put` blocks; None means no limit.
         name: Name under which the user's other processes find the queue with `SimpleQueue.open`.
         arena: Arena for the objects; see `Queue`.
         allow_pickle: True if objects without a native kind may be pickled; see `Queue`.

@@ -158,8 +158,8 @@ class Request(Generic[_T]):
     def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
         """Sends the reply.
 
-        After a reply has waited in vain for a client, replies that would wait no longer than that do not wait, until
-        one of them is sent.
+        If a reply timed out because the client had no space, later replies to that client with the same or a shorter
+        timeout do not wait at all, until one of them succeeds.
 
         Args:
             value: The reply, any object that `Sender.put` takes.
@@ -296,8 +296,8 @@ class Service(Generic[_T]):
 
     Args:
         name: Name under which the user's other processes find it with `Client`.
-        capacity: Number of waiting requests before a client blocks; None means no limit.
-        max_bytes: Number of bytes of waiting requests before a client blocks; None means no limit.
+        capacity: Number of waiting requests at which a client blocks; None means no limit.
+        max_bytes: Number of bytes of waiting requests at which a client blocks; None means no limit.
         arena: Arena for the requests. None makes an arena for a named service, and takes the process's arena otherwise.
         allow_pickle: See `create_pair`; it applies to requests and replies.
         exist_ok: If True (default), joins a service that has the name already, as a restarted server does.

@@ -241,7 +241,10 @@ class SharedArray:
 
 
 class _Write(_core.Write):
-    """A write that was begun and is dropped ends as if by an exception, so that the array does not stay locked."""
+    """Ends a write that was begun and never ended, as an exception in its block would.
+
+    Otherwise the array would stay locked.
+    """
 
     __slots__ = ("_pid",)
 

@@ -25,7 +25,7 @@ from .pairs import create_pair
 
 T = TypeVar("T")
 
-# Time for a worker to exit after its last item, and after SIGTERM before SIGKILL.
+# Time that a worker has to exit: after its last item, and again between SIGTERM and SIGKILL.
 _LAST_STEPS_S = 5.0
 
 
@@ -46,7 +46,7 @@ def iterate_in_subprocess(
         fn: Function that returns an iterable. With spawn and forkserver it has to be picklable, as for
             `multiprocessing.Process`.
         args: Arguments of `fn`.
-        capacity: Number of items that were made and not received before the process blocks; None or 0 means no limit.
+        capacity: Number of unreceived items at which the process blocks; None or 0 means no limit.
         context: Start method, or a context of multiprocessing.
         arena: Arena for the items; see `create_pair`.
 
@@ -83,7 +83,7 @@ class SubprocessIterator(Generic[T]):
         self._process: Any = context.Process(target=_produce, args=(sender, _Call(fn, args)))  # type: ignore[attr-defined]
         self._process.start()
         sender.close()
-        # With this priority, it runs before multiprocessing joins its children at exit.
+        # This priority makes the finalizer run before multiprocessing joins its children at exit.
         self._end = util.Finalize(self, _end_process, (self._receiver, self._process), exitpriority=10)
 
     @property

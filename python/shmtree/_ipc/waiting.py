@@ -118,8 +118,8 @@ def _is_ready(item: Any) -> bool:
     return ready is not None and bool(ready())
 
 
-# A future refers to its task and its loop. Weak references let coroutines be collected after their loop was closed.
-# Being collected ends them, and removes their entries.
+# A future keeps its task and its loop alive, so futures are referenced weakly. Then the coroutines of a closed loop can
+# be collected. Collection runs their `finally` blocks, which remove their entries.
 _Woken = weakref.ref[Any]
 
 #: Coroutines that wait to receive or to publish, in order of arrival, by loop and end. No entry is empty.
@@ -169,7 +169,7 @@ async def in_turn(
     try:
         if line[0] is not place:
             await until_woken(turn, None if deadline is None else deadline - time.monotonic())
-        # A coroutine that is not first now has run out of time, and checks once.
+        # A coroutine that is still not the first one in line has reached its deadline. It makes a single attempt.
         while True:
             try:
                 return attempt()

@@ -66,7 +66,8 @@ class _Waits:
         self.loop = loop
         self.hub = _core.WakeHub.of_this_process()
         self._awaited_ends: dict[Awaited, None] = {}
-        #: By the name that the hub reports, and by the id of the end that is closed. Other threads test keys, too.
+        # : Waiting coroutines by key: the name that the hub reports, or the id of the end that may be closed. Other
+        # threads also test if a key is present.
         self._found: dict[bytes | int, set[Awaited]] = {}
         loop.add_reader(self.hub.fileno(), self._take)
         self._timer = loop.call_later(SLICE_S, self._poll)

@@ -112,7 +112,8 @@ def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str)
 def limiting_line(snapshot: dict[str, Any]) -> str:
     """Returns the limiting stage.
 
-    That is an end that no process has, if others sleep for it; else the end that is waited for most and waits least.
+    An end that no process has comes first, if processes sleep for it. Otherwise it is the end with the largest
+    difference between the time that others wait for it and the time that its own processes wait.
     """
     channels = [
         (arena, channel, channel_label(arena, number))

@@ -66,7 +66,10 @@ class _Tap:
         return gone, stats["put"] - gone
 
     def _count_older(self) -> None:
-        """Counts the messages that were put before the tap came, for which it has no times. They precede the others."""
+        """Counts the messages that were put before the tap was opened.
+
+        It has no times for them. They precede the others.
+        """
         left = max(self._older[0][1] - (self._counts()[0] - self._gone), 0)
         if left < self._older[-1][1]:
             self._older.append((time.monotonic_ns(), left))

@@ -63,7 +63,7 @@ _SIGNATURES: dict[str, list[Any]] = {
 
 
 class Driver:
-    """The driver as loaded in this process; see `driver`."""
+    """The functions of the CUDA driver, loaded in this process. Get it from `driver()`."""
 
     def __init__(self) -> None:
         try:

@@ -159,7 +159,7 @@ class _Departure:
 
 
 def settle() -> int:
-    """Releases memory that the device no longer uses. Returns the number of remaining departures. Never blocks.
+    """Releases memory that the device no longer uses. Returns how many pieces are left to be released. Never blocks.
 
     Streams complete in order. So after the first pending departure of a stream, the later ones are not checked.
     """

@@ -60,7 +60,7 @@ class DefaultContext(QueueContext, context.DefaultContext):
     """The context of the standard module's start method; its methods are the functions of the package."""
 
     def __init__(self) -> None:
-        """Does not call the standard class: the standard module has the state."""
+        """Does not call the base class, because the start method is kept in the standard module."""
 
     def get_start_method(self, allow_none: bool = False) -> Any:
         return multiprocessing.get_start_method(allow_none)

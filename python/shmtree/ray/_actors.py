@@ -43,7 +43,10 @@ def here() -> str:
 
 
 def machine() -> str:
-    """Returns an id that is equal for all nodes on which processes see each other; one machine may run two raylets."""
+    """Returns an id that is the same for all nodes whose processes can see each other.
+
+    One machine may run several raylets.
+    """
     if os.environ.get("SHMTREE_RAY_LOCAL", "1") == "0":
         return here()
     with open("/proc/sys/kernel/random/boot_id") as file:
@@ -55,9 +58,10 @@ def gateway(node: str) -> Any:
 
 
 def call(node: str, method: str, *arguments: Any, of: Callable[[str], Any] = gateway) -> Any:
-    """Calls a gateway and blocks for the answer. Raises Ended if its subject, or the node, no longer exists.
+    """Calls a method of a node's gateway and blocks for the answer.
 
-    `of` finds another actor of a node, which is called in the same way.
+    Raises Ended if the node, or the object that the call is about, no longer exists. With `of`, calls the actor that
+    `of(node)` returns instead of the gateway.
     """
     if not ray.is_initialized():
         raise Ended  # the job is over; a call would start a new one
@@ -150,7 +154,7 @@ def _actor(cls: Any, name: str, node: str) -> Any:
 class _ByRay:
     """Lets a gateway call the gateways of other nodes, or other actors, which `of` finds.
 
-    Calls of one coroutine, or of several in turn, keep their order.
+    Calls that one coroutine makes, or that several coroutines make one after the other, arrive in order.
     """
 
     def __init__(self, of: Callable[[str], Any] = gateway) -> None:
@@ -228,7 +232,10 @@ async def _until_job_is_over() -> None:
 
 
 def call_itself() -> None:
-    """Lets this actor start its work: after a restart, no other process may have a reason to call it."""
+    """Makes this actor start its work.
+
+    After a restart, possibly no other process calls it, so nothing else would start it.
+    """
     actor = ray.get_runtime_context().current_actor
 
     def call() -> None:

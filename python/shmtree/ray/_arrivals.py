@@ -1,4 +1,4 @@
-"""Puts messages of other nodes into a channel: call by call, in order, as far as there is space."""
+"""Puts messages of other nodes into a channel, in the order of the calls that bring them, while there is space."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Arrivals:
     """Handles the calls that bring messages for one channel. Use it from one event loop.
 
     Args:
-        landing: Where messages are put.
+        landing: Puts the messages into the channel.
         share: Returns the number of origins that share the space; 0 if no process asks for messages, so that there is
             no space.
         check: Called before messages land, and after each wait. It raises the error of the call.

@@ -47,7 +47,7 @@ class Cluster:
         self._nodes: dict[int, str] = {}  # nodes of the shards elsewhere
         self._last_check = -_CHECK_S
         self._largest: defaultdict[int, float] = defaultdict(float)  # largest priority of all shards, by sampler
-        # by sampler and shard; with the time of the answer
+        # by sampler and shard: the time of the answer, and the weights
         self._weights: dict[tuple[int, int], tuple[float, _parts.Weights]] = {}
 
     # --- The shard of this node
@@ -103,7 +103,7 @@ class Cluster:
                         continue  # the shard was lost; the next writer makes another one
 
     def weights(self, table: int, with_least: bool, *, fresh: bool) -> dict[int, _parts.Weights]:
-        """Returns the weights by shard.
+        """Returns the weights of all shards.
 
         With `fresh`, they are current; otherwise, those of other nodes may be `_FRESH_S` old.
         """
@@ -187,7 +187,10 @@ class Cluster:
         return self._ask_with(calls, lambda: None)[1]
 
     def _ask_with(self, calls: Mapping[str, Call], meanwhile: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-        """Calls the servers and runs `meanwhile`. Records nodes that no longer exist as lost."""
+        """Calls the servers, and runs `meanwhile` before it waits for them.
+
+        Records nodes that no longer exist as lost.
+        """
         from . import _shard_actors
 
         buffer = self._number, self._home
@@ -210,7 +213,7 @@ class Cluster:
         return [saved for saved in answers.values() if saved is not None]
 
     def load(self, nodes: Mapping[int, str], path: str, how: Loading) -> None:
-        """Lets each node load the shard of that number. All of them succeed, or the error of one is raised."""
+        """Makes each node load the shard with the given number. Raises the error of a node that fails."""
         try:
             self._ask({node: ("load", (path, shard, how), {}) for shard, node in nodes.items()})
             if self.lost:

@@ -1,4 +1,4 @@
-"""The part of a pair's messages that goes to the inbox of one other node; runs at the home of the pair.
+"""Sends one part of a pair's messages to the inbox of another node. Runs at the home of the pair.
 
 A message stays taken from the ring until it is received there. If this process is killed, the keeper inherits the
 messages that it had taken, and no other receiver gets them. The journal records which of them go to which inbox, and
@@ -68,7 +68,7 @@ class _ToInbox:
 
 
 class Dealing:
-    """The messages for one inbox. The record has: pair, node, number.
+    """The messages for one inbox. The keys of `record`: pair, node, number.
 
     Args:
         ring: A handle of the ring.
@@ -100,7 +100,7 @@ class Dealing:
 
     @property
     def holds(self) -> bool:
-        """True while the inbox's node has yet to receive messages that the gateway has taken from the ring for it."""
+        """True while the gateway has taken messages from the ring that the inbox's node has not received yet."""
         return bool(self._assigned) or (self._source is not None and self._source.holds)
 
     async def run(self, receiver: Receiver[Any], home: str, may_get_more: Callable[[], bool]) -> None:

@@ -30,7 +30,7 @@ class Taken(NamedTuple):
 
 
 def take(receiver: Receiver[Any], messages: int, nbytes: int) -> tuple[list[Taken], Exception | None]:
-    """Takes messages for one call, without waiting: up to `messages`, but only one if it exceeds `nbytes`.
+    """Takes messages for one call, without waiting, until it has `messages` of them or `nbytes` bytes.
 
     Also returns the error of the next message, as `get_nowait` raises it, except Empty. A channel raises it only once,
     so the caller has to act on it.

@@ -1,4 +1,4 @@
-"""The home side of a pair: its ring, messages that land there, and whether remote processes may send or receive."""
+"""The home side of a pair: its ring, the messages that arrive there, and the remote nodes that send or receive."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ _OWN_SENDERS = 2  # the gateway and the keeper
 class Hosted:
     """One pair at its home, in the gateway there. Use it from one event loop.
 
-    The keeper has `record`:
+    The keeper stores `record`, with these keys:
 
     - open: tokens of ends in transit, and of the maker's ends, by "s" and "r".
     - taken: tokens of ends that arrived before they were reported as given.
-    - origins: by number, the remote outboxes: node, first ticket, and token of the sender for which it was made.
-    - left: by node, numbers of outboxes that have ended, for reuse. next_origin: the next new number.
+    - origins: the remote outboxes by number. Each has a node, its first ticket, and the token of the sender for which
+      it was made.
+    - left: numbers of outboxes that have ended, by node, for reuse. next_origin: the next unused number.
     - inboxes: the remote nodes that receive, by the numbers of their inboxes.
-    - peers: killed remote senders that no receiver knows of. told: number of such reports so far.
+    - peers: killed remote senders that no message has reported to the receivers yet. told: number of such
+      messages that were put so far.
 
     Attributes:
         inherited: Messages that a killed gateway had taken for other nodes, by ticket.
@@ -118,7 +120,7 @@ class Hosted:
         return [(origin, first, node) for origin, (node, first, _) in self.record["origins"].items() if node in nodes]
 
     def attend(self, node: str, number: int) -> bool:
-        """From now on, an inbox of that node gets a part of the messages. Returns True if it is new."""
+        """Gives an inbox of that node a part of the messages from now on. Returns True if the inbox is new."""
         is_new = number not in self.record["inboxes"]
         self.record["inboxes"][number] = node
         self._landing.channel.require_portable()
@@ -157,7 +159,7 @@ class Hosted:
         return changed
 
     def _tell(self) -> bool:
-        """Ends the stream with the deaths, once no process of this machine sends any more.
+        """Ends the stream, and reports the deaths in its last message, once no process of this machine sends any more.
 
         Returns True if that is done.
         """
@@ -179,7 +181,7 @@ class Hosted:
         return int(stats["queued"] + stats["taken"])
 
     def is_unused(self) -> bool:
-        """Returns True if no process has the pair, or ever will."""
+        """Returns True if no process has the pair and none can get it any more."""
         if self._may_send() or self._may_receive():
             return False
         stats = self._landing.channel.stats()

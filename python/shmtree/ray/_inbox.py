@@ -29,12 +29,12 @@ class Inbox:
 
     Messages land in order, so it has the same tickets.
 
-    The keeper has `record`:
+    The keeper stores `record`, with these keys:
 
     - pair, home, number, terms.
-    - generation: that of the home's gateway that sends here. Calls of older ones are refused.
-    - over: the senders that were killed, once the stream has ended; None before.
-    - gone: the receivers that were killed, once none is left; None before.
+    - generation: generation of the home's gateway that sends here. Calls of earlier generations are refused.
+    - over: None until the stream has ended; then the senders that were killed.
+    - gone: None while a receiver is left; then the receivers that were killed.
     - reclaimed: tickets of messages that go to other nodes, because no process requested them here.
     """
 
@@ -100,13 +100,13 @@ class Inbox:
 
     def _new_arrivals(self) -> Arrivals:
         generation = self.record["generation"]
-        # `received` reports later that no receiver was left, after all that was received.
+        # `received` reports later that no receiver is left, after it has reported all received messages.
         return Arrivals(self._landing, self._is_asked, lambda _: self._check(generation), lambda _: None, _MAX_BYTES)
 
     def _is_asked(self) -> bool:
         """Returns True if a process waits for messages, or has requested or received one lately.
 
-        After the end of the stream it always does, because the messages then stay here.
+        Always returns True after the end of the stream, because the messages then stay here.
         """
         channel, now = self._landing.channel, time.monotonic()
         received = channel.stats()["received"] - self._taken_back
@@ -115,7 +115,7 @@ class Inbox:
         return now - max(self._asked[1], channel.asked_ns / 1e9) < _IDLE_S
 
     def reclaim(self, generation: int) -> list[int]:
-        """Takes back messages that no process has requested, unless one does now.
+        """Takes back the messages that no process has requested, unless a process requests them now.
 
         The caller must not send meanwhile.
         """
@@ -172,7 +172,7 @@ class Inbox:
             pause = min(2 * pause, _arrivals.MAX_POLL_S)
 
     def look(self) -> bool:
-        """Returns True if no receiver is left, the first time that this is found."""
+        """Returns True once: when this call is the first to find that no receiver is left."""
         if self.is_left or self._reclaimed:
             return False
         stats = self._landing.channel.stats()
@@ -189,7 +189,7 @@ class Inbox:
         return True
 
     def finish(self) -> bool:
-        """Ends the stream if it is over. Returns True if it did so now."""
+        """Ends the stream here if it is over. Returns True if this call ended it."""
         over: tuple[Peer, ...] | None = self.record["over"]
         if over is None or self._landing.sender.closed:
             return False

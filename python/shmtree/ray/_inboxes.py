@@ -64,10 +64,10 @@ class Inboxes:
                 raise
             return handle
 
-    # Calls of the home's gateway, about one inbox.
+    # Calls by the home's gateway, each about one inbox
 
     async def resume(self, number: int) -> tuple[int, int]:
-        """Returns the generation of later calls, and the ticket that is expected."""
+        """Returns the generation to use in later calls, and the next ticket that the inbox expects."""
         inbox = self._of(number)
         expected = inbox.resume()
         await self._store(inbox)
@@ -110,7 +110,7 @@ class Inboxes:
             await self._finish(inbox)
 
     async def check_homes(self) -> None:
-        """Ends the streams of homes, or pairs, that no longer exist."""
+        """Ends the streams whose home or pair no longer exists."""
         gone = await self._others.gone({inbox.record["home"] for inbox in self._all.values()})
         for inbox in self.all():
             home, is_known = inbox.record["home"], inbox.record["generation"] != 0

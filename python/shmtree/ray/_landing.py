@@ -5,7 +5,7 @@ next ticket of each origin says which messages have landed. These words are in s
 that lands messages:
 
     epoch      the process that lands: the one that opened the table last
-    applied    number of counted puts (`Channel.counted`) that the words below include
+    applied    number of counted puts (`Channel.counted`) that `next` includes
     origin     journal: the origin of the put in progress,
     then         and the origin's next ticket after this put
     next[n]    next ticket of each origin
@@ -85,12 +85,12 @@ class Landing:
         self._unreceived.setdefault(origin, {})[ticket] = here
 
     def put(self, frame: Any) -> None:
-        """Puts a message of this process itself, for which origin 0 stands."""
+        """Puts a message of this process itself, which is origin 0."""
         self.land(0, self.next_ticket(0), frame)
         self._unreceived.pop(0, None)
 
     def received(self, origin: int, tickets: Iterable[int]) -> list[int]:
-        """Returns those of the tickets, in ascending order, that were received."""
+        """Returns the received tickets among the given ones, which are in ascending order."""
         waiting = self._unreceived.setdefault(origin, {})
         landed = self.next_ticket(origin)
         head, unsettled = self.settled()

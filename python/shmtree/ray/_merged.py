@@ -111,7 +111,7 @@ def _joined(n: int, places: Mapping[int, Array], parts: Mapping[int, Array]) -> 
 def _importance(
     probability: Array, weights: Mapping[int, Weights], total: float, beta: float, of_buffer: bool
 ) -> Array:
-    """Returns (least / probability)^beta, where least is the minimum over the batch or over all rows."""
+    """Returns (least / probability)^beta. `least` is the minimum probability in the batch, or of all rows."""
     least = min(each.least for each in weights.values()) / total if of_buffer else probability.min()
     importance: Array = np.minimum(least / probability, 1.0) ** beta
     return importance.astype(np.float32)

@@ -37,10 +37,10 @@ class Others(Protocol):
     """The gateways of the other nodes."""
 
     async def call(self, node: str, method: str, *arguments: Any) -> Any:
-        """Calls a gateway. Raises LinkLost if it does not answer now, Ended if its node is gone."""
+        """Calls a gateway. Raises LinkLost if the gateway does not answer now, and Ended if its node is gone."""
 
     async def gone(self, nodes: Iterable[str]) -> set[str]:
-        """Returns those of the nodes that no longer exist."""
+        """Returns the given nodes that no longer exist."""
 
 
 class KeeperHandle(Protocol):
@@ -93,7 +93,7 @@ class Node:
     # Calls about pairs with this home.
 
     async def host(self, pair: int, terms: tuple[Any, ...], tokens: dict[str, int]) -> tuple[bytes, str]:
-        """Makes a pair with these tokens of its maker's ends.
+        """Makes a pair. The tokens are those of the two ends of the process that makes it.
 
         Returns the handle of its ring, and the id of this machine.
         """
@@ -189,7 +189,7 @@ class Node:
             await self._until_answered(node, "inbox", "forget", number)
 
     def _may_get_more(self, pair: int) -> bool:
-        """True while some node has yet to receive a message that this gateway has taken from the ring for it."""
+        """True while this gateway has taken a message from the ring for a node that has not received it yet."""
         dealings = (each for each in self._dealings.values() if each.record["pair"] == pair)
         return bool(self._hosted[pair].inherited) or any(each.holds for each in dealings)
 
@@ -198,7 +198,7 @@ class Node:
             raise Ended
         return self._hosted[pair]
 
-    # Calls of senders on this node, to remote pairs.
+    # Calls by senders on this node, about remote pairs
 
     async def open_sender(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
         """Returns a handle of a sender, which is in transit. Raises Ended if the pair no longer exists."""
@@ -221,7 +221,7 @@ class Node:
         return "" if outbox is None else outbox.pump.trouble
 
     async def left(self, pair: int, origin: int, first: int) -> tuple[Peer, ...] | None:
-        """Returns None while this node has that outbox; else the killed senders.
+        """Returns None while this node has that outbox, and the killed senders after that.
 
         If this node does not know the pair any more, the whole node counts as killed.
         """
@@ -251,7 +251,7 @@ class Node:
         if self._outboxes.get(outbox.record["pair"]) is outbox:
             del self._outboxes[outbox.record["pair"]]
 
-    # Calls of receivers on this node, to remote pairs.
+    # Calls by receivers on this node, about remote pairs
 
     async def open_receiver(self, pair: int, home: str, terms: tuple[Any, ...], token: Token) -> bytes:
         """Returns a handle of a receiver, which is in transit. Raises Ended if the pair no longer exists."""

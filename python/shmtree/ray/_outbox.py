@@ -42,7 +42,7 @@ class _ToHome:
 
 
 class Outbox:
-    """One outbox. The record has: pair, home, origin, first (its first ticket), terms."""
+    """One outbox. The keys of `record`: pair, home, origin, first (the first ticket), terms."""
 
     def __init__(self, node: str, others: Others, record: dict[str, Any], kept: Kept | None) -> None:
         if kept is None:

@@ -23,8 +23,8 @@ def create_pair(
     dropped. A process that passes them on and uses neither therefore closes both.
 
     Args:
-        capacity: Number of messages that were put and not received before `put` blocks, at the home and again on each
-            other node; None or 0 means no limit.
+        capacity: Number of unreceived messages at which `put` blocks. The limit applies separately at the home and on
+            each other node; None or 0 means no limit.
         max_bytes: The same limit in bytes.
         home: Where messages are stored until they are received: the handle of the actor that receives them, or the id
             of a node; None is this node. Choose the node that receives most of them; ends may be on any node.
@@ -48,7 +48,8 @@ class _Offered:
         self._end: Any = None
         self._closed = False
         self._opening = lifetime.lock_in(self, "_opening")
-        # The other end of this pair, if its maker may use one end alone. A weak reference: a dropped end has to close.
+        # The other end, while the process that made the pair may still use only one. Weak, so that a dropped end can
+        # close.
         self._other: weakref.ref[_Offered] | None = None
 
     def open(self) -> Any:

@@ -35,9 +35,9 @@ class Plan(NamedTuple):
 class Weights(NamedTuple):
     """Weights of a shard: number of rows that can be sampled, their total weight, and the smallest one if requested.
 
-    Also the largest priority that was given to it, which new rows get. In a single buffer, new rows would get the
-    largest one of all shards. Therefore a caller that weighs or samples sends the largest priority that it knows, and
-    the shard adopts it.
+    It also has the largest priority that was set in the shard, which new rows get. A single buffer would give new rows
+    the largest priority of all shards. Therefore each caller that weighs or samples sends the largest priority that it
+    knows, and the shard adopts it.
     """
 
     rows: int
@@ -56,7 +56,7 @@ class Terms(NamedTuple):
     partial: str = "pad"
 
     def table(self, spec: Spec) -> int:
-        """Returns the number of the sampler; -1: all rows are equally likely."""
+        """Returns the number of the sampler, or -1 for uniform sampling."""
         return -1 if self.length and self.sampler is None else spec.table(self.sampler)
 
 

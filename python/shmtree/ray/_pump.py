@@ -2,8 +2,8 @@
 
 A message stays taken on this node, and so in shared memory, until it is received there. If this process is killed, the
 messages that it had taken return to the channel, and the next process moves them again. The other side recognises by
-the ticket what has landed (`_landing`). A ticket is sent only when all earlier ones have been, because those may still
-be on their way back to the channel.
+the ticket what has landed (`_landing`). A ticket is sent only after all earlier ones, which may still be about to
+return to the channel.
 
 Several calls may be in progress, each with the tickets after those of the previous one. They may arrive in any order:
 the other side lands tickets in sequence. If a call was lost or has landed in part, all messages return to the channel,
@@ -24,7 +24,7 @@ from . import _frames
 from ._sources import Source
 from ._tickets import Runs, each_of, runs
 
-# limits of one call, or one message; a call takes milliseconds, however small
+# limits of one call (a single message may be larger); even a small call takes milliseconds
 _MAX_MESSAGES, _MAX_BYTES = 1024, 16 << 20
 _MAX_CALLS, _MAX_BYTES_OF_ALL = 8, 64 << 20  # limits of all calls in progress; the last call may exceed the second
 _WORTH_MESSAGES, _WORTH_BYTES = 512, 1 << 20  # waiting messages that justify another call while others are in progress
@@ -36,7 +36,7 @@ Peer = tuple[str, int]  # a node, and a process there
 
 
 class Room(NamedTuple):
-    """Answer of the other side: the ticket that it expects, and the space after that."""
+    """Answer of the other side: the next ticket that it expects, and its space from that ticket on."""
 
     next: int
     messages: int
@@ -60,17 +60,18 @@ class Link(Protocol):
     """The other side of one pump. Every call may raise LinkLost or Ended, and may be repeated."""
 
     async def room(self, wait: bool) -> Room:
-        """Returns the space. With `wait`, returns once there is space, or after some time."""
+        """Returns the space on the other side. With `wait`, blocks until there is some, but not indefinitely."""
 
     async def land(self, first: int, batch: _frames.Batch) -> Room: ...
     async def received(self, tickets: Runs) -> Runs:
-        """Returns those of the tickets that were received: once there is one, or after some time."""
+        """Returns the given tickets that were received. Blocks until there is one, but not indefinitely."""
 
     async def reclaim(self) -> tuple[int, list[int]]:
-        """Prevents cancelled calls from landing. Returns the ticket that is expected, and tickets that go to others.
+        """Makes the other side refuse calls that were cancelled. Returns the next ticket that it expects, and the
+        tickets of messages that go to other nodes.
 
-        The latter have landed. They are those that were reported before and are not yet `reclaimed`. If the other side
-        is idle, all other messages that were not received are added.
+        Those messages have landed on the other side. They are the ones that it has already reported and that are not
+        yet `reclaimed`. If no process there requests messages, it adds all others that were not received.
         """
 
     async def reclaimed(self, tickets: list[int]) -> None: ...
@@ -98,8 +99,8 @@ class Pump:
     `run` returns at the end of the stream, and raises Ended when no receiver is left.
 
     Args:
-        source: The messages. Those that were not received on the other side return to it in the end.
-        node: This node, for the report of senders that were killed here.
+        source: The messages. When `run` ends, messages that were not received on the other side return to the source.
+        node: The id of this node, which the report of killed senders contains.
     """
 
     def __init__(self, source: Source, link: Link, node: str) -> None:
@@ -177,14 +178,17 @@ class Pump:
             self._give_back()
 
     async def _check_if_idle(self) -> None:
-        """Asks from time to time: while nothing is sent, no answer says that the other side is idle."""
+        """Asks periodically if the other side is idle, because no answers arrive while nothing is sent."""
         now = time.monotonic()
         if self._source.is_shared and self._landed and not self._calls and now - self._looked > _SLICE_S:
             self._looked = now
             self._room = await self._link.room(False)
 
     async def _take_back(self) -> None:
-        """Takes back messages that no process requests there, for other nodes. No call is in progress."""
+        """Takes back the messages that no process requests there, so that other nodes get them.
+
+        Call it while no call to the other side is in progress.
+        """
         expected, tickets = await self._link.reclaim()
         self.note_landed(self._source.landed_before(expected))
         taken = [self._landed.pop(each) for each in tickets if each in self._landed]
@@ -269,9 +273,9 @@ class Pump:
             self.is_over = True
 
     def _send(self, taken: list[_frames.Taken]) -> bool:
-        """Sends the messages that are next.
+        """Sends the messages with the next tickets.
 
-        The others return to the channel, and come again after their predecessors.
+        The other messages return to the channel, and are taken again after their predecessors.
         """
         first = self._next_to_send()
         known = [each for each in taken if each.ticket < self._room.next]

@@ -21,8 +21,8 @@ class Queue:
     process has it, or it is in transit; the objects in it are dropped with it. Thread-safe.
 
     Args:
-        maxsize: Number of objects that were put and not returned before `put` blocks, at the home and again on each
-            other node; 0 or less means no limit.
+        maxsize: Number of objects in the queue at which `put` blocks. The limit applies separately at the home and on
+            each other node; 0 or less means no limit.
         max_bytes: The same limit in bytes; None means no limit.
         home: Where objects are stored, as in `create_pair`. Choose the node that gets most of them. None is this node.
     """
@@ -91,13 +91,13 @@ class Queue:
 
     @property
     def maxsize(self) -> int:
-        """Number of objects in the queue before `put` blocks; 0 means no limit."""
+        """Number of objects in the queue at which `put` blocks; 0 means no limit."""
         return self._pair.terms.capacity
 
     def qsize(self) -> int:
-        """Returns the number of objects at the home that were not returned.
+        """Returns the number of objects that are in the queue at its home.
 
-        Unsent objects of other nodes do not count.
+        Objects that other nodes have not yet sent to the home do not count.
 
         Raises:
             ChannelClosed: This object was closed, or the queue no longer exists.

@@ -51,7 +51,7 @@ class ReplayBuffer:
     Args:
         capacity: Number of rows of each shard. Give either this or `max_bytes`.
         max_bytes: Size limit of each shard in bytes.
-        home: The node that keeps the list of shards: the handle of an actor, or the id of a node; None is this node.
+        home: The node that stores the list of shards: the handle of an actor, or the id of a node; None is this node.
         on_peer_death: "wait" (default): rows of a lost node are ignored. "raise": the next sample of each object raises
             `shmtree.ray.PeerDied`, once for each lost node; later ones use the other shards.
         seed: Seed for this object's choices and the shards' samples; None chooses a random one.
@@ -128,12 +128,14 @@ class ReplayBuffer:
     def writer(self) -> Writer:
         """Makes a new stream of rows in this node's shard.
 
-        Its methods return indices of the shard, not of this buffer.
+        The writer's methods return indices of the shard, not of this buffer.
         """
         return self._cluster.own().buffer.writer()
 
     def vector_writer(self, n: int, *, autoreset: Any = None) -> VectorWriter:
-        """Makes n new streams in this node's shard, to which one call adds. It returns indices of the shard.
+        """Makes n new streams in this node's shard, and returns a writer that adds to all of them in one call.
+
+        The writer's methods return indices of the shard, not of this buffer.
 
         Args:
             n: Number of streams.
@@ -370,7 +372,7 @@ class ReplayBuffer:
             path: Folder on each node, below which the shards have folders of their own.
 
         Returns:
-            The sums over all shards; `save` is the largest number.
+            The sums over all shards, except `save`, which is the largest number of a save.
 
         Raises:
             OSError: A disk has an error or is full.

@@ -28,7 +28,7 @@ def call(node: str, method: str, *arguments: Any) -> Any:
 
 
 class Calls:
-    """Calls to several nodes, one per node, that are in progress at the same time."""
+    """Simultaneous calls to several nodes, one call per node."""
 
     def __init__(self, calls: Mapping[str, Call]) -> None:
         self._calls = dict(calls)

@@ -46,7 +46,10 @@ def _note_of(path: str, shard: int) -> str:
 
 
 def _read_note(path: str, shard: int) -> Saving | None:
-    """None if the file is missing: the first save was cut short. ValueError if it is damaged, or of another version."""
+    """Returns None if the file is missing because the first save did not finish.
+
+    Raises ValueError if it is damaged, or of another version.
+    """
     name = _note_of(path, shard)
     try:
         with open(name) as file:
@@ -106,7 +109,7 @@ class Loading(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """What every node has to load, by shard number, and how later shards are made."""
+    """The shard that each node has to load, and the arguments for shards that are made later."""
 
     nodes: dict[int, str]
     plan: _parts.Plan
@@ -158,7 +161,10 @@ def _check_complete(path: str, last: Saving, found: Mapping[int, Found], nodes: 
 
 
 def _place(shard: int, seen: Mapping[str, Mapping[int, Found]], nodes: dict[str, int], tried: set[str]) -> bool:
-    """Finds a node for one more shard, for which others may move (an augmenting path of a bipartite matching)."""
+    """Finds a node for one more shard.
+
+    Other shards may move to other nodes (an augmenting path of a bipartite matching).
+    """
     for node, shards in seen.items():
         if shard in shards and node not in tried:
             tried.add(node)

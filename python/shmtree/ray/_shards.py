@@ -1,7 +1,8 @@
 """The work of a node's shard server: it has the node's shards of replay buffers, and samples from them for other nodes.
 
-For buffers with this home, it knows all shards. Like the gateway, it does not depend on Ray, and stores in its keeper
-all state that it would need after being killed, before it answers a call. The keeper holds the memory, too.
+It also keeps the list of all shards of each buffer whose home is this node. Like the gateway, it does not depend on
+Ray, and stores in its keeper all state that it would need after being killed, before it answers a call. The keeper
+holds the memory, too.
 """
 
 from __future__ import annotations
@@ -102,7 +103,10 @@ class Shards:
         return found
 
     async def join(self, number: int, node: str, handle: bytes, loaded: int | None) -> int:
-        """Returns the number of a node's new shard, which replaces an earlier one. A loaded shard keeps its number."""
+        """Registers a node's new shard, which replaces an earlier shard of the node, and returns its number.
+
+        A loaded shard keeps its number.
+        """
         shards = await self.shards(number)
         for shard, known in shards.items():
             if known == (node, handle):

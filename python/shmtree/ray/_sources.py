@@ -20,7 +20,7 @@ from . import _frames
 from ._frames import Taken
 from ._unread import Substitute
 
-WINDOW = 8192  # maximum number of messages that go to one node and are not received there yet
+WINDOW = 8192  # maximum number of messages that were sent to one node and not received there
 JOURNAL_WORDS = 2 * WINDOW
 _UNLIMITED = 1 << 20
 
@@ -44,14 +44,14 @@ class Source(Protocol):
         """
 
     def give_back(self, taken: list[Taken]) -> None:
-        """Returns messages to the channel, from where they come again."""
+        """Returns messages to the channel, which delivers them again."""
 
     def acknowledge(self, taken: Taken) -> None: ...
     def landed_before(self, expected: int) -> list[Taken]:
-        """Returns those of the returned messages that have landed on the other side after all."""
+        """Returns the messages that were returned to the channel although they had landed on the other side."""
 
     def may_get_more(self) -> bool:
-        """True while other nodes may return messages to the channel. Its own end of stream does not wait for these."""
+        """True while other nodes may return messages to the channel. The end of its stream does not wait for these."""
 
     def drop(self, taken: list[Taken], expected: int | None = None) -> None:
         """Releases messages for others.
@@ -61,7 +61,7 @@ class Source(Protocol):
 
 
 class Queued:
-    """All messages of a channel with this source as its only receiver. Its own tickets count from `first` on."""
+    """All messages of a channel of which this source is the only receiver. It numbers them from `first` on."""
 
     is_shared = False
 
@@ -78,7 +78,7 @@ class Queued:
 
     def instead_of(self, ticket: int) -> Taken | None:
         channel, here = self.receiver._channel, ticket - self._first
-        # checked first: a taken message has a record before it is counted
+        # checked first, because a taken message has a delivery record before it counts as received
         is_consumed = here < channel.stats()["received"]
         if not is_consumed or here in channel.unsettled():
             return None
@@ -138,8 +138,8 @@ class Dealt:
     Args:
         receiver: The receiver of the channel.
         assigned: Messages that a killed process had taken for that node, by number.
-        landed: The number that is expected there. Messages with lower numbers have landed and keep them; the others are
-            numbered from there on.
+        landed: The next number that the node expects. Messages with lower numbers have landed and keep their numbers.
+            The others are numbered from `landed` on.
         may_get_more: See `Source`. The channel ends its stream without waiting for messages that this process has taken
             for other nodes.
     """
@@ -170,7 +170,7 @@ class Dealt:
 
     @property
     def holds(self) -> bool:
-        """True while the node has yet to receive messages that this source has taken."""
+        """True while this source has taken messages that the node has not received yet."""
         return bool(self._unacked)
 
     def room(self) -> int:

@@ -1,7 +1,7 @@
 """The gateway's part of `Latest`: the values with this home, and a mirror of each value that is read on this node.
 
-A mirror contains pairs of a version at the home and the value. The keeper does not store mirrors: if the gateway was
-killed, readers ask the next one for a new mirror.
+A mirror contains pairs of a version at the home and the value. The keeper does not store mirrors. If the gateway is
+killed, readers ask its successor for a new mirror.
 """
 
 from __future__ import annotations

@@ -36,9 +36,10 @@ class ReplayBuffer:
             and numbers at the leaves. Python floats become float32, ints int64. Give either this or `columns`.
         columns: A pytree like a row with a ``(shape, dtype)`` at each leaf, or only a dtype for numbers.
         max_bytes: Size limit of the whole buffer in bytes.
-        next: Keys of a row that a batch also has for the successor row. They are stored once. ``data["next"]``
-            of a batch has their values `n_step` rows later. At the end of an episode, it has the `final` that was
-            passed to `Writer.end`, or the values of the last row if there is none (`Batch.discount` is then 0).
+        next: Keys whose values a batch also has for each row's successor, in ``data["next"]``. The buffer stores the
+            values once. The successor is the row `n_step` rows later. At the end of an episode, ``data["next"]`` has
+            the `final` that was passed to `Writer.end`, or the values of the last row if there is none
+            (`Batch.discount` is then 0).
         n_step: Number of rewards that are summed in a batch; later ones are multiplied by `gamma`, `gamma` squared, and
             so on. The sum stops at the end of the episode.
         gamma: Discount factor.
@@ -48,10 +49,10 @@ class ReplayBuffer:
         reward: Key of the rewards that `n_step` sums.
         done: Key of a row that ends episodes, in addition to Gymnasium's ``"terminated"`` and ``"truncated"``. A true
             ``terminated`` ends the episode, and its `Batch.discount` is 0. A true ``truncated`` ends it as well; with
-            `next`, the row needs the observation after it (`final`), and its value counts. `done` is the union; if it
-            is not, `add` raises a ValueError with the row and the values. If rows lack one of the two, `done` replaces
-            it; if they lack both, it replaces ``terminated``. None: no key ends an episode, only calls such as
-            `Writer.end` do.
+            `next`, the row needs the observation after it (`final`), and its value counts. If rows have all three keys,
+            `done` must be true exactly where one of the others is; otherwise `add` raises a ValueError with the row and
+            the values. If rows lack one of the two, `done` replaces it; if they lack both, `done` replaces
+            ``terminated``. None: no key ends an episode, only calls such as `Writer.end` do.
         sampler: `Uniform` (default), `Prioritized`, `Fifo`, `Lifo` or `MaxPriority`. Give either this or `samplers`.
         samplers: Several samplers by name. The first one is the default.
         limit: A `RateLimit`: writers wait for samplers, and samplers for rows.
@@ -188,7 +189,7 @@ class ReplayBuffer:
 
     @classmethod
     def _gone(cls) -> ReplayBuffer:
-        """Returns a closed buffer, for one that no process has any more."""
+        """Returns a closed buffer, to represent a buffer that no process has any more."""
         self = cls.__new__(cls)
         self._open_core = self._name = None
         self._local = OwnWriter()
@@ -368,7 +369,7 @@ class ReplayBuffer:
             - samples: rows or sequences, by the sampler's name.
             - samples_per_insert: all samples / added.
             - With a limit: inserted and sampled, the counts of the limit since the last `clear`.
-            - waiting: process ids that are blocked now, by "add" (until others sample, as the limit requires) and
+            - waiting: process ids that are blocked now, by "add" (until others sample, because of the limit) and
               "sample" (until others add).
             - added_per_s, sampled_per_s: rates since the last call on this object.
             - drawn: number of rows that this object sampled since the last call. The following values are about these
@@ -461,7 +462,7 @@ class ReplayBuffer:
             capacity: Number of rows. Pass it if you expect a large buffer with few rows, see ValueError.
             sampler, samplers, gamma, on_peer_death: Replace the saved values; see the class.
             limit: "saved" continues with the saved counts. With another limit, the rows count as added, and as sampled
-                as often as they should be. None means no limit.
+                as often as that limit requires. None means no limit.
             chunk: At most the saved one.
             streams, arena, name, seed: See the class.
             **fixed: `example`, `columns`, `next`, `n_step`, `stack` and so on, which have to equal the saved ones.

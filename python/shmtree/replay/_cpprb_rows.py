@@ -48,7 +48,7 @@ class PlacedRows:
     # --- Adding
 
     def _count(self, given: Mapping[str, Any]) -> int:
-        """Returns the number of steps in `given`, from the last column."""
+        """Returns the number of steps in `given`, which is the length of its last column."""
         name, (shape, _) = list(self._columns.items())[-1]
         return len(np.reshape(np.asarray(given[name]), (-1, *shape)))
 

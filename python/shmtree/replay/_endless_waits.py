@@ -36,7 +36,7 @@ class Owner:
 
     @property
     def is_alone(self) -> bool:
-        """True if no other process can have the buffer: no name, not sent, and no fork since it was made."""
+        """True if no other process can have the buffer: it is unnamed and unsent, and this process has not forked."""
         return not self._given and self._pid == os.getpid() and self._forks == _forks
 
 

@@ -41,7 +41,7 @@ def _refusal(name: str, given: str, there: str) -> str:
 
 
 def _shown(there: Any) -> str:
-    """Formats a term of the saved buffer. Of the leaves that end episodes, it names those that exist."""
+    """Formats an argument of the saved buffer. For the leaves that end episodes, names only those that exist."""
     if isinstance(there, dict) and there.keys() >= {"terminated", "truncated"}:
         return " and ".join(map(repr, filter(None, there.values()))) or "None"
     return repr(there)
@@ -53,7 +53,7 @@ def _as_made(terms: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _terms(spec: _spec.Spec) -> dict[str, Any]:
-    """Returns the terms as a program passes them, but with paths in place of leaves."""
+    """Returns the arguments in the form in which a program passes them, but with paths in place of leaves."""
     ways = _rows.paths_of(spec.rows.skeleton, "row")
 
     def way(leaf: int | None) -> str | None:

@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 def _available(arena: Arena | None) -> tuple[int, str]:
-    """Returns the bytes available for a buffer, and words for their owner."""
+    """Returns the bytes available for a buffer, and a text that names what limits them, for errors."""
     if arena is None:
         return _core.available_memory(), "this machine has only"
     if not isinstance(arena, Arena):

@@ -84,7 +84,7 @@ class Ring:
         return index
 
     def read(self, places: Any, fill: float) -> Any:
-        """Copies the rows at these places. Places without a row give `fill`.
+        """Copies the rows at these places. Returns `fill` for a place without a row.
 
         If another process has begun a row and not finished it, the previous row takes its place.
         """
@@ -106,14 +106,14 @@ class Ring:
     def _rows_at(self, index: Array) -> tuple[Any, Array]:
         return self.shared._replay.rows_at(np.ascontiguousarray(index, np.uint64))
 
-    # --- A mark, to detect updates that come too late
+    # --- A mark, to detect updates of rows that were overwritten since they were sampled
 
     def mark(self, added: int) -> None:
-        """Records that the first `added` rows were there when a batch was drawn."""
+        """Records that the buffer had the first `added` rows when a batch was sampled."""
         self._state.array[_MARK] = int(self._state.array[_CLEARED]) + added
 
     def is_before_mark(self, index: Array) -> Array:
-        """True for rows that were there at the last mark."""
+        """True for rows that the buffer had at the last mark."""
         before: Array = (index > 0) & (index <= int(self._state.array[_MARK]))
         return before
 

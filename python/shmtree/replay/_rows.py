@@ -16,7 +16,7 @@ from .._codec.dtypes import describe, parse
 Skeleton = Any
 Leaf = tuple[np.dtype[Any], tuple[int, ...]]
 
-# Kinds that other processes could not read, or that have no fixed size.
+# Kinds of dtypes whose elements other processes could not read, or whose size is not fixed.
 _REFUSED = {"O": "Python objects", "U": "str", "S": "bytes", "T": "str"}
 _MAX_LEAF_BYTES = 1 << 40
 _PYTHON = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     leaves: tuple[Leaf, ...]
 
     def nest(self, root: str) -> _core.ReplayNest:
-        """Returns the object that takes such rows apart; `root` is their name in errors."""
+        """Returns the object that splits such rows into leaves; `root` is the name of a row in errors."""
         paths = paths_of(self.skeleton, root)
 
         def convert(value: Any, leaf: int) -> np.ndarray[Any, Any]:
@@ -53,7 +53,7 @@ class Rows(NamedTuple):
 
 
 def from_example(example: Any) -> Rows:
-    """Returns the structure of rows like this one."""
+    """Returns the structure of rows that look like this example."""
 
     def leaf_of(path: str, value: Any) -> Leaf:
         dtype = _PYTHON.get(type(value))
@@ -188,7 +188,7 @@ def _checked(path: str, leaf: Leaf) -> Leaf:
 
 
 def checked_leaf(text: str, item_bytes: int, shape: Sequence[int]) -> Leaf:
-    """Returns the leaf with this text of a dtype. The core has checked the shape."""
+    """Returns the leaf of a column whose dtype is described by `text`. The core has checked the shape."""
     dtype = _checked_dtype("row", parse(text))
     if dtype.itemsize != item_bytes:
         raise ValueError(f"a column of {dtype} has elements of {item_bytes} bytes, not {dtype.itemsize}")

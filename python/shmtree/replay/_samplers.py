@@ -75,13 +75,13 @@ class Prioritized(Sampler):
 
 @dataclass(frozen=True)
 class RateLimit:
-    """Limits the distance between inserts and samples, like Reverb's SampleToInsertRatio.
+    """Keeps the ratio of samples to inserts within bounds, like Reverb's SampleToInsertRatio.
 
     Attributes:
         samples_per_insert: Average number of times that a row is sampled.
         min_size: Number of rows before the first sample.
-        error_buffer: Tolerance: inserts x samples_per_insert - samples stays within samples_per_insert x min_size +-
-            error_buffer. None derives it from the other values.
+        error_buffer: Tolerance. The difference (inserts x samples_per_insert - samples) stays within samples_per_insert
+            x min_size plus or minus `error_buffer`. None derives it from the other values.
     """
 
     samples_per_insert: float

@@ -23,7 +23,7 @@ _MAX_FRAMES = _MAX_STEPS = 1024
 
 
 class Spec(NamedTuple):
-    """All data that is needed to open a buffer. Leaves are numbers of leaves in `rows`."""
+    """All data that is needed to open a buffer. A leaf is given by its number in `rows`."""
 
     rows: Rows
     samplers: dict[str, _samplers.Sampler]
@@ -99,7 +99,7 @@ class Spec(NamedTuple):
         )
 
     def nests(self) -> _core._ReplayNests:
-        """Returns the nests of one row, many rows, a batch, a last observation, and many last observations."""
+        """Returns the structures of a row, many rows, a batch, a last observation, and many last observations."""
         rows, finals = self.rows, self.finals()
         some = (rows.nest("row"), rows.nest_of_columns("rows"), self.data().nest("out"))
         return (*some, None, None) if finals is None else (*some, finals.nest("final"), finals.nest_of_columns("final"))
@@ -134,7 +134,7 @@ class Spec(NamedTuple):
 
 
 def _to_core(skeleton: Skeleton) -> Skeleton:
-    """Returns the structure with keys in the core's form: str, and frames for all other keys."""
+    """Returns the structure with keys in the core's form: a str stays a str, and any other key becomes a frame."""
     if isinstance(skeleton, dict):
         return {_key_to_core(key): _to_core(part) for key, part in skeleton.items()}
     if isinstance(skeleton, list | tuple):

@@ -20,11 +20,12 @@ class PrioritizedSampler(_Standard):
     of the rows.
 
     Args:
-        max_capacity: Accepted as in TorchRL, and ignored: the size of the storage counts.
-        alpha, eps: Exponent of the priorities, and the value that is added to them. None takes those of the storage.
-        beta: Exponent of the weights, which may be changed at any time. None takes that of the storage.
-        reduction: How several values of a row become one priority.
-        dtype, max_priority_within_buffer, device: torch.float, False and None.
+        max_capacity: Ignored. The storage sets the size.
+        alpha, eps: Exponent of the priorities, and the value that is added to them. If None, the sampler uses the
+            storage's values.
+        beta: Exponent of the weights, which you may change at any time. If None, the sampler uses the storage's value.
+        reduction: The function that combines several values of a row into one priority.
+        dtype, max_priority_within_buffer, device: Must be torch.float, False and None.
 
     Raises:
         ValueError: `alpha` or `beta` is negative.
@@ -140,7 +141,7 @@ class PrioritizedSampler(_Standard):
         pass
 
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
-        """Gives the rows at these places new priorities. Ignores negative places."""
+        """Sets the priorities of the rows at these indices of the storage. Ignores negative indices."""
         shared, keeps = self._joined(storage), self._keeps
         self._keeps = 0
         places = torch.as_tensor(index, dtype=torch.long).reshape(-1)
@@ -157,7 +158,7 @@ class PrioritizedSampler(_Standard):
         shared.shared.update_priorities(rows[there], values[chosen].numpy()[there])
 
     def mark_update(self, index: Any, *, storage: Any = None) -> None:
-        """Gives rows the default priority, like that of new rows."""
+        """Sets the priority of these rows to the default, which new rows also get."""
         self._keeps = 0
         self.update_priority(index, self.default_priority, storage=storage)
 
@@ -170,7 +171,7 @@ class PrioritizedSampler(_Standard):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the parameters, and the priorities of all rows by place."""
+        """Returns the parameters, and the priorities of all rows in the order of the storage."""
         state: dict[str, Any] = {"_alpha": self.alpha, "_beta": self.beta, "_eps": self._eps, "_priorities": None}
         storage = self._storage
         if storage is not None and len(storage):
@@ -181,7 +182,10 @@ class PrioritizedSampler(_Standard):
         return {**state, "_max_priority": self.default_priority}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Gives the rows of the storage these priorities. Load the storage first, as a replay buffer does."""
+        """Sets the parameters and the rows' priorities to those of a state.
+
+        Load the storage first, as a replay buffer does.
+        """
         self._beta = state_dict["_beta"]
         if self._storage is None or self._storage.shared is None:
             self._given_alpha, self._given_eps = state_dict["_alpha"], state_dict["_eps"]

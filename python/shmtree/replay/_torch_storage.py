@@ -54,10 +54,11 @@ class SharedStorage(LazyTensorStorage):
         ndim: 1.
 
     Raises:
-        NotImplementedError: Another `device` or `ndim`, or an option of TorchRL that it lacks. Later, `buffer[index] =
-            row` raises it, too.
-        TypeError: An unknown option. Later: a writer other than the two round-robin ones, or rows that are trees with
-            values other than tensors. In a tensordict such a value is accepted if it is the same in all rows.
+        NotImplementedError: Another `device` or `ndim`, or an option of TorchRL that this class lacks. Later,
+            `buffer[index] = row` raises it, too.
+        TypeError: An unknown option. Later calls raise it for a writer other than the two round-robin ones, and for
+            rows that are trees with values other than tensors. In a tensordict such a value is accepted if it is the
+            same in all rows.
     """
 
     def __init__(
@@ -125,14 +126,17 @@ class SharedStorage(LazyTensorStorage):
                 return terms
         return DEFAULT_PRIORITIES
 
-    # --- State that samplers ask for, common to all processes
+    # --- State for samplers, shared by all processes
 
     @property
     def _mutation_revision(self) -> int:
         return 0 if self._ring is None else self._ring.revision
 
     def _bump_mutation_revision(self) -> None:
-        """Raises NotImplementedError. A buffer calls this after it has written to rows that it read: to copies."""
+        """Raises NotImplementedError.
+
+        A buffer calls this after it has written to rows that it had read, which are only copies.
+        """
         raise NotImplementedError(_NO_CHANGE)
 
     @property
@@ -197,7 +201,10 @@ class SharedStorage(LazyTensorStorage):
         return places, batch
 
     def get(self, index: Any) -> Any:
-        """Returns rows by place: an int, a slice, a sequence or tensor of places or bools; or a key of all rows."""
+        """Returns the rows at `index`: an int, a slice, or a sequence or tensor of places or bools.
+
+        For a key, returns that column of all rows.
+        """
         places, data = getattr(self._sampled, "batch", (None, None))
         if index is places and places is not None:
             self._sampled.batch = (None, None)
@@ -294,7 +301,7 @@ class SharedStorage(LazyTensorStorage):
         self._ring = Ring(self.shared, about["added"])
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns all rows by place, in the form of a LazyTensorStorage, and the place of the next row."""
+        """Returns the rows by place, in the form of a LazyTensorStorage, and the place of the next row."""
         rows: Any = self._storage if self.shared is not None else {}
         is_tree = self.shared is not None and not is_tensor_collection(rows)
         rows = rows if is_tree or self.shared is None else rows.state_dict()
@@ -329,7 +336,7 @@ def _ndim_of(index: Any) -> int:
 
 
 def _places_of(index: Any, size: int) -> torch.Tensor:
-    """Returns the places of a tensor index. Raises IndexError for a place without a row."""
+    """Returns the places that a tensor index selects. Raises IndexError for a place without a row."""
     if isinstance(index, slice):
         return torch.arange(size)[index]
     given = torch.as_tensor(list(index) if isinstance(index, range) else index)

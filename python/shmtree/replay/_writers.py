@@ -52,7 +52,7 @@ class Writer(_core.ReplayWriter):
         self._replay = replay
         key = id(self)
 
-        # Binds the dict as a default argument: globals of the module may be gone when the interpreter exits.
+        # The default argument keeps the dict, because globals of the module may be gone when the interpreter exits.
         def forget(_: weakref.ref[Writer], known: dict[int, weakref.ref[Writer]] = _writers) -> None:
             known.pop(key, None)
 

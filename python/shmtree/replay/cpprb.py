@@ -237,7 +237,10 @@ def _nstep_buffer(env: Mapping[str, Any], Nstep: Any, default_dtype: Any, next_o
 
 
 def _decompressed(data: Mapping[str, Array], cache: Mapping[int, Any], next_of: list[str]) -> dict[str, Array]:
-    """Returns the rows of a file saved with safe=False: adds successors, and values that the file stores apart."""
+    """Returns the rows of a file saved with safe=False.
+
+    Adds the successors, and the values that such a file stores separately.
+    """
     rows = {name: np.array(column) for name, column in data.items()}
     rows.update({f"next_{name}": np.roll(column, -1, axis=0) for name, column in rows.items() if name in next_of})
     for place, parts in cache.items():

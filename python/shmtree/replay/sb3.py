@@ -114,7 +114,7 @@ class ReplayBuffer(_Standard):
 
     @property
     def full(self) -> bool:
-        """True if every place has a row, or if you set it."""
+        """True if every place has a row, or if you set this property to True."""
         return "_ring" in self.__dict__ and (self._forced_full or self._steps >= self.buffer_size)
 
     @full.setter
@@ -160,11 +160,12 @@ class ReplayBuffer(_Standard):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         if not self.optimize_memory_usage:
             return BaseBuffer.sample(self, batch_size, env)
-        # Only the process that added the newest step has the observation after it.
+        # Only the process that added the newest step knows the observation after that step.
         newest, following = self._newest_next
         steps_now = self._steps
         lacks_newest = steps_now != 0 and (steps_now != newest or following is None)
-        # With one array for both, the newest observation of a full buffer overwrites the oldest one.
+        # Observations and next observations share one array, so the newest observation of a full buffer overwrites the
+        # oldest.
         if self.full:
             steps = np.random.randint(1, self.buffer_size - lacks_newest, size=batch_size)
             steps = (steps + self.pos) % self.buffer_size

@@ -18,7 +18,7 @@ namespace shmtree::replay {
 
 namespace {
 
-constexpr std::size_t kMaxPieces = 4;  // for two threads: a batch in use, and one being sampled, of each
+constexpr std::size_t kMaxPieces = 4;  // for two threads, each with a batch in use and one being sampled
 // Largest ratio of a reused piece to the request. Larger pieces are left for larger requests.
 constexpr std::size_t kMaxWaste = 4;
 // From this size on, make() checks the available memory. The system may promise memory that it does not have, and later

@@ -49,7 +49,7 @@ struct SampleTerms {
   unsigned threads = 1;
   double beta = 0.4;
   bool of_buffer = false;  // importances are relative to all rows, not to those of the batch
-  // Options of sequences, of which `rows` is the number.
+  // Options of a sample of sequences. `rows` is then the number of sequences.
   std::size_t length = 0;      // rows of a sequence; 0: single rows
   std::size_t stride = 1;      // distance from one row to the next
   bool may_be_partial = true;  // accepts sequences with fewer rows
@@ -66,7 +66,8 @@ class Batch {
   // Returns the approximate bytes of a batch per row, including indices, weights and so on.
   static std::size_t row_bytes(const Buffer& buffer) noexcept;
 
-  // Allocates the memory, without that for the data unless `has_data`. Throws std::bad_alloc.
+  // Allocates the memory of the batch. Without `has_data`, there is no memory for the data of the rows. Throws
+  // std::bad_alloc.
   Batch(std::shared_ptr<Buffer> buffer, BatchPool& pool, const SampleTerms& terms, bool has_data);
 
   // Samples rows, and writes the data to `out` unless that is empty. Blocks until there are rows, and until the rate

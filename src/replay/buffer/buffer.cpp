@@ -135,7 +135,8 @@ Status Buffer::check_options(const Spec& spec, const BufferSize& sizes) const {
   OptionDifferences others;
   others.compare("capacity", is.capacity, asked->capacity);
   if (sizes.chunk != 0) others.compare("chunk", is.rows_per_chunk, asked->rows_per_chunk);
-  // Compares a member that has no short text for the message: replaces it in a copy, and compares the notes.
+  // Compares a member whose value has no short text for the error. Puts the given value into a copy of the
+  // specification, and compares the notes of both.
   const auto compare = [&](const char* option, auto part) {
     Spec changed = spec_;
     changed.*part = spec.*part;

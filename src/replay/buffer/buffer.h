@@ -69,7 +69,7 @@ class Buffer {
   // This object's membership among the samplers. It ends with the object, or earlier.
   Membership& sampling() noexcept { return sampling_; }
 
-  // Seed of the samples. Each object has another one, unless it was set.
+  // Seed of the samples. It differs between objects, unless it was set.
   std::uint64_t seed() const noexcept { return seed_.load(std::memory_order_relaxed); }
   void set_seed(std::uint64_t seed) noexcept { seed_.store(seed, std::memory_order_relaxed); }
   // Returns a seed for another sampler or call.

@@ -1,8 +1,8 @@
 // The rows of one call with the ends of their episodes, as given by their leaves and by the caller, and their last
 // observations.
 //
-// `done` is the union of `terminated` and `truncated`. If rows lack one of the two, `done` stands for it; if they lack
-// both, `done` stands for `terminated`.
+// `done` is the union of `terminated` and `truncated`. If rows lack one of the two, `done` takes its place; if they
+// lack both, `done` takes the place of `terminated`.
 //
 // Thread safety: any number of threads. Functions that take a Writer: one thread at a time.
 #pragma once

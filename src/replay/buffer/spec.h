@@ -46,7 +46,8 @@ struct SpecLeaf {
   bool operator==(const SpecLeaf&) const = default;
 };
 
-// Convert a dtype's text to its type, kOther if C++ has none, and a type to its text, empty if NumPy has none.
+// Convert between the text of a dtype and its type. The type is kOther if C++ has none; the text is empty if NumPy has
+// none.
 DType dtype_of(std::string_view text) noexcept;
 std::string_view text_of(DType dtype) noexcept;
 
@@ -65,7 +66,7 @@ struct Spec {
   std::vector<std::pair<std::size_t, std::uint32_t>> stack{};  // a leaf, and the number of its frames
   bool repeats_first = false;           // stacks are padded with the first frame of an episode, not with zeros
   std::optional<std::size_t> reward{};  // leaf that is summed
-  // Leaves that end episodes. `done` is the union of the others, and stands for a missing one (see Endings).
+  // Leaves that end episodes. `done` is the union of the others, and takes the place of a missing one (see Endings).
   std::optional<std::size_t> done{}, terminated{}, truncated{};
   bool ends_unknown = false;  // rows have none of these leaves, and the user did not choose that
   std::optional<RateLimit> limit{};

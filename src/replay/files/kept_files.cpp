@@ -117,7 +117,7 @@ bool KeptFiles::keep_state(std::uint64_t first, const std::vector<std::byte>& st
   for (const SavedPart& part : old_.parts) {
     if (part.kind != PartKind::kState || part.first != first || part.bytes != state.size()) continue;
     if (!old_files_[part.file].valid()) continue;
-    // A large file is not kept only for its state.
+    // Does not keep a large file if only its state is still needed.
     if (kept_[part.file] == 0 && old_.files[part.file].bytes > kMinWaste) continue;
     std::vector<std::byte> then(part.bytes);
     if (!read_at(old_files_[part.file].get(), part.offset, then.data(), then.size()) || then != state) continue;

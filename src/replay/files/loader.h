@@ -39,8 +39,9 @@ class Loader {
   // leaves, `ahead` and `finals`, and chunks that are no larger; its capacity may differ. kInvalid otherwise. `tables`
   // may be null; `samplers` are their names, or empty. Each table takes the priorities of the saved table with its
   // name, or with its number if there are no names. Both have to be of the same kind, or both have priorities.
-  // Otherwise it takes those of the first saved table of the same kind, or else of the first one with priorities. If
-  // there is none, all rows get the priority of new rows. After an error, discard the store.
+  // Otherwise it takes the priorities of the first saved table of the same kind, or else of the first saved table with
+  // priorities. If no saved table has priorities, all rows get the priority of new rows. After an error, discard the
+  // store.
   Status load_into(Store& store, const Tables* tables, const platform::WaitContext& wait,
                    std::span<const NamedSampler> samplers = {});
 

@@ -203,12 +203,11 @@ Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const
   for (const SavedFile& file : files) in_files += file.bytes;
   const std::uint64_t over = bytes - std::min(bytes, kMaxOverhead);
   if (over / kMaxOverheadPerByte <= in_files) return success();
-  return Error{
-      .code = Code::kInvalid,
-      .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) + " rows in chunks of " +
-                 std::to_string(header.rows_per_chunk) + "; an empty buffer of that capacity takes " +
-                 std::to_string(bytes) +
-                 " bytes, far more than the files have; pass a capacity to load it (this one, if it is right)"};
+  return Error{.code = Code::kInvalid,
+               .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) +
+                          " rows in chunks of " + std::to_string(header.rows_per_chunk) +
+                          "; an empty buffer of that capacity takes " + std::to_string(bytes) +
+                          " bytes, far more than the files have. If the capacity is right, pass it to load the buffer"};
 }
 
 Status Manifest::write(const Folder& folder) {

@@ -58,7 +58,7 @@ Status check(const Shape& shape, const GatherOptions& options, const Output& out
 
 constexpr std::size_t kFetched = 256;  // bytes to prefetch of each page of a leaf; the hardware fetches the rest
 constexpr std::size_t kPage = 4096, kMaxFetched = 16 * kPage;  // more would evict itself from the caches
-constexpr std::uint32_t kMaxAsked = 8;                         // rows to prefetch of those that are summed
+constexpr std::uint32_t kMaxAsked = 8;                         // rows to prefetch for a sum
 
 void fetch_leaf(const Leaf& leaf, const Entry& entry) noexcept {
   const std::uint64_t end = std::min<std::uint64_t>(leaf.bytes, kMaxFetched);

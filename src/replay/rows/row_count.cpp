@@ -7,7 +7,8 @@
 
 namespace shmtree::replay {
 
-// Returns a mask of the chunk's slots with rows that lack frames, because those have left the window.
+// Returns a mask of the chunk's slots. A set bit means that frames which the row of that slot needs have left the
+// window.
 std::uint64_t RowCount::without_frames(const Store& store, std::uint64_t ticket, std::uint64_t& needs) const noexcept {
   const Chain chain(store);
   const std::uint64_t head = store.head();

@@ -146,8 +146,9 @@ class Store {
     return now.ticket == ticket && slot < now.ready && slot < shape_.rows_per_chunk && is_in_window(ticket) &&
            !(shape_.finals && (platform::load_relaxed(about_[chunk].finals) >> slot & 1) != 0);
   }
-  // Returns true if bytes read before, of a row and of its successors, were not overwritten. Call it after an acquire
-  // fence. Chunks leave the window in order, and are opened again only after that.
+  // Returns true if the bytes that this thread has read of a row and its successors were not overwritten during the
+  // read. Call it after the read and an acquire fence. A chunk is opened again only after it has left the window, and
+  // chunks leave in order.
   bool is_in_window(std::uint64_t ticket) const noexcept { return ticket >= head(); }
   // Returns the oldest ticket of the window.
   std::uint64_t head() const noexcept { return platform::load_relaxed(header().head); }

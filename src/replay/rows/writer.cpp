@@ -270,7 +270,7 @@ Result<std::uint64_t> Writer::add(std::span<const void* const> leaves, const Row
   if (leaves.size() != shape.leaves.size()) return other_leaves(leaves.size());
   if (Status complete = check_complete(); !complete) return std::move(complete).error();
   if (Status joined = membership_.begin(); !joined) return std::move(joined).error();
-  // If last observations are kept, a truncated row ends its episode only together with its observation.
+  // In a buffer with last observations, a truncated row does not end its episode yet: the last observation does.
   const bool ends = info.done && !(info.truncated && shape.finals);
   std::uint64_t rows = 1;
   auto credits = ask(ends ? 1 : 0, rows, wait);

@@ -44,9 +44,9 @@ inline std::uint64_t random_row_of_all(const Store& store, const Window& window,
   return chosen;
 }
 
-// Returns the index of a random row, or 0 if there is none. Tries random indices first. These fail at chunks that are
-// not full, or that have another ticket, so after a few failures it walks over all chunks. If writers are faster than
-// the walk, the window it walked over is gone, and it starts again, a few times.
+// Returns the index of a random row, or 0 if there is none. Tries random indices first. Those miss in chunks that are
+// not full, so after kFewTries misses the function walks over all chunks. If the walk finds no row, and the window has
+// moved in the meantime, the function starts again, at most kMaxWalks times.
 inline std::uint64_t random_row(const Store& store, Random& random) noexcept {
   constexpr int kFewTries = 64, kMaxWalks = 16;
   const Shape& shape = store.shape();

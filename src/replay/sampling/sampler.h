@@ -45,9 +45,9 @@ class Sampler {
   // Undoes a sample that the caller did not use, so that rows with `max_times` may be sampled again.
   void put_back(const Sample& chosen) const noexcept;
 
-  // Samples rows and copies them: each output of the gather to its element of `out`, which has space for all rows of
-  // `chosen`. Replaces rows that were overwritten meanwhile, so that it returns a complete batch or none. Errors: those
-  // of sample() and Gather::read(); then nothing was sampled.
+  // Samples rows and copies them. Each element of `out` receives the output of the gather with the same index, and has
+  // space for all rows of `chosen`. Replaces rows that were overwritten during the copy, so the batch is complete.
+  // After an error, which is one of sample() or Gather::read(), nothing was sampled.
   Status sample_and_copy(const Gather& gather, const Sample& chosen, std::span<std::byte* const> out, bool distinct,
                          unsigned threads);
 

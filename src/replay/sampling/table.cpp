@@ -132,7 +132,7 @@ void Table::put_back(std::uint64_t slot, std::uint64_t ticket, float weight) con
   leaves_.changed(slot);
 }
 
-// Sets the weight of a row to 0 that was sampled `max_times`.
+// Sets the weight of a row to 0 once it was sampled `max_times` times.
 void Table::end(std::uint64_t slot, std::uint64_t ticket) const noexcept {
   const std::uint64_t word = load_acquire(leaves_.word(slot));
   if (ticket_of(word) != low(ticket) || replay::weight_of(word) == 0) return;

@@ -2,9 +2,9 @@
 // process samples from a table with a Sampler (sampler.h).
 //
 // Invariants:
-//   - A row may be sampled from a table once its leaf has its ticket and a weight, and the buffer says that it is
-//     ready. The leaf is written first.
-//   - A row that was sampled `max_times` from a table has the weight 0 there, and keeps it.
+//   - A row may be sampled once its leaf contains the row's ticket and a weight, and the buffer marks the row as ready.
+//     A writer writes the leaf first.
+//   - A row that was sampled `max_times` times has the weight 0 from then on.
 //
 // Thread safety: any thread of any process.
 #pragma once

@@ -317,7 +317,7 @@ TEST_CASE("open accepts only the current block of a channel") {
   REQUIRE(code_of(Channel::open(arena, BlockRef{BlockId{~std::uint64_t{0}}, 1}, patience())) == Code::kIncompatible);
 }
 
-TEST_CASE("open names both layout versions of a channel") {
+TEST_CASE("open reports both layout versions of a channel") {
   auto arena = new_arena();
   auto channel = new_channel(arena);
   const BlockRef block = channel->block();

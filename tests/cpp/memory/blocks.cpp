@@ -26,7 +26,7 @@ TEST_CASE("A block freed last is used first") {
   CHECK(next.ref().id == first);
 }
 
-TEST_CASE("Held blocks rest until 2 MiB of their class are freed") {
+TEST_CASE("A freed block rests until 2 MiB of its class have been freed") {
   auto arena = new_arena(64 * kMiB);
   std::vector<BlockId> ids;
   for (int i = 0; i < 16; ++i) ids.push_back(new_lease(*arena, 100'000).ref().id);  // 16 blocks of 128 KiB

@@ -34,7 +34,7 @@ def nothing_runs() -> Any:
 
 @pytest.fixture
 def frame() -> bytes:
-    """Returns a frame with a pickle, as a sender that may pickle makes it."""
+    """Returns a frame that contains a pickle."""
     return bytes(shmtree.pack([1, Bomb()]))
 
 

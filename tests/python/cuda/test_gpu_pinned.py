@@ -20,7 +20,7 @@ Consumer = tuple[Process, shmtree.Sender]
 
 @pytest.fixture
 def consumer(arena: shmtree.Arena) -> Iterator[Consumer]:
-    """Starts a process with an arena that it has not pinned yet. Yields it and the sender to it."""
+    """Starts a process with an arena that it has not pinned yet. Yields the process and its channel's sender."""
     sender, receiver = arena.create_pair()
     multiprocessing.get_context("forkserver").set_forkserver_preload(["gpu_peers"])
     process = Process(receiver, arena, gpu_peers.PinningPeer, method="forkserver")

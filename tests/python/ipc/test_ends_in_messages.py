@@ -276,7 +276,7 @@ def test_pack_and_dump_refuse_ends_without_pickle(arena, tmp_path) -> None:
 
 
 class Forged:
-    """An object that is sent under any name of a kind, with any content."""
+    """An object that is sent as if it were of a registered kind (such as `Sender`), with any content."""
 
     def __init__(self, flat: object) -> None:
         self.flat = flat

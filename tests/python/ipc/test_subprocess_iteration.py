@@ -1,4 +1,4 @@
-"""iterate_in_subprocess: its items, its errors, and the end of the process with the loop."""
+"""Tests of iterate_in_subprocess: items, errors, and the exit of the subprocess when the loop ends."""
 
 from __future__ import annotations
 

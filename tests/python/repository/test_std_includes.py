@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SOURCES = ["include", "src", "python/bindings", "tests/cpp", "tests/fuzz", "bench/cpp"]
 INCLUDED_FROM = ["include", "src", "python", "tests/cpp", "."]
 
-#: Names that other standard headers often declare too, by the header that must be included.
+#: Header that must be included, and a pattern of its names. Other standard headers often declare these names too.
 NAMES = {
     "algorithm": r"(min|max|sort|find|find_if|copy|fill|any_of|all_of|clamp|lower_bound)\b",
     "array": r"array\b",
