@@ -130,9 +130,10 @@ struct ReplayDraw {
   bool replace = true;           ///< Allows a row to occur several times.
   unsigned threads = 1;          ///< Maximum number of threads that copy.
   std::optional<double> beta{};  ///< Replaces the sampler's beta.
-  /// Scales the weights so that the least likely row of the buffer, not of the batch, has the largest one, 1.
+  /// Scales the weights so that the largest one, 1, is that of the least likely row of the whole buffer, not of the
+  /// batch.
   bool weights_of_buffer = false;
-  /// Destination of each leaf, by path: for all leaves, or none. Each has n times the bytes of a row's leaf.
+  /// Destination of each leaf, by path: for all leaves, or none. A destination must hold the leaf's values of n rows.
   std::map<std::string, std::span<std::byte>> out{};
   /// Instead of `out`: puts the leaves into new arrays of ReplayBuffer::arena(). ReplayBatch::array_ref() returns them.
   /// A channel of that arena sends them without a copy, once.
@@ -148,7 +149,7 @@ struct ReplaySequences {
   bool replace = true;             ///< Allows several sequences to begin with the same row.
   std::optional<double> beta{};    ///< Replaces the sampler's beta.
   bool weights_of_buffer = false;  ///< See ReplayDraw. Rows of a sequence have the weight of the first one.
-  /// See ReplayDraw. Each has n x length times the bytes of a row's leaf.
+  /// See ReplayDraw. A destination must hold the leaf's values of n x length rows.
   std::map<std::string, std::span<std::byte>> out{};
   bool in_arena = false;  ///< See ReplayDraw.
 };

@@ -284,7 +284,7 @@ def keep_given(
     extended_arg: int,
     doubtful: list[Any],
 ) -> bool:
-    """Makes the inherited ends passive that the process object does not lead to.
+    """Makes each inherited end passive that a search from the process object does not find.
 
     Returns False, and changes nothing, if the search is inconclusive.
     """

@@ -86,9 +86,9 @@ struct ObservedThing {
 
 /// One end of a channel.
 struct ObservedEnd {
-  std::uint64_t members = 0;       ///< Number of live processes that have the end.
-  std::vector<int> pids{};         ///< Those of them that are attached: they have not used only the other end.
-  std::vector<int> unused{};       ///< Those of `pids` that have never used the end.
+  std::uint64_t members = 0;  ///< Number of live processes that have the end.
+  std::vector<int> pids{};    ///< Those of them that are attached. Members that have used only the other end are not.
+  std::vector<int> unused{};  ///< Those of `pids` that have never used the end.
   std::uint64_t on_their_way = 0;  ///< Ends in transit, passed on and not yet opened.
   std::optional<int> locked_by{};  ///< Process that is putting or receiving at this moment.
   bool waits = false;              ///< A process may sleep there, for space or for messages.
