@@ -42,7 +42,7 @@ class Wake(Stream):
 
     def prepare(self) -> dict[str, Any]:
         if not self.competitor.is_bounded:
-            raise Unsupported("does not block at a number of messages")
+            raise Unsupported("has no limit on the number of messages")
         workload, channel = self.workload, self.channel()
         heard, told = _FORK.Pipe(duplex=False)
         self.producers = [self.worker(partial(roles.Waiter, channel, workload, self.message, told))]

@@ -71,7 +71,7 @@ ROOT_PAGES = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.m
 
 
 def _lead_within(_app: Any, page: str, source: list[str]) -> None:
-    """A link to a file outside of docs/ leads to its page, or becomes its path: the site has the pages alone."""
+    """Replaces a link to a file outside of docs/ by a link to its page, or by its path if the site has no page."""
 
     def target(link: re.Match[str]) -> str:
         words, path = link.groups()

@@ -34,8 +34,8 @@ class Taken {
   /// Returns the message to the channel unless it was acked, nacked or requeued.
   ~Taken();
 
-  /// Returns the message. Copies may outlive this object. After nack() and requeue(), the next receiver may write to
-  /// the same memory, so the message and its copies may change.
+  /// Returns the message. Copies may outlive this object. They stay unchanged after nack() and requeue(): while they
+  /// exist, the next receiver gets a copy of the memory.
   const T& item() const noexcept;
   /// Returns the ticket that put() returned for the message.
   std::uint64_t ticket() const noexcept;

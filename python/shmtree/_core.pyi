@@ -35,10 +35,10 @@ class Frame(Buffer):
         """
     @property
     def ticket(self) -> int | None:
-        """Ticket of the message: what `put` has returned for it. None if the frame was not taken."""
+        """Ticket of the message, as `put` returned it. None if the frame was not taken."""
     @property
     def attempts(self) -> int | None:
-        """Number of deliveries of the message, with this one. None if the frame was not taken."""
+        """Number of deliveries of the message, including this one. None if the frame was not taken."""
     @property
     def redelivered(self) -> bool | None:
         """True if another receiver took the message before and did not ack it. None if the frame was not taken."""
@@ -141,7 +141,7 @@ def unpack(buffer: Buffer, *, copy: bool | None = None, allow_pickle: bool = Fal
     """
 
 def _describe(buffer: Buffer, /) -> str:
-    """Returns the tree of a frame as text. Raises CorruptMessage if the bytes are no frame."""
+    """Returns the tree of a frame as text. Raises CorruptMessage if the bytes are not a frame."""
 
 def _register(
     cls: type[_T], flatten: Callable[[_T], object], unflatten: Callable[..., Any], in_channels: bool = False, /
@@ -284,7 +284,7 @@ def keep_given(
     extended_arg: int,
     doubtful: list[Any],
 ) -> bool:
-    """Makes each inherited end passive that a search from the process object does not find.
+    """Makes those inherited ends passive that a search from the process object does not reach.
 
     Returns False, and changes nothing, if the search is inconclusive.
     """
@@ -899,7 +899,7 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
     def _task_done(self) -> None:
         """Counts one received object as done."""
     def _join_tasks(self, timeout: float | None, /) -> None:
-        """Waits for so many seconds at most until all objects are done."""
+        """Waits until all objects are done, for at most this many seconds."""
     def _reserve(self, receiving: bool, block: bool, timeout: float | None, /) -> bool:
         """Keeps other processes from using an end. Returns False if another one has reserved it."""
     def _release(self, receiving: bool, /) -> bool:
@@ -924,10 +924,10 @@ class Delivery:
         """The object that was sent."""
     @property
     def ticket(self) -> int:
-        """Ticket of the message: what `put` has returned for it."""
+        """Ticket of the message, as `put` returned it."""
     @property
     def attempts(self) -> int:
-        """Number of deliveries of the message, with this one: 1 the first time."""
+        """Number of deliveries of the message, including this one."""
     @property
     def redelivered(self) -> bool:
         """True if another receiver took the message before and did not ack it."""

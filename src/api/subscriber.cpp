@@ -117,8 +117,8 @@ Result<std::vector<Item>> receive_many(SubscriberState& state, Reader& reader, s
   if (!next) return std::move(next).error();
   items.push_back(std::move(*next));
   const WaitContext now{platform::Deadline::immediate(), wait.hooks};
-  while (items.size() < most && reader.size() != 0 && has_space_for_one(items)) {  // Each message read has
-    space.next = or_out_of_memory([&] { return receive<Item>(state, reader, now, item_of); });
+  while (items.size() < most && reader.size() != 0 && has_space_for_one(items)) {  // Each message read has space.
+    next = or_out_of_memory([&] { return receive<Item>(state, reader, now, item_of); });
     if (next) {
       items.push_back(std::move(*next));
       continue;

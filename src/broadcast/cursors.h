@@ -35,13 +35,14 @@ class Cursors {
     Identity reader;  // kNoIdentity: there is none
     std::uint32_t number = 0;
   };
-  // The cursor that is behind all others of these readers; at `tail` if there is none.
+  // The cursor that is furthest behind among these readers. Its position is `tail` if there are no such readers.
   Slowest slowest(Readers among) const noexcept;
   // Frees the cursors without a living process that reads, or that may begin to. Returns true if there were any.
   bool drop_dead() const noexcept;
   // Returns true if a living process holds this unclaimed subscription, or has it in transit.
   bool is_held(const Cursor& cursor) const noexcept;
-  // Returns the pid of the process that has claimed the cursor, else those of all that may. May throw std::bad_alloc.
+  // Returns the pid of the process that has claimed the cursor. If none has, returns the pids of all processes that may
+  // claim it. May throw std::bad_alloc.
   std::vector<int> pids_of(std::uint32_t number) const;
   // Returns these pids as text for an error, which ends in "has" or "have".
   std::string name(std::uint32_t number) const;

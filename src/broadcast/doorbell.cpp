@@ -56,7 +56,8 @@ bool Hubs::wake(std::uint32_t slot) noexcept {
   return arena_.wake_table().wake_hub(slot, name(), [&]() noexcept { return awaiting_.take(slot); });
 }
 
-// A process that takes a free slot may set the bit just before it is removed here. Then it gets its text here.
+// Removes the bits of free slots. A process may take such a slot and set its bit just before this removes the bit. Then
+// this sends its text.
 void Hubs::wake() noexcept {
   awaiting_.for_each([&](std::uint32_t slot) noexcept {
     if (wake(slot) || !is_free(slot) || !awaiting_.take(slot) || is_free(slot)) return;

@@ -103,7 +103,8 @@ void Subscriber::count_missed(std::uint64_t count) noexcept {
   store_relaxed(cursor().missed, load_relaxed(cursor().missed) + count);
 }
 
-// Moves the cursor to the next message that it can read, and counts those that it missed. Returns true if there is one.
+// Moves the cursor to the next readable message, and counts the messages that it skips. Returns true if there is a
+// readable message.
 bool Subscriber::catch_up(bool& moved) noexcept {
   const std::uint64_t tail = ring_->tail(), position = load_relaxed(cursor().position);
   if (position >= tail) return false;

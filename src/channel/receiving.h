@@ -22,8 +22,8 @@ class Receiving {
   Status get(Incoming& out, const WaitContext& wait);
   // Waits until get() would return a message or the end of the stream at once. Receives nothing. kEmpty: not in time.
   Status poll(const WaitContext& wait);
-  // Calls poll(me, wait), which returns true if it received a message, until it does; waits in between. Errors as of
-  // get().
+  // Calls poll(me, wait) until it returns true, which means that it has received a message. Waits between the calls.
+  // Returns the errors of get().
   template <class Poll>
   Status receive_by(const Poll& poll, const WaitContext& wait) {
     auto got = try_once(poll, wait);

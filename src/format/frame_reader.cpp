@@ -312,11 +312,11 @@ bool FrameReader::locate(ArrayInfo& out, std::uint32_t buffer) noexcept {
   out.buffer = buffer;
   if (out.nbytes == 0) return fail("an array without bytes has a buffer"), false;
   if (out.external()) {
-    if (buffer >= externals_.left()) return fail("an array refers to an external range that is not there"), false;
+    if (buffer >= externals_.left()) return fail("an array refers to an external range that does not exist"), false;
     out.buffer_bytes = externals_.at[buffer].bytes;
     out.data = nullptr;
   } else {
-    if (buffer >= buffers_.left()) return fail("an array refers to a buffer that is not there"), false;
+    if (buffer >= buffers_.left()) return fail("an array refers to a buffer that does not exist"), false;
     out.buffer_bytes = buffers_.at[buffer];
     out.data = first_buffer_ + buffer_offsets_[buffer];
   }

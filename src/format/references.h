@@ -63,7 +63,7 @@ class EarlierNodes {
   std::vector<Node> nodes_;
 };
 
-inline constexpr char kNoSuchNode[] = "a reference is to no earlier node that is marked";
-inline constexpr char kNotThereYet[] = "a reference is to a node that is not built yet";
+inline constexpr char kNoSuchNode[] = "a reference does not point to an earlier marked node";
+inline constexpr char kNotThereYet[] = "a reference points to a node that is not built yet";
 
 }  // namespace shmtree::format

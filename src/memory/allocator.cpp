@@ -42,7 +42,8 @@ bool machine_has(std::uint64_t bytes) {
   return bytes <= usable(available_memory_bytes());
 }
 
-// The same for a small commit that follows at once: checks only if the credit of the last check is used up or expired.
+// Returns true if the machine has memory for a small commit, which the caller makes at once. Reads the available memory
+// only if the credit of the last check is used up or has expired.
 bool machine_gives(std::uint64_t bytes) noexcept try {
   const std::int64_t now = coarse_monotonic_ns();
   if (now < g_credit_ends_ns.load(std::memory_order_relaxed)) {

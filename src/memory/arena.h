@@ -156,7 +156,7 @@ inline bool poll_for_deaths(Arena& arena, std::int64_t interval_ns, platform::Wa
   return arena.participants().check(interval_ns) && recover_in_passing(arena, hooks).ok();
 }
 
-// The same for a call that waits.
+// Does the same for a call that may wait: waits for the locks of the recovery, and returns its error.
 inline Result<bool> recover_from_deaths(Arena& arena, std::int64_t interval_ns, const platform::WaitContext& wait) {
   if (!arena.participants().check(interval_ns)) return false;
   Status repaired = arena.reconcile(wait);

@@ -31,14 +31,16 @@ class BlockTable {
   bool is_unmapped(BlockRef ref) const noexcept {
     return ref.id.value != 0 && geometry().contains(ref.id) && (entry(ref.id) == nullptr || address(ref.id) == nullptr);
   }
-  // Returns the number of usable bytes of a block: never more than its class has, whatever the entry says.
+  // Returns the number of usable bytes of a block. It never exceeds the block size of the class, even if the entry is
+  // damaged.
   std::uint64_t capacity_of(BlockId id) const noexcept;
   // Marks a block that a receiver has found in a window as live: it no longer belongs to its writer.
   void make_live(BlockRef ref) noexcept;
 
   // Returns the number of entries of a class that were ever used: the high-water mark, limited to the geometry.
   std::uint64_t used_entries(unsigned size_class) const noexcept;
-  // The same for walks: limited to the entries that the file has pages for, since a read beyond would commit pages.
+  // Returns the number of entries that a walk may read. The file has pages for all of these; a read of other entries
+  // would commit pages.
   std::uint64_t walked_entries(unsigned size_class) const noexcept;
   // Returns the number of entries that the file has pages for. The last one may reach into a page not touched yet.
   std::uint64_t present_entries(unsigned size_class) const noexcept;

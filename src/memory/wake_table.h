@@ -36,7 +36,7 @@ class WakeTable {
     const platform::WakeAddress address = platform::load_acquire(participants_.slot(slot).hub_address);
     return sender_.send_if(take, pid_of(slot), address, std::string_view(text.data(), text.size()));
   }
-  // The same for a pipe of that participant with an address that another layer stores. Sends a byte.
+  // Does the same with a pipe of that participant, whose address another layer stores. Sends a byte instead of a text.
   template <class Take>
   bool wake_at(std::uint32_t slot, platform::WakeAddress address, Take take) const noexcept {
     return sender_.send_if(take, pid_of(slot), address);

@@ -15,8 +15,8 @@ inline constexpr std::size_t kLongCopyBytes = std::size_t{64} << 10;
 // on the page offsets of the two ranges. A thread that sees a later store sees the copied bytes.
 void copy_bytes(void* out, const void* in, std::size_t bytes) noexcept;
 
-// The same for memory that other processes may write meanwhile. `out` may then contain anything, and the caller
-// discards it.
+// Does the same for memory that other processes may write during the copy. If one did, the content of `out` is
+// undefined, and the caller discards it.
 void copy_racing(void* out, const void* in, std::size_t bytes) noexcept;
 
 }  // namespace shmtree::platform

@@ -71,7 +71,7 @@ bool size_is_sealed(int fd) noexcept;
 
 // Allocates the pages of [offset, offset + bytes), in pieces, so that a store to them cannot fail later.
 Status commit_pages(int fd, std::uint64_t offset, std::uint64_t bytes);
-// The same for code that may not throw: returns 0 or errno.
+// Does the same in code that may not throw. Returns 0 or errno.
 int try_commit_pages(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
 // Returns the pages to the system; they read as zero afterwards. False if the system refuses and the pages stay.
 bool release_pages(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
@@ -83,7 +83,7 @@ std::uint64_t pages_from(int fd, std::uint64_t offset, std::uint64_t most) noexc
 // Maps [offset, offset + bytes) for reading and writing. Excluded from core dumps, since a dump would commit every
 // hole.
 Result<std::byte*> map_shared(int fd, std::uint64_t offset, std::uint64_t bytes);
-// The same for code that may not throw: returns null and sets errno.
+// Does the same in code that may not throw. Returns null and sets errno.
 std::byte* try_map_shared(int fd, std::uint64_t offset, std::uint64_t bytes) noexcept;
 // Maps the first bytes of a file read-only. If the file is truncated later, a read past its end raises SIGBUS.
 Result<const std::byte*> map_for_reading(int fd, std::uint64_t bytes);

@@ -15,7 +15,7 @@ struct MemoryLeft {
 // Returns the minimum of MemAvailable and, for every cgroup from ours up to the root, its limit minus its usage. Reads
 // files in /proc and /sys: 30 us. May throw std::bad_alloc.
 MemoryLeft memory_left();
-// The same with other roots, for tests: `proc` replaces /proc, and `cgroup` replaces /sys/fs/cgroup.
+// Does the same with other root folders, for tests: `proc` replaces /proc, and `cgroup` replaces /sys/fs/cgroup.
 MemoryLeft memory_left(const std::string& proc, const std::string& cgroup);
 inline std::uint64_t available_memory_bytes() {
   return memory_left().bytes;

@@ -177,7 +177,7 @@ Result<UniqueFd> open_from_process(int pid, int fd, Access access) {
   }
   if (refused.os_errno != 0) return refused;
   return Error{Code::kNotFound,
-               "process " + std::to_string(pid) + " has ended, let go of it, or is in another PID namespace", ENOENT};
+               "process " + std::to_string(pid) + " has ended, has closed it, or is in another PID namespace", ENOENT};
 }
 
 Result<ProcessStatus> status_of(int pid) {

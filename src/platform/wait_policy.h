@@ -42,8 +42,8 @@ constexpr std::int64_t kDeadlockNs = 300'000'000;
 
 // About 5 us, longer than any critical section.
 constexpr int kLockSpins = 200;
-// Time for which a sleeper may miss a wake-up or a death, and the minimum, so that a passed deadline does not make it
-// spin.
+// Maximum duration of one sleep, after which the thread checks again, in case that it missed a wake-up or a death. The
+// minimum keeps a thread whose deadline has passed from spinning.
 constexpr std::int64_t kLockSliceNs = 20'000'000, kMinLockSliceNs = 4'000'000;
 // Minimum wait for a lock, even if the deadline has passed: a call with timeout 0 must still get a message that is in
 // the channel.

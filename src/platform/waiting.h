@@ -19,8 +19,9 @@ class WaitHooks {
   virtual void after_block() noexcept = 0;
   // Returns true to end the wait with Code::kInterrupted. Called between blocks, at least every 250 ms.
   virtual bool interrupted() noexcept = 0;
-  // The same, but called also before each block, when the thread can be woken already. So a thread that makes it true
-  // and then wakes the waiters is never too early. Must not take long.
+  // Returns true to end the wait, like interrupted(). Also called immediately before each block, when other threads can
+  // already wake this one. So if a thread makes the result true and then wakes the waiters, no waiter misses it. Must
+  // not take long.
   virtual bool ended() const noexcept { return false; }
   // Returns the number of threads of the process that could do what this thread waits for; 0: unknown.
   virtual std::uint32_t threads() const noexcept { return own_thread_count(); }

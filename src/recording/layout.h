@@ -20,7 +20,7 @@
 
 namespace shmtree::recording {
 
-static_assert(std::endian::native == std::endian::little, "numbers are read as they lie in the file");
+static_assert(std::endian::native == std::endian::little, "numbers are read from the file without conversion");
 
 inline constexpr std::string_view kMagic("\x89MCAP0\r\n", 8);
 inline constexpr std::string_view kEncoding = "shmtree";

@@ -79,7 +79,7 @@ inline bool place(Numbers shape, Numbers strides, std::int64_t item, std::int64_
     }
   }
   if (layout.empty) return layout;
-  if (array.data == nullptr) return invalid("An array to send has elements and no address.");
+  if (array.data == nullptr) return invalid("An array to send has elements but no address.");
   if (array.strides.empty()) {
     layout.high = bytes;
     return layout;

@@ -46,7 +46,7 @@ Result<ArrayView> Item::typed_view(DType dtype, std::size_t alignment, bool writ
   if (!view.ok()) return view;
   const auto refused = [this](const char* why) { return on_the_way({.code = Code::kInvalid, .message = why}); };
   if (view->dtype != dtype) return on_the_way(detail::other_elements(view->dtype, dtype));
-  if (writable && view->read_only) return refused("the array is read-only: ask for elements that are const");
+  if (writable && view->read_only) return refused("the array is read-only: request const elements");
   bool aligned = std::bit_cast<std::uintptr_t>(view->data) % alignment == 0;
   for (const std::int64_t stride : view->strides) {
     if (stride < 0) return refused("the array runs backwards (negative strides): read it through view()");

@@ -71,7 +71,7 @@ class Base:
             self.extend(self.own_rows(each), stream)
 
     def sample(self, count: int) -> Any:
-        raise Unsupported("cannot be drawn from")
+        raise Unsupported("cannot be sampled")
 
     def sample_prioritized(self, count: int) -> Any:
         """Returns the argument for `update`."""
@@ -88,10 +88,10 @@ class Base:
         raise Unsupported("one process only")
 
     def save(self, path: Path) -> None:
-        raise Unsupported("is not saved")
+        raise Unsupported("cannot be saved")
 
     def load(self, path: Path) -> None:
-        raise Unsupported("is not loaded")
+        raise Unsupported("cannot be loaded")
 
     def close(self) -> None:
         pass

@@ -179,8 +179,8 @@ bool is_named(PyTypeObject* type, PyObject* member) {
   return clear_ordinary_exception() && found.get() == member;
 }
 
-// Removes the entry of `value` if it leads to `member`, and then returns true. Also returns false with a Python error
-// set that is not ordinary.
+// Removes the entry of `value` if it leads to `member`, and then returns true. Otherwise returns false, with a Python
+// error set if it is not an ordinary one (is_ordinary_exception).
 bool forget(PyObject* members, PyObject* value, PyObject* member) {
   const bool is_removed = item_of(members, value).get() == member && PyDict_DelItem(members, value) == 0;
   return clear_ordinary_exception() && is_removed;
@@ -188,7 +188,7 @@ bool forget(PyObject* members, PyObject* value, PyObject* member) {
 
 // Removes a new member of an IntFlag from the class. The call that made it added `added` entries: one for `value`, and
 // another for the member's own value if the member is new and the two values differ. Returns false with a Python error
-// set that is not ordinary.
+// set if it is not an ordinary one.
 bool take_back(PyTypeObject* type, PyObject* members, Py_ssize_t added, PyObject* value, PyObject* member) {
   if (added > 0 && forget(members, value, member)) --added;
   if (added <= 0 || PyErr_Occurred() || is_named(type, member) || PyErr_Occurred()) return !PyErr_Occurred();

@@ -219,7 +219,7 @@ PyMethodDef methods[] = {
     {"unpack", as_method<unpack>(), METH_FASTCALL | METH_KEYWORDS, kUnpackDoc},
     {"_describe", as_method<describe_object>(), METH_O,
 
-     "Returns the tree of a frame as text. Raises CorruptMessage if the bytes are no frame."},
+     "Returns the tree of a frame as text. Raises CorruptMessage if the bytes are not a frame."},
     {"_register", as_method<register_kind>(), METH_VARARGS,
 
      "Registers a class; see shmtree.register. If the fourth argument is true, only messages of channels may have\n"

@@ -199,9 +199,8 @@ Raises:
 
 PyGetSetDef getset[] = {
     {"item", guarded<get_item>, nullptr, "The object that was sent.", nullptr},
-    {"ticket", guarded<get_ticket>, nullptr, "Ticket of the message: what `put` has returned for it.", nullptr},
-    {"attempts", guarded<get_attempts>, nullptr,
-     "Number of deliveries of the message, with this one: 1 the first time.", nullptr},
+    {"ticket", guarded<get_ticket>, nullptr, "Ticket of the message, as `put` returned it.", nullptr},
+    {"attempts", guarded<get_attempts>, nullptr, "Number of deliveries of the message, including this one.", nullptr},
     {"redelivered", guarded<get_redelivered>, nullptr,
      "True if another receiver took the message before and did not ack it.", nullptr},
     {"settled", guarded<get_settled>, nullptr, "True if the message was acked or returned.", nullptr},

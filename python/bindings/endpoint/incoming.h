@@ -45,8 +45,8 @@ void defer_exception(Endpoint* self);
 // Keeps the error of a receive after the first item for the next call, if that call would not get it again, such as
 // PeerDied, which is reported once. An empty channel is no error, since another receiver may have taken the message.
 void defer_error(Endpoint* self, const Error& error);
-// Keeps the current exception of a failed build for the next call. Drops it if memory ran out and the message may be
-// built another time: the next call tries that.
+// Keeps the exception of a failed build for the next call. Drops the exception if memory ran out and the message may be
+// built again, because the next call tries that.
 void defer_failed_build(Endpoint* self, bool may_retry);
 // Parses the argument `n`, which is at least 1. Returns false with a Python error set.
 bool parse_count(PyObject* value, Py_ssize_t* count);

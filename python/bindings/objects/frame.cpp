@@ -150,10 +150,9 @@ PyGetSetDef getset[] = {
      "that was not made to be portable.",
      nullptr},
     {"ticket", guarded<from_delivery>, nullptr,
-     "Ticket of the message: what `put` has returned for it. None if the frame was not taken.",
-     const_cast<char*>("ticket")},
+     "Ticket of the message, as `put` returned it. None if the frame was not taken.", const_cast<char*>("ticket")},
     {"attempts", guarded<from_delivery>, nullptr,
-     "Number of deliveries of the message, with this one. None if the frame was not taken.",
+     "Number of deliveries of the message, including this one. None if the frame was not taken.",
      const_cast<char*>("attempts")},
     {"redelivered", guarded<from_delivery>, nullptr,
 

@@ -416,7 +416,7 @@ std::string Store::check() const {
   for (std::uint64_t chunk = 0; chunk < shape_.chunks; ++chunk) {
     const Progress at = unpack_progress(load_relaxed(progress_[chunk]));
     if (at.ticket != 0 && chunk_of(at.ticket) != chunk) return "a chunk has the ticket of another chunk";
-    if (at.ticket >= now.tail) return "a chunk has a ticket that was not given out";
+    if (at.ticket >= now.tail) return "a chunk has a ticket that was never assigned";
     if (at.rows > shape_.rows_per_chunk) return "a chunk has too many rows";
     if (at.ready > at.rows) return "a chunk has more ready rows than rows";
     const std::uint64_t above = ~bits_below(at.rows);

@@ -83,11 +83,13 @@ class Store {
   // those of Arena::allocate(), while the buffer grows.
   Result<std::uint64_t> open_chunk(std::optional<std::uint32_t> stream, std::uint64_t first_row, std::uint64_t previous,
                                    const WaitContext& wait);
-  // Makes a chunk busy if it is still as its owner left it. Returns false if the owner has lost it.
+  // Makes a chunk busy if its progress is still `left`, the value that its owner last stored. Returns false if the
+  // owner has lost the chunk.
   bool take_chunk(const Progress& left) noexcept;
   // Publishes `now` with release order, so that a reader that sees it also sees what the owner wrote before.
   void leave_chunk(const Progress& now) noexcept { platform::store_release(progress_word(now.ticket), pack(now)); }
-  // Marks the first `ready` slots of a chunk that its owner left as ready. Does nothing if the owner has lost it.
+  // In a chunk that its owner is not writing, marks the first `ready` slots as ready. Does nothing if the owner has
+  // lost the chunk.
   void make_ready(Progress& left, std::uint32_t ready) noexcept;
   // Closes a chunk to further rows. Returns false if the lock is held or the owner has lost the chunk. An open chunk
   // counts as full.

@@ -57,8 +57,9 @@ class Sampler {
                 bool of_buffer);
 
   const Table& table() const noexcept { return (*tables_)[number_]; }
-  // Returns the current weights of a sampler that samples by weight. Without priorities each row weighs 1. Samples
-  // nothing. `with_least` costs a second tree from the first such call on. kOutOfMemory.
+  // Returns the current weights of a sampler that samples by weight. Without priorities each row has the weight 1.
+  // Samples nothing. The first call with `with_least` makes a second tree, which later changes keep up to date. Returns
+  // kOutOfMemory if there is no memory for it.
   struct Weights {
     double total = 0;
     double least = 0;  // only with `with_least`

@@ -63,7 +63,7 @@ class Table {
   void put_back(std::uint64_t slot, std::uint64_t ticket, float weight) const noexcept;
   // For files. Returns the weight and the sample count of a row, or zeros if the row is gone.
   LeafState state(std::uint64_t slot, std::uint64_t ticket) const noexcept;
-  // Set them in a new buffer to which no other process is attached.
+  // Set the state of a row, and the counts of the table. Require a new buffer to which no other process is attached.
   void restore(std::uint64_t slot, std::uint64_t ticket, const LeafState& state) const noexcept;
   void restore(double max_priority, std::uint64_t samples) const noexcept;
   // Sets the weights of overwritten rows to 0 in the chunk with the number `chunk`.

@@ -263,10 +263,10 @@ TEST_CASE("invalid array descriptors are refused") {
   CHECK(refused(frame, "unknown flags"));
   frame = good;
   poke<std::uint32_t>(frame, at + 4, 1);
-  CHECK(refused(frame, "a buffer that is not there"));
+  CHECK(refused(frame, "a buffer that does not exist"));
   frame = good;
   poke<std::uint8_t>(frame, at + 1, format::kExternal);
-  CHECK(refused(frame, "external range that is not there"));
+  CHECK(refused(frame, "external range that does not exist"));
   frame = good;
   poke<std::uint8_t>(frame, at + 1, format::kNoBuffer);
   CHECK(refused(frame, "array with elements has no buffer"));

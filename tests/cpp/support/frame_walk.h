@@ -62,7 +62,7 @@ struct Walk {
         case 'V': child(reader); break;
         case 'R': {
           const char* there = earlier.find(reader.next_length());
-          if (there == nullptr || !*there) reader.fail("a reference is to no node that is there");
+          if (there == nullptr || !*there) reader.fail("a reference points to a node that does not exist");
           break;
         }
         case 'E': scalar(reader); break;
