@@ -559,7 +559,7 @@ class SenderBase(_Sending, Generic[_T]):
         """
     @property
     def pending_acks(self) -> int:
-        """Number of messages of this process that were not received yet or, if they were taken, are unacked."""
+        """Number of messages of this process that are still in the channel, or were taken and are unacked."""
 
 @disjoint_base
 class ReceiverBase(_Receiving, Generic[_T]):

@@ -569,8 +569,8 @@ Status Ring::read(std::uint64_t ticket, Incoming& message) const {
   return success();
 }
 
-// The slowest reader removes the messages that all have passed, if it gets both locks. Otherwise the next process that
-// puts or passes a message removes them.
+// Removes the messages that every reader has passed, if this process gets both locks without waiting. Otherwise the
+// next process that puts or passes a message removes them.
 void Ring::free_passed() noexcept {
   announce_space();
   if (!has_passed_blocks()) return;

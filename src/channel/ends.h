@@ -51,7 +51,8 @@ class Ends {
     bool forgotten = false;    // One created or inherited it and has not used it; the creator of a pipe does not count.
   };
   Uses uses(End end) const noexcept;
-  // True if all attached processes may have forgotten the end: none has used it, or has received it to use it.
+  // True if the end may have been forgotten: no attached process has used it or was given it, and one created or
+  // inherited it, or it is in transit.
   bool is_forgotten(End end) const noexcept;
   // True if each process that has the end has not used it and waits at the other end instead. None of them is attached
   // then, but the stream goes on: each may still use the end.

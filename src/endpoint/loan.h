@@ -22,10 +22,10 @@ struct ByteRange {
 
 // Selects what a message may take without a copy.
 enum class Lending {
-  kGifts,  // Whole arrays that were allocated as gifts: for a queue's put().
-  // Whole arrays that were allocated to be put, and arrays that no process can write any more: for a sender's put().
+  kGifts,  // For put() of a queue: whole arrays that were allocated as gifts.
+  // For put() of a sender: whole arrays that were allocated to be put, and arrays that no process can write any more.
   kOwn,
-  kMove,  // Anything in the arena: for what its owner moves.
+  kMove,  // For objects that their owner moves: anything in the arena.
 };
 
 // An array, or a part of one, in a block of the message's arena.

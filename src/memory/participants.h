@@ -97,7 +97,7 @@ class Participants {
   // Returns true if this process has taken over the slot that was claimed for it. Abandons the slot if the parent was
   // about to leave the arena, because no thread of the child would free it.
   bool after_fork_in_child(bool leaving) noexcept;
-  // In a child of a fork without handlers: drops the identity.
+  // Drops the identity, in a child of a fork that did not run the fork handlers.
   void forget() noexcept;
 
  private:

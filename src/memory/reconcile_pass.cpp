@@ -51,7 +51,7 @@ bool ReconcilePass::map_tables() noexcept {
   return true;
 }
 
-// The high-water marks bound every walk, so they come first.
+// Every walk stops at the high-water marks, so the pass restores them first.
 Status ReconcilePass::restore_marks() {
   Status locked = lock(parts_.mapping.header().arena_lock);
   if (!locked) return locked;

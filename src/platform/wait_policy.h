@@ -73,13 +73,13 @@ constexpr std::int64_t kSpinNs = 50'000;
 constexpr std::int64_t kPreemptedNs = 4 * kSpinNs;
 // Checks of the condition between two reads of the clock, each of which takes as long as a few checks.
 constexpr int kPollsPerClock = 8;
-// Failed spins until spinning stops: at first, and at most. A single late message must not stop it.
+// First and maximum number of failed spins after which spinning stops. A single late message must not stop it.
 constexpr std::int32_t kFirstFailures = 3, kMaxFailures = 8;
 // Waits without a spin until the next try, doubled with every try that fails.
 constexpr std::int32_t kFirstSkips = 32, kMaxSkips = 1024;
 // A wait that takes less time than this has succeeded at once. Later waits then begin with a backoff (Spinner).
 constexpr std::int64_t kAtOnceNs = 700;
-// Duration of that backoff: at first, and at most. A longer one would cost more than it saves.
+// First and maximum duration of that backoff. A longer one would cost more than it saves.
 constexpr std::int64_t kFirstBackoffNs = 250, kMaxBackoffNs = 10'000;
 // Maximum number of messages, or free slots, that a backoff waits for.
 constexpr std::uint64_t kEnoughMessages = 32;

@@ -52,7 +52,7 @@ concept Lender = requires(T& lender, const ArrayMemory& memory, const Origin& or
   // Cap'n Proto segment with a block of its own. For received arrays it does so only if they may be given away or
   // shown.
   { lender.lend(memory) } -> std::same_as<std::optional<LentRange>>;
-  // Returns true if another message has given `origin` away, or is going to.
+  // Returns true if another message has given `origin` away, or has claimed it to do so.
   { lender.is_given(origin) } -> std::same_as<bool>;
   { lender.options() } -> std::same_as<EncodeOptions>;
 };

@@ -81,7 +81,8 @@ class Decoder {
   Ref dtype(const format::Name& description);
   // Returns the dtype with this number, or the one with that description if it is kOther. Returns null on failure.
   Ref dtype(DType code, const format::Name& description);
-  // Converts a Python error that a damaged message causes to CorruptMessage: unhashable keys, dates out of range.
+  // Returns `made`. If it is null because of a Python error that a damaged message can cause, such as an unhashable key
+  // or a date out of range, replaces the error with CorruptMessage.
   PyObject* corrupt_unless(PyObject* made, const char* what);
 
   // Sets IncompatibleMessage with `text`, about the node at `position`, and returns null. Does nothing if `text` is

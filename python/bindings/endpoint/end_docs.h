@@ -179,7 +179,7 @@ Returns:
 )";
 
 inline constexpr const char* kPendingAcksDoc =
-    "Number of messages of this process that were not received yet or, if they were taken, are unacked.";
+    "Number of messages of this process that are still in the channel, or were taken and are unacked.";
 
 inline constexpr const char* kGetDoc = R"(get($self, block=True, timeout=None, *, copy=None)
 --

@@ -46,13 +46,13 @@ class Closable {
   Closable(std::shared_ptr<T> thing, const char* what) : what_(what), thing_(std::move(thing)) {}
 
   bool is_closed() const { return get() == nullptr; }
-  // Returns the part. Throws ChannelClosed if the object was closed.
+  // Returns the C++ part. Throws ChannelClosed if the object was closed.
   std::shared_ptr<T> open() const {
     auto thing = get();
     if (!thing) throw_closed(what_);
     return thing;
   }
-  // Closes the object and returns the part, or null if it was closed already.
+  // Closes the object and returns the C++ part, or null if it was closed already.
   std::shared_ptr<T> close() {
     if (what_ == nullptr) return nullptr;
     closed->store(true);

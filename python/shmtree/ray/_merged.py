@@ -41,8 +41,8 @@ def local_index(index: Array) -> Array:
 def choose(random: np.random.Generator, weights: Mapping[int, Weights], n: int, replace: bool) -> Array:
     """Returns the shard of each row of a batch.
 
-    Without replacement, a shard yields at most its number of rows. For a sampler with priorities, the numbers follow
-    the weights before the first draw.
+    Without replacement, a shard yields at most its number of rows. For a sampler with priorities, the weights of the
+    shards stay the same while rows are drawn.
     """
     shards = np.fromiter(weights, np.int64)
     totals = np.array([each.total for each in weights.values()])

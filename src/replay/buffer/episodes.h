@@ -102,7 +102,7 @@ class Finals {
 
   bool empty() const noexcept { return columns_.empty(); }
   // Returns the leaf addresses of the last observation after `row`, null for leaves that it lacks. Empty if there are
-  // no observations. `end` is the number of earlier rows that end an episode.
+  // no observations. `end` is the number of rows before `row` that end an episode.
   std::vector<const void*> leaves(const Spec& spec, std::size_t row, std::size_t end) const;
 
  private:

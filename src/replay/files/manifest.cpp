@@ -20,7 +20,8 @@ using namespace platform;
 namespace {
 
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{1} << 32;
-// Maximum overhead in bytes that a load allocates on the word of the manifest, plus this number per byte of the files.
+// An empty buffer of the capacity in the manifest may take kMaxOverhead bytes, plus kMaxOverheadPerByte for each byte
+// of the files. Otherwise the load fails.
 constexpr std::uint64_t kMaxOverhead = 256u << 20;
 constexpr std::uint64_t kMaxOverheadPerByte = 16;
 

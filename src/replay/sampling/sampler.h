@@ -57,8 +57,8 @@ class Sampler {
                 bool of_buffer);
 
   const Table& table() const noexcept { return (*tables_)[number_]; }
-  // Returns the current weights of a sampler that samples by weight. Without priorities each row has the weight 1.
-  // Samples nothing. The first call with `with_least` makes a second tree, which later changes keep up to date. Returns
+  // Returns the current weights of a sampler that samples by weight. Without priorities each row has the weight 1. Does
+  // not sample. The first call with `with_least` makes a second tree, which later changes keep up to date. Returns
   // kOutOfMemory if there is no memory for it.
   struct Weights {
     double total = 0;

@@ -153,7 +153,7 @@ Status SequenceSampler::sample(Sampler& sampler, const Sample& firsts, bool dist
     }
     if (sampled) sampled = sampler.resample(firsts, marked, distinct);
   }
-  // After an error of the sampler, the rows that it was to replace are put back already.
+  // If the sampler failed, the rows that it had to replace were put back before. With weight 0, put_back() skips them.
   for (std::size_t i = 0; i < sequences; ++i) {
     if (!sampled && marked[i]) firsts.weights[i] = 0;
   }
