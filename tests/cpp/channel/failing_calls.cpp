@@ -1,8 +1,9 @@
 // System calls that fail in this process. Each call then returns an Error, leaves nothing locked, and does not affect
 // other processes.
+#include "support/failing_calls.h"
+
 #include "support/catch2.h"
 #include "support/channels.h"
-#include "support/failing_calls.h"
 
 using namespace shmtree;
 using namespace shmtree::test;

@@ -1,8 +1,9 @@
 // Frames that are being written for a channel.
+#include "endpoint/staging.h"
+
 #include <vector>
 
 #include "endpoint/plain_messages.h"
-#include "endpoint/staging.h"
 #include "support/catch2.h"
 #include "support/channels.h"
 

@@ -1,8 +1,9 @@
 // Frames of a single byte range are recognised, and read like those that a builder makes.
+#include "format/flat.h"
+
 #include <algorithm>
 #include <random>
 
-#include "format/flat.h"
 #include "format/frame_reader.h"
 #include "support/catch2.h"
 #include "support/frames.h"

@@ -1,5 +1,7 @@
 // Tables of wake pipes: which pipes senders find while a table changes, after its owner died, and if the table is
 // damaged.
+#include "memory/wake_table.h"
+
 #include <poll.h>
 
 #include <array>
@@ -8,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "memory/wake_table.h"
 #include "support/crash_states.h"
 #include "support/stepped_child.h"
 

@@ -1,9 +1,10 @@
 // Checksums of files.
+#include "platform/checksum.h"
+
 #include <array>
 #include <string>
 #include <vector>
 
-#include "platform/checksum.h"
 #include "support/catch2.h"
 
 using namespace shmtree::platform;

@@ -1,9 +1,10 @@
 // Copies write the right bytes, and no others, for any size and alignment.
+#include "platform/copy.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "platform/copy.h"
 #include "support/catch2.h"
 
 using namespace shmtree::platform;

@@ -1,9 +1,10 @@
 // Assertions of invariants, in the builds that tests use.
+#include "platform/dcheck.h"
+
 #include <fcntl.h>
 
 #include <csignal>
 
-#include "platform/dcheck.h"
 #include "support/catch2.h"
 #include "support/process.h"
 

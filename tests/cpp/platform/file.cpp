@@ -1,4 +1,6 @@
 // Sealed memory files, their pages and the locks on their bytes.
+#include "platform/file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,7 +11,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "platform/file.h"
 #include "support/catch2.h"
 #include "support/process.h"
 

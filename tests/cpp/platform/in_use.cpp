@@ -1,4 +1,6 @@
 // Tracking of the objects that threads use in calls.
+#include "platform/in_use.h"
+
 #include <atomic>
 #include <cstddef>
 #include <memory>
@@ -7,7 +9,6 @@
 #include <vector>
 
 #include "platform/fork.h"
-#include "platform/in_use.h"
 #include "support/catch2.h"
 #include "support/process.h"
 

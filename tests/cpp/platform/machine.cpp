@@ -1,4 +1,6 @@
 // Free memory of the machine, read from fake /proc and /sys/fs/cgroup trees.
+#include "platform/machine.h"
+
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -6,7 +8,6 @@
 #include <fstream>
 
 #include "platform/clock.h"
-#include "platform/machine.h"
 #include "support/catch2.h"
 
 using namespace shmtree::platform;

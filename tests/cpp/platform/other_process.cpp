@@ -1,4 +1,6 @@
 // Information about other processes.
+#include "platform/other_process.h"
+
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "platform/other_process.h"
 #include "support/catch2.h"
 #include "support/process.h"
 

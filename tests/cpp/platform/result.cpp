@@ -1,10 +1,11 @@
 // Results: a value, or an error that takes one word.
+#include "shmtree/base/result.h"
+
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "shmtree/base/result.h"
 #include "support/catch2.h"
 
 using namespace shmtree;

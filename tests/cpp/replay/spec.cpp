@@ -1,8 +1,9 @@
 // The specification of a buffer, and its note.
+#include "replay/buffer/spec.h"
+
 #include <limits>
 #include <random>
 
-#include "replay/buffer/spec.h"
 #include "support/catch2.h"
 #include "support/versions.h"
 

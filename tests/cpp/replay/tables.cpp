@@ -86,7 +86,8 @@ TEST_CASE("Invalid priorities and indices are refused without changes") {
   CHECK(is_refused(update(*tables, {index, other}, {2, std::nan("")}), "number 1 is nan"));
   CHECK(is_refused(update(*tables, {index, other}, {2, -0.5}), "-0.5"));
   CHECK(is_refused(update(*tables, {index, other}, {2, infinity}), "inf"));
-  CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}), "the sampler's exponent"));  // its fourth power overflows a float
+  CHECK(is_refused(update(*tables, {index, other}, {2, 1e10}),
+                   "the sampler's exponent"));  // its fourth power overflows a float
   CHECK(is_refused(update(*tables, {index, other}, {2}), "2 indices and 1 priorities"));
   CHECK(is_refused(update(*tables, {index, index + 5}, {2, 2}), std::to_string(index + 5)));
   CHECK(is_refused(update(*tables, {index, 0}, {2, 2}), "index 0"));

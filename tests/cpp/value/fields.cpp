@@ -1,8 +1,9 @@
 // Aggregates are sent as dicts of their members, and received as aggregates.
+#include "shmtree/fields.h"
+
 #include <xtensor/xtensor.hpp>
 
 #include "shmtree/array.h"
-#include "shmtree/fields.h"
 #include "support/catch2.h"
 #include "support/values.h"
 

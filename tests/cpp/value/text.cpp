@@ -1,8 +1,9 @@
 // C++ and Python accept the same texts. C++ refuses any other text when it is put.
+#include "platform/text.h"
+
 #include <string>
 #include <string_view>
 
-#include "platform/text.h"
 #include "shmtree/base/kind.h"
 #include "support/catch2.h"
 #include "value/codec.h"
