@@ -44,8 +44,8 @@ std::string of_unused(const std::string& end, const std::vector<int>& pids, std:
 }
 
 std::string of_unloaded(const std::string& end, const memory::InTransit& sent) {
-  const std::string who = sent.pid == 0 ? "a process that has ended" : "process " + std::to_string(sent.pid);
-  return "a " + end + " that " + who + " pickled " + seconds_of(sent.age_ns) + " ago and no process has loaded (" +
+  const std::string pickler = sent.pid == 0 ? "a process that has ended" : "process " + std::to_string(sent.pid);
+  return "a " + end + " that " + pickler + " pickled " + seconds_of(sent.age_ns) + " ago and no process has loaded (" +
          std::to_string(sent.count) + " in all). It keeps the stream open until it is loaded, or that process ends";
 }
 
@@ -54,9 +54,9 @@ bool warn(channel::Channel& channel, End peers, std::int64_t waited_ns) {
   std::vector<int> pids = channel.ends().unused_pids(peers);
   const memory::InTransit sent = channel.ends().in_transit(peers);
   if (pids.empty() && sent.count == 0) pids = channel.ends().member_pids(peers);
-  const std::string who = pids.empty() ? of_unloaded(end, sent) : of_unused(end, pids, sent.count);
+  const std::string peer_text = pids.empty() ? of_unloaded(end, sent) : of_unused(end, pids, sent.count);
   return PyErr_WarnFormat(error_types().unused_end_warning, 1, "waited %s for %s", seconds_of(waited_ns).c_str(),
-                          who.c_str()) == 0;
+                          peer_text.c_str()) == 0;
 }
 
 }  // namespace

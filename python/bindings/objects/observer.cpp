@@ -47,15 +47,15 @@ py::dict described(const ObservedThing& thing) {
                   "consistent"_a = thing.consistent);
 }
 
-void add_end(const ObservedEnd& end, const std::string& who, py::dict& out) {
+void add_end(const ObservedEnd& end, const std::string& role, py::dict& out) {
   const auto key = [](const std::string& name) { return py::str(name); };
-  out[key(who + "s")] = end.members;
-  out[key(who + "s_counting")] = end.pids.size();
-  out[key(who + "s_unused")] = end.unused;
-  out[key(who + "s_on_their_way")] = end.on_their_way;
-  out[key(who + "_pids")] = end.pids;
-  out[key(who + "_locked_by")] = end.locked_by;
-  out[key(who + "s_wait")] = end.waits;
+  out[key(role + "s")] = end.members;
+  out[key(role + "s_counting")] = end.pids.size();
+  out[key(role + "s_unused")] = end.unused;
+  out[key(role + "s_on_their_way")] = end.on_their_way;
+  out[key(role + "_pids")] = end.pids;
+  out[key(role + "_locked_by")] = end.locked_by;
+  out[key(role + "s_wait")] = end.waits;
 }
 
 void add_counts(const ObservedChannel& channel, py::dict& out) {

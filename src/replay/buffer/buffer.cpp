@@ -186,8 +186,8 @@ Result<std::shared_ptr<Buffer>> Buffer::open(std::shared_ptr<Arena> arena, memor
 
 std::uint64_t Buffer::new_seed() noexcept {
   const std::uint64_t number = seeds_given_.fetch_add(1, std::memory_order_relaxed);
-  const std::uint64_t who = store()->arena()->current_identity();  // tells a forked child from its parent
-  return Random(Random(seed() ^ number).next() ^ who).next();
+  const std::uint64_t identity = store()->arena()->current_identity();  // tells a forked child from its parent
+  return Random(Random(seed() ^ number).next() ^ identity).next();
 }
 
 std::int64_t Buffer::newest() const noexcept {

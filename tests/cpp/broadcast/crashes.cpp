@@ -197,9 +197,9 @@ TEST_CASE("Subscribers see whole messages in order during fast puts") {
   const auto arena = new_arena();
   const auto ring = new_ring({.capacity = 4}, arena);
   const std::uint64_t bytes = used_bytes(*arena);
-  const auto put_many = [&](std::uint64_t who) {
+  const auto put_many = [&](std::uint64_t publisher) {
     for (std::uint64_t i = 1; i <= rounds; ++i) {
-      if (!put(*ring, who << 32 | i, i % 3 == 0 ? kBlockWords : kSmallWords)) return false;
+      if (!put(*ring, publisher << 32 | i, i % 3 == 0 ? kBlockWords : kSmallWords)) return false;
     }
     return true;
   };
@@ -213,9 +213,9 @@ TEST_CASE("Subscribers see whole messages in order during fast puts") {
       if (!got) return !blocks && got.code() == Code::kEmpty;
       const auto number = number_in(message);
       if (!number) return false;
-      const std::uint64_t who = *number >> 32, i = *number & 0xffffffff;
-      if (who > 2 || i <= last[who] || (blocks && i != last[who] + 1)) return false;
-      last[who] = i;
+      const std::uint64_t publisher = *number >> 32, i = *number & 0xffffffff;
+      if (publisher > 2 || i <= last[publisher] || (blocks && i != last[publisher] + 1)) return false;
+      last[publisher] = i;
       ++count;
     }
     return !blocks || count == 2 * rounds;

@@ -11,8 +11,8 @@ memory::Identity dead_one(Arena& arena) {
   auto slot = arena.reconciler().reserve_slot().value();
   return slot.identity;
 }
-std::uint32_t held_by(memory::Identity who) {
-  return memory::kHeld | who;
+std::uint32_t held_by(memory::Identity owner) {
+  return memory::kHeld | owner;
 }
 
 }  // namespace

@@ -375,10 +375,10 @@ TEST_CASE("Random kills lose no message of survivors and no memory") {
     }
     return true;
   });
-  const auto victim = [&](std::uint64_t who) {
+  const auto victim = [&](std::uint64_t victim_number) {
     for (std::uint64_t i = 1;; ++i) {
-      if (who % 2 == 0) {
-        put(*channel, who << 32 | i, i % 3 == 0 ? 300 : 9).ok();
+      if (victim_number % 2 == 0) {
+        put(*channel, victim_number << 32 | i, i % 3 == 0 ? 300 : 9).ok();
       } else {
         auto delivery = take(*channel);
         if (delivery) delivery->nack(patience()).ok();  // a death before the nack has the same effect
@@ -387,8 +387,8 @@ TEST_CASE("Random kills lose no message of survivors and no memory") {
     return true;
   };
   const std::uint64_t victims = under_valgrind() ? 10 : kThreadSanitizer || kAddressSanitizer ? 100 : 300;
-  for (std::uint64_t who = 1; who <= victims; ++who) {
-    Child killed([&] { return victim(who); });
+  for (std::uint64_t victim_number = 1; victim_number <= victims; ++victim_number) {
+    Child killed([&] { return victim(victim_number); });
     const timespec moment{0, static_cast<long>(next() % 5'000'000)};  // not a synchronisation: any instant will do
     nanosleep(&moment, nullptr);
     killed.kill_and_wait();

@@ -249,14 +249,14 @@ TEST_CASE("Concurrent threads lose nothing and keep the sender order") {
     auto channel = new_channel(new_arena(64 * kMiB), with_capacity(capacity));
     std::atomic<std::uint64_t> received{0}, refused{0}, unacked{0}, torn{0}, disordered{0}, unsettled{0};
     std::vector<std::thread> threads;
-    for (std::uint64_t who = 0; who < 4; ++who) {
-      threads.emplace_back([&, who] {
+    for (std::uint64_t thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&, thread] {
         for (std::uint64_t i = 1; i <= each; ++i) {
-          if (!put(*channel, who << 32 | i, i % 5 == 0 ? 200 : 3).ok()) ++refused;
+          if (!put(*channel, thread << 32 | i, i % 5 == 0 ? 200 : 3).ok()) ++refused;
         }
         if (!channel->acks().wait({}, patience()).ok()) ++unacked;
       });
-      threads.emplace_back([&, who] {
+      threads.emplace_back([&, thread] {
         std::map<std::uint64_t, std::uint64_t> last;
         while (received + refused < 4 * each) {
           const auto expect = [&](Incoming& message) {
@@ -266,7 +266,7 @@ TEST_CASE("Concurrent threads lose nothing and keep the sender order") {
             last[number >> 32] = number;
             ++received;
           };
-          if (who == 0) {
+          if (thread == 0) {
             auto delivery = channel->take(patience(20));
             if (delivery) expect(delivery->message());
             if (delivery && !delivery->ack(patience()).ok()) ++unsettled;
@@ -299,7 +299,7 @@ TEST_CASE("A fork while threads put and get leaves both sides working") {
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> wrong{0};
   std::vector<std::thread> threads;
-  for (std::uint64_t who = 0; who < 2; ++who) {
+  for (std::uint64_t thread = 0; thread < 2; ++thread) {
     threads.emplace_back([&] {
       for (std::uint64_t i = 1; !stop; ++i) {
         auto went = put(*channel, i, i % 3 == 0 ? 200 : 5, patience(100));
@@ -340,7 +340,7 @@ TEST_CASE("Sixteen senders and sixteen receivers transfer all messages") {
   auto channel = new_channel(arena, with_capacity(8));
   auto counts = new_channel(arena, with_capacity(0));
   std::vector<std::unique_ptr<Child>> children;
-  for (std::uint64_t who = 0; who < 16; ++who) {
+  for (std::uint64_t thread = 0; thread < 16; ++thread) {
     children.push_back(std::make_unique<Child>([&] {
       for (std::uint64_t i = 0; i < kEach; ++i)
         if (!put(*channel, i + 1, 2, patience(60'000)).ok()) return false;

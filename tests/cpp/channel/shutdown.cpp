@@ -142,7 +142,7 @@ TEST_CASE("Messages put before a shutdown are received exactly once") {
   auto queue = new_queue(16);
   std::atomic<std::uint64_t> sent{0}, received{0}, wrong{0};
   std::vector<std::thread> threads;
-  for (int who = 0; who < 2; ++who) {
+  for (int thread = 0; thread < 2; ++thread) {
     threads.emplace_back([&] {
       for (std::uint64_t i = 1; i < kMax; ++i) {
         auto put_one = put(*queue, i);

@@ -147,9 +147,9 @@ TEST_CASE("Concurrent readers see no torn or older version") {
   publish(*store, 1).value();
   const std::uint64_t bytes = used_bytes(*arena);
   // The value is not the version: there are two publishers, and only publish() returns the version.
-  const auto publish_many = [&](std::uint64_t who) {
+  const auto publish_many = [&](std::uint64_t publisher) {
     for (int i = 0; i < rounds; ++i) {
-      if (!publish(*store, who)) return false;
+      if (!publish(*store, publisher)) return false;
     }
     return true;
   };

@@ -88,8 +88,8 @@ TEST_CASE("Sampled rows and successors stay whole while writers die") {
     std::uint32_t stream = 0;
     for (unsigned round = 0; round < 60; ++round) {
       const unsigned seed = 2 * round + 1;
-      Child one([&, who = ++stream] { return write_until_killed(store, who, seed), true; });
-      Child other([&, who = ++stream] { return write_until_killed(store, who, seed + 1), true; });
+      Child one([&, writer_stream = ++stream] { return write_until_killed(store, writer_stream, seed), true; });
+      Child other([&, writer_stream = ++stream] { return write_until_killed(store, writer_stream, seed + 1), true; });
       for (int i = 0; i < 20; ++i) {
         INFO("round " << round);
         REQUIRE(looker.look(seen));

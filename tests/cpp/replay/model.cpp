@@ -24,9 +24,9 @@ class Trial {
   }
 
   void act() {
-    const std::size_t who = below(3) == 0 ? below(3) : 0;  // writers 1 and 2 act rarely
-    Writer& writer = *writers_[who];
-    ModelWriter& model = models_[who];
+    const std::size_t number = below(3) == 0 ? below(3) : 0;  // writers 1 and 2 act rarely
+    Writer& writer = *writers_[number];
+    ModelWriter& model = models_[number];
     const std::uint64_t what = below(100);
     if (what < 75) return add(writer, model);
     if (what < 85) return extend(writer, model);

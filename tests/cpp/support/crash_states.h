@@ -37,8 +37,8 @@ void try_every_change(TryAt try_at) {
   REQUIRE(change > 3);
 }
 
-inline std::uint64_t holder_bit(memory::Identity who) {
-  return std::uint64_t{1} << (memory::slot_of(who) % 64);
+inline std::uint64_t holder_bit(memory::Identity holder) {
+  return std::uint64_t{1} << (memory::slot_of(holder) % 64);
 }
 
 // Returns a live block without pins or references.
