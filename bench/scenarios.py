@@ -157,7 +157,7 @@ class Stream(Scenario):
         started = self.answer(self.producers[0])
         arrived, wrong = self.answer(self.consumers[0])
         if wrong:
-            raise RuntimeError(f"{len(wrong)} of {n} messages arrived changed; the first is number {wrong[0]}")
+            raise RuntimeError(f"{len(wrong)} of {n} messages differ from those sent; the first is number {wrong[0]}")
         return float(arrived - started) / 1e6
 
     def shares(self, workers: list[Worker]) -> list[int]:
@@ -177,7 +177,7 @@ class Stream(Scenario):
         gets = [self.answer(consumer) for consumer in self.consumers]
         cpu = processes.cpu_seconds(tree) - cpu
         if not all(right for _, _, right in gets):
-            raise RuntimeError("the last message arrived changed")
+            raise RuntimeError("the last message differs from the one that was sent")
         began = min(started for started, _ in puts)
         spans = [(last - began) / 1e9 for _, last, _ in gets]
         return {
@@ -189,8 +189,10 @@ class Stream(Scenario):
         }
 
     def watch_memory(self, tree: list[int]) -> int:
-        """Returns the peak resident memory until the last consumer is done. Samples 50 times a second, at 10 us
-        each."""
+        """Returns the peak resident memory until the last consumer is done.
+
+        Samples 50 times a second, at 10 us each.
+        """
         peak = processes.resident_bytes(tree)
         while not self.consumers[-1].poll(0.02):
             peak = max(peak, processes.resident_bytes(tree))
@@ -227,7 +229,7 @@ class Forward(Stream):
         _, wrong = self.answer(self.consumers[0])
         self.answer(self.middle)
         if wrong:
-            raise RuntimeError(f"{len(wrong)} of {n} messages arrived changed")
+            raise RuntimeError(f"{len(wrong)} of {n} messages differ from those sent")
         self.calibrate()
         return {}
 
@@ -264,7 +266,7 @@ class Deep(Stream):
         consumer.order("same", self.count)
         first, last, right = self.answer(consumer)
         if not right:
-            raise RuntimeError("the last message arrived changed")
+            raise RuntimeError("the last message differs from the one that was sent")
         seconds = (put_ended - put_began + last - first) / 1e9
         return {
             "seconds": seconds,

@@ -31,7 +31,7 @@ PIPES: dict[str, ModuleType] = {"standard": standard, "shmtree": ours}
 
 
 class Frames(gymnasium.Env[Any, Any]):
-    """Returns the number of its step, in a ready frame."""
+    """Environment with a ready frame as its observation. All pixels have the number of the step."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
     action_space = gymnasium.spaces.Discrete(ACTIONS)

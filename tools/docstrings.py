@@ -251,7 +251,7 @@ def members(found: Found) -> dict[str, tuple[Found, str | None]]:
 
 
 def check_class(name: str, found: Found, seen: set[int]) -> Iterator[Finding]:
-    """Yields what is found in a class, without the methods that were `seen` as those of another class."""
+    """Yields the findings of a class. Skips methods in `seen`: they were checked as methods of another class."""
     assert isinstance(found.node, ast.ClassDef)
     doc = ast.get_docstring(found.node)
     if not doc:

@@ -50,7 +50,7 @@ class Writers(Measure):
         end = time.monotonic() + 60
         while not all(total.value for total in self.totals):
             if time.monotonic() > end:
-                raise Unsupported("writers add nothing")
+                raise Unsupported("its writers added no rows within 60 s")
             time.sleep(0.01)
 
     def call(self) -> None:

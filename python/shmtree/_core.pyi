@@ -113,7 +113,7 @@ def pack(obj: object, allow_pickle: bool = True, *, portable: bool = False) -> F
     """
 
 def _pack_aside(obj: object, allow_pickle: bool = True, *, portable: bool = False) -> Frame:
-    """Works like pack() for inspection: the frame has ends as a message of a channel has them, without any transfer."""
+    """Works like pack(), but the frame may contain ends. Records no transfer of them; for inspection only."""
 
 def _load_frame(buffer: Buffer, portable: bool, trusted: bool, /) -> Frame:
     """Returns the Frame on a buffer, for pickle."""

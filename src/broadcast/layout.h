@@ -31,7 +31,7 @@ struct RingUse {
   std::uint64_t entry_bytes;  // of an entry and the small frame that follows it
 };
 
-// The consequence for a reader that is too slow.
+// Treatment of a reader that is too slow.
 enum class Policy : std::uint32_t {
   kBlock = 1,   // puts wait for it
   kSkip = 2,    // it misses messages that were overwritten

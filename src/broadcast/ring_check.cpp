@@ -13,16 +13,16 @@ std::string Ring::check() const {
     const std::uint64_t ticket = load_relaxed(entry_at(index).ticket);
     const BlockRef listed = references().at(index);
     if (ticket == 0) {
-      if (listed.id.value != 0) return "the list references a block of no message";
+      if (listed.id.value != 0) return "the list has a block for an entry without a message";
       continue;
     }
     if (ticket > end || end - (ticket - 1) > entries_ || (ticket - 1) % entries_ != index) {
-      return "an entry has the message of another entry";
+      return "an entry has a message that belongs in another entry";
     }
     const std::uint64_t block = load_relaxed(entry_at(index).block);
-    if (block != 0 && memory::pack(listed) != block) return "the list references another block";
+    if (block != 0 && memory::pack(listed) != block) return "the list has another block than the entry";
     if (block != 0 && !arena_->blocks().is_current(listed)) return "a message's block is free";
-    if (block == 0 && listed.id.value != 0) return "the list references a block for a small message";
+    if (block == 0 && listed.id.value != 0) return "the list has a block for an entry with a small message";
   }
   for (std::uint64_t ticket = end - std::min(end, entries_); ticket < end; ++ticket) {
     const Entry& at = entry(ticket);

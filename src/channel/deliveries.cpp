@@ -48,8 +48,8 @@ Result<bool> Deliveries::take_now(Identity me, Delivery& delivery, const WaitCon
   }
 }
 
-// Tries to take a message, unless this process is no longer `me`. If it takes none, the caller tries again: the
-// obstacle was waited for, or the missing record was added.
+// Tries to take a message, unless this process is no longer `me`. If it takes none, the caller tries again: this call
+// has waited for what was in the way, or has added the missing record.
 Status Deliveries::try_take(Identity me, Delivery& delivery, const WaitContext& wait) {
   Status done = parts_.control.arena.lock(parts_.control.shared.receivers_lock, wait);
   if (!done) return in_time(std::move(done).error(), Code::kEmpty);

@@ -85,7 +85,8 @@ class Ends {
   bool can_end(End end) const noexcept {
     return !control_.is_queue() && !(end == End::kSending && control_.keeps_open());
   }
-  // True if no process is attached any more: no message will be sent, or none received.
+  // True if no process is attached any more. So no more messages will be sent (sending end) or received (receiving
+  // end).
   bool is_left(End end) const noexcept;
   // True if the process `observer` at the other end, by default this one, must see the end of the stream.
   bool is_over(End end) const noexcept { return is_over(end, control_.arena.current_identity()); }

@@ -226,7 +226,7 @@ Error Receipt::error(const memory::Arena& arena) const {
   }
   error.ticket = ticket;
   if (wanted == 0) {
-    error.message += "out of memory: this process cannot record that it holds it";
+    error.message += "out of memory: this process cannot record that it holds the message";
     return error;
   }
   error.message += "this process has no address space to map " + std::to_string(wanted) + " bytes for it";

@@ -329,7 +329,7 @@ std::span<const std::byte> FrameReader::next_blob() noexcept {
   ArrayInfo info;
   if (!next_array(info)) return {};
   if (info.dtype != DType::kUInt8 || info.ndim != 1 || !info.contiguous() || info.external()) {
-    return fail("long text or bytes are not a plain run of bytes"), std::span<const std::byte>();
+    return fail("long text or bytes are not contiguous bytes"), std::span<const std::byte>();
   }
   return {info.data, static_cast<std::size_t>(info.nbytes)};
 }
@@ -346,7 +346,7 @@ bool FrameReader::next_segment(ArrayInfo& out) noexcept {
   if (!next_array(out)) return false;
   const bool is_run = out.dtype == DType::kUInt8 && out.ndim == 1 && out.contiguous();
   if (!is_run || out.nbytes % kWordBytes != 0) {
-    return fail("a segment of a Cap'n Proto message is not a run of whole words"), false;
+    return fail("a segment of a Cap'n Proto message is not a contiguous array of whole words"), false;
   }
   const std::uint64_t before = out.external() ? externals_.at[out.buffer].offset : 0;
   if ((before + static_cast<std::uint64_t>(out.offset)) % kWordBytes == 0) return true;

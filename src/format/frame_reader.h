@@ -69,7 +69,7 @@ class FrameReader : public NodeCursor {
   // Returns the number of segments of a kCapnp: 1 to kMaxSegments, at most the number of remaining descriptors. 0 after
   // a failure.
   std::uint64_t next_segment_count() noexcept;
-  // Reads one segment: a plain run of whole words, at an offset in its buffer or block that is a multiple of 8. Returns
+  // Reads one segment: contiguous whole words, at an offset in its buffer or block that is a multiple of 8. Returns
   // false after a failure. `data` is aligned if the frame is.
   bool next_segment(ArrayInfo& out) noexcept;
   // Size of each buffer in bytes, by number.

@@ -276,7 +276,7 @@ enum class WaitFor : std::uint32_t {
   kArray = 11,       // a shared array that other processes read or write
   kLock = 12,        // of any object
 };
-// Returns true if one SleepTime of a channel counts both.
+// Returns true if a channel counts the sleeps for both conditions in one SleepTime.
 constexpr bool is_counted_with(WaitFor a, WaitFor b) noexcept {
   const auto is_for_space = [](WaitFor what) { return what == WaitFor::kSpace || what == WaitFor::kMemory; };
   return (a == WaitFor::kMessage && b == WaitFor::kMessage) || (is_for_space(a) && is_for_space(b));

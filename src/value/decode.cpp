@@ -211,7 +211,7 @@ class Decoder {
     if (!reader_.next_array(info)) return;
     const bool is_blob = format::has_trait(tree_.nodes[index].kind, format::kIsBlob);
     if (is_blob && (info.dtype != DType::kUInt8 || info.ndim != 1 || !info.contiguous() || info.external())) {
-      return reader_.fail("long text or bytes are not a plain run of bytes");
+      return reader_.fail("long text or bytes are not contiguous bytes");
     }
     add_array(index, info);
   }

@@ -49,7 +49,7 @@ Result<ArrayView> Item::typed_view(DType dtype, std::size_t alignment, bool writ
   if (writable && view->read_only) return refused("the array is read-only: request const elements");
   bool aligned = std::bit_cast<std::uintptr_t>(view->data) % alignment == 0;
   for (const std::int64_t stride : view->strides) {
-    if (stride < 0) return refused("the array runs backwards (negative strides): read it through view()");
+    if (stride < 0) return refused("the array has a negative stride: read it through view()");
     aligned = aligned && stride % static_cast<std::int64_t>(view->item_bytes) == 0;
   }
   if (!aligned) return refused("the elements of the array are not aligned: read them through view()");
@@ -63,8 +63,7 @@ Error Item::out_of_range(const std::string& number, std::size_t bytes, bool is_s
 }
 
 Error Item::not_in_c_order() const {
-  return on_the_way(
-      {.code = Code::kInvalid, .message = "the elements of the array are not one run in C order: use view()"});
+  return on_the_way({.code = Code::kInvalid, .message = "the array is not contiguous in C order: use view()"});
 }
 
 // Copies in C order. Copies the last dimension row by row, and counts the other indices like an odometer.

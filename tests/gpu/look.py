@@ -1,4 +1,4 @@
-"""Prints, as JSON, what this interpreter and machine provide of what tests/gpu/run needs."""
+"""Prints, as JSON, which requirements of tests/gpu/run this interpreter and this machine meet."""
 
 from __future__ import annotations
 

@@ -22,7 +22,8 @@ void drop(std::vector<PyObject*>& objects) noexcept {
   }
 }
 
-// Grows `objects` as needed for an index that the reader has checked. Indices come in order, so mostly by one.
+// Returns the object at an index that the reader has checked. Grows `objects` if needed, mostly by one, since indices
+// usually come in order.
 template <class Object>
 Object& at(std::vector<Object>& objects, std::size_t index) {
   if (index == objects.size()) return objects.emplace_back();

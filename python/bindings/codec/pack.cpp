@@ -215,7 +215,7 @@ PyMethodDef methods[] = {
     {"pack", as_method<pack>(), METH_FASTCALL | METH_KEYWORDS, kPackDoc},
     {"_pack_aside", as_method<pack_aside>(), METH_FASTCALL | METH_KEYWORDS,
 
-     "Works like pack() for inspection: the frame has ends as a message of a channel has them, without any transfer."},
+     "Works like pack(), but the frame may contain ends. Records no transfer of them; for inspection only."},
     {"unpack", as_method<unpack>(), METH_FASTCALL | METH_KEYWORDS, kUnpackDoc},
     {"_describe", as_method<describe_object>(), METH_O,
 

@@ -128,8 +128,8 @@ PyObject* wake_descriptor(PyObject* self, channel::End which);
 // For a caller that also polls now and then: returns (descriptor, true if this call opened it), and ends its use.
 PyObject* open_wake_descriptor(PyObject* self, channel::End which);
 PyObject* close_wake_descriptor(PyObject* self, channel::End which);
-// Return the name by which a hub reports the end, and register the end with a hub. await_wake() returns true if the end
-// is ready already.
+// wake_name() returns the name by which a hub reports the end. await_wake() registers the end with a hub, and returns
+// true if the end is ready already.
 PyObject* wake_name(PyObject* self, channel::End which);
 PyObject* await_wake(PyObject* self, channel::End which, PyObject* hub);
 

@@ -251,7 +251,7 @@ class Shards:
                 await asyncio.sleep(_PAUSE_S)
 
     async def _watch(self) -> None:
-        """Sends everything to a keeper that was replaced."""
+        """Sends all records to the keeper again, whenever the keeper was replaced."""
         while True:
             await asyncio.sleep(_KEEPER_S)
             try:

@@ -51,7 +51,7 @@ def load_into(module: Any, value: Any) -> None:
     given = {name: each for name, each in value.items() if isinstance(each, torch.Tensor | np.ndarray)}
     if places.keys() != given.keys():
         missing, unknown = sorted(places.keys() - given.keys()), sorted(given.keys() - places.keys())
-        raise KeyError(f"the version lacks {missing or 'no keys'}, and the module lacks {unknown or 'no keys'}")
+        raise KeyError(f"keys missing in the version: {missing or 'none'}; in the module: {unknown or 'none'}")
     for name, place in places.items():
         if tuple(place.shape) != tuple(given[name].shape):
             shape = tuple(given[name].shape)

@@ -475,7 +475,7 @@ Result<Spec> unpack(std::span<const std::byte> note) try {
     spec.truncated = leaf_or_none(in.number());
     spec.ends_unknown = in.number_below(2) == 1;
   }
-  if (in.failed() || !in.at_end()) return incompatible("its note is truncated, or longer than its sizes state");
+  if (in.failed() || !in.at_end()) return incompatible("it is truncated, or longer than its sizes state");
   Status checked = check(spec);
   if (!checked) return incompatible(checked.error().message);
   return spec;

@@ -59,7 +59,7 @@ Result<std::shared_ptr<Store>> Store::create(std::shared_ptr<Arena> arena, const
                                              std::uint64_t table_bytes) try {
   if (note.size() > memory::kMaxBudget || table_bytes > memory::kMaxBudget) {
     return Error{.code = Code::kInvalid,
-                 .message = "the note or the sampler tables exceed the largest arena, " +
+                 .message = "the description of the rows or the sampler tables exceed the largest arena, " +
                             std::to_string(memory::kMaxBudget) + " bytes"};
   }
   const ControlPlan plan = plan_of(shape, note.size(), table_bytes);

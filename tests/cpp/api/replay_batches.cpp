@@ -109,7 +109,7 @@ TEST_CASE("a batch sampled into the arena is sent without a copy") {
   CHECK(item["n"].as<std::vector<std::int64_t>>() == drawn);
   CHECK(buffer.sample(5, 60s, {.out = {{"n", {}}}, .in_arena = true}).code() == Code::kInvalid);
 
-  // In a process that was given both, too: all handles of an arena know what was made there.
+  // Also works if the process opened the buffer and the end by their handles: all handles of an arena know its objects.
   const ReplayBuffer opened = ReplayBuffer::open(buffer.handle().value()).value();
   auto [to, from] = make_pair({.arena = opened.arena().value()});
   const Sender again = Sender::open(to.handle().value()).value();

@@ -34,7 +34,7 @@ template <class Outcome>
 bool tells_of(const Outcome& outcome, int pid) {
   return outcome.code() == Code::kPeerDied && outcome.error().pids == std::vector<int>{pid};
 }
-// A child that does so, and then waits to be killed.
+// A child that calls `act`, and then waits to be killed.
 class Killed {
  public:
   template <class Act>

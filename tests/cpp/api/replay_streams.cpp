@@ -43,7 +43,7 @@ struct Columns {
   std::vector<float> reward;
   std::array<bool, 64> done{};
 };
-// By the number of each row: its successor's observation, and what its value counts.
+// Returns for each row, by its number: the observation of its successor, and the discount.
 std::map<std::int64_t, std::pair<float, float>> successors(const ReplayBuffer& buffer) {
   std::map<std::int64_t, std::pair<float, float>> found;
   const ReplayBatch batch = buffer.sample(2000, 60s).value();

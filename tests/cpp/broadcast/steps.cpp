@@ -59,7 +59,8 @@ std::unique_ptr<Subscriber> begin(const std::shared_ptr<Ring>& ring, std::size_t
   return reader;
 }
 
-// Returns the first store of a put before which a kill leaves the put unfinished, with that tail.
+// Returns the number of the first store of a put with this property: if the process is killed before it, the put is
+// unfinished and the tail is `tail`.
 std::int64_t change_under_way(std::size_t words, std::uint64_t tail) {
   for (std::int64_t change = 1;; ++change) {
     const auto ring = new_ring({.capacity = 4});

@@ -47,7 +47,8 @@ void open_again(LatestStore& store) {
   LatestStore::open(store.arena(), store.block(), patience()).value();
 }
 
-// Returns the first store of a publication before which a kill leaves it unfinished, with `version` as the newest one.
+// Returns the number of the first store of a publication with this property: if the process is killed before it, the
+// publication is unfinished and the newest version is `version`.
 std::int64_t change_under_way(std::uint64_t version) {
   for (std::int64_t change = 1;; ++change) {
     const auto store = new_latest();

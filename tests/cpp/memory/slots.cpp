@@ -102,7 +102,7 @@ TEST_CASE("A reused slot holds no pins before it is swept") {
   const Identity dead = dead_identity(*arena);
   const BlockRef ref = left_live(*arena);
   arena->blocks().entry(ref.id)->holders.words[memory::slot_of(dead) / 64] = holder_bit(dead);
-  // The state in which a new process leaves it between taking the slot and sweeping it.
+  // The state of a slot that a new process has taken and not swept yet.
   memory::Participant& slot = arena->participants().slot(memory::slot_of(dead));
   slot.generation = memory::generation_of(dead) + 1;
   slot.status = static_cast<std::uint32_t>(memory::ParticipantStatus::kStale);

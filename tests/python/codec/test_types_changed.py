@@ -239,7 +239,7 @@ def test_unchanged_class_needs_no_pickle() -> None:
             assert shmtree.unpack(shmtree.pack([value, value], allow_pickle=False)) == [value, value]
 
 
-# --- a class that is another one where the message is read ------------------------------------------------------------
+# --- a class that differs between sender and receiver -----------------------------------------------------------------
 
 # Module source at the sender and at the receiver, the value to send, and parts of the error text.
 OTHERS = {

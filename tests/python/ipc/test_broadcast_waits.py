@@ -153,7 +153,7 @@ def test_wait_on_an_unused_subscription_warns_with_its_pid(soon: Any, call: Any)
     reader = broadcast.subscribe()
     with running(hold_unused, reader, None) as (process, told):
         with warnings.catch_warnings():
-            # about the pipe, while it is not known yet which ends the process was given
+            # a warning about the pipe is allowed until the process knows which ends it was given
             warnings.simplefilter("ignore")
             assert told.recv() == "ready"
         reader.close()

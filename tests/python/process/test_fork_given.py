@@ -468,7 +468,7 @@ def test_late_receiver_gets_queued_messages_after_others_left(arena):
 
 
 def give_on(told: Any) -> None:
-    """Gives an end that this process was not given itself to a child."""
+    """Passes to a child an end that this process itself was not given."""
     (end,) = globals()["fork_only"][1]
     child = FORK.Process(target=stay, args=(told, end))
     child.start()

@@ -315,7 +315,7 @@ class Hog:
 
 
 class User:
-    """A process that uses a queue, on a node."""
+    """An actor that uses a queue."""
 
     def put(self, queue: Any, first: int, count: int) -> None:
         for number in range(first, first + count):
