@@ -160,7 +160,7 @@ def test_show_rejects_a_sent_array_and_one_outside_an_arena() -> None:
     sender, _ = shmtree.create_pair()
     array = sender.new_empty(10_000)
     sender.put(array)
-    with pytest.raises(ValueError, match="given away"):
+    with pytest.raises(ValueError, match="gave it away"):
         shmtree._core.show(array)
     with pytest.raises(ValueError, match="made in an arena"):
         shmtree._core.show(np.zeros(3))
