@@ -1,7 +1,7 @@
 """Runs in an environment with only the wheel and NumPy, and checks that the wheel needs nothing else.
 
 Checks that the extension needs no library that a machine may lack, that importing it needs only NumPy, and that data
-can be sent between two processes.
+can be sent between two processes. Checks that the wheel has the licences of all code in it.
 """
 
 import importlib.metadata
@@ -24,6 +24,24 @@ def check_dependencies() -> None:
     needs = importlib.metadata.requires("shmtree") or []
     names = {re.split(r"[^\w.-]", need)[0] for need in needs if "extra" not in need}
     assert names == {"numpy"}, names
+
+
+def check_licenses() -> None:
+    """Checks that the installed files have the licence of each work that is compiled in."""
+    holders = {
+        "LICENSE": "the shmtree authors",
+        "licenses/capnproto.txt": "Sandstorm Development Group",
+        "licenses/gcc-runtime.txt": "GCC RUNTIME LIBRARY EXCEPTION",
+        "licenses/numpy.txt": "NumPy Developers",
+        "licenses/pybind11.txt": "Wenzel Jakob",
+    }
+    texts = {}
+    for file in importlib.metadata.files("shmtree") or []:
+        _, _, name = str(file).partition(".dist-info/licenses/")
+        if name:
+            texts[name] = file.read_text()
+    missing = [name for name, holder in holders.items() if holder not in texts.get(name, "")]
+    assert not missing, f"the wheel lacks {missing}; it has {sorted(texts)}"
 
 
 def child(sender) -> None:
@@ -57,6 +75,7 @@ def main() -> None:
     assert outside <= {"shmtree", "numpy"}, f"import shmtree also imported {sorted(outside)}"
     check_libraries(shmtree._core.__file__)
     check_dependencies()
+    check_licenses()
     check_round_trip()
     version = importlib.metadata.version("shmtree")
     print(f"shmtree {version} from its wheel works: {shmtree._core.__file__}")
