@@ -4,7 +4,7 @@ The same program runs twice, with the same seeds: over shmtree and over multipro
 depends on the transport. Then the actors write into a replay buffer (actors_to_buffer.py), which a learner samples.
 `./dev demo` installs the requirements and runs it. By hand, in a checkout:
 
-    pip install '.[demo]'
+    pip install . rich 'gymnasium[classic-control]'
     python examples/actors_to_learner.py --help
 """
 

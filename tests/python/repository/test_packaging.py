@@ -63,3 +63,17 @@ def test_a_licence_is_that_of_the_package_compiled_in(name: str) -> None:
 def test_the_page_on_installing_names_every_licence() -> None:
     page = (ROOT / "docs/install.md").read_text()
     assert set(re.findall(r"^\| `(LICENSE|licenses/[\w-]+\.txt)` \|", page, re.MULTILINE)) == LICENSES
+
+
+def test_wheels_name_only_what_users_install(wheel_info: Path) -> None:
+    metadata = importlib.metadata.PathDistribution(wheel_info)
+    assert set(metadata.metadata.get_all("Provides-Extra") or []) == {"cli", "ray", "spdl", "torch"}
+    assert [need for need in metadata.requires or [] if "extra ==" not in need] == ["numpy>=1.24"]
+
+
+def test_classifiers_name_each_python_that_has_wheels(wheel_info: Path) -> None:
+    metadata = importlib.metadata.PathDistribution(wheel_info).metadata
+    named = re.findall(r"Python :: 3\.(\d+)$", "\n".join(metadata.get_all("Classifier") or []), re.MULTILINE)
+    settings = (ROOT / "pyproject.toml").read_text()
+    assert named == re.findall(r'"cp3(\d+)-\*"', settings)
+    assert metadata["Requires-Python"] == f">=3.{named[0]}"
