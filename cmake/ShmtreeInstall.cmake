@@ -10,7 +10,8 @@ install(EXPORT shmtreeTargets NAMESPACE shmtree:: DESTINATION ${package_dir} COM
 
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/shmtreeConfig.cmake.in
   ${PROJECT_BINARY_DIR}/shmtreeConfig.cmake INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(${PROJECT_BINARY_DIR}/shmtreeConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/shmtreeConfigVersion.cmake
+  VERSION ${SHMTREE_VERSION} COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/shmtreeConfig.cmake ${PROJECT_BINARY_DIR}/shmtreeConfigVersion.cmake
         ${PROJECT_SOURCE_DIR}/cmake/FindCapnpCore.cmake
         DESTINATION ${package_dir} COMPONENT cpp)

@@ -15,7 +15,7 @@ if(binding_sources MATCHES "\\.cpp")
   target_include_directories(_core SYSTEM PRIVATE ${Python_NumPy_INCLUDE_DIRS})
   target_link_libraries(_core PRIVATE shmtree_options shmtree_endpoint shmtree_shared_array shmtree_replay
                         shmtree_observe shmtree_recording)
-  target_compile_definitions(_core PRIVATE SHMTREE_VERSION="${PROJECT_VERSION}" PY_SSIZE_T_CLEAN)
+  target_compile_definitions(_core PRIVATE SHMTREE_VERSION="${SHMTREE_VERSION}" PY_SSIZE_T_CLEAN)
   if(SHMTREE_IN_PLACE)
     set_target_properties(_core PROPERTIES
       LIBRARY_OUTPUT_DIRECTORY ${PROJECT_SOURCE_DIR}/python/shmtree EXCLUDE_FROM_ALL ON)

@@ -27,7 +27,7 @@ MODULES = (
 
 project = "shmtree"
 copyright = "the authors of shmtree, MIT license"
-version = release = re.findall(r"set\(SHMTREE_VERSION ([0-9.]+)\)", (ROOT / "CMakeLists.txt").read_text())[0]
+version = release = re.findall(r"set\(SHMTREE_VERSION (\S+)\)", (ROOT / "CMakeLists.txt").read_text())[0]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "breathe"]
 suppress_warnings = [
