@@ -5,7 +5,9 @@
 ///     sender.put(shmtree::Dict{{"obs", obs}});           // referred to until put returns
 ///     auto view = item["obs"].array<float>();            // no copy; the view keeps the message
 ///
-/// The only header of shmtree that includes xtensor. Thread safety and errors are those of value.h and item.h.
+/// The only header of shmtree that includes xtensor; shmtree.h does not include it. A program that uses it needs
+/// xtensor's include path (CMake: find_package(xtensor), and link xtensor). Thread safety and errors are those of
+/// value.h and item.h.
 #pragma once
 
 // xtensor 0.26 moved its headers into folders.

@@ -208,7 +208,7 @@ class SHMTREE_NO_DANGLING Item {
   /// Returns the elements of an array in C order with elements of type T.
   template <ArrayElement T>
   std::span<T> span() const;
-  /// Returns an xtensor view. Defined in array.h.
+  /// Returns an xtensor view. Include array.h, which defines it.
   template <class T>
   auto array() const;
 

@@ -1,13 +1,10 @@
 /// @file
-/// All of shmtree: channels, values to send, items received, and xtensor views where xtensor is installed.
+/// All of shmtree except array.h and capnp.h, which need xtensor and Cap'n Proto: include these by name.
 ///
-/// Reading order: base/result.h, value.h, item.h, containers.h, fields.h, array.h, flat.h, frame.h, arena.h, pair.h,
-/// queue.h, fork.h, descriptors.h, latest.h, broadcast.h, replay.h, sent_ends.h, recording.h, base/observe.h.
+/// Reading order: base/result.h, value.h, item.h, containers.h, fields.h, flat.h, frame.h, arena.h, pair.h, queue.h,
+/// fork.h, descriptors.h, latest.h, broadcast.h, replay.h, sent_ends.h, recording.h, base/observe.h.
 #pragma once
 
-#if __has_include(<xtensor/xarray.hpp>) || __has_include(<xtensor/containers/xarray.hpp>)
-#include "shmtree/array.h"
-#endif
 #include "shmtree/base/observe.h"
 #include "shmtree/base/result.h"
 #include "shmtree/broadcast.h"

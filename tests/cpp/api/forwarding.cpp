@@ -1,6 +1,7 @@
 // Forwarded items: copied, or moved on without a copy if this process has no other handle of them.
 #include <chrono>
 
+#include "shmtree/array.h"
 #include "shmtree/shmtree.h"
 #include "support/caller.h"
 #include "support/catch2.h"

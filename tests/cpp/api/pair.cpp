@@ -4,6 +4,7 @@
 #include <chrono>
 #include <csignal>
 
+#include "shmtree/array.h"
 #include "shmtree/shmtree.h"
 #include "support/catch2.h"
 

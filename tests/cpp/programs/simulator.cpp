@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "shmtree/array.h"
 #include "shmtree/shmtree.h"
 
 using namespace std::chrono_literals;

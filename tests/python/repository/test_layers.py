@@ -59,7 +59,7 @@ FOLDERS = {"replay": ["rows", "rate_limiter", "sampling", "buffer", "files"]}
 # Restricted headers: pattern of the headers, and pattern of the only files that may include them.
 FOREIGN = [
     ("Cap'n Proto", re.compile(r"(capnp|kj)/|schema/.*\.h$"), re.compile(r"src/format/|include/shmtree/capnp\.h$")),
-    ("xtensor", re.compile(r"(xtensor|xtl|xsimd)/"), re.compile(r"include/shmtree/array\.h$")),
+    ("xtensor", re.compile(r"(xtensor|xtl|xsimd)/|shmtree/array\.h$"), re.compile(r"include/shmtree/array\.h$")),
     (
         "Python",
         re.compile(r"Python\.h$|pybind11/|numpy/|datetime\.h$|structmember\.h$"),
@@ -237,6 +237,7 @@ def test_a_downward_tree_passes(tmp_path):
         pytest.param("include/shmtree/value.h", "#include <kj/common.h>", id="Cap'n Proto in a public header"),
         pytest.param("src/value/x.cpp", '#include "schema/shmtree.capnp.h"', id="the schema outside format"),
         pytest.param("include/shmtree/value.h", "#include <xtensor/xarray.hpp>", id="xtensor outside the array leaf"),
+        pytest.param("include/shmtree/shmtree.h", '#include "shmtree/array.h"', id="xtensor for every program"),
         pytest.param("src/value/x.cpp", "#include <Python.h>", id="Python outside the bindings"),
         pytest.param("src/format/frame.h", "#include <pybind11/pybind11.h>", id="pybind11 outside the bindings"),
         pytest.param("src/memory/arena.cpp", "#include <sys/mman.h>", id="an OS header outside platform"),
