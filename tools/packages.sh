@@ -23,6 +23,7 @@ present() {
     libxtensor-dev) has_header xtensor/xarray.hpp || has_header xtensor/containers/xarray.hpp ;;
     valgrind) have valgrind ;;
     ccache) have ccache ;;
+    pkgconf) have pkg-config || have pkgconf ;;
     clang-tidy) have clang-tidy ;;
     libbenchmark-dev) has_header benchmark/benchmark.h ;;
     iceoryx) have iox-roudi ;;
@@ -109,7 +110,7 @@ system_if_possible() {
 build_packages='g++ cmake ninja-build ca-certificates capnproto libcapnp-dev'
 
 # Build requirements of the C++ tests.
-test_packages="$build_packages libxtensor-dev catch2"
+test_packages="$build_packages libxtensor-dev catch2 pkgconf"
 
 # Build requirements of tools/debian_built_python.
 python_source_packages='make xz-utils zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev libsqlite3-dev'

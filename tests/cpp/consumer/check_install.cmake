@@ -105,14 +105,18 @@ foreach(example IN LISTS examples)
   run(${root}/examples/${name})
 endforeach()
 
-# By pkg-config, where there is one.
-find_program(PKG_CONFIG NAMES pkg-config pkgconf)
-if(PKG_CONFIG)
-  file(GLOB_RECURSE found ${root}/prefix/*/shmtree.pc)
-  get_filename_component(folder ${found} DIRECTORY)
-  execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${folder} ${PKG_CONFIG} --cflags --libs "shmtree >= 0.1"
-    OUTPUT_VARIABLE flags_of_package OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  separate_arguments(flags_of_package)
-  run(${CXX} -std=c++20 ${flags} ${link_flags} ${CONSUMER_DIR}/main.cpp ${flags_of_package} -o ${root}/by_pkg_config)
-  run(${root}/by_pkg_config)
-endif()
+# By pkg-config, without CMake.
+find_program(PKG_CONFIG NAMES pkg-config pkgconf REQUIRED)
+file(GLOB_RECURSE found ${root}/prefix/*/shmtree.pc)
+get_filename_component(folder ${found} DIRECTORY)
+execute_process(COMMAND ${CMAKE_COMMAND} -E env PKG_CONFIG_PATH=${folder} ${PKG_CONFIG} --cflags --libs "shmtree >= 0.2"
+  OUTPUT_VARIABLE flags_of_package OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+separate_arguments(flags_of_package)
+run(${CXX} -std=c++20 ${flags} ${link_flags} ${CONSUMER_DIR}/main.cpp ${flags_of_package} -o ${root}/by_pkg_config)
+run(${root}/by_pkg_config)
+
+foreach(name IN ITEMS LICENSE capnproto.txt)
+  if(NOT EXISTS ${root}/prefix/share/doc/shmtree/${name})
+    message(FATAL_ERROR "the licence ${name} is not installed")
+  endif()
+endforeach()
