@@ -11,7 +11,7 @@ from . import inspect, metrics, names, recordings, top, watch, why
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="shmtree", description="Shows, records and replays what processes share.")
+    parser = argparse.ArgumentParser(prog="shmtree", description="Shows, records and plays what processes share.")
     verbs = parser.add_subparsers(dest="verb", required=True)
     for each in (names, inspect, top, why, watch, metrics, recordings):
         each.add_to(verbs)

@@ -1,4 +1,4 @@
-"""``python -m shmtree record``, ``replay``, ``export`` and ``trace``."""
+"""``python -m shmtree record``, ``play``, ``export`` and ``trace``."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _record(options: argparse.Namespace) -> int:
     return 0
 
 
-def _replay(options: argparse.Namespace) -> int:
+def _play(options: argparse.Namespace) -> int:
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         player = _playback.Player(options.to)
@@ -87,7 +87,7 @@ def _replay(options: argparse.Namespace) -> int:
         return _failed(error)
     with _asked_to_stop() as should_stop:
         try:
-            print(f"replaying {_count(len(messages), 'message')} to {tables.printable(options.to)}", flush=True)
+            print(f"playing {_count(len(messages), 'message')} to {tables.printable(options.to)}", flush=True)
             while messages and not should_stop():
                 player.play(messages, options.rate, should_stop)
                 if not options.loop:
@@ -95,7 +95,7 @@ def _replay(options: argparse.Namespace) -> int:
             player.close(should_stop)
         except (Error, ValueError) as error:
             return _failed(f"after {player.put} messages: {error}")
-    print(f"{_count(player.put, 'message')} replayed")
+    print(f"{_count(player.put, 'message')} played")
     return 0
 
 
@@ -220,7 +220,7 @@ def add_to(verbs: Any) -> None:
     )
     verb.add_argument("--relay", metavar="NAME", help="receive each message, record it and pass it on to this channel")
     verb.set_defaults(run=_record)
-    verb = verbs.add_parser("replay", help="put the recorded messages into a channel")
+    verb = verbs.add_parser("play", help="put the messages of a recording into a channel")
     verb.add_argument("file", metavar="FILE")
     verb.add_argument("--to", metavar="NAME", required=True, help="name of the channel; created if it does not exist")
     verb.add_argument(
@@ -228,7 +228,7 @@ def add_to(verbs: Any) -> None:
     )
     verb.add_argument("--loop", action="store_true", help="repeat until interrupted")
     verb.add_argument("--channel", metavar="NAME", help="only messages of this channel (default: all, by time)")
-    verb.set_defaults(run=_replay)
+    verb.set_defaults(run=_play)
     verb = verbs.add_parser("export", help="convert a recording to JSON lines or Parquet")
     verb.add_argument("file", metavar="FILE")
     verb.add_argument("--to", dest="form", choices=("jsonl", "parquet"), required=True)

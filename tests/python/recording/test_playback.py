@@ -38,11 +38,11 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "run.mcap"
 
 
-def test_replay_to_an_invisible_name_is_an_error(path: Path, name: str) -> None:
+def test_play_to_an_invisible_name_is_an_error(path: Path, name: str) -> None:
     if subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode != 0:
         pytest.skip("this user may not make a PID namespace")
     _ends = shmtree.create_pair(name=name)
-    command = [*NAMESPACE, sys.executable, "-m", "shmtree", "replay", str(path), "--to", name]
+    command = [*NAMESPACE, sys.executable, "-m", "shmtree", "play", str(path), "--to", name]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("shmtree: ") and "PID namespace" in ran.stderr
@@ -56,13 +56,13 @@ def receive_and_die(receiver: Any, count: int, told: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_replay_reports_messages_put_before_its_receiver_died(path: Path, name: str, start) -> None:
+def test_play_reports_messages_put_before_its_receiver_died(path: Path, name: str, start) -> None:
     sender, receiver = shmtree.create_pair(4, name=name)
     ours, theirs = mp.Pipe()
     child = start(receive_and_die, receiver, 30, theirs, method="spawn")
     receiver.close()
     assert ours.recv() == child.pid
-    ran = shmtree_run("replay", str(path), "--to", name, "--rate", "0")
+    ran = shmtree_run("play", str(path), "--to", name, "--rate", "0")
     assert ran.returncode == 1
     said = re.fullmatch(r"shmtree: after (\d+) messages: .*\n", ran.stderr)
     assert said is not None, ran.stderr

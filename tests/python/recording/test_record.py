@@ -296,21 +296,21 @@ def test_record_rejects_a_latest_and_a_second_recorder(name: str, tmp_path: Path
         end.close()
 
 
-def test_replay_sends_to_the_process_that_opens_its_channel(recorded) -> None:
+def test_play_sends_to_the_process_that_opens_its_channel(recorded) -> None:
     values = [{"n": n, "x": np.full(5000, n)} for n in range(50)]
     path = recorded(a=values[:25], b=values[25:])
-    command = [sys.executable, "-m", "shmtree", "replay", str(path), "--to", "again", "--rate", "0"]
+    command = [sys.executable, "-m", "shmtree", "play", str(path), "--to", "again", "--rate", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as player:
         receiver = shmtree.open_receiver("again", timeout=60)
         got = [(item["n"], int(item["x"][-1])) for item in receiver]
-        assert player.communicate(timeout=60)[0] == "replaying 50 messages to again\n50 messages replayed\n"
+        assert player.communicate(timeout=60)[0] == "playing 50 messages to again\n50 messages played\n"
     assert got == [(n, n) for n in range(50)]
 
 
-def test_replay_with_loop_repeats_until_it_is_interrupted(recorded) -> None:
+def test_play_with_loop_repeats_until_it_is_interrupted(recorded) -> None:
     path = recorded(a=[1, 2, 3])
     sender, receiver = shmtree.create_pair(name="again")
-    command = [sys.executable, "-m", "shmtree", "replay", str(path), "--to", "again", "--loop", "--channel", "a"]
+    command = [sys.executable, "-m", "shmtree", "play", str(path), "--to", "again", "--loop", "--channel", "a"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as player:
         assert [receiver.get(timeout=60) for _ in range(10)] == [1, 2, 3, 1, 2, 3, 1, 2, 3, 1]
         player.send_signal(signal.SIGINT)
@@ -319,7 +319,7 @@ def test_replay_with_loop_repeats_until_it_is_interrupted(recorded) -> None:
                 receiver.get(timeout=0.1)
         assert player.returncode == 0
     sender.close()
-    ran = shmtree_run("replay", str(path), "--to", "again", "--channel", "c")
+    ran = shmtree_run("play", str(path), "--to", "again", "--channel", "c")
     assert (ran.returncode, ran.stderr) == (1, f"shmtree: {str(path)!r} has no channel 'c'; it has 'a'\n")
 
 
