@@ -100,14 +100,14 @@ def _play(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    if options.form == "parquet" and options.out is None:
-        return _failed("--to parquet requires --out FILE: Parquet cannot be written to standard output")
+    if options.format == "parquet" and options.out is None:
+        return _failed("--format parquet requires --out FILE: Parquet cannot be written to standard output")
     with contextlib.suppress(OSError):
         if options.out is not None and os.path.samefile(options.file, options.out):
             return _failed(f"--out {options.out} is the recording itself; name another file")
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
-        if options.form == "parquet":
+        if options.format == "parquet":
             with _replacing(options.out, "wb") as out:
                 _playback.to_parquet(messages, out, options.allow_pickle)
         elif options.out is None:
@@ -118,7 +118,7 @@ def _export(options: argparse.Namespace) -> int:
     except BrokenPipeError:
         raise
     except ModuleNotFoundError as error:
-        return _failed(f"--to parquet needs {error.name}, which is not installed; run pip install pyarrow")
+        return _failed(f"--format parquet needs {error.name}, which is not installed; run pip install pyarrow")
     except (OSError, ValueError, Error) as error:
         return _failed(error)
     return 0
@@ -231,7 +231,7 @@ def add_to(verbs: Any) -> None:
     verb.set_defaults(run=_play)
     verb = verbs.add_parser("export", help="convert a recording to JSON lines or Parquet")
     verb.add_argument("file", metavar="FILE")
-    verb.add_argument("--to", dest="form", choices=("jsonl", "parquet"), required=True)
+    verb.add_argument("--format", choices=("jsonl", "parquet"), required=True, help="format of the output")
     verb.add_argument("--out", metavar="FILE", help="output file (default for jsonl: standard output)")
     verb.add_argument("--channel", metavar="NAME", help="only messages of this channel (default: all)")
     verb.add_argument("--allow-pickle", action="store_true", help="load pickles, which can run any code")

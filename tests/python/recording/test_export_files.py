@@ -37,7 +37,7 @@ def recording(path: Path, *values: Any) -> Path:
 
 
 def export(path: Path, form: str, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "shmtree", "export", str(path), "--to", form, "--out", str(out)]
+    command = [sys.executable, "-m", "shmtree", "export", str(path), "--format", form, "--out", str(out)]
     added = {**os.environ, **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=added)
 

@@ -332,7 +332,7 @@ def test_an_export_has_a_line_for_each_message(recorded) -> None:
         {"n": 1, "x": np.float32([[1, 2], [3, 4]]), "b": b"\x00\x01", "bad": float("nan")},
         ("text", None, {1: 2}),
     ]
-    ran = shmtree_run("export", str(recorded(a=values)), "--to", "jsonl")
+    ran = shmtree_run("export", str(recorded(a=values)), "--format", "jsonl")
     assert (ran.returncode, ran.stderr) == (0, "")
     first, second = lines(ran.stdout)
     assert first["value"] == {"n": 1, "x": [[1.0, 2.0], [3.0, 4.0]], "b": "AAE=", "bad": None}
@@ -347,16 +347,16 @@ class Own:
 
 def test_export_loads_pickles_only_if_allowed(recorded, tmp_path: Path) -> None:
     path = recorded(a=[{"own": {1, 2, 3}.__reduce__}])
-    assert shmtree_run("export", str(path), "--to", "jsonl").returncode == 1
+    assert shmtree_run("export", str(path), "--format", "jsonl").returncode == 1
     out = tmp_path / "out.jsonl"
-    assert shmtree_run("export", str(path), "--to", "jsonl", "--allow-pickle", "--out", str(out)).returncode == 0
+    assert shmtree_run("export", str(path), "--format", "jsonl", "--allow-pickle", "--out", str(out)).returncode == 0
     assert "own" in next(lines(out.read_text()))["value"]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])
 def test_an_export_to_the_recording_itself_is_refused(recorded, form: str) -> None:
     path = recorded(a=[1, 2, 3])
-    ran = shmtree_run("export", str(path), "--to", form, "--out", str(path))
+    ran = shmtree_run("export", str(path), "--format", form, "--out", str(path))
     assert (ran.returncode, ran.stderr) == (1, f"shmtree: --out {path} is the recording itself; name another file\n")
     assert len(Recording(path)) == 3
 
@@ -365,17 +365,17 @@ def test_an_export_to_parquet_has_a_column_for_each_leaf(recorded, tmp_path: Pat
     parquet = pytest.importorskip("pyarrow.parquet")
     values: list[Any] = [{"n": n, "info": {"x": np.arange(n)}} for n in range(2000)] + [{"m": 1.5}]
     out = tmp_path / "out.parquet"
-    ran = shmtree_run("export", str(recorded(a=values)), "--to", "parquet", "--out", str(out))
+    ran = shmtree_run("export", str(recorded(a=values)), "--format", "parquet", "--out", str(out))
     assert (ran.returncode, ran.stderr) == (0, "")
     table = parquet.read_table(out).to_pydict()
     assert list(table) == ["channel", "time_ns", "sequence", "value.n", "value.info.x", "value.m"]
     assert table["value.n"] == [*range(2000), None]
     assert table["value.info.x"][3] == [0, 1, 2]
     assert table["value.m"][-2:] == [None, 1.5]
-    ran = shmtree_run("export", str(recorded(a=[{"n": 1}, {"n": "text"}])), "--to", "parquet", "--out", str(out))
+    ran = shmtree_run("export", str(recorded(a=[{"n": 1}, {"n": "text"}])), "--format", "parquet", "--out", str(out))
     assert ran.returncode == 1
     assert "do not have the same columns" in ran.stderr
-    assert shmtree_run("export", str(out), "--to", "parquet").returncode == 1
+    assert shmtree_run("export", str(out), "--format", "parquet").returncode == 1
 
 
 def test_other_tools_read_a_recording(recorded) -> None:
