@@ -31,7 +31,7 @@ def record(path: Path, count: int, size: int, rate: float | None) -> float:
     name = f"bench-{uuid.uuid4().hex}"
     sender, receiver = arena.create_pair(capacity=8, name=name)
     message = {"obs": np.zeros(size, np.uint8)}
-    command = [sys.executable, "-m", "shmtree", "record", str(path), name]
+    command = [sys.executable, "-m", "shmtree", "record", name, "--out", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as recorder:
         assert recorder.stdout is not None
         recorder.stdout.readline()  # it looks

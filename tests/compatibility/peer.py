@@ -181,7 +181,7 @@ CASES: dict[str, Callable[[pathlib.Path], Any]] = {
     "pickled subscriber": lambda folder: loaded(folder, "subscriber").qsize(),
     "pickled array": lambda folder: loaded(folder, "array").array.copy(),
     "pickled replay buffer": lambda folder: sampled(loaded(folder, "replay")),
-    "shmtree record": lambda folder: run_shmtree("record", str(folder / "other"), "v-pair", "--seconds", "1"),
+    "shmtree record": lambda folder: run_shmtree("record", "v-pair", "--seconds", "1", "--out", str(folder / "other")),
     "shmtree trace": lambda folder: run_shmtree("trace", "v-pair", "--seconds", "1", "--out", str(folder / "trace")),
     "shmtree ls": lambda folder: run_shmtree("ls"),
     "shmtree inspect": lambda folder: run_shmtree("inspect", "v-pair"),

@@ -60,10 +60,10 @@ def _record(options: argparse.Namespace) -> int:
         return _failed(
             f"--relay takes one channel, for another one to receive, not {', '.join(names)} for {options.relay}"
         )
-    writer = Writer(options.file)
+    writer = Writer(options.out)
 
     def ready() -> None:
-        print(f"recording {_count(len(names), 'channel')} to {tables.printable(options.file)}", flush=True)
+        print(f"recording {_count(len(names), 'channel')} to {tables.printable(options.out)}", flush=True)
 
     try:
         with writer, _asked_to_stop(options.seconds) as should_stop:
@@ -213,8 +213,10 @@ def _rate(text: str) -> float:
 
 def add_to(verbs: Any) -> None:
     verb = verbs.add_parser("record", help="write the messages of channels to a file; receivers still get them")
-    verb.add_argument("file", metavar="FILE", help="MCAP file, readable by this user only; an existing one is replaced")
     verb.add_argument("names", metavar="NAME", nargs="+", help="name of a channel or queue")
+    verb.add_argument(
+        "--out", metavar="FILE", required=True, help="MCAP file, readable by this user only; replaces an existing one"
+    )
     verb.add_argument(
         "--seconds", type=duration, help="stop after this time (default: at the end of the streams, or Ctrl-C)"
     )

@@ -125,7 +125,7 @@ def test_commands_name_both_versions_of_an_arena(tmp_path: pathlib.Path) -> None
     change_version(arena, b"smtarena")
     out = str(tmp_path / "file")
     shows = [["inspect", "x"], ["why", "x"], ["why"], ["top", "--once"]]
-    for verb in (*shows, ["trace", "x", "--out", out], ["record", out, "x"]):
+    for verb in (*shows, ["trace", "x", "--out", out], ["record", "x", "--out", out]):
         done = subprocess.run(
             [sys.executable, "-m", "shmtree", *verb], check=False, capture_output=True, text=True, timeout=120
         )

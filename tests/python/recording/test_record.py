@@ -38,7 +38,7 @@ class Recorder:
     """`shmtree record` in its own process. The constructor returns once the tap is attached."""
 
     def __init__(self, path: Path, *arguments: str, count: int | None = None, **options: Any) -> None:
-        command = [sys.executable, "-m", "shmtree", "record", str(path), *arguments]
+        command = [sys.executable, "-m", "shmtree", "record", *arguments, "--out", str(path)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith(f"recording {count or len(arguments)} channel")
@@ -226,7 +226,7 @@ def test_failed_record_leaves_the_existing_file_unchanged(recorded, name: str) -
     path = recorded(a=[1, 2, 3])
     for names in (["nothing"], [name, "nothing"]):
         ends = shmtree.create_pair(name=name)
-        ran = shmtree_run("record", str(path), *names)
+        ran = shmtree_run("record", *names, "--out", str(path))
         assert ran.returncode == 1
         assert ran.stderr.startswith("shmtree: ")
         assert len(Recording(path)) == 3
@@ -235,7 +235,7 @@ def test_failed_record_leaves_the_existing_file_unchanged(recorded, name: str) -
 
 
 def test_unencodable_channel_name_is_an_error_and_makes_no_file(tmp_path: Path) -> None:
-    ran = shmtree_run("record", str(tmp_path / "run.mcap"), os.fsdecode(b"\xffchannel"))
+    ran = shmtree_run("record", os.fsdecode(b"\xffchannel"), "--out", str(tmp_path / "run.mcap"))
     assert ran.returncode == 1
     assert "characters that cannot be in a file name" in ran.stderr
     assert list(tmp_path.iterdir()) == []
@@ -281,14 +281,14 @@ def test_full_disk_at_the_start_leaves_the_existing_recording(recorded, monkeypa
 
 def test_record_rejects_a_latest_and_a_second_recorder(name: str, tmp_path: Path) -> None:
     latest = shmtree.Latest(name=name)
-    ran = shmtree_run("record", str(tmp_path / "run.mcap"), name)
+    ran = shmtree_run("record", name, "--out", str(tmp_path / "run.mcap"))
     assert ran.returncode == 1
     assert "is the name of a Latest, not of a channel" in ran.stderr
-    assert shmtree_run("record", str(tmp_path / "run.mcap"), "nothing").returncode == 1
+    assert shmtree_run("record", "nothing", "--out", str(tmp_path / "run.mcap")).returncode == 1
     latest.close()
     ends = shmtree.create_pair(name=name)
     recorder = Recorder(tmp_path / "run.mcap", name)
-    ran = shmtree_run("record", str(tmp_path / "other.mcap"), name)
+    ran = shmtree_run("record", name, "--out", str(tmp_path / "other.mcap"))
     assert ran.returncode == 1
     assert "the channel already has a tap" in ran.stderr
     recorder.end(signal.SIGINT)

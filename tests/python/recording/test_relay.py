@@ -94,5 +94,5 @@ def test_a_relay_that_is_killed_loses_nothing(name: str, tmp_path: Path) -> None
 
 def test_relay_rejects_several_channels_and_its_own_input(name: str, tmp_path: Path) -> None:
     for arguments in ((name, "other", "--relay", "third"), (name, "--relay", name)):
-        done = shmtree_run("record", str(tmp_path / "run.mcap"), *arguments)
+        done = shmtree_run("record", *arguments, "--out", str(tmp_path / "run.mcap"))
         assert done.returncode == 1 and "--relay takes one channel, for another one to receive" in done.stderr
