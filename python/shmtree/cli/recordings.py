@@ -49,9 +49,9 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _failed(what: object) -> int:
+def _failed(what: object, code: int = 1) -> int:
     print(f"shmtree: {what}", file=sys.stderr)
-    return 1
+    return code
 
 
 def _record(options: argparse.Namespace) -> int:
@@ -125,6 +125,9 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _run_trace(options: argparse.Namespace) -> int:
+    if bool(options.names) == options.all:
+        return _failed("trace takes the names of channels, or --all", code=2)
+
     def ready(count: int, refused: list[str]) -> None:
         for each in refused:
             print(f"shmtree: not traced: {each}", file=sys.stderr)
@@ -239,7 +242,8 @@ def add_to(verbs: Any) -> None:
     verb.add_argument("--allow-pickle", action="store_true", help="load pickles, which can run any code")
     verb.set_defaults(run=_export)
     verb = verbs.add_parser("trace", help="write puts and receives with their times, as a Chrome trace")
-    verb.add_argument("names", metavar="NAME", nargs="*", help="name of a channel or queue (default: all of this user)")
+    verb.add_argument("names", metavar="NAME", nargs="*", help="name of a channel or queue")
+    verb.add_argument("--all", action="store_true", help="trace all channels and queues of this user")
     verb.add_argument(
         "--seconds", type=duration, help="stop after this time (default: at the end of the streams, or Ctrl-C)"
     )

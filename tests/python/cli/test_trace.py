@@ -173,7 +173,7 @@ def test_counter_reaches_zero_after_an_earlier_requeue(name: str, tmp_path: Path
 def test_traces_unnamed_channels_and_queues(tmp_path: Path) -> None:
     sender, receiver = shmtree.create_pair()
     tasks = shmtree.Queue()
-    tracer = Tracer(tmp_path / "run.json")
+    tracer = Tracer(tmp_path / "run.json", "--all")
     sender.put(1)
     receiver.get()
     tasks.put(2)
@@ -223,9 +223,18 @@ def test_unknown_name_and_recorded_channel_are_errors(name: str, tmp_path: Path)
     recorder = Recorder(tmp_path / "run.mcap", name)
     done = shmtree_run("trace", name, "--out", out)
     assert done.returncode == 1 and "already has a tap" in done.stderr
-    done = shmtree_run("trace", "--seconds", "0.1", "--out", out)  # without a name, it traces all channels
+    done = shmtree_run("trace", "--all", "--seconds", "0.1", "--out", out)
     assert done.returncode == 0 and f"not traced: {name}: " in done.stderr
     recorder.end(signal.SIGINT)
+
+
+def test_trace_needs_names_or_all_and_attaches_to_nothing(name: str, tmp_path: Path) -> None:
+    _sender, _receiver = shmtree.create_pair(name=name)
+    for arguments in ((), (name, "--all")):
+        done = shmtree_run("trace", *arguments, "--out", str(tmp_path / "run.json"))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == "shmtree: trace takes the names of channels, or --all\n"
+    assert list(tmp_path.glob("*.json")) == []
 
 
 @pytest.mark.guarantee("taps-do-not-disturb")
