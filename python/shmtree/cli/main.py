@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from . import inspect, metrics, names, recordings, top, watch, why
+from . import crashdump, inspect, metrics, names, recordings, top, why
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="shmtree", description="Shows, records and plays what processes share.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    for each in (names, inspect, top, why, watch, metrics, recordings):
+    for each in (names, inspect, top, why, crashdump, metrics, recordings):
         each.add_to(verbs)
     return parser
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return 130 if options.verb not in ("top", "watch", "metrics") else 0
+        return 130 if options.verb not in ("top", "crashdump", "metrics") else 0
     except BrokenPipeError:  # the reader has closed the pipe; prevents a second error at interpreter exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -32,7 +32,7 @@ COMMANDS = {
     "top": ["--json", "--interval", "0.01"],
     "inspect": ["--json"],
     "why": ["--json"],
-    "watch": ["--json", "--interval", "0.01", "--dump"],
+    "crashdump": ["--json", "--interval", "0.01", "--out"],
     "metrics": ["--port", "0"],
 }
 END_BY_THEMSELVES = {"inspect", "why"}
@@ -125,7 +125,7 @@ def test_killed_observer_leaves_the_arena_unchanged(command: str, name: str, sto
     seed = random.randrange(1 << 32)
     print("seed", seed)
     moments = random.Random(seed)
-    arguments = {"inspect": [str(stopped.pids[0])], "watch": [str(tmp_path / "dumps"), name]}.get(command, [])
+    arguments = {"inspect": [str(stopped.pids[0])], "crashdump": [str(tmp_path / "dumps"), name]}.get(command, [])
     before = stopped.read()
     begin = time.monotonic()
     with start_looking(command, arguments) as process:
@@ -133,12 +133,12 @@ def test_killed_observer_leaves_the_arena_unchanged(command: str, name: str, sto
         first = next(answers)
         took = time.monotonic() - begin
         stopped.to_kill.kill()  # the command observes this process too
-        if command == "watch":
+        if command == "crashdump":
             assert json.loads(next(answers))["killed"] == [stopped.to_kill.pid]
         elif command not in END_BY_THEMSELVES:
             assert len([next(answers) for _ in range(5)]) == 5
         process.kill()
-    assert command == "watch" or name in first
+    assert command == "crashdump" or name in first
     assert stopped.read() == before
     for _ in range(KILLS):
         with start_looking(command, arguments) as process:

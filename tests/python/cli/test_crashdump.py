@@ -1,4 +1,4 @@
-"""Reports and dumps that `watch` writes after a process was killed."""
+"""Reports and dumps that `crashdump` writes after a process was killed."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from test_observe import arena_called, file_bytes, run
 
 import shmtree
 from shmtree import _core
-from shmtree.cli import watch as watch_module
-from shmtree.cli.watch import Watch
+from shmtree.cli import crashdump
+from shmtree.cli.crashdump import Watch
 
 pytestmark = pytest.mark.usefixtures("runtime_directory")
 
 
 @contextlib.contextmanager
 def watching(directory: Path, *names: str, descriptors: int = 1024) -> Iterator[Any]:
-    """Starts `watch` and yields its output after the first snapshot. `descriptors`: soft limit of the process."""
+    """Starts `crashdump` and yields its output after the first snapshot. `descriptors`: soft limit of the process."""
     limited = ["sh", "-c", f'ulimit -S -n {descriptors}; exec "$@"', "sh"]
-    command = [sys.executable, "-W", "error", "-m", "shmtree", "watch", "--json", "--dump", str(directory), *names]
+    command = [sys.executable, "-W", "error", "-m", "shmtree", "crashdump", "--json", "--out", str(directory), *names]
     with subprocess.Popen([*limited, *command], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert json.loads(process.stdout.readline())["watching"] >= 1
@@ -134,7 +134,7 @@ def test_two_watchers_both_dump_and_then_free_the_arena(name, start, tmp_path):
             pass
 
 
-def test_watch_opens_more_arenas_than_its_soft_limit(name, start, tmp_path):
+def test_crashdump_opens_more_arenas_than_its_soft_limit(name, start, tmp_path):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid
@@ -147,7 +147,7 @@ def test_watch_opens_more_arenas_than_its_soft_limit(name, start, tmp_path):
 
 
 @pytest.mark.guarantee("observer-is-right")
-def test_watch_reports_an_arena_it_cannot_retain(name, tmp_path):
+def test_crashdump_reports_an_arena_it_cannot_retain(name, tmp_path):
     names = [f"{name}-{number}" for number in range(20)]
     arenas = [shmtree.Arena(8 << 20, name=each) for each in names]
     watch = Watch(str(tmp_path), names)
@@ -170,7 +170,7 @@ def test_watch_reports_an_arena_it_cannot_retain(name, tmp_path):
     assert arenas
 
 
-def test_watch_retries_a_dump_that_it_could_not_write(name, start, tmp_path):
+def test_crashdump_retries_a_dump_that_it_could_not_write(name, start, tmp_path):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid
@@ -187,13 +187,13 @@ def test_watch_retries_a_dump_that_it_could_not_write(name, start, tmp_path):
     watch.close()
 
 
-def test_watch_retains_the_arena_of_a_dying_process(name, start, tmp_path, monkeypatch):
+def test_crashdump_retains_the_arena_of_a_dying_process(name, start, tmp_path, monkeypatch):
     ours, theirs = mp.Pipe()
     child = start(use_alone, name, theirs, method="spawn")
     assert ours.recv() == child.pid
     watch = Watch(str(tmp_path), [str(child.pid)])
     assert list(watch.look()) == []
-    looked = watch_module.seen
+    looked = crashdump.seen
 
     def without_its_descriptors(found: Any) -> Any:
         found = looked(found)
@@ -201,7 +201,7 @@ def test_watch_retains_the_arena_of_a_dying_process(name, start, tmp_path, monke
             arena["openers"] = [each for each in arena["openers"] if each["read_only"]]
         return found
 
-    monkeypatch.setattr(watch_module, "seen", without_its_descriptors)
+    monkeypatch.setattr(crashdump, "seen", without_its_descriptors)
     assert list(watch.look()) == []
     monkeypatch.undo()
     kill(child)
@@ -228,13 +228,13 @@ def test_opening_an_arena_rejects_a_descriptor_of_another():
 
 def test_unwritable_dump_folder_is_an_error_without_traceback(tmp_path):
     (tmp_path / "file").write_text("x")
-    words = run("watch", "--dump", str(tmp_path / "file"), code=1)
+    words = run("crashdump", "--out", str(tmp_path / "file"), code=1)
     assert words.startswith("shmtree: ")
     assert "Traceback" not in words
 
 
 @pytest.mark.guarantee("observer-is-passive")
-def test_normal_exit_writes_no_dump_and_watch_changes_no_byte(name, start, tmp_path):
+def test_normal_exit_writes_no_dump_and_changes_no_byte(name, start, tmp_path):
     small = shmtree.Arena(1 << 20, name=name)
     sender, receiver = small.create_pair()
     before = file_bytes(arena_called(shmtree.observe(), name))

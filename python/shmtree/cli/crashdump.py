@@ -1,4 +1,4 @@
-"""Keeps the arenas that it watches, and dumps the state of an arena when an attached process was killed."""
+"""``python -m shmtree crashdump``: writes the state of an arena to a file when an attached process was killed."""
 
 from __future__ import annotations
 
@@ -225,11 +225,11 @@ def _watching(count: int) -> str:
     return f"watching {count} arena{'' if count == 1 else 's'}"
 
 
-def _run_watch(options: argparse.Namespace) -> int:
+def _run_crashdump(options: argparse.Namespace) -> int:
     # It keeps a descriptor of each arena and of each process, without a limit.
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    watch, trouble = Watch(options.dump, options.names), ""
+    watch, trouble = Watch(options.out, options.names), ""
     is_first = True
     while True:
         for path, pids in watch.look():
@@ -245,11 +245,11 @@ def _run_watch(options: argparse.Namespace) -> int:
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("watch", help="write a file for each arena in which a process was killed")
-    verb.add_argument("--dump", metavar="DIR", required=True, help="folder for the files; created if it does not exist")
+    verb = verbs.add_parser("crashdump", help="write a file for each arena in which a process was killed")
     verb.add_argument(
         "names", metavar="PID|NAME", nargs="*", help="only arenas with these processes or names (default: all)"
     )
+    verb.add_argument("--out", metavar="DIR", required=True, help="folder for the files; created if it does not exist")
     verb.add_argument("--interval", type=duration, default=0.2, help="seconds between snapshots (default: %(default)s)")
-    verb.set_defaults(run=_run_watch)
+    verb.set_defaults(run=_run_crashdump)
     add_json(verb)
