@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import http.server
 import re
+import socket
 import sys
 import time
 from collections import defaultdict
@@ -195,27 +196,35 @@ def _add_replay(made: _Page, replay: dict[str, Any], labels: dict[str, Any]) -> 
 #: Host names and addresses that always mean this machine, whatever a name server answers.
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _PORT = re.compile(r":[0-9]*$")
+_DEFAULT_HOST, _DEFAULT_PORT = "127.0.0.1", 9123
+
+
+def _as_in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Serves a new snapshot for each request, on 127.0.0.1. `port` 0 takes a free one. Raises OSError.
+    """Serves a new snapshot for each request. `port` 0 takes a free one. Raises OSError.
 
-    It answers only requests for a loopback host or for one of `hosts`. A browser on this machine that shows a web page
-    sends the host of that page, so the page cannot read the counts.
+    It answers only requests for a loopback host, for the address at which they arrive, for `host`, or for one of
+    `names`. A browser that shows a web page sends the host of that page, so the page cannot read the counts.
     """
 
     daemon_threads = True
 
-    def __init__(self, port: int, hosts: Iterable[str] = ()) -> None:
-        self.hosts = _LOOPBACK | {each.lower() for each in hosts}
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, port: int, host: str = _DEFAULT_HOST, names: Iterable[str] = ()) -> None:
+        self.hosts = _LOOPBACK | {_as_in_url(host).lower()} | {each.lower() for each in names}
+        self._host = _as_in_url(host)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
         self._observer = Observer()
         self._lock = lifetime.lock_in(self, "_lock")
         self.page()  # metrics that need two snapshots are then available for the first request
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/metrics"
+        return f"http://{self._host}:{self.server_port}/metrics"
 
     def page(self) -> str:
         with self._lock:
@@ -233,7 +242,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if not self._is_for_this_host():
-            self.send_error(421, "unknown host; use 127.0.0.1 or localhost, or start the server with --host")
+            self.send_error(421, "unknown host; use an address of this server, or start it with --allow-host")
             return
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "the metrics are at /metrics")
@@ -247,8 +256,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _is_for_this_host(self) -> bool:
         """Returns True if the request names a host that is served, or no host, as in HTTP/1.0."""
+        here = self.connection.getsockname()[0].removeprefix("::ffff:")  # an IPv4 client at an IPv6 socket
+        hosts = self.server.hosts | {_as_in_url(here)}
         asked = self.headers.get_all("Host") or []
-        return all(_PORT.sub("", each.strip()).lower() in self.server.hosts for each in asked)
+        return all(_PORT.sub("", each.strip()).lower() in hosts for each in asked)
 
     def log_message(self, *_: object) -> None:
         """Logs no requests."""
@@ -256,9 +267,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 def _run_metrics(options: argparse.Namespace) -> int:
     try:
-        server = Server(options.port, options.host)
+        server = Server(options.port, options.host, options.allow_host)
     except OSError as error:
-        print(f"shmtree: cannot listen on port {options.port}: {error.strerror}", file=sys.stderr)
+        where = f"{_as_in_url(options.host)}, port {options.port}"
+        print(f"shmtree: cannot listen on {where}: {error.strerror}", file=sys.stderr)
         return 1
     with server:
         print(server.address, flush=True)
@@ -274,9 +286,17 @@ def _port(text: str) -> int:
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("metrics", help="serve all statistics as OpenMetrics to a Prometheus on this machine")
-    verb.add_argument("--port", type=_port, required=True, help="TCP port on 127.0.0.1; 0: any free port")
+    verb = verbs.add_parser("metrics", help="serve all statistics as OpenMetrics to Prometheus")
     verb.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="also answer requests for this host name"
+        "--host",
+        metavar="ADDRESS",
+        default=_DEFAULT_HOST,
+        help="address to listen at (default: %(default)s, for processes of this machine only)",
+    )
+    verb.add_argument(
+        "--port", type=_port, default=_DEFAULT_PORT, help="TCP port (default: %(default)s); 0: any free port"
+    )
+    verb.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="also answer requests for this host name"
     )
     verb.set_defaults(run=_run_metrics)

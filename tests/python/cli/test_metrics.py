@@ -234,8 +234,35 @@ def status_of(address: str, host: str | None) -> int:
         return connection.getresponse().status
 
 
+def port_of(address: str) -> int:
+    return urllib.parse.urlsplit(address).port or 0
+
+
+def test_listens_at_another_address_and_answers_for_it() -> None:
+    with metrics_of("--host", "127.0.0.2") as (address, _):
+        assert address.startswith("http://127.0.0.2:")
+        assert [status_of(address, host) for host in ("127.0.0.2", "localhost", "evil.example")] == [200, 200, 421]
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port_of(address)), timeout=60)
+    with metrics_of("--host", "0.0.0.0") as (address, _):
+        at = f"http://127.0.0.3:{port_of(address)}/metrics"
+        assert [status_of(at, host) for host in ("127.0.0.3", "0.0.0.0", "127.0.0.4")] == [200, 200, 421]
+    assert "cannot listen on 192.0.2.1, port 0: " in run("metrics", "--host", "192.0.2.1", "--port", "0", code=1)
+
+
+def test_listens_at_an_ipv6_address() -> None:
+    with contextlib.closing(socket.socket(socket.AF_INET6)) as probe:
+        try:
+            probe.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    with metrics_of("--host", "::1") as (address, _):
+        assert address.startswith("http://[::1]:")
+        assert [status_of(address, host) for host in ("[::1]:80", "localhost", "evil.example")] == [200, 200, 421]
+
+
 def test_answers_only_requests_for_its_own_host() -> None:
-    with metrics_of("--host", "here.example") as (address, _):
+    with metrics_of("--allow-host", "here.example") as (address, _):
         for host in ("127.0.0.1", "localhost:9000", "LOCALHOST", "[::1]:80", "here.example:1", None):
             assert status_of(address, host) == 200
         for host in ("evil.example", "evil.example:80", "", "127.0.0.1.evil.example", "localhost.evil.example"):
