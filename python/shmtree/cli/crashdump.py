@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import _core
 from .._ipc.observer import Observer, is_of, messages, seen
-from .arguments import add_json, duration
+from .arguments import add_json, add_verb, seconds
 from .tables import label, pid_list
 
 MAX_MESSAGES = 1000  # messages of each channel in a dump
@@ -245,11 +245,20 @@ def _run_crashdump(options: argparse.Namespace) -> int:
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("crashdump", help="write a file for each arena in which a process was killed")
+    verb = add_verb(
+        verbs,
+        "crashdump",
+        "write a file for each arena in which a process was killed",
+        """
+        shmtree crashdump --out dumps
+        shmtree crashdump --out dumps 4711 samples
+        """,
+        "It runs until you end it.",
+    )
     verb.add_argument(
         "names", metavar="PID|NAME", nargs="*", help="only arenas with these processes or names (default: all)"
     )
     verb.add_argument("--out", metavar="DIR", required=True, help="folder for the files; created if it does not exist")
-    verb.add_argument("--interval", type=duration, default=0.2, help="seconds between snapshots (default: %(default)s)")
+    verb.add_argument("--interval", type=seconds, default=0.2, help="seconds between snapshots (default: %(default)s)")
+    add_json(verb, "print one line of JSON for each file")
     verb.set_defaults(run=_run_crashdump)
-    add_json(verb)

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._ipc.observer import is_of, messages, observe, seen
 from . import tables
-from .arguments import add_json
+from .arguments import add_json, add_verb, count
 
 MAX_MESSAGES = 8
 
@@ -47,23 +47,26 @@ def _inspect(options: argparse.Namespace) -> int:
     return 0
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if not 0 <= count <= sys.maxsize:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 0 to {sys.maxsize} messages")
-    return count
-
-
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("inspect", help="describe the contents of an arena; queued messages stay queued")
+    verb = add_verb(
+        verbs,
+        "inspect",
+        "describe the contents of an arena; queued messages stay queued",
+        """
+        shmtree inspect 4711
+        shmtree inspect samples --messages 2
+        shmtree inspect 4711:samples --json
+        """,
+    )
     verb.add_argument(
         "what", metavar="PID|NAME[:CHANNEL]", help="a pid, a name, or at least the first 8 digits of a uuid"
     )
     verb.add_argument(
         "--messages",
-        type=_count,
+        metavar="N",
+        type=count,
         default=MAX_MESSAGES,
         help="messages of each channel to describe (default: %(default)s)",
     )
+    add_json(verb, "print one line of JSON")
     verb.set_defaults(run=_inspect)
-    add_json(verb)

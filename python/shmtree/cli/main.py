@@ -7,33 +7,56 @@ import os
 import sys
 from collections.abc import Sequence
 
+from .. import _core
+from ..errors import Error
 from . import crashdump, inspect, metrics, names, recordings, top, why
+from .arguments import listed_examples
+
+_EXAMPLES = """
+shmtree top                           what all channels do, and the bottleneck
+shmtree why                           which process waits for which others
+shmtree inspect samples               the messages that are queued
+shmtree record samples --out run.mcap
+shmtree COMMAND --help                the options of a command
+"""
+#: Commands that run until they are interrupted, so that an interrupt is no failure.
+_ENDLESS = ("top", "crashdump", "metrics")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="shmtree", description="Shows, records and plays what processes share.")
-    verbs = parser.add_subparsers(dest="verb", required=True)
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shmtree",
+        description="Shows, records and plays what processes share.",
+        epilog=listed_examples(_EXAMPLES),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"shmtree {_core.VERSION}")
+    verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", title="commands")
     for each in (names, inspect, top, why, crashdump, metrics, recordings):
         each.add_to(verbs)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    parser = make_parser()
+    options = parser.parse_args(arguments)
     if sys.stdout is None:  # the descriptor was closed before Python started
         if sys.stderr is not None:
             print("shmtree: standard output is closed, so nothing can be printed", file=sys.stderr)
         return 1
     try:
+        if options.verb is None:
+            parser.print_help()
+            return 0
         code = int(options.run(options))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return 130 if options.verb not in ("top", "crashdump", "metrics") else 0
+        return 0 if options.verb in _ENDLESS else 130
     except BrokenPipeError:  # the reader has closed the pipe; prevents a second error at interpreter exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
+    except (OSError, Error) as error:
         print(f"shmtree: {error}", file=sys.stderr)
         return 1
 

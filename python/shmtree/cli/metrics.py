@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import http.server
+import json
 import re
 import socket
 import sys
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from .._ipc.observer import Observer
 from .._process import lifetime
 from . import tables
+from .arguments import add_json, add_verb, port
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _STUCK_S = 10.0  # closes a connection if its client sends nothing for this long
@@ -273,20 +275,23 @@ def _run_metrics(options: argparse.Namespace) -> int:
         print(f"shmtree: cannot listen on {where}: {error.strerror}", file=sys.stderr)
         return 1
     with server:
-        print(server.address, flush=True)
+        print(json.dumps({"address": server.address}) if options.json else server.address, flush=True)
         server.serve_forever()
     return 0
 
 
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text} is out of range; a port is 1 to 65535, or 0 for any free port")
-    return port
-
-
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("metrics", help="serve all statistics as OpenMetrics to Prometheus")
+    verb = add_verb(
+        verbs,
+        "metrics",
+        "serve all statistics as OpenMetrics to Prometheus",
+        """
+        shmtree metrics
+        shmtree metrics --port 0
+        shmtree metrics --host 0.0.0.0 --allow-host node7.example
+        """,
+        "It prints its address, and runs until you end it.",
+    )
     verb.add_argument(
         "--host",
         metavar="ADDRESS",
@@ -294,9 +299,14 @@ def add_to(verbs: Any) -> None:
         help="address to listen at (default: %(default)s, for processes of this machine only)",
     )
     verb.add_argument(
-        "--port", type=_port, default=_DEFAULT_PORT, help="TCP port (default: %(default)s); 0: any free port"
+        "--port",
+        metavar="N",
+        type=port,
+        default=_DEFAULT_PORT,
+        help="TCP port (default: %(default)s); 0: any free port",
     )
     verb.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="also answer requests for this host name"
     )
+    add_json(verb, "print the address as a line of JSON")
     verb.set_defaults(run=_run_metrics)

@@ -9,7 +9,7 @@ from typing import Any
 from .._ipc.observer import observe, seen
 from .._ipc.pairs import clean_names, list_names
 from . import tables
-from .arguments import add_json
+from .arguments import add_json, add_verb
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -27,17 +27,29 @@ def _ls(options: argparse.Namespace) -> int:
     return 0
 
 
-def _clean(_: argparse.Namespace) -> int:
-    for name in clean_names():
+def _clean(options: argparse.Namespace) -> int:
+    removed = clean_names()
+    if options.json:
+        print(json.dumps({"removed": removed}))
+        return 0
+    for name in removed:
         print(f"removed {tables.printable(name)}")
     return 0
 
 
 def add_to(verbs: Any) -> None:
-    ls = verbs.add_parser(
-        "ls", help="list names with the kind of object and the attached processes; remove stale names"
+    ls = add_verb(
+        verbs,
+        "ls",
+        "list names with the kind of object and the attached processes; remove stale names",
+        """
+        shmtree ls
+        shmtree ls --all --json
+        """,
     )
     ls.add_argument("--all", action="store_true", help="list all arenas, also unnamed ones; removes nothing")
+    add_json(ls, "print one line of JSON")
     ls.set_defaults(run=_ls)
-    verbs.add_parser("clean", help="remove the names that killed processes left behind").set_defaults(run=_clean)
-    add_json(ls)
+    clean = add_verb(verbs, "clean", "remove the names that killed processes left behind", "shmtree clean")
+    add_json(clean, "print one line of JSON")
+    clean.set_defaults(run=_clean)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._ipc.observer import Observer, seen
 from . import tables
-from .arguments import add_json, duration
+from .arguments import add_json, add_verb, seconds
 
 FIRST_INTERVAL = 0.5  # minimum interval in seconds over which rates are measured
 
@@ -37,8 +37,16 @@ def _top(options: argparse.Namespace) -> int:
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("top", help="show all arenas and channels, pinned memory, and the bottleneck")
+    verb = add_verb(
+        verbs,
+        "top",
+        "show all arenas and channels, pinned memory, and the bottleneck",
+        """
+        shmtree top
+        shmtree top --once --json
+        """,
+    )
     verb.add_argument("--once", action="store_true", help="print one snapshot and exit")
-    verb.add_argument("--interval", type=duration, default=1.0, help="seconds between snapshots (default: %(default)s)")
-    verb.set_defaults(run=_top)
+    verb.add_argument("--interval", type=seconds, default=1.0, help="seconds between snapshots (default: %(default)s)")
     add_json(verb)
+    verb.set_defaults(run=_top)

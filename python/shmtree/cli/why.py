@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from .._ipc.observer import Observer, is_of, seen, users
 from . import tables
-from .arguments import add_json
+from .arguments import add_json, add_verb
 
 BETWEEN_SNAPSHOTS = 0.3  # seconds: a wait that is in both snapshots is not about to end
 _CLOCK_S = 0.02  # tolerance between the clocks of waits and snapshots
@@ -325,12 +325,22 @@ def _run_why(options: argparse.Namespace) -> int:
 
 
 def add_to(verbs: Any) -> None:
-    verb = verbs.add_parser("why", help="show which process waits for which others, and deadlocks; stacks with py-spy")
+    verb = add_verb(
+        verbs,
+        "why",
+        "show which process waits for which others, and deadlocks",
+        """
+        shmtree why
+        shmtree why 4711
+        shmtree why samples --json
+        """,
+        "If py-spy is installed, it also shows the Python stacks of these processes.",
+    )
     verb.add_argument(
         "what",
-        metavar="PID|CHANNEL",
+        metavar="PID|NAME",
         nargs="?",
-        help="only waits of this process or channel, and what they depend on",
+        help="only waits of this process or at this channel, and what they depend on",
     )
+    add_json(verb, "print one line of JSON")
     verb.set_defaults(run=_run_why)
-    add_json(verb)

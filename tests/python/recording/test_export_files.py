@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree.cli import recordings
+from shmtree.cli import output_files
 from shmtree.recording import _mcap
 from shmtree.replay import ReplayBuffer
 
@@ -141,7 +141,7 @@ def refuse_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(prefix: str, dir: str) -> None:  # a folder's mode would not stop root
         raise PermissionError(errno.EACCES, "Permission denied", os.path.join(dir, prefix))
 
-    monkeypatch.setattr(recordings.tempfile, "mkstemp", refuse)
+    monkeypatch.setattr(output_files.tempfile, "mkstemp", refuse)
 
 
 @pytest.mark.parametrize("mode", ["w", "wb"])
@@ -152,7 +152,7 @@ def test_folder_without_new_files_keeps_the_file_until_success(
     refuse_new_files(monkeypatch)
 
     def write(contents: str, error: Exception | None) -> None:
-        with recordings._replacing(str(out), mode) as file:
+        with output_files.replacing(str(out), mode) as file:
             file.write(contents if mode == "w" else contents.encode())
             if error is not None:
                 raise error
@@ -167,7 +167,7 @@ def test_folder_without_new_files_keeps_the_file_until_success(
 def test_new_export_names_its_file_if_the_folder_refuses_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_new_files(monkeypatch)
     path = str(tmp_path / "out")
-    with pytest.raises(PermissionError) as refused, recordings._replacing(path, "w"):
+    with pytest.raises(PermissionError) as refused, output_files.replacing(path, "w"):
         pass
     assert refused.value.filename == path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing as mp
 import os
 import re
@@ -47,6 +48,30 @@ def test_play_to_an_invisible_name_is_an_error(path: Path, name: str) -> None:
     assert (ran.returncode, ran.stdout) == (1, "")
     assert ran.stderr.startswith("shmtree: ") and "PID namespace" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_commands_on_recordings_print_json_lines(path: Path, name: str, tmp_path: Path) -> None:
+    sender, receiver = shmtree.create_pair(COUNT, name=name)
+    ran = shmtree_run("play", str(path), "--to", name, "--rate", "0", "--json")
+    assert [json.loads(line) for line in ran.stdout.splitlines()] == [{"playing": COUNT, "to": name}, {"played": COUNT}]
+    out = str(tmp_path / "run.jsonl")
+    ran = shmtree_run("export", str(path), "--format", "jsonl", "--out", out, "--json")
+    assert json.loads(ran.stdout) == {"exported": COUNT, "out": out}
+    ran = shmtree_run("export", str(path), "--format", "jsonl", "--json")
+    assert (ran.returncode, ran.stdout) == (2, "") and "--json requires --out FILE" in ran.stderr
+    out = str(tmp_path / "other")
+    ran = shmtree_run("record", name, "--seconds", "0", "--out", out, "--json")
+    assert [json.loads(line) for line in ran.stdout.splitlines()] == [
+        {"recording": [name], "out": out},
+        {"channel": name, "recorded": 0, "missed": 0},
+    ]
+    ran = shmtree_run("trace", name, "--seconds", "0", "--out", out, "--json")
+    assert [json.loads(line) for line in ran.stdout.splitlines()] == [
+        {"tracing": 1, "not_traced": []},
+        {"channel": name, "traced": 0, "missed": 0},
+    ]
+    assert len(receiver.get_many(COUNT)) == COUNT
+    sender.close()
 
 
 def receive_and_die(receiver: Any, count: int, told: Any) -> None:

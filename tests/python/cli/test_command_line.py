@@ -1,0 +1,92 @@
+"""The command line itself: help, errors, and its version."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+import shmtree
+from shmtree.cli.main import main, make_parser
+
+pytestmark = pytest.mark.usefixtures("runtime_directory")
+
+
+def verbs() -> dict[str, argparse.ArgumentParser]:
+    (action,) = [each for each in make_parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(action.choices)
+
+
+VERBS = list(verbs())
+
+
+def run_main(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    command = [sys.executable, "-W", "error", "-m", "shmtree", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+def test_version_is_that_of_the_library():
+    assert run_main("--version").stdout == f"shmtree {shmtree._core.VERSION}\n"
+
+
+def test_without_a_command_it_prints_help():
+    done = run_main()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == run_main("--help").stdout
+    assert [verb for verb in VERBS if not re.search(rf"^    {verb}\b", done.stdout, re.M)] == []
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_has_examples_and_fits_80_columns(verb, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = (verbs()[verb] if verb else make_parser()).format_help()
+    assert max(map(len, text.splitlines())) <= 80
+    examples = text.partition("\nexamples:\n")[2].splitlines()
+    assert examples and all(line.startswith(f"  shmtree {verb}".rstrip()) for line in examples)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_examples_of_a_command_can_be_parsed(verb):
+    for line in (verbs()[verb].epilog or "").splitlines()[1:]:
+        words = re.sub(r" \|.*", "", line).split()
+        assert words[:2] == ["shmtree", verb]
+        assert make_parser().parse_args(words[1:]).verb == verb
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("top", "--interval", "x"),
+        ("crashdump", "--out", "x", "--interval", "-1"),
+        ("trace", "x", "--out", "x", "--seconds", "soon"),
+        ("inspect", "x", "--messages", "1.5"),
+        ("metrics", "--port", "http"),
+        ("play", "x", "--to", "x", "--rate", "fast"),
+        ("export", "x", "--format", "csv"),
+        ("nothing",),
+    ],
+)
+def test_errors_name_the_value_and_no_private_function(arguments, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"shmtree.*: error: argument .*", said)
+    assert arguments[-1] in said
+    assert re.search(r"\b_\w", said) is None and "invalid seconds" not in said and "verb" not in said
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_can_print_json(verb):
+    assert "--json" in verbs()[verb].format_help()
+
+
+def test_clean_prints_removed_names_as_json():
+    assert json.loads(run_main("clean", "--json").stdout) == {"removed": []}
