@@ -14,9 +14,9 @@ from rich.text import Text
 
 import shmtree
 from shmtree._ipc.observer import Observer
-from shmtree.cli import tables
+from shmtree.cli import screen
 
-WIDTH = 150
+WIDTH = 80
 SECONDS = 2.0
 
 
@@ -52,7 +52,8 @@ def draw(path: str) -> None:
     look["arenas"] = [arena for arena in look["arenas"] if {"samples", "batches"} & {*names_in(arena)}]
     with open(os.devnull, "w") as nowhere:
         console = Console(record=True, width=WIDTH, file=nowhere)
-        console.print(Text(tables.top(look)))
+        for line in screen.lines(look, WIDTH):
+            console.print(Text.assemble(*line), no_wrap=True, overflow="crop")
     console.save_svg(path, title="shmtree top")
     for process in processes:
         process.kill()

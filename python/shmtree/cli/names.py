@@ -15,7 +15,7 @@ from .arguments import add_json, add_verb
 def _ls(options: argparse.Namespace) -> int:
     if options.all:
         snapshot = seen(observe())
-        print(json.dumps(snapshot) if options.json else tables.table(tables.ARENAS, tables.arena_rows(snapshot)))
+        print(json.dumps(snapshot) if options.json else tables.all_arenas(snapshot))
         return 0
     names = list_names()
     if options.json:

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from .._ipc.observer import users
+from .columns import Column, Table, plain
 
-TOP = ("CHANNEL", "DEPTH", "BYTES", "PUT/S", "GET/S", "OLDEST", "FULL", "EMPTY", "SENDING", "RECEIVING", "WAITS FOR")
-ARENAS = ("ARENA", "KIND", "PROCESSES", "USED", "OF")
+_ARENAS = (
+    Column("ARENA", least=12),
+    Column("KIND"),
+    Column("PROCESSES", least=9),
+    Column("USED", is_number=True),
+    Column("OF", is_number=True),
+)
+
+
+_SHOWN = 4  # objects of a list that are named
+
+
+def width() -> int | None:
+    """Returns the width of the terminal that the output goes to; None if it goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def printable(name: str) -> str:
@@ -28,10 +44,28 @@ def pid_list(pids: Iterable[int]) -> str:
     return ", ".join(str(pid) if pid else "in another PID namespace" for pid in pids) or "-"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    widths = [max(map(len, column)) for column in zip(head, *rows)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in (head, *rows))
-    return "\n".join(lines)
+def refusals(snapshot: dict[str, Any]) -> list[str]:
+    """Returns a sentence for each reason why arenas or channels could not be read."""
+    refused: dict[tuple[str, str], list[str]] = {}  # labels, by kind and reason
+    for arena in snapshot["arenas"]:
+        if arena["refused"]:
+            refused.setdefault(("arena", arena["refused"]), []).append(label(arena))
+        for number, channel in enumerate(arena.get("channels", ())):
+            if channel["refused"]:
+                refused.setdefault(("channel", channel["refused"]), []).append(channel_label(arena, number))
+    return [
+        f"Cannot read {kind}{'' if len(labels) == 1 else 's'} {first(labels)}: {reason}."
+        for (kind, reason), labels in refused.items()
+    ]
+
+
+def first(labels: list[str]) -> str:
+    others = len(labels) - _SHOWN
+    return ", ".join(labels[:_SHOWN]) + (f" and {others} more" if others > 0 else "")
+
+
+def all_arenas(snapshot: dict[str, Any]) -> str:
+    return "\n".join([*map(plain, arenas(snapshot).lines(width())), *refusals(snapshot)])
 
 
 def label(arena: dict[str, Any]) -> str:
@@ -52,44 +86,18 @@ def _waits_for(channel: dict[str, Any]) -> str:
     return f"{limiting['end']} end" if limiting else "-"
 
 
-def _end_of(channel: dict[str, Any], side: str) -> str:
-    unused = channel[f"{side}s_unused"]
-    if not unused:
-        return pid_list(channel[f"{side}_pids"])
-    return f"{pid_list(users(channel, side))} ({len(unused)} unused)"
-
-
-def channel_row(arena: dict[str, Any], number: int) -> tuple[str, ...]:
-    channel = arena["channels"][number]
-    if channel["refused"]:
-        return (channel_label(arena, number), channel["refused"], *[""] * (len(TOP) - 2))
-    return (
-        channel_label(arena, number),
-        _depth(channel),
-        size(channel["queued_bytes"]),
-        f"{channel['put_per_s']:.0f}",
-        f"{channel['received_per_s']:.0f}",
-        f"> {channel['oldest_seconds']:.1f} s" if channel["oldest_seconds"] else "-",
-        f"{channel['full_share']:.0%}",
-        f"{channel['empty_share']:.0%}",
-        _end_of(channel, "sender"),
-        _end_of(channel, "receiver"),
-        _waits_for(channel),
-    )
-
-
-def arena_rows(snapshot: dict[str, Any]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def arenas(snapshot: dict[str, Any]) -> Table:
+    """Returns the arenas, and the named objects in them."""
+    rows: list[list[str]] = []
     for arena in snapshot["arenas"]:
         pids = _openers(arena)
         if arena["refused"]:
-            rows.append((label(arena), "an arena", pids, arena["refused"], ""))
+            rows.append([label(arena), "arena", pids, "-", "-"])
             continue
-        rows.append((label(arena), "an arena", pids, size(arena["used_bytes"]), size(arena["max_bytes"])))
-        for kind, key in (("a channel", "channels"), ("a Latest", "latests"), ("a Broadcast", "broadcasts")):
-            rows.extend(_named(arena[key], kind))
-        rows.extend(_named(arena["replays"], "a replay buffer"))
-    return rows
+        rows.append([label(arena), "arena", pids, size(arena["used_bytes"]), size(arena["max_bytes"])])
+        for kind in ("channel", "latest", "broadcast", "replay"):
+            rows.extend(_named(arena[f"{kind}s"], kind))
+    return Table(_ARENAS, [[(cell, "") for cell in row] for row in rows])
 
 
 def _openers(arena: dict[str, Any]) -> str:
@@ -97,8 +105,8 @@ def _openers(arena: dict[str, Any]) -> str:
     return f"only observed by {pids}" if any(opener["read_only"] for opener in arena["openers"]) else pids
 
 
-def _named(things: list[dict[str, Any]], kind: str) -> list[tuple[str, ...]]:
-    return [(f"  {printable(name)}", kind, "", "", "") for thing in things for name in thing["names"]]
+def _named(things: list[dict[str, Any]], kind: str) -> list[list[str]]:
+    return [[f"  {printable(name)}", kind, "", "", ""] for thing in things for name in thing["names"]]
 
 
 def which(pids: Sequence[int], some: Sequence[int], one_does: str, they_do: str) -> str:
@@ -151,21 +159,6 @@ def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> s
         attached = f"{', ' if stopped else ' '}{'is' if len(pids) == 1 else 'are'} attached"
         return f"no process has used the {end} end of {name}; {pid_list(pids)}{stopped}{attached}"
     return f"the process that {does} {name}, {pid_list(pids)}{stopped}"
-
-
-def top(snapshot: dict[str, Any]) -> str:
-    """Returns the arenas, the channels, and the line with the limiting stage."""
-    channels = [
-        channel_row(arena, number) for arena in snapshot["arenas"] for number in range(len(arena.get("channels", ())))
-    ]
-    holders = [
-        f"{pid_list([holder['pid']])} pins {size(holder['bytes'])} of {label(arena)},"
-        f" the oldest for {holder['seconds']:.1f} s"
-        for arena in snapshot["arenas"]
-        for holder in arena.get("holders", ())
-    ]
-    parts = [table(ARENAS, arena_rows(snapshot)), table(TOP, channels), *holders, limiting_line(snapshot)]
-    return "\n\n".join(parts[:2]) + "\n\n" + "\n".join(parts[2:])
 
 
 def _participant(one: dict[str, Any]) -> str:
@@ -239,9 +232,9 @@ def inspect(arena: dict[str, Any]) -> str:
         )
     for number in range(len(arena["channels"])):
         lines += inspect_channel(arena, number)
-    lines += [_thing("Latest", _latest, one) for one in arena["latests"]]
-    lines += [_thing("Broadcast", _broadcast, one) for one in arena["broadcasts"]]
-    lines += [_thing("replay buffer", _replay, one) for one in arena["replays"]]
+    lines += [_thing("latest", _latest, one) for one in arena["latests"]]
+    lines += [_thing("broadcast", _broadcast, one) for one in arena["broadcasts"]]
+    lines += [_thing("replay", _replay, one) for one in arena["replays"]]
     return "\n".join(lines)
 
 

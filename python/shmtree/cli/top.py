@@ -1,17 +1,24 @@
-"""``python -m shmtree top``: all arenas and channels, refreshed periodically."""
+"""``python -m shmtree top``: all arenas, channels and processes, refreshed periodically."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
+import os
+import select
 import sys
+import termios
 import time
+import tty
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._ipc.observer import Observer, seen
-from . import tables
+from . import screen, tables
 from .arguments import add_json, add_verb, seconds
+from .columns import Line, cut
 
 FIRST_INTERVAL = 0.5  # minimum interval in seconds over which rates are measured
 
@@ -20,33 +27,104 @@ def _top(options: argparse.Namespace) -> int:
     observer = Observer()
     observer.look()
     time.sleep(min(options.interval, FIRST_INTERVAL))
+    order = screen.Order(options.sort)
     if options.once or options.json or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
         while True:
             snapshot = seen(observer.look())
-            print(json.dumps(snapshot) if options.json else tables.top(snapshot), flush=True)
+            text = json.dumps(snapshot) if options.json else screen.text(snapshot, tables.width(), order)
+            print(text, flush=True)
             if options.once:
                 return 0
+            if not options.json:
+                print(flush=True)
             time.sleep(options.interval)
+    return _draw(observer, options.interval, order)
+
+
+def _draw(observer: Observer, interval: float, order: screen.Order) -> int:
+    from rich.console import Console
     from rich.live import Live
+
+    snapshot = seen(observer.look())
+    console = Console()
+    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            live.update(_drawn(snapshot, console.width, console.height, order), refresh=True)
+            due = time.monotonic() + interval
+            while (left := due - time.monotonic()) > 0:
+                key = keys(left)
+                if key == "q":
+                    return 0
+                if key == "s":
+                    order = order.next()
+                elif key == "r":
+                    order = order._replace(is_reversed=not order.is_reversed)
+                if key:
+                    live.update(_drawn(snapshot, console.width, console.height, order), refresh=True)
+            snapshot = seen(observer.look())
+
+
+def _drawn(snapshot: dict[str, Any], width: int, height: int, order: screen.Order) -> Any:
     from rich.text import Text
 
-    with Live(Text(tables.top(seen(observer.look()))), screen=True, auto_refresh=False) as live:
-        while True:
-            time.sleep(options.interval)
-            live.update(Text(tables.top(seen(observer.look()))), refresh=True)
+    sorted_by = f"{order.by}{', reversed' if order.is_reversed else ''}"
+    foot = cut(f"q quits, s sorts by another column (now: {sorted_by}), r reverses", width)
+    shown: list[Line] = screen.lines(snapshot, width, height - 2, order)
+    shown += [[]] * (height - 1 - len(shown)) + [[(foot, "dim")]]
+    drawn = Text("\n", no_wrap=True, overflow="crop").join(Text.assemble(*line) for line in shown)
+    drawn.no_wrap, drawn.overflow = True, "crop"
+    return drawn
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Yields a function that returns the next key, or "" after so many seconds. It returns "q" if the terminal is gone.
+
+    Without a terminal as standard input there are no keys.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        yield _no_key
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+
+    def key(timeout: float) -> str:
+        if not select.select([terminal], [], [], timeout)[0]:
+            return ""
+        read = os.read(terminal, 64)
+        return read[:1].decode("latin-1") if read else "q"
+
+    try:
+        yield key
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _no_key(timeout: float) -> str:
+    time.sleep(timeout)
+    return ""
 
 
 def add_to(verbs: Any) -> None:
     verb = add_verb(
         verbs,
         "top",
-        "show all arenas and channels, pinned memory, and the bottleneck",
+        "show all arenas, channels and processes, and the bottleneck",
         """
         shmtree top
+        shmtree top --sort depth --interval 5
         shmtree top --once --json
         """,
+        "On a terminal, with rich, it draws one page again and again: q quits, s sorts by"
+        " another column, r reverses the order.",
     )
     verb.add_argument("--once", action="store_true", help="print one snapshot and exit")
-    verb.add_argument("--interval", type=seconds, default=1.0, help="seconds between snapshots (default: %(default)s)")
+    verb.add_argument(
+        "--interval", metavar="S", type=seconds, default=1.0, help="seconds between snapshots (default: %(default)s)"
+    )
+    verb.add_argument(
+        "--sort", choices=screen.SORTS, default="name", help="order of the channels (default: %(default)s)"
+    )
     add_json(verb)
     verb.set_defaults(run=_top)

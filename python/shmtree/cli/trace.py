@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 from .. import _core
 from .._ipc.observer import observe
 from ..errors import Error
-from . import tables
+from . import processes, tables
 
 _PAUSE_S = 0.001  # interval of checks that find nothing
 _MAX_AT_ONCE = 4096
@@ -210,20 +210,11 @@ def _named(kind: str, pid: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": f"{kind}_name", "pid": pid, "tid": thread, "args": {"name": name}}
 
 
-def _process_name(pid: int) -> str | None:
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = file.read().decode(errors="replace").split("\0")
-    except OSError:
-        return None
-    return tables.printable(" ".join(words[:3]).strip()) or None
-
-
 def _events(channels: list[Traced], since_base_ns: int) -> Iterator[dict[str, Any]]:
     threads = _threads(channels, since_base_ns)
     yield _named("process", 0, 0, "shmtree channels")
     for pid in sorted({pid for pid, _ in threads}):
-        if (name := _process_name(pid)) is not None:
+        if name := tables.printable(" ".join(processes.words_of(pid)[:3])):
             yield _named("process", pid, 0, name)
     for channel in channels:
         yield from _counters(channel, since_base_ns)

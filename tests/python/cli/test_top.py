@@ -1,13 +1,24 @@
-"""The limiting stage that `top` reports, and how it redraws its output on a terminal."""
+"""The page of `top`: the limiting stage, what fits a terminal, the order of channels, and keys."""
 
 from __future__ import annotations
 
+import fcntl
+import os
+import struct
 import subprocess
 import sys
+import termios
+from pathlib import Path
+from typing import Any
 
 import pytest
 from terminals import pseudo_terminal
 from test_observe import channel_look, limiting_line
+
+from shmtree.cli import columns, screen
+from shmtree.cli.columns import Column, Table, plain
+from shmtree.cli.processes import command
+from shmtree.cli.screen import Order
 
 
 def test_full_channel_without_waiting_senders_limits_last():
@@ -34,3 +45,119 @@ def test_top_on_a_terminal_without_descriptors_is_an_error(runtime_directory):
     assert ran.returncode == 1
     assert "Too many open files" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def snapshot(*found: dict[str, Any]) -> dict[str, Any]:
+    """Returns a snapshot of these channels. Process 1 sends to each, and process 2 receives."""
+    known = {"queued_bytes": 0, "capacity": 8, "put_per_s": 0.0, "received_per_s": 0.0, "oldest_seconds": 0.0}
+    ends = {"sender_pids": [1], "receiver_pids": [2]}
+    shown = [{**known, **ends, "names": [each["name"]], **each} for each in found]
+    people = [
+        {"pid": pid, "said_pid": pid, "alive": True, "stopped": False, "leaving": False, "waits": []} for pid in (1, 2)
+    ]
+    openers = [{"pid": pid, "read_only": False} for pid in (1, 2)]
+    objects: dict[str, list[Any]] = {"holders": [], "latests": [], "broadcasts": [], "replays": []}
+    sizes = {"used_bytes": 1 << 20, "max_bytes": 1 << 30}
+    arena = {"name": "a", "uuid": "0" * 32, "refused": None, "openers": openers, "participants": people}
+    return {"arenas": [{**arena, **objects, **sizes, "channels": shown}]}
+
+
+def shown(look: dict[str, Any], *where: Any) -> list[str]:
+    return [plain(line) for line in screen.lines(look, *where)]
+
+
+def channels_in(lines: list[str]) -> list[str]:
+    first = next(number for number, line in enumerate(lines) if line.startswith("CHANNEL"))
+    return [line.split()[0] for line in lines[first + 1 : lines.index("", first)]]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_long_names_and_commands_fit_the_terminal(width):
+    look = snapshot(*(channel_look(letter * 200, queued=10**6, capacity=10**6) for letter in "abc"))
+    lines = shown(look, width)
+    assert max(map(len, lines)) <= width
+    assert [name[:5] for name in channels_in(lines)] == ["aaaaa", "bbbbb", "ccccc"]
+    assert all(name.endswith("+") for name in channels_in(lines))
+
+
+def test_columns_are_shortened_and_then_left_out():
+    table = Table(
+        [Column("NAME", least=4), Column("A"), Column("B", rank=1)], [[("long name", ""), ("1", ""), ("2", "")]]
+    )
+    lines = {width: [plain(line) for line in table.lines(width)] for width in (None, 15, 10, 7)}
+    assert lines[None] == lines[15] == ["NAME       A  B", "long name  1  2"]
+    assert lines[10] == ["NAME  A  B", "lon+  1  2"]
+    assert lines[7] == ["NAME  A", "lon+  1"]
+
+
+def test_a_short_terminal_shows_how_many_lines_are_left_out():
+    look = snapshot(*(channel_look(f"c{number}") for number in range(30)))
+    lines = shown(look, 80, 20)
+    assert len(lines) == 20
+    assert any(line.startswith("+ ") and line.endswith(" more") for line in lines)
+    assert [line.split()[0] for line in lines if line and line.split()[0].isupper()][0:1] == ["CHANNEL"]
+
+
+def test_channels_are_sorted_by_the_chosen_column():
+    look = snapshot(
+        channel_look("a", queued=1, put_per_s=9.0),
+        channel_look("c", queued=5),
+        channel_look("b", queued=5, full_share=1.0),
+    )
+    assert channels_in(shown(look)) == ["a", "b", "c"]
+    assert channels_in(shown(look, 80, None, Order("depth"))) == ["b", "c", "a"]
+    assert channels_in(shown(look, 80, None, Order("depth", is_reversed=True))) == ["a", "c", "b"]
+    assert channels_in(shown(look, 80, None, Order("put"))) == ["a", "b", "c"]
+    order, seen = Order(), []
+    for _ in screen.SORTS:
+        seen.append(order.by)
+        order = order.next()
+    assert (seen, order) == (list(screen.SORTS), Order())
+
+
+def test_process_rows_name_commands_and_channels():
+    look = snapshot(channel_look("c"))
+    arena = look["arenas"][0]
+    for key in ("openers", "participants"):
+        arena[key][0]["pid"] = os.getpid()
+    arena["channels"][0]["sender_pids"] = [os.getpid()]
+    arena["participants"][0]["stopped"] = True
+    arena["holders"] = [{"pid": os.getpid(), "bytes": 2048, "blocks": 1, "seconds": 1.5}]
+    (row,) = [line for line in shown(look) if line.split()[:1] == [str(os.getpid())]]
+    assert command(os.getpid()) in row
+    assert row.split()[-7:] == ["c", "-", "2.0", "KiB", "1.5", "s", "stopped"]
+    styles = {text.strip(): style for line in screen.lines(look) for text, style in line}
+    assert styles["stopped"] == "red"
+
+
+def test_blocks_within_a_height_keep_their_first_line():
+    blocks: list[list[columns.Line]] = [[[(f"{block}{line}", "")] for line in range(9)] for block in "ab"]
+    cut = columns.within(blocks, 8)
+    assert [len(block) for block in cut] == [4, 4]
+    assert [plain(line) for line in cut[0]] == ["a0", "a1", "a2", "+ 6 more"]
+    assert columns.within(blocks, 18) == blocks
+
+
+def test_q_ends_top_and_restores_the_terminal(runtime_directory: Path) -> None:
+    pytest.importorskip("rich")
+    with pseudo_terminal() as (ours, theirs):
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        before = termios.tcgetattr(theirs)
+        environment = {each: value for each, value in os.environ.items() if each not in ("COLUMNS", "LINES")}
+        command = [sys.executable, "-W", "error", "-m", "shmtree", "top", "--interval", "3600"]
+        with subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env={**environment, "TERM": "xterm"}
+        ) as top:
+            try:
+                read = b""
+                for key, said in ((b"", b"now: name)"), (b"s", b"now: depth)"), (b"r", b"now: depth, reversed)")):
+                    os.write(ours, key)
+                    while said not in read:
+                        read += os.read(ours, 1 << 16)
+                assert b"CHANNEL" in read and b"PROCESSES" in read
+                os.write(ours, b"q")
+                assert top.wait(60) == 0
+                assert top.stderr is not None and top.stderr.read() == b""
+            finally:
+                top.kill()
+        assert termios.tcgetattr(theirs) == before
