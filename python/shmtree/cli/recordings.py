@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import Error
-from ..recording import Recording, _playback
+from ..recording import RecordedMessage, Recording, _playback
 from ..recording._mcap import Writer
 from ..recording._relay import Relay
 from ..recording._tap import Source, Tap, record
-from . import tables, trace
+from . import progress, tables, trace
 from .arguments import add_json, add_verb, rate, seconds
 from .output_files import replacing
 
@@ -71,12 +71,19 @@ def _record(options: argparse.Namespace) -> int:
         text = f"recording {_count(len(names), 'channel')} to {tables.printable(options.out)}"
         _print(options, text, recording=names, out=options.out)
 
+        bar.start(None)
+
     try:
-        with writer, _asked_to_stop(options.seconds) as should_stop:
+        with progress.Bar("recording") as bar, writer, _asked_to_stop(options.seconds) as should_stop:
+
+            def is_over() -> bool:
+                bar.show(writer.messages, f"{_count(writer.messages, 'message')}, {tables.size(writer.nbytes)}")
+                return should_stop()
+
             source: Callable[[Writer, str], Source] = Tap
             if options.relay is not None:
                 source = functools.partial(Relay, to=options.relay, should_leave=lambda: should_stop(2))
-            recorded = record(writer, names, ready, should_stop, source)
+            recorded = record(writer, names, ready, is_over, source)
     except (OSError, ValueError, Error) as error:
         kept = f"; the file has {_count(writer.messages, 'message')} ({tables.size(writer.nbytes)}) and can be read"
         return _failed(f"{error}{kept if writer.messages else ''}")
@@ -92,12 +99,13 @@ def _play(options: argparse.Namespace) -> int:
         player = _playback.Player(options.to)
     except (OSError, ValueError, Error) as error:
         return _failed(error)
-    with _asked_to_stop() as should_stop:
+    with _asked_to_stop() as should_stop, progress.Bar("playing") as bar:
         try:
             text = f"playing {_count(len(messages), 'message')} to {tables.printable(options.to)}"
             _print(options, text, playing=len(messages), to=options.to)
+            bar.start(None if options.loop else len(messages))
             while messages and not should_stop():
-                player.play(messages, options.rate, should_stop)
+                player.play(bar.over(messages), options.rate, should_stop)
                 if not options.loop:
                     break
             player.close(should_stop)
@@ -105,6 +113,21 @@ def _play(options: argparse.Namespace) -> int:
             return _failed(f"after {player.put} messages: {error}")
     _print(options, f"{_count(player.put, 'message')} played", played=player.put)
     return 0
+
+
+def _write_export(options: argparse.Namespace, messages: list[RecordedMessage]) -> None:
+    if options.out is None:
+        _playback.to_jsonl(messages, sys.stdout, options.allow_pickle)
+        return
+    with progress.Bar("exporting") as bar:
+        if options.format == "parquet":
+            with replacing(options.out, "wb") as out:
+                bar.start(2 * len(messages))  # read once for their columns, and once to write them
+                _playback.to_parquet(messages, out, options.allow_pickle, bar.advance)
+        else:
+            with replacing(options.out, "w") as out:
+                bar.start(len(messages))
+                _playback.to_jsonl(bar.over(messages), out, options.allow_pickle)
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -117,14 +140,7 @@ def _export(options: argparse.Namespace) -> int:
             return _failed(f"--out {options.out} is the recording itself; name another file")
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
-        if options.format == "parquet":
-            with replacing(options.out, "wb") as out:
-                _playback.to_parquet(messages, out, options.allow_pickle)
-        elif options.out is None:
-            _playback.to_jsonl(messages, sys.stdout, options.allow_pickle)
-        else:
-            with replacing(options.out, "w") as out:
-                _playback.to_jsonl(messages, out, options.allow_pickle)
+        _write_export(options, messages)
     except BrokenPipeError:
         raise
     except ModuleNotFoundError as error:

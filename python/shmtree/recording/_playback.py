@@ -151,17 +151,25 @@ def _row(message: RecordedMessage, allow_pickle: bool) -> dict[str, Any]:
     return row
 
 
-def to_parquet(messages: list[RecordedMessage], out: BinaryIO, allow_pickle: bool) -> None:
+def to_parquet(
+    messages: list[RecordedMessage],
+    out: BinaryIO,
+    allow_pickle: bool,
+    advance: Callable[[int], None] = lambda count: None,
+) -> None:
     """Writes one row per message, and one column per leaf of a dict, by its path. A missing value is null.
 
-    Raises ValueError if the leaves of a path have no common type, or a type that Parquet lacks. Needs pyarrow.
+    Reads each message twice, and calls `advance` with the number of messages after each part of them. Raises
+    ValueError if the leaves of a path have no common type, or a type that Parquet lacks. Needs pyarrow.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     def groups() -> Iterator[list[dict[str, Any]]]:
         for first in range(0, len(messages), _GROUP):
-            yield [_row(message, allow_pickle) for message in messages[first : first + _GROUP]]
+            group = messages[first : first + _GROUP]
+            yield [_row(message, allow_pickle) for message in group]
+            advance(len(group))
 
     def schema_of(rows: list[dict[str, Any]]) -> Any:
         names = dict.fromkeys(name for row in rows for name in row)
