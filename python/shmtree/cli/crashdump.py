@@ -259,6 +259,8 @@ def add_to(verbs: Any) -> None:
         "names", metavar="PID|NAME", nargs="*", help="only arenas with these processes or names (default: all)"
     )
     verb.add_argument("--out", metavar="DIR", required=True, help="folder for the files; created if it does not exist")
-    verb.add_argument("--interval", type=seconds, default=0.2, help="seconds between snapshots (default: %(default)s)")
+    verb.add_argument(
+        "--interval", metavar="S", type=seconds, default=0.2, help="seconds between snapshots (default: %(default)s)"
+    )
     add_json(verb, "print one line of JSON for each file")
     verb.set_defaults(run=_run_crashdump)

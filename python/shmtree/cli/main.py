@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from .. import _core
 from ..errors import Error
-from . import crashdump, inspect, metrics, names, recordings, top, why
+from . import crashdump, generated, inspect, metrics, names, recordings, top, why
 from .arguments import listed_examples
 
 _EXAMPLES = """
@@ -30,7 +30,8 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=listed_examples(_EXAMPLES),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"shmtree {_core.VERSION}")
+    parser.add_argument("--version", action="version", version=f"shmtree {_core.VERSION}", help="print the version")
+    generated.add_to(parser)
     verbs = parser.add_subparsers(dest="verb", metavar="COMMAND", title="commands")
     for each in (names, inspect, top, why, crashdump, metrics, recordings):
         each.add_to(verbs)
