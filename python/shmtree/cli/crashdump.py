@@ -248,12 +248,12 @@ def add_to(verbs: Any) -> None:
     verb = add_verb(
         verbs,
         "crashdump",
-        "write a file for each arena in which a process was killed",
+        "write a file when a process was killed",
         """
         shmtree crashdump --out dumps
         shmtree crashdump --out dumps 4711 samples
         """,
-        "It runs until you end it.",
+        "The file has the state of the arena that the process used. It runs until you end it.",
     )
     verb.add_argument(
         "names", metavar="PID|NAME", nargs="*", help="only arenas with these processes or names (default: all)"

@@ -51,12 +51,13 @@ def add_to(verbs: Any) -> None:
     verb = add_verb(
         verbs,
         "inspect",
-        "describe the contents of an arena; queued messages stay queued",
+        "describe an arena and its queued messages",
         """
         shmtree inspect 4711
         shmtree inspect samples --messages 2
         shmtree inspect 4711:samples --json
         """,
+        "The messages stay queued.",
     )
     verb.add_argument(
         "what", metavar="PID|NAME[:CHANNEL]", help="a pid, a name, or at least the first 8 digits of a uuid"

@@ -284,13 +284,13 @@ def add_to(verbs: Any) -> None:
     verb = add_verb(
         verbs,
         "metrics",
-        "serve all statistics as OpenMetrics to Prometheus",
+        "serve all statistics to Prometheus",
         """
         shmtree metrics
         shmtree metrics --port 0
         shmtree metrics --host 0.0.0.0 --allow-host node7.example
         """,
-        "It prints its address, and runs until you end it.",
+        "The format is OpenMetrics. It prints its address, and runs until you end it.",
     )
     verb.add_argument(
         "--host",

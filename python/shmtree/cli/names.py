@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from .._ipc.observer import observe, seen
@@ -21,10 +22,12 @@ def _ls(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"names": [known._asdict() for known in names]}))
         return 0
-    for known in names:
-        pids = tables.pid_list(known.pids) if known.pids else "no process; stale, removed"
-        print(f"{tables.printable(known.name)}\t{known.kind}\t{pids}")
+    print(tables.names((known.name, known.kind, _processes(known.pids)) for known in names))
     return 0
+
+
+def _processes(pids: Sequence[int]) -> str:
+    return tables.pid_list(pids) if pids else "no process; stale, removed"
 
 
 def _clean(options: argparse.Namespace) -> int:
@@ -41,15 +44,16 @@ def add_to(verbs: Any) -> None:
     ls = add_verb(
         verbs,
         "ls",
-        "list names with the kind of object and the attached processes; remove stale names",
+        "list names, their kinds and processes",
         """
         shmtree ls
         shmtree ls --all --json
         """,
+        "It also removes the names that killed processes left behind.",
     )
     ls.add_argument("--all", action="store_true", help="list all arenas, also unnamed ones; removes nothing")
     add_json(ls, "print one line of JSON")
     ls.set_defaults(run=_ls)
-    clean = add_verb(verbs, "clean", "remove the names that killed processes left behind", "shmtree clean")
+    clean = add_verb(verbs, "clean", "remove names that killed processes left", "shmtree clean")
     add_json(clean, "print one line of JSON")
     clean.set_defaults(run=_clean)

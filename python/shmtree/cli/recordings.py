@@ -186,12 +186,13 @@ def _add_record(verbs: Any) -> None:
     verb = add_verb(
         verbs,
         "record",
-        "write the messages of channels to a file; receivers still get them",
+        "write the messages of channels to a file",
         """
         shmtree record samples actions --out run.mcap
         shmtree record samples --seconds 60 --out run.mcap
         shmtree record samples --relay recorded --out run.mcap
         """,
+        "Receivers still get the messages.",
     )
     verb.add_argument("names", metavar="NAME", nargs="+", help="name of a channel or queue")
     verb.add_argument(
@@ -253,12 +254,12 @@ def _add_trace(verbs: Any) -> None:
     verb = add_verb(
         verbs,
         "trace",
-        "write puts and receives with their times, as a Chrome trace",
+        "write the times of puts and receives",
         """
         shmtree trace samples actions --out trace.json
         shmtree trace --all --seconds 5 --out trace.json
         """,
-        "Perfetto and chrome://tracing show the file.",
+        "Perfetto and chrome://tracing show the file, which is in Chrome's format.",
     )
     verb.add_argument("names", metavar="NAME", nargs="*", help="name of a channel or queue")
     verb.add_argument("--all", action="store_true", help="trace all channels and queues of this user")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,7 +20,14 @@ _ARENAS = (
 )
 
 
+_NAMES = (Column("NAME", least=12), Column("KIND"), Column("PROCESSES", least=9))
 _SHOWN = 4  # objects of a list that are named
+
+
+def wrapped(text: str) -> str:
+    """Returns a text with its lines wrapped at the width of the terminal, if the output goes to one."""
+    columns = width()
+    return text if columns is None else "\n".join(textwrap.fill(line, columns) for line in text.split("\n"))
 
 
 def width() -> int | None:
@@ -42,6 +50,14 @@ def size(count: float) -> str:
 def pid_list(pids: Iterable[int]) -> str:
     """Returns the pids as a list. A pid of 0 stands for a process of another PID namespace."""
     return ", ".join(str(pid) if pid else "in another PID namespace" for pid in pids) or "-"
+
+
+def names(known: Iterable[tuple[str, str, str]]) -> str:
+    """Returns names, kinds and processes: a table on a terminal, otherwise fields that tabs separate."""
+    rows = [[(printable(name), ""), (kind, ""), (pids, "")] for name, kind, pids in known]
+    if (columns := width()) is None:
+        return "\n".join("\t".join(text for text, _ in row) for row in rows)
+    return "\n".join(map(plain, Table(_NAMES, rows).lines(columns)))
 
 
 def refusals(snapshot: dict[str, Any]) -> list[str]:
@@ -180,8 +196,8 @@ def wait_words(wait: dict[str, Any]) -> str:
     return f"has waited {wait['seconds']:.1f} s at {printable(wait['at'])} for {article}{wait['what']}"
 
 
-def _end(channel: dict[str, Any], end: str, verb: str) -> str:
-    text = f"    {verb}: {pid_list(channel[f'{end}_pids'])}"
+def _end(channel: dict[str, Any], end: str) -> str:
+    text = f"    {end}s: {pid_list(channel[f'{end}_pids'])}"
     if channel[f"{end}s_unused"]:
         text += f"; not yet used by {pid_list(channel[f'{end}s_unused'])}"
     if channel[f"{end}s_on_their_way"]:
@@ -199,8 +215,8 @@ def inspect_channel(arena: dict[str, Any], number: int) -> list[str]:
         f"  channel {channel_label(arena, number)}: {_depth(channel)} queued, {size(channel['queued_bytes'])};"
         f" {channel['put']} put, {channel['received']} received, {channel['taken']} taken,"
         f" {channel['dropped']} dropped",
-        _end(channel, "sender", "sending"),
-        _end(channel, "receiver", "receiving"),
+        _end(channel, "sender"),
+        _end(channel, "receiver"),
     ]
     if channel["limiting"]:
         lines.append(f"    waits for its {_waits_for(channel)}: {pid_list(channel['limiting']['pids'])}")

@@ -110,13 +110,13 @@ def add_to(verbs: Any) -> None:
     verb = add_verb(
         verbs,
         "top",
-        "show all arenas, channels and processes, and the bottleneck",
+        "show channels, processes and the bottleneck",
         """
         shmtree top
         shmtree top --sort depth --interval 5
         shmtree top --once --json
         """,
-        "On a terminal, with rich, it draws one page again and again: q quits, s sorts by"
+        "It also shows the arenas. On a terminal, with rich, it draws one page again and again: q quits, s sorts by"
         " another column, r reverses the order.",
     )
     verb.add_argument("--once", action="store_true", help="print one snapshot and exit")

@@ -320,7 +320,7 @@ def _wait_words(wait: dict[str, Any]) -> str:
 
 def _run_why(options: argparse.Namespace) -> int:
     found = why(options.what)
-    print(json.dumps(found) if options.json else words(found))
+    print(json.dumps(found) if options.json else tables.wrapped(words(found)))
     return 0
 
 
@@ -328,13 +328,13 @@ def add_to(verbs: Any) -> None:
     verb = add_verb(
         verbs,
         "why",
-        "show which process waits for which others, and deadlocks",
+        "show which process waits for which others",
         """
         shmtree why
         shmtree why 4711
         shmtree why samples --json
         """,
-        "If py-spy is installed, it also shows the Python stacks of these processes.",
+        "It reports deadlocks. If py-spy is installed, it also shows the Python stacks of these processes.",
     )
     verb.add_argument(
         "what",

@@ -88,5 +88,10 @@ def test_every_command_can_print_json(verb):
     assert "--json" in verbs()[verb].format_help()
 
 
+def test_summary_of_each_command_fits_one_line():
+    lines = run_main("--help").stdout.partition("\ncommands:\n")[2].partition("\n\n")[0].splitlines()[1:]
+    assert [line.split()[0] for line in lines] == VERBS
+
+
 def test_clean_prints_removed_names_as_json():
     assert json.loads(run_main("clean", "--json").stdout) == {"removed": []}
