@@ -40,7 +40,7 @@ def _value(key: str) -> Callable[[dict[str, Any]], float]:
     return lambda channel: -channel.get(key, 0)
 
 
-#: What channels can be sorted by, largest first; by name if that is equal.
+#: Sort keys of channels, for largest first. Channels with equal keys are sorted by name.
 SORTS: dict[str, Callable[[dict[str, Any]], float]] = {
     "name": lambda _: 0,
     "depth": _value("queued"),
