@@ -43,7 +43,7 @@ def _inspect(options: argparse.Namespace) -> int:
             if channel["refused"] is None:
                 with contextlib.suppress(FileNotFoundError):  # the arena may be gone by now
                     channel["messages"] = messages(arena, channel, options.messages)
-    print(json.dumps({"arenas": found}) if options.json else "\n\n".join(map(tables.inspect, found)))
+    print(json.dumps({"arenas": found}) if options.json else tables.wrapped("\n\n".join(map(tables.inspect, found))))
     return 0
 
 

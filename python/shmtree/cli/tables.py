@@ -27,7 +27,13 @@ _SHOWN = 4  # objects of a list that are named
 def wrapped(text: str) -> str:
     """Returns a text with its lines wrapped at the width of the terminal, if the output goes to one."""
     columns = width()
-    return text if columns is None else "\n".join(textwrap.fill(line, columns) for line in text.split("\n"))
+    return text if columns is None else "\n".join(_wrapped(line, columns) for line in text.split("\n"))
+
+
+def _wrapped(line: str, columns: int) -> str:
+    indent = len(line) - len(line.lstrip())
+    hanging = " " * (indent + 4) if 0 < indent < columns // 2 else ""
+    return textwrap.fill(line, columns, subsequent_indent=hanging)
 
 
 def width() -> int | None:

@@ -15,7 +15,7 @@ import pytest
 from terminals import pseudo_terminal
 from test_observe import channel_look, limiting_line
 
-from shmtree.cli import columns, screen
+from shmtree.cli import columns, screen, tables
 from shmtree.cli.columns import Column, Table, plain
 from shmtree.cli.processes import command
 from shmtree.cli.screen import Order
@@ -128,6 +128,16 @@ def test_process_rows_name_commands_and_channels():
     assert row.split()[-7:] == ["c", "-", "2.0", "KiB", "1.5", "s", "stopped"]
     styles = {text.strip(): style for line in screen.lines(look) for text, style in line}
     assert styles["stopped"] == "red"
+
+
+def test_lines_are_wrapped_at_the_width_of_the_terminal(monkeypatch):
+    text = f"  first {'word ' * 9}word\n\n{' ' * 30}{'x' * 30}"
+    assert tables.wrapped(text) == text  # no terminal
+    monkeypatch.setattr(tables, "width", lambda: 40)
+    lines = tables.wrapped(text).split("\n")
+    assert max(map(len, lines)) <= 40
+    assert lines[:3] == ["  first word word word word word word", "      word word word word", ""]
+    assert "".join("".join(lines).split()) == "".join(text.split())
 
 
 def test_blocks_within_a_height_keep_their_first_line():
