@@ -77,6 +77,14 @@ void bind_names(py::module_& module) {
     }
     return out;
   });
+  module.def("look_at_names", [] {
+    py::list out;
+    for (const discovery::SeenName& seen : unwrap(without_gil([] { return discovery::list_records(); }))) {
+      const py::bytes uuid(reinterpret_cast<const char*>(seen.uuid), sizeof seen.uuid);
+      out.append(py::make_tuple(text(seen.name), static_cast<int>(seen.kind), uuid, seen.block, seen.has_parts));
+    }
+    return out;
+  });
   module.def("clean_names", [] {
     py::list out;
     for (const std::string& name : unwrap(without_gil([] { return discovery::clean_names(); }))) out.append(text(name));

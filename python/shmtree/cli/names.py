@@ -7,8 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from .. import _core
 from .._ipc.observer import observe, seen
-from .._ipc.pairs import clean_names, list_names
+from .._ipc.pairs import clean_names
+from .._process.names import KINDS
 from . import tables
 from .arguments import add_json, add_verb
 
@@ -18,16 +20,47 @@ def _ls(options: argparse.Namespace) -> int:
         snapshot = seen(observe())
         print(json.dumps(snapshot) if options.json else tables.all_arenas(snapshot))
         return 0
-    names = list_names()
+    names = _names()
     if options.json:
-        print(json.dumps({"names": [known._asdict() for known in names]}))
+        print(json.dumps({"names": names}))
         return 0
-    print(tables.names((known.name, known.kind, _processes(known.pids)) for known in names))
+    print(tables.names((known["name"], known["kind"], _processes(known["pids"])) for known in names))
     return 0
 
 
 def _processes(pids: Sequence[int]) -> str:
-    return tables.pid_list(pids) if pids else "no process; stale, removed"
+    return tables.pid_list(pids) if pids else "no process; shmtree clean removes it"
+
+
+def _names() -> list[dict[str, Any]]:
+    """Returns the names, and the processes that have the objects. Takes no locks and removes nothing."""
+    records = _core.look_at_names()
+    arenas = {arena["uuid"]: arena for arena in seen(observe())["arenas"]}
+    return [
+        {
+            "name": name,
+            "kind": KINDS.get(kind, "something"),
+            "pids": _pids(arenas.get(uuid.hex()), block) if is_alive else [],
+        }
+        for name, kind, uuid, block, is_alive in sorted(records)
+    ]
+
+
+def _pids(arena: dict[str, Any] | None, block: int) -> list[int]:
+    """Returns the processes that are attached to the channel in a block; for other objects, those that have the arena.
+
+    A single 0 stands for processes that are not visible from here.
+    """
+    if arena is None:
+        return [0]
+    attached = {
+        pid
+        for channel in arena.get("channels", ())
+        if channel["block"] == block and not channel["refused"]
+        for pid in (*channel["sender_pids"], *channel["receiver_pids"])
+    }
+    pids = attached or {opener["pid"] for opener in arena["openers"] if not opener["read_only"]}
+    return sorted(pids) or [0]
 
 
 def _clean(options: argparse.Namespace) -> int:
@@ -49,7 +82,6 @@ def add_to(verbs: Any) -> None:
         shmtree ls
         shmtree ls --all --json
         """,
-        "It also removes the names that killed processes left behind.",
     )
     ls.add_argument("--all", action="store_true", help="list all arenas, also unnamed ones; removes nothing")
     add_json(ls, "print one line of JSON")
