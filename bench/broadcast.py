@@ -65,10 +65,10 @@ def read_one(end: Any, started: Any) -> None:
 
 
 @contextlib.contextmanager
-def one_more(broadcast: shmtree.Broadcast, behind: Any, signal_number: int) -> Iterator[None]:
+def one_more(broadcast: shmtree.Broadcast, on_lag: Any, signal_number: int) -> Iterator[None]:
     """Adds a reader that reads one message and then receives the signal."""
     started = CONTEXT.SimpleQueue()
-    reader = CONTEXT.Process(target=read_one, args=(broadcast.subscribe(behind=behind), started))
+    reader = CONTEXT.Process(target=read_one, args=(broadcast.subscribe(on_lag=on_lag), started))
     reader.start()
     assert reader.pid is not None
     broadcast.put(None)
@@ -87,9 +87,9 @@ def rates(readers: int, message: object, seconds: float) -> dict[str, float]:
     found = {}
     broadcast = shmtree.Broadcast(CAPACITY)
     found["shmtree.Broadcast"] = rate([broadcast.subscribe() for _ in range(readers)], broadcast.put, message, seconds)
-    for name, behind, number in (("one more stopped", "skip", signal.SIGSTOP), ("one more killed", "block", 9)):
+    for name, on_lag, number in (("one more stopped", "skip", signal.SIGSTOP), ("one more killed", "block", 9)):
         broadcast = shmtree.Broadcast(CAPACITY)
-        with one_more(broadcast, behind, number):
+        with one_more(broadcast, on_lag, number):
             ends = [broadcast.subscribe() for _ in range(readers)]
             found[f"Broadcast, {name}"] = rate(ends, broadcast.put, message, seconds)
     pairs = [shmtree.create_pair(CAPACITY) for _ in range(readers)]

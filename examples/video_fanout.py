@@ -1,7 +1,7 @@
 """A camera sends 1080p frames to two detectors and a recorder, which all read the same copy of each frame.
 
-The detectors are slower than the camera. One of them continues with the oldest frame in the ring (`behind="skip"`), the
-other with the newest (`behind="latest"`). Neither blocks the camera. The recorder misses nothing: the camera waits for
+The detectors are slower than the camera. One of them continues with the oldest frame in the ring (`on_lag="skip"`), the
+other with the newest (`on_lag="latest"`). Neither blocks the camera. The recorder misses nothing: the camera waits for
 it when the recorder lags by the length of the ring.
 
     python examples/video_fanout.py [--seconds 5] [--fps 60] [--detecting 0.04]
@@ -73,7 +73,7 @@ def main() -> None:
     given = parser.parse_args()
 
     broadcast, results = shmtree.Broadcast(RING, arena=shmtree.Arena(512 << 20)), shmtree.Queue()
-    skips, newest = broadcast.subscribe(behind="skip"), broadcast.subscribe(behind="latest")
+    skips, newest = broadcast.subscribe(on_lag="skip"), broadcast.subscribe(on_lag="latest")
     everything = broadcast.subscribe()
     context = multiprocessing.get_context("fork")
     frames = max(1, round(given.seconds * given.fps))

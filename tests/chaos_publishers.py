@@ -81,8 +81,8 @@ def read_latest(latest: shmtree.Latest, results: Any) -> None:
     results.put((seen.count, seen.wrong))
 
 
-def read_broadcast(subscriber: shmtree.Subscriber, behind: str, results: Any) -> None:
-    seen = Seen(misses_nothing=behind == "block")
+def read_broadcast(subscriber: shmtree.Subscriber, on_lag: str, results: Any) -> None:
+    seen = Seen(misses_nothing=on_lag == "block")
     while seen.look_at(subscriber.get(timeout=60)):
         pass
     results.put((seen.count, seen.wrong))
@@ -113,7 +113,7 @@ def run(kind: str, kills: int, seconds: float, seed: int) -> list[str]:
     if kind == "latest":
         calls: list[Any] = [(read_latest, (end, results)) for _ in READERS]
     else:
-        calls = [(read_broadcast, (end.subscribe(behind=behind), behind, results)) for behind in READERS]
+        calls = [(read_broadcast, (end.subscribe(on_lag=on_lag), on_lag, results)) for on_lag in READERS]
     readers = [CONTEXT.Process(target=target, args=arguments) for target, arguments in calls]
     for reader in readers:
         reader.start()

@@ -32,7 +32,7 @@ int display(const shmtree::Subscriber& frames) {
 int main() {
   const shmtree::Broadcast camera = shmtree::make_broadcast({.capacity = 4});
   shmtree::Subscriber all = camera.subscribe().value();
-  shmtree::Subscriber newest = camera.subscribe({.behind = shmtree::FallBehind::kLatest}).value();
+  shmtree::Subscriber newest = camera.subscribe({.on_lag = shmtree::OnLag::kLatest}).value();
   if (fork() == 0) _exit(record(all));
   if (fork() == 0) _exit(display(newest));
   all.close(), newest.close();  // now only the children use them

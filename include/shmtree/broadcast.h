@@ -3,7 +3,7 @@
 ///
 ///     const shmtree::Broadcast camera = shmtree::make_broadcast({.capacity = 8});
 ///     const shmtree::Subscriber recorder = camera.subscribe().value();         // misses nothing: put() waits for it
-///     const shmtree::Subscriber display = camera.subscribe({.behind = shmtree::FallBehind::kLatest}).value();
+///     const shmtree::Subscriber display = camera.subscribe({.on_lag = shmtree::OnLag::kLatest}).value();
 ///     camera.put(shmtree::Dict{{"seq", 1}, {"image", image}}).value();         // copied once, however many read it
 ///     shmtree::Item frame = display.get(3s).value();                           // large arrays are views
 ///
@@ -52,7 +52,7 @@ Result<std::vector<std::size_t>> wait_for(std::span<const Subscriber> subscriber
 }  // namespace api
 
 /// Policy for a reader that is slower than the publishers.
-enum class FallBehind {
+enum class OnLag {
   kBlock,   ///< Publishers wait for the reader, so it misses nothing.
   kSkip,    ///< The reader misses overwritten messages, and continues with the last `capacity` messages.
   kLatest,  ///< The reader always gets the newest message.
@@ -67,8 +67,8 @@ enum class StartAt {
 
 /// Options for Broadcast::subscribe().
 struct Subscription {
-  StartAt start = StartAt::kNext;          ///< Start position.
-  FallBehind behind = FallBehind::kBlock;  ///< Policy if the reader is too slow.
+  StartAt start = StartAt::kNext;  ///< Start position.
+  OnLag on_lag = OnLag::kBlock;    ///< Policy if the reader is too slow.
 };
 
 /// Options for make_broadcast().
@@ -109,13 +109,13 @@ class Subscriber {
   /// Receives the next message. Arrays are read-only views of shared memory that the Item keeps alive. If more than
   /// half of the arena's budget is held, the Item has a copy instead.
   /// - kEmpty: no message arrived in time.
-  /// - kOverrun: `missed` messages were overwritten or given up before they were read (only with FallBehind::kRaise).
+  /// - kOverrun: `missed` messages were overwritten or given up before they were read (only with OnLag::kRaise).
   ///   The next call continues.
   /// - kClosed: the subscription was closed here or belongs to another process, or no publisher is left and every
   ///   message has been read. kPeerDied instead of the latter if a publisher was killed.
   /// - kCorrupt: the message was damaged. The next call continues with the message after it.
   /// - kOutOfSharedMemory: this process has no memory for the message. The next call returns the same message, or a
-  ///   newer one (FallBehind::kLatest). After eight failures in a row the message is given up, and counts as missed.
+  ///   newer one (OnLag::kLatest). After eight failures in a row the message is given up, and counts as missed.
   Result<Item> get(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Waits for one message, then receives those available: 1 to `most` items in total. If a later message fails, the
   /// next call returns its error.

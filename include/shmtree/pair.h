@@ -78,7 +78,7 @@ class EndPointer {
 enum class OnPeerDeath { kRaise, kWait, kEach };
 
 /// Policy of a put into a full channel: it blocks, or drops the oldest messages that no process has received.
-enum class Behind { kBlock, kDropOldest };
+enum class OnFull { kBlock, kDropOldest };
 
 /// Options for make_pair().
 struct PairOptions {
@@ -97,8 +97,8 @@ struct PairOptions {
   /// Allows Python programs that opt in as well to send and load pickles. Loading a pickle runs any code that its
   /// sender chose. By default, only channels without a name allow pickles.
   std::optional<bool> allow_pickle{};
-  Behind behind = Behind::kBlock;  ///< Policy of a put into a full channel.
-  bool keep_open = false;          ///< The stream does not end without senders: receivers wait for new ones.
+  OnFull on_full = OnFull::kBlock;  ///< Policy of a put into a full channel.
+  bool keep_open = false;           ///< The stream does not end without senders: receivers wait for new ones.
   /// Refuses values that have no meaning on other machines, such as ends and shared arrays (kInvalid).
   bool portable = false;
   bool exist_ok = false;  ///< Opens the channel named `name` if it exists. kInvalid if its options differ.
@@ -242,7 +242,7 @@ class Sender {
   /// Returns the number of messages put by this process that wait_for_all_ack() would wait for; 0 if this process has
   /// no end of the channel any more.
   std::uint64_t pending_acks() const;
-  /// Returns the number of messages that the puts of all senders have dropped (Behind::kDropOldest); 0 if this process
+  /// Returns the number of messages that the puts of all senders have dropped (OnFull::kDropOldest); 0 if this process
   /// has no end of the channel any more.
   std::uint64_t dropped() const;
 

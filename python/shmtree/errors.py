@@ -64,7 +64,7 @@ class ChannelClosed(Error, EOFError, ValueError, BrokenPipeError):
 
 
 class Overrun(Error):
-    """A subscriber with `behind="raise"` has missed messages.
+    """A subscriber with `on_lag="raise"` has missed messages.
 
     They were overwritten before it read them, or skipped after eight failed builds in a row.
 

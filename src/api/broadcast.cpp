@@ -33,14 +33,14 @@ Ticket put(BroadcastState& state, Publisher& publisher, const Value& value, cons
   return endpoint::put(publisher, owned.message, wait);
 }
 
-Result<broadcast::Policy> policy_of(FallBehind behind) {
-  switch (behind) {
-    case FallBehind::kBlock: return broadcast::Policy::kBlock;
-    case FallBehind::kSkip: return broadcast::Policy::kSkip;
-    case FallBehind::kLatest: return broadcast::Policy::kLatest;
-    case FallBehind::kRaise: return broadcast::Policy::kRaise;
+Result<broadcast::Policy> policy_of(OnLag on_lag) {
+  switch (on_lag) {
+    case OnLag::kBlock: return broadcast::Policy::kBlock;
+    case OnLag::kSkip: return broadcast::Policy::kSkip;
+    case OnLag::kLatest: return broadcast::Policy::kLatest;
+    case OnLag::kRaise: return broadcast::Policy::kRaise;
   }
-  return no_enumerator("behind", behind);
+  return no_enumerator("on_lag", on_lag);
 }
 
 }  // namespace
@@ -101,7 +101,7 @@ Ticket Broadcast::put_lent(detail::LoanedBlock* lent, Timeout timeout, const std
 Result<Subscriber> Broadcast::subscribe(const Subscription& how, Timeout timeout, const std::stop_token& stop) const {
   return with_publisher(state_.get(), timeout, stop,
                         [&](Publisher& publisher, const WaitContext& wait) -> Result<Subscriber> {
-                          const auto policy = api::policy_of(how.behind);
+                          const auto policy = api::policy_of(how.on_lag);
                           if (!policy) return policy.error();
                           const bool from_oldest = how.start == StartAt::kOldest;
                           if (!from_oldest && how.start != StartAt::kNext)

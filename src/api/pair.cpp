@@ -175,12 +175,12 @@ channel::Ending ending_of(OnPeerDeath on_peer_death) {
   throw BadResult(no_enumerator("on_peer_death", on_peer_death));
 }
 
-bool drops_oldest(Behind behind) {
-  switch (behind) {
-    case Behind::kBlock: return false;
-    case Behind::kDropOldest: return true;
+bool drops_oldest(OnFull on_full) {
+  switch (on_full) {
+    case OnFull::kBlock: return false;
+    case OnFull::kDropOldest: return true;
   }
-  throw BadResult(no_enumerator("behind", behind));
+  throw BadResult(no_enumerator("on_full", on_full));
 }
 
 channel::ChannelOptions channel_options(const PairOptions& options, bool of_queue) {
@@ -191,7 +191,7 @@ channel::ChannelOptions channel_options(const PairOptions& options, bool of_queu
   made.max_attempts = options.max_attempts;
   made.keep_open = options.keep_open;
   made.portable = options.portable;
-  made.drop_oldest = drops_oldest(options.behind);
+  made.drop_oldest = drops_oldest(options.on_full);
   return made;
 }
 

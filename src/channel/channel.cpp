@@ -147,8 +147,8 @@ Status Channel::check_options(const ChannelOptions& options) const {
   others.compare("max_unsettled", shared.max_unsettled, options.max_unsettled);
   others.compare("max_attempts", shared.max_attempts, options.max_attempts);
   others.compare_flags("keep_open", parts_.control.keeps_open(), options.keep_open);
-  const auto behind = [](bool drops) { return std::string(drops ? "drop_oldest" : "block"); };
-  others.compare("behind", behind(parts_.control.drops_oldest()), behind(options.drop_oldest));
+  const auto on_full = [](bool drops) { return std::string(drops ? "drop_oldest" : "block"); };
+  others.compare("on_full", on_full(parts_.control.drops_oldest()), on_full(options.drop_oldest));
   others.compare_flags("portable", parts_.control.is_portable(), options.portable);
   return others.of("a channel");
 }

@@ -50,7 +50,7 @@ enum class Code : std::uint8_t {
   kInterrupted,        ///< The caller's stop_token or interrupt hook asked to stop.
   kUnavailable,        ///< A process cannot be reached (not dumpable, other PID namespace), or a table is full.
   kOs,                 ///< A system call failed: `os_errno`.
-  kOverrun,            ///< A subscriber with FallBehind::kRaise has missed messages: `missed`.
+  kOverrun,            ///< A subscriber with OnLag::kRaise has missed messages: `missed`.
 };
 
 /// Returns the name of a code, as in the source.

@@ -80,7 +80,7 @@ Policy policy_of(const std::string& word) {
   if (word == "skip") return Policy::kSkip;
   if (word == "latest") return Policy::kLatest;
   if (word == "raise") return Policy::kRaise;
-  throw py::value_error("behind is '" + word + "'; it must be 'block', 'skip', 'latest' or 'raise'");
+  throw py::value_error("on_lag is '" + word + "'; it must be 'block', 'skip', 'latest' or 'raise'");
 }
 
 std::uint64_t put_broadcast(BroadcastEnd& self, py::handle object, py::handle block, py::handle timeout, bool move) {
@@ -96,11 +96,11 @@ void wait_until_passed(BroadcastEnd& self, std::optional<std::uint64_t> ticket, 
   hooks.done_waiting(publisher->wait_until_passed(ticket, hooks.wait()));
 }
 
-std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& behind, bool from_oldest,
+std::unique_ptr<SubscriberEnd> subscribe(const BroadcastEnd& self, const std::string& on_lag, bool from_oldest,
                                          py::handle timeout) {
   const auto ring = self.ring();
   ClosableHooks hooks(self, py::handle(), timeout);
-  auto made = hooks.done(Subscriber::create(ring, policy_of(behind), from_oldest, hooks.wait()));
+  auto made = hooks.done(Subscriber::create(ring, policy_of(on_lag), from_oldest, hooks.wait()));
   return std::make_unique<SubscriberEnd>(std::move(made), self.allow_pickle);
 }
 
@@ -186,7 +186,7 @@ void bind_broadcast(py::module_& module) {
           "pending_acks", [](const BroadcastEnd& self) { return self.open()->pending(); },
           "Number of messages, up to the last one of this object, that some blocking subscriber has not read.")
       .def("_wait_until_passed", &wait_until_passed, "ticket"_a, "timeout"_a)
-      .def("_subscribe", &subscribe, "behind"_a, "from_oldest"_a, "timeout"_a)
+      .def("_subscribe", &subscribe, "on_lag"_a, "from_oldest"_a, "timeout"_a)
       .def("_stats", &broadcast_stats)
       .def(
           "close",

@@ -12,7 +12,7 @@ from .._process.names import ARENA, open_known
 from ..errors import ChannelClosed
 from . import arrays
 from .arguments import whole
-from .channel import Behind, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from .channel import OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
 from .queue import JoinableQueue, Queue, SimpleQueue
 from .shared_array import SharedArray
 
@@ -138,13 +138,15 @@ class Arena:
         on_peer_death: OnPeerDeath = "raise",
         max_unsettled: int | None = None,
         max_attempts: int | None = None,
-        behind: Behind = "block",
+        on_full: OnFull = "block",
         keep_open: bool = False,
         portable: bool = False,
         exist_ok: bool = False,
     ) -> tuple[Sender, Receiver]:
         """Makes a channel in this arena; see `shmtree.create_pair`."""
-        terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open, portable)
+        terms = pair_terms(
+            capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, on_full, keep_open, portable
+        )
         return make_pair(self._open(), terms, name, allow_pickle, exist_ok)
 
     def Queue(

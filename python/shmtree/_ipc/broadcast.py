@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 # Interval of the attempts of a coroutine while a stopped process holds the lock.
 _LOCKED_S = 0.025
 
-FallBehind = Literal["block", "skip", "latest", "raise"]
+OnLag = Literal["block", "skip", "latest", "raise"]
 
 
 class Broadcast(Published, _core.BroadcastBase):
     """A ring of messages, each of which every subscriber receives: frames for several consumers, or events for all.
 
     `put` copies a message once, however many subscribers read it. Any process that has the Broadcast can subscribe at
-    any time; each subscriber has its own position. `put` blocks only for subscribers with ``behind="block"``, and only
+    any time; each subscriber has its own position. `put` blocks only for subscribers with ``on_lag="block"``, and only
     while they live. Arrays arrive read-only, because all subscribers share the same memory.
 
     Several threads and processes may put and subscribe at the same time. A Broadcast and its subscriptions can be
@@ -93,7 +93,7 @@ class Broadcast(Published, _core.BroadcastBase):
     def subscribe(
         self,
         start: Literal["next", "oldest"] = "next",
-        behind: FallBehind = "block",
+        on_lag: OnLag = "block",
         timeout: float | None = None,
     ) -> Subscriber:
         """Subscribes to the messages that are put from now on, or from the oldest one in the ring.
@@ -105,7 +105,7 @@ class Broadcast(Published, _core.BroadcastBase):
 
         Args:
             start: "next" begins with the next message, "oldest" with the oldest message in the ring.
-            behind: What happens if the subscriber is slower than the publishers. "block": publishers wait for it.
+            on_lag: What happens if the subscriber is slower than the publishers. "block": publishers wait for it.
                 "skip": it misses the messages that were overwritten, and continues with the last `capacity` messages.
                 "latest": it continues with the newest message. "raise": like "skip", and `get` raises `Overrun`.
             timeout: Seconds to wait for the lock; None waits indefinitely.
@@ -119,8 +119,8 @@ class Broadcast(Published, _core.BroadcastBase):
             OutOfSharedMemory: The arena has no memory for a subscription now.
         """
         from_oldest = one_of("start", start, "next", "oldest") == "oldest"
-        one_of("behind", behind, "block", "skip", "latest", "raise")
-        return Subscriber._of(self._subscribe(behind, from_oldest, timeout), self._name)
+        one_of("on_lag", on_lag, "block", "skip", "latest", "raise")
+        return Subscriber._of(self._subscribe(on_lag, from_oldest, timeout), self._name)
 
     def put(self, obj: object, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
         """Puts a message for all subscribers. It succeeds without subscribers, too.
@@ -302,11 +302,11 @@ class Subscriber:
 
         Raises:
             queue.Empty: No message came in time.
-            Overrun: Messages were overwritten, and the subscription has `behind="raise"`; `.missed` has their number.
+            Overrun: Messages were overwritten, and the subscription has `on_lag="raise"`; `.missed` has their number.
             ChannelClosed: No publisher is left.
             shmtree.PeerDied: No publisher is left, and one was killed.
             MemoryError: This process has no memory for the message. The message is kept: the next call returns it, or a
-                newer one with `behind="latest"`. After eight failures in a row the message is skipped, and counts as
+                newer one with `on_lag="latest"`. After eight failures in a row the message is skipped, and counts as
                 missed. SystemExit and GeneratorExit of code that unpickles count as failures, too. KeyboardInterrupt
                 and exceptions of signal handlers do not count, and the message is kept.
         """
@@ -441,7 +441,7 @@ class Subscriber:
         """Number of messages missed so far.
 
         A message is missed if it was overwritten, skipped after failures, or replaced by a newer one
-        (`behind="latest"`).
+        (`on_lag="latest"`).
         """
         return self._end.missed
 

@@ -13,7 +13,7 @@ from . import arrays, waiting
 from .arguments import limit, one_of
 
 OnPeerDeath = Literal["raise", "wait", "each"]
-Behind = Literal["block", "drop_oldest"]
+OnFull = Literal["block", "drop_oldest"]
 
 if TYPE_CHECKING:
     from typing_extensions import Self, TypeVar
@@ -253,7 +253,7 @@ def pair_terms(
     max_unsettled: int | None,
     max_attempts: int | None,
     on_peer_death: str,
-    behind: str,
+    on_full: str,
     keep_open: bool,
     portable: bool,
 ) -> Terms:
@@ -265,7 +265,7 @@ def pair_terms(
         limit("max_unsettled", max_unsettled),
         limit("max_attempts", max_attempts),
         bool(keep_open),
-        one_of("behind", behind, "block", "drop_oldest") == "drop_oldest",
+        one_of("on_full", on_full, "block", "drop_oldest") == "drop_oldest",
         bool(portable),
     )
 

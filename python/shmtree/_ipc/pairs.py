@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from .. import _core
 from .._process.names import CHANNEL, KINDS, open_known
 from .arena import Arena
-from .channel import Behind, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from .channel import OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
 
 
 def create_pair(
@@ -20,7 +20,7 @@ def create_pair(
     on_peer_death: OnPeerDeath = "raise",
     max_unsettled: int | None = None,
     max_attempts: int | None = None,
-    behind: Behind = "block",
+    on_full: OnFull = "block",
     keep_open: bool = False,
     portable: bool = False,
     exist_ok: bool = False,
@@ -44,9 +44,9 @@ def create_pair(
             limit.
         max_attempts: Number of deliveries of a message that no receiver acks. After that, the message is not delivered
             again; `Receiver.rejected` returns it. None or 0 means no limit.
-        behind: What `put` does if the channel is full. "block" (default): wait. "drop_oldest": drop the oldest messages
-            that no receiver has taken. `Sender.dropped` counts them, and calls that wait for acks count them as
-            received.
+        on_full: What `put` does if the channel is full. "block" (default): wait. "drop_oldest": drop the oldest
+            messages that no receiver has taken. `Sender.dropped` counts them, and calls that wait for acks count them
+            as received.
         keep_open: If True, receivers wait for new senders when none is left, so that the stream has no end.
         portable: If True, `put` refuses objects that are valid on this machine only (ends, shared arrays, arenas,
             device memory). Messages taken as frames can then be put on any other machine.
@@ -71,7 +71,7 @@ def create_pair(
     """
     if arena is not None and not isinstance(arena, Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-    terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, behind, keep_open, portable)
+    terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, on_full, keep_open, portable)
     return make_pair(arena._open() if arena is not None else None, terms, name, allow_pickle, exist_ok)
 
 

@@ -26,8 +26,8 @@ Broadcast new_broadcast(BroadcastOptions options = {}) {
   options.arena = Arena::create({.max_bytes = 16 << 20}).value();
   return make_broadcast(options);
 }
-Subscriber reader_of(const Broadcast& broadcast, FallBehind behind = FallBehind::kBlock) {
-  return broadcast.subscribe({.behind = behind}).value();
+Subscriber reader_of(const Broadcast& broadcast, OnLag on_lag = OnLag::kBlock) {
+  return broadcast.subscribe({.on_lag = on_lag}).value();
 }
 Value frame(int number) {
   return Dict{{"number", number}, {"big", std::vector<int>(10'000, number)}};
@@ -118,11 +118,11 @@ TEST_CASE("put waits for a slow subscriber and the error names it") {
   CHECK(reader.get().code() == Code::kClosed);
 }
 
-TEST_CASE("a lagging subscriber skips as its FallBehind option says") {
+TEST_CASE("a lagging subscriber skips as its OnLag option says") {
   const Broadcast broadcast = new_broadcast({.capacity = 4});
-  const Subscriber skips = reader_of(broadcast, FallBehind::kSkip);
-  const Subscriber latest = reader_of(broadcast, FallBehind::kLatest);
-  const Subscriber told = reader_of(broadcast, FallBehind::kRaise);
+  const Subscriber skips = reader_of(broadcast, OnLag::kSkip);
+  const Subscriber latest = reader_of(broadcast, OnLag::kLatest);
+  const Subscriber told = reader_of(broadcast, OnLag::kRaise);
   put_run(broadcast, 0, 10);
   CHECK(numbers_of(skips) == std::vector{6, 7, 8, 9});
   CHECK(skips.missed() == 6);
@@ -150,7 +150,7 @@ TEST_CASE("a new subscriber starts at the next or oldest kept message") {
 TEST_CASE("subscribe refuses a 257th subscriber and names the limit") {
   const Broadcast broadcast = new_broadcast();
   std::vector<Subscriber> readers;
-  for (int i = 0; i < 256; ++i) readers.push_back(reader_of(broadcast, FallBehind::kSkip));
+  for (int i = 0; i < 256; ++i) readers.push_back(reader_of(broadcast, OnLag::kSkip));
   const auto refused = broadcast.subscribe();
   CHECK(refused.code() == Code::kInvalid);
   CHECK(text_of(refused).find("already has 256 subscriptions, which is the limit") != std::string::npos);
@@ -260,7 +260,7 @@ TEST_CASE("the first process that reads takes over a subscription") {
 TEST_CASE("put ignores killed subscribers and stopped skipping ones") {
   const Broadcast broadcast = new_broadcast({.capacity = 1});
   const Subscriber reader = reader_of(broadcast), theirs = reader_of(broadcast);
-  const Subscriber skips = reader_of(broadcast, FallBehind::kSkip);
+  const Subscriber skips = reader_of(broadcast, OnLag::kSkip);
   Child stopped([&] {
     skips.get(20s).value();
     return raise(SIGSTOP) == 0;

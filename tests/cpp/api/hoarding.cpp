@@ -59,16 +59,16 @@ TEST_CASE("a receiver can keep more loaned arrays than the arena holds") {
 
 // guarantee: hoarding
 TEST_CASE("a subscriber can keep more items than the arena holds") {
-  const FallBehind behind = GENERATE(FallBehind::kBlock, FallBehind::kSkip, FallBehind::kLatest, FallBehind::kRaise);
+  const OnLag on_lag = GENERATE(OnLag::kBlock, OnLag::kSkip, OnLag::kLatest, OnLag::kRaise);
   const Broadcast broadcast = make_broadcast({.capacity = 4, .arena = new_arena()});
-  const Subscriber subscriber = broadcast.subscribe({.behind = behind}).value();
+  const Subscriber subscriber = broadcast.subscribe({.on_lag = on_lag}).value();
   put_and_keep([&](std::size_t i) { broadcast.put(Value(message(i)), 10s).value(); },
                [&] { return subscriber.get(10s).value(); });
 }
 
 TEST_CASE("a subscriber can keep more bytes than the arena holds") {
   const Broadcast broadcast = make_broadcast({.capacity = 4, .arena = new_arena()});
-  const Subscriber subscriber = broadcast.subscribe({.behind = FallBehind::kSkip}).value();
+  const Subscriber subscriber = broadcast.subscribe({.on_lag = OnLag::kSkip}).value();
   std::vector<FlatItem> kept;
   for (std::size_t i = 0; i < kMessages; ++i) {
     CAPTURE(i);
@@ -94,7 +94,7 @@ TEST_CASE("a reader of Latest can keep more items than the arena holds") {
 
 TEST_CASE("Broadcast history does not count as held by subscribers") {
   const Broadcast broadcast = make_broadcast({.capacity = 50, .history = 50, .arena = new_arena()});
-  const Subscriber subscriber = broadcast.subscribe({.behind = FallBehind::kSkip}).value();
+  const Subscriber subscriber = broadcast.subscribe({.on_lag = OnLag::kSkip}).value();
   for (std::size_t i = 0; i < 45; ++i) broadcast.put(Value(message(i)), 10s).value();
   const Item item = subscriber.get(10s).value();
   const Item same = broadcast.subscribe({.start = StartAt::kOldest}).value().get(10s).value();

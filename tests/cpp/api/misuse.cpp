@@ -155,10 +155,10 @@ TEST_CASE("options that are out of range are invalid") {
   CHECK(is_invalid([] { shmtree::make_queue({.capacity = ~std::uint64_t{0}}); }));
   shmtree::make_pair({.capacity = std::uint64_t{1} << 63});
   CHECK(is_invalid([] { shmtree::make_pair({.on_peer_death = static_cast<shmtree::OnPeerDeath>(7)}); }));
-  CHECK(is_invalid([] { shmtree::make_pair({.behind = static_cast<shmtree::Behind>(7)}); }));
+  CHECK(is_invalid([] { shmtree::make_pair({.on_full = static_cast<shmtree::OnFull>(7)}); }));
   CHECK(is_invalid([] { shmtree::make_broadcast({.on_peer_death = static_cast<shmtree::OnPeerDeath>(7)}); }));
   const shmtree::Broadcast broadcast = shmtree::make_broadcast();
-  CHECK(broadcast.subscribe({.behind = static_cast<shmtree::FallBehind>(9)}).code() == Code::kInvalid);
+  CHECK(broadcast.subscribe({.on_lag = static_cast<shmtree::OnLag>(9)}).code() == Code::kInvalid);
   CHECK(broadcast.subscribe({.start = static_cast<shmtree::StartAt>(9)}).code() == Code::kInvalid);
   CHECK(is_invalid([] {
     const auto kind = static_cast<shmtree::ReplayKind>(99);

@@ -43,7 +43,7 @@ class Ends {
     std::istringstream words(text);
     for (std::string word; words >> word;) {
       const std::string key = word.substr(0, word.find('='));
-      if (key == "drop_oldest") options.behind = Behind::kDropOldest;
+      if (key == "drop_oldest") options.on_full = OnFull::kDropOldest;
       if (key == "keep_open") options.keep_open = true;
       if (key == word) continue;
       const auto value = std::stoull(word.substr(key.size() + 1));

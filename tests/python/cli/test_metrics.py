@@ -127,7 +127,7 @@ def test_metrics_count_waiting_threads_and_pinned_bytes(name):
 def test_metrics_of_latest_broadcast_and_replay_buffer():
     latest = shmtree.Latest(name="weights", history=2)
     broadcast = shmtree.Broadcast(4, name="frames")
-    subscriber = broadcast.subscribe(behind="skip")
+    subscriber = broadcast.subscribe(on_lag="skip")
     replay = ReplayBuffer(100, example={"x": 0.0}, name="rows")
     for number in range(6):
         latest.publish(number)

@@ -149,7 +149,7 @@ def test_counter_includes_messages_queued_before_the_trace(name: str, tmp_path: 
 
 
 def test_counter_equals_qsize_after_older_messages_were_dropped(name: str, tmp_path: Path) -> None:
-    sender, receiver = shmtree.create_pair(10, name=name, behind="drop_oldest")
+    sender, receiver = shmtree.create_pair(10, name=name, on_full="drop_oldest")
     for number in range(8):
         sender.put(number)
     tracer = Tracer(tmp_path / "run.json", name)

@@ -58,7 +58,7 @@ def test_cpp_reads_messages_that_python_puts(name: str) -> None:
 def test_python_reads_messages_that_cpp_puts(name: str) -> None:
     with peer("make", name) as (told, _):
         broadcast = shmtree.Broadcast.open(name)
-        reader, falls_behind = broadcast.subscribe(), broadcast.subscribe(behind="latest")
+        reader, falls_behind = broadcast.subscribe(), broadcast.subscribe(on_lag="latest")
         told.write(".")
         told.flush()
         for n in range(3):

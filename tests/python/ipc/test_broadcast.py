@@ -93,8 +93,8 @@ def test_put_without_subscribers_never_blocks_and_keeps_history() -> None:
 
 def test_lagging_subscriber_gets_the_newest_and_counts_missed() -> None:
     broadcast = shmtree.Broadcast(capacity=4)
-    skips, latest = broadcast.subscribe(behind="skip"), broadcast.subscribe(behind="latest")
-    told = broadcast.subscribe(behind="raise")
+    skips, latest = broadcast.subscribe(on_lag="skip"), broadcast.subscribe(on_lag="latest")
+    told = broadcast.subscribe(on_lag="raise")
     broadcast.put_many(range(10))
     assert (drain(skips), skips.missed) == ([6, 7, 8, 9], 6)
     assert (drain(latest), latest.missed) == ([9], 9)
@@ -165,7 +165,7 @@ def test_killed_blocking_reader_stops_blocking_puts() -> None:
 def test_stopped_and_killed_readers_do_not_delay_another() -> None:
     broadcast = shmtree.Broadcast(capacity=4)
     with contextlib.ExitStack() as stack:
-        stopped, its = stack.enter_context(running(report_all, broadcast.subscribe(behind="skip"), None))
+        stopped, its = stack.enter_context(running(report_all, broadcast.subscribe(on_lag="skip"), None))
         killed, last = stack.enter_context(running(report_all, broadcast.subscribe(), None))
         _, told = stack.enter_context(running(report_all, broadcast.subscribe(), None))
         broadcast.put(0)
@@ -292,8 +292,8 @@ def test_64_subscriber_processes_receive_all_messages() -> None:
 def test_invalid_options_and_too_many_subscribers_raise() -> None:
     with pytest.raises(ValueError, match="capacity is 0"):
         shmtree.Broadcast(0)
-    with pytest.raises(ValueError, match="behind is 'x'"):
-        shmtree.Broadcast().subscribe(behind="x")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="on_lag is 'x'"):
+        shmtree.Broadcast().subscribe(on_lag="x")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="start is 'x'"):
         shmtree.Broadcast().subscribe(start="x")  # type: ignore[arg-type]
     broadcast = shmtree.Broadcast()
@@ -323,7 +323,7 @@ def test_get_many_returns_messages_before_an_unreadable_one():
 
 def test_get_many_raises_overrun_before_the_next_messages():
     broadcast = shmtree.Broadcast(capacity=2)
-    reader = broadcast.subscribe(behind="raise")
+    reader = broadcast.subscribe(on_lag="raise")
     for message in range(5):
         broadcast.put(message)
     with pytest.raises(shmtree.Overrun) as told:

@@ -55,7 +55,7 @@ def _builds() -> Iterator[None]:
 
 @pytest.fixture(params=["block", "skip", "raise", "latest"])
 def ends(request: Any, arena: shmtree.Arena) -> Iterator[tuple[Any, Any]]:
-    with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe(behind=request.param) as reader:
+    with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe(on_lag=request.param) as reader:
         yield broadcast, reader
 
 
@@ -96,7 +96,7 @@ def test_message_counts_as_missed_after_eight_failed_builds(arena: shmtree.Arena
 
 
 def test_abandoned_message_raises_overrun_if_on_lag_is_raise(arena: shmtree.Arena) -> None:
-    with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe(behind="raise") as reader:
+    with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe(on_lag="raise") as reader:
         broadcast.put(Raises())
         raising.append(MemoryError())
         for _ in range(FAILED_BUILDS):
@@ -119,7 +119,7 @@ def test_keyboard_interrupts_do_not_abandon_a_message(arena: shmtree.Arena) -> N
 
 
 def test_message_overwritten_after_a_failed_build_is_still_next(arena: shmtree.Arena) -> None:
-    with shmtree.Broadcast(2, arena=arena) as broadcast, broadcast.subscribe(behind="skip") as reader:
+    with shmtree.Broadcast(2, arena=arena) as broadcast, broadcast.subscribe(on_lag="skip") as reader:
         broadcast.put([Raises(), np.arange(10_000)])
         raising.append(MemoryError())
         with pytest.raises(MemoryError):
@@ -132,7 +132,7 @@ def test_message_overwritten_after_a_failed_build_is_still_next(arena: shmtree.A
 
 
 def test_latest_only_subscriber_skips_a_failed_message(arena: shmtree.Arena) -> None:
-    with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe(behind="latest") as reader:
+    with shmtree.Broadcast(4, arena=arena) as broadcast, broadcast.subscribe(on_lag="latest") as reader:
         broadcast.put(Raises())
         raising.append(MemoryError())
         with pytest.raises(MemoryError):
@@ -209,7 +209,7 @@ def test_invalid_copy_argument_consumes_no_message(arena: shmtree.Arena) -> None
 
 def test_failed_message_holds_its_memory_until_close(arena: shmtree.Arena) -> None:
     with shmtree.Broadcast(1, arena=arena) as broadcast:
-        reader = broadcast.subscribe(behind="skip")
+        reader = broadcast.subscribe(on_lag="skip")
         used = arena.stats()["used_bytes"]
         broadcast.put([Raises(), np.zeros(1 << 20)])
         raising.append(MemoryError())

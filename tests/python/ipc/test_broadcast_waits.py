@@ -28,7 +28,7 @@ def is_readable(subscriber: shmtree.Subscriber, timeout: float = 0) -> bool:
 @pytest.mark.guarantee("broadcast-poll")
 def test_descriptor_is_readable_while_messages_are_queued() -> None:
     broadcast = shmtree.Broadcast()
-    reader, other = broadcast.subscribe(), broadcast.subscribe(behind="latest")
+    reader, other = broadcast.subscribe(), broadcast.subscribe(on_lag="latest")
     assert not is_readable(reader)
     broadcast.put_many([1, 2])
     assert is_readable(reader, 30)
@@ -62,7 +62,7 @@ def test_descriptor_is_readable_at_the_end_of_the_stream() -> None:
 
 def test_wait_accepts_subscribers_and_receivers_together() -> None:
     broadcast = shmtree.Broadcast()
-    reader, idle = broadcast.subscribe(), broadcast.subscribe(behind="skip")
+    reader, idle = broadcast.subscribe(), broadcast.subscribe(on_lag="skip")
     idle_sender, receiver = shmtree.create_pair()
     assert shmtree.wait([reader, receiver], timeout=0.01) == []
     with running(put_on_signal, broadcast, None) as (_, told):

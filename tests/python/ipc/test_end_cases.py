@@ -50,7 +50,10 @@ class PythonEnds:
 
     def do_pair(self, text: str = "") -> None:
         limits = {key: int(number) for key, _, number in (word.partition("=") for word in text.split()) if number}
-        options: Any = {"keep_open": "keep_open" in text, "behind": "drop_oldest" if "drop_oldest" in text else "block"}
+        options: Any = {
+            "keep_open": "keep_open" in text,
+            "on_full": "drop_oldest" if "drop_oldest" in text else "block",
+        }
         arena = shmtree.Arena(16 << 20)
         self.sender, self.receiver = shmtree.create_pair(arena=arena, **options, **{"capacity": 8, **limits})
 

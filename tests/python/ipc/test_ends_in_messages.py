@@ -178,7 +178,7 @@ def test_end_in_a_nacked_message_is_redelivered_usable(arena) -> None:
 
 
 def test_end_in_a_dropped_message_counts_while_its_sender_lives(arena) -> None:
-    newest, served = arena.create_pair(1, behind="drop_oldest", allow_pickle=False)
+    newest, served = arena.create_pair(1, on_full="drop_oldest", allow_pickle=False)
     sender, receiver = arena.create_pair()
     newest.put(sender)
     newest.put("newer")

@@ -35,10 +35,10 @@ def test_receiver_that_keeps_its_items_is_given_copies(small: shmtree.Arena) -> 
 
 
 @pytest.mark.guarantee("hoarding")
-@pytest.mark.parametrize("behind", ["block", "skip", "latest", "raise"])
-def test_subscriber_that_keeps_its_items_is_given_copies(small: shmtree.Arena, behind: Any) -> None:
+@pytest.mark.parametrize("on_lag", ["block", "skip", "latest", "raise"])
+def test_subscriber_that_keeps_its_items_is_given_copies(small: shmtree.Arena, on_lag: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=4, arena=small)
-    subscriber = broadcast.subscribe(behind=behind)
+    subscriber = broadcast.subscribe(on_lag=on_lag)
     put_and_keep(lambda item: broadcast.put(item, timeout=60), lambda: subscriber.get(timeout=60))
 
 
@@ -64,13 +64,13 @@ def test_copy_false_returns_views_until_the_arena_is_full(small: shmtree.Arena) 
 
 
 @pytest.mark.guarantee("lossy-subscriber-memory")
-@pytest.mark.parametrize("behind", ["skip", "latest", "raise"])
-def test_lagging_subscriber_does_not_fill_the_budget(small: shmtree.Arena, behind: Any) -> None:
+@pytest.mark.parametrize("on_lag", ["skip", "latest", "raise"])
+def test_lagging_subscriber_does_not_fill_the_budget(small: shmtree.Arena, on_lag: Any) -> None:
     broadcast = shmtree.Broadcast(capacity=200, arena=small)
-    subscriber = broadcast.subscribe(behind=behind)
+    subscriber = broadcast.subscribe(on_lag=on_lag)
     for i in range(150):
         broadcast.put(np.full(MIB, i, np.uint8), timeout=60)
-    if behind == "raise":
+    if on_lag == "raise":
         with pytest.raises(shmtree.Overrun):
             subscriber.get(timeout=60)
     numbers = [int(subscriber.get(timeout=60)[0]) for _ in range(subscriber.qsize())]
@@ -80,7 +80,7 @@ def test_lagging_subscriber_does_not_fill_the_budget(small: shmtree.Arena, behin
 
 def test_new_empty_reclaims_messages_that_may_be_missed(small: shmtree.Arena) -> None:
     broadcast = shmtree.Broadcast(capacity=200, arena=small)
-    subscriber = broadcast.subscribe(behind="skip")
+    subscriber = broadcast.subscribe(on_lag="skip")
     for i in range(150):
         array = broadcast.new_empty(MIB, np.uint8)
         array[:] = i

@@ -47,7 +47,7 @@ def test_killed_client_does_not_end_a_keep_open_stream(start):
 
 @pytest.mark.guarantee("drop-oldest")
 def test_put_on_full_drops_the_oldest_and_counts_it():
-    sender, receiver = shmtree.create_pair(capacity=3, behind="drop_oldest")
+    sender, receiver = shmtree.create_pair(capacity=3, on_full="drop_oldest")
     for number in range(10):
         assert sender.put(number, timeout=0) == number
     assert sender.dropped == sender.stats()["dropped"] == 7
@@ -58,7 +58,7 @@ def test_put_on_full_drops_the_oldest_and_counts_it():
 
 
 def test_large_put_drops_as_many_messages_as_it_needs():
-    sender, receiver = shmtree.create_pair(capacity=None, max_bytes=100_000, behind="drop_oldest")
+    sender, receiver = shmtree.create_pair(capacity=None, max_bytes=100_000, on_full="drop_oldest")
     sender.put(b"a" * 40_000)
     sender.put(b"b" * 40_000)
     sender.put(b"c" * 90_000)
@@ -67,7 +67,7 @@ def test_large_put_drops_as_many_messages_as_it_needs():
 
 
 def test_put_with_drop_oldest_raises_if_receivers_were_killed(start):
-    sender, receiver = shmtree.create_pair(capacity=1, behind="drop_oldest")
+    sender, receiver = shmtree.create_pair(capacity=1, on_full="drop_oldest")
     ours, theirs = mp.Pipe()
     consumer = start(peers.take_and_hang, receiver, theirs)
     sender.put(1)
@@ -151,7 +151,7 @@ def test_restarted_server_reopens_the_channel_of_its_clients(name, start):
         ({"allow_pickle": True}, "allow_pickle false, not true"),
         ({"max_unsettled": 1}, "max_unsettled 0, not 1"),
         ({"max_attempts": 2}, "max_attempts 0, not 2"),
-        ({"keep_open": True, "behind": "drop_oldest"}, "keep_open false, not true, behind block, not drop_oldest"),
+        ({"keep_open": True, "on_full": "drop_oldest"}, "keep_open false, not true, on_full block, not drop_oldest"),
     ],
 )
 def test_exist_ok_with_other_options_raises_with_both_values(name, options, said):
@@ -180,7 +180,7 @@ def test_exist_ok_refuses_a_name_of_another_kind(name):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"behind": "skip"}, "behind is 'skip'; it must be 'block' or 'drop_oldest'"),
+        ({"on_full": "skip"}, "on_full is 'skip'; it must be 'block' or 'drop_oldest'"),
         ({"on_peer_death": "never"}, "on_peer_death is 'never'; it must be 'raise', 'wait' or 'each'"),
         ({"exist_ok": True}, "exist_ok requires a name"),
     ],
