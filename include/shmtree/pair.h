@@ -92,8 +92,8 @@ struct PairOptions {
   /// Arena to use. By default an arena of its own if `name` is set, otherwise Arena::shared().
   std::optional<Arena> arena{};
   OnPeerDeath on_peer_death = OnPeerDeath::kRaise;  ///< Effect of killed peers.
-  std::uint64_t max_unsettled = 0;  ///< Maximum number of unacked messages of all receivers together. 0: unlimited.
-  std::uint64_t max_attempts = 0;   ///< Deliveries of a message before it is a dead letter. 0: unlimited.
+  std::uint64_t max_unacked = 0;   ///< Maximum number of unacked messages of all receivers together. 0: unlimited.
+  std::uint64_t max_attempts = 0;  ///< Deliveries of a message before it is a dead letter. 0: unlimited.
   /// Allows Python programs that opt in as well to send and load pickles. Loading a pickle runs any code that its
   /// sender chose. By default, only channels without a name allow pickles.
   std::optional<bool> allow_pickle{};
@@ -356,7 +356,7 @@ class Receiver {
     if (!got) return std::move(got).error();
     return value;
   }
-  /// Receives a message that must be acked, see Taken. Errors are those of get(). Also waits while `max_unsettled`
+  /// Receives a message that must be acked, see Taken. Errors are those of get(). Also waits while `max_unacked`
   /// messages are unacked.
   Result<TakenItem> take(Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).

@@ -217,7 +217,7 @@ class ChannelOptions:
         capacity: int,
         max_bytes: int,
         ending: str,
-        max_unsettled: int,
+        max_unacked: int,
         max_attempts: int,
         keep_open: bool,
         drop_oldest: bool,
@@ -251,7 +251,7 @@ class Channel:
     def counted(self) -> int: ...
     def leave_to_heir(self) -> None: ...
     def become_heir(self) -> None: ...
-    def unsettled(self) -> list[int]: ...
+    def unacked(self) -> list[int]: ...
     @property
     def is_awaited(self) -> bool: ...
     def note_asked(self) -> None: ...
@@ -650,7 +650,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
         """Receives the next object as a `Delivery`, which counts as received when it is acked.
 
         If this process nacks it, drops the Delivery or dies before the ack, another receiver gets the message. After
-        `max_attempts` deliveries it moves to `rejected`. `take` also waits while `max_unsettled` messages are in
+        `max_attempts` deliveries it moves to `rejected`. `take` also waits while `max_unacked` messages are in
         flight.
 
         Args:

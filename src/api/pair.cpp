@@ -187,7 +187,7 @@ channel::ChannelOptions channel_options(const PairOptions& options, bool of_queu
   channel::ChannelOptions made{.capacity = options.capacity, .max_bytes = options.max_bytes};
   made.ending = of_queue ? channel::Ending::kNever : ending_of(options.on_peer_death);
   made.allow_pickle = options.allow_pickle.value_or(options.name.empty());
-  made.max_unsettled = options.max_unsettled;
+  made.max_unacked = options.max_unacked;
   made.max_attempts = options.max_attempts;
   made.keep_open = options.keep_open;
   made.portable = options.portable;

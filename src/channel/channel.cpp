@@ -75,7 +75,7 @@ Result<std::shared_ptr<Channel>> Channel::create(std::shared_ptr<Arena> arena, c
   store_relaxed(header->limit, options.capacity);
   header->allow_pickle = options.allow_pickle ? 1 : 0;
   header->slot_bytes = slot_bytes;
-  header->max_unsettled = options.max_unsettled;
+  header->max_unacked = options.max_unacked;
   header->max_attempts = static_cast<std::uint32_t>(options.max_attempts);
   header->keep_open = options.keep_open ? 1 : 0;
   header->drop_oldest = options.drop_oldest ? 1 : 0;
@@ -144,7 +144,7 @@ Status Channel::check_options(const ChannelOptions& options) const {
   others.compare("max_bytes", shared.max_bytes, options.max_bytes);
   others.compare("on_peer_death", std::string(word_of(ending())), word_of(options.ending));
   others.compare_flags("allow_pickle", allows_pickle(), options.allow_pickle);
-  others.compare("max_unsettled", shared.max_unsettled, options.max_unsettled);
+  others.compare("max_unacked", shared.max_unacked, options.max_unacked);
   others.compare("max_attempts", shared.max_attempts, options.max_attempts);
   others.compare_flags("keep_open", parts_.control.keeps_open(), options.keep_open);
   const auto on_full = [](bool drops) { return std::string(drops ? "drop_oldest" : "block"); };
@@ -167,7 +167,7 @@ ChannelStats Channel::stats() {
       .unfinished = tasks_.unfinished(),
       .capacity = shared.capacity,
       .max_bytes = shared.max_bytes,
-      .max_unsettled = shared.max_unsettled,
+      .max_unacked = shared.max_unacked,
       .max_attempts = shared.max_attempts,
       .senders = parts_.ends.member_count(End::kSending),
       .receivers = parts_.ends.member_count(End::kReceiving),

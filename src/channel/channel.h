@@ -43,18 +43,18 @@ struct ChannelOptions {
   std::uint64_t max_bytes = 0;  // Maximum bytes of queued messages; 0: no limit except the arena's.
   Ending ending = Ending::kRaise;
   bool allow_pickle = true;
-  std::uint64_t max_unsettled = 0;  // Maximum number of unacked messages, over all processes; 0: no limit.
-  std::uint64_t max_attempts = 0;   // Takes of a message before it is rejected; 0: no limit.
-  bool keep_open = false;           // Receivers wait for new senders when none is left.
-  bool drop_oldest = false;         // A put that finds no space drops the oldest messages instead of waiting.
-  bool portable = false;            // No message may contain references that are valid on this machine only.
-  bool is_named = false;            // Other processes may open it by name.
-  bool is_pipe = false;             // Its creator stays attached to both ends as long as it owns them.
+  std::uint64_t max_unacked = 0;   // Maximum number of unacked messages, over all processes; 0: no limit.
+  std::uint64_t max_attempts = 0;  // Takes of a message before it is rejected; 0: no limit.
+  bool keep_open = false;          // Receivers wait for new senders when none is left.
+  bool drop_oldest = false;        // A put that finds no space drops the oldest messages instead of waiting.
+  bool portable = false;           // No message may contain references that are valid on this machine only.
+  bool is_named = false;           // Other processes may open it by name.
+  bool is_pipe = false;            // Its creator stays attached to both ends as long as it owns them.
 };
 
 struct ChannelStats {
   std::uint64_t put, received, queued, queued_bytes, taken, returned, rejected, unfinished, capacity, max_bytes,
-      max_unsettled, max_attempts, senders, receivers, senders_counting, receivers_counting, senders_on_their_way,
+      max_unacked, max_attempts, senders, receivers, senders_counting, receivers_counting, senders_on_their_way,
       receivers_on_their_way, dropped;
   std::vector<int> senders_unused, receivers_unused;  // pids of attached processes that have not used their end
 };

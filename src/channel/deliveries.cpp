@@ -81,10 +81,10 @@ Status Deliveries::wait_until_settled(const WaitContext& wait) {
       wait_for_peers(parts_.control, parts_.ends,
                      {parts_.control.shared.acked, reason, End::kReceiving, "an acknowledgement"}, is_ready, wait);
   if (waited || waited.code() != Code::kTimeout) return waited;
-  return Error{Code::kEmpty,
-               "no message within the timeout: " + std::to_string(parts_.records.unacked()) + " of at most " +
-                   std::to_string(parts_.control.shared.max_unsettled) + " messages are unacked (max_unsettled), and " +
-                   std::to_string(parts_.watchers.size()) + " more are queued: ack() or nack() one first"};
+  return Error{Code::kEmpty, "no message within the timeout: " + std::to_string(parts_.records.unacked()) +
+                                 " of at most " + std::to_string(parts_.control.shared.max_unacked) +
+                                 " messages are unacked (max_unacked), and " + std::to_string(parts_.watchers.size()) +
+                                 " more are queued: ack() or nack() one first"};
 }
 
 // Another process may write the slot meanwhile, so its size is read once. Words are copied one by one, since threads

@@ -54,7 +54,7 @@ class Deliveries {
  public:
   Deliveries(Parts& parts, Receiving& receiving) noexcept : parts_(parts), receiving_(receiving) {}
 
-  // Takes a message. Waits like Receiving::get(), and also while `max_unsettled` messages are unacked. `self` keeps the
+  // Takes a message. Waits like Receiving::get(), and also while `max_unacked` messages are unacked. `self` keeps the
   // channel alive as long as deliveries of it exist.
   Result<Delivery> take(std::shared_ptr<Deliveries> self, const WaitContext& wait);
   // Returns the rejected messages that no process is inspecting, oldest first; this process owns them until it settles

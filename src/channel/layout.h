@@ -315,7 +315,7 @@ struct ChannelHeader {
   Event acked;        // a message was acked
 
   alignas(64) std::atomic<std::uint64_t> tasks_done;  // number of messages reported as done
-  std::uint64_t max_unsettled;                        // Maximum number of unacked messages; 0: no limit.
+  std::uint64_t max_unacked;                          // Maximum number of unacked messages; 0: no limit.
   std::uint32_t max_attempts;                         // Takes of a message before it is rejected; 0: no limit.
   std::uint32_t keep_open;                            // If 1, the stream does not end when no senders are left.
   std::uint32_t drop_oldest;                          // If 1, a put that finds no space drops the oldest messages.

@@ -55,7 +55,7 @@ class Records {
   // message was settled. May throw std::bad_alloc.
   std::vector<std::uint64_t> unacked_tickets() const;
   bool has_too_many_taken() const noexcept {
-    const std::uint64_t most = control_.shared.max_unsettled;
+    const std::uint64_t most = control_.shared.max_unacked;
     return most != 0 && unacked() >= most;
   }
   // True if a record holds a message that was returned, or that another process than `observer` has taken and may

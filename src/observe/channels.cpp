@@ -60,7 +60,7 @@ void fill_counts(const ChannelHeader& header, ObservedChannel& info) {
 void fill_options(const ChannelHeader& header, ObservedChannel& info) {
   info.capacity = header.capacity;
   info.max_bytes = header.max_bytes;
-  info.max_unsettled = header.max_unsettled;
+  info.max_unacked = header.max_unacked;
   info.max_attempts = header.max_attempts;
   info.limit = header.limit.load();
   info.on_peer_death = word_of(static_cast<channel::Ending>(header.ending));

@@ -116,7 +116,7 @@ struct ObservedChannel : ObservedThing {
   std::uint64_t unfinished = 0;      ///< Tasks of a queue that are not done.
   std::uint64_t capacity = 0;        ///< Maximum number of messages. 0: unlimited.
   std::uint64_t max_bytes = 0;       ///< Maximum bytes of queued messages. 0: unlimited.
-  std::uint64_t max_unsettled = 0;   ///< Maximum number of unacked messages. 0: unlimited.
+  std::uint64_t max_unacked = 0;     ///< Maximum number of unacked messages. 0: unlimited.
   std::uint64_t max_attempts = 0;    ///< Maximum number of deliveries of a message. 0: unlimited.
   std::uint64_t limit = 0;           ///< Messages that it accepts at the moment. 0: unlimited.
   std::string_view on_peer_death{};  ///< "raise", "wait", "each" or "never".

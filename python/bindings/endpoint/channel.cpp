@@ -36,13 +36,13 @@ channel::Ending ending_of(const std::string& word) {
 }
 
 channel::ChannelOptions new_options(std::uint64_t capacity, std::uint64_t max_bytes, const std::string& ending,
-                                    std::uint64_t max_unsettled, std::uint64_t max_attempts, bool keep_open,
+                                    std::uint64_t max_unacked, std::uint64_t max_attempts, bool keep_open,
                                     bool drop_oldest, bool portable, bool is_pipe, bool allow_pickle) {
   channel::ChannelOptions options;
   options.capacity = capacity;
   options.max_bytes = max_bytes;
   options.allow_pickle = allow_pickle;
-  options.max_unsettled = max_unsettled;
+  options.max_unacked = max_unacked;
   options.max_attempts = max_attempts;
   options.ending = ending_of(ending);
   options.keep_open = keep_open;
@@ -77,7 +77,7 @@ py::dict channel_stats(Channel& channel) {
   return py::dict("put"_a = stats.put, "received"_a = stats.received, "queued"_a = stats.queued,
                   "queued_bytes"_a = stats.queued_bytes, "taken"_a = stats.taken, "returned"_a = stats.returned,
                   "rejected"_a = stats.rejected, "unfinished"_a = stats.unfinished, "capacity"_a = stats.capacity,
-                  "max_bytes"_a = stats.max_bytes, "max_unsettled"_a = stats.max_unsettled,
+                  "max_bytes"_a = stats.max_bytes, "max_unacked"_a = stats.max_unacked,
                   "max_attempts"_a = stats.max_attempts, "senders"_a = stats.senders, "receivers"_a = stats.receivers,
                   "senders_counting"_a = stats.senders_counting, "receivers_counting"_a = stats.receivers_counting,
                   "senders_unused"_a = stats.senders_unused, "receivers_unused"_a = stats.receivers_unused,
@@ -90,7 +90,7 @@ py::dict channel_stats(Channel& channel) {
 void bind_channel(py::module_& module) {
   py::class_<channel::ChannelOptions>(module, "ChannelOptions", "Options of a channel; 0 means no limit.",
                                       plain_class())
-      .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unsettled"_a, "max_attempts"_a,
+      .def(py::init(&new_options), "capacity"_a, "max_bytes"_a, "ending"_a, "max_unacked"_a, "max_attempts"_a,
            "keep_open"_a, "drop_oldest"_a, "portable"_a = false, "is_pipe"_a = false, py::kw_only(), "allow_pickle"_a);
   py::class_<Channel, std::shared_ptr<Channel>>(module, "Channel", "One channel, as this process has it.",
                                                 plain_class())
@@ -107,7 +107,7 @@ void bind_channel(py::module_& module) {
       .def_property_readonly("counted", &Channel::counted)
       .def("leave_to_heir", [](Channel& channel) { unwrap(channel.leave_to_successor()); })
       .def("become_heir", [](Channel& channel) { unwrap(channel.become_successor()); })
-      .def("unsettled", &Channel::unacked)
+      .def("unacked", &Channel::unacked)
       .def_property_readonly("is_awaited", &Channel::is_awaited)
       .def("note_asked", &Channel::note_asked)
       .def_property_readonly("asked_ns", &Channel::asked_ns)

@@ -256,7 +256,7 @@ inline constexpr const char* kTakeDoc = R"(take($self, block=True, timeout=None,
 Receives the next object as a `Delivery`, which counts as received when it is acked.
 
 If this process nacks it, drops the Delivery or dies before the ack, another receiver gets the message. After
-`max_attempts` deliveries it moves to `rejected`. `take` also waits while `max_unsettled` messages are in
+`max_attempts` deliveries it moves to `rejected`. `take` also waits while `max_unacked` messages are in
 flight.
 
 Args:

@@ -71,7 +71,7 @@ void add_counts(const ObservedChannel& channel, py::dict& out) {
   out["capacity"] = channel.capacity;
   out["limit"] = channel.limit;
   out["max_bytes"] = channel.max_bytes;
-  out["max_unsettled"] = channel.max_unsettled;
+  out["max_unacked"] = channel.max_unacked;
   out["max_attempts"] = channel.max_attempts;
   out["on_peer_death"] = channel.on_peer_death;
   out["allow_pickle"] = channel.allow_pickle;

@@ -136,7 +136,7 @@ class Arena:
         name: str | None = None,
         allow_pickle: bool | None = None,
         on_peer_death: OnPeerDeath = "raise",
-        max_unsettled: int | None = None,
+        max_unacked: int | None = None,
         max_attempts: int | None = None,
         on_full: OnFull = "block",
         keep_open: bool = False,
@@ -144,9 +144,7 @@ class Arena:
         exist_ok: bool = False,
     ) -> tuple[Sender, Receiver]:
         """Makes a channel in this arena; see `shmtree.create_pair`."""
-        terms = pair_terms(
-            capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, on_full, keep_open, portable
-        )
+        terms = pair_terms(capacity, max_bytes, max_unacked, max_attempts, on_peer_death, on_full, keep_open, portable)
         return make_pair(self._open(), terms, name, allow_pickle, exist_ok)
 
     def Queue(

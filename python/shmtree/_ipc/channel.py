@@ -33,7 +33,7 @@ class Terms(NamedTuple):
     capacity: int
     max_bytes: int
     on_peer_death: str
-    max_unsettled: int = 0
+    max_unacked: int = 0
     max_attempts: int = 0
     keep_open: bool = False
     drop_oldest: bool = False
@@ -111,7 +111,7 @@ class End:
 
             - put, received, queued (including returned messages), taken (in flight), returned, rejected, dropped:
               numbers of messages. queued_bytes: bytes of the queued ones.
-            - capacity, max_bytes, max_unsettled, max_attempts: limits; 0 means no limit.
+            - capacity, max_bytes, max_unacked, max_attempts: limits; 0 means no limit.
             - senders, receivers: processes that have the ends.
             - senders_counting, receivers_counting: processes that are attached, so that the stream does not end. A
               process that uses only the other end is not attached.
@@ -250,7 +250,7 @@ class Receiver(_core.ReceiverBase[_T], End):
 def pair_terms(
     capacity: int | None,
     max_bytes: int | None,
-    max_unsettled: int | None,
+    max_unacked: int | None,
     max_attempts: int | None,
     on_peer_death: str,
     on_full: str,
@@ -262,7 +262,7 @@ def pair_terms(
         limit("capacity", capacity),
         limit("max_bytes", max_bytes),
         on_peer_death,
-        limit("max_unsettled", max_unsettled),
+        limit("max_unacked", max_unacked),
         limit("max_attempts", max_attempts),
         bool(keep_open),
         one_of("on_full", on_full, "block", "drop_oldest") == "drop_oldest",

@@ -18,7 +18,7 @@ def create_pair(
     arena: Arena | None = None,
     allow_pickle: bool | None = None,
     on_peer_death: OnPeerDeath = "raise",
-    max_unsettled: int | None = None,
+    max_unacked: int | None = None,
     max_attempts: int | None = None,
     on_full: OnFull = "block",
     keep_open: bool = False,
@@ -40,7 +40,7 @@ def create_pair(
         on_peer_death: What a blocked call does when peers are killed. "raise" (default): raise PeerDied once no peer is
             left. "each": raise PeerDied for every death, even if other peers remain. "wait": keep waiting for new
             peers.
-        max_unsettled: Number of messages in flight, over all receivers, at which `take` blocks; None or 0 means no
+        max_unacked: Number of messages in flight, over all receivers, at which `take` blocks; None or 0 means no
             limit.
         max_attempts: Number of deliveries of a message that no receiver acks. After that, the message is not delivered
             again; `Receiver.rejected` returns it. None or 0 means no limit.
@@ -71,7 +71,7 @@ def create_pair(
     """
     if arena is not None and not isinstance(arena, Arena):
         raise TypeError(f"arena is {arena!r}; it must be an Arena, or None")
-    terms = pair_terms(capacity, max_bytes, max_unsettled, max_attempts, on_peer_death, on_full, keep_open, portable)
+    terms = pair_terms(capacity, max_bytes, max_unacked, max_attempts, on_peer_death, on_full, keep_open, portable)
     return make_pair(arena._open() if arena is not None else None, terms, name, allow_pickle, exist_ok)
 
 

@@ -162,8 +162,8 @@ class Inbox:
         deadline = time.monotonic() + _arrivals.LONGEST_S
         pause = _arrivals.FIRST_POLL_S
         while True:
-            head, unsettled = self._landing.settled()
-            found = [ticket for ticket in each_of(tickets) if ticket < head and ticket not in unsettled]
+            head, unacked = self._landing.settled()
+            found = [ticket for ticket in each_of(tickets) if ticket < head and ticket not in unacked]
             if found or time.monotonic() >= deadline:
                 return runs(found)
             if self.is_left:

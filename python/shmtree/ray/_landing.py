@@ -93,15 +93,15 @@ class Landing:
         """Returns the received tickets among the given ones, which are in ascending order."""
         waiting = self._unreceived.setdefault(origin, {})
         landed = self.next_ticket(origin)
-        head, unsettled = self.settled()
-        if head >= self._landed_before and not unsettled:
+        head, unacked = self.settled()
+        if head >= self._landed_before and not unacked:
             self._settled_before = True
         found = []
         for ticket in tickets:
             here = waiting.get(ticket)
             if here is not None and here >= head:
                 break  # later messages are further back
-            if here not in unsettled if here is not None else ticket < landed and self._settled_before:
+            if here not in unacked if here is not None else ticket < landed and self._settled_before:
                 waiting.pop(ticket, None)
                 found.append(ticket)
         return found
@@ -109,7 +109,7 @@ class Landing:
     def settled(self) -> tuple[int, set[int]]:
         """Returns a ticket and a set: messages below the ticket were received, except those in the set."""
         stats = self.channel.stats()  # a taken message is counted before the head moves
-        return stats["received"], set(self.channel.unsettled()) if stats["taken"] + stats["returned"] else set()
+        return stats["received"], set(self.channel.unacked()) if stats["taken"] + stats["returned"] else set()
 
     def forget(self, origin: int) -> None:
         self._unreceived.pop(origin, None)

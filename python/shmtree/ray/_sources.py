@@ -80,7 +80,7 @@ class Queued:
         channel, here = self.receiver._channel, ticket - self._first
         # checked first, because a taken message has a delivery record before it counts as received
         is_consumed = here < channel.stats()["received"]
-        if not is_consumed or here in channel.unsettled():
+        if not is_consumed or here in channel.unacked():
             return None
         return Taken(ticket, Substitute(f"message {ticket} of its sender's node was damaged there, and is lost"))
 

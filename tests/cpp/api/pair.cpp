@@ -114,7 +114,7 @@ TEST_CASE("a message that is dropped without ack is redelivered") {
 }
 
 TEST_CASE("a message that reached max_attempts is a dead letter") {
-  auto [sender, receiver] = shmtree::make_pair({.max_unsettled = 1, .max_attempts = 2});
+  auto [sender, receiver] = shmtree::make_pair({.max_unacked = 1, .max_attempts = 2});
   const std::uint64_t ticket = sender.put("poison").value();
   sender.put("next").value();
   for (std::uint32_t attempt = 1; attempt <= 2; ++attempt) {

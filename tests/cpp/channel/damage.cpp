@@ -143,7 +143,7 @@ TEST_CASE("Damaged record lists and counts cause no hang or crash") {
   nothing_hangs([](Channel& channel) { header(channel).taken.store(0xffffffff); });
   nothing_hangs([](Channel& channel) { header(channel).also_queued.store(0xffffffff); });
   nothing_hangs([](Channel& channel) { header(channel).rejected.store(0xffffffff); });
-  nothing_hangs([](Channel& channel) { header(channel).max_unsettled = 1; });
+  nothing_hangs([](Channel& channel) { header(channel).max_unacked = 1; });
   nothing_hangs([](Channel& channel) { header(channel).max_attempts = 1; });
 }
 

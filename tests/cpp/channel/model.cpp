@@ -19,7 +19,7 @@ struct Model {
     std::uint32_t attempts;  // attempts to receive it so far
     bool operator<(const Item& other) const { return ticket < other.ticket; }
   };
-  std::uint64_t capacity = 0, max_unsettled = 0, max_attempts = 0, next_ticket = 0, tasks_done = 0;
+  std::uint64_t capacity = 0, max_unacked = 0, max_attempts = 0, next_ticket = 0, tasks_done = 0;
   bool reserved[2] = {};
   std::deque<Item> ring;
   std::map<std::uint64_t, Item> returned, rejected;
@@ -56,7 +56,7 @@ struct Run {
 
   Run(std::uint64_t seed, std::uint64_t capacity) : random(seed) {
     ChannelOptions options = with_capacity(capacity);
-    options.max_unsettled = model.max_unsettled = seed % 2 * 3;
+    options.max_unacked = model.max_unacked = seed % 2 * 3;
     options.max_attempts = model.max_attempts = seed % 4;
     channel = new_channel(arena, options);
     model.capacity = capacity;
@@ -108,7 +108,7 @@ struct Run {
   }
   void take_one() {
     auto delivery = channel->take(no_wait());
-    const bool is_too_many = model.max_unsettled != 0 && taken.size() >= model.max_unsettled;
+    const bool is_too_many = model.max_unacked != 0 && taken.size() >= model.max_unacked;
     REQUIRE(delivery.ok() == (!model.empty() && !is_too_many));
     if (!delivery) return;
     Model::Item item = model.pop();
@@ -247,7 +247,7 @@ TEST_CASE("Concurrent threads lose nothing and keep the sender order") {
   const std::uint64_t each = kThreadSanitizer || under_valgrind() ? 1'000 : 20'000;
   for (const std::uint64_t capacity : {0u, 3u, 100u}) {
     auto channel = new_channel(new_arena(64 * kMiB), with_capacity(capacity));
-    std::atomic<std::uint64_t> received{0}, refused{0}, unacked{0}, torn{0}, disordered{0}, unsettled{0};
+    std::atomic<std::uint64_t> received{0}, refused{0}, unacked{0}, torn{0}, disordered{0}, failed_acks{0};
     std::vector<std::thread> threads;
     for (std::uint64_t thread = 0; thread < 4; ++thread) {
       threads.emplace_back([&, thread] {
@@ -269,7 +269,7 @@ TEST_CASE("Concurrent threads lose nothing and keep the sender order") {
           if (thread == 0) {
             auto delivery = channel->take(patience(20));
             if (delivery) expect(delivery->message());
-            if (delivery && !delivery->ack(patience()).ok()) ++unsettled;
+            if (delivery && !delivery->ack(patience()).ok()) ++failed_acks;
           } else {
             auto message = get_message(*channel, patience(20));
             if (message) expect(*message);
@@ -282,7 +282,7 @@ TEST_CASE("Concurrent threads lose nothing and keep the sender order") {
     CHECK(unacked == 0);
     CHECK(torn == 0);
     CHECK(disordered == 0);
-    CHECK(unsettled == 0);
+    CHECK(failed_acks == 0);
     REQUIRE(received == 4 * each);
     REQUIRE(channel->size() == 0);
     REQUIRE(channel->arena()->inspector().check() == "");

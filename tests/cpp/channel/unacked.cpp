@@ -9,9 +9,9 @@ using namespace shmtree::test;
 
 namespace {
 
-std::shared_ptr<Channel> channel_of(std::uint64_t count, std::uint64_t max_unsettled) {
+std::shared_ptr<Channel> channel_of(std::uint64_t count, std::uint64_t max_unacked) {
   ChannelOptions options = with_capacity(0);
-  options.max_unsettled = max_unsettled;
+  options.max_unacked = max_unacked;
   auto channel = new_channel(new_arena(), options);
   for (std::uint64_t i = 0; i < count; ++i) put(*channel, i).value();
   return channel;

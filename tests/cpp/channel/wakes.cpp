@@ -144,7 +144,7 @@ TEST_CASE("Receiving a nacked message wakes a waiting sender") {
 TEST_CASE("A nack wakes limited takers and a redelivery wakes receivers") {
   ChannelOptions options = with_capacity(8);
   options.max_attempts = 2;
-  options.max_unsettled = 1;
+  options.max_unacked = 1;
   auto channel = new_channel(new_arena(), options);
   put(*channel, 1).value();
   Event &acked = header_of(*channel).acked, &items = header_of(*channel).items;

@@ -49,7 +49,7 @@ class Ends {
       const auto value = std::stoull(word.substr(key.size() + 1));
       if (key == "capacity") options.capacity = value;
       if (key == "max_bytes") options.max_bytes = value;
-      if (key == "max_unsettled") options.max_unsettled = value;
+      if (key == "max_unacked") options.max_unacked = value;
       if (key == "max_attempts") options.max_attempts = value;
     }
     auto [sender, receiver] = make_pair(options);

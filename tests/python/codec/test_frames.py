@@ -210,11 +210,11 @@ def test_packed_frame_has_nothing_to_ack() -> None:
 
 
 def test_take_frames_stops_at_max_unacked(arena: shmtree.Arena) -> None:
-    sender, receiver = arena.create_pair(None, max_unsettled=3)
+    sender, receiver = arena.create_pair(None, max_unacked=3)
     sender.put_many(range(10))
     frames = receiver.take_frames(10, timeout=30)
     assert len(frames) == 3
-    with pytest.raises(queue.Empty, match="max_unsettled"):
+    with pytest.raises(queue.Empty, match="max_unacked"):
         receiver.take_frames(1, timeout=0)
     frames[0].ack()
     assert len(receiver.take_frames(10, timeout=30)) == 1

@@ -149,7 +149,7 @@ def test_restarted_server_reopens_the_channel_of_its_clients(name, start):
         ({"max_bytes": 100}, "max_bytes 0, not 100"),
         ({"on_peer_death": "each"}, "on_peer_death raise, not each"),
         ({"allow_pickle": True}, "allow_pickle false, not true"),
-        ({"max_unsettled": 1}, "max_unsettled 0, not 1"),
+        ({"max_unacked": 1}, "max_unacked 0, not 1"),
         ({"max_attempts": 2}, "max_attempts 0, not 2"),
         ({"keep_open": True, "on_full": "drop_oldest"}, "keep_open false, not true, on_full block, not drop_oldest"),
     ],

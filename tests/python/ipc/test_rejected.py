@@ -189,7 +189,7 @@ def test_dead_letter_item_that_fails_to_load_raises_and_stays(twice):
 
 @pytest.mark.guarantee("max-unacked")
 def test_take_raises_empty_at_max_unacked(arena):
-    sender, receiver = arena.create_pair(max_unsettled=2)
+    sender, receiver = arena.create_pair(max_unacked=2)
     sender.put_many(range(4))
     first, second = receiver.take(), receiver.take()
     for timeout in (0, 0.02):
@@ -205,7 +205,7 @@ def test_take_raises_empty_at_max_unacked(arena):
 
 
 def test_waiting_take_continues_after_an_ack(arena):
-    sender, receiver = arena.create_pair(max_unsettled=1)
+    sender, receiver = arena.create_pair(max_unacked=1)
     sender.put_many("ab")
     first = receiver.take()
     taken = []
@@ -236,7 +236,7 @@ def test_nacked_messages_may_exceed_the_capacity_and_block_put(pair):
     sender.put_nowait("x")
 
 
-@pytest.mark.parametrize("name", ["max_unsettled", "max_attempts"])
+@pytest.mark.parametrize("name", ["max_unacked", "max_attempts"])
 def test_invalid_limits_raise_with_their_name_and_value(arena, name):
     for make in (arena.create_pair, shmtree.create_pair):
         with pytest.raises(ValueError, match=f"{name} is -1; it must be positive"):

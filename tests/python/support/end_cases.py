@@ -109,8 +109,8 @@ CASES = {
         drop
         take = 1 attempt 2
     """,
-    "no more is taken than may be unsettled": """
-        pair max_unsettled=1
+    "no more is taken than may be unacked": """
+        pair max_unacked=1
         put 1 = ticket 0
         put 2 = ticket 1
         take = 1 attempt 1
