@@ -371,7 +371,7 @@ class Receiver {
   /// drop it. Senders do not wait for dead letters. The call does not count as a use of this end.
   /// - kCorrupt: one of them was damaged. It is consumed.
   /// - kOutOfSharedMemory: there is no memory for one of them. All stay.
-  Result<std::vector<TakenItem>> rejected() const;
+  Result<std::vector<TakenItem>> dead_letters() const;
 
   /// Iterates over all messages to the end of the stream: `for (const Item& item : receiver)`. Waits for each message,
   /// after releasing the one before unless it was copied. Ends when get() would return kClosed, also if this end was

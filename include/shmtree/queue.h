@@ -99,10 +99,10 @@ class Queue {
   /// `immediate` drops the messages in the queue, and those that are returned later. join() counts both as done.
   Status shutdown(bool immediate = false) const;
 
-  /// Returns the dead letters, like Receiver::rejected(): messages that eight receivers in a row had no memory to
+  /// Returns the dead letters, like Receiver::dead_letters(): messages that eight receivers in a row had no memory to
   /// build. They count as done for join(). ack() drops a message without task_done(); requeue() makes it unfinished
   /// again.
-  Result<std::vector<TakenItem>> rejected() const { return receiver_.rejected(); }
+  Result<std::vector<TakenItem>> dead_letters() const { return receiver_.dead_letters(); }
 
   /// Returns the number of messages in the queue. This is exact, like the two calls below.
   std::uint64_t size() const { return receiver_.size(); }

@@ -23,7 +23,7 @@ struct TakenAccess;
 
 /// A taken message, as an Item, a FlatItem or a Frame. Unless it is acked, it returns to the channel: by nack(), with
 /// the destructor, or when the process dies. Another receiver gets it then. A message that was taken `max_attempts`
-/// times becomes a dead letter instead (Receiver::rejected()), until it is acked or requeued.
+/// times becomes a dead letter instead (Receiver::dead_letters()), until it is acked or requeued.
 template <class T>
 class Taken {
  public:

@@ -590,8 +590,8 @@ class ReceiverBase(_Receiving, Generic[_T]):
             ShutDown: The queue was shut down and is empty.
             MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
                 it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
-                `rejected`, so that receivers reach the next message. The same holds for SystemExit and GeneratorExit
-                from code that unpickles.
+                `dead_letters`, so that receivers reach the next message. The same holds for SystemExit and
+                GeneratorExit from code that unpickles.
             CorruptMessage: The message has bytes that no sender writes. It is consumed; the error has its `ticket`.
             PickleRefused: The message needs pickle, and this end or the channel refuses it. It is consumed.
 
@@ -650,7 +650,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
         """Receives the next object as a `Delivery`, which counts as received when it is acked.
 
         If this process nacks it, drops the Delivery or dies before the ack, another receiver gets the message. After
-        `max_attempts` deliveries it moves to `rejected`. `take` also waits while `max_unacked` messages are in
+        `max_attempts` deliveries it moves to `dead_letters`. `take` also waits while `max_unacked` messages are in
         flight.
 
         Args:
@@ -671,7 +671,7 @@ class ReceiverBase(_Receiving, Generic[_T]):
         """
     def _take_unloaded(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Delivery:
         """Works like take(), but the Delivery loads its item only when the item is first read."""
-    def rejected(self) -> list[Delivery]:
+    def dead_letters(self) -> list[Delivery]:
         """Returns the rejected messages.
 
         These are the messages with `max_attempts` deliveries, and those for which receivers had no memory eight times
@@ -806,8 +806,8 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
             ShutDown: The queue was shut down and is empty.
             MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
                 it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
-                `rejected`, so that receivers reach the next message. The same holds for SystemExit and GeneratorExit
-                from code that unpickles.
+                `dead_letters`, so that receivers reach the next message. The same holds for SystemExit and
+                GeneratorExit from code that unpickles.
             CorruptMessage: The message has bytes that no sender writes. It is consumed; the error has its `ticket`.
             PickleRefused: The message needs pickle, and this end or the channel refuses it. It is consumed.
 
@@ -843,7 +843,7 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
             queue.Empty: There is no message after `timeout` seconds. The other errors are those of `get`. An error
                 after the first object is kept, and the next call raises it.
         """
-    def rejected(self) -> list[Delivery]:
+    def dead_letters(self) -> list[Delivery]:
         """Returns the rejected messages.
 
         These are the messages with `max_attempts` deliveries, and those for which receivers had no memory eight times
@@ -907,10 +907,10 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
 
 @final
 class Delivery:
-    """A message that `Receiver.take` or `Receiver.rejected` has returned. Ack it with `ack`, or return it with `nack`.
+    """A message from `Receiver.take` or `Receiver.dead_letters`. Ack it with `ack`, or return it with `nack`.
 
     As a context manager it is acked at the end of the block, and nacked after an exception. It is also nacked if
-    you drop it, or if the process dies. For a message from `rejected`, `ack` removes it, and `nack` leaves it
+    you drop it, or if the process dies. For a message from `dead_letters`, `ack` removes it, and `nack` leaves it
     rejected.
 
     Example::
@@ -948,7 +948,7 @@ class Delivery:
     def nack(self) -> None:
         """Returns the message to the channel, for any receiver.
 
-        After `max_attempts` deliveries it moves to `Receiver.rejected` instead.
+        After `max_attempts` deliveries it moves to `Receiver.dead_letters` instead.
 
         Raises:
             ValueError: The message was acked or returned before.

@@ -140,9 +140,9 @@ Result<TakenItem> Receiver::take(Timeout timeout, const std::stop_token& stop) c
   return receiving(*state_, timeout, stop, [&](const WaitContext& wait) { return take_item(*state_, wait); });
 }
 
-Result<std::vector<TakenItem>> Receiver::rejected() const {
+Result<std::vector<TakenItem>> Receiver::dead_letters() const {
   return api::with_open(*state_, "receiver", [this]() -> Result<std::vector<TakenItem>> {
-    auto deliveries = state_->channel().rejected(WaitContext{platform::Deadline::immediate()});
+    auto deliveries = state_->channel().dead_letters(WaitContext{platform::Deadline::immediate()});
     if (!deliveries) return std::move(deliveries).error();
     std::vector<TakenItem> items;
     items.reserve(deliveries->size());

@@ -163,7 +163,7 @@ ChannelStats Channel::stats() {
       .queued_bytes = parts_.control.queued_bytes(),
       .taken = parts_.records.unacked(),
       .returned = load_acquire(shared.returned),
-      .rejected = load_acquire(shared.rejected),
+      .dead_letters = load_acquire(shared.rejected),
       .unfinished = tasks_.unfinished(),
       .capacity = shared.capacity,
       .max_bytes = shared.max_bytes,

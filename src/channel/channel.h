@@ -53,7 +53,7 @@ struct ChannelOptions {
 };
 
 struct ChannelStats {
-  std::uint64_t put, received, queued, queued_bytes, taken, returned, rejected, unfinished, capacity, max_bytes,
+  std::uint64_t put, received, queued, queued_bytes, taken, returned, dead_letters, unfinished, capacity, max_bytes,
       max_unacked, max_attempts, senders, receivers, senders_counting, receivers_counting, senders_on_their_way,
       receivers_on_their_way, dropped;
   std::vector<int> senders_unused, receivers_unused;  // pids of attached processes that have not used their end
@@ -101,7 +101,9 @@ class Channel : public std::enable_shared_from_this<Channel> {
   Tasks& tasks() noexcept { return tasks_; }
 
   Result<Delivery> take(const WaitContext& wait) { return deliveries_.take(deliveries(), wait); }
-  Result<std::vector<Delivery>> rejected(const WaitContext& wait) { return deliveries_.rejected(deliveries(), wait); }
+  Result<std::vector<Delivery>> dead_letters(const WaitContext& wait) {
+    return deliveries_.dead_letters(deliveries(), wait);
+  }
   Result<std::vector<Delivery>> inherited(const WaitContext& wait) { return deliveries_.inherited(deliveries(), wait); }
   Status leave_to_successor() { return deliveries_.leave_to_successor(); }
   Status become_successor() { return deliveries_.become_successor(); }

@@ -188,7 +188,8 @@ Status Deliveries::recover(const WaitContext& wait) {
   return parts_.control.arena.reconcile(wait);
 }
 
-Result<std::vector<Delivery>> Deliveries::rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait) {
+Result<std::vector<Delivery>> Deliveries::dead_letters(const std::shared_ptr<Deliveries>& self,
+                                                       const WaitContext& wait) {
   Status given_up = parts_.returns.reject_given_up(wait);
   if (!given_up) return std::move(given_up).error();
   Status repaired = recover(wait);

@@ -60,7 +60,7 @@ class Deliveries {
   // Returns the rejected messages that no process is inspecting, oldest first; this process owns them until it settles
   // them. An ack frees a message. A nack, or the destruction of the delivery, keeps it rejected. Does not count as a
   // use of the receiving end.
-  Result<std::vector<Delivery>> rejected(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
+  Result<std::vector<Delivery>> dead_letters(const std::shared_ptr<Deliveries>& self, const WaitContext& wait);
   // For a process that logs what it does with each message and that is replaced when it dies. Its unacked messages must
   // then go to its successor, not to other receivers. If this process dies, the messages that it has taken go to the
   // successor. Messages of other processes do not.

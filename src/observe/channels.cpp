@@ -52,9 +52,9 @@ void fill_counts(const ChannelHeader& header, ObservedChannel& info) {
   info.queued = shutdown == Shutdown::kDiscarded ? 0 : tail - head + info.returned;
   info.queued_bytes = std::max(header.bytes_in.load(), header.bytes_out.load()) - header.bytes_out.load();
   info.taken = std::max(taken, info.returned) - info.returned;
-  info.rejected = header.rejected.load();
+  info.dead_letters = header.rejected.load();
   const std::uint64_t last = shutdown == Shutdown::kDiscarded ? header.discarded_from.load() : tail;
-  info.unfinished = std::max(last, done + info.rejected) - (done + info.rejected);
+  info.unfinished = std::max(last, done + info.dead_letters) - (done + info.dead_letters);
 }
 
 void fill_options(const ChannelHeader& header, ObservedChannel& info) {

@@ -260,10 +260,10 @@ class Scene {
     if (first) look(first->message());
     if (first) first->ack(no_wait()).ok();
     if (second) second->nack(no_wait()).ok();
-    auto rejected = channel.rejected(no_wait());
-    if (!rejected) return;
-    for (channel::Delivery& delivery : *rejected) look(delivery.message());
-    if (!rejected->empty()) rejected->front().requeue(no_wait()).ok();
+    auto dead_letters = channel.dead_letters(no_wait());
+    if (!dead_letters) return;
+    for (channel::Delivery& delivery : *dead_letters) look(delivery.message());
+    if (!dead_letters->empty()) dead_letters->front().requeue(no_wait()).ok();
   }
   void ask(Channel& channel) {
     channel.size();

@@ -184,7 +184,7 @@ class Channel(Target):
         yield DEVICE_LEAF, (("array", "|u1", 0, (0, 3), (3, 1), True),)
 
     def put(self, frame: bytes) -> None:
-        for delivery in self._receiver.rejected():
+        for delivery in self._receiver.dead_letters():
             delivery.ack()
         self._damaged.put(frame)
 

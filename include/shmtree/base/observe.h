@@ -111,7 +111,7 @@ struct ObservedChannel : ObservedThing {
   std::uint64_t queued_bytes = 0;    ///< Bytes of the queued messages.
   std::uint64_t taken = 0;           ///< Unacked messages.
   std::uint64_t returned = 0;        ///< Messages that were returned and wait for redelivery.
-  std::uint64_t rejected = 0;        ///< Dead letters.
+  std::uint64_t dead_letters = 0;    ///< Messages in dead_letters().
   std::uint64_t dropped = 0;         ///< Messages dropped so far to make space for newer ones.
   std::uint64_t unfinished = 0;      ///< Tasks of a queue that are not done.
   std::uint64_t capacity = 0;        ///< Maximum number of messages. 0: unlimited.

@@ -76,8 +76,8 @@ py::dict channel_stats(Channel& channel) {
   const channel::ChannelStats stats = channel.stats();
   return py::dict("put"_a = stats.put, "received"_a = stats.received, "queued"_a = stats.queued,
                   "queued_bytes"_a = stats.queued_bytes, "taken"_a = stats.taken, "returned"_a = stats.returned,
-                  "rejected"_a = stats.rejected, "unfinished"_a = stats.unfinished, "capacity"_a = stats.capacity,
-                  "max_bytes"_a = stats.max_bytes, "max_unacked"_a = stats.max_unacked,
+                  "dead_letters"_a = stats.dead_letters, "unfinished"_a = stats.unfinished,
+                  "capacity"_a = stats.capacity, "max_bytes"_a = stats.max_bytes, "max_unacked"_a = stats.max_unacked,
                   "max_attempts"_a = stats.max_attempts, "senders"_a = stats.senders, "receivers"_a = stats.receivers,
                   "senders_counting"_a = stats.senders_counting, "receivers_counting"_a = stats.receivers_counting,
                   "senders_unused"_a = stats.senders_unused, "receivers_unused"_a = stats.receivers_unused,

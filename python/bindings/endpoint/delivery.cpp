@@ -174,7 +174,7 @@ Raises:
 
 Returns the message to the channel, for any receiver.
 
-After `max_attempts` deliveries it moves to `Receiver.rejected` instead.
+After `max_attempts` deliveries it moves to `Receiver.dead_letters` instead.
 
 Raises:
     ValueError: The message was acked or returned before.
@@ -213,10 +213,10 @@ PyGetSetDef getset[] = {
 };
 
 constexpr const char* kDoc =
-    R"(A message that `Receiver.take` or `Receiver.rejected` has returned. Ack it with `ack`, or return it with `nack`.
+    R"(A message from `Receiver.take` or `Receiver.dead_letters`. Ack it with `ack`, or return it with `nack`.
 
 As a context manager it is acked at the end of the block, and nacked after an exception. It is also nacked if
-you drop it, or if the process dies. For a message from `rejected`, `ack` removes it, and `nack` leaves it
+you drop it, or if the process dies. For a message from `dead_letters`, `ack` removes it, and `nack` leaves it
 rejected.
 
 Example::

@@ -206,8 +206,8 @@ Raises:
     ShutDown: The queue was shut down and is empty.
     MemoryError: This process has no memory or no addresses for the object (OutOfSharedMemory is one kind of
         it). The message stays in the channel, or returns to it. After the eighth failure in a row it moves to
-        `rejected`, so that receivers reach the next message. The same holds for SystemExit and GeneratorExit
-        from code that unpickles.
+        `dead_letters`, so that receivers reach the next message. The same holds for SystemExit and
+        GeneratorExit from code that unpickles.
     CorruptMessage: The message has bytes that no sender writes. It is consumed; the error has its `ticket`.
     PickleRefused: The message needs pickle, and this end or the channel refuses it. It is consumed.
 
@@ -256,7 +256,7 @@ inline constexpr const char* kTakeDoc = R"(take($self, block=True, timeout=None,
 Receives the next object as a `Delivery`, which counts as received when it is acked.
 
 If this process nacks it, drops the Delivery or dies before the ack, another receiver gets the message. After
-`max_attempts` deliveries it moves to `rejected`. `take` also waits while `max_unacked` messages are in
+`max_attempts` deliveries it moves to `dead_letters`. `take` also waits while `max_unacked` messages are in
 flight.
 
 Args:
@@ -298,7 +298,7 @@ Raises:
     CorruptMessage: The message has no valid frame. It is consumed.
 )";
 
-inline constexpr const char* kRejectedDoc = R"(rejected($self)
+inline constexpr const char* kDeadLettersDoc = R"(dead_letters($self)
 --
 
 Returns the rejected messages.

@@ -118,11 +118,11 @@ PyObject* take_unloaded(PyObject* object, PyObject* const* args, Py_ssize_t narg
   return take_as(new_unloaded, as_endpoint(object), deadline, copy);
 }
 
-PyObject* rejected(PyObject* object, PyObject*) {
+PyObject* dead_letters(PyObject* object, PyObject*) {
   return with_open(object, End::kReceiving, [object](Channel& channel) -> PyObject* {
     Endpoint* self = as_endpoint(object);
     EndHooks hooks(self, End::kReceiving);
-    auto found = channel.rejected({Deadline::immediate(), &hooks});
+    auto found = channel.dead_letters({Deadline::immediate(), &hooks});
     if (!found) return raise_waited(self, hooks, found.error());
     Ref list(PyList_New(0));
     if (!list) return nullptr;
@@ -277,7 +277,7 @@ const PyMethodDef kGettingMethods[] = {
     {"qsize", as_method<qsize>(), METH_NOARGS, kQsizeDoc},
     {"empty", as_method<empty>(), METH_NOARGS, kEmptyDoc},
     {"full", as_method<full>(), METH_NOARGS, kFullDoc},
-    {"rejected", as_method<rejected>(), METH_NOARGS, kRejectedDoc},
+    {"dead_letters", as_method<dead_letters>(), METH_NOARGS, kDeadLettersDoc},
     {"_ready", as_method<is_ready>(), METH_NOARGS, "Returns True if get() would return or raise at once."},
     {"_open_to_wait", as_method<open_to_wait>(), METH_NOARGS,
 

@@ -65,7 +65,7 @@ void add_counts(const ObservedChannel& channel, py::dict& out) {
   out["queued_bytes"] = channel.queued_bytes;
   out["taken"] = channel.taken;
   out["returned"] = channel.returned;
-  out["rejected"] = channel.rejected;
+  out["dead_letters"] = channel.dead_letters;
   out["dropped"] = channel.dropped;
   out["unfinished"] = channel.unfinished;
   out["capacity"] = channel.capacity;

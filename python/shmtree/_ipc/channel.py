@@ -109,7 +109,7 @@ class End:
         Returns:
             A dict with these keys.
 
-            - put, received, queued (including returned messages), taken (in flight), returned, rejected, dropped:
+            - put, received, queued (including returned messages), taken (in flight), returned, dead_letters, dropped:
               numbers of messages. queued_bytes: bytes of the queued ones.
             - capacity, max_bytes, max_unacked, max_attempts: limits; 0 means no limit.
             - senders, receivers: processes that have the ends.

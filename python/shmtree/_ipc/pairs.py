@@ -43,7 +43,7 @@ def create_pair(
         max_unacked: Number of messages in flight, over all receivers, at which `take` blocks; None or 0 means no
             limit.
         max_attempts: Number of deliveries of a message that no receiver acks. After that, the message is not delivered
-            again; `Receiver.rejected` returns it. None or 0 means no limit.
+            again; `Receiver.dead_letters` returns it. None or 0 means no limit.
         on_full: What `put` does if the channel is full. "block" (default): wait. "drop_oldest": drop the oldest
             messages that no receiver has taken. `Sender.dropped` counts them, and calls that wait for acks count them
             as received.

@@ -40,7 +40,7 @@ class BaseQueue(_core.QueueBase[_T], End):
     any more.
 
     Iteration ends when the queue is shut down and empty. A message for which eight receivers in a row have no memory
-    moves to `rejected()`.
+    moves to `dead_letters()`.
     """
 
     _maxsize = 0
@@ -250,7 +250,7 @@ class JoinableQueue(Queue[_T]):
     def task_done(self) -> None:
         """Reports that one object of `get` has been processed.
 
-        Objects in `rejected()` need no call: they count as processed, and stay so when their Delivery is acked.
+        Objects in `dead_letters()` need no call: they count as processed, and stay so when their Delivery is acked.
 
         Raises:
             ValueError: It was called more often than objects were put.
@@ -260,8 +260,8 @@ class JoinableQueue(Queue[_T]):
     def join(self, timeout: float | None = None) -> None:
         """Blocks until every object that was put has been processed.
 
-        An object that reached its maximum number of attempts, and is in `rejected()`, counts as processed until it is
-        requeued. A process that is killed between `get` and `task_done` leaves its object unprocessed, as with the
+        An object that reached its maximum number of attempts, and is in `dead_letters()`, counts as processed until it
+        is requeued. A process that is killed between `get` and `task_done` leaves its object unprocessed, as with the
         standard queue. After `close`, a call continues to wait while other processes have the queue.
 
         Args:

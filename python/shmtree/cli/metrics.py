@@ -63,7 +63,7 @@ _CHANNEL = [
     _Family("channel_queued_bytes", "Bytes of the messages that were put and not yet received.", "queued_bytes"),
     _Family("channel_capacity", "Number of messages at which put() waits.", "capacity"),
     _Family("channel_taken", "Unacked messages.", "taken"),
-    _Family("channel_rejected", "Messages that reached max_attempts and are in rejected().", "rejected"),
+    _Family("channel_dead_letters", "Messages that reached max_attempts and are in dead_letters().", "dead_letters"),
     _counter("channel_put", "Messages put.", "put"),
     _counter("channel_received", "Messages received.", "received"),
     _counter("channel_dropped", "Messages dropped for newer ones.", "dropped"),

@@ -38,7 +38,7 @@ TEST_CASE("calls on a moved-from receiver report a closed end") {
   CHECK(first.get(0s).code() == Code::kClosed);
   CHECK(first.get_many(1, 0s).code() == Code::kClosed);
   CHECK(first.take(0s).code() == Code::kClosed);
-  CHECK(first.rejected().code() == Code::kClosed);
+  CHECK(first.dead_letters().code() == Code::kClosed);
   CHECK(first.size() == 0);
   CHECK(first.empty());
   CHECK(first.fileno().code() == Code::kClosed);

@@ -124,7 +124,7 @@ TEST_CASE("a message that reached max_attempts is a dead letter") {
   }
   CHECK(receiver.take(30s).value().item().as<std::string>() == "next");
   sender.wait_for_ack(ticket, 30s).value();
-  auto given_up = receiver.rejected().value();
+  auto given_up = receiver.dead_letters().value();
   REQUIRE(given_up.size() == 1);
   CHECK(given_up[0].item().as<std::string>() == "poison");
   CHECK(given_up[0].ticket() == ticket);

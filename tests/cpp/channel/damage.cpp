@@ -32,8 +32,8 @@ void use_damaged(const std::function<void(Channel&)>& damage) {
       channel->sending().wait_for_space(5'000, no_wait()).ok();
       channel->watchers().wake_fd(End::kReceiving).ok();
       for (int j = 0; j < 20; ++j) take(*channel, no_wait()).ok();
-      if (auto rejected = channel->rejected(no_wait()); rejected && !rejected->empty()) {
-        rejected->front().requeue(no_wait()).ok();
+      if (auto dead_letters = channel->dead_letters(no_wait()); dead_letters && !dead_letters->empty()) {
+        dead_letters->front().requeue(no_wait()).ok();
       }
       memory::request_recovery(arena->header());
       arena->reconcile(patience()).ok();

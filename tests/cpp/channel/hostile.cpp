@@ -26,9 +26,9 @@ bool use(Channel& channel) {
       if (!is_within(taken->message())) return false;
       taken->ack(no_wait()).ok();
     }
-    if (auto rejected = channel.rejected(no_wait()); rejected && !rejected->empty()) {
-      if (!is_within(rejected->front().message())) return false;
-      rejected->front().requeue(no_wait()).ok();
+    if (auto dead_letters = channel.dead_letters(no_wait()); dead_letters && !dead_letters->empty()) {
+      if (!is_within(dead_letters->front().message())) return false;
+      dead_letters->front().requeue(no_wait()).ok();
     }
     channel.acks().pending();
     channel.acks().wait({}, no_wait()).ok();

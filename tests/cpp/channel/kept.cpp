@@ -137,13 +137,13 @@ TEST_CASE("A kept message becomes a dead letter after 8 failed builds") {
   Kept kept(words);
   Channel& channel = *kept.channel;
   fail_to_build(channel, channel::kMaxFailedBuilds);
-  CHECK(channel.stats().rejected == 0);
+  CHECK(channel.stats().dead_letters == 0);
   CHECK(channel.size() == 2);
   CHECK(drain(channel) == std::vector<std::uint64_t>{1, 2});
   CHECK_FALSE(channel.ready());
   kept.full.clear();
   {
-    auto given_up = channel.rejected(patience()).value();
+    auto given_up = channel.dead_letters(patience()).value();
     REQUIRE(given_up.size() == 1);
     CHECK(number_in(given_up[0]) == 0);
     given_up[0].ack(patience()).value();
@@ -220,9 +220,9 @@ TEST_CASE("A kept message is rejected while a recovery is pending") {
   memory::request_recovery(kept.arena->header());
   if (by_get) {
     CHECK(get(channel, no_wait()).value() == 1);
-    CHECK(channel.stats().rejected == 1);
+    CHECK(channel.stats().dead_letters == 1);
   }
-  CHECK(channel.rejected(patience()).value().size() == 1);
+  CHECK(channel.dead_letters(patience()).value().size() == 1);
 }
 
 // guarantee: fork-in-a-call

@@ -254,7 +254,7 @@ TEST_CASE("A delivery that runs out of memory loses no message") {
       });
 }
 
-TEST_CASE("rejected() that runs out of memory keeps the dead letters") {
+TEST_CASE("dead_letters() without memory keeps the messages") {
   const std::size_t words = GENERATE(kInline, kBlock);
   fail_each_allocation(
       [&] {
@@ -263,9 +263,9 @@ TEST_CASE("rejected() that runs out of memory keeps the dead letters") {
         for (int i = 0; i < 3; ++i) take(*ready.channel, no_wait()).value().nack(patience()).value();
         return ready;
       },
-      [](Ready& ready) { static_cast<void>(ready.channel->rejected(no_wait()).ok()); },
+      [](Ready& ready) { static_cast<void>(ready.channel->dead_letters(no_wait()).ok()); },
       [](Ready& ready, bool) {
-        REQUIRE(ready.channel->rejected(patience())->size() == 3);
+        REQUIRE(ready.channel->dead_letters(patience())->size() == 3);
         check_arena(*ready.arena);
       });
 }

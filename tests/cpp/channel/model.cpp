@@ -133,7 +133,7 @@ struct Run {
     }
   }
   void look_at_rejected() {
-    auto found = channel->rejected(patience()).value();
+    auto found = channel->dead_letters(patience()).value();
     REQUIRE(found.size() == model.rejected.size());
     auto were = std::exchange(model.rejected, {});
     auto expected = were.begin();
@@ -207,7 +207,7 @@ struct Run {
     REQUIRE(channel->size() == model.ring.size() + model.returned.size());
     REQUIRE(channel->sending().has_space() == !model.full());
     REQUIRE(channel->stats().taken == taken.size());
-    REQUIRE(channel->stats().rejected == model.rejected.size());
+    REQUIRE(channel->stats().dead_letters == model.rejected.size());
     REQUIRE(channel->tasks().unfinished() == model.next_ticket - std::min(model.next_ticket, model.done()));
     REQUIRE(channel->acks().pending() == model.ring.size() + model.returned.size() + taken.size());
   }

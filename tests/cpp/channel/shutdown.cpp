@@ -52,7 +52,7 @@ TEST_CASE("A dead letter counts as a done task until it is requeued") {
   REQUIRE(queue->tasks().join(no_wait()).ok());
   REQUIRE(code_of(queue->tasks().done()) == Code::kInvalid);
   {
-    auto looked_at = queue->rejected(patience()).value();
+    auto looked_at = queue->dead_letters(patience()).value();
     REQUIRE(queue->tasks().unfinished() == 0);
     looked_at.at(0).requeue(patience()).value();
   }
@@ -67,7 +67,7 @@ TEST_CASE("An acked dead letter stays a done task") {
   if (is_shut_down) queue->tasks().shut_down(true, patience()).value();
   const std::uint64_t unfinished = is_shut_down ? 0 : 1;
   REQUIRE(queue->tasks().unfinished() == unfinished);
-  queue->rejected(patience()).value().at(0).ack(patience()).value();
+  queue->dead_letters(patience()).value().at(0).ack(patience()).value();
   REQUIRE(queue->tasks().unfinished() == unfinished);
 }
 
@@ -330,7 +330,7 @@ TEST_CASE("A kill in ack or requeue of a dead letter miscounts no task") {
     auto queue = queue_with_rejected(1);
     killed = killed_at_change(n,
                               [&] {
-                                Delivery delivery = std::move(queue->rejected(patience()).value().at(0));
+                                Delivery delivery = std::move(queue->dead_letters(patience()).value().at(0));
                                 const auto settle = doing == Doing::kAck ? &Delivery::ack : &Delivery::requeue;
                                 (delivery.*settle)(patience()).value();
                               })
@@ -339,7 +339,7 @@ TEST_CASE("A kill in ack or requeue of a dead letter miscounts no task") {
     queue->arena()->participants().check(0);
     REQUIRE(queue->arena()->reconcile(patience()).ok());
     const std::uint64_t unfinished = queue->tasks().unfinished();
-    const bool may_be_unfinished = doing == Doing::kRequeue ? queue->stats().rejected == 0 : killed != 0;
+    const bool may_be_unfinished = doing == Doing::kRequeue ? queue->stats().dead_letters == 0 : killed != 0;
     REQUIRE(unfinished <= (may_be_unfinished ? 1 : 0));
     for (std::uint64_t i = 0; i < unfinished; ++i) queue->tasks().done().value();
     REQUIRE(queue->tasks().join(no_wait()).ok());

@@ -38,7 +38,7 @@ void give_back_one(Channel& channel) {
   take(channel).value().nack(patience()).value();
 }
 void requeue_one(Channel& channel) {
-  channel.rejected(patience()).value()[0].requeue(patience()).value();
+  channel.dead_letters(patience()).value()[0].requeue(patience()).value();
 }
 void watch_for_a_while(Channel& channel) {
   channel.watchers().wake_fd(End::kReceiving).value();

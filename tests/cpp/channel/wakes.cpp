@@ -155,9 +155,9 @@ TEST_CASE("A nack wakes limited takers and a redelivery wakes receivers") {
     REQUIRE(was_woken(acked, since_acked));
     REQUIRE(was_woken(items, since_items) == comes_again);
   }
-  std::vector<Delivery> rejected = channel->rejected(patience()).value();
+  std::vector<Delivery> dead_letters = channel->dead_letters(patience()).value();
   const std::uint32_t since = arm(items);
-  REQUIRE(rejected[0].requeue(no_wait()).ok());
+  REQUIRE(dead_letters[0].requeue(no_wait()).ok());
   REQUIRE(was_woken(items, since));
 }
 

@@ -46,7 +46,7 @@ TEST_CASE("Observed counts equal those of the channel") {
   CHECK(seen.taken == 1);
   CHECK(seen.taken == stats.taken);
   CHECK(seen.returned == stats.returned);
-  CHECK(seen.rejected == stats.rejected);
+  CHECK(seen.dead_letters == stats.dead_letters);
   CHECK(seen.unfinished == stats.unfinished);
   CHECK(seen.capacity == 5);
   CHECK_FALSE(seen.senders.locked_by.has_value());

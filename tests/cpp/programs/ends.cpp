@@ -95,8 +95,8 @@ class Ends {
     return text;
   }
   std::string take(const std::string&) { return taken(receiver_->take(0s)); }
-  std::string rejected(const std::string&) {
-    auto found = receiver_->rejected();
+  std::string dead_letters(const std::string&) {
+    auto found = receiver_->dead_letters();
     if (!found) return said(found);
     for (TakenItem& each : *found) deliveries_.push_back(std::move(each));
     return std::to_string(found->size());
@@ -161,7 +161,7 @@ class Ends {
 const std::map<std::string, Ends::Call> Ends::kCalls = {
     {"pair", &Ends::pair},         {"put", &Ends::put},         {"get", &Ends::get},
     {"get_many", &Ends::get_many}, {"take", &Ends::take},       {"ack", &Ends::ack},
-    {"nack", &Ends::nack},         {"requeue", &Ends::requeue}, {"rejected", &Ends::rejected},
+    {"nack", &Ends::nack},         {"requeue", &Ends::requeue}, {"dead_letters", &Ends::dead_letters},
     {"drop", &Ends::drop},         {"size", &Ends::size},       {"new_array", &Ends::new_array},
     {"space", &Ends::space},       {"pending", &Ends::pending}, {"acked", &Ends::acked},
     {"stats", &Ends::stats},       {"close", &Ends::close},     {"closed", &Ends::closed},

@@ -225,7 +225,7 @@ def test_frame_dropped_max_attempts_times_is_dead_lettered(arena: shmtree.Arena)
     sender.put("poison")
     for _ in range(2):
         receiver.take_frames(1)
-    assert [delivery.item for delivery in receiver.rejected()] == ["poison"]
+    assert [delivery.item for delivery in receiver.dead_letters()] == ["poison"]
 
 
 def test_take_frames_waits_and_raises_like_take(arena: shmtree.Arena) -> None:

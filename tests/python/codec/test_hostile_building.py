@@ -135,7 +135,7 @@ def test_random_device_leaves_leave_the_channel_usable(named: tuple[Any, Any]) -
         with contextlib.suppress(shmtree.CorruptMessage, shmtree.PickleRefused):
             receiver.get(timeout=60)
     sender.put("the next one")
-    assert receiver.get(timeout=60) == "the next one" and receiver.rejected() == []
+    assert receiver.get(timeout=60) == "the next one" and receiver.dead_letters() == []
 
 
 @pytest.mark.parametrize("identity", [1 << 32, (1 << 62) - 1])
@@ -264,11 +264,11 @@ def test_message_is_dead_lettered_after_repeated_memory_errors(receive: Any, nam
         except MemoryError:
             tries += 1
     assert received == "the next one" and 1 < tries < 20
-    (rejected,) = receiver.rejected()
+    (rejected,) = receiver.dead_letters()
     with pytest.raises(MemoryError):
         rejected.item  # noqa: B018
     rejected.ack()
-    assert receiver.rejected() == [] and receiver.qsize() == 0
+    assert receiver.dead_letters() == [] and receiver.qsize() == 0
 
 
 def test_get_many_continues_after_memory_errors(named: tuple[Any, Any]) -> None:
@@ -282,7 +282,7 @@ def test_get_many_continues_after_memory_errors(named: tuple[Any, Any]) -> None:
             continue
         if len(received) == 2:
             break
-    assert received == [1, 2] and len(receiver.rejected()) == 1
+    assert received == [1, 2] and len(receiver.dead_letters()) == 1
 
 
 class Sometimes:
@@ -304,7 +304,7 @@ def test_only_consecutive_memory_errors_dead_letter_a_message(named: tuple[Any, 
             receiver.get(timeout=60)
         lacks_memory.clear()
         receiver.take(timeout=60).nack()
-    assert receiver.get(timeout=60) == "made" and receiver.rejected() == []
+    assert receiver.get(timeout=60) == "made" and receiver.dead_letters() == []
 
 
 def test_max_attempts_also_limits_memory_errors() -> None:
@@ -313,7 +313,7 @@ def test_max_attempts_also_limits_memory_errors() -> None:
     for _ in range(2):
         with pytest.raises(MemoryError):
             receiver.get(timeout=60)
-    assert len(receiver.rejected()) == 1
+    assert len(receiver.dead_letters()) == 1
 
 
 # --- work in proportion -----------------------------------------------------------------------------------------------
@@ -454,7 +454,7 @@ def test_message_stays_if_a_signal_handler_raises(receive: Any, named: tuple[Any
         with pytest.raises(Alarm):
             receive(receiver)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    assert receive(receiver)[1] == LONG["lists"] and receiver.rejected() == []
+    assert receive(receiver)[1] == LONG["lists"] and receiver.dead_letters() == []
 
 
 class Permission(enum.IntFlag):

@@ -86,8 +86,8 @@ class PythonEnds:
         self.deliveries.append(self.receiver.take(timeout=0))
         return f"{self.shown(self.deliveries[-1].item)} attempt {self.deliveries[-1].attempts}"
 
-    def do_rejected(self) -> int:
-        found = self.receiver.rejected()
+    def do_dead_letters(self) -> int:
+        found = self.receiver.dead_letters()
         self.deliveries += found
         return len(found)
 

@@ -100,7 +100,7 @@ def test_message_is_dead_lettered_after_eight_system_exits(
             RECEIVING[call](receiver)
     assert receiver.get(timeout=60) == "next"
     fails(None)
-    assert [delivery.item for delivery in receiver.rejected()] == ["received"]
+    assert [delivery.item for delivery in receiver.dead_letters()] == ["received"]
 
 
 def test_keyboard_interrupts_do_not_dead_letter_a_message(arena: shmtree.Arena, fails: Any) -> None:

@@ -182,7 +182,7 @@ def test_message_stays_in_channel_if_descriptors_run_out() -> None:
                     receiver.get(timeout=60)
         (arrived,) = receiver.get(timeout=60)
         assert arrived.get(timeout=60) == 7 and receiver.get(timeout=60) == "next"
-        assert receiver.rejected() == []
+        assert receiver.dead_letters() == []
     finally:
         os.close(closed_here)
         os.waitpid(child, 0)

@@ -60,7 +60,7 @@ class PairModel(RuleBasedStateMachine):
         self.sender, self.receiver = self.arena.create_pair(capacity=CAPACITY, max_attempts=MAX_ATTEMPTS)
         self.queued: deque[int] = deque()
         self.returned: list[int] = []
-        self.rejected: list[int] = []
+        self.dead: list[int] = []
         self.attempts: Counter[int] = Counter()
         self.taken: list[tuple[shmtree.Delivery, int]] = []
         self.kept: list[Kept] = []
@@ -101,7 +101,7 @@ class PairModel(RuleBasedStateMachine):
         try:
             assert self.sender.put_nowait(item) == self.next
         except (queue.Full, shmtree.OutOfSharedMemory):
-            assert self.kept or self.lent or self.waiting() or self.taken or self.rejected  # the budget is in use
+            assert self.kept or self.lent or self.waiting() or self.taken or self.dead  # the budget is in use
             return
         self.queued.append(self.next)
         self.next += 1
@@ -174,19 +174,19 @@ class PairModel(RuleBasedStateMachine):
     def settle(self, which: int, how: str) -> None:
         delivery, number = self.taken.pop(which % len(self.taken))
         if self.settle_as(delivery, number, how):
-            (self.rejected if self.attempts[number] == MAX_ATTEMPTS else self.returned).append(number)
+            (self.dead if self.attempts[number] == MAX_ATTEMPTS else self.returned).append(number)
         del delivery
         gc.collect()
 
     @rule(how=SETTLINGS)
     def look_at_what_was_rejected(self, how: str) -> None:
-        found = self.receiver.rejected()
-        assert [delivery.ticket for delivery in found] == sorted(self.rejected)
+        found = self.receiver.dead_letters()
+        assert [delivery.ticket for delivery in found] == sorted(self.dead)
         for delivery in found:
             assert delivery.attempts == MAX_ATTEMPTS
             Kept(delivery.item, delivery.ticket)
             if not self.settle_as(delivery, delivery.ticket, how):
-                self.rejected.remove(delivery.ticket)
+                self.dead.remove(delivery.ticket)
 
     @precondition(lambda self: self.kept)
     @rule(which=st.integers(0, 100))
@@ -215,7 +215,7 @@ class PairModel(RuleBasedStateMachine):
         assert self.sender.has_space() == (not self.receiver.full()) == (waiting < CAPACITY)
         assert self.sender.pending_acks == waiting + len(self.taken)
         stats = self.sender.stats()
-        assert (stats["taken"], stats["rejected"]) == (len(self.taken), len(self.rejected))
+        assert (stats["taken"], stats["dead_letters"]) == (len(self.taken), len(self.dead))
 
     @invariant()
     def what_is_kept_does_not_change(self) -> None:

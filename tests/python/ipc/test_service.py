@@ -361,7 +361,7 @@ def test_request_fails_after_eight_memory_errors(arena, failed):
         else:
             with pytest.raises(RemoteError, match="none for this one"):
                 scarce.result(timeout=60)
-    assert len(tries) == min(failed + 1, 8) and service.stats()["rejected"] == 0
+    assert len(tries) == min(failed + 1, 8) and service.stats()["dead_letters"] == 0
 
 
 # --- what others write -----------------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_request_fails_after_eight_system_exits_in_loading(arena, times):
         else:
             with pytest.raises(RemoteError, match="SystemExit: ends the server"):
                 futures[0].result(timeout=60)
-    assert service.stats()["rejected"] == 0
+    assert service.stats()["dead_letters"] == 0
 
 
 def test_unanswered_request_fails_when_the_loop_continues(start, runtime_directory, name):

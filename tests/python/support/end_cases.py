@@ -50,7 +50,7 @@ CASES = {
         get = closed
         get_many 2 = closed
         take = closed
-        rejected = closed
+        dead_letters = closed
     """,
     "without receivers a channel is put into until it is full": """
         pair capacity=1
@@ -128,11 +128,11 @@ CASES = {
         nack 1 = ok
         get = 2
         acked = ok
-        rejected = 1
+        dead_letters = 1
         requeue 2 = ok
         take = 1 attempt 1
         ack 3 = ok
-        rejected = 0
+        dead_letters = 0
     """,
     "an array of the arena is given away once": """
         pair

@@ -54,24 +54,24 @@ def test_rejected_lists_dead_letters_until_requeued(each):
     each.put("next")
     give_up(each)
     assert each.get(timeout=60) == "next" and each.empty()
-    (delivery,) = each.rejected()
+    (delivery,) = each.dead_letters()
     with pytest.raises(MemoryError):
         delivery.item  # noqa: B018
     scarce.clear()
     assert (delivery.item, delivery.ticket, delivery.attempts) == ("made", 0, FAILED_BUILDS)
-    assert each.stats()["rejected"] == 1
+    assert each.stats()["dead_letters"] == 1
     delivery.nack()
-    each.rejected()[0].requeue()
+    each.dead_letters()[0].requeue()
     assert each.get(timeout=60) == "made"
-    assert each.rejected() == [] and each.stats()["rejected"] == 0
+    assert each.dead_letters() == [] and each.stats()["dead_letters"] == 0
 
 
 def test_acked_dead_letter_is_removed(each):
     each.put([Scarce(), np.arange(100_000)])
     give_up(each)
-    each.rejected()[0].ack()
+    each.dead_letters()[0].ack()
     scarce.clear()
-    assert each.rejected() == []
+    assert each.dead_letters() == []
     with pytest.raises(queue.Empty):
         each.get(False)
 
@@ -79,7 +79,7 @@ def test_acked_dead_letter_is_removed(each):
 def test_rejected_of_a_closed_queue_raises(each):
     each.close()
     with pytest.raises(shmtree.ChannelClosed):
-        each.rejected()
+        each.dead_letters()
 
 
 def test_join_does_not_wait_for_a_dead_letter():
@@ -112,7 +112,7 @@ def test_acked_dead_letter_stays_done():
     with shmtree.JoinableQueue() as q:
         q.put(Scarce())
         give_up(q)
-        delivery = q.rejected()[0]
+        delivery = q.dead_letters()[0]
         assert q.stats()["unfinished"] == 0
         delivery.ack()
         assert q.stats()["unfinished"] == 0
@@ -125,7 +125,7 @@ def test_join_waits_for_a_requeued_message():
     with shmtree.JoinableQueue() as q:
         q.put(Scarce())
         give_up(q)
-        q.rejected()[0].requeue()
+        q.dead_letters()[0].requeue()
         scarce.clear()
         with pytest.raises(TimeoutError):
             q.join(timeout=0)
@@ -141,6 +141,6 @@ def test_join_after_shutdown_does_not_wait_for_a_dead_letter():
         give_up(q)
         q.shutdown(immediate=True)
         q.join(timeout=60)
-        q.rejected()[0].requeue()
+        q.dead_letters()[0].requeue()
         q.join(timeout=60)
-        assert q.rejected() == []
+        assert q.dead_letters() == []

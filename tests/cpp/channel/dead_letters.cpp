@@ -44,8 +44,8 @@ void take_and_die(Channel& channel) {
   channel.arena()->participants().check(0);
   REQUIRE(channel.arena()->reconcile(patience()).ok());
 }
-std::vector<Delivery> rejected(Channel& channel) {
-  return channel.rejected(patience()).value();
+std::vector<Delivery> dead_letters(Channel& channel) {
+  return channel.dead_letters(patience()).value();
 }
 Numbers numbers_of(std::vector<Delivery> deliveries) {
   Numbers numbers;
@@ -72,9 +72,9 @@ TEST_CASE("A message nacked max_attempts times is not delivered again") {
   for (const std::size_t words : {1u, 700u}) {
     auto channel = channel_of(2, 2, words);
     give_back_one(*channel);
-    REQUIRE(channel->stats().rejected == 0);
+    REQUIRE(channel->stats().dead_letters == 0);
     give_back_one(*channel);
-    REQUIRE(channel->stats().rejected == 1);
+    REQUIRE(channel->stats().dead_letters == 1);
     REQUIRE(channel->stats().returned == 0);
     REQUIRE(channel->stats().queued_bytes == 8 * words);
     REQUIRE(channel->size() == 1);
@@ -82,7 +82,7 @@ TEST_CASE("A message nacked max_attempts times is not delivered again") {
     REQUIRE(get(*channel, no_wait()).value() == 1);
     REQUIRE(code_of(get(*channel, no_wait())) == Code::kEmpty);
     REQUIRE(code_of(take(*channel, no_wait())) == Code::kEmpty);
-    REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+    REQUIRE(numbers_of(dead_letters(*channel)) == Numbers{0});
   }
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("A message not decoded in max_attempts attempts is rejected") {
     channel->returns().give_back(std::move(place));
   }
   REQUIRE(get(*channel, no_wait()).value() == 1);
-  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+  REQUIRE(numbers_of(dead_letters(*channel)) == Numbers{0});
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
@@ -110,14 +110,14 @@ TEST_CASE("Eight failed builds in a row reject a message") {
   }
   fail_to_build(*channel, 6);
   take_and_die(*channel);  // the death does not change the count of failed builds
-  REQUIRE(channel->stats().rejected == 0);
+  REQUIRE(channel->stats().dead_letters == 0);
   for (int i = 0; i < 2; ++i) {
     Delivery delivery = take(*channel, no_wait()).value();
     REQUIRE(number_in(delivery) == 0);
     delivery.message().set_not_built();
     REQUIRE(delivery.nack(patience()).ok());
   }
-  REQUIRE(channel->stats().rejected == 1);
+  REQUIRE(channel->stats().dead_letters == 1);
   REQUIRE(get(*channel, no_wait()).value() == 1);
   REQUIRE(channel::check(*channel->arena()) == "");
 }
@@ -125,13 +125,13 @@ TEST_CASE("Eight failed builds in a row reject a message") {
 TEST_CASE("requeue resets the count of failed builds") {
   auto channel = channel_of(1, 0);
   fail_to_build(*channel, 8);
-  auto given_up = rejected(*channel);
+  auto given_up = dead_letters(*channel);
   REQUIRE(given_up.size() == 1);
   REQUIRE(given_up[0].requeue(patience()).ok());
   fail_to_build(*channel, 7);
-  REQUIRE(channel->stats().rejected == 0);
+  REQUIRE(channel->stats().dead_letters == 0);
   fail_to_build(*channel, 1);
-  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+  REQUIRE(numbers_of(dead_letters(*channel)) == Numbers{0});
 }
 
 // guarantee: attempts-and-dead-letters
@@ -142,14 +142,14 @@ TEST_CASE("A message is rejected after max_attempts takers have died") {
   Delivery delivery = take(*channel).value();
   REQUIRE(number_in(delivery) == 1);
   REQUIRE(delivery.message().attempts() == 1);
-  auto given_up = rejected(*channel);
+  auto given_up = dead_letters(*channel);
   REQUIRE(given_up.size() == 1);
   REQUIRE(number_in(given_up[0]) == 0);
   REQUIRE(given_up[0].message().attempts() == 2);
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
-TEST_CASE("rejected() finds the messages of killed takers at once") {
+TEST_CASE("dead_letters() finds the messages of killed takers at once") {
   auto channel = channel_of(3, 1);
   Child taker([&] {
     Delivery first = take(*channel).value(), second = take(*channel).value(), third = take(*channel).value();
@@ -157,41 +157,41 @@ TEST_CASE("rejected() finds the messages of killed takers at once") {
     return true;
   });
   REQUIRE(taker.was_killed());
-  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0, 1, 2});
+  REQUIRE(numbers_of(dead_letters(*channel)) == Numbers{0, 1, 2});
 }
 
 TEST_CASE("A dead letter is freed by ack and stays after a nack") {
   auto channel = channel_of(0, 1);
-  { rejected(*channel); }
+  { dead_letters(*channel); }
   putting(0, 1, 700)(*channel);
   give_back_one(*channel);
   const std::uint64_t with_it = used_bytes(*channel->arena());
-  { auto dropped = rejected(*channel); }
-  { rejected(*channel)[0].nack(patience()).value(); }
+  { auto dropped = dead_letters(*channel); }
+  { dead_letters(*channel)[0].nack(patience()).value(); }
   REQUIRE(used_bytes(*channel->arena()) == with_it);
-  auto found = rejected(*channel);
-  REQUIRE(rejected(*channel).empty());  // a delivery of this process has it
-  REQUIRE(channel->stats().rejected == 1);
+  auto found = dead_letters(*channel);
+  REQUIRE(dead_letters(*channel).empty());  // a delivery of this process has it
+  REQUIRE(channel->stats().dead_letters == 1);
   REQUIRE(found[0].ack(patience()).ok());
   found.clear();
-  REQUIRE(channel->stats().rejected == 0);
+  REQUIRE(channel->stats().dead_letters == 0);
   REQUIRE(used_bytes(*channel->arena()) < with_it);
-  REQUIRE(rejected(*channel).empty());
+  REQUIRE(dead_letters(*channel).empty());
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
 TEST_CASE("Requeue resets the attempts of a message") {
   auto channel = channel_of(2, 1);
   give_back_one(*channel);
-  { rejected(*channel)[0].requeue(patience()).value(); }
-  REQUIRE(channel->stats().rejected == 0);
+  { dead_letters(*channel)[0].requeue(patience()).value(); }
+  REQUIRE(channel->stats().dead_letters == 0);
   REQUIRE(channel->size() == 2);
   Delivery delivery = take(*channel, no_wait()).value();
   REQUIRE(number_in(delivery) == 0);
   REQUIRE(delivery.message().attempts() == 1);
   REQUIRE(delivery.requeue(patience()).ok());  // a requeue is no attempt either
   REQUIRE(channel->size() == 2);
-  REQUIRE(channel->stats().rejected == 0);
+  REQUIRE(channel->stats().dead_letters == 0);
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
@@ -205,7 +205,7 @@ TEST_CASE("Hundreds of dead letters are listed in order") {
   }
   Numbers all;
   for (std::uint64_t i = 0; i < kCount; ++i) all.push_back(i);
-  REQUIRE(numbers_of(rejected(*channel)) == all);
+  REQUIRE(numbers_of(dead_letters(*channel)) == all);
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
@@ -213,12 +213,12 @@ TEST_CASE("Dead letters stay rejected if the process reading them dies") {
   auto channel = channel_of(1, 1);
   give_back_one(*channel);
   Child supervisor([&] {
-    auto found = rejected(*channel);
+    auto found = dead_letters(*channel);
     kill(getpid(), SIGKILL);
     return found.empty();
   });
   REQUIRE(supervisor.was_killed());
-  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+  REQUIRE(numbers_of(dead_letters(*channel)) == Numbers{0});
   REQUIRE(channel::check(*channel->arena()) == "");
 }
 
@@ -236,7 +236,7 @@ TEST_CASE("Waiting for acks covers requeued but not rejected messages") {
   REQUIRE(channel->acks().wait(1, patience()).ok());
   REQUIRE(taker.succeeded());
   REQUIRE(channel->acks().pending() == 0);
-  { rejected(*channel)[0].requeue(patience()).value(); }
+  { dead_letters(*channel)[0].requeue(patience()).value(); }
   REQUIRE(channel->acks().pending() == 1);
   REQUIRE(code_of(channel->acks().wait(1, no_wait())) == Code::kTimeout);
 }
@@ -255,7 +255,7 @@ TEST_CASE("A stream with only dead letters left is over") {
   go.open();
   REQUIRE(code_of(get(*channel)) == Code::kClosed);
   REQUIRE(taker.succeeded());
-  REQUIRE(numbers_of(rejected(*channel)) == Numbers{0});
+  REQUIRE(numbers_of(dead_letters(*channel)) == Numbers{0});
 }
 
 TEST_CASE("create refuses max_attempts above 32 bits") {
@@ -284,14 +284,14 @@ void kill_at_every_change(const std::function<void(Channel&)>& prepare, const st
       REQUIRE(left.back() == kSurvivors);
       left.pop_back();
       Numbers given_up;
-      for (Delivery& delivery : rejected(*channel)) {
+      for (Delivery& delivery : dead_letters(*channel)) {
         given_up.push_back(number_in(delivery));
         REQUIRE(delivery.message().attempts() == 2);
         delivery.ack(patience()).value();
       }
       REQUIRE(is_right(left, given_up));
     });
-    REQUIRE(channel->stats().rejected == 0);
+    REQUIRE(channel->stats().dead_letters == 0);
   }
   REQUIRE(n > 5);
 }
@@ -320,15 +320,15 @@ TEST_CASE("Acking or requeueing a dead letter is atomic under kills") {
       give_back_one(channel);
       give_back_one(channel);
     };
-    const auto look = [](Channel& channel) { rejected(channel); };
+    const auto look = [](Channel& channel) { dead_letters(channel); };
     kill_at_every_change(rejected_one, look, [](const Numbers& left, const Numbers& given_up) {
       return left == Numbers{1} && given_up == Numbers{0};
     });
-    const auto drop = [](Channel& channel) { rejected(channel)[0].ack(patience()).value(); };
+    const auto drop = [](Channel& channel) { dead_letters(channel)[0].ack(patience()).value(); };
     kill_at_every_change(rejected_one, drop, [](const Numbers& left, const Numbers& given_up) {
       return left == Numbers{1} && (given_up.empty() || given_up == Numbers{0});
     });
-    const auto requeue = [](Channel& channel) { rejected(channel)[0].requeue(patience()).value(); };
+    const auto requeue = [](Channel& channel) { dead_letters(channel)[0].requeue(patience()).value(); };
     kill_at_every_change(rejected_one, requeue, [](const Numbers& left, const Numbers& given_up) {
       return (left == Numbers{1} && given_up == Numbers{0}) || (left == Numbers{0, 1} && given_up.empty());
     });
@@ -349,7 +349,7 @@ TEST_CASE("A killed reconcile leaves rejections to the next one") {
       channel->arena()->reconcile(patience()).value();
     });
     INFO("killed before change " << n);
-    REQUIRE(numbers_of(rejected(*channel)) == Numbers{0, 1});
+    REQUIRE(numbers_of(dead_letters(*channel)) == Numbers{0, 1});
     REQUIRE(drain(*channel) == Numbers{2});
     REQUIRE(channel::check(*channel->arena()) == "");
     if (!killed) break;

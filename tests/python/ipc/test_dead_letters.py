@@ -63,7 +63,7 @@ def test_job_that_kills_two_workers_is_dead_lettered(twice, start, method):
         assert worker.exitcode == (-signal.SIGKILL if killed else 0)
         assert sender.stats()["taken"] == 0  # stats() detects dead processes
     assert done.recv() == ("a job", 1)
-    [delivery] = receiver.rejected()
+    [delivery] = receiver.dead_letters()
     assert (delivery.item, delivery.ticket, delivery.attempts) == ("poison", 0, 2)
 
 
@@ -76,30 +76,30 @@ def test_dead_letter_is_neither_taken_nor_received(twice):
             receive(False)
     assert receiver.qsize() == 0
     stats = sender.stats()
-    assert (stats["rejected"], stats["returned"], stats["taken"], stats["queued_bytes"]) == (1, 0, 0, 0)
+    assert (stats["dead_letters"], stats["returned"], stats["taken"], stats["queued_bytes"]) == (1, 0, 0, 0)
 
 
 def test_dead_letter_stays_until_acked(twice):
     sender, receiver = twice
     sender.put({"x": np.arange(100_000)})
     take_twice(receiver)
-    assert len(receiver.rejected()) == 1  # rejected() also drops it
-    receiver.rejected()[0].nack()
-    with pytest.raises(KeyError), receiver.rejected()[0]:
+    assert len(receiver.dead_letters()) == 1  # dead_letters() also drops it
+    receiver.dead_letters()[0].nack()
+    with pytest.raises(KeyError), receiver.dead_letters()[0]:
         raise KeyError
-    with receiver.rejected()[0] as delivery:
-        assert receiver.rejected() == []
+    with receiver.dead_letters()[0] as delivery:
+        assert receiver.dead_letters() == []
         assert delivery.item is delivery.item
         assert np.array_equal(delivery.item["x"], np.arange(100_000))
-    assert receiver.rejected() == []
-    assert sender.stats()["rejected"] == 0
+    assert receiver.dead_letters() == []
+    assert sender.stats()["dead_letters"] == 0
 
 
 def test_requeued_message_is_delivered_like_a_new_one(twice):
     sender, receiver = twice
     sender.put("x")
     take_twice(receiver)
-    receiver.rejected()[0].requeue()
+    receiver.dead_letters()[0].requeue()
     delivery = receiver.take(False)
     assert (delivery.item, delivery.attempts, delivery.redelivered) == ("x", 1, False)
     delivery.requeue()
@@ -119,7 +119,7 @@ def test_wait_for_acks_does_not_wait_for_dead_letters(twice):
     assert waited.is_set()
     sender.wait_for_ack(ticket, timeout=0)
     assert sender.pending_acks == 0
-    receiver.rejected()[0].requeue()
+    receiver.dead_letters()[0].requeue()
     assert sender.pending_acks == 1
 
 
@@ -129,7 +129,7 @@ def test_stream_with_only_dead_letters_has_ended(twice):
     sender.close()
     take_twice(receiver)
     assert list(receiver) == []
-    assert [delivery.item for delivery in receiver.rejected()] == ["x"]
+    assert [delivery.item for delivery in receiver.dead_letters()] == ["x"]
 
 
 def test_process_that_only_lists_dead_letters_is_no_receiver(arena, start):
@@ -140,7 +140,7 @@ def test_process_that_only_lists_dead_letters_is_no_receiver(arena, start):
     ours.recv()
     os.kill(child.pid, signal.SIGKILL)
     child.join(30)
-    assert len(receiver.rejected()) == 1
+    assert len(receiver.dead_letters()) == 1
     sender.put("y")
     with pytest.raises(shmtree.PeerDied):
         sender.put("z", timeout=30)
@@ -165,17 +165,17 @@ def test_dead_letter_can_be_acked_without_loading_it(arena, start):
     child = start(peers.take_and_hang, receiver, None)
     child.join(30)
     assert child.exitcode == -signal.SIGKILL
-    [delivery] = receiver.rejected()
+    [delivery] = receiver.dead_letters()
     assert (delivery.ticket, delivery.attempts, delivery.settled) == (ticket, 1, False)
     delivery.ack()
-    assert receiver.rejected() == []
+    assert receiver.dead_letters() == []
 
 
 def test_dead_letter_item_that_fails_to_load_raises_and_stays(twice):
     sender, receiver = twice
     sender.put("x")
     take_twice(receiver)
-    [delivery] = receiver.rejected()
+    [delivery] = receiver.dead_letters()
     child = os.fork()
     if child == 0:
         try:
@@ -257,7 +257,7 @@ def test_dead_letter_stays_readable_after_the_receiver_closed(arena):
     receiver.take().nack()
 
     with receiver:
-        (dead,) = receiver.rejected()
+        (dead,) = receiver.dead_letters()
 
     assert dead.item == {"job": 1}
     dead.ack()
