@@ -114,17 +114,17 @@ struct ChannelStats {
   std::uint64_t senders = 0;       ///< Processes that have a sender.
   std::uint64_t receivers = 0;     ///< Processes that have a receiver.
   /// Processes that count as attached senders. A process that only receives does not.
-  std::uint64_t senders_counting = 0;
+  std::uint64_t senders_attached = 0;
   /// Processes that count as attached receivers. A process that only sends does not.
-  std::uint64_t receivers_counting = 0;
+  std::uint64_t receivers_attached = 0;
   /// Senders in transit: passed on by handle() or pickled, and not yet opened.
-  std::uint64_t senders_on_their_way = 0;
-  std::uint64_t receivers_on_their_way = 0;  ///< Receivers in transit.
-  std::uint64_t dropped = 0;                 ///< Messages that puts have dropped in total.
+  std::uint64_t senders_in_transit = 0;
+  std::uint64_t receivers_in_transit = 0;  ///< Receivers in transit.
+  std::uint64_t dropped = 0;               ///< Messages that puts have dropped in total.
   /// Attached processes that have never used their sender, such as a launcher that forgot to close it. The stream does
   /// not end while there are any. A receiver that waits only for the end of the stream waits in vain.
-  std::vector<int> senders_unused{};
-  std::vector<int> receivers_unused{};  ///< The same for receivers.
+  std::vector<int> senders_never_used{};
+  std::vector<int> receivers_never_used{};  ///< The same for receivers.
 };
 
 /// The sending end of a channel.

@@ -46,13 +46,13 @@ ChannelStats ChannelState::stats() const {
           now.taken,
           now.senders,
           now.receivers,
-          now.senders_counting,
-          now.receivers_counting,
-          now.senders_on_their_way,
-          now.receivers_on_their_way,
+          now.senders_attached,
+          now.receivers_attached,
+          now.senders_in_transit,
+          now.receivers_in_transit,
           now.dropped,
-          std::move(now.senders_unused),
-          std::move(now.receivers_unused)};
+          std::move(now.senders_never_used),
+          std::move(now.receivers_never_used)};
 }
 
 namespace {

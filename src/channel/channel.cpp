@@ -171,13 +171,13 @@ ChannelStats Channel::stats() {
       .max_attempts = shared.max_attempts,
       .senders = parts_.ends.member_count(End::kSending),
       .receivers = parts_.ends.member_count(End::kReceiving),
-      .senders_counting = parts_.ends.counting(End::kSending),
-      .receivers_counting = parts_.ends.counting(End::kReceiving),
-      .senders_on_their_way = parts_.ends.in_transit(End::kSending).count,
-      .receivers_on_their_way = parts_.ends.in_transit(End::kReceiving).count,
+      .senders_attached = parts_.ends.attached(End::kSending),
+      .receivers_attached = parts_.ends.attached(End::kReceiving),
+      .senders_in_transit = parts_.ends.in_transit(End::kSending).count,
+      .receivers_in_transit = parts_.ends.in_transit(End::kReceiving).count,
       .dropped = dropped,
-      .senders_unused = parts_.ends.unused_pids(End::kSending),
-      .receivers_unused = parts_.ends.unused_pids(End::kReceiving),
+      .senders_never_used = parts_.ends.unused_pids(End::kSending),
+      .receivers_never_used = parts_.ends.unused_pids(End::kReceiving),
   };
 }
 

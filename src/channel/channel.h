@@ -54,9 +54,9 @@ struct ChannelOptions {
 
 struct ChannelStats {
   std::uint64_t put, received, queued, queued_bytes, taken, returned, dead_letters, unfinished, capacity, max_bytes,
-      max_unacked, max_attempts, senders, receivers, senders_counting, receivers_counting, senders_on_their_way,
-      receivers_on_their_way, dropped;
-  std::vector<int> senders_unused, receivers_unused;  // pids of attached processes that have not used their end
+      max_unacked, max_attempts, senders, receivers, senders_attached, receivers_attached, senders_in_transit,
+      receivers_in_transit, dropped;
+  std::vector<int> senders_never_used, receivers_never_used;  // pids of attached processes that have not used their end
 };
 
 class Channel : public std::enable_shared_from_this<Channel> {

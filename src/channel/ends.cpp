@@ -127,7 +127,7 @@ bool Ends::is_only_with_peers(End end) const noexcept {
   return member_count(end) != 0 && !has_users(end) && !is_left(end);
 }
 
-std::uint64_t Ends::counting(End end) const noexcept {
+std::uint64_t Ends::attached(End end) const noexcept {
   std::uint64_t count = 0;
   for (std::uint32_t i = 0; i < kParticipantWords; ++i)
     count += static_cast<std::uint64_t>(std::popcount(taking_part(end, i)));

@@ -80,7 +80,7 @@ class Ends {
   std::vector<int> pids_to_report(End end) const;
   // Number of members of the end, and number of attached processes.
   std::uint64_t member_count(End end) const noexcept;
-  std::uint64_t counting(End end) const noexcept;
+  std::uint64_t attached(End end) const noexcept;
   // True if a process can see the end of the stream while it has an object of this end. False for queues.
   bool can_end(End end) const noexcept {
     return !control_.is_queue() && !(end == End::kSending && control_.keeps_open());

@@ -106,7 +106,8 @@ void name_waits(ObservedArena& arena) {
 
 std::vector<int> ObservedEnd::users() const {
   std::vector<int> used = pids;
-  std::erase_if(used, [this](int pid) { return std::find(unused.begin(), unused.end(), pid) != unused.end(); });
+  std::erase_if(used,
+                [this](int pid) { return std::find(never_used.begin(), never_used.end(), pid) != never_used.end(); });
   return used;
 }
 

@@ -84,7 +84,7 @@ void fill_end(const ChannelHeader& header, End end, const ObservedParticipants& 
   for (const Slot slot : members) {
     if (!takes_part(header, end, slot)) continue;
     info.pids.push_back(participants.pid_of(slot));
-    if (!header.ends[end].users.contains(slot)) info.unused.push_back(info.pids.back());
+    if (!header.ends[end].users.contains(slot)) info.never_used.push_back(info.pids.back());
   }
   const bool sends = end == End::kSending;
   info.locked_by = participants.owner_of_lock(sends ? header.senders_lock.load() : header.receivers_lock.load());
@@ -145,8 +145,8 @@ ObservedChannel snapshot_channel(const ArenaFile& file, BlockRef block, const Ob
     info.full_seconds = slept_seconds(header->slept[End::kSending], participants);
     info.empty_seconds = slept_seconds(header->slept[End::kReceiving], participants);
     if (const auto found = in_transit.find(info.block); found != in_transit.end()) {
-      info.senders.on_their_way = found->second[End::kSending];
-      info.receivers.on_their_way = found->second[End::kReceiving];
+      info.senders.in_transit = found->second[End::kSending];
+      info.receivers.in_transit = found->second[End::kReceiving];
     }
   }
   return info;

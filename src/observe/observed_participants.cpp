@@ -51,10 +51,10 @@ ObservedParticipants::ObservedParticipants(const ArenaFile& file, const memory::
     if (status == memory::ParticipantStatus::kFree) continue;
     ObservedParticipant& info = participants_.emplace_back();
     info.slot = slot;
-    info.said_pid = said.pid.load();
+    info.namespace_pid = said.pid.load();
     info.alive = file.is_locked(slot);
     // A dead participant matches no process: one with the same pid in another namespace is a different process.
-    const Process process = info.alive ? seen_process(processes, info.said_pid) : Process{};
+    const Process process = info.alive ? seen_process(processes, info.namespace_pid) : Process{};
     info.pid = process.pid;
     info.stopped = process.status.is_stopped;
     info.leaving = status == memory::ParticipantStatus::kDetached;
@@ -99,7 +99,7 @@ int ObservedParticipants::pid_of(Slot slot) const noexcept {
   const auto index = find(slot);
   if (!index) return 0;
   const ObservedParticipant& one = participants_[*index];
-  return one.alive || one.pid != 0 ? one.pid : one.said_pid;
+  return one.alive || one.pid != 0 ? one.pid : one.namespace_pid;
 }
 
 std::vector<int> ObservedParticipants::pids_of(const std::vector<Slot>& slots) const {

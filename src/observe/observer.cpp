@@ -98,7 +98,7 @@ Result<ObservedParticipants> participants_of(const ArenaFile& file, const ArenaH
   bool has_newcomers = false;
   for (const ObservedParticipant& one : participants.all()) {
     if (!one.alive || one.pid != 0) continue;
-    const auto added = add_newcomer(open, one.said_pid);
+    const auto added = add_newcomer(open, one.namespace_pid);
     if (!added) return added.error();
     has_newcomers |= *added;
   }

@@ -55,7 +55,7 @@ struct ObservedWait {
 struct ObservedParticipant {
   std::uint32_t slot = 0;             ///< Index in the participant table. It is reused after the process has detached.
   int pid = 0;                        ///< Process id as seen here. 0 also for a process that was killed.
-  int said_pid = 0;                   ///< Process id that it wrote itself, in its own PID namespace.
+  int namespace_pid = 0;              ///< Process id that it wrote itself, in its own PID namespace.
   bool alive = false;                 ///< False: it was killed, and recovery has not run yet.
   bool stopped = false;               ///< It is stopped. Known only for visible processes.
   bool leaving = false;               ///< It is about to exit.
@@ -88,8 +88,8 @@ struct ObservedThing {
 struct ObservedEnd {
   std::uint64_t members = 0;  ///< Number of live processes that have the end.
   std::vector<int> pids{};    ///< Those of them that are attached. Members that have used only the other end are not.
-  std::vector<int> unused{};  ///< Those of `pids` that have never used the end.
-  std::uint64_t on_their_way = 0;  ///< Ends in transit, passed on and not yet opened.
+  std::vector<int> never_used{};   ///< Those of `pids` that have never used the end.
+  std::uint64_t in_transit = 0;    ///< Ends in transit, passed on and not yet opened.
   std::optional<int> locked_by{};  ///< Process that is putting or receiving at this moment.
   bool waits = false;              ///< A process may sleep there, for space or for messages.
 

@@ -74,15 +74,15 @@ std::shared_ptr<Channel> open(const std::shared_ptr<Arena>& arena, std::uint64_t
 py::dict channel_stats(Channel& channel) {
   notice_deaths(*channel.arena(), 0);
   const channel::ChannelStats stats = channel.stats();
-  return py::dict("put"_a = stats.put, "received"_a = stats.received, "queued"_a = stats.queued,
-                  "queued_bytes"_a = stats.queued_bytes, "taken"_a = stats.taken, "returned"_a = stats.returned,
-                  "dead_letters"_a = stats.dead_letters, "unfinished"_a = stats.unfinished,
-                  "capacity"_a = stats.capacity, "max_bytes"_a = stats.max_bytes, "max_unacked"_a = stats.max_unacked,
-                  "max_attempts"_a = stats.max_attempts, "senders"_a = stats.senders, "receivers"_a = stats.receivers,
-                  "senders_counting"_a = stats.senders_counting, "receivers_counting"_a = stats.receivers_counting,
-                  "senders_unused"_a = stats.senders_unused, "receivers_unused"_a = stats.receivers_unused,
-                  "senders_on_their_way"_a = stats.senders_on_their_way,
-                  "receivers_on_their_way"_a = stats.receivers_on_their_way, "dropped"_a = stats.dropped);
+  return py::dict(
+      "put"_a = stats.put, "received"_a = stats.received, "queued"_a = stats.queued,
+      "queued_bytes"_a = stats.queued_bytes, "taken"_a = stats.taken, "returned"_a = stats.returned,
+      "dead_letters"_a = stats.dead_letters, "unfinished"_a = stats.unfinished, "capacity"_a = stats.capacity,
+      "max_bytes"_a = stats.max_bytes, "max_unacked"_a = stats.max_unacked, "max_attempts"_a = stats.max_attempts,
+      "senders"_a = stats.senders, "receivers"_a = stats.receivers, "senders_attached"_a = stats.senders_attached,
+      "receivers_attached"_a = stats.receivers_attached, "senders_never_used"_a = stats.senders_never_used,
+      "receivers_never_used"_a = stats.receivers_never_used, "senders_in_transit"_a = stats.senders_in_transit,
+      "receivers_in_transit"_a = stats.receivers_in_transit, "dropped"_a = stats.dropped);
 }
 
 }  // namespace

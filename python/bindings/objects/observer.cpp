@@ -50,9 +50,9 @@ py::dict described(const ObservedThing& thing) {
 void add_end(const ObservedEnd& end, const std::string& role, py::dict& out) {
   const auto key = [](const std::string& name) { return py::str(name); };
   out[key(role + "s")] = end.members;
-  out[key(role + "s_counting")] = end.pids.size();
-  out[key(role + "s_unused")] = end.unused;
-  out[key(role + "s_on_their_way")] = end.on_their_way;
+  out[key(role + "s_attached")] = end.pids.size();
+  out[key(role + "s_never_used")] = end.never_used;
+  out[key(role + "s_in_transit")] = end.in_transit;
   out[key(role + "_pids")] = end.pids;
   out[key(role + "_locked_by")] = end.locked_by;
   out[key(role + "s_wait")] = end.waits;
@@ -183,9 +183,9 @@ py::list dicts_of(const std::vector<ObservedWait>& waits, const ObservedArena& a
 py::list participants_of(const ObservedArena& arena) {
   py::list out;
   for (const ObservedParticipant& one : arena.participants) {
-    out.append(py::dict("slot"_a = one.slot, "pid"_a = one.pid, "said_pid"_a = one.said_pid, "alive"_a = one.alive,
-                        "stopped"_a = one.stopped, "leaving"_a = one.leaving, "pinned"_a = one.pinned,
-                        "seconds"_a = one.seconds, "waits"_a = dicts_of(one.waits, arena)));
+    out.append(py::dict("slot"_a = one.slot, "pid"_a = one.pid, "namespace_pid"_a = one.namespace_pid,
+                        "alive"_a = one.alive, "stopped"_a = one.stopped, "leaving"_a = one.leaving,
+                        "pinned"_a = one.pinned, "seconds"_a = one.seconds, "waits"_a = dicts_of(one.waits, arena)));
   }
   return out;
 }

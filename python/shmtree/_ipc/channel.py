@@ -113,10 +113,10 @@ class End:
               numbers of messages. queued_bytes: bytes of the queued ones.
             - capacity, max_bytes, max_unacked, max_attempts: limits; 0 means no limit.
             - senders, receivers: processes that have the ends.
-            - senders_counting, receivers_counting: processes that are attached, so that the stream does not end. A
+            - senders_attached, receivers_attached: processes that are attached, so that the stream does not end. A
               process that uses only the other end is not attached.
-            - senders_unused, receivers_unused: pids of attached processes that have never used the end.
-            - senders_on_their_way, receivers_on_their_way: ends in transit.
+            - senders_never_used, receivers_never_used: pids of attached processes that have never used the end.
+            - senders_in_transit, receivers_in_transit: ends in transit.
             - put_per_s, received_per_s: messages per second since the last call on this object.
             - pickled (ends that can put): messages given to `put` of this object that needed a pickle;
               `shmtree.describe` says why.

@@ -147,7 +147,7 @@ class _Line:
             return
         # The process that made the name may have died before it attached. Check twice, because it may be about to
         # attach.
-        alone = not stats["receivers"] and not stats["receivers_on_their_way"]
+        alone = not stats["receivers"] and not stats["receivers_in_transit"]
         if alone and self._alone:
             self.end(functools.partial(_lost, ()))
         self._alone = alone

@@ -15,7 +15,7 @@ NO_UUID = "0" * 32  # uuid of an arena that could not be read
 def users(channel: dict[str, Any], side: str) -> list[int]:
     """Returns the pids that are attached to an end ("sender" or "receiver") and have used it."""
     pids: list[int] = channel[f"{side}_pids"]
-    unused = channel[f"{side}s_unused"]
+    unused = channel[f"{side}s_never_used"]
     return [pid for pid in pids if pid not in unused] if unused else pids
 
 
@@ -52,7 +52,7 @@ def observe() -> dict[str, Any]:
         - `consistent`: False if the arena changed during every attempt to read it, so that its numbers may be from
           different moments.
 
-        A pid of 0 belongs to a process that is not visible from here; `said_pid` is the pid that it has in its own
+        A pid of 0 belongs to a process that is not visible from here; `namespace_pid` is the pid that it has in its own
         namespace.
     """
     return Observer().look()

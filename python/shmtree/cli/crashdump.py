@@ -26,7 +26,7 @@ _Dead = tuple[str, int, int]  # a killed process: arena, slot, pid
 
 
 def _dead(arena: dict[str, Any], one: dict[str, Any]) -> _Dead:
-    return arena["uuid"], one["slot"], one["said_pid"]
+    return arena["uuid"], one["slot"], one["namespace_pid"]
 
 
 class Watch:
@@ -87,7 +87,7 @@ class Watch:
             if not new:
                 continue
             try:
-                yield self._dump(arena, new, now), [one["said_pid"] for one in new]
+                yield self._dump(arena, new, now), [one["namespace_pid"] for one in new]
                 told |= {_dead(arena, one) for one in new}
             except OSError as error:
                 owed.add(arena["uuid"])
@@ -162,7 +162,7 @@ class Watch:
             "arena": arena,
             "before": before,
         }
-        path = os.path.join(self._directory, f"{arena['uuid'][:8]}-{killed[0]['said_pid']}-{time.time_ns()}.json")
+        path = os.path.join(self._directory, f"{arena['uuid'][:8]}-{killed[0]['namespace_pid']}-{time.time_ns()}.json")
         _write(path, json.dumps(content, indent=1))
         return path
 
@@ -184,7 +184,7 @@ def _spare_descriptors() -> Iterator[None]:
 def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any]) -> dict[str, Any]:
     """Returns the last state of a killed process, from the arena and the previous snapshot."""
     was = next((each for each in before["participants"] if _dead(before, each) == _dead(arena, one)), one)
-    pids = {was["pid"], one["said_pid"]} - {0}
+    pids = {was["pid"], one["namespace_pid"]} - {0}
     ends = {
         word: [
             each["name"] if each["name"] is not None else number
@@ -200,7 +200,7 @@ def _last_of(one: dict[str, Any], arena: dict[str, Any], before: dict[str, Any])
         if each["refused"] is None and each[f"{end}_locked_by"] is not None and each[f"{end}_locked_by"] in pids
     ]
     return {
-        "pid": was["pid"] or one["said_pid"],
+        "pid": was["pid"] or one["namespace_pid"],
         "waits": one["waits"],
         **ends,
         "held": [each for each in before["holders"] if each["pid"] in pids],

@@ -116,7 +116,7 @@ class _Process:
         self.state = ""
 
     def add_state(self, one: dict[str, Any]) -> None:
-        self.namespace_pid = one["said_pid"]
+        self.namespace_pid = one["namespace_pid"]
         if one["stopped"]:
             self.state = "stopped"
         elif one["leaving"]:
@@ -159,7 +159,7 @@ def _processes_of(snapshot: dict[str, Any]) -> list[_Process]:
             if not opener["read_only"]:
                 found.setdefault((opener["pid"], 0), _Process(opener["pid"]))
         for one in (each for each in arena.get("participants", ()) if each["alive"]):
-            key = one["pid"], 0 if one["pid"] else one["said_pid"]
+            key = one["pid"], 0 if one["pid"] else one["namespace_pid"]
             found.setdefault(key, _Process(one["pid"])).add_state(one)
         for holder in arena.get("holders", ()):
             process = found.setdefault((holder["pid"], 0), _Process(holder["pid"]))
@@ -172,7 +172,7 @@ def _processes_of(snapshot: dict[str, Any]) -> list[_Process]:
 
 def _killed(snapshot: dict[str, Any]) -> Iterator[str]:
     arenas = snapshot["arenas"]
-    killed = {one["said_pid"] for arena in arenas for one in arena.get("participants", ()) if not one["alive"]}
+    killed = {one["namespace_pid"] for arena in arenas for one in arena.get("participants", ()) if not one["alive"]}
     if killed:
         yield f"Killed, not recovered yet: {tables.first([str(pid) for pid in sorted(killed)])}."
 

@@ -185,9 +185,9 @@ def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> s
 
 def _participant(one: dict[str, Any]) -> str:
     state = "dead, awaits recovery" if not one["alive"] else "stopped" if one["stopped"] else "alive"
-    number = str(one["pid"]) if one["pid"] else f"in another PID namespace, where its pid is {one['said_pid']}"
+    number = str(one["pid"]) if one["pid"] else f"in another PID namespace, where its pid is {one['namespace_pid']}"
     if not one["alive"] and not one["pid"]:
-        number = str(one["said_pid"])
+        number = str(one["namespace_pid"])
     leaving = ", about to exit" if one["leaving"] else ""
     waits = "".join(f"; {wait_words(wait)}" for wait in one["waits"])
     return f"  process {number}: {state}{leaving}, for {one['seconds']:.1f} s{waits}"
@@ -204,10 +204,10 @@ def wait_words(wait: dict[str, Any]) -> str:
 
 def _end(channel: dict[str, Any], end: str) -> str:
     text = f"    {end}s: {pid_list(channel[f'{end}_pids'])}"
-    if channel[f"{end}s_unused"]:
-        text += f"; not yet used by {pid_list(channel[f'{end}s_unused'])}"
-    if channel[f"{end}s_on_their_way"]:
-        text += f"; {channel[f'{end}s_on_their_way']} in transit"
+    if channel[f"{end}s_never_used"]:
+        text += f"; not yet used by {pid_list(channel[f'{end}s_never_used'])}"
+    if channel[f"{end}s_in_transit"]:
+        text += f"; {channel[f'{end}s_in_transit']} in transit"
     if channel[f"{end}_locked_by"] is not None:
         text += f"; lock held by {pid_list([channel[f'{end}_locked_by']])}"
     return text

@@ -62,7 +62,7 @@ def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
     for channel in arena["channels"]:
         if channel["block"] == wait["block"] and not channel["refused"]:
             side = _awaited_side(wait)
-            arriving = [0] if channel[f"{side}s_on_their_way"] else []  # in transit to an unknown process
+            arriving = [0] if channel[f"{side}s_in_transit"] else []  # in transit to an unknown process
             return [*holders, *(users(channel, side) or channel[f"{side}_pids"]), *arriving]
     for thing in (*arena["latests"], *arena["broadcasts"]):
         if thing["block"] == wait["block"] and not thing["refused"]:
@@ -75,7 +75,7 @@ def _awaited(arena: dict[str, Any], wait: dict[str, Any]) -> list[int]:
 def _unused(channel: dict[str, Any], wait: dict[str, Any]) -> list[int]:
     """Returns the processes that have the end which could end the wait, if none of them has used it."""
     side = _awaited_side(wait)
-    unused: list[int] = channel[f"{side}s_unused"]
+    unused: list[int] = channel[f"{side}s_never_used"]
     return [] if wait["what"] == "lock" or users(channel, side) else unused
 
 

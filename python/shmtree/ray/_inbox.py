@@ -176,7 +176,7 @@ class Inbox:
         if self.is_left or self._reclaimed:
             return False
         stats = self._landing.channel.stats()
-        if stats["receivers"] or stats["receivers_on_their_way"]:
+        if stats["receivers"] or stats["receivers_in_transit"]:
             return False
         killed: tuple[int, ...] = ()
         try:

@@ -125,7 +125,7 @@ class Landing:
 
     def others_send(self, own: int) -> bool:
         """Returns True if more than `own` processes are attached as senders."""
-        return bool(self.channel.stats()["senders_counting"] > own)
+        return bool(self.channel.stats()["senders_attached"] > own)
 
     def _apply(self) -> None:
         table = self._table

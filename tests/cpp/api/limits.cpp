@@ -240,7 +240,7 @@ struct Handing {
 TEST_CASE("a handle that fails to allocate leaves no end in transit") {
   fail_each_allocation([] { return Handing{}; }, [](Handing& state) { state.done = state.pair.first.handle().ok(); },
                        [](Handing& state, bool) {
-                         REQUIRE(state.pair.second.stats().value().senders_on_their_way == (state.done ? 1 : 0));
+                         REQUIRE(state.pair.second.stats().value().senders_in_transit == (state.done ? 1 : 0));
                          if (!state.done) REQUIRE(state.after_closing() == Code::kClosed);
                        });
 }
@@ -255,7 +255,7 @@ TEST_CASE("a failed open attaches nothing and the handle still works") {
       },
       [](Handing& state) { state.done = shmtree::Sender::open(state.handle).ok(); },
       [](Handing& state, bool) {
-        REQUIRE(state.pair.second.stats().value().senders_on_their_way == (state.done ? 0 : 1));
+        REQUIRE(state.pair.second.stats().value().senders_in_transit == (state.done ? 0 : 1));
         if (!state.done) REQUIRE(shmtree::Sender::open(state.handle).ok());
         REQUIRE(state.after_closing() == Code::kClosed);
       });

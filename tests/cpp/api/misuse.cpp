@@ -88,7 +88,7 @@ TEST_CASE("a handle of the other end is refused and stays valid") {
   REQUIRE(refused.code() == Code::kInvalid);
   CHECK(refused.error().message.find("receiving") != std::string::npos);
   CHECK(shmtree::Receiver::open(of_sender).code() == Code::kInvalid);
-  CHECK(sender.stats().value().receivers_on_their_way == 1);
+  CHECK(sender.stats().value().receivers_in_transit == 1);
   CHECK(shmtree::Sender::open(of_sender).ok());
   CHECK(shmtree::Receiver::open(of_receiver).ok());
 }

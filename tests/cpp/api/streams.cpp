@@ -34,16 +34,16 @@ std::vector<int> rest_of(const Receiver& receiver) {
 TEST_CASE("stats report processes that never used their end") {
   auto [sender, receiver] = shmtree::make_pair();
   shmtree::ChannelStats stats = receiver.stats().value();
-  CHECK(stats.senders_counting == 1);
-  CHECK(stats.senders_unused == std::vector<int>{getpid()});
-  CHECK(stats.receivers_unused == std::vector<int>{getpid()});
+  CHECK(stats.senders_attached == 1);
+  CHECK(stats.senders_never_used == std::vector<int>{getpid()});
+  CHECK(stats.receivers_never_used == std::vector<int>{getpid()});
   REQUIRE(sender.put(1).ok());
   stats = receiver.stats().value();
-  CHECK(stats.senders_counting == 1);
-  CHECK(stats.senders_unused.empty());
+  CHECK(stats.senders_attached == 1);
+  CHECK(stats.senders_never_used.empty());
   CHECK(stats.receivers == 1);
-  CHECK(stats.receivers_counting == 0);
-  CHECK(stats.receivers_unused.empty());
+  CHECK(stats.receivers_attached == 0);
+  CHECK(stats.receivers_never_used.empty());
 }
 
 TEST_CASE("range-for over a receiver yields all messages then ends") {

@@ -38,18 +38,18 @@ TEST_CASE("Ends count attached processes and list unused ones") {
   auto channel = new_channel(new_arena());
   channel::Ends& ends = channel->ends();
   for (const End end : channel::kEnds) {
-    REQUIRE(ends.counting(end) == 1);
+    REQUIRE(ends.attached(end) == 1);
     REQUIRE(ends.unused_pids(end) == Pids{getpid()});
     REQUIRE(ends.is_forgotten(end));
   }
   REQUIRE(code_of(get(*channel, patience(1))) == Code::kEmpty);
   REQUIRE(ends.member_count(End::kSending) == 1);
-  REQUIRE(ends.counting(End::kSending) == 0);
+  REQUIRE(ends.attached(End::kSending) == 0);
   REQUIRE(ends.unused_pids(End::kSending).empty());
   for (const End end : channel::kEnds) REQUIRE_FALSE(ends.is_forgotten(end));
   put(*channel, 1).value();
   for (const End end : channel::kEnds) {
-    REQUIRE(ends.counting(end) == 1);
+    REQUIRE(ends.attached(end) == 1);
     REQUIRE(ends.unused_pids(end).empty());
     REQUIRE_FALSE(ends.is_forgotten(end));
   }

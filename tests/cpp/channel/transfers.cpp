@@ -163,14 +163,14 @@ TEST_CASE("Thousands of transfers are counted and can be ended twice") {
   auto channel = receiving_channel();
   std::vector<std::uint64_t> numbers;
   for (int i = 0; i < 3'000; ++i) numbers.push_back(channel->membership().begin_transfer(End::kSending).value());
-  REQUIRE(channel->stats().senders_on_their_way == 3'000);
+  REQUIRE(channel->stats().senders_in_transit == 3'000);
   const std::uint64_t last = numbers[1'234];
   for (const std::uint64_t number : numbers) {
     if (number == last) continue;
     channel->membership().end_transfer(number, End::kSending);
     channel->membership().end_transfer(number, End::kSending);
   }
-  REQUIRE(channel->stats().senders_on_their_way == 1);
+  REQUIRE(channel->stats().senders_in_transit == 1);
   notice_deaths(*channel);
   REQUIRE(waits(*channel));
   channel->membership().end_transfer(last, End::kSending);
@@ -203,7 +203,7 @@ TEST_CASE("Concurrent transfers of several processes are all counted") {
     REQUIRE(c.succeeded());
   }
   notice_deaths(*channel);
-  REQUIRE(channel->stats().senders_on_their_way == 600);
+  REQUIRE(channel->stats().senders_in_transit == 600);
   REQUIRE(waits(*channel));
   REQUIRE(advance_one_minute(*channel) == 600);
   REQUIRE(code_of(get(*channel)) == Code::kClosed);

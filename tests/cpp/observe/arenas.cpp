@@ -40,14 +40,14 @@ TEST_CASE("Participants are shown as alive or stopped or dead") {
   const ObservedParticipant stopped = participant_of(look_at(*arena), child.pid());
   CHECK(stopped.alive);
   CHECK(stopped.stopped);
-  CHECK(stopped.said_pid == child.pid());
+  CHECK(stopped.namespace_pid == child.pid());
 
   child.process().kill_and_wait();
   const ObservedArena after = look_at(*arena);
   CHECK(opens(after, process_id()));
   CHECK_FALSE(opens(after, child.pid()));
   REQUIRE(after.participants.size() == 2);
-  for (const ObservedParticipant& one : after.participants) CHECK(one.alive == (one.said_pid == process_id()));
+  for (const ObservedParticipant& one : after.participants) CHECK(one.alive == (one.namespace_pid == process_id()));
 }
 
 TEST_CASE("Held bytes and times are summed per process") {

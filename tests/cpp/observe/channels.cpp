@@ -57,7 +57,7 @@ TEST_CASE("Observed ends list the processes that used them") {
   put(*channel, 1).value();
   const ObservedChannel seen = look_at(*channel);
   CHECK(seen.senders.pids == std::vector<int>{process_id()});
-  CHECK(seen.senders.unused.empty());
+  CHECK(seen.senders.never_used.empty());
   CHECK(seen.receivers.members == 1);
   CHECK(seen.receivers.pids.empty());  // the process has used the other end only
 }
@@ -66,8 +66,8 @@ TEST_CASE("All ends in transit are counted even beyond the header") {
   const auto channel = new_channel(new_arena());
   for (int i = 0; i < 70; ++i) channel->membership().begin_transfer(End::kReceiving).value();
   channel->membership().begin_transfer(End::kSending).value();
-  CHECK(look_at(*channel).receivers.on_their_way == 70);
-  CHECK(look_at(*channel).senders.on_their_way == 1);
+  CHECK(look_at(*channel).receivers.in_transit == 70);
+  CHECK(look_at(*channel).senders.in_transit == 1);
 }
 
 TEST_CASE("A sender stopped in a put is named and the rest is shown") {
@@ -188,7 +188,7 @@ TEST_CASE("A wait for space is shown and stops counting after a kill") {
   Child child([&] { return put(*channel, 2).ok(); });
   const auto waits_of = [&](bool alive) {
     for (const ObservedParticipant& one : test::look_at(*channel->arena()).participants) {
-      if (one.said_pid == child.pid() && one.alive == alive) return one.waits;
+      if (one.namespace_pid == child.pid() && one.alive == alive) return one.waits;
     }
     return std::vector<ObservedWait>{};
   };

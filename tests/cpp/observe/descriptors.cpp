@@ -164,7 +164,7 @@ TEST_CASE("A dead participant is not confused across PID namespaces") {
                                  [](const ObservedParticipant& one) { return !one.alive; });
   REQUIRE(dead != seen.participants.end());
   CHECK(dead->pid == 0);
-  CHECK(dead->said_pid == other.pid());
+  CHECK(dead->namespace_pid == other.pid());
 }
 
 TEST_CASE("An arena created during a snapshot is not reported hidden") {

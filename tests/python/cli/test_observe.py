@@ -164,7 +164,10 @@ def test_snapshot_shows_a_killed_process_as_dead(name, start):
     os.kill(child.pid, signal.SIGKILL)
     child.join(60)
     arena, channel = channel_called(json.loads(run("top", "--once", "--json", "--interval", "0")), name)
-    assert {one["said_pid"]: one["alive"] for one in arena["participants"]} == {os.getpid(): True, child.pid: False}
+    assert {one["namespace_pid"]: one["alive"] for one in arena["participants"]} == {
+        os.getpid(): True,
+        child.pid: False,
+    }
     assert child.pid not in channel["sender_pids"]
     assert channel["queued"] == 1
     assert "killed" in run("inspect", name)
@@ -300,7 +303,7 @@ def test_commands_without_descriptors_report_the_error(arguments):
 
 def channel_look(name: str, **values: Any) -> dict[str, Any]:
     """Returns a channel of a snapshot. Processes 1 to 3 are the stages of its pipeline."""
-    values |= {"senders_unused": [], "receivers_unused": []}
+    values |= {"senders_never_used": [], "receivers_never_used": []}
     known = {"name": name, "refused": None, "queued": 0, "full_share": 0.0, "empty_share": 0.0, "limiting": None}
     return {**known, **values}
 
@@ -343,7 +346,7 @@ def test_limiting_line_prefers_unattached_ends_and_names_unused():
     waits = {"full_share": 0.9, "sender_pids": [1], "receiver_pids": [2]}
     served = channel_look("c0", **waits, limiting={"end": "receiving", "pids": [2]})
     deserted = channel_look("c1", **waits | {"receiver_pids": []}, limiting={"end": "receiving", "pids": []})
-    unused = channel_look("c2", **waits, limiting={"end": "receiving", "pids": [2]}) | {"receivers_unused": [2]}
+    unused = channel_look("c2", **waits, limiting={"end": "receiving", "pids": [2]}) | {"receivers_never_used": [2]}
     assert limiting_line(served) == "Bottleneck: the process that receives from c0, 2."
     assert limiting_line(served, stopped=2) == "Bottleneck: the process that receives from c0, 2, which is stopped."
     assert limiting_line(served, deserted) == "Bottleneck: no process receives from c1."

@@ -39,7 +39,7 @@ def test_observer_reports_the_outer_pid_of_a_namespaced_process(name):
             if channel["name"] == name
         ]
         (participant,) = arena["participants"]
-        assert (participant["said_pid"], participant["alive"]) == (said, True)
+        assert (participant["namespace_pid"], participant["alive"]) == (said, True)
         assert participant["pid"] in [opener["pid"] for opener in arena["openers"]]
         assert os.stat(f"/proc/{participant['pid']}").st_uid == os.geteuid()
         assert channel["sender_pids"] == [participant["pid"]]

@@ -53,7 +53,8 @@ def snapshot(*found: dict[str, Any]) -> dict[str, Any]:
     ends = {"sender_pids": [1], "receiver_pids": [2]}
     shown = [{**known, **ends, "names": [each["name"]], **each} for each in found]
     people = [
-        {"pid": pid, "said_pid": pid, "alive": True, "stopped": False, "leaving": False, "waits": []} for pid in (1, 2)
+        {"pid": pid, "namespace_pid": pid, "alive": True, "stopped": False, "leaving": False, "waits": []}
+        for pid in (1, 2)
     ]
     openers = [{"pid": pid, "read_only": False} for pid in (1, 2)]
     objects: dict[str, list[Any]] = {"holders": [], "latests": [], "broadcasts": [], "replays": []}

@@ -174,8 +174,8 @@ def test_why_finds_a_channel_named_with_digits(start):
 def wait_at(what: str, **channel: Any) -> why.Wait:
     """Returns a wait of process 1 at a channel. Processes 2 and 3 have the other end, and 4 holds memory."""
     known = {"block": 5, "refused": None, "queued": 1, "limit": 1, "max_bytes": 0, "name": "c", "names": ["c"]}
-    ends = {"receiver_pids": [2, 3], "receivers_unused": [2, 3], "sender_pids": [1], "senders_unused": []}
-    ends |= {"receivers_on_their_way": 0, "senders_on_their_way": 0}
+    ends = {"receiver_pids": [2, 3], "receivers_never_used": [2, 3], "sender_pids": [1], "senders_never_used": []}
+    ends |= {"receivers_in_transit": 0, "senders_in_transit": 0}
     wait = {"what": what, "block": 5, "lock_owner": 2, "thread": 1, "at": "channel c", "channel": "c", "seconds": 1.0}
     arena = {
         "uuid": "0" * 32,
@@ -191,9 +191,9 @@ def wait_at(what: str, **channel: Any) -> why.Wait:
     ("what", "channel", "for_pids", "never_used", "words"),
     [
         ("room", {}, (2, 3), (2, 3), "from 2, 3, which have never used it."),
-        ("room", {"receivers_unused": [3]}, (2,), (), "from 2."),
+        ("room", {"receivers_never_used": [3]}, (2,), (), "from 2."),
         ("memory", {}, (4, 2, 3), (2, 3), "from 4, 2, 3, of which 2, 3 have never used it."),
-        ("memory", {"receiver_pids": [2, 4], "receivers_unused": [4]}, (4, 2), (), "from 4, 2."),
+        ("memory", {"receiver_pids": [2, 4], "receivers_never_used": [4]}, (4, 2), (), "from 4, 2."),
         ("lock", {}, (2,), (), "from 2."),
     ],
 )
@@ -252,11 +252,11 @@ def test_why_names_the_awaited_process_of_a_broadcast():
 
 
 def test_end_in_transit_adds_an_unknown_process_to_the_wait():
-    channel = {"block": 5, "refused": None, "receiver_pids": [2], "receivers_unused": [], "receivers_on_their_way": 1}
+    channel = {"block": 5, "refused": None, "receiver_pids": [2], "receivers_never_used": [], "receivers_in_transit": 1}
     arena = {"holders": [], "channels": [channel]}
     assert why._awaited(arena, {"what": "room", "block": 5}) == [2, 0]
     assert why._awaited(
-        arena | {"channels": [channel | {"receivers_on_their_way": 0}]}, {"what": "room", "block": 5}
+        arena | {"channels": [channel | {"receivers_in_transit": 0}]}, {"what": "room", "block": 5}
     ) == [2]
 
 

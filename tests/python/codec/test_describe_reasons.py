@@ -98,6 +98,6 @@ def test_described_ends_are_not_in_transit_and_no_reason(arena, capsys) -> None:
     for _ in range(3):
         shmtree.describe({"end": sender, "log": [print], "shared": arena.array((4,), "f4")})
     assert '["end"]' not in capsys.readouterr().out.partition("needs a pickle:")[2]
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
     sender.close()
     assert list(receiver) == []

@@ -84,7 +84,7 @@ def test_end_in_a_refused_message_is_not_in_transit(arena: shmtree.Arena) -> Non
     for message in ([given], [given, Unknown(1)]):
         with pytest.raises(shmtree.NotPortable):
             sender.put(message)
-    assert given.stats()["senders_on_their_way"] == 0
+    assert given.stats()["senders_in_transit"] == 0
 
 
 def test_other_objects_are_portable(arena: shmtree.Arena) -> None:

@@ -133,9 +133,9 @@ def test_end_in_a_reencoded_message_is_in_transit_once(arena, company) -> None:
 
     putting.put([sender, *company])
 
-    assert receiver.stats()["senders_on_their_way"] == 1
+    assert receiver.stats()["senders_in_transit"] == 1
     assert getting.get()[1:] == company
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
 
 
 @pytest.mark.guarantee("ends-in-transit")
@@ -157,7 +157,7 @@ def test_end_in_a_failed_put_is_no_longer_in_transit(arena, put, error) -> None:
     with pytest.raises(error):
         put(requests, sender)
 
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
 
 
 def test_end_in_a_nacked_message_is_redelivered_usable(arena) -> None:
@@ -165,7 +165,7 @@ def test_end_in_a_nacked_message_is_redelivered_usable(arena) -> None:
     sender, receiver = arena.create_pair()
     requests.put(sender)
     sender.close()
-    assert receiver.stats()["senders_on_their_way"] == 1
+    assert receiver.stats()["senders_in_transit"] == 1
 
     delivery = served.take()
     delivery.nack()
@@ -185,7 +185,7 @@ def test_end_in_a_dropped_message_counts_while_its_sender_lives(arena) -> None:
     sender.close()
 
     assert served.get() == "newer"
-    assert receiver.stats()["senders_on_their_way"] == 1
+    assert receiver.stats()["senders_in_transit"] == 1
 
 
 def ask_and_die(requests: shmtree.Sender) -> None:
@@ -211,7 +211,7 @@ def test_end_without_an_owner_arrives_closed(arena, start) -> None:
 
 @pytest.mark.guarantee("ends-in-messages")
 def test_end_received_too_late_arrives_closed(arena, start) -> None:
-    from test_ends_on_their_way import advance_one_minute
+    from test_ends_in_transit import advance_one_minute
 
     requests, served = arena.create_pair(allow_pickle=False)
     told, ours = mp.Pipe()
@@ -220,7 +220,7 @@ def test_end_received_too_late_arrives_closed(arena, start) -> None:
     assert ours.recv() == "closed"
     os.kill(child.pid, signal.SIGKILL)
     child.join(30)
-    assert receiver.stats()["senders_on_their_way"] == 1
+    assert receiver.stats()["senders_in_transit"] == 1
     advance_one_minute(arena, word_in_message(arena))
 
     late = served.get()
@@ -262,14 +262,14 @@ def test_pack_and_dump_refuse_ends_without_pickle(arena, tmp_path) -> None:
     ):
         with pytest.raises(shmtree.PickleRefused, match="Sender"):
             refused()
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
 
     frame = shmtree.pack([sender])
-    assert receiver.stats()["senders_on_their_way"] == 1
+    assert receiver.stats()["senders_in_transit"] == 1
     with pytest.raises(shmtree.PickleRefused):
         shmtree.unpack(bytes(frame))
     assert type(shmtree.unpack(frame)[0]) is shmtree.Sender
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
 
 
 # --- what others write -----------------------------------------------------------------------------------------------
@@ -400,7 +400,7 @@ def test_end_in_a_frame_copied_off_a_channel_needs_pickle(arena, start) -> None:
     assert "registered" in _core._describe(frame)
     with contextlib.suppress(shmtree.Error):
         getting.get()
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
 
 
 def test_ends_are_pickled_by_pickle_itself(arena) -> None:

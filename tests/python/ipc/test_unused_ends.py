@@ -143,21 +143,21 @@ def test_stream_ends_when_the_launcher_closes_its_ends(arena, start):
     start(peers.hang, (sender, receiver), theirs)
     ours.recv()
     sender.close()
-    assert receiver.stats()["senders_counting"] == 1
+    assert receiver.stats()["senders_attached"] == 1
     ours.send("go")
     assert list(receiver) == []
 
 
 @pytest.mark.guarantee("unused-end-warning")
-def test_stats_separate_counting_and_unused_ends(arena, launcher, start):
+def test_stats_separate_attached_and_never_used_ends(arena, launcher, start):
     sender, receiver = arena.create_pair()
     pid = launcher()
     user = used_by(start, sender, "x")
     assert receiver.get(timeout=60) == "x"  # from now on this process does not count as a sender
     stats = receiver.stats()
-    assert (stats["senders"], stats["senders_counting"], stats["senders_unused"]) == (3, 2, [pid])
-    assert (stats["receivers"], stats["receivers_counting"], stats["receivers_unused"]) == (2, 2, [pid])
-    assert user.pid not in stats["senders_unused"]
+    assert (stats["senders"], stats["senders_attached"], stats["senders_never_used"]) == (3, 2, [pid])
+    assert (stats["receivers"], stats["receivers_attached"], stats["receivers_never_used"]) == (2, 2, [pid])
+    assert user.pid not in stats["senders_never_used"]
 
 
 @pytest.mark.guarantee("unused-end-warning")

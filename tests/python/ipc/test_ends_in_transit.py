@@ -58,11 +58,11 @@ def test_pickled_sender_keeps_the_stream_open_until_loaded(arena):
     sender, receiver = arena.create_pair()
     data = dumps(sender)
     sender.close()
-    assert receiver.stats()["senders_on_their_way"] == 1
+    assert receiver.stats()["senders_in_transit"] == 1
     with pytest.raises(queue.Empty):
         receiver.get(timeout=0.1)
     late = pickle.loads(data)
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
     late.put(1)
     late.close()
     assert list(receiver) == [1]
@@ -72,7 +72,7 @@ def test_copies_and_a_twice_loaded_pickle_count_once(arena):
     sender, receiver = arena.create_pair()
     data = dumps(sender)
     ends = [copy.deepcopy(sender), pickle.loads(data), pickle.loads(data)]
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
     for end in (sender, *ends):
         end.close()
     assert list(receiver) == []
@@ -82,7 +82,7 @@ def test_thousand_pickled_ends_all_count_as_in_transit(arena):
     sender, receiver = arena.create_pair(capacity=None)
     tasks = [dumps((sender, i)) for i in range(1000)]
     sender.close()
-    assert receiver.stats()["senders_on_their_way"] == 1000
+    assert receiver.stats()["senders_in_transit"] == 1000
     for task in tasks:
         end, i = pickle.loads(task)
         end.put(i)
@@ -111,7 +111,7 @@ def test_pickled_end_counts_until_shortly_after_its_sender_died(given):
     with pytest.raises(queue.Empty):
         receiver.get(timeout=0.3)
     end_it(child)
-    assert receiver.stats()["senders_on_their_way"] == 1
+    assert receiver.stats()["senders_in_transit"] == 1
     sender = pickle.loads(data)
     sender.put("in time")
     sender.close()
@@ -122,9 +122,9 @@ def test_pickled_end_counts_until_shortly_after_its_sender_died(given):
 def test_late_unpickle_raises_with_pid_and_age(given, arena):
     child, data, receiver = given
     end_it(child)
-    assert receiver.stats()["senders_on_their_way"] == 1
+    assert receiver.stats()["senders_in_transit"] == 1
     advance_one_minute(arena, word_of(data))
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
     with pytest.raises(shmtree.ChannelClosed, match=rf"by process {child.pid}, .* [6-9]\d s ago.* this stream is over"):
         pickle.loads(data)
     assert list(receiver) == []
@@ -246,7 +246,7 @@ def test_end_in_a_failed_put_is_not_in_transit(arena, put, error):
     with pytest.raises(error):
         put(requests, sender)
 
-    assert receiver.stats()["senders_on_their_way"] == 0
+    assert receiver.stats()["senders_in_transit"] == 0
     sender.close()
     with pytest.raises(shmtree.ChannelClosed):
         receiver.get(timeout=60)
@@ -260,7 +260,7 @@ def test_ends_in_put_messages_are_in_transit(arena):
     requests.put_many([sender, 1, sender])
     sender.close()
 
-    assert receiver.stats()["senders_on_their_way"] == 3
+    assert receiver.stats()["senders_in_transit"] == 3
     for reply in (served.get() for _ in range(4)):
         if reply != 1:
             reply.put("answered")
