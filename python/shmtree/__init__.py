@@ -21,7 +21,7 @@ from ._codec.capnp import CapnpMessage
 from ._codec.frames import Frame, describe, dump, load, pack, register, unpack
 from ._core import VERSION, Delivery, descriptors
 from ._ipc import ends_in_messages as _ends_in_messages  # noqa: F401  # so that messages may carry them
-from ._ipc.arena import Arena, Holder, default_arena
+from ._ipc.arena import Arena, HolderInfo, default_arena
 from ._ipc.broadcast import Broadcast, Subscriber
 from ._ipc.channel import Receiver, Sender
 from ._ipc.client import Client
@@ -29,7 +29,7 @@ from ._ipc.inherited_ends import keep_only
 from ._ipc.latest import Latest
 from ._ipc.observer import Observer, observe
 from ._ipc.pairs import (
-    Known,
+    NameInfo,
     clean_names,
     create_pair,
     create_shared_memory_pair,
@@ -81,13 +81,13 @@ __all__ = [
     "DeviceError",
     "Error",
     "Frame",
-    "Holder",
+    "HolderInfo",
     "IncompatibleArena",
     "IncompatibleMessage",
     "JoinableQueue",
-    "Known",
     "Latest",
     "MessageTooLarge",
+    "NameInfo",
     "NotPortable",
     "Observer",
     "OutOfSharedMemory",

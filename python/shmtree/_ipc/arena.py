@@ -17,7 +17,7 @@ from .queue import JoinableQueue, Queue, SimpleQueue
 from .shared_array import SharedArray
 
 
-class Holder(NamedTuple):
+class HolderInfo(NamedTuple):
     """One block of an arena and one process that keeps it allocated."""
 
     block: int  #: block number, unique while the block is pinned
@@ -231,9 +231,9 @@ class Arena:
         """
         return self._open().stats()
 
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[HolderInfo]:
         """Returns one entry per pinned block and process, for all blocks that views or arrays keep allocated."""
-        return [Holder(*each) for each in self._open().holders()]
+        return [HolderInfo(*each) for each in self._open().holders()]
 
     def trim(self) -> int:
         """Returns unused memory to the machine, and returns the number of bytes."""

@@ -127,22 +127,22 @@ def open_receiver(name: str, *, allow_pickle: bool | None = None, timeout: float
     return _open_end(Receiver, open_known(name, CHANNEL, timeout), allow_pickle)
 
 
-class Known(NamedTuple):
+class NameInfo(NamedTuple):
     """A name and the processes that have it."""
 
     name: str  #: the name as it was given
-    kind: str  #: kind of the object: "an arena", "a channel" and so on
+    kind: str  #: "arena", "channel", "queue", "broadcast", "latest", "replay", "array", or "unknown" of a newer version
     #: Pids of the processes that have it; 0 for a process in another PID namespace; empty if a killed process left the
     #: name.
     pids: tuple[int, ...]
 
 
-def list_names() -> list[Known]:
+def list_names() -> list[NameInfo]:
     """Returns the names of this user's arenas, channels and arrays.
 
     Names that a killed process left are listed once, and removed.
     """
-    return [Known(name, KINDS.get(kind, "something"), tuple(pids)) for name, _, kind, pids in _core.list_names()]
+    return [NameInfo(name, KINDS.get(kind, "unknown"), tuple(pids)) for name, _, kind, pids in _core.list_names()]
 
 
 def clean_names() -> list[str]:

@@ -13,7 +13,17 @@ _T = TypeVar("_T")
 
 # Kinds of objects that can have a name.
 ARENA, CHANNEL, ARRAY, QUEUE, REPLAY, LATEST, BROADCAST = 1, 2, 3, 4, 5, 6, 7
+#: Words for programs, as in JSON.
 KINDS = {
+    ARENA: "arena",
+    CHANNEL: "channel",
+    ARRAY: "array",
+    QUEUE: "queue",
+    REPLAY: "replay",
+    LATEST: "latest",
+    BROADCAST: "broadcast",
+}
+_IN_SENTENCES = {
     ARENA: "an arena",
     CHANNEL: "a channel",
     ARRAY: "an array",
@@ -22,6 +32,12 @@ KINDS = {
     LATEST: "a Latest",
     BROADCAST: "a Broadcast",
 }
+
+
+def in_sentence(kind: int) -> str:
+    """Returns the kind with its article, for an error message."""
+    return _IN_SENTENCES.get(kind, "another kind of object")
+
 
 # The last process that has a name may exit between our attempt to open it and our attempt to make it.
 _MAX_TURNS = 16
@@ -56,7 +72,7 @@ def open_known(name: str, kind: int, timeout: float | None = 0.0) -> _core.Name:
     """Opens a name of that kind, like `open_name`. Raises ValueError if the name belongs to another kind of object."""
     known = open_name(name, timeout)
     if known.kind != kind:
-        raise ValueError(f'the name "{name}" belongs to {KINDS.get(known.kind, "another kind of object")}')
+        raise ValueError(f'the name "{name}" belongs to {in_sentence(known.kind)}')
     return known
 
 

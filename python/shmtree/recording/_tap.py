@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from .. import _core
-from .._process.names import CHANNEL, KINDS, QUEUE, open_name
+from .._process.names import CHANNEL, QUEUE, in_sentence, open_name
 from ._mcap import Writer
 
 _PAUSE_S = 0.001  # interval of checks of a tap that finds nothing
@@ -46,9 +46,7 @@ class Tap:
     def __init__(self, writer: Writer, name: str) -> None:
         self._known = open_name(name)  # holds the name, and is attached to no end
         if self._known.kind not in (CHANNEL, QUEUE):
-            raise ValueError(
-                f'"{name}" is the name of {KINDS.get(self._known.kind, "another kind of object")}, not of a channel'
-            )
+            raise ValueError(f'"{name}" is the name of {in_sentence(self._known.kind)}, not of a channel')
         self._tap = _core.Tap(_core.Channel.open(self._known.arena, self._known.block))
         self._writer = writer
         self._name = name

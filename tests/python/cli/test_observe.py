@@ -210,7 +210,7 @@ def test_ls_shows_unnamed_arenas_only_with_all(name):
     pids = [one["openers"] for one in json.loads(run("ls", "--all", "--json"))["arenas"] if not one["names"]]
     assert any(opener["pid"] == os.getpid() for openers in pids for opener in openers)
     known = json.loads(run("ls", "--json"))["names"]
-    assert {"name": name, "kind": "a channel", "pids": [os.getpid()]} in known
+    assert {"name": name, "kind": "channel", "pids": [os.getpid()]} in known
     unnamed.close()
 
 

@@ -282,9 +282,9 @@ def test_ls_lists_names_and_removes_those_of_killed_processes(name, start):
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
         return [line for line in lines if name in line]
 
-    assert run("ls") == [f"{name}\ta channel\t{os.getpid()}", f"{name}2\ta channel\tno process; stale, removed"]
+    assert run("ls") == [f"{name}\tchannel\t{os.getpid()}", f"{name}2\tchannel\tno process; stale, removed"]
     assert run("clean") == []
-    assert run("ls") == [f"{name}\ta channel\t{os.getpid()}"]
+    assert run("ls") == [f"{name}\tchannel\t{os.getpid()}"]
     del kept
 
 

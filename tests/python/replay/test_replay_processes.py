@@ -151,7 +151,7 @@ def test_a_buffer_is_opened_by_its_name(start, runtime_directory, name):
     child = start(replay_peers.add_by_name, name, 9)
     child.join(60)
     assert buffer.sample(1).data.tolist() == [9]
-    assert [(known.name, known.kind) for known in own_names()] == [(name, "a replay buffer")]
+    assert [(known.name, known.kind) for known in own_names()] == [(name, "replay")]
 
 
 def test_name_in_use_or_of_another_kind_is_rejected(runtime_directory, name):
