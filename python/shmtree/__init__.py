@@ -32,7 +32,6 @@ from ._ipc.pairs import (
     NameInfo,
     clean_names,
     create_pair,
-    create_shared_memory_pair,
     list_names,
     open_receiver,
     open_sender,
@@ -64,10 +63,6 @@ from .errors import (
 )
 
 __version__ = VERSION
-
-#: The names of py-sharedmemory.
-SharedMemorySender = Sender
-SharedMemoryReceiver = Receiver
 
 __all__ = [
     "Arena",
@@ -101,8 +96,6 @@ __all__ = [
     "Sender",
     "Service",
     "SharedArray",
-    "SharedMemoryReceiver",
-    "SharedMemorySender",
     "ShutDown",
     "SimpleQueue",
     "SubprocessIterator",
@@ -110,7 +103,6 @@ __all__ = [
     "UnusedEndWarning",
     "clean_names",
     "create_pair",
-    "create_shared_memory_pair",
     "default_arena",
     "describe",
     "descriptors",

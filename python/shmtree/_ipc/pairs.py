@@ -75,11 +75,6 @@ def create_pair(
     return make_pair(arena._open() if arena is not None else None, terms, name, allow_pickle, exist_ok)
 
 
-def create_shared_memory_pair(capacity: int | None = 0) -> tuple[Sender, Receiver]:
-    """Calls `create_pair`, under the name that py-sharedmemory uses."""
-    return create_pair(capacity)
-
-
 _E = TypeVar("_E", Sender, Receiver)
 
 

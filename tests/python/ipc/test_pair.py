@@ -235,10 +235,10 @@ def test_stats_count_messages_members_and_rate(pair):
     assert receiver.stats()["put_per_s"] > 0
 
 
-def test_create_shared_memory_pair_has_the_py_sharedmemory_names():
-    sender, receiver = shmtree.create_shared_memory_pair(capacity=None)
-    assert isinstance(sender, shmtree.SharedMemorySender)
-    assert isinstance(receiver, shmtree.SharedMemoryReceiver)
+@pytest.mark.parametrize("name", ["create_shared_memory_pair", "SharedMemorySender", "SharedMemoryReceiver"])
+def test_names_of_py_sharedmemory_are_only_in_compat(name):
+    assert not hasattr(shmtree, name)
+    assert hasattr(shmtree.compat.memory, name) and hasattr(shmtree.compat.py_sharedmemory, name)
 
 
 @pytest.mark.parametrize("module", [shmtree.compat.memory, shmtree.compat.py_sharedmemory])
