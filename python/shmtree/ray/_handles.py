@@ -77,7 +77,7 @@ class Held:
 
     def __init__(self, handle: bytes, ends: str, tables: Iterable[Table]) -> None:
         self.channel = open_quietly(handle)
-        self.channel.become_heir()  # inherits the messages that the gateway has taken, if it dies
+        self.channel.become_successor()  # inherits the messages that the gateway has taken, if it dies
         self.ends: dict[str, Any] = {}
         self.tables = [open_table(each) for each in tables]
         self.hold(ends)

@@ -53,7 +53,7 @@ class Hosted:
         self._is_queue = Terms(*record["terms"]).on_peer_death == "never"
         self._landing = Landing(channel, table)
         self._receiver: Receiver[Any] | None = Receiver(channel)
-        channel.leave_to_heir()
+        channel.leave_to_successor()
         self.inherited = {frame.ticket: frame for frame in _handles.inherit(self._receiver)} if kept else {}
         self._gone: tuple[Peer, ...] = ()
         self._heard: dict[int, float] = {}  # time of each origin's last call

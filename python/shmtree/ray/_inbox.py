@@ -54,7 +54,7 @@ class Inbox:
         self._reclaimed: dict[int, Any] = {}  # frames, until other nodes have them
         self._taken_back = 0  # their total number
         self._asked = (0, time.monotonic())  # number of received messages, and time of the last request
-        channel.leave_to_heir()
+        channel.leave_to_successor()
         if kept is not None:
             self._inherit()
         self._arrivals = self._new_arrivals()
