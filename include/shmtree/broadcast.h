@@ -251,6 +251,10 @@ class Broadcast {
   Status wait_for_ack(std::uint64_t ticket, Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
   /// Does the same for all messages that this object and its copies have put.
   Status wait_for_all_ack(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const;
+  /// Does the same as wait_for_all_ack().
+  Status flush(Timeout timeout = std::nullopt, const std::stop_token& stop = {}) const {
+    return wait_for_all_ack(timeout, stop);
+  }
   /// Returns the number of messages, up to the last one put by this object, that some blocking reader has not read; 0
   /// after close().
   std::uint64_t pending_acks() const noexcept;

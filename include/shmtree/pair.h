@@ -239,6 +239,10 @@ class Sender {
   Status wait_for_all_ack(Timeout timeout = std::nullopt) const;
   /// Does the same. `stop` also ends the wait (kInterrupted).
   Status wait_for_all_ack(Timeout timeout, const std::stop_token& stop) const;
+  /// Does the same as wait_for_all_ack().
+  Status flush(Timeout timeout = std::nullopt) const { return wait_for_all_ack(timeout); }
+  /// Does the same. `stop` also ends the wait (kInterrupted).
+  Status flush(Timeout timeout, const std::stop_token& stop) const { return wait_for_all_ack(timeout, stop); }
   /// Returns the number of messages put by this process that wait_for_all_ack() would wait for; 0 if this process has
   /// no end of the channel any more.
   std::uint64_t pending_acks() const;

@@ -228,6 +228,10 @@ class Broadcast(Published, _core.BroadcastBase):
         """
         self._wait_until_passed(None, timeout)
 
+    def flush(self, timeout: float | None = None) -> None:
+        """Does the same as `wait_for_all_ack`."""
+        self.wait_for_all_ack(timeout)
+
     def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
         """Blocks until all blocking subscribers have read the message of this ticket, and all earlier ones.
 

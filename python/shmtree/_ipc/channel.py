@@ -182,6 +182,10 @@ class Sender(_core.SenderBase[_T], End):
         ticket: int = await waiting.put_async(self, obj, timeout, move)
         return ticket
 
+    def flush(self, timeout: float | None = None) -> None:
+        """Does the same as `wait_for_all_ack`."""
+        super().wait_for_all_ack(timeout)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return handles.reduce_end(self, False)
 

@@ -98,6 +98,9 @@ class RemoteSender(Sender):
         with self._told():
             super().wait_for_all_ack(timeout)
 
+    def flush(self, timeout: float | None = None) -> None:
+        self.wait_for_all_ack(timeout)
+
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
         try:

@@ -279,6 +279,7 @@ TEST_CASE("put ignores killed subscribers and stopped skipping ones") {
   CHECK(broadcast.wait_for_all_ack(0s).code() == Code::kTimeout);
   CHECK(reader.get(20s).value().as<int>() == 20);
   broadcast.wait_for_all_ack(20s).value();
+  broadcast.flush(0s).value();
   stopped.signal(SIGCONT);
   CHECK(stopped.succeeded());
 }

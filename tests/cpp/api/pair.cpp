@@ -109,8 +109,10 @@ TEST_CASE("a message that is dropped without ack is redelivered") {
   auto again = receiver.take(30s).value();
   CHECK(again.redelivered());
   CHECK(again.item().size() == 3);
+  CHECK(sender.flush(0s).code() == Code::kTimeout);
   again.ack().value();
   sender.wait_for_all_ack(30s).value();
+  sender.flush().value();
 }
 
 TEST_CASE("a message that reached max_attempts is a dead letter") {

@@ -109,6 +109,7 @@ TEST_CASE("a call does nothing if a stop was requested before") {
   CHECK(sender.put_bytes(std::as_bytes(std::span("x")), 0s, stop).code() == Code::kInterrupted);
   CHECK(sender.new_array(DType::kFloat64, {3}, 0s, stop).code() == Code::kInterrupted);
   CHECK(sender.wait_for_all_ack(0s, stop).code() == Code::kInterrupted);
+  CHECK(sender.flush(0s, stop).code() == Code::kInterrupted);
   CHECK(receiver.get(0s, stop).code() == Code::kInterrupted);
   CHECK(receiver.get_many(2, 0s, stop).code() == Code::kInterrupted);
   CHECK(receiver.take(0s, stop).code() == Code::kInterrupted);

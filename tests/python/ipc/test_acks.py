@@ -73,6 +73,15 @@ def test_wait_for_all_ack_works_after_close(pair):
     sender.wait_for_all_ack(timeout=0)
 
 
+def test_flush_waits_for_all_acks(pair):
+    sender, receiver = pair
+    sender.put(1)
+    with pytest.raises(TimeoutError):
+        sender.flush(timeout=0)
+    receiver.get()
+    sender.flush()
+
+
 def test_pending_acks_excludes_puts_of_other_processes(arena, start):
     sender, receiver = arena.create_pair()
     child = start(peers.put_all, sender, [1, 2])

@@ -76,11 +76,14 @@ def test_put_waits_for_a_blocking_subscriber_and_names_its_pid() -> None:
         broadcast.put_nowait(3)
     with pytest.raises(TimeoutError):
         broadcast.wait_for_all_ack(timeout=0.01)
+    with pytest.raises(TimeoutError):
+        broadcast.flush(timeout=0.01)
     with pytest.raises(queue.Full) as full:
         broadcast.put_many([3, 4], timeout=0.01)
     assert full.value.sent == 0  # type: ignore[attr-defined]
     assert reader.get_many(5) == [1, 2]
     broadcast.wait_for_all_ack(timeout=60)
+    broadcast.flush(timeout=60)
     assert broadcast.put_many([3, 4]) == 2
 
 
