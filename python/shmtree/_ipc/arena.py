@@ -13,6 +13,7 @@ from ..errors import ChannelClosed
 from . import arrays
 from .arguments import whole
 from .channel import OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from .item_type import T
 from .queue import JoinableQueue, Queue, SimpleQueue
 from .shared_array import SharedArray
 
@@ -142,7 +143,7 @@ class Arena:
         keep_open: bool = False,
         portable: bool = False,
         exist_ok: bool = False,
-    ) -> tuple[Sender, Receiver]:
+    ) -> tuple[Sender[T], Receiver[T]]:
         """Makes a channel in this arena; see `shmtree.create_pair`."""
         terms = pair_terms(capacity, max_bytes, max_unacked, max_attempts, on_peer_death, on_full, keep_open, portable)
         return make_pair(self._open(), terms, name, allow_pickle, exist_ok)

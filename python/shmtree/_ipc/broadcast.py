@@ -6,7 +6,7 @@ import functools
 import queue
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from .. import _core
 from .._codec import tensors
@@ -15,6 +15,7 @@ from .._process.names import BROADCAST
 from ..errors import ChannelClosed
 from .arena import Arena
 from .arguments import limit, natural, one_of, seconds, whole
+from .item_type import T
 from .publisher import Published
 from .waiting import in_turn, receive_async
 from .wake_hub import Awaited, until_usable, wake_waiting
@@ -28,7 +29,7 @@ _LOCKED_S = 0.025
 OnLag = Literal["block", "skip", "latest", "raise"]
 
 
-class Broadcast(Published, _core.BroadcastBase):
+class Broadcast(Published, _core.BroadcastBase, Generic[T]):
     """A ring of messages, each of which every subscriber receives: frames for several consumers, or events for all.
 
     `put` copies a message once, however many subscribers read it. Any process that has the Broadcast can subscribe at
@@ -95,7 +96,7 @@ class Broadcast(Published, _core.BroadcastBase):
         start: Literal["next", "oldest"] = "next",
         on_lag: OnLag = "block",
         timeout: float | None = None,
-    ) -> Subscriber:
+    ) -> Subscriber[T]:
         """Subscribes to the messages that are put from now on, or from the oldest one in the ring.
 
         The subscription may be handed to other processes. Until its first `get`, every process that has it is attached,
@@ -122,7 +123,7 @@ class Broadcast(Published, _core.BroadcastBase):
         one_of("on_lag", on_lag, "block", "skip", "latest", "raise")
         return Subscriber._of(self._subscribe(on_lag, from_oldest, timeout), self._name)
 
-    def put(self, obj: object, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
+    def put(self, obj: T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
         """Puts a message for all subscribers. It succeeds without subscribers, too.
 
         Blocks while a live blocking subscriber is `capacity` messages behind. You may change the object afterwards,
@@ -146,7 +147,7 @@ class Broadcast(Published, _core.BroadcastBase):
         """
         return self._put(obj, block, timeout, move)
 
-    def put_nowait(self, obj: object, *, move: bool = False) -> int:
+    def put_nowait(self, obj: T, *, move: bool = False) -> int:
         """Calls `put` without waiting.
 
         Args:
@@ -161,7 +162,7 @@ class Broadcast(Published, _core.BroadcastBase):
         """
         return self._put(obj, False, None, move)
 
-    def put_many(self, iterable: Iterable[object], timeout: float | None = None) -> int:
+    def put_many(self, iterable: Iterable[T], timeout: float | None = None) -> int:
         """Puts every item in order.
 
         Args:
@@ -186,7 +187,7 @@ class Broadcast(Published, _core.BroadcastBase):
             raise
         return sent
 
-    async def put_async(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
+    async def put_async(self, obj: T, timeout: float | None = None, *, move: bool = False) -> int:
         """Does the same as `put` in a coroutine. If it is cancelled, the object was not put.
 
         If several coroutines of a loop wait, they put in the order of their calls.
@@ -260,7 +261,7 @@ class Broadcast(Published, _core.BroadcastBase):
         return self._ring.capacity
 
 
-class Subscriber:
+class Subscriber(Generic[T]):
     """The reading end of a Broadcast, with its own position; made by `Broadcast.subscribe`.
 
     `shmtree.wait` accepts it like a receiver. Several threads may read from it; each message goes to one of them.
@@ -283,14 +284,14 @@ class Subscriber:
         raise TypeError("subscribers are made by Broadcast.subscribe()")
 
     @classmethod
-    def _of(cls, end: _core.SubscriberBase, name: _core.Name | None) -> Subscriber:
+    def _of(cls, end: _core.SubscriberBase, name: _core.Name | None) -> Self:
         self = cls.__new__(cls)
         self._end = end
         self._name = name
         self._failed = None
         return self
 
-    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> Any:
+    def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> T:
         """Returns the next message.
 
         Arrays are read-only views, and tensors are copies. Once pinned blocks exceed half of the arena's budget,
@@ -315,9 +316,10 @@ class Subscriber:
                 and exceptions of signal handlers do not count, and the message is kept.
         """
         self._raise_failed()
-        return self._end._get(block, timeout, copy)
+        got: T = self._end._get(block, timeout, copy)
+        return got
 
-    def get_nowait(self, *, copy: bool | None = None) -> Any:
+    def get_nowait(self, *, copy: bool | None = None) -> T:
         """Calls `get` without waiting.
 
         Args:
@@ -331,7 +333,7 @@ class Subscriber:
         """
         return self.get(False, copy=copy)
 
-    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[Any]:
+    def get_many(self, n: int, timeout: float | None = None, *, copy: bool | None = None) -> list[T]:
         """Returns up to `n` messages: waits for the first one as `get` does, and takes the others that are there.
 
         Args:
@@ -355,7 +357,7 @@ class Subscriber:
         if failed is not None:
             raise failed.with_traceback(None)
 
-    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> Any:
+    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> T:
         """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
         most = None if timeout is None else seconds("timeout", timeout)
         return await receive_async(self, functools.partial(self.get_nowait, copy=copy), most)
@@ -385,7 +387,7 @@ class Subscriber:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> T:
         try:
             return self.get()
         except ChannelClosed:
@@ -394,7 +396,7 @@ class Subscriber:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> T:
         try:
             return await self.get_async()
         except ChannelClosed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from .. import _core
 from .._codec import tensors
@@ -11,18 +11,13 @@ from .._process import arenas, handles, names, spawn
 from ..errors import ChannelClosed
 from . import arrays, waiting
 from .arguments import limit, one_of
+from .item_type import T
 
 OnPeerDeath = Literal["raise", "wait", "each"]
 OnFull = Literal["block", "drop_oldest"]
 
 if TYPE_CHECKING:
-    from typing_extensions import Self, TypeVar
-
-    _T = TypeVar("_T", default=Any)  # a plain Sender or Receiver carries any type
-else:
-    from typing import TypeVar
-
-    _T = TypeVar("_T")
+    from typing_extensions import Self
 
 _E = TypeVar("_E", bound="End")
 
@@ -145,7 +140,7 @@ class End:
         return f"<{type(self).__name__}, {stats['queued']} of {stats['capacity'] or 'unlimited'} queued>"
 
 
-class Sender(_core.SenderBase[_T], End):
+class Sender(_core.SenderBase[T], End):
     """The sending end of a channel, made by `create_pair` and `open_sender`.
 
     Several threads may use it. It can be inherited over fork, passed to processes as an argument with any start method,
@@ -177,7 +172,7 @@ class Sender(_core.SenderBase[_T], End):
         """Returns an array like `new_empty`, with the shape, dtype and order of another array or tensor."""
         return arrays.new_like(self._channel.arena, prototype, dtype, order)
 
-    async def put_async(self, obj: _T, timeout: float | None = None, *, move: bool = False) -> int:
+    async def put_async(self, obj: T, timeout: float | None = None, *, move: bool = False) -> int:
         """Does the same as `put` in a coroutine. If it is cancelled, the object was not put."""
         ticket: int = await waiting.put_async(self, obj, timeout, move)
         return ticket
@@ -190,7 +185,7 @@ class Sender(_core.SenderBase[_T], End):
         return handles.reduce_end(self, False)
 
 
-class Receiver(_core.ReceiverBase[_T], End):
+class Receiver(_core.ReceiverBase[T], End):
     """The receiving end of a channel, made by `create_pair` and `open_receiver`; it iterates to the end of the stream.
 
     The rules of `Sender` for threads, processes and attachment apply to it, too. Each message goes to one receiver. A
@@ -233,15 +228,15 @@ class Receiver(_core.ReceiverBase[_T], End):
         with self.take(block, timeout, copy=False) as delivery:
             return tensors.library.receive_to(self._channel.arena, delivery.item, device)
 
-    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> _T:
+    async def get_async(self, timeout: float | None = None, *, copy: bool | None = None) -> T:
         """Does the same as `get` in a coroutine. It can be cancelled at any time without losing a message."""
-        got: _T = await waiting.get_async(self, timeout, copy)
+        got: T = await waiting.get_async(self, timeout, copy)
         return got
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> _T:
+    async def __anext__(self) -> T:
         try:
             return await self.get_async()
         except ChannelClosed:

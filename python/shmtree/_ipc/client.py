@@ -10,12 +10,13 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any
+from typing import Any, Generic
 
 from .. import _core
 from ..errors import ChannelClosed, PeerDied, RemoteError
 from .arena import Arena
 from .channel import Sender
+from .item_type import ReplyT, T
 from .pairs import open_sender
 from .service import Header, deadline_after, left, loaded, refusals_of_the_value
 
@@ -196,7 +197,7 @@ def _lost(pids: tuple[int, ...]) -> PeerDied:
     return error
 
 
-class Client:
+class Client(Generic[T, ReplyT]):
     """Sends requests to a `Service`, from any number of threads and coroutines, with any number of requests in flight.
 
     If a server is killed, or if none is left, every request in flight fails with PeerDied within half a second. The
@@ -216,6 +217,8 @@ class Client:
         TimeoutError: The name does not exist after `timeout` seconds.
         TypeError: `service` is neither a name nor a Sender.
 
+    For a type checker, ``Client[Obs, Action]`` sends an ``Obs`` and gets an ``Action``.
+
     Example::
 
         client = shmtree.Client("policy", timeout=10)
@@ -224,7 +227,7 @@ class Client:
 
     def __init__(
         self,
-        service: str | Sender,
+        service: str | Sender[Any],
         *,
         timeout: float | None = 0.0,
         arena: Arena | None = None,
@@ -244,7 +247,7 @@ class Client:
         self._lock = threading.Lock()
         _clients.add(self)
 
-    def call(self, obj: object, timeout: float | None = None) -> Any:
+    def call(self, obj: T, timeout: float | None = None) -> ReplyT:
         """Sends a request and waits for the reply.
 
         Do not call it in a callback of a future of this client, and do not wait there for the result of a future. That
@@ -282,7 +285,7 @@ class Client:
             future.cancel()  # Ctrl-C
             raise
 
-    def submit(self, obj: object, timeout: float | None = None) -> futures.Future[Any]:
+    def submit(self, obj: T, timeout: float | None = None) -> futures.Future[ReplyT]:
         """Sends a request and returns a future for its reply. The future fails with the errors of `call`.
 
         Args:
@@ -299,7 +302,7 @@ class Client:
         line.start()
         return future
 
-    async def call_async(self, obj: object, timeout: float | None = None) -> Any:
+    async def call_async(self, obj: T, timeout: float | None = None) -> ReplyT:
         """Does the same as `call` in a coroutine. If it is cancelled, the reply is discarded.
 
         Raises:
@@ -352,7 +355,7 @@ class Client:
     def __reduce__(self) -> tuple[Any, ...]:
         return Client, (self._requests,)
 
-    def _submit(self, obj: object, room_by: float | None, reply_by: float | None) -> tuple[_Line, futures.Future[Any]]:
+    def _submit(self, obj: T, room_by: float | None, reply_by: float | None) -> tuple[_Line, futures.Future[ReplyT]]:
         line, future, message = self._register(obj, reply_by)
         try:
             with refusals_of_the_value():
@@ -364,9 +367,7 @@ class Client:
             raise
         return line, future
 
-    def _register(
-        self, obj: object, reply_by: float | None
-    ) -> tuple[_Line, futures.Future[Any], tuple[Header, object]]:
+    def _register(self, obj: T, reply_by: float | None) -> tuple[_Line, futures.Future[ReplyT], tuple[Header, object]]:
         """Registers a request and returns its future and its message. Servers drop the request after `reply_by`."""
         future = _Reply()
         number = None

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Generic
 
 from .. import _core
 from .._process.names import LATEST
 from .arena import Arena
 from .arguments import natural, seconds
+from .item_type import T
 from .publisher import Published
 from .waiting import until
 from .wake_hub import Awaited
 
 
-class Latest(Published, _core.LatestBase):
+class Latest(Published, _core.LatestBase, Generic[T]):
     """A value that some processes publish and others read in its newest version, such as the weights of a policy.
 
     Versions are numbered 1, 2, ... over all publishers. Reading is wait-free: readers take no lock and delay no other
@@ -68,7 +69,7 @@ class Latest(Published, _core.LatestBase):
     def _thing(self) -> _core.LatestStore:
         return self._store
 
-    def publish(self, obj: object, timeout: float | None = None, *, move: bool = False) -> int:
+    def publish(self, obj: T, timeout: float | None = None, *, move: bool = False) -> int:
         """Makes an object the newest version and returns its number.
 
         When it returns, every reader gets this version.
@@ -102,7 +103,7 @@ class Latest(Published, _core.LatestBase):
         *,
         version: int | None = None,
         copy: bool | None = None,
-    ) -> tuple[int, Any]:
+    ) -> tuple[int, T]:
         """Returns the number and value of the newest version, as soon as its number is more than `newer_than`.
 
         Args:
@@ -131,7 +132,7 @@ class Latest(Published, _core.LatestBase):
 
     async def get_async(
         self, newer_than: int = 0, timeout: float | None = None, *, copy: bool | None = None
-    ) -> tuple[int, Any]:
+    ) -> tuple[int, T]:
         """Does the same as `get` in a coroutine."""
         known = natural("newer_than", newer_than)
         return await until(

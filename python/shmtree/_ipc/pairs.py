@@ -8,6 +8,7 @@ from .. import _core
 from .._process.names import CHANNEL, KINDS, open_known
 from .arena import Arena
 from .channel import OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
+from .item_type import T
 
 
 def create_pair(
@@ -24,7 +25,7 @@ def create_pair(
     keep_open: bool = False,
     portable: bool = False,
     exist_ok: bool = False,
-) -> tuple[Sender, Receiver]:
+) -> tuple[Sender[T], Receiver[T]]:
     """Makes a channel and returns its two ends: the sender and the receiver.
 
     Args:
@@ -54,7 +55,8 @@ def create_pair(
             live.
 
     Returns:
-        The Sender and the Receiver.
+        The Sender and the Receiver. A type checker takes the type of the messages from an annotation, such as
+        ``pair: tuple[Sender[int], Receiver[int]]``.
 
     Raises:
         FileExistsError: The name is in use and `exist_ok` is False.

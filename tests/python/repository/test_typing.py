@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import typing
@@ -41,6 +42,26 @@ async def wait(receiver: shmtree.Receiver[int], sender: shmtree.Sender[int]) -> 
     await sender.put_async(1)
 
 
+sends, receives = shmtree.create_pair()
+assert_type(receives, shmtree.Receiver[Any])
+in_arena: tuple[shmtree.Sender[int], shmtree.Receiver[int]] = shmtree.default_arena().create_pair()
+latest = shmtree.Latest[float](name="x")
+assert_type(latest.publish(1.0), int)
+assert_type(latest.get(), tuple[int, float])
+found: shmtree.Latest[float] = shmtree.Latest.open("x")
+broadcast: shmtree.Broadcast[str] = shmtree.Broadcast()
+assert_type(broadcast.put("x"), int)
+subscriber = broadcast.subscribe()
+assert_type(subscriber, shmtree.Subscriber[str])
+assert_type(subscriber.get_many(2), list[str])
+assert_type([message for message in subscriber], list[str])
+client: shmtree.Client[int, str] = shmtree.Client("x")
+assert_type(client.call(1), str)
+assert_type(client.submit(1).result(), str)
+plain_latest = shmtree.Latest()
+assert_type(plain_latest.get(), tuple[int, Any])
+
+
 service: shmtree.Service[int] = shmtree.Service()
 for request in service:
     assert_type(request, shmtree.Request[int])
@@ -57,14 +78,45 @@ sender.put("x")
 sender.put_many(["x"])
 receiver.get().upper()
 queue.put(1)
+latest.publish("x")
+broadcast.put(1)
+subscriber.get().real
+client.call("x")
+client.call(1).real
 """
 
 
-@pytest.mark.parametrize("kind", [shmtree.Sender, shmtree.Receiver, shmtree.Queue, shmtree.JoinableQueue])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        shmtree.Sender,
+        shmtree.Receiver,
+        shmtree.Queue,
+        shmtree.JoinableQueue,
+        shmtree.Latest,
+        shmtree.Broadcast,
+        shmtree.Subscriber,
+    ],
+)
 def test_ends_and_queues_can_be_subscripted(kind):
     of_int = kind[int]
     assert typing.get_origin(of_int) is kind
     assert typing.get_args(of_int) == (int,)
+
+
+def test_client_has_the_types_of_requests_and_replies():
+    assert typing.get_args(shmtree.Client[int, str]) == (int, str)
+
+
+def test_subscripted_latest_and_broadcast_work_like_the_classes():
+    latest, broadcast = shmtree.Latest[int](), shmtree.Broadcast[int]()
+    latest.publish(3)
+    assert latest.get() == (1, 3)
+    reader = broadcast.subscribe()
+    broadcast.put(4)
+    assert reader.get(timeout=60) == 4
+    again = pickle.loads(pickle.dumps(latest))
+    assert type(again) is shmtree.Latest and again.get() == (1, 3)
 
 
 def test_subclass_of_a_subscripted_class_works_like_the_class():
@@ -108,4 +160,4 @@ def test_type_checkers_know_the_item_type_of_a_channel(tmp_path: Path) -> None:
             if line.startswith("program.py:") and ": error:" in line
         }
     )
-    assert wrong == [lines + at for at in (2, 3, 4, 5)], ran.stdout + ran.stderr
+    assert wrong == [lines + at for at in range(2, 11)], ran.stdout + ran.stderr
