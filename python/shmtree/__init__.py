@@ -39,6 +39,7 @@ from ._ipc.pairs import (
 from ._ipc.queue import JoinableQueue, Queue, SimpleQueue
 from ._ipc.service import Request, Service
 from ._ipc.shared_array import SharedArray
+from ._ipc.stats import ArenaStats, BroadcastStats, ChannelStats, LatestStats
 from ._ipc.subprocess_iterator import SubprocessIterator, iterate_in_subprocess
 from ._ipc.waiting import wait
 from ._process import fork_imports as _fork_imports  # noqa: F401  # so that no forked child blocks on an import
@@ -66,9 +67,12 @@ __version__ = VERSION
 
 __all__ = [
     "Arena",
+    "ArenaStats",
     "Broadcast",
+    "BroadcastStats",
     "CapnpMessage",
     "ChannelClosed",
+    "ChannelStats",
     "Client",
     "ConnectionLost",
     "CorruptMessage",
@@ -81,6 +85,7 @@ __all__ = [
     "IncompatibleMessage",
     "JoinableQueue",
     "Latest",
+    "LatestStats",
     "MessageTooLarge",
     "NameInfo",
     "NotPortable",

@@ -27,6 +27,7 @@ from . import _core
 from ._ipc.arena import Arena
 from ._ipc.arguments import whole
 from ._ipc.channel import Receiver, Sender
+from ._ipc.stats import ArenaStats
 from .errors import ChannelClosed, MessageTooLarge, OutOfSharedMemory, PeerDied
 
 __all__ = ["ArenaReader", "ArenaWriter", "RingBuffer", "SegmentPool"]
@@ -82,7 +83,7 @@ class _UnitArena:
     def unlink(self) -> None:
         """Does nothing: the memory has no name, and is freed with its last process."""
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ArenaStats:
         """Returns counts and byte totals of the memory; see `Arena.stats`."""
         return self._arena.stats()
 

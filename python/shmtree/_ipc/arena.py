@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from .. import _core
 from .._process import arenas, handles, names
@@ -16,6 +16,7 @@ from .channel import OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_term
 from .item_type import T
 from .queue import JoinableQueue, Queue, SimpleQueue
 from .shared_array import SharedArray
+from .stats import ArenaStats
 
 
 class HolderInfo(NamedTuple):
@@ -221,7 +222,7 @@ class Arena:
         """Budget of the arena in bytes."""
         return self._open().max_bytes
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ArenaStats:
         """Returns counts and byte totals of the arena.
 
         Returns:
@@ -230,7 +231,7 @@ class Arena:
             of blocks in use, `participants` the number of attached processes, and `reconciles` the number of recoveries
             after deaths.
         """
-        return self._open().stats()
+        return cast("ArenaStats", self._open().stats())
 
     def holders(self) -> list[HolderInfo]:
         """Returns one entry per pinned block and process, for all blocks that views or arrays keep allocated."""

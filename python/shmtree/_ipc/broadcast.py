@@ -6,7 +6,7 @@ import functools
 import queue
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast
 
 from .. import _core
 from .._codec import tensors
@@ -17,6 +17,7 @@ from .arena import Arena
 from .arguments import limit, natural, one_of, seconds, whole
 from .item_type import T
 from .publisher import Published
+from .stats import BroadcastStats
 from .waiting import in_turn, receive_async
 from .wake_hub import Awaited, until_usable, wake_waiting
 
@@ -245,7 +246,7 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         """
         self._wait_until_passed(natural("ticket", ticket), timeout)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> BroadcastStats:
         """Returns counts of the Broadcast.
 
         Returns:
@@ -253,7 +254,7 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
             `subscribers`, `publishers` (their pids), and `pickled` (messages that this object has put and that needed a
             pickle).
         """
-        return self._stats()
+        return cast("BroadcastStats", self._stats())
 
     @property
     def capacity(self) -> int:

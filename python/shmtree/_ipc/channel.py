@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from .. import _core
 from .._codec import tensors
@@ -12,6 +12,7 @@ from ..errors import ChannelClosed
 from . import arrays, waiting
 from .arguments import limit, one_of
 from .item_type import T
+from .stats import ChannelStats
 
 OnPeerDeath = Literal["raise", "wait", "each"]
 OnFull = Literal["block", "drop_oldest"]
@@ -98,7 +99,7 @@ class End:
         """Number of messages in the channel at which `put` blocks; None if there is no limit."""
         return self._channel.capacity or None
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ChannelStats:
         """Returns counts of the channel.
 
         Returns:
@@ -125,7 +126,7 @@ class End:
             stats["pickled"] = self._pickled
         if not self._counts_tasks:
             del stats["unfinished"]
-        return self._rates.add_to(stats)
+        return cast("ChannelStats", self._rates.add_to(stats))
 
     def __enter__(self: _E) -> _E:
         return self

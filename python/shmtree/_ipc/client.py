@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent import futures
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 from .. import _core
 from ..errors import ChannelClosed, PeerDied, RemoteError
@@ -19,6 +19,10 @@ from .channel import Sender
 from .item_type import ReplyT, T
 from .pairs import open_sender
 from .service import Header, deadline_after, left, loaded, refusals_of_the_value
+from .stats import ChannelStats
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _TICK_S = 0.2  # interval between checks for live servers
 _BATCH = 256
@@ -328,7 +332,7 @@ class Client(Generic[T, ReplyT]):
         finally:
             future.cancel()
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ChannelStats:
         """Returns counts of the service's requests, as `Sender.stats`; `receivers` is the number of servers."""
         return self._requests.stats()
 
@@ -342,7 +346,7 @@ class Client(Generic[T, ReplyT]):
         if self._own:
             self._requests.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Generic
+from typing import Generic, cast
 
 from .. import _core
 from .._process.names import LATEST
@@ -11,6 +11,7 @@ from .arena import Arena
 from .arguments import natural, seconds
 from .item_type import T
 from .publisher import Published
+from .stats import LatestStats
 from .waiting import until
 from .wake_hub import Awaited
 
@@ -145,7 +146,7 @@ class Latest(Published, _core.LatestBase, Generic[T]):
             None if timeout is None else seconds("timeout", timeout),
         )
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> LatestStats:
         """Returns counts and byte totals.
 
         Returns:
@@ -153,7 +154,7 @@ class Latest(Published, _core.LatestBase, Generic[T]):
             `bytes` (of their messages). `publishers` are pids. `pickled` counts the values that this object has
             published and that needed a pickle.
         """
-        return self._stats()
+        return cast("LatestStats", self._stats())
 
     def __repr__(self) -> str:
         return "<Latest, closed>" if self.closed else f"<Latest, version {self.version}>"

@@ -26,6 +26,7 @@ from .arena import Arena
 from .arguments import seconds
 from .channel import Sender
 from .pairs import create_pair
+from .stats import ChannelStats
 from .waiting import receive_async
 
 _T = TypeVar("_T")
@@ -374,7 +375,7 @@ class Service(Generic[_T]):
             while True:
                 yield await self.get_async()
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ChannelStats:
         """Returns counts of its requests, as `Receiver.stats`; `receivers` is the number of server processes."""
         return self._receiver.stats()
 

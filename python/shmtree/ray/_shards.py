@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..replay import Saved
+from ..replay import ReplayStats, Saved
 from ..replay._buffer import ReplayBuffer
 from . import _parts
 from ._node import Others, report
@@ -195,7 +195,7 @@ class Shards:
             return None
         return await asyncio.to_thread(lambda: shard.buffer.update_priorities(*given, sampler=sampler))
 
-    async def stats(self, number: int, home: str) -> dict[str, Any] | None:
+    async def stats(self, number: int, home: str) -> ReplayStats | None:
         shard = await self._found(number, home)
         return None if shard is None else shard.buffer.stats()
 

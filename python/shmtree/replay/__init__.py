@@ -13,6 +13,7 @@ from ._batch import Batch, SequenceBatch, TensorBatch
 from ._buffer import ReplayBuffer
 from ._files import Saved
 from ._samplers import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, Sampler, Uniform
+from ._stats import ReplayStats
 from ._writers import VectorWriter, Writer
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Prioritized",
     "RateLimit",
     "ReplayBuffer",
+    "ReplayStats",
     "Sampler",
     "Saved",
     "SequenceBatch",

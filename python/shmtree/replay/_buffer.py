@@ -17,7 +17,7 @@ from . import _endless_waits, _files, _load_arguments, _memory, _rows, _samplers
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
 from ._numbers import positive, seed_of
-from ._stats import Stats
+from ._stats import ReplayStats, Stats
 from ._writers import OwnWriter, VectorWriter, Writer
 
 _MAX_STREAMS = 1 << 20  # streams of a vector
@@ -356,7 +356,7 @@ class ReplayBuffer:
         given = (n, length, stride, partial, sampler, replace, out, threads, beta, weights, timeout, self._owner)
         return _sampling.sample_sequences(self._replay, self._spec, self._data, *given)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> ReplayStats:
         """Returns numbers of the buffer, over all processes unless stated otherwise.
 
         Returns:

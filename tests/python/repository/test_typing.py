@@ -58,6 +58,11 @@ assert_type([message for message in subscriber], list[str])
 client: shmtree.Client[int, str] = shmtree.Client("x")
 assert_type(client.call(1), str)
 assert_type(client.submit(1).result(), str)
+assert_type(sender.stats()["senders_never_used"], list[int])
+assert_type(latest.stats()["version"], int)
+assert_type(broadcast.stats()["publishers"], list[int])
+assert_type(shmtree.default_arena().stats(), shmtree.ArenaStats)
+assert_type(client.stats(), shmtree.ChannelStats)
 plain_latest = shmtree.Latest()
 assert_type(plain_latest.get(), tuple[int, Any])
 
@@ -83,6 +88,7 @@ broadcast.put(1)
 subscriber.get().real
 client.call("x")
 client.call(1).real
+sender.stats()["unknown_key"]
 """
 
 
@@ -102,6 +108,19 @@ def test_ends_and_queues_can_be_subscripted(kind):
     of_int = kind[int]
     assert typing.get_origin(of_int) is kind
     assert typing.get_args(of_int) == (int,)
+
+
+def test_stats_have_the_keys_of_their_types():
+    sender, _receiver = shmtree.create_pair()
+    tasks, latest, broadcast = shmtree.JoinableQueue(), shmtree.Latest(), shmtree.Broadcast()
+    rows = shmtree.replay.ReplayBuffer(100, example={"reward": 0.0, "done": False})
+    assert sender.stats().keys() | {"unfinished"} == set(shmtree.ChannelStats.__annotations__)
+    assert tasks.stats().keys() == set(shmtree.ChannelStats.__annotations__)
+    assert latest.stats().keys() == set(shmtree.LatestStats.__annotations__)
+    assert broadcast.stats().keys() == set(shmtree.BroadcastStats.__annotations__)
+    assert shmtree.default_arena().stats().keys() == set(shmtree.ArenaStats.__annotations__)
+    limits = {"inserted", "sampled"}
+    assert rows.stats().keys() | limits == set(shmtree.replay.ReplayStats.__annotations__)
 
 
 def test_client_has_the_types_of_requests_and_replies():
@@ -160,4 +179,4 @@ def test_type_checkers_know_the_item_type_of_a_channel(tmp_path: Path) -> None:
             if line.startswith("program.py:") and ": error:" in line
         }
     )
-    assert wrong == [lines + at for at in range(2, 11)], ran.stdout + ran.stderr
+    assert wrong == [lines + at for at in range(2, 12)], ran.stdout + ran.stderr
