@@ -83,6 +83,10 @@ class _UnitArena:
     def unlink(self) -> None:
         """Does nothing: the memory has no name, and is freed with its last process."""
 
+    def __repr__(self) -> str:
+        state = "closed" if self._receiver.closed else f"{self._receiver.qsize()} units queued"
+        return f"<{type(self).__name__}, {state}>"
+
     def stats(self) -> ArenaStats:
         """Returns counts and byte totals of the memory; see `Arena.stats`."""
         return self._arena.stats()
@@ -163,6 +167,9 @@ class ArenaWriter:
         """Starts a new iteration. Units that the reader left unread do not take space from it."""
         self._unit = None
         self._committed.clear()
+
+    def __repr__(self) -> str:
+        return f"<ArenaWriter, {len(self._committed)} units unread>"
 
     def begin_unit(self) -> None:
         """Blocks until there is space for one more unit."""
@@ -301,6 +308,10 @@ class ArenaReader:
     def reset(self) -> None:
         """Starts a new iteration. The next read skips units that were left unread."""
         self._unit = []
+
+    def __repr__(self) -> str:
+        state = "closed" if self._receiver.closed else f"{self._receiver.qsize()} units queued"
+        return f"<ArenaReader, {state}>"
 
     def read_binary(self, offset: int, nbytes: int) -> memoryview:
         """Returns the bytes for which `write_binary` returned this offset and size.

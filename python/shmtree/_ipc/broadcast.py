@@ -261,6 +261,12 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         """Number of messages by which the slowest blocking subscriber may lag before `put` blocks."""
         return self._ring.capacity
 
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Broadcast, closed>"
+        stats = self._stats()
+        return f"<Broadcast, {stats['put']} put, {stats['subscribers']} subscribed>"
+
 
 class Subscriber(Generic[T]):
     """The reading end of a Broadcast, with its own position; made by `Broadcast.subscribe`.
@@ -471,6 +477,11 @@ class Subscriber(Generic[T]):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        if self.closed:
+            return "<Subscriber, closed>"
+        return f"<Subscriber, {self.qsize()} unread, {self.missed} missed>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:

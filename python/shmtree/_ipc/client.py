@@ -67,6 +67,10 @@ class _Line:
             self._pending[self._next] = future
             return self._next
 
+    def count(self) -> int:
+        """Returns the number of requests that wait for a reply."""
+        return len(self._pending)
+
     def forget(self, number: int) -> None:
         self._pending.pop(number, None)
 
@@ -355,6 +359,12 @@ class Client(Generic[T, ReplyT]):
     def __del__(self) -> None:
         if hasattr(self, "_lock"):
             self.close()
+
+    def __repr__(self) -> str:
+        if self._closed:
+            return "<Client, closed>"
+        line = self._line
+        return f"<Client, {0 if line is None else line.count()} in flight>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Client, (self._requests,)

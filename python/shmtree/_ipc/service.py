@@ -247,6 +247,11 @@ class Request(Generic[_T]):
                 _unanswered.add(self)
         return told
 
+    def __repr__(self) -> str:
+        if self._replies is not None:
+            return "<Request, unanswered>"
+        return "<Request, failed>" if self._failed else "<Request, answered>"
+
     def __del__(self) -> None:
         if getattr(self, "_replies", None) is not None and self._pid == os.getpid():
             with contextlib.suppress(Exception):
@@ -374,6 +379,11 @@ class Service(Generic[_T]):
         with contextlib.suppress(ChannelClosed):
             while True:
                 yield await self.get_async()
+
+    def __repr__(self) -> str:
+        if self._receiver.closed:
+            return "<Service, closed>"
+        return f"<Service, {self._receiver.qsize()} queued>"
 
     def stats(self) -> ChannelStats:
         """Returns counts of its requests, as `Receiver.stats`; `receivers` is the number of server processes."""

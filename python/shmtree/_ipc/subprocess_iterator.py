@@ -92,6 +92,10 @@ class SubprocessIterator(Generic[T]):
         pid: int = self._process.pid
         return pid
 
+    def __repr__(self) -> str:
+        state = "closed" if self._receiver.closed else f"{self._receiver.qsize()} queued"
+        return f"<SubprocessIterator of process {self.pid}, {state}>"
+
     def __iter__(self) -> Iterator[T]:
         return self
 

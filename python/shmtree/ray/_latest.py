@@ -123,6 +123,9 @@ class Latest:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def __repr__(self) -> str:
+        return f"<Latest over Ray, {'closed' if self.closed else f'home {self._location.home}'}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:
             raise errors.ChannelClosed("a closed Latest cannot be handed to another process")

@@ -73,6 +73,10 @@ class Recording:
         """Number of messages of each channel, by its name."""
         return self._file.channels
 
+    def __repr__(self) -> str:
+        end = "" if self.whole else ", without its end"
+        return f"<Recording {self._path!r} of {len(self)} messages{end}>"
+
     @property
     def missed(self) -> dict[str, int]:
         """Number of messages of each channel that were put but are not in the recording.

@@ -102,6 +102,9 @@ class PlacedRows:
     def get_stored_size(self) -> int:
         return len(self._ring)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, {self.get_stored_size()} of {self.get_buffer_size()} rows>"
+
     def get_next_index(self) -> int:
         return self._ring.next
 

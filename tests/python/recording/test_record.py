@@ -390,3 +390,11 @@ def test_other_tools_read_a_recording(recorded) -> None:
         loaded = [(channel.topic, shmtree.unpack(message.data)) for _, channel, message in found.iter_messages()]
     assert loaded[:2] == [("a", 1), ("a", 2)]
     assert loaded[2][1].shape == (5000,)
+
+
+def test_repr_of_a_recording_has_its_path_and_size(recorded: Callable[..., Path]) -> None:
+    path = recorded(a=[1, 2])
+    assert repr(Recording(path)) == f"<Recording {str(path)!r} of 2 messages>"
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 8)
+    assert repr(Recording(path)).endswith("messages, without its end>")
