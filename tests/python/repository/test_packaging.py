@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import subprocess
 import sys
@@ -77,3 +78,21 @@ def test_classifiers_name_each_python_that_has_wheels(wheel_info: Path) -> None:
     settings = (ROOT / "pyproject.toml").read_text()
     assert named == re.findall(r'"cp3(\d+)-\*"', settings)
     assert metadata["Requires-Python"] == f">=3.{named[0]}"
+
+
+def test_the_description_has_no_relative_link_or_image(wheel_info: Path) -> None:
+    text = (wheel_info / "METADATA").read_text().partition("\n\n")[2]
+    assert text.startswith("# shmtree\n")
+    assert re.findall(r"\]\((?!https?://)[^)]*\)|^\[[^\]]+\]:|<(?:img|a)\b", text, re.MULTILINE) == []
+    parts = re.compile(r"^```.*?^```$|^#[^\n]*", re.DOTALL | re.MULTILINE)  # code and headings
+    assert parts.findall(text) == parts.findall((ROOT / "README.md").read_text())
+
+
+def test_the_description_keeps_words_of_links_and_absolute_links() -> None:
+    spec = importlib.util.spec_from_file_location("package_description", ROOT / "tools/package_description.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = "[a page](docs/a.md#b), [a site](https://example.org).\n\n![a plot](docs/a.svg)\n\n```python\nx[0](1)\n```\n"
+    wanted = "a page, [a site](https://example.org).\n\n```python\nx[0](1)\n```\n"
+    assert module.without_relative_links(text) == wanted
