@@ -60,6 +60,39 @@ def test_the_reference_of_cpp_has_every_public_header():
     assert set(re.findall(r"{doxygenfile} (\S+)", page)) == headers
 
 
+def entries() -> dict[str, str]:
+    """Returns the messages that errors.md explains, each with the first line of its explanation."""
+    return dict(re.findall(r"^### `(.*)`\n\n(.*)", (ROOT / "docs/errors.md").read_text(), re.MULTILINE))
+
+
+def literals_of_sources() -> str:
+    """Returns the text of all sources, with adjacent string literals joined and quotes without backslashes."""
+    files = [file for folder in ("src", "python") for file in sorted((ROOT / folder).rglob("*"))]
+    text = "\n".join(file.read_text() for file in files if file.suffix in (".cpp", ".h", ".py"))
+    return re.sub(r'"\s*\n\s*f?"', "", text).replace('\\"', '"')
+
+
+def test_messages_on_the_page_on_errors_are_in_the_sources():
+    sources = literals_of_sources()
+    ours = [message for message, first in entries().items() if " of Python" not in first and " of NumPy" not in first]
+    missing = [
+        (message, part.strip())
+        for message in ours
+        for part in message.split("...")
+        if part.strip() and part.strip() not in sources
+    ]
+    assert len(ours) > 40
+    assert missing == []
+
+
+def test_the_page_on_errors_names_every_exception():
+    names = re.search(r"__all__ = \[(.*?)\]", (ROOT / "python/shmtree/errors.py").read_text(), re.DOTALL)[1]
+    page = (ROOT / "docs/errors.md").read_text()
+    assert [name for name in re.findall(r'"(\w+)"', names) if f"`{name}`" not in page and name != "Error"] == []
+    explained = {name for first in entries().values() for name in re.findall(r"`(\w+)`", first)}
+    assert set(re.findall(r'"(\w+)"', names)) - explained <= {"ConnectionLost", "Error"}
+
+
 def test_every_page_is_in_the_navigation_of_the_site():
     trees = re.findall(r"```{toctree}\n(.*?)```", (ROOT / "docs/index.md").read_text(), re.DOTALL)
     placed = re.findall(r"^(?!:)(?:.*<)?([\w/-]+)>?$", "\n".join(trees), re.MULTILINE)

@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text()
 MIGRATION = (ROOT / "docs/migration.md").read_text()
 PROGRAMS = ["README.md", "docs/guide.md", "docs/recipes.md", "docs/training.md", "docs/migration.md", "docs/replay.md"]
 PROGRAMS += ["docs/index.md", "docs/questions.md", "docs/observe.md"]
-PROGRAMS += ["docs/channels.md", "docs/fork.md", "docs/services.md"]
+PROGRAMS += ["docs/channels.md", "docs/errors.md", "docs/fork.md", "docs/services.md"]
 PAGES = {page: (ROOT / page).read_text() for page in PROGRAMS}
 
 
