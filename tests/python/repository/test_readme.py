@@ -15,6 +15,7 @@ MIGRATION = (ROOT / "docs/migration.md").read_text()
 PROGRAMS = ["README.md", "docs/guide.md", "docs/recipes.md", "docs/training.md", "docs/migration.md", "docs/replay.md"]
 PROGRAMS += ["docs/index.md", "docs/questions.md", "docs/observe.md"]
 PROGRAMS += ["docs/channels.md", "docs/errors.md", "docs/fork.md", "docs/services.md"]
+PROGRAMS += ["docs/latest-and-broadcast.md", "docs/memory.md", "docs/names.md", "docs/types.md"]
 PAGES = {page: (ROOT / page).read_text() for page in PROGRAMS}
 
 
