@@ -185,8 +185,15 @@ def write(folder: Path, about: dict[str, Any], rows: list[Row]) -> list[Path]:
 
 
 PAGE_COLUMNS = ["bytes-10B", "bytes-1KB", "bytes-100KB", "array-1MB", "array-32MB", "C", "D", "E", "F", "G"]
-README_COLUMNS = ["E", "C", "bytes-1KB", "array-1MB", "F"]
-README_COMPETITORS = ["shmtree", "multiprocessing.Queue"]
+README_COLUMNS = ["E", "C", "array-1MB"]
+README_COMPETITORS = [
+    "shmtree",
+    "multiprocessing.Queue",
+    "torch.multiprocessing",
+    "faster-fifo",
+    "pyzmq",
+    "iceoryx2",
+]
 BEGIN, END = "<!-- written by ./dev bench --pages -->\n", "<!-- end -->\n"
 
 
@@ -200,7 +207,7 @@ def _write_between_marks(page: Path, text: str) -> None:
 
 
 def update_pages(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
-    """Updates the page of figures (the whole table and the plot) and the README (two rows)."""
+    """Updates the page of figures (the whole table and the plot) and the README (a few rows and columns)."""
     text = f"{about_lines(about)}\n{_rates(PAGE_COLUMNS, rows)}"
     for plot in plots:
         if plot.name == "throughput.svg":

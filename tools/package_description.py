@@ -1,7 +1,7 @@
 """Makes the description of the package from README.md, for scikit-build-core (`[tool.scikit-build.metadata.readme]`).
 
-A package index shows this text beside no other file, so it has no relative link and no image of the repository: a link
-becomes its words, and an image disappears.
+A package index shows this text beside no other file, so relative links lead nowhere. A link becomes its words, and an
+image disappears.
 """
 
 from __future__ import annotations
