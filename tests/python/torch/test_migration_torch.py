@@ -1,4 +1,4 @@
-"""Statements of docs/migration.md about programs that come from torch.multiprocessing."""
+"""Statements of docs/queues.md about programs that come from torch.multiprocessing."""
 
 from __future__ import annotations
 
