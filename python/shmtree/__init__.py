@@ -1,4 +1,4 @@
-"""Nested Python data from process to process through shared memory, copied once or not at all.
+"""Passes nested Python data between processes through shared memory.
 
 Example::
 
