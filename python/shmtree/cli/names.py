@@ -83,7 +83,7 @@ def add_to(verbs: Any) -> None:
         shmtree ls --all --json
         """,
     )
-    ls.add_argument("--all", action="store_true", help="list all arenas, also unnamed ones; removes nothing")
+    ls.add_argument("--all", action="store_true", help="list all arenas, also unnamed ones")
     add_json(ls, "print one line of JSON")
     ls.set_defaults(run=_ls)
     clean = add_verb(verbs, "clean", "remove names that killed processes left", "shmtree clean")
