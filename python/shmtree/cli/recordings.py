@@ -6,12 +6,9 @@ import argparse
 import contextlib
 import functools
 import json
-import math
 import os
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ..errors import Error
@@ -22,62 +19,31 @@ from ..recording._tap import Source, Tap, record
 from . import progress, tables, trace
 from .arguments import add_json, add_verb, rate, seconds
 from .output_files import replacing
+from .results import count, failed, print_line
+from .stopping import asked_to_stop
 
 _JSON_HELP = "print lines of JSON"
-
-
-@contextlib.contextmanager
-def _asked_to_stop(limit: float | None = None) -> Iterator[Callable[..., bool]]:
-    """Yields a function that returns True after Ctrl-C or SIGTERM (`times` of them), or after `limit` seconds.
-
-    These are regular ends, and no errors.
-    """
-    signals: list[int] = []
-    end = math.inf if limit is None else time.monotonic() + limit
-    before = {each: signal.signal(each, lambda number, _: signals.append(number)) for each in _ENDS}
-    try:
-        yield lambda times=1: len(signals) >= times or (times == 1 and time.monotonic() >= end)
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
-_ENDS = (signal.SIGINT, signal.SIGTERM)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _print(options: argparse.Namespace, text: str, **data: object) -> None:
-    """Prints a line: `text`, or `data` as JSON."""
-    print(json.dumps(data) if options.json else text, flush=True)
-
-
-def _failed(what: object, code: int = 1) -> int:
-    print(f"shmtree: {what}", file=sys.stderr)
-    return code
 
 
 def _record(options: argparse.Namespace) -> int:
     names = list(dict.fromkeys(options.names))
     if options.relay is not None and (len(names) > 1 or options.relay in names):
-        return _failed(
+        return failed(
             f"--relay takes one channel, for another one to receive, not {', '.join(names)} for {options.relay}"
         )
     writer = Writer(options.out)
 
     def ready() -> None:
-        text = f"recording {_count(len(names), 'channel')} to {tables.printable(options.out)}"
-        _print(options, text, recording=names, out=options.out)
+        text = f"recording {count(len(names), 'channel')} to {tables.printable(options.out)}"
+        print_line(options, text, recording=names, out=options.out)
 
         bar.start(None)
 
     try:
-        with progress.Bar("recording") as bar, writer, _asked_to_stop(options.seconds) as should_stop:
+        with progress.Bar("recording") as bar, writer, asked_to_stop(options.seconds) as should_stop:
 
             def is_over() -> bool:
-                bar.show(writer.messages, f"{_count(writer.messages, 'message')}, {tables.size(writer.nbytes)}")
+                bar.show(writer.messages, f"{count(writer.messages, 'message')}, {tables.size(writer.nbytes)}")
                 return should_stop()
 
             source: Callable[[Writer, str], Source] = Tap
@@ -85,11 +51,11 @@ def _record(options: argparse.Namespace) -> int:
                 source = functools.partial(Relay, to=options.relay, should_leave=lambda: should_stop(2))
             recorded = record(writer, names, ready, is_over, source)
     except (OSError, ValueError, Error) as error:
-        kept = f"; the file has {_count(writer.messages, 'message')} ({tables.size(writer.nbytes)}) and can be read"
-        return _failed(f"{error}{kept if writer.messages else ''}")
+        kept = f"; the file has {count(writer.messages, 'message')} ({tables.size(writer.nbytes)}) and can be read"
+        return failed(f"{error}{kept if writer.messages else ''}")
     for each in recorded:
         text = f"{tables.printable(each.name)}: {each.messages} recorded, {each.missed} missed"
-        _print(options, text, channel=each.name, recorded=each.messages, missed=each.missed)
+        print_line(options, text, channel=each.name, recorded=each.messages, missed=each.missed)
     return 0
 
 
@@ -98,11 +64,11 @@ def _play(options: argparse.Namespace) -> int:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         player = _playback.Player(options.to)
     except (OSError, ValueError, Error) as error:
-        return _failed(error)
-    with _asked_to_stop() as should_stop, progress.Bar("playing") as bar:
+        return failed(error)
+    with asked_to_stop() as should_stop, progress.Bar("playing") as bar:
         try:
-            text = f"playing {_count(len(messages), 'message')} to {tables.printable(options.to)}"
-            _print(options, text, playing=len(messages), to=options.to)
+            text = f"playing {count(len(messages), 'message')} to {tables.printable(options.to)}"
+            print_line(options, text, playing=len(messages), to=options.to)
             bar.start(None if options.loop else len(messages))
             while messages and not should_stop():
                 player.play(bar.over(messages), options.rate, should_stop)
@@ -110,8 +76,8 @@ def _play(options: argparse.Namespace) -> int:
                     break
             player.close(should_stop)
         except (Error, ValueError) as error:
-            return _failed(f"after {player.put} messages: {error}")
-    _print(options, f"{_count(player.put, 'message')} played", played=player.put)
+            return failed(f"after {player.put} messages: {error}")
+    print_line(options, f"{count(player.put, 'message')} played", played=player.put)
     return 0
 
 
@@ -132,21 +98,21 @@ def _write_export(options: argparse.Namespace, messages: list[RecordedMessage]) 
 
 def _export(options: argparse.Namespace) -> int:
     if options.json and options.out is None:
-        return _failed("--json requires --out FILE: otherwise standard output has the messages", code=2)
+        return failed("--json requires --out FILE: otherwise standard output has the messages", code=2)
     if options.format == "parquet" and options.out is None:
-        return _failed("--format parquet requires --out FILE: Parquet cannot be written to standard output")
+        return failed("--format parquet requires --out FILE: Parquet cannot be written to standard output")
     with contextlib.suppress(OSError):
         if options.out is not None and os.path.samefile(options.file, options.out):
-            return _failed(f"--out {options.out} is the recording itself; name another file")
+            return failed(f"--out {options.out} is the recording itself; name another file")
     try:
         messages = _playback.messages_of(Recording(options.file), options.channel)
         _write_export(options, messages)
     except BrokenPipeError:
         raise
     except ModuleNotFoundError as error:
-        return _failed(f"--format parquet needs {error.name}, which is not installed; run pip install pyarrow")
+        return failed(f"--format parquet needs {error.name}, which is not installed; run pip install pyarrow")
     except (OSError, ValueError, Error) as error:
-        return _failed(error)
+        return failed(error)
     if options.json:
         print(json.dumps({"exported": len(messages), "out": options.out}))
     return 0
@@ -154,22 +120,22 @@ def _export(options: argparse.Namespace) -> int:
 
 def _run_trace(options: argparse.Namespace) -> int:
     if bool(options.names) == options.all:
-        return _failed("trace takes the names of channels, or --all", code=2)
+        return failed("trace takes the names of channels, or --all", code=2)
 
-    def ready(count: int, refused: list[str]) -> None:
+    def ready(channels: int, refused: list[str]) -> None:
         for each in refused:
             print(f"shmtree: not traced: {each}", file=sys.stderr)
-        _print(options, f"tracing {_count(count, 'channel')}", tracing=count, not_traced=refused)
+        print_line(options, f"tracing {count(channels, 'channel')}", tracing=channels, not_traced=refused)
 
     try:
-        with replacing(options.out, "w") as out, _asked_to_stop(options.seconds) as should_stop:
+        with replacing(options.out, "w") as out, asked_to_stop(options.seconds) as should_stop:
             traced = trace.trace(options.names, ready, should_stop)
             trace.write(traced, out)
     except (OSError, ValueError, Error) as error:
-        return _failed(error)
+        return failed(error)
     for each in traced:
         text = f"{each.name}: {len(each.times)} traced, {each.missed} missed"
-        _print(options, text, channel=each.name, traced=len(each.times), missed=each.missed)
+        print_line(options, text, channel=each.name, traced=len(each.times), missed=each.missed)
     return 0
 
 
