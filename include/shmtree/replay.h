@@ -27,6 +27,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -202,6 +203,10 @@ struct ReplayStats {
   double version_lag_max = 0;   ///< Maximum of that distance.
 };
 
+/// Called by the thread that saves or loads a buffer: at the start with 0, at most every 50 ms, and at the end with
+/// `done_bytes` equal to `total_bytes`. If it throws, the save or load ends, and the exception reaches its caller.
+using ReplayProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+
 /// Options for load_replay(). Defaults are the saved values. Columns, next, n_step and stack cannot be changed.
 struct ReplayLoad {
   /// 0: as saved. load_replay() then fails with kInvalid if an empty buffer of that capacity takes more than 256 MiB
@@ -218,6 +223,14 @@ struct ReplayLoad {
   std::uint64_t streams = 1;                   ///< Approximate number of writers.
   std::optional<Arena> arena{};                ///< Arena to use. By default its own.
   std::optional<std::uint64_t> seed{};         ///< Seed of the samples of this object.
+  ReplayProgress progress{};                   ///< Gets the bytes read, and the size of the files.
+};
+
+/// Options for ReplayBuffer::save().
+struct ReplaySave {
+  /// Gets the bytes written, and those in total to write. The total grows if rows are overwritten meanwhile and others
+  /// take their place. If it throws, the previous save stays valid.
+  ReplayProgress progress{};
 };
 
 /// The result of ReplayBuffer::save().
@@ -360,7 +373,7 @@ class ReplayBuffer {
   /// - kUnavailable: another process saves or loads there, or all rows were overwritten during each of several
   ///   attempts.
   /// - kExists: the folder has other files.
-  Result<ReplaySaved> save(const std::string& path, const std::stop_token& stop = {}) const;
+  Result<ReplaySaved> save(const std::string& path, const ReplaySave& how = {}, const std::stop_token& stop = {}) const;
 
   /// Returns a text with which a process of the same user opens this buffer. The buffer stays alive until that
   /// process has opened it, even if you close this object earlier. Returns kClosed after close(), and
@@ -396,6 +409,7 @@ Result<ReplayBuffer> open_replay(const std::string& name, Timeout timeout = std:
 /// - kNotFound: nothing was saved there.
 /// - kCorrupt: a byte of a file is not as it was written. The error has the file and the numbers.
 /// - Other errors are those that make_replay() throws.
+/// - Exceptions of `progress`; the new buffer is freed.
 Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how = {});
 
 /// Opens a buffer that a Python program has put into a message: `item["buffer"].as<shmtree::ReplayBuffer>()`. Errors

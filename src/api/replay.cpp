@@ -304,10 +304,12 @@ bool ReplayBuffer::closed() const noexcept {
 
 // --- Files
 
-Result<ReplaySaved> ReplayBuffer::save(const std::string& path, const std::stop_token& stop) const {
+Result<ReplaySaved> ReplayBuffer::save(const std::string& path, const ReplaySave& how,
+                                       const std::stop_token& stop) const {
   return with_core(state_.get(), api::kReplayBuffer, {}, stop,
                    [&](const CorePtr& core, const WaitContext& wait) -> Result<ReplaySaved> {
-                     auto report = replay::save(*core->buffer->store(), core->buffer->tables().get(), path, wait);
+                     auto report =
+                         replay::save(*core->buffer->store(), core->buffer->tables().get(), path, wait, how.progress);
                      if (!report) return std::move(report).error();
                      return ReplaySaved{report->save, report->rows, report->written, report->bytes};
                    });

@@ -186,8 +186,8 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   auto buffer = Buffer::create(std::move(*arena), std::move(*spec), sizes, WaitContext{});
   if (!buffer) return std::move(buffer).error();
   if (how.seed) (*buffer)->set_seed(*how.seed);
-  Status loaded =
-      loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{}, (*buffer)->spec().samplers);
+  Status loaded = loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{},
+                                    (*buffer)->spec().samplers, how.progress);
   if (!loaded) return std::move(loaded).error();
   auto known = api::replay_name_for(how.name, **buffer);
   if (!known) return std::move(known).error();

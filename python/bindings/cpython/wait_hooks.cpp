@@ -88,9 +88,8 @@ bool GilHooks::interrupted() noexcept {
 }
 
 bool DetachedHooks::interrupted() noexcept {
-  restore_thread(state_);
-  const bool is_interrupted = GilHooks().interrupted();
-  state_ = PyEval_SaveThread();
+  bool is_interrupted = false;
+  with_gil([&] { is_interrupted = GilHooks().interrupted(); });
   return is_interrupted;
 }
 

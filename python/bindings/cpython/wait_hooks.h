@@ -39,6 +39,16 @@ class DetachedHooks : public platform::WaitHooks {
   void before_block() noexcept override {}
   void after_block() noexcept override {}
   bool interrupted() noexcept override;
+  // Calls act() with the GIL.
+  template <class Act>
+  void with_gil(Act act) {
+    struct Scope {
+      PyThreadState*& state;
+      explicit Scope(PyThreadState*& saved) noexcept : state(saved) { restore_thread(state); }
+      ~Scope() { state = PyEval_SaveThread(); }
+    } scope(state_);
+    act();
+  }
 
  private:
   PyThreadState* state_;

@@ -37,11 +37,31 @@ T unwrap_files(Result<T> result) {
   return unwrap(std::move(result));
 }
 
+// Calls progress(done, total). Throws what it raises. Needs the GIL.
+void report(const py::object& progress, std::uint64_t done, std::uint64_t total) {
+  const py::int_ done_bytes(done), total_bytes(total);
+  const Ref result(call_python(progress.ptr(), done_bytes.ptr(), total_bytes.ptr()));
+  if (!result) throw py::error_already_set();
+}
+
+// Calls act(wait, hook) without the GIL, and returns its result. `progress` is a callable or None. What it raises
+// passes through `act`.
+template <class Act>
+auto without_gil(const py::object& progress, Act act) {
+  DetachedHooks hooks;
+  replay::ProgressHook hook;
+  if (!progress.is_none()) {
+    hook = [&](std::uint64_t done, std::uint64_t total) { hooks.with_gil([&] { report(progress, done, total); }); };
+  }
+  return act(WaitContext{{}, &hooks}, hook);
+}
+
 // Returns (number of the save, rows, bytes written, bytes of all files).
-py::tuple save(const Replay& self, const std::string& path) {
-  const auto report = unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
-    return replay::save(*self.buffer->store(), self.buffer->tables().get(), path, WaitContext{{}, &hooks});
-  }));
+py::tuple save(const Replay& self, const std::string& path, const py::object& progress) {
+  const auto report =
+      unwrap_files(without_gil(progress, [&](const WaitContext& wait, const replay::ProgressHook& hook) {
+        return replay::save(*self.buffer->store(), self.buffer->tables().get(), path, wait, hook);
+      }));
   return py::make_tuple(report.save, report.rows, report.written, report.bytes);
 }
 
@@ -58,10 +78,10 @@ class Files {
   void check_overhead(const replay::Spec& spec, std::uint64_t rows, std::uint64_t chunk, std::uint64_t streams) const {
     unwrap_files(loader_.check_overhead(unwrap(replay::Buffer::overhead_bytes(spec, {rows, chunk, streams}))));
   }
-  void load_into(const Replay& replay) {
-    unwrap_files(with_hooks(true, [&](platform::WaitHooks& hooks) {
-      return loader_.load_into(*replay.buffer->store(), replay.buffer->tables().get(), WaitContext{{}, &hooks},
-                               replay.buffer->spec().samplers);
+  void load_into(const Replay& replay, const py::object& progress) {
+    unwrap_files(without_gil(progress, [&](const WaitContext& wait, const replay::ProgressHook& hook) {
+      return loader_.load_into(*replay.buffer->store(), replay.buffer->tables().get(), wait,
+                               replay.buffer->spec().samplers, hook);
     }));
   }
 
@@ -79,12 +99,12 @@ void bind_replay_files(py::module_& module) {
       .def_property_readonly("capacity", &Files::capacity)
       .def_property_readonly("chunk", &Files::chunk)
       .def("check_overhead", &Files::check_overhead, "spec"_a, "capacity"_a, "chunk"_a, "streams"_a)
-      .def("load_into", &Files::load_into, "replay"_a);
+      .def("load_into", &Files::load_into, "replay"_a, "progress"_a = py::none());
   // Number of rows ever begun in a buffer with chunks of one row. It includes those of the buffer that this one was
   // loaded from.
   module.def(
       "replay_tickets", [](const Replay& self) { return self.buffer->store()->window().tail - 1; }, "replay"_a);
-  module.def("save_replay", &save, "replay"_a, "path"_a);
+  module.def("save_replay", &save, "replay"_a, "path"_a, "progress"_a = py::none());
 }
 
 }  // namespace shmtree::python

@@ -412,7 +412,7 @@ class ReplayBuffer:
 
     # --- Files
 
-    def save(self, path: str | os.PathLike[str]) -> Saved:
+    def save(self, path: str | os.PathLike[str], *, progress: _files.Progress | None = None) -> Saved:
         """Writes the rows to a folder, which it makes if necessary.
 
         Rows that the folder has already are not written again.
@@ -423,6 +423,10 @@ class ReplayBuffer:
 
         Args:
             path: The folder.
+            progress: The calling thread calls ``progress(done_bytes, total_bytes)`` at the start with 0, at most every
+                50 ms, and at the end with `done_bytes` equal to `total_bytes`. `total_bytes` is at least 1. It grows if
+                rows are overwritten during the save, and others are saved instead. If the function raises, the save
+                ends without effect, and `save` raises that exception.
 
         Returns:
             A `Saved` with the number of the save, and how much it wrote.
@@ -432,7 +436,7 @@ class ReplayBuffer:
             BlockingIOError: Another process saves or loads there, or all rows were overwritten meanwhile, repeatedly.
             FileExistsError: The folder has other files.
         """
-        return _files.save(self._replay, path)
+        return _files.save(self._replay, path, progress)
 
     @classmethod
     def load(
@@ -450,6 +454,7 @@ class ReplayBuffer:
         arena: Arena | None = None,
         name: str | None = None,
         seed: int | None = None,
+        progress: _files.Progress | None = None,
         **fixed: Any,
     ) -> ReplayBuffer:
         """Makes a buffer with the saved rows, their indices and their priorities.
@@ -465,6 +470,8 @@ class ReplayBuffer:
                 as often as that limit requires. None means no limit.
             chunk: At most the saved one.
             streams, arena, name, seed: See the class.
+            progress: A function like that of `save`, with the bytes read and the size of the files. If it raises, the
+                new buffer is freed, and `load` raises that exception.
             **fixed: `example`, `columns`, `next`, `n_step`, `stack` and so on, which have to equal the saved ones.
 
         Raises:
@@ -480,6 +487,7 @@ class ReplayBuffer:
         """
         if name is not None:
             names.check_name(name)
+        _files.check_progress(progress)
         files, streams = _files.open_files(path), positive("streams", streams)
         spec = _files.spec_of(files, path)
         _load_arguments.check(spec, fixed)
@@ -490,7 +498,12 @@ class ReplayBuffer:
             if capacity is None:
                 _files.check_overhead(files, spec, size)
             self._make(spec, size, arena, None, seed)
-        files.load_into(self._replay)
+        try:
+            files.load_into(self._replay, progress)
+        except BaseException:
+            self.close()
+            del files  # the traceback would keep the lock of the folder
+            raise
         if name is not None:
             self._note_given()
             self._name = names.create_name(name, REPLAY, self._replay.arena, self._replay.block)

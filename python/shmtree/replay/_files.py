@@ -6,7 +6,7 @@ import contextlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ._buffer import ReplayBuffer
 
 
+#: Gets the bytes done and the bytes in total.
+Progress = Callable[[int, int], object]
+
+
 class Saved(NamedTuple):
     """The result of a save."""
 
@@ -29,8 +33,16 @@ class Saved(NamedTuple):
     nbytes: int  #: bytes of all files
 
 
-def save(core: _core.Replay, path: str | os.PathLike[str]) -> Saved:
-    return Saved(*_core.save_replay(core, _text_of(path)))
+def save(core: _core.Replay, path: str | os.PathLike[str], progress: Progress | None) -> Saved:
+    check_progress(progress)
+    return Saved(*_core.save_replay(core, _text_of(path), progress))
+
+
+def check_progress(progress: Any) -> None:
+    if progress is not None and not callable(progress):
+        raise TypeError(
+            f"progress is {progress!r}; it must be a callable with two ints (bytes done and total), or None"
+        )
 
 
 def open_files(path: str | os.PathLike[str]) -> _core.ReplayFiles:

@@ -24,10 +24,11 @@ std::uint32_t checksum_of(DataHeader header) noexcept {
 
 }  // namespace
 
-Result<DataFile> DataFile::begin(const Folder& folder, std::uint64_t number, const unsigned char uuid[16]) {
+Result<DataFile> DataFile::begin(const Folder& folder, std::uint64_t number, const unsigned char uuid[16],
+                                 ProgressMeter& progress) {
   auto fd = folder.create(data_name(number));
   if (!fd) return std::move(fd).error();
-  DataFile file(folder, number, CheckedFd(std::move(*fd)));
+  DataFile file(folder, number, CheckedFd(std::move(*fd)), progress);
   DataHeader header{};
   header.magic = kDataMagic;
   header.version = kSavedVersion;
@@ -39,7 +40,7 @@ Result<DataFile> DataFile::begin(const Folder& folder, std::uint64_t number, con
 }
 
 DataFile::~DataFile() {
-  if (fd_.valid() && !ended_) folder_->remove(name_of_file());
+  if (fd_.valid() && !is_kept_ && process_ == process_id()) folder_->remove(name_of_file());
 }
 
 std::string DataFile::name_of_file() const {
@@ -57,6 +58,7 @@ Status DataFile::append(const void* data, std::uint64_t bytes) {
     at_.bytes += piece;
     from += piece;
     bytes -= piece;
+    progress_->add(piece);
   }
   if (at_.bytes >= begun_ + kWriteBackBytes && fd_.is_ours()) {
     begin_sync(fd_.number(), begun_, at_.bytes - begun_);
@@ -75,21 +77,20 @@ Result<SavedFile> DataFile::end() {
   if (!fd) return fd.error();
   if (Status done = cut_file(*fd, at_.bytes, what()); !done) return std::move(done).error();
   if (Status done = sync_file(*fd, what()); !done) return std::move(done).error();
-  ended_ = true;
   return SavedFile{.number = number_, .bytes = at_.bytes, .checksum = at_.checksum, .unused = 0};
 }
 
-DataReader::DataReader(const Folder& folder, const SavedFile& file, CheckedFd fd)
-    : folder_(&folder), file_(&file), fd_(std::move(fd)), scratch_(kPiece) {}
+DataReader::DataReader(const Folder& folder, const SavedFile& file, CheckedFd fd, ProgressMeter* progress)
+    : folder_(&folder), file_(&file), fd_(std::move(fd)), progress_(progress), scratch_(kPiece) {}
 
-Result<DataReader> DataReader::begin(const Folder& folder, const SavedFile& file) {
+Result<DataReader> DataReader::begin(const Folder& folder, const SavedFile& file, ProgressMeter* progress) {
   const std::string name = data_name(file.number);
   auto fd = folder.open_file(name);
   if (!fd && fd.code() == Code::kNotFound) return corrupt(folder, name, "is missing");
   if (!fd) return std::move(fd).error();
   auto size = file_size(fd->get());
   if (!size) return std::move(size).error();
-  if (*size == file.bytes) return DataReader(folder, file, CheckedFd(std::move(*fd)));
+  if (*size == file.bytes) return DataReader(folder, file, CheckedFd(std::move(*fd)), progress);
   return corrupt(folder, name, "has " + std::to_string(*size) + " bytes; it must have " + std::to_string(file.bytes));
 }
 
@@ -134,6 +135,7 @@ Status DataReader::read(void* out, std::uint64_t bytes) {
     at_ += piece;
     to += piece;
     bytes -= piece;
+    if (progress_ != nullptr) progress_->add(piece);
   }
   return success();
 }

@@ -6,7 +6,9 @@
 
 #include "platform/checked_fd.h"
 #include "platform/folder.h"
+#include "platform/machine.h"
 #include "replay/files/layout.h"
+#include "replay/files/progress.h"
 
 namespace shmtree::replay {
 
@@ -18,8 +20,10 @@ class DataFile {
     std::uint32_t checksum = 0;
   };
 
-  // Creates the file with this number. The destructor removes it unless end() was called.
-  static Result<DataFile> begin(const platform::Folder& folder, std::uint64_t number, const unsigned char uuid[16]);
+  // Creates the file with this number. The destructor removes it unless keep() was called or this is a forked
+  // child. `progress` counts the appended bytes, and must outlive the file.
+  static Result<DataFile> begin(const platform::Folder& folder, std::uint64_t number, const unsigned char uuid[16],
+                                ProgressMeter& progress);
   DataFile(DataFile&&) noexcept = default;
   ~DataFile();
 
@@ -30,10 +34,13 @@ class DataFile {
   Status append(const void* data, std::uint64_t bytes);
   // Completes the file and syncs it to the disk.
   Result<SavedFile> end();
+  // Keeps the file, since a manifest on the disk names it.
+  void keep() noexcept { is_kept_ = true; }
 
  private:
-  DataFile(const platform::Folder& folder, std::uint64_t number, platform::CheckedFd fd) noexcept
-      : folder_(&folder), number_(number), fd_(std::move(fd)) {}
+  DataFile(const platform::Folder& folder, std::uint64_t number, platform::CheckedFd fd,
+           ProgressMeter& progress) noexcept
+      : folder_(&folder), number_(number), fd_(std::move(fd)), progress_(&progress), process_(platform::process_id()) {}
   std::string what() const { return folder_->path() + "/" + name_of_file(); }
   std::string name_of_file() const;
   Result<int> checked_fd() const;
@@ -41,16 +48,20 @@ class DataFile {
   const platform::Folder* folder_;
   std::uint64_t number_;
   platform::CheckedFd fd_;
+  ProgressMeter* progress_;
+  int process_;
   Mark at_;
   std::uint64_t begun_ = 0;  // bytes for which write-back was started
-  bool ended_ = false;
+  bool is_kept_ = false;
 };
 
 // Reads a file. `file` and `folder` must outlive it.
 class DataReader {
  public:
-  // Opens the file. Returns Code::kCorrupt if it does not exist, or has another size.
-  static Result<DataReader> begin(const platform::Folder& folder, const SavedFile& file);
+  // Opens the file. Returns Code::kCorrupt if it does not exist, or has another size. `progress` may be null; it counts
+  // the bytes that are read, and must outlive the reader.
+  static Result<DataReader> begin(const platform::Folder& folder, const SavedFile& file,
+                                  ProgressMeter* progress = nullptr);
 
   std::uint64_t at() const noexcept { return at_; }
   Status read_header();
@@ -64,13 +75,14 @@ class DataReader {
   Error error(const std::string& what) const;
 
  private:
-  DataReader(const platform::Folder& folder, const SavedFile& file, platform::CheckedFd fd);
+  DataReader(const platform::Folder& folder, const SavedFile& file, platform::CheckedFd fd, ProgressMeter* progress);
   // Returns the error of a failed read: that of the system, or kCorrupt if `error_number` is 0, since the file ended.
   Error unreadable(std::uint64_t offset, int error_number) const;
 
   const platform::Folder* folder_;
   const SavedFile* file_;
   platform::CheckedFd fd_;
+  ProgressMeter* progress_;
   std::vector<std::byte> scratch_;
   std::uint64_t at_ = 0;
   std::uint32_t checksum_ = 0;

@@ -47,6 +47,7 @@ struct Loader::LoadState {
   const WaitContext& wait;
   std::span<const NamedSampler> samplers;        // names of the tables
   std::span<const NamedSampler> saved_samplers;  // names of the saved tables; empty: they have no names
+  ProgressMeter& progress;
   std::uint64_t ratio;
   std::vector<StateEntry> chunks{};                                // Saved chunks, by ticket.
   std::vector<std::pair<const SavedPart*, std::size_t>> states{};  // State parts, with position of first chunk.
@@ -201,7 +202,7 @@ Status Loader::LoadState::describe(const StateEntry& chunk) {
 }
 
 Status Loader::LoadState::read_file(std::uint32_t number) {
-  auto file = DataReader::begin(folder, saved.files[number]);
+  auto file = DataReader::begin(folder, saved.files[number], &progress);
   if (!file) return std::move(file).error();
   if (Status done = file->read_header(); !done) return done;
   std::vector<const SavedPart*> parts;
@@ -378,13 +379,14 @@ Result<Spec> Loader::spec() const {
 }
 
 Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& wait,
-                         std::span<const NamedSampler> samplers) try {
+                         std::span<const NamedSampler> samplers, const ProgressHook& hook) try {
   std::vector<NamedSampler> saved_samplers;
   if (!samplers.empty()) {
     auto spec = this->spec();
     if (!spec) return std::move(spec).error();
     saved_samplers = std::move(spec->samplers);
   }
+  ProgressMeter progress(hook);
   LoadState state{.folder = folder_,
                   .saved = saved_,
                   .store = store,
@@ -392,8 +394,10 @@ Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& 
                   .wait = wait,
                   .samplers = samplers,
                   .saved_samplers = saved_samplers,
+                  .progress = progress,
                   .ratio = saved_.header.rows_per_chunk / store.shape().rows_per_chunk};
   if (Status done = state.fits(); !done) return done;
+  progress.expect(saved_.files_bytes());
   if (Status done = state.read_states(); !done) return done;
   if (Status done = state.choose(); !done) return done;
   for (std::uint32_t i = 0; i < saved_.files.size(); ++i) {
@@ -406,6 +410,7 @@ Status Loader::load_into(Store& store, const Tables* tables, const WaitContext& 
   if (Status done = state.restore_tables(); !done) return done;
   state.finish();
   if (tables != nullptr && tables->limiter() != nullptr) restore_limit(saved_.header, store, *tables->limiter());
+  progress.finish();
   return success();
 } catch (const std::bad_alloc&) {
   return out_of_memory();

@@ -8,6 +8,7 @@
 
 #include "replay/buffer/spec.h"
 #include "replay/files/manifest.h"
+#include "replay/files/progress.h"
 #include "replay/files/snapshot.h"
 #include "replay/sampling/tables.h"
 
@@ -40,10 +41,10 @@ class Loader {
   // may be null; `samplers` are their names, or empty. Each table takes the priorities of the saved table with its
   // name, or with its number if there are no names. Both have to be of the same kind, or both have priorities.
   // Otherwise it takes the priorities of the first saved table of the same kind, or else of the first saved table with
-  // priorities. If no saved table has priorities, all rows get the priority of new rows. After an error, discard the
-  // store.
+  // priorities. If no saved table has priorities, all rows get the priority of new rows. `progress` gets the bytes read
+  // and the size of all files. After an error or an exception of `progress`, discard the store.
   Status load_into(Store& store, const Tables* tables, const platform::WaitContext& wait,
-                   std::span<const NamedSampler> samplers = {});
+                   std::span<const NamedSampler> samplers = {}, const ProgressHook& progress = {});
 
  private:
   struct LoadState;  // state of one load

@@ -123,6 +123,12 @@ Error corrupt(const Folder& folder, const std::string& name, const std::string& 
   return Error{.code = Code::kCorrupt, .message = folder.path() + "/" + name + ": " + what};
 }
 
+std::uint64_t Manifest::files_bytes() const noexcept {
+  std::uint64_t bytes = sizeof header;
+  for (const SavedFile& file : files) bytes += file.bytes;
+  return bytes;
+}
+
 std::uint64_t Manifest::row_bytes() const noexcept {
   std::uint64_t bytes = header.record_bytes;
   for (const std::uint64_t leaf : leaf_bytes) bytes += leaf > kMaxInRecord ? leaf : 0;
@@ -200,10 +206,8 @@ Status Manifest::check_rows(const Folder& folder, std::span<const StateEntry> ch
 }
 
 Status Manifest::check_overhead(const Folder& folder, std::uint64_t bytes) const {
-  std::uint64_t in_files = sizeof header;
-  for (const SavedFile& file : files) in_files += file.bytes;
   const std::uint64_t over = bytes - std::min(bytes, kMaxOverhead);
-  if (over / kMaxOverheadPerByte <= in_files) return success();
+  if (over / kMaxOverheadPerByte <= files_bytes()) return success();
   return Error{.code = Code::kInvalid,
                .message = folder.path() + " has a capacity of " + std::to_string(header.capacity) +
                           " rows in chunks of " + std::to_string(header.rows_per_chunk) +

@@ -34,6 +34,8 @@ struct Manifest {
   // Writes and syncs the manifest as kNextManifestName. The caller replaces the old one by a rename.
   Status write(const platform::Folder& folder);
 
+  // Returns the size of all files, with the header of the manifest.
+  std::uint64_t files_bytes() const noexcept;
   std::uint64_t row_bytes() const noexcept;
   // Returns the bytes of a state part of `chunks` chunks.
   std::uint64_t state_bytes(std::uint64_t chunks) const noexcept;

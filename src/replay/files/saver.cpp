@@ -29,15 +29,16 @@ constexpr std::int64_t kRetryNs = 1'000'000'000;
 
 class Saver {
  public:
-  Saver(const Store& store, const Tables* tables, const Folder& folder, const WaitContext& wait)
-      : store_(store), tables_(tables), folder_(folder), wait_(wait), now_(Snapshot::of(store)) {}
+  Saver(const Store& store, const Tables* tables, const Folder& folder, const WaitContext& wait,
+        ProgressMeter& progress)
+      : store_(store), tables_(tables), folder_(folder), wait_(wait), progress_(progress), now_(Snapshot::of(store)) {}
 
   // Runs one pass. Returns nullopt, and leaves the folder unchanged, if most rows were overwritten meanwhile and
   // `may_retry` is true.
   Result<std::optional<SaveReport>> run(bool may_retry);
 
  private:
-  void discard();
+  std::uint64_t bytes_to_write() const;
   SaveReport report() const;
   Status describe();
   Status write_rows();
@@ -53,6 +54,7 @@ class Saver {
   const Tables* tables_;
   const Folder& folder_;
   const WaitContext& wait_;
+  ProgressMeter& progress_;
   Snapshot now_;
   Manifest next_;
   KeptFiles kept_{next_};
@@ -106,7 +108,7 @@ Status Saver::describe() {
 
 Status Saver::begin_file() {
   if (file_) return success();
-  auto begun = DataFile::begin(folder_, newest_ + 1, store_.origin().uuid);
+  auto begun = DataFile::begin(folder_, newest_ + 1, store_.origin().uuid, progress_);
   if (!begun) return std::move(begun).error();
   file_.emplace(std::move(*begun));
   next_.files.push_back({});
@@ -158,6 +160,7 @@ Status Saver::write_part(std::vector<RowsEntry>& chunks) {
     }
     file_->go_back(mark);
     std::erase_if(chunks, [&](const RowsEntry& chunk) { return !store_.is_in_window(chunk.ticket); });
+    for (const RowsEntry& chunk : chunks) progress_.expect(sizeof chunk + chunk.rows * row_bytes());
   }
   return success();
 }
@@ -229,6 +232,7 @@ Status Saver::finish() {
     if (!ended) return std::move(ended).error();
     next_.files[file_number_] = *ended;
   }
+  progress_.finish();  // before the commit point, so that its exception cancels the save
   next_.header.head = now_.window.head;
   next_.header.tail = now_.window.tail;
   ++next_.header.save;
@@ -236,9 +240,9 @@ Status Saver::finish() {
   if (done) done = folder_.rename(kNextManifestName, kManifestName);
   if (!done) {
     folder_.remove(kNextManifestName);
-    discard();
     return done;
   }
+  if (file_) file_->keep();
   if (Status there = folder_.sync(); !there) return there;
   auto names = folder_.names();
   if (!names) return success();  // the next save removes the old files
@@ -251,8 +255,13 @@ Status Saver::finish() {
   return success();
 }
 
-void Saver::discard() {
-  if (file_) folder_.remove(data_name(file_->number()));
+// Returns the size of the rows that the kept files lack, of all states, and of the header of the manifest.
+std::uint64_t Saver::bytes_to_write() const {
+  std::uint64_t bytes = sizeof(ManifestHeader) + next_.state_bytes(now_.chunks.size());
+  for (const StateEntry& chunk : now_.chunks) {
+    if (!kept_.part_with(chunk)) bytes += sizeof(RowsEntry) + chunk.rows * row_bytes();
+  }
+  return bytes;
 }
 
 SaveReport Saver::report() const {
@@ -266,13 +275,13 @@ Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
   if (Status done = describe(); !done) return std::move(done).error();
   if (Status done = kept_.choose_parts(folder_, store_, now_); !done) return std::move(done).error();
   kept_.choose();
+  if (progress_.is_on()) progress_.expect(bytes_to_write());
   if (Status done = write_rows(); !done) return std::move(done).error();
   now_.forget_before(store_.window().head);
   const std::uint64_t left = now_.rows();
   // A small buffer may have had no row at the moment of the snapshot.
   const bool lost_all_rows = left == 0 && (rows != 0 || store_.size() != 0);
   if (lost_all_rows || (may_retry && left < rows / kMinShare)) {
-    discard();
     if (may_retry) return std::optional<SaveReport>();
     return Error{.code = Code::kUnavailable,
                  .message = "could not save to " + folder_.path() + ": writers overwrote all rows (capacity " +
@@ -286,8 +295,8 @@ Result<std::optional<SaveReport>> Saver::run(bool may_retry) {
 
 }  // namespace
 
-Result<SaveReport> save(const Store& store, const Tables* tables, const std::string& path,
-                        const WaitContext& wait) try {
+Result<SaveReport> save(const Store& store, const Tables* tables, const std::string& path, const WaitContext& wait,
+                        const ProgressHook& hook) try {
   auto folder = Folder::make(path);
   if (!folder) return std::move(folder).error();
   auto locked = folder->lock(false);
@@ -296,9 +305,10 @@ Result<SaveReport> save(const Store& store, const Tables* tables, const std::str
     return Error{.code = Code::kUnavailable,
                  .message = path + " is locked: another save to it, or load from it, is in progress"};
   }
+  ProgressMeter progress(hook);
   const std::int64_t until = monotonic_ns() + kRetryNs;
   for (int pass = 1;; ++pass) {
-    auto saved = Saver(store, tables, *folder, wait).run(pass < kMinPasses || monotonic_ns() < until);
+    auto saved = Saver(store, tables, *folder, wait, progress).run(pass < kMinPasses || monotonic_ns() < until);
     if (!saved) return std::move(saved).error();
     if (*saved) return **saved;
   }

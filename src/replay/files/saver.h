@@ -11,6 +11,7 @@
 
 #include <string>
 
+#include "replay/files/progress.h"
 #include "replay/sampling/tables.h"
 
 namespace shmtree::replay {
@@ -27,7 +28,9 @@ struct SaveReport {
 //   - kExists if the folder has other files
 //   - kOs, with errno, if the file system fails; the previous save stays valid
 //   - kInterrupted by `wait`
+// `progress` gets the bytes written, and those in total to write. The total grows if rows are overwritten and others
+// take their place. If `progress` throws, the previous save stays valid.
 Result<SaveReport> save(const Store& store, const Tables* tables, const std::string& path,
-                        const platform::WaitContext& wait);
+                        const platform::WaitContext& wait, const ProgressHook& progress = {});
 
 }  // namespace shmtree::replay

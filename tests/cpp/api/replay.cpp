@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -353,6 +354,29 @@ TEST_CASE("load_replay restores a saved buffer") {
   CHECK(load_replay(path + "/none").code() == Code::kNotFound);
   CHECK(again.clear().ok());
   CHECK(again.size() == 0);
+}
+
+TEST_CASE("save and load_replay report their progress") {
+  const Folder folder;
+  const std::string path = folder.path + "/rows";
+  const ReplayBuffer buffer = make_replay(steps());
+  for (int i = 0; i < 10; ++i) buffer.add(step(i)).value();
+  std::vector<std::uint64_t> done, total;
+  const auto note = [&](std::uint64_t done_bytes, std::uint64_t total_bytes) {
+    done.push_back(done_bytes);
+    total.push_back(total_bytes);
+  };
+  CHECK(buffer.save(path, {.progress = note}).value().rows == 10);
+  CHECK((done.size() >= 2 && done.front() == 0 && done.back() == total.back()));
+  done.clear();
+  CHECK(load_replay(path, {.progress = note}).value().size() == 10);
+  CHECK((done.size() >= 2 && done.front() == 0 && done.back() == total.back()));
+  const auto stop = [](std::uint64_t, std::uint64_t) { throw std::runtime_error("stopped by the user"); };
+  buffer.add(step(10)).value();
+  CHECK_THROWS_WITH(buffer.save(path, {.progress = stop}), "stopped by the user");
+  CHECK_THROWS_WITH(load_replay(path, {.progress = stop}), "stopped by the user");
+  CHECK(load_replay(path).value().size() == 10);
+  CHECK(buffer.save(path).value().save == 2);
 }
 
 TEST_CASE("another process adds rows by handle or name") {
