@@ -57,6 +57,13 @@ def count(text: str) -> int:
     return number
 
 
+def rows(text: str) -> int:
+    number = _number(text, int, "a number of rows")
+    if not 1 <= number <= sys.maxsize:
+        raise argparse.ArgumentTypeError(f"{text} is out of range; it must be 1 to {sys.maxsize} rows")
+    return number
+
+
 def port(text: str) -> int:
     number = _number(text, int, "the number of a port")
     if not 0 <= number < 1 << 16:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
+from . import tables
+
 _T = TypeVar("_T")
 _INTERVAL_S = 0.1  # between two updates of a bar
 
@@ -51,12 +53,17 @@ class Bar:
         self._task = self._progress.add_task(self._what, total=total, text="")
         self._progress.start()
 
-    def show(self, done: int, text: str = "") -> None:
-        """Sets the number of messages, and a text beside the bar."""
+    def show(self, done: int, text: str = "", total: int | None = None) -> None:
+        """Sets the number of messages, and a text beside the bar. `total`: None keeps that of `start`."""
         self.done = done
         if self._progress is not None and time.monotonic() >= self._next:
             self._next = time.monotonic() + _INTERVAL_S
-            self._progress.update(self._task, completed=done, text=text or f"{done:,}")
+            self._progress.update(self._task, completed=done, text=text or f"{done:,}", total=total)
+
+    def show_bytes(self, done: int, total: int) -> None:
+        """Sets the numbers of bytes. The first call draws the bar."""
+        self.start(total)
+        self.show(done, f"{tables.size(done)} of {tables.size(total)}", total)
 
     def advance(self, count: int = 1) -> None:
         self.show(self.done + count)

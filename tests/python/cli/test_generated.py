@@ -61,6 +61,9 @@ def test_bash_completes_files_and_names(bash, tmp_path: Path) -> None:
     assert bash("play", "run.m") == ["run.mcap"]
     assert bash("inspect", "sam") == ["samples"]
     assert bash("play", "run.mcap", "--to", "") == ["samples"]
+    assert bash("save", "sam") == ["samples"]
+    (tmp_path / "checkpoint").mkdir()
+    assert bash("load", "check") == ["checkpoint"]
 
 
 @pytest.mark.parametrize("shell", [*SHELLS, "man"])

@@ -72,6 +72,18 @@ def test_bar_is_drawn_on_stderr_and_the_output_is_json(arguments, what, said, pa
     assert said.items() <= first.items()
 
 
+def test_bar_of_bytes_is_drawn_while_a_buffer_is_saved(tmp_path: Path) -> None:
+    pytest.importorskip("rich")
+    buffer = shmtree.replay.ReplayBuffer(100, example=0, name="experience")
+    buffer.add(1)
+    with pseudo_terminal() as (ours, theirs):
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        done = run_with_errors_on(theirs, "save", "experience", "--out", str(tmp_path / "saved"), "--json")
+        text = drawn(ours)
+    assert (done.returncode, json.loads(done.stdout)["saved"]) == (0, 1), text
+    assert "saving" in text
+
+
 def test_no_bar_without_a_terminal(path: Path, tmp_path: Path) -> None:
     command = [
         sys.executable,
