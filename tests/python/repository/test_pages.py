@@ -37,11 +37,20 @@ def test_a_limit_of_the_page_is_that_of_the_source(what, number, unit, file, nam
     assert stated == constant(file, name), what
 
 
-def test_formats_in_versions_md_match_the_source():
-    page = (ROOT / "docs/versions.md").read_text()
+def test_format_versions_of_the_page_match_the_source():
+    page = (ROOT / "docs/limits.md").read_text()
     stated = re.findall(r"\| (\d+) \(`([\w/.]+)` `(k\w+)`\)", page)
     assert len(stated) == 2
     assert [int(number) for number, _, _ in stated] == [constant(file, name) for _, file, name in stated]
+
+
+def test_the_page_on_limits_names_every_environment_variable():
+    read = re.compile(r'"(SHMTREE_[A-Z_]+)"|(?:environ|environment_variable|getenv)\W+(?:get\W+)?([A-Z_]+)"')
+    files = [file for folder in ("src", "include", "python") for file in (ROOT / folder).rglob("*")]
+    texts = [file.read_text() for file in files if file.suffix in (".cpp", ".h", ".py")]
+    used = {first or second for text in texts for first, second in read.findall(text)}
+    section = (ROOT / "docs/limits.md").read_text().partition("## Environment variables\n")[2]
+    assert set(re.findall(r"^- `([A-Z_]+)", section, re.MULTILINE)) == used
 
 
 @pytest.mark.parametrize("module", ["", ".errors", ".replay", ".cuda", ".torch", ".spdl", ".ray"])
