@@ -44,7 +44,7 @@ def test_format_versions_of_the_page_match_the_source():
     assert [int(number) for number, _, _ in stated] == [constant(file, name) for _, file, name in stated]
 
 
-def test_the_page_on_limits_names_every_environment_variable():
+def test_limits_page_names_every_environment_variable():
     read = re.compile(r'"(SHMTREE_[A-Z_]+)"|(?:environ|environment_variable|getenv)\W+(?:get\W+)?([A-Z_]+)"')
     files = [file for folder in ("src", "include", "python") for file in (ROOT / folder).rglob("*")]
     texts = [file.read_text() for file in files if file.suffix in (".cpp", ".h", ".py")]
