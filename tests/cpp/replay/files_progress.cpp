@@ -176,7 +176,7 @@ TEST_CASE("An exception of progress ends a load and unlocks the folder") {
 }
 
 // guarantee: replay-files
-TEST_CASE("A kill in any call of progress leaves the previous save intact") {
+TEST_CASE("A kill in a call of progress leaves the last save intact") {
   const TemporaryFolder folder;
   const auto store = filled(20);
   save(store, folder);

@@ -85,9 +85,11 @@ def test_exception_of_progress_leaves_the_previous_save(call: int, tmp_path: Pat
     assert raised.type is Stopped
 
 
-def arenas() -> int:
-    """Returns the number of arenas that this process has open."""
-    return sum(os.getpid() in {each["pid"] for each in arena["openers"]} for arena in observe()["arenas"])
+def arenas() -> set[str]:
+    """Returns the uuids of the arenas that this process has open."""
+    return {
+        arena["uuid"] for arena in observe()["arenas"] if os.getpid() in {opener["pid"] for opener in arena["openers"]}
+    }
 
 
 @pytest.mark.parametrize("call", [0, -1])
@@ -97,7 +99,7 @@ def test_exception_of_progress_in_load_frees_the_memory(call: int, tmp_path: Pat
     before = arenas()
     with pytest.raises(Stopped) as raised:
         ReplayBuffer.load(tmp_path / "saved", name="again", progress=in_call(call, stop))
-    assert arenas() == before  # although the traceback is still referenced
+    assert arenas() <= before  # although the traceback is still referenced
     with pytest.raises(FileNotFoundError):
         ReplayBuffer.open("again")
     assert buffer.save(tmp_path / "saved").save == 2
