@@ -1,5 +1,5 @@
 # Installs the build into a fresh prefix. Builds the consumer, the C++ programs of the pages and the examples against that
-# prefix alone, and runs them. Each program of a page must print the text below it.
+# prefix alone, and runs them. Each program of a page must print the ```text block below it.
 
 cmake_minimum_required(VERSION 3.25)
 
@@ -49,9 +49,9 @@ function(programs_of page name out)
     math(EXPR number "${number} + 1")
     list(APPEND ${out} ${name}_${number})
     file(WRITE ${root}/pages/${name}_${number}.cpp "${program}")
-    string(FIND "${text}" "\n```\n" printed)
+    string(FIND "${text}" "\n```text\n" printed)
     if(printed EQUAL 0)
-      string(SUBSTRING "${text}" 5 -1 text)
+      string(SUBSTRING "${text}" 9 -1 text)
       string(FIND "${text}" "```" end)
       string(SUBSTRING "${text}" 0 ${end} printed)
       file(WRITE ${root}/pages/${name}_${number}.txt "${printed}")
