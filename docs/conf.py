@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,14 @@ project = "shmtree"
 copyright = "the authors of shmtree, MIT license"
 version = release = re.findall(r"set\(SHMTREE_VERSION (\S+)\)", (ROOT / "CMakeLists.txt").read_text())[0]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "breathe"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "breathe",
+]
 suppress_warnings = [
     "myst.header",  # a section of a page may be two levels down
     "duplicate_declaration.cpp",  # the namespace, once for each header
@@ -56,6 +64,8 @@ breathe_projects = {"shmtree": str(ROOT / "build/site/cpp/xml")}
 breathe_default_project = "shmtree"
 breathe_default_members = ("members",)
 cpp_maximum_signature_line_length = python_maximum_signature_line_length = 100
+
+copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"  # not the output of programs
 
 html_theme = "furo"
 html_title = f"shmtree {version}"
@@ -86,18 +96,32 @@ def _keep_units(_app: Any, _page: str, source: list[str]) -> None:
     source[0] = re.sub(r"(?<=\d) (?=[kM](?:, | \|))", "\N{NO-BREAK SPACE}", source[0])
 
 
+# The module that defines each public name, by the module that exports it: what autodoc no longer sees.
+DEFINED_IN: dict[tuple[str, str], str] = {}
+
+
 def _public_names() -> None:
     """What a module lists in `__all__` is called by that module, wherever it is written."""
     with mock(autodoc_mock_imports):
         modules = [importlib.import_module(name) for name in MODULES]
     for module in modules:
-        for thing in (getattr(module, name) for name in module.__all__):
-            if str(getattr(thing, "__module__", "")).startswith(("shmtree._", "shmtree.errors")):
-                with contextlib.suppress(TypeError):  # the core's own types do not let themselves be changed
-                    thing.__module__ = module.__name__
+        for name in module.__all__:
+            thing = getattr(module, name)
+            DEFINED_IN[module.__name__, name] = str(getattr(thing, "__module__", ""))
+    for (exporter, name), definer in DEFINED_IN.items():
+        thing = getattr(sys.modules[exporter], name)
+        if definer.startswith(("shmtree._", "shmtree.errors")) and thing.__module__ == definer:
+            with contextlib.suppress(TypeError):  # the core's own types do not let themselves be changed
+                thing.__module__ = exporter
+
+
+def _defined_in(_app: Any, module: str, attribute: str) -> str | None:
+    """Returns the module with the source of a public name, for the link to it."""
+    return DEFINED_IN.get((module, attribute.partition(".")[0]))
 
 
 def setup(app: Any) -> None:
     _public_names()
     app.connect("source-read", _lead_within)
     app.connect("source-read", _keep_units)
+    app.connect("viewcode-follow-imported", _defined_in)
