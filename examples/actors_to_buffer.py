@@ -27,7 +27,7 @@ from dqn_learners import NumpyLearner, values
 from numpy_policy import PixelReader
 
 import shmtree
-from shmtree.replay import Lifo, Prioritized, ReplayBuffer
+from shmtree.replay import Episodes, Lifo, Limits, Prioritized, ReplayBuffer, Sampling
 
 COARSE = 4  # keep every fourth pixel of every fourth line
 EXAMPLE = {
@@ -95,7 +95,13 @@ def run(actors: int, seconds: float) -> None:
     """Prints the traffic of the buffer and the scores of the actors, every few seconds and at the end."""
     context = multiprocessing.get_context("spawn")
     samplers = {"by priority": Prioritized(), "newest": Lifo()}
-    buffer = ReplayBuffer(ROWS, example=EXAMPLE, samplers=samplers, next=("obs",), n_step=3, streams=actors)
+    buffer = ReplayBuffer(
+        ROWS,
+        example=EXAMPLE,
+        sampling=Sampling(samplers),
+        episodes=Episodes(next=("obs",), n_step=3),
+        limits=Limits(streams=actors),
+    )
     latest, scores = shmtree.Latest(), shmtree.Queue()
     learner, reader = NumpyLearner([4, 128, 128, 2]), PixelReader(COARSE)
     latest.publish(learner.weights())

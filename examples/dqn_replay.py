@@ -31,7 +31,7 @@ import numpy as np
 from dqn_learners import Weights, learner_for, values
 
 import shmtree
-from shmtree.replay import Prioritized, ReplayBuffer
+from shmtree.replay import Episodes, Limits, Prioritized, ReplayBuffer, Sampling
 
 EXAMPLE = {"obs": np.zeros(4, np.float32), "action": 0, "reward": 0.0, "terminated": False, "truncated": False}
 GAMMA, STEPS_SUMMED = 0.99, 3
@@ -145,7 +145,11 @@ def newest_returns(returns: Any, curve: list[tuple[int, float]]) -> None:
 def train(minutes: float, actors: int, kill_every: float) -> tuple[list[tuple[int, float]], bool]:
     """Returns the return of each judged version, and whether the last 100 solve the task."""
     buffer = ReplayBuffer(
-        50_000, example=EXAMPLE, sampler=Prioritized(), next=("obs",), n_step=STEPS_SUMMED, gamma=GAMMA, streams=actors
+        50_000,
+        example=EXAMPLE,
+        sampling=Sampling(Prioritized()),
+        episodes=Episodes(next=("obs",), n_step=STEPS_SUMMED, gamma=GAMMA),
+        limits=Limits(streams=actors),
     )
     latest, returns = shmtree.Latest(), shmtree.Queue()
     learner = learner_for([4, 128, 128, 2])

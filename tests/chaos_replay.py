@@ -24,7 +24,7 @@ import numpy as np
 from chaos import Chaos, parser_of, run
 from chaos_processes import GETTING, PUTTING, WORKING, Life, guarded
 
-from shmtree.replay import Prioritized, RateLimit, ReplayBuffer, Uniform
+from shmtree.replay import Episodes, Limits, Prioritized, RateLimit, ReplayBuffer, Sampling, Uniform
 
 ROWS = 20_000
 WORDS = 512  # 8-byte words per row
@@ -104,7 +104,11 @@ class ReplayChaos(Chaos):
         print(f"with {limit}")
         row = {"key": 0, "payload": np.zeros(WORDS, "i8"), "reward": 0.0, "done": False}
         self.buffer = ReplayBuffer(
-            ROWS, example=row, next=("payload",), n_step=2, samplers=SAMPLERS, limit=limit, streams=8
+            ROWS,
+            example=row,
+            sampling=Sampling(SAMPLERS),
+            episodes=Episodes(next=("payload",), n_step=2),
+            limits=Limits(rate=limit, streams=8),
         )
 
     def processes(self) -> Iterator[tuple[str, bool, int]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.replay.peers import Base, Wanted
 from bench.replay.rows import Rows
-from shmtree.replay import Prioritized, ReplayBuffer, Uniform
+from shmtree.replay import Episodes, Limits, Prioritized, ReplayBuffer, Sampling, Uniform
 
 
 class Peer(Base):
@@ -15,13 +15,12 @@ class Peer(Base):
 
     def __init__(self, wanted: Wanted) -> None:
         self.threads = wanted.threads
-        options: dict[str, Any] = {"stack": {"obs": wanted.stack}} if wanted.stack else {}
         self.buffer = ReplayBuffer(
             wanted.capacity,
             columns=wanted.columns,
-            sampler=Prioritized(alpha=0.6, beta=0.4) if wanted.prioritized else Uniform(),
-            streams=4 if wanted.shared else wanted.streams,
-            **options,
+            sampling=Sampling(Prioritized(alpha=0.6, beta=0.4) if wanted.prioritized else Uniform()),
+            limits=Limits(streams=4 if wanted.shared else wanted.streams),
+            episodes=Episodes(stack={"obs": wanted.stack} if wanted.stack else None),
         )
         self.writers = [self.buffer.writer() for _ in range(wanted.streams)]
 

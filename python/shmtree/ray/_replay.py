@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -15,10 +16,21 @@ from .. import replay
 from .._ipc.arguments import one_of, seconds
 from .._process import lifetime
 from ..errors import ChannelClosed
-from ..replay import Batch, Prioritized, Sampler, Saved, SequenceBatch, VectorWriter, Writer, _load_arguments
+from ..replay import (
+    Batch,
+    Episodes,
+    Limits,
+    Prioritized,
+    Sampling,
+    Saved,
+    SequenceBatch,
+    VectorWriter,
+    Writer,
+    _load_arguments,
+)
 from ..replay._memory import Size, updates
-from ..replay._numbers import not_negative, positive, seed_of, whole
-from ..replay._spec import OnPeerDeath, Padding, peer_death
+from ..replay._numbers import not_negative, positive, whole
+from ..replay._options import OnPeerDeath, check_classes
 from . import _merged, _parts, _prefetch
 from ._cluster import Cluster, find
 from ._deaths import PeerDied
@@ -52,12 +64,16 @@ class ReplayBuffer:
         capacity: Number of rows of each shard. Give either this or `max_bytes`.
         max_bytes: Size limit of each shard in bytes.
         home: The node that stores the list of shards: the handle of an actor, or the id of a node; None is this node.
-        on_peer_death: "wait" (default): rows of a lost node are ignored. "raise": the next sample of each object raises
-            `shmtree.ray.PeerDied`, once for each lost node; later ones use the other shards.
-        seed: Seed for this object's choices and the shards' samples; None chooses a random one.
-        example, columns, next, n_step, gamma, stack, stack_padding, reward, done, sampler, samplers, chunk, streams:
-            See `shmtree.replay.ReplayBuffer`. They are checked at once. Samplers are `Uniform` and `Prioritized`
-            without `max_times`, because the rows of all nodes have no common order. A `limit` is not available.
+        example, columns, episodes: See `shmtree.replay.ReplayBuffer`. All options are checked at once.
+        sampling: Samplers of all shards. They must be `Uniform` or `Prioritized` without `max_times`, because the rows
+            of all nodes have no common order. `Sampling.seed` is for this object's choices and the shards' samples.
+        limits: `Limits.chunk` and `Limits.streams` of each shard; `Limits.rate` is not available. With
+            `Limits.on_peer_death` "wait" (default), rows of a lost node are ignored. With "raise", the next sample of
+            each object raises `shmtree.ray.PeerDied`, once for each lost node; later ones use the other shards.
+
+    Raises:
+        TypeError: An option is missing, or has the wrong type.
+        ValueError: A sampler is not available here, `limits` has a `rate`, or an option does not fit the rows.
     """
 
     def __init__(
@@ -67,39 +83,23 @@ class ReplayBuffer:
         example: Any = None,
         columns: Any = None,
         max_bytes: int | None = None,
-        next: str | Iterable[str] = (),
-        n_step: int = 1,
-        gamma: float = 0.99,
-        stack: Mapping[str, int] | None = None,
-        stack_padding: Padding = "zeros",
-        reward: str | None = "reward",
-        done: str | None = "done",
-        sampler: Sampler | None = None,
-        samplers: Mapping[str, Sampler] | None = None,
-        chunk: int | None = None,
-        streams: int = 1,
-        on_peer_death: OnPeerDeath = "wait",
+        sampling: Sampling | None = None,
+        episodes: Episodes | None = None,
+        limits: Limits | None = None,
         home: Any = None,
-        seed: int | None = None,
     ) -> None:
         from . import _actors
 
-        rows: dict[str, Any] = {"example": example, "columns": columns, "reward": reward, "done": done}
-        drawn: dict[str, Any] = {
-            "next": next,
-            "n_step": n_step,
-            "gamma": gamma,
-            "stack": stack,
-            "stack_padding": stack_padding,
-        }
-        size: dict[str, Any] = {"max_bytes": max_bytes, "chunk": chunk, "streams": streams}
-        with replay.ReplayBuffer(capacity, sampler=sampler, samplers=samplers, **rows, **drawn, **size) as like:
+        check_classes(sampling, episodes, limits)
+        own_limits = _limits_of_shards(limits)
+        options: dict[str, Any] = {"sampling": sampling, "episodes": episodes, "limits": own_limits}
+        with replay.ReplayBuffer(capacity, example=example, columns=columns, max_bytes=max_bytes, **options) as like:
             _parts.check_samplers(like._spec.samplers)
-            seeded = None if seed is None else seed_of(seed)
-            plan = _parts.Plan(like._spec, Size(like.capacity, None, like.chunk, streams), seeded)
+            seeded = None if sampling is None else sampling.seed
+            plan = _parts.Plan(like._spec, Size(like.capacity, None, like.chunk, own_limits.streams), seeded)
         node = _actors.node_of(home)
         number = new_token()
-        self._begin(_Place(number, node, plan, peer_death(on_peer_death), number), seeded)
+        self._begin(_Place(number, node, plan, _on_peer_death(limits), number), seeded)
 
     def _begin(self, place: _Place, seed: int | None) -> None:
         from . import _shard_actors
@@ -387,16 +387,13 @@ class ReplayBuffer:
         path: str | os.PathLike[str],
         capacity: int | None = None,
         *,
-        sampler: Sampler | None = None,
-        samplers: Mapping[str, Sampler] | None = None,
-        gamma: float | None = None,
-        chunk: int | None = None,
-        streams: int = 1,
-        on_peer_death: OnPeerDeath = "wait",
+        example: Any = None,
+        columns: Any = None,
+        sampling: Sampling | None = None,
+        episodes: Episodes | None = None,
+        limits: Limits | None = None,
         home: Any = None,
-        seed: int | None = None,
         missing_ok: bool = False,
-        **fixed: Any,
     ) -> ReplayBuffer:
         """Makes a buffer from the folder of `save`. Shards keep their numbers, and so all rows keep their indices.
 
@@ -406,24 +403,24 @@ class ReplayBuffer:
         Args:
             path: Folder of `save`.
             capacity: Number of rows of a shard; None takes the saved one.
-            sampler, samplers, gamma: Replace the saved values.
-            chunk: At most the saved one.
-            streams, on_peer_death, home, seed: See the class.
+            example, columns, sampling, episodes: See `shmtree.replay.ReplayBuffer.load`.
+            limits, home: See the class. `Limits.chunk` must be at most the saved one.
             missing_ok: True accepts that a shard of the last save is missing.
-            **fixed: `columns`, `next`, `n_step` and so on, which have to equal the saved ones.
 
         Raises:
             FileNotFoundError: No node sees a shard.
+            TypeError: `sampling`, `episodes` or `limits` is something else than its class.
             ValueError: There is no node for a shard, or a shard of the last save is missing (unless `missing_ok`). Also
                 if the shards belong to different buffers, or a file is not as it was written. Nothing is loaded.
         """
         from . import _actors
 
-        seeded = None if seed is None else seed_of(seed)
-        how = Loading(capacity, sampler, samplers, gamma, chunk, positive("streams", streams), seeded)
-        node, dies = _actors.node_of(home), peer_death(on_peer_death)
+        check_classes(sampling, episodes, limits)
+        seeded = None if sampling is None else sampling.seed
+        how = Loading(capacity, sampling, episodes, None if limits is None else _limits_of_shards(limits))
+        node, dies = _actors.node_of(home), _on_peer_death(limits)
         nodes, plan, buffer = find(os.path.abspath(path), how, bool(missing_ok))
-        _load_arguments.check(plan.spec, fixed)
+        _load_arguments.check(plan.spec, example, columns, episodes)
         _parts.check_samplers(plan.spec.samplers)
         made = cls.__new__(cls)
         number = new_token()
@@ -469,6 +466,19 @@ class ReplayBuffer:
 
     def __repr__(self) -> str:
         return "<ReplayBuffer over Ray, closed>" if self.closed else "<ReplayBuffer over Ray>"
+
+
+def _limits_of_shards(limits: Limits | None) -> Limits:
+    """Returns the limits of each shard. Its own peers never wait for each other."""
+    if limits is None:
+        return Limits()
+    if limits.rate is not None:
+        raise ValueError(f"limits has rate={limits.rate!r}; a rate limit over several nodes is not available")
+    return dataclasses.replace(limits, on_peer_death="wait")
+
+
+def _on_peer_death(limits: Limits | None) -> OnPeerDeath:
+    return "wait" if limits is None else limits.on_peer_death
 
 
 def _arrive(place: _Place) -> ReplayBuffer:

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ..replay import Sampler, _files
+from ..replay import Episodes, Limits, Sampling, _files
 from ..replay._buffer import ReplayBuffer
 from ..replay._memory import Size
 from ..replay._spec import Spec
@@ -76,12 +76,13 @@ class Loading(NamedTuple):
     """Arguments with which shards are loaded; None keeps the saved value."""
 
     capacity: int | None
-    sampler: Sampler | None
-    samplers: Mapping[str, Sampler] | None
-    gamma: float | None
-    chunk: int | None
-    streams: int
-    seed: int | None
+    sampling: Sampling | None
+    episodes: Episodes | None
+    limits: Limits | None
+
+    @property
+    def seed(self) -> int | None:
+        return None if self.sampling is None else self.sampling.seed
 
     def find(self, path: str) -> dict[int, Found]:
         """Returns the shards below a path on this node, by number."""
@@ -96,7 +97,7 @@ class Loading(NamedTuple):
                 files = _files.open_files(os.path.join(path, name))
                 # its errors name the file; errors of other nodes do not
                 _files.spec_of(files, os.path.join(path, name))
-                size = _files.size_for(files, self.capacity, self.chunk, self.streams)
+                size = _files.size_for(files, self.capacity, self.limits or Limits())
                 found[int(number)] = Found(files.note, size, _read_note(path, int(number)))
         return found
 
@@ -104,8 +105,8 @@ class Loading(NamedTuple):
         return ReplayBuffer.load(folder_of(path, shard), **self._asdict())
 
     def with_changes(self, saved: Spec) -> Spec:
-        """Returns the saved spec with the samplers and the gamma that this load asks for."""
-        return _files.changed(saved, self.sampler, self.samplers, "saved", self.gamma, "saved")
+        """Returns the saved spec with the options that this load asks for."""
+        return _files.changed(saved, self.sampling, self.episodes, self.limits)
 
 
 class Loads(NamedTuple):

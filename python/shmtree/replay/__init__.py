@@ -12,20 +12,24 @@ from . import _in_messages as _in_messages  # so that messages may carry buffers
 from ._batch import Batch, SequenceBatch, TensorBatch
 from ._buffer import ReplayBuffer
 from ._files import Saved
+from ._options import Episodes, Limits, Sampling
 from ._samplers import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, Sampler, Uniform
 from ._stats import ReplayStats
 from ._writers import VectorWriter, Writer
 
 __all__ = [
     "Batch",
+    "Episodes",
     "Fifo",
     "Lifo",
+    "Limits",
     "MaxPriority",
     "Prioritized",
     "RateLimit",
     "ReplayBuffer",
     "ReplayStats",
     "Sampler",
+    "Sampling",
     "Saved",
     "SequenceBatch",
     "TensorBatch",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -13,10 +13,11 @@ from .._ipc.arena import Arena
 from .._process import handles, names
 from .._process.names import REPLAY, open_known
 from ..errors import ChannelClosed
-from . import _endless_waits, _files, _load_arguments, _memory, _rows, _samplers, _sampling, _spec, _writers
+from . import _endless_waits, _files, _load_arguments, _memory, _options, _rows, _samplers, _sampling, _spec, _writers
 from ._batch import Batch, SequenceBatch
 from ._files import Saved
-from ._numbers import positive, seed_of
+from ._numbers import positive
+from ._options import Episodes, Limits, Sampling
 from ._stats import ReplayStats, Stats
 from ._writers import OwnWriter, VectorWriter, Writer
 
@@ -27,8 +28,8 @@ class ReplayBuffer:
     """Rows in shared memory that many processes add and sample. When it is full, the oldest rows are dropped.
 
     You can pass it to other processes as an argument, in messages of channels, and by its name. It lives as long as any
-    process has it. A row can be sampled once it is added. If the buffer has `next` or `n_step`, a row can be sampled
-    once the later rows that it needs are added, or its episode has ended.
+    process has it. A row can be sampled once it is added. If the buffer has `Episodes.next` or `Episodes.n_step`, a row
+    can be sampled once the later rows that it needs are added, or its episode has ended.
 
     Args:
         capacity: Number of rows. Give either this or `max_bytes`.
@@ -36,43 +37,23 @@ class ReplayBuffer:
             and numbers at the leaves. Python floats become float32, ints int64. Give either this or `columns`.
         columns: A pytree like a row with a ``(shape, dtype)`` at each leaf, or only a dtype for numbers.
         max_bytes: Size limit of the whole buffer in bytes.
-        next: Keys whose values a batch also has for each row's successor, in ``data["next"]``. The buffer stores the
-            values once. The successor is the row `n_step` rows later. At the end of an episode, ``data["next"]`` has
-            the `final` that was passed to `Writer.end`, or the values of the last row if there is none
-            (`Batch.discount` is then 0).
-        n_step: Number of rewards that are summed in a batch; later ones are multiplied by `gamma`, `gamma` squared, and
-            so on. The sum stops at the end of the episode.
-        gamma: Discount factor.
-        stack: Number of stacked frames per key of a row. The last frame is the row's own; the frames before it come
-            from earlier rows of the episode.
-        stack_padding: Frames before the first one of an episode: "zeros", or the "first" frame.
-        reward: Key of the rewards that `n_step` sums.
-        done: Key of a row that ends episodes, in addition to Gymnasium's ``"terminated"`` and ``"truncated"``. A true
-            ``terminated`` ends the episode, and its `Batch.discount` is 0. A true ``truncated`` ends it as well; with
-            `next`, the row needs the observation after it (`final`), and its value counts. If rows have all three keys,
-            `done` must be true exactly where one of the others is; otherwise `add` raises a ValueError with the row and
-            the values. If rows lack one of the two, `done` replaces it; if they lack both, `done` replaces
-            ``terminated``. None: no key ends an episode, only calls such as `Writer.end` do.
-        sampler: `Uniform` (default), `Prioritized`, `Fifo`, `Lifo` or `MaxPriority`. Give either this or `samplers`.
-        samplers: Several samplers by name. The first one is the default.
-        limit: A `RateLimit`: writers wait for samplers, and samplers for rows.
-        chunk: Number of rows that are dropped together, a power of two up to 64. None chooses it from the capacity.
-            With 1, a full buffer has exactly `capacity` rows.
-        streams: Approximate number of writers. More writers work, too.
-        on_peer_death: What a call that waits for rows, or for space under a `limit`, does when all other processes were
-            killed. "wait" (default): wait for new ones. "raise": raise PeerDied with their `pids`, until another
-            process comes.
+        sampling: `Sampling` with the samplers, and the seed of this object. None: the defaults of `Sampling`.
+        episodes: `Episodes` with the keys that end episodes, and what a batch has of other rows of an episode
+            (successors, summed rewards, stacks). None: the defaults of `Episodes`.
+        limits: `Limits` with a rate limit, the size of chunks, the number of writers, and `on_peer_death`. None: the
+            defaults of `Limits`.
         arena: Arena for the buffer; None makes a new arena.
         name: Name under which the user's other processes find it with `ReplayBuffer.open`.
-        seed: Seed for the sampling of this object; None chooses a random one.
         exist_ok: If a buffer has this name already, opens that one with its rows.
 
     Raises:
-        TypeError: Not exactly one of `example` and `columns`, or of `capacity` and `max_bytes`, is given.
+        TypeError: Not exactly one of `example` and `columns`, or of `capacity` and `max_bytes`, is given. Also if
+            `sampling`, `episodes` or `limits` is something else than its class; the error has the remedy.
         FileExistsError: The name is in use and `exist_ok` is False.
-        ValueError: The buffer of that name was made with other arguments (`seed` and `streams` do not count); the error
-            has the differences. Also if rows have none of the keys ``done``, ``terminated`` and ``truncated``, unless
-            ``done=None``, and the buffer has `next`, `n_step` or `stack`.
+        ValueError: The buffer of that name was made with other arguments (`Sampling.seed` and `Limits.streams` do not
+            count); the error has the differences. Also if rows lack a key of `episodes`, or if they have none of the
+            keys ``done``, ``terminated`` and ``truncated``, unless ``Episodes(done=None)``, and the buffer has `next`,
+            `n_step` or `stack`.
 
     Example::
 
@@ -91,22 +72,11 @@ class ReplayBuffer:
         example: Any = None,
         columns: Any = None,
         max_bytes: int | None = None,
-        next: str | Iterable[str] = (),
-        n_step: int = 1,
-        gamma: float = 0.99,
-        stack: Mapping[str, int] | None = None,
-        stack_padding: _spec.Padding = "zeros",
-        reward: str | None = "reward",
-        done: str | None = "done",
-        sampler: _samplers.Sampler | None = None,
-        samplers: Mapping[str, _samplers.Sampler] | None = None,
-        limit: _samplers.RateLimit | None = None,
-        chunk: int | None = None,
-        streams: int = 1,
-        on_peer_death: _spec.OnPeerDeath = "wait",
+        sampling: Sampling | None = None,
+        episodes: Episodes | None = None,
+        limits: Limits | None = None,
         arena: Arena | None = None,
         name: str | None = None,
-        seed: int | None = None,
         exist_ok: bool = False,
     ) -> None:
         if (example is None) == (columns is None):
@@ -115,12 +85,12 @@ class ReplayBuffer:
             raise TypeError("pass either a capacity in rows or max_bytes=, not both or neither")
         if name is not None:
             names.check_name(name)
+        _options.check_classes(sampling, episodes, limits)
+        sampling, limits = sampling or Sampling(), limits or Limits()
         rows = _rows.from_example(example) if columns is None else _rows.from_columns(columns)
-        chosen = _samplers.named(sampler, samplers)
-        _samplers.check_limit(limit)
-        ends = (reward, done, limit, on_peer_death)
-        spec = _spec.make(rows, chosen, next, n_step, gamma, stack, stack_padding, *ends)
-        self._make(spec, _memory.Size(capacity, max_bytes, chunk, streams), arena, name, seed, exist_ok)
+        spec = _spec.make(rows, _samplers.named(sampling.sampler), episodes or Episodes(), limits)
+        size = _memory.Size(capacity, max_bytes, limits.chunk, limits.streams)
+        self._make(spec, size, arena, name, sampling.seed, exist_ok)
 
     def _make(
         self,
@@ -128,11 +98,9 @@ class ReplayBuffer:
         size: _memory.Size,
         arena: Arena | None,
         name: str | None,
-        seed: Any,
+        seed: int | None,
         exist_ok: bool = False,
     ) -> None:
-        seeded = None if seed is None else seed_of(seed)
-
         def make() -> tuple[_core.Replay, _core.Name | None]:
             core = _memory.make(spec, size, arena)
             return core, names.create_name(name, REPLAY, core.arena, core.block) if name is not None else None
@@ -147,8 +115,8 @@ class ReplayBuffer:
         core, of_name = names.open_or_make(name, exist_ok, known, make)
         self._become(spec, core, of_name)
         self._owner = _endless_waits.Owner(is_named=name is not None)
-        if seeded is not None:
-            core.seed = seeded
+        if seed is not None:
+            core.seed = seed
 
     def _become(self, spec: _spec.Spec, core: _core.Replay, name: _core.Name | None) -> None:
         self._spec = spec
@@ -351,7 +319,7 @@ class ReplayBuffer:
 
         Raises:
             ValueError: The buffer does not know where episodes end: its rows have no key ``terminated``, ``truncated``
-                or ``done``, and it was not made with ``done=None``.
+                or ``done``, and it was not made with ``Episodes(done=None)``.
         """
         given = (n, length, stride, partial, sampler, replace, out, threads, beta, weights, timeout, self._owner)
         return _sampling.sample_sequences(self._replay, self._spec, self._data, *given)
@@ -368,7 +336,7 @@ class ReplayBuffer:
               dropped. This and the next two count since the buffer, or the one that it was loaded from, was made.
             - samples: rows or sequences, by the sampler's name.
             - samples_per_insert: all samples / added.
-            - With a limit: inserted and sampled, the counts of the limit since the last `clear`.
+            - With `Limits.rate`: inserted and sampled, the counts of the limit since the last `clear`.
             - waiting: process ids that are blocked now, by "add" (until others sample, because of the limit) and
               "sample" (until others add).
             - added_per_s, sampled_per_s: rates since the last call on this object.
@@ -444,41 +412,39 @@ class ReplayBuffer:
         path: str | os.PathLike[str],
         capacity: int | None = None,
         *,
-        sampler: _samplers.Sampler | None = None,
-        samplers: Mapping[str, _samplers.Sampler] | None = None,
-        limit: _samplers.RateLimit | Literal["saved"] | None = "saved",
-        gamma: float | None = None,
-        on_peer_death: Literal["saved"] | _spec.OnPeerDeath = "saved",
-        chunk: int | None = None,
-        streams: int = 1,
+        example: Any = None,
+        columns: Any = None,
+        sampling: Sampling | None = None,
+        episodes: Episodes | None = None,
+        limits: Limits | None = None,
         arena: Arena | None = None,
         name: str | None = None,
-        seed: int | None = None,
         progress: _files.Progress | None = None,
-        **fixed: Any,
     ) -> ReplayBuffer:
         """Makes a buffer with the saved rows, their indices and their priorities.
 
-        A smaller buffer gets the newest rows. An argument that is not given keeps its saved value, except the name: the
-        new buffer has none.
+        A smaller buffer gets the newest rows. Without arguments, the new buffer has the saved options, but no name.
+        `limits` replaces all saved limits: pass those that you want to keep, too.
 
         Args:
             path: Folder of `save`.
             capacity: Number of rows. Pass it if you expect a large buffer with few rows, see ValueError.
-            sampler, samplers, gamma, on_peer_death: Replace the saved values; see the class.
-            limit: "saved" continues with the saved counts. With another limit, the rows count as added, and as sampled
-                as often as that limit requires. None means no limit.
-            chunk: At most the saved one.
-            streams, arena, name, seed: See the class.
+            example, columns: Rows as in the class, to check that the saved ones are the same.
+            sampling: Replaces the saved samplers, unless it has none.
+            episodes: Has to equal the saved options, except `Episodes.gamma`, which replaces the saved one.
+            limits: Replaces the saved limits. With the same `Limits.rate`, its counts continue. With another one, the
+                rows count as added, and as sampled as often as that rate requires. `Limits.chunk` must be at most the
+                saved one; None chooses it.
+            arena, name: See the class.
             progress: A function like that of `save`, with the bytes read and the size of the files. If it raises, the
                 new buffer is freed, and `load` raises that exception.
-            **fixed: `example`, `columns`, `next`, `n_step`, `stack` and so on, which have to equal the saved ones.
 
         Raises:
             FileNotFoundError: The folder has no saved buffer.
-            ValueError: A byte of a file is not as it was written (the error has the file and the numbers), or an
-                argument in `fixed` differs. Also if an empty buffer of the saved capacity takes more than 256 MiB plus
-                16 times the size of the files.
+            TypeError: `sampling`, `episodes` or `limits` is something else than its class.
+            ValueError: A byte of a file is not as it was written (the error has the file and the numbers), or
+                `example`, `columns` or `episodes` differs from the saved buffer. Also if an empty buffer of the saved
+                capacity takes more than 256 MiB plus 16 times the size of the files.
 
         Example::
 
@@ -488,16 +454,17 @@ class ReplayBuffer:
         if name is not None:
             names.check_name(name)
         _files.check_progress(progress)
-        files, streams = _files.open_files(path), positive("streams", streams)
+        _options.check_classes(sampling, episodes, limits)
+        files = _files.open_files(path)
         spec = _files.spec_of(files, path)
-        _load_arguments.check(spec, fixed)
-        spec = _files.changed(spec, sampler, samplers, limit, gamma, on_peer_death, fixed)
-        size = _files.size_for(files, capacity, chunk, streams)
+        _load_arguments.check(spec, example, columns, episodes)
+        spec = _files.changed(spec, sampling, episodes, limits)
+        size = _files.size_for(files, capacity, limits or Limits())
         self = cls.__new__(cls)
         with _files.naming(path):
             if capacity is None:
                 _files.check_overhead(files, spec, size)
-            self._make(spec, size, arena, None, seed)
+            self._make(spec, size, arena, None, None if sampling is None else sampling.seed)
         try:
             files.load_into(self._replay, progress)
         except BaseException:

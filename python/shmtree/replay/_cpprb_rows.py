@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ._buffer import ReplayBuffer
+from ._options import RING, Sampling
 from ._ring import Array, Ring
 from ._samplers import Prioritized, Sampler, Uniform
 
@@ -39,7 +40,7 @@ class PlacedRows:
         dtype = default_dtype or np.single
         self._columns = {name: (_shape(spec), _dtype(spec.get("dtype") or dtype)) for name, spec in env.items()}
         columns = self._columns or {"": ((), np.dtype(np.uint8))}
-        self.shared = ReplayBuffer(int(size), columns=columns, sampler=self._sampler(), chunk=1, done=None, reward=None)
+        self.shared = ReplayBuffer(int(size), columns=columns, sampling=Sampling(self._sampler()), **RING)
         self._ring = Ring(self.shared)
 
     def _sampler(self) -> Sampler:

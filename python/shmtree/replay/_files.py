@@ -6,15 +6,16 @@ import contextlib
 import os
 import pathlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from ..errors import Error, IncompatibleArena
 from . import _samplers
 from ._memory import Size
-from ._numbers import not_negative, positive
-from ._spec import Spec, peer_death
+from ._numbers import positive
+from ._options import Episodes, Limits, Sampling
+from ._spec import Spec
 
 if TYPE_CHECKING:
     from ._buffer import ReplayBuffer
@@ -89,30 +90,23 @@ def from_bytes(cls: type[ReplayBuffer], files: dict[str, bytes]) -> ReplayBuffer
         return cls.load(folder)
 
 
-def changed(
-    spec: Spec,
-    sampler: _samplers.Sampler | None,
-    samplers: Mapping[str, _samplers.Sampler] | None,
-    limit: _samplers.RateLimit | str | None,
-    gamma: float | None,
-    on_peer_death: str,
-    fixed: Mapping[str, Any] | None = None,
-) -> Spec:
-    """Returns the spec of a saved buffer, with the given arguments in place of the saved ones."""
-    if sampler is not None or samplers is not None:
-        spec = spec._replace(samplers=_samplers.named(sampler, samplers))
-    if limit != "saved":
-        spec = spec._replace(limit=_samplers.check_limit(limit))
-    if on_peer_death != "saved":
-        spec = spec._replace(on_peer_death=peer_death(on_peer_death))
-    if fixed is not None and fixed.get("done", "saved") is None:
-        spec = spec._replace(ends_unknown=False)
-    return spec if gamma is None else spec._replace(gamma=not_negative("gamma", gamma))
+def changed(spec: Spec, sampling: Sampling | None, episodes: Episodes | None, limits: Limits | None) -> Spec:
+    """Returns the spec of a saved buffer, with the given options in place of the saved ones."""
+    if sampling is not None and sampling.sampler is not None:
+        spec = spec._replace(samplers=_samplers.named(sampling.sampler))
+    if limits is not None:
+        spec = spec._replace(limit=limits.rate, on_peer_death=limits.on_peer_death)
+    if episodes is not None:
+        spec = spec._replace(gamma=float(episodes.gamma))
+        if episodes.done is None:
+            spec = spec._replace(ends_unknown=False)
+    return spec
 
 
-def size_for(files: _core.ReplayFiles, capacity: int | None, chunk: int | None, streams: int) -> Size:
+def size_for(files: _core.ReplayFiles, capacity: int | None, limits: Limits) -> Size:
     """Returns the size of a buffer for the saved rows; its chunks are at most as large as the saved ones."""
     rows = files.capacity if capacity is None else positive("capacity", capacity)
+    chunk, streams = limits.chunk, limits.streams
     if chunk is None:
         most = rows if capacity is None else max(rows // (16 * streams), 1)  # the core's choice if none is given
         chunk = min(files.chunk, 1 << (most.bit_length() - 1))

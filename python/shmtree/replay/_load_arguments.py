@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from . import _rows, _spec
-
-_ROWS = {"example": _rows.from_example, "columns": _rows.from_columns}
-#: Default values of these arguments.
-_TERMS: dict[str, Any] = {
-    "next": (),
-    "n_step": 1,
-    "stack": None,
-    "stack_padding": "zeros",
-    "reward": "reward",
-    "done": "done",
-}
+from ._options import Episodes, Limits
 
 
-def check(saved: _spec.Spec, given: Mapping[str, Any]) -> None:
+def check(saved: _spec.Spec, example: Any, columns: Any, episodes: Episodes | None) -> None:
     """Raises ValueError for the first argument that differs from the saved one; the error has both."""
-    for name in given:
-        if name not in _ROWS and name not in _TERMS:
-            raise TypeError(f"ReplayBuffer.load() got an unexpected keyword argument {name!r}")
-    for name, rows_of in _ROWS.items():
-        if name in given and (rows := rows_of(given[name])) != saved.rows:
-            raise ValueError(_refusal(name, _leaves(rows), _leaves(saved.rows)))
-    terms = {**_TERMS, "done": None, **{name: given[name] for name in _TERMS if name in given}}
-    wanted = _terms(
-        _spec.make(saved.rows, saved.samplers, gamma=saved.gamma, limit=None, on_peer_death="wait", **_as_made(terms))
-    )
+    if example is not None:
+        _check_rows("example", _rows.from_example(example), saved)
+    if columns is not None:
+        _check_rows("columns", _rows.from_columns(columns), saved)
+    if episodes is None:
+        return
+    wanted = _terms(_spec.make(saved.rows, saved.samplers, episodes, Limits()))
     for name, there in _terms(saved).items():
-        if name in given and wanted[name] != there:
-            raise ValueError(_refusal(name, repr(given[name]), _shown(there)))
+        if wanted[name] != there:
+            raise ValueError(_refusal(name, repr(getattr(episodes, name)), _shown(there)))
+
+
+def _check_rows(name: str, rows: _rows.Rows, saved: _spec.Spec) -> None:
+    if rows != saved.rows:
+        raise ValueError(_refusal(name, _leaves(rows), _leaves(saved.rows)))
 
 
 def _refusal(name: str, given: str, there: str) -> str:
@@ -47,13 +38,8 @@ def _shown(there: Any) -> str:
     return repr(there)
 
 
-def _as_made(terms: Mapping[str, Any]) -> dict[str, Any]:
-    """Renames arguments to those of `_spec.make`."""
-    return {"padding" if name == "stack_padding" else name: value for name, value in terms.items()}
-
-
 def _terms(spec: _spec.Spec) -> dict[str, Any]:
-    """Returns the arguments in the form in which a program passes them, but with paths in place of leaves."""
+    """Returns the arguments of `Episodes` except `gamma`, with paths in place of leaves."""
     ways = _rows.paths_of(spec.rows.skeleton, "row")
 
     def way(leaf: int | None) -> str | None:

@@ -96,12 +96,6 @@ class RateLimit:
             not_negative("error_buffer", self.error_buffer)
 
 
-def check_limit(limit: Any) -> RateLimit | None:
-    if limit is not None and not isinstance(limit, RateLimit):
-        raise TypeError(f"limit is {limit!r}; it must be a RateLimit, or None")
-    return limit
-
-
 #: (samples_per_insert, min_size, error_buffer)
 LimitTerms = tuple[float, int, float | None]
 
@@ -144,19 +138,15 @@ def sampler_of(terms: Any) -> Sampler:
     return Prioritized(alpha, beta, eps, max_times=times) if cls is Prioritized else cls(max_times=times)
 
 
-def named(sampler: Sampler | None, samplers: Mapping[str, Sampler] | None) -> dict[str, Sampler]:
-    """Returns the samplers of a buffer by name, from the arguments of the buffer."""
-    if sampler is not None and samplers is not None:
-        raise TypeError("pass either sampler= or samplers=, not both")
-    if samplers is not None and not isinstance(samplers, Mapping):
-        raise TypeError(f"samplers is {samplers!r}; it must be a dict of names and samplers")
-    given = dict(samplers) if samplers is not None else {"default": sampler if sampler is not None else Uniform()}
-    if not given:
-        raise ValueError("samplers is empty; a replay buffer needs at least one sampler")
-    for name, each in given.items():
+def named(given: Sampler | Mapping[str, Sampler] | None) -> dict[str, Sampler]:
+    """Returns the samplers of a new buffer by name, from the argument of `Sampling`."""
+    samplers = dict(given) if isinstance(given, Mapping) else {"default": Uniform() if given is None else given}
+    if not samplers:
+        raise ValueError("sampler is an empty dict; a replay buffer needs at least one sampler")
+    for name, each in samplers.items():
         if not isinstance(name, str):
-            raise TypeError(f"samplers has the name {name!r}; it must be a str")
+            raise TypeError(f"sampler has the name {name!r}; it must be a str")
         if type(each) not in _KINDS:
             kinds = ", ".join(f"{cls.__name__}()" for cls in _KINDS)
-            raise TypeError(f"sampler is {each!r}; it must be one of {kinds}")
-    return given
+            raise TypeError(f"sampler is {each!r}; it must be one of {kinds}, or a dict of them by name")
+    return samplers

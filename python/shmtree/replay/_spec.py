@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _core
 from .._codec.dtypes import describe
 from .._codec.frames import pack, unpack
-from .._ipc.arguments import one_of
 from ..errors import IncompatibleArena
 from . import _samplers
-from ._numbers import not_negative, positive
+from ._options import Episodes, Limits, OnPeerDeath, Padding
 from ._rows import Leaf, Rows, Skeleton, checked_leaf, map_nest
 
-Padding = Literal["zeros", "first"]
-OnPeerDeath = Literal["wait", "raise"]
-
 _KEY_OF_NEXT = "next"
-_MAX_FRAMES = _MAX_STEPS = 1024
 
 
 class Spec(NamedTuple):
@@ -162,46 +156,27 @@ def _key_from_core(key: str | bytes) -> Any:
     return key if isinstance(key, str) else unpack(key, copy=True, allow_pickle=False)
 
 
-def make(
-    rows: Rows,
-    samplers: dict[str, _samplers.Sampler],
-    next: str | Iterable[str],
-    n_step: int,
-    gamma: float,
-    stack: Mapping[str, int] | None,
-    padding: str,
-    reward: str | None,
-    done: str | None,
-    limit: _samplers.RateLimit | None,
-    on_peer_death: str,
-) -> Spec:
-    """Returns the spec for the arguments of a buffer. A key of a row stands for all leaves below it."""
-    if not isinstance(next, Iterable):
-        raise TypeError(f"next is {next!r}; it must be a key of a row, or several keys")
-    if stack is not None and not isinstance(stack, Mapping):
-        raise TypeError(f"stack is {stack!r}; it must be a dict from keys of a row to numbers of frames")
-    keys = [next] if isinstance(next, str) else list(next)
-    if keys and isinstance(rows.skeleton, dict) and _KEY_OF_NEXT in rows.skeleton:
+def make(rows: Rows, samplers: dict[str, _samplers.Sampler], episodes: Episodes, limits: Limits) -> Spec:
+    """Returns the spec for the options of a buffer. A key of a row stands for all leaves below it."""
+    if episodes.next and isinstance(rows.skeleton, dict) and _KEY_OF_NEXT in rows.skeleton:
         raise ValueError(f"row[{_KEY_OF_NEXT!r}] is where batches have the next rows; give the column another name")
-    stacks = {
-        leaf: _frames(f"stack[{key!r}]", k) for key, k in (stack or {}).items() for leaf in _below(rows, "stack", key)
-    }
-    done_leaf, terminated, truncated = _ends(rows, done)
+    stack = {leaf: int(k) for key, k in (episodes.stack or {}).items() for leaf in _below(rows, "stack", key)}
+    done, terminated, truncated = _ends(rows, episodes.done)
     return Spec(
         rows,
         samplers,
-        tuple(sorted({leaf for key in keys for leaf in _below(rows, "next", key)})),
-        _steps(n_step),
-        not_negative("gamma", gamma),
-        tuple(stacks.items()),
-        one_of("stack_padding", padding, "zeros", "first"),  # type: ignore[arg-type]
-        _one_leaf(rows, "reward", reward, "reward"),
-        done_leaf,
-        limit,
-        peer_death(on_peer_death),
+        tuple(sorted({leaf for key in episodes.next for leaf in _below(rows, "next", key)})),
+        int(episodes.n_step),
+        float(episodes.gamma),
+        tuple(stack.items()),
+        episodes.stack_padding,
+        _one_leaf(rows, "reward", episodes.reward, "reward"),
+        done,
+        limits.rate,
+        limits.on_peer_death,
         terminated,
         truncated,
-        done is not None and done_leaf is terminated is truncated is None,
+        episodes.done is not None and done is terminated is truncated is None,
     )
 
 
@@ -212,18 +187,6 @@ def _ends(rows: Rows, done: str | None) -> tuple[int | None, int | None, int | N
     keys = {"done": done, "terminated": "terminated", "truncated": "truncated"}
     leaves = [_one_leaf(rows, what, key, what) for what, key in keys.items()]
     return leaves[0], leaves[1], leaves[2]
-
-
-def peer_death(on_peer_death: str) -> OnPeerDeath:
-    return one_of("on_peer_death", on_peer_death, "wait", "raise")  # type: ignore[return-value]
-
-
-def _steps(value: Any) -> int:
-    return positive("n_step", value, _MAX_STEPS)
-
-
-def _frames(what: str, value: Any) -> int:
-    return positive(what, value, _MAX_FRAMES)
 
 
 def _below(rows: Rows, what: str, key: str) -> list[int]:
@@ -241,7 +204,7 @@ def _one_leaf(rows: Rows, what: str, key: str | None, default: str) -> int | Non
     if key is None or (key == default and not (isinstance(rows.skeleton, dict) and key in rows.skeleton)):
         return None
     if len(leaves := _below(rows, what, key)) != 1:
-        remedy = "; or make the buffer with done=None" if what != "reward" else ""
+        remedy = "; or make the buffer with Episodes(done=None)" if what != "reward" else ""
         raise ValueError(f"{what} is {key!r}, which has {len(leaves)} columns; it must have one{remedy}")
     return leaves[0]
 

@@ -36,7 +36,7 @@ class _Counts(TypedDict):
 
 
 class ReplayStats(_Counts, total=False):
-    """Result of `ReplayBuffer.stats`, which describes the keys. `inserted` and `sampled` exist with a limit."""
+    """Result of `ReplayBuffer.stats`, which describes the keys. `inserted` and `sampled` exist with a rate limit."""
 
     inserted: int
     sampled: int

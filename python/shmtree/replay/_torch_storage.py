@@ -17,6 +17,7 @@ from torchrl.data.replay_buffers.writers import ImmutableDatasetWriter, RoundRob
 
 from . import _samplers
 from ._buffer import ReplayBuffer
+from ._options import RING, Sampling
 from ._ring import Ring
 from ._torch_rows import Rows, contiguous, count_of, first_of, joined
 
@@ -159,7 +160,7 @@ class SharedStorage(LazyTensorStorage):
         if (terms := self._terms()) is not None:
             samplers["prioritized"] = _samplers.Prioritized(*terms)
         columns = rows.columns
-        self.shared = ReplayBuffer(self.max_size, columns=columns, samplers=samplers, chunk=1, done=None, reward=None)
+        self.shared = ReplayBuffer(self.max_size, columns=columns, sampling=Sampling(samplers), **RING)
         self._ring, self._rows = Ring(self.shared), rows
 
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:

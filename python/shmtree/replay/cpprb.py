@@ -230,7 +230,7 @@ def _nstep_buffer(env: Mapping[str, Any], Nstep: Any, default_dtype: Any, next_o
     try:
         from cpprb.PyReplayBuffer import NstepBuffer
     except ImportError as error:
-        text = "Nstep needs cpprb installed; without it, use n_step=, gamma= and next= of shmtree.replay.ReplayBuffer"
+        text = "Nstep needs cpprb installed; without it, use shmtree.replay.Episodes with n_step=, gamma= and next="
         raise NotImplementedError(text) from error
     parts = {name: dict(spec) for name, spec in env.items()}
     return NstepBuffer(parts, dict(Nstep), default_dtype=default_dtype, next_of=next_of or None)

@@ -23,6 +23,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 from . import _files
 from ._buffer import ReplayBuffer as _Shared
+from ._options import RING
 from ._ring import Array, Ring
 from ._ring_array import RingArray
 
@@ -73,7 +74,7 @@ class ReplayBuffer(_Standard):
         }
         if not optimize_memory_usage:
             columns["next_obs"] = columns["obs"]
-        self.shared = _Shared(self.buffer_size * n_envs, columns=columns, chunk=1, done=None, reward=None)
+        self.shared = _Shared(self.buffer_size * n_envs, columns=columns, **RING)
         self._ring = Ring(self.shared)
         self._forced_full = False
         self._newest_next: tuple[int, Any] = (-1, None)  # with optimize_memory_usage: step, observation after it

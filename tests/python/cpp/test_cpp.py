@@ -12,7 +12,7 @@ import pytest
 import shmtree
 from shmtree.recording import Recording
 from shmtree.recording._mcap import Writer
-from shmtree.replay import Prioritized, ReplayBuffer
+from shmtree.replay import Episodes, Limits, Prioritized, ReplayBuffer, Sampling
 
 PROGRAMS = os.environ.get("SHMTREE_PROGRAMS")
 
@@ -100,7 +100,12 @@ def test_cpp_and_python_share_each_others_replay_buffers() -> None:
         "done": False,
     }
     ours = ReplayBuffer(
-        100, example=example, next="obs", sampler=Prioritized(alpha=1.0), chunk=1, name=f"ours-{key}", seed=3
+        100,
+        example=example,
+        sampling=Sampling(Prioritized(alpha=1.0), seed=3),
+        episodes=Episodes(next="obs"),
+        limits=Limits(chunk=1),
+        name=f"ours-{key}",
     )
     program = pathlib.Path(PROGRAMS or "") / "replay_peer"
     command = [program, f"ours-{key}", f"theirs-{key}"]

@@ -95,10 +95,17 @@ def test_exist_ok_refuses_another_kind(name, kind):
         ("ReplayBuffer", {"example": {"y": 1.0}}, "columns of the existing buffer, not those given"),
         (
             "ReplayBuffer",
-            {"gamma": 0.5, "on_peer_death": "raise"},
+            {
+                "episodes": shmtree.replay.Episodes(gamma=0.5),
+                "limits": shmtree.replay.Limits(on_peer_death="raise"),
+            },
             "gamma 0.990000, not 0.500000, on_peer_death wait, not raise",
         ),
-        ("ReplayBuffer", {"sampler": shmtree.replay.Fifo()}, "samplers of the existing buffer, not that given"),
+        (
+            "ReplayBuffer",
+            {"sampling": shmtree.replay.Sampling(shmtree.replay.Fifo())},
+            "samplers of the existing buffer, not that given",
+        ),
         ("SharedArray", {"shape": (4,), "dtype": "f8"}, r"shape (3,), not (4,), dtype float32, not float64"),
         ("Service", {"capacity": 3}, "capacity 1024, not 3"),
         ("Arena", {"max_bytes": 16 << 20}, f"max_bytes {8 << 20}, not {16 << 20}"),

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 from ray_cluster import LONG_S, cluster_of_two, kill, on, ray
+from replay_options import grouped
 
 import shmtree
 import shmtree.ray
 from shmtree.ray import _actors, _shard_actors
-from shmtree.replay import Fifo, Prioritized, Uniform
+from shmtree.replay import Episodes, Fifo, Limits, Prioritized, RateLimit, Sampling, Uniform
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(900)]
 
@@ -64,7 +65,7 @@ def make(cluster: Any) -> Iterator[Callable[..., Any]]:
     made: list[Any] = []
 
     def new(**options: Any) -> Any:
-        made.append(shmtree.ray.ReplayBuffer(1000, **{"example": ROW, "chunk": 1, "seed": 7, **options}))
+        made.append(shmtree.ray.ReplayBuffer(1000, **grouped(**{"example": ROW, "chunk": 1, "seed": 7, **options})))
         return made[-1]
 
     yield new
@@ -204,7 +205,7 @@ def test_load_restores_indices_and_priorities_and_can_save_again(
     buffer.save("saved")
     buffer.shutdown()
 
-    loaded = shmtree.ray.ReplayBuffer.load("saved", seed=3, example=ROW, n_step=1)
+    loaded = shmtree.ray.ReplayBuffer.load("saved", sampling=Sampling(seed=3), episodes=Episodes(n_step=1), example=ROW)
     assert len(loaded) == 3
     batch = loaded.sample(9000)
     assert fits(batch.data["value"], {1: 1, 2: 1, 3: 7})
@@ -231,9 +232,9 @@ def test_load_rejects_mismatched_missing_or_damaged_shards(make: Any, far: Any, 
     saved = tmp_path / "saved"
     buffer.save(saved)
     with pytest.raises(ValueError, match="n_step is 3, but the saved buffer has 1"):
-        shmtree.ray.ReplayBuffer.load(saved, n_step=3)
+        shmtree.ray.ReplayBuffer.load(saved, episodes=Episodes(n_step=3))
     with pytest.raises(ValueError, match=r"sampler 'default' is Fifo"):
-        shmtree.ray.ReplayBuffer.load(saved, sampler=Fifo())
+        shmtree.ray.ReplayBuffer.load(saved, sampling=Sampling(Fifo()))
     with pytest.raises(ValueError, match="capacity is 0"):
         shmtree.ray.ReplayBuffer.load(saved, 0)
 
@@ -272,9 +273,13 @@ def test_new_rows_get_the_largest_priority_of_any_shard(make: Any, far: Any) -> 
 
 def test_multi_node_buffer_rejects_unsupported_options(cluster: Any) -> None:
     with pytest.raises(ValueError, match=r"sampler 'default' is Fifo\(max_times=None\); over several nodes"):
-        shmtree.ray.ReplayBuffer(10, example=ROW, sampler=Fifo())
+        shmtree.ray.ReplayBuffer(10, example=ROW, sampling=Sampling(Fifo()))
     with pytest.raises(ValueError, match="max_times=1"):
-        shmtree.ray.ReplayBuffer(10, example=ROW, sampler=Uniform(max_times=1))
+        shmtree.ray.ReplayBuffer(10, example=ROW, sampling=Sampling(Uniform(max_times=1)))
+    with pytest.raises(ValueError, match=r"limits has rate=RateLimit.*over several nodes is not available"):
+        shmtree.ray.ReplayBuffer(10, example=ROW, limits=Limits(rate=RateLimit(1.0)))
+    with pytest.raises(TypeError, match=r"pass sampling=Sampling\(Prioritized\(\)\)"):
+        shmtree.ray.ReplayBuffer(10, example=ROW, sampling=Prioritized())  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="capacity is -1; it must be at least 1"):
         shmtree.ray.ReplayBuffer(-1, example=ROW)
     with pytest.raises(ValueError, match="no live node"):

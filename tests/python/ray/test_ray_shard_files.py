@@ -10,7 +10,7 @@ import pytest
 from shmtree.ray._shard_files import Found, Loading, Saving, assign, folder_of
 from shmtree.replay import ReplayBuffer
 
-HOW = Loading(None, None, None, None, None, 1, None)
+HOW = Loading(None, None, None, None)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import shmtree
-from shmtree.replay import ReplayBuffer
+from shmtree.replay import Limits, ReplayBuffer, Sampling
 
 
 def row(number: int = 0) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def row(number: int = 0) -> dict[str, Any]:
 
 @pytest.fixture
 def buffer() -> ReplayBuffer:
-    return ReplayBuffer(100, example=row(), chunk=1)
+    return ReplayBuffer(100, example=row(), limits=Limits(chunk=1))
 
 
 def check(data: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ def test_a_batch_outlives_its_buffer(buffer):
 
 def test_equal_seeds_sample_equal_rows():
     def draws(seed: int) -> list[int]:
-        buffer = ReplayBuffer(100, example=0, seed=seed)
+        buffer = ReplayBuffer(100, example=0, sampling=Sampling(seed=seed))
         for number in range(100):
             buffer.add(number)
         return [number for _ in range(5) for number in buffer.sample(20).data.tolist()]
@@ -228,7 +228,7 @@ def test_threads_add_concurrently_and_lose_no_row():
 
 
 def test_threads_may_share_a_writer():
-    large = ReplayBuffer(1000, example=np.zeros(50_000, np.uint16), chunk=1)
+    large = ReplayBuffer(1000, example=np.zeros(50_000, np.uint16), limits=Limits(chunk=1))
     writer = large.writer()
 
     def add_many(number: int) -> None:

@@ -11,11 +11,12 @@ import time
 
 import pytest
 import replay_peers
+from replay_options import grouped
 from starts import running
 from test_replay_waits import wait_until_asleep
 
 import shmtree
-from shmtree.replay import Fifo, RateLimit, ReplayBuffer
+from shmtree.replay import Fifo, Limits, RateLimit, ReplayBuffer
 
 METHODS = ["fork", "spawn"]
 WAYS_TO_ADD = [replay_peers.add_then_hang, replay_peers.extend_then_hang]
@@ -23,7 +24,7 @@ ONE_EACH = RateLimit(samples_per_insert=1, min_size=1, error_buffer=1)
 
 
 def told_buffer(capacity: int = 100, **options) -> ReplayBuffer:
-    return ReplayBuffer(capacity, example=0, done=None, on_peer_death="raise", **options)
+    return ReplayBuffer(capacity, example=0, **grouped(done=None, on_peer_death="raise", **options))
 
 
 def kill(process) -> int:
@@ -37,7 +38,7 @@ def kill(process) -> int:
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
 @pytest.mark.parametrize(("call", "arguments"), [("sample", (1,)), ("sample_sequences", (1, 2))])
 def test_sample_reports_killed_writers_and_resumes_after_an_add(method, limit, call, arguments):
-    buffer = told_buffer(limit=limit)
+    buffer = told_buffer(rate=limit)
     with pytest.raises(queue.Empty):
         getattr(buffer, call)(*arguments, timeout=0)  # no process has ever added
     with running(replay_peers.add_then_hang, buffer, [1], None, method=method) as (adder, added):
@@ -74,7 +75,7 @@ def test_rows_of_a_killed_writer_are_sampled_before_peer_died():
 @pytest.mark.guarantee("replay-deaths")
 @pytest.mark.parametrize("method", METHODS)
 def test_add_reports_killed_samplers_and_resumes_after_a_sample(method):
-    buffer = told_buffer(limit=ONE_EACH)
+    buffer = told_buffer(rate=ONE_EACH)
     buffer.extend([1, 2], timeout=60)
     with running(replay_peers.sample_then_hang, buffer, 1, None, method=method) as (drawer, drawn):
         assert drawn.recv() == drawer.pid
@@ -96,7 +97,7 @@ def test_add_reports_killed_samplers_and_resumes_after_a_sample(method):
 
 
 def test_extend_that_raises_peer_died_reports_rows_added(start):
-    buffer = told_buffer(limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    buffer = told_buffer(rate=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
     buffer.extend([0, 1, 2, 3, 4])
     with running(replay_peers.sample_then_hang, buffer, 1, None) as (drawer, drawn):
         drawn.recv()
@@ -109,7 +110,7 @@ def test_extend_that_raises_peer_died_reports_rows_added(start):
 
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
 def test_sample_waits_after_a_death_by_default(limit):
-    buffer = ReplayBuffer(100, example=0, limit=limit)
+    buffer = ReplayBuffer(100, example=0, limits=Limits(rate=limit))
     with running(replay_peers.add_then_hang, buffer, [1], None) as (adder, added):
         added.recv()
         kill(adder)
@@ -150,7 +151,7 @@ def test_live_writer_delays_peer_died_until_it_closes():
 
 
 def test_add_raises_peer_died_once_the_last_live_sampler_closes():
-    buffer = told_buffer(limit=ONE_EACH)
+    buffer = told_buffer(rate=ONE_EACH)
     with running(replay_peers.add_then_hang, buffer, [1, 2], None) as (_, added):
         added.recv()
         again = ReplayBuffer._opened(buffer._replay.arena, buffer._replay.block, None)
@@ -201,7 +202,7 @@ def test_on_peer_death_is_preserved_by_open_and_load(runtime_directory, name, tm
     loaded.clear()
     with pytest.raises(shmtree.PeerDied):
         loaded.sample(1, timeout=60)
-    assert ReplayBuffer.load(tmp_path / "saved", on_peer_death="wait")._spec.on_peer_death == "wait"
+    assert ReplayBuffer.load(tmp_path / "saved", limits=Limits(on_peer_death="wait"))._spec.on_peer_death == "wait"
 
 
 def test_wait_that_watches_for_deaths_uses_little_cpu_time():
@@ -219,7 +220,7 @@ def test_wait_that_watches_for_deaths_uses_little_cpu_time():
 @pytest.mark.parametrize("word", ["each", "", None, 1])
 def test_on_peer_death_rejects_unknown_values(word, tmp_path):
     with pytest.raises(ValueError, match="on_peer_death is"):
-        ReplayBuffer(10, example=0, on_peer_death=word)
+        ReplayBuffer(10, example=0, limits=Limits(on_peer_death=word))
     ReplayBuffer(10, example=0).save(tmp_path)
     with pytest.raises(ValueError, match="on_peer_death is"):
-        ReplayBuffer.load(tmp_path, on_peer_death=word)
+        ReplayBuffer.load(tmp_path, limits=Limits(on_peer_death=word))

@@ -11,7 +11,7 @@ BEGIN = """
 import multiprocessing, os, pickle, queue, signal, threading, time
 import numpy as np
 import shmtree
-from shmtree.replay import Fifo, RateLimit, ReplayBuffer
+from shmtree.replay import Episodes, Fifo, Limits, RateLimit, ReplayBuffer, Sampling
 
 def told(call):
     try:
@@ -36,18 +36,22 @@ def run(program: str) -> list[str]:
     [
         ("told(lambda: ReplayBuffer(10, example=0).sample(1))", "there are no rows to sample"),
         ("told(lambda: next(ReplayBuffer(10, example=0).batches(1)))", "there are no rows to sample"),
-        ("told(lambda: ReplayBuffer(10, example=0, done=None).sample_sequences(1, 2))", "there are no rows"),
         (
-            "b = ReplayBuffer(10, example={'x': 0, 'done': False}, next='x')\n"
+            "b = ReplayBuffer(10, example=0, episodes=Episodes(done=None))\ntold(lambda: b.sample_sequences(1, 2))",
+            "there are no rows",
+        ),
+        (
+            "b = ReplayBuffer(10, example={'x': 0, 'done': False}, episodes=Episodes(next='x'))\n"
             "b.add({'x': 0, 'done': False})\ntold(lambda: b.sample(1))",
             "there are no rows to sample",
         ),
         (
-            "b = ReplayBuffer(10, example=0, limit=RateLimit(1, min_size=3))\nb.add(1)\ntold(lambda: b.sample(2))",
+            "b = ReplayBuffer(10, example=0, limits=Limits(rate=RateLimit(1, min_size=3)))\nb.add(1)\n"
+            "told(lambda: b.sample(2))",
             "the rate limit allows 0 of 2 samples until more rows are added: 1 were added",
         ),
         (
-            "b = ReplayBuffer(10, example=0, sampler=Fifo(max_times=1))\nb.add(1)\nb.sample(1)\n"
+            "b = ReplayBuffer(10, example=0, sampling=Sampling(Fifo(max_times=1)))\nb.add(1)\nb.sample(1)\n"
             "told(lambda: b.sample(1))",
             "there are no rows to sample",
         ),

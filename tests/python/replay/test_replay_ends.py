@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_options import grouped
 
 from shmtree.replay import RateLimit, ReplayBuffer
 
@@ -30,7 +31,7 @@ def finals(numbers: Any) -> dict[str, Any]:
 
 
 def buffer_with(**options: Any) -> ReplayBuffer:
-    return ReplayBuffer(1000, example=ROW, **{"next": "obs", "gamma": 0.5, **options})
+    return ReplayBuffer(1000, example=ROW, **grouped(**{"next": "obs", "gamma": 0.5, **options}))
 
 
 def drawn(buffer: ReplayBuffer) -> dict[int, tuple[float, ...]]:
@@ -106,7 +107,7 @@ def test_finals_without_next_are_rejected():
 
 
 def test_extend_that_times_out_leaves_earlier_rows_in_the_buffer():
-    buffer = buffer_with(limit=RateLimit(samples_per_insert=1.0, min_size=1, error_buffer=4.0))
+    buffer = buffer_with(rate=RateLimit(samples_per_insert=1.0, min_size=1, error_buffer=4.0))
     with buffer.writer() as writer:
         with pytest.raises(queue.Full):
             writer.extend(columns(), ends=np.isin(np.arange(14), CUT), final=finals(range(14)), timeout=0.05)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_options import grouped
 
-from shmtree.replay import ReplayBuffer, Writer
+from shmtree.replay import Episodes, Limits, ReplayBuffer, Sampling, Writer
 
 GAMMA = 0.5
 
@@ -18,7 +19,7 @@ def row(number: int, done: bool = False) -> dict[str, Any]:
 
 
 def buffer_with(**options: Any) -> ReplayBuffer:
-    return ReplayBuffer(256, example=row(0), chunk=options.pop("chunk", 8), gamma=GAMMA, **options)
+    return ReplayBuffer(256, example=row(0), **grouped(**{"chunk": 8, "gamma": GAMMA, **options}))
 
 
 def add_episode(writer: Writer, first: int, length: int, done: bool = True) -> None:
@@ -135,7 +136,7 @@ def test_every_row_has_its_stream_and_step():
 
 def test_nested_columns_have_successors_and_stacks():
     example = {"obs": {"a": 0.0, "b": (np.zeros(2), 1)}, "act": 0}
-    buffer = ReplayBuffer(64, example=example, next="obs", stack={"obs": 2}, done=None)
+    buffer = ReplayBuffer(64, example=example, episodes=Episodes(next="obs", stack={"obs": 2}, done=None))
     with buffer.writer() as writer:
         for number in range(5):
             writer.add({"obs": {"a": float(number), "b": (np.full(2, number), number)}, "act": number})
@@ -171,12 +172,12 @@ def test_a_batch_without_successors_has_no_discount():
 )
 def test_constructor_rejects_options_that_rows_do_not_support(options, text):
     with pytest.raises(ValueError, match=text):
-        ReplayBuffer(100, example=row(0), **options)
+        ReplayBuffer(100, example=row(0), **grouped(**options))
 
 
 def test_column_named_next_is_rejected_with_next_option():
     with pytest.raises(ValueError, match=r"row\['next'\]"):
-        ReplayBuffer(100, example={"obs": 1.0, "next": 1.0, "done": False}, next="obs")
+        ReplayBuffer(100, example={"obs": 1.0, "next": 1.0, "done": False}, episodes=Episodes(next="obs"))
     ReplayBuffer(100, example={"obs": 1.0, "next": 1.0})
 
 
@@ -204,7 +205,11 @@ def test_len_counts_the_rows_that_can_be_sampled(chunk, frames):
     """With a stack, rows cannot be sampled after their earlier frames have left the buffer, so they do not count."""
     rng = np.random.default_rng(100 * chunk + frames)
     buffer = ReplayBuffer(
-        24, example={"x": np.zeros(1, np.float32), "done": False}, chunk=chunk, stack={"x": frames}, streams=4, seed=1
+        24,
+        example={"x": np.zeros(1, np.float32), "done": False},
+        sampling=Sampling(seed=1),
+        episodes=Episodes(stack={"x": frames}),
+        limits=Limits(chunk=chunk, streams=4),
     )
     writers = [buffer.writer() for _ in range(4)]
     for step in range(400):
@@ -226,7 +231,12 @@ def test_len_counts_the_rows_that_can_be_sampled(chunk, frames):
 
 @pytest.mark.guarantee("replay-len")
 def test_len_is_0_if_no_row_has_all_its_frames():
-    buffer = ReplayBuffer(6, example={"x": np.zeros(1, np.float32), "done": False}, chunk=1, stack={"x": 3})
+    buffer = ReplayBuffer(
+        6,
+        example={"x": np.zeros(1, np.float32), "done": False},
+        episodes=Episodes(stack={"x": 3}),
+        limits=Limits(chunk=1),
+    )
     with buffer.vector_writer(3) as writer:
         for step in range(10):
             writer.add({"x": np.full((3, 1), step, np.float32), "done": np.zeros(3, bool)})

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import replay_peers
+from replay_options import grouped
 
 from shmtree import _core
-from shmtree.replay import Fifo, MaxPriority, Prioritized, ReplayBuffer, Uniform
+from shmtree.replay import Episodes, Fifo, Limits, MaxPriority, Prioritized, ReplayBuffer, Sampling, Uniform
 
 
 def row(number: int) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def row(number: int) -> dict[str, Any]:
 
 
 def filled(rows: int, **options: Any) -> ReplayBuffer:
-    buffer = ReplayBuffer(**{"capacity": 1000, "example": row(0), "chunk": 8, **options})
+    buffer = ReplayBuffer(**grouped(**{"capacity": 1000, "example": row(0), "chunk": 8, **options}))
     with buffer.writer() as writer:
         for number in range(rows):
             writer.add(row(number))
@@ -72,9 +73,9 @@ def test_any_capacity_can_be_loaded(tmp_path, capacity, rows):
 def test_load_accepts_smaller_chunks_and_rejects_larger_ones(tmp_path):
     filled(50).save(tmp_path / "saved")
 
-    assert len(ReplayBuffer.load(tmp_path / "saved", chunk=1)) == 50
+    assert len(ReplayBuffer.load(tmp_path / "saved", limits=Limits(chunk=1))) == 50
     with pytest.raises(ValueError, match="chunk is 16 rows; it must be at most 8, the chunk of the rows in .*"):
-        ReplayBuffer.load(tmp_path / "saved", chunk=16)
+        ReplayBuffer.load(tmp_path / "saved", limits=Limits(chunk=16))
 
 
 def test_load_restores_the_versions_of_rows(tmp_path):
@@ -150,7 +151,7 @@ def test_altered_note_raises_value_error_that_names_the_folder(tmp_path):
     key = ("obs", 1)  # the note contains this key as a frame
     example = {key: np.zeros(3, np.float32), "r": 0.5, "done": False}
     options = {"next": [key], "n_step": 2, "reward": "r", "done": "done", "sampler": Prioritized(), "chunk": 8}
-    ReplayBuffer(64, example=example, **options).save(folder)
+    ReplayBuffer(64, example=example, **grouped(**options)).save(folder)
     whole = (folder / "manifest").read_bytes()
     note = _core.ReplayFiles(str(folder)).note
     begin = whole.rindex(note)
@@ -172,13 +173,13 @@ def test_altered_note_raises_value_error_that_names_the_folder(tmp_path):
 def test_errors_of_arguments_of_load_keep_their_class(tmp_path):
     filled(50).save(tmp_path / "saved")
     with pytest.raises(TypeError, match="seed"):
-        ReplayBuffer.load(tmp_path / "saved", seed="x")
+        ReplayBuffer.load(tmp_path / "saved", sampling=Sampling(seed="x"))
     with pytest.raises(ValueError, match="chunk"):
-        ReplayBuffer.load(tmp_path / "saved", chunk=3)
+        ReplayBuffer.load(tmp_path / "saved", limits=Limits(chunk=3))
 
 
 def test_load_of_a_huge_saved_capacity_needs_the_argument(tmp_path):
-    ReplayBuffer(100, example={"n": 0}, chunk=1).save(tmp_path / "saved")
+    ReplayBuffer(100, example={"n": 0}, limits=Limits(chunk=1)).save(tmp_path / "saved")
     _set_capacity(tmp_path / "saved" / "manifest", 1_000_000)
     assert ReplayBuffer.load(tmp_path / "saved").capacity == 1_000_000
     _set_capacity(tmp_path / "saved" / "manifest", 10_000_000)
@@ -277,7 +278,12 @@ def test_processes_add_and_sample_while_a_thread_saves(tmp_path):
 
 def test_load_restores_priorities_and_episodes_for_any_sampler(tmp_path):
     example = {"obs": np.zeros(3, np.float32), "reward": 0.0, "done": False}
-    buffer = ReplayBuffer(64, example=example, sampler=Prioritized(alpha=1.0), next=("obs",), n_step=2, gamma=0.5)
+    buffer = ReplayBuffer(
+        64,
+        example=example,
+        sampling=Sampling(Prioritized(alpha=1.0)),
+        episodes=Episodes(next=("obs",), n_step=2, gamma=0.5),
+    )
     writer = buffer.writer()
     for number in range(5):
         writer.add({"obs": np.full(3, number, np.float32), "reward": 1.0, "done": number == 4}, priority=number + 1)
@@ -286,7 +292,7 @@ def test_load_restores_priorities_and_episodes_for_any_sampler(tmp_path):
     buffer.save(tmp_path / "saved")
 
     back = ReplayBuffer.load(tmp_path / "saved")
-    other = ReplayBuffer.load(tmp_path / "saved", sampler=Fifo())
+    other = ReplayBuffer.load(tmp_path / "saved", sampling=Sampling(Fifo()))
 
     assert back.max_priority == 90.0
     known = {int(index): priority for index, priority in _priorities(buffer)}
@@ -307,12 +313,12 @@ def test_load_restores_priorities_and_episodes_for_any_sampler(tmp_path):
     ],
 )
 def test_loaded_samplers_use_priorities_by_name_or_of_the_first(tmp_path, samplers):
-    buffer = ReplayBuffer(64, example=0, samplers={"per": Prioritized(), "all": Uniform()})
+    buffer = ReplayBuffer(64, example=0, sampling=Sampling({"per": Prioritized(), "all": Uniform()}))
     for number in range(50):
         buffer.add(number, priority=number + 1)
     buffer.save(tmp_path / "saved")
 
-    back = ReplayBuffer.load(tmp_path / "saved", samplers=samplers)
+    back = ReplayBuffer.load(tmp_path / "saved", sampling=Sampling(samplers))
 
     last = list(samplers)[-1]
     assert back.max_priority == 50

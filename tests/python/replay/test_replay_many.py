@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import replay_peers
+from replay_options import grouped
 
-from shmtree.replay import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, ReplayBuffer, Uniform
+from shmtree.replay import Episodes, Fifo, Lifo, MaxPriority, Prioritized, RateLimit, ReplayBuffer, Uniform
 
 OBS = np.zeros(2, np.float32)
 
@@ -33,7 +34,7 @@ def columns(first: int, count: int, **leaves: Any) -> dict[str, Any]:
 
 
 def buffer_with(capacity: int = 1000, **options: Any) -> ReplayBuffer:
-    return ReplayBuffer(capacity, example=row(0), chunk=8, **options)
+    return ReplayBuffer(capacity, example=row(0), **grouped(chunk=8, **options))
 
 
 def test_extend_returns_the_index_of_each_row():
@@ -95,7 +96,7 @@ def test_extend_ends_episodes_by_mask_and_by_done_column():
 
 
 def test_extend_with_next_needs_ends_without_a_done_column():
-    buffer = ReplayBuffer(100, example={"obs": OBS}, next="obs", done=None)
+    buffer = ReplayBuffer(100, example={"obs": OBS}, episodes=Episodes(next="obs", done=None))
     with pytest.raises(ValueError, match="need ends"):
         buffer.extend({"obs": np.zeros((5, 2), np.float32)})
     buffer.extend({"obs": np.zeros((5, 2), np.float32)}, ends=[False] * 4 + [True])
@@ -201,7 +202,7 @@ def test_sample_sequences_rejects_sizes_below_one(sizes):
 
 
 def test_fifo_lifo_and_max_priority_sample_in_their_order():
-    buffer = buffer_with(samplers={"fifo": Fifo(), "lifo": Lifo(), "most": MaxPriority()})
+    buffer = buffer_with(sampler={"fifo": Fifo(), "lifo": Lifo(), "most": MaxPriority()})
     buffer.extend(columns(0, 20), priority=np.arange(20) * 7 % 20)
     assert buffer.sample(3, sampler="fifo").data["n"].tolist() == [0, 1, 2]
     assert buffer.sample(3, sampler="lifo").data["n"].tolist() == [19, 18, 17]
@@ -224,7 +225,7 @@ def test_fifo_with_max_times_one_samples_each_row_once():
 
 
 def test_sample_waits_for_min_size_rows():
-    buffer = buffer_with(limit=RateLimit(samples_per_insert=4, min_size=20, error_buffer=40))
+    buffer = buffer_with(rate=RateLimit(samples_per_insert=4, min_size=20, error_buffer=40))
     buffer.extend(columns(0, 19))
     with pytest.raises(queue.Empty):
         buffer.sample(1, timeout=0.01)
@@ -233,7 +234,7 @@ def test_sample_waits_for_min_size_rows():
 
 
 def test_rate_limit_blocks_add_until_rows_are_sampled():
-    buffer = buffer_with(limit=RateLimit(samples_per_insert=2, min_size=5, error_buffer=10))
+    buffer = buffer_with(rate=RateLimit(samples_per_insert=2, min_size=5, error_buffer=10))
     with pytest.raises(queue.Full):
         replay_peers.add_rows(buffer, row(1), timeout=0.01)
     stuck = len(buffer)
@@ -256,8 +257,8 @@ def test_rate_limit_blocks_add_until_rows_are_sampled():
         lambda: RateLimit(0),
         lambda: RateLimit(1, min_size=0),
         lambda: RateLimit(float("nan")),
-        lambda: buffer_with(10, limit=RateLimit(1, min_size=100)),
-        lambda: buffer_with(limit=RateLimit(8, error_buffer=0.5)),
+        lambda: buffer_with(10, rate=RateLimit(1, min_size=100)),
+        lambda: buffer_with(rate=RateLimit(8, error_buffer=0.5)),
     ],
 )
 def test_rate_limit_that_blocks_both_sides_is_rejected(make):
@@ -267,7 +268,7 @@ def test_rate_limit_that_blocks_both_sides_is_rejected(make):
 
 @pytest.mark.guarantee("replay-killed-writers")
 def test_killed_writer_that_waited_for_the_limit_blocks_none(start):
-    buffer = buffer_with(limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=5))
+    buffer = buffer_with(rate=RateLimit(samples_per_insert=1, min_size=5, error_buffer=5))
     child = start(replay_peers.add_rows, buffer, {**row(1)})
     while len(buffer) < 5:
         os.sched_yield()
@@ -279,7 +280,7 @@ def test_killed_writer_that_waited_for_the_limit_blocks_none(start):
 
 
 def test_open_restores_the_rate_limit(runtime_directory, name):
-    buffer = buffer_with(name=name, limit=RateLimit(2.0, 10, 30.0), sampler=Uniform(max_times=4))
+    buffer = buffer_with(name=name, rate=RateLimit(2.0, 10, 30.0), sampler=Uniform(max_times=4))
     other = ReplayBuffer.open(name)
     assert other._spec == buffer._spec
     other.extend(columns(0, 9))
@@ -288,7 +289,9 @@ def test_open_restores_the_rate_limit(runtime_directory, name):
 
 
 def test_extend_of_no_rows_adds_none_with_next_too():
-    buffer = ReplayBuffer(100, example={"obs": np.zeros(2, "f4"), "reward": 0.0, "done": False}, next="obs")
+    buffer = ReplayBuffer(
+        100, example={"obs": np.zeros(2, "f4"), "reward": 0.0, "done": False}, episodes=Episodes(next="obs")
+    )
     none = {"obs": np.zeros((0, 2)), "reward": np.zeros(0), "done": np.zeros(0, bool)}
     assert len(buffer.extend(none)) == 0
     assert len(buffer.extend(none, ends=np.zeros(0, bool))) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import queue
 import re
@@ -10,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_options import grouped
 
-from shmtree.replay import Prioritized, RateLimit, ReplayBuffer, Uniform
+from shmtree.replay import Episodes, Prioritized, RateLimit, ReplayBuffer, Sampling, Uniform
 from shmtree.replay._writers import VectorWriter
 
 ROW = {"obs": np.zeros(4, np.float32), "action": 0, "reward": 0.0, "done": False}
@@ -20,7 +22,7 @@ ROW = {"obs": np.zeros(4, np.float32), "action": 0, "reward": 0.0, "done": False
 def made(capacity: Any = 100, **options: Any) -> ReplayBuffer:
     if "columns" not in options:
         options.setdefault("example", ROW)
-    return ReplayBuffer(capacity, **options)
+    return ReplayBuffer(capacity, **grouped(**options))
 
 
 def columns(n: int = 5, **leaves: Any) -> dict[str, Any]:
@@ -51,9 +53,14 @@ MADE: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     (sizes((2**62,), "f8"), ValueError, f"{2**65} bytes; the limit is {2**40}"),
     (sizes((2**70,)), ValueError, f"{2**70} bytes; the limit is"),
-    ({"samplers": [Uniform()]}, TypeError, "samplers is [Uniform(max_times=None)]; it must be a dict"),
-    ({"samplers": "per"}, TypeError, "samplers is 'per'; it must be a dict"),
+    ({"sampler": [Uniform()]}, TypeError, "sampler is [Uniform(max_times=None)]; it must be one of Uniform()"),
+    ({"sampler": "per"}, TypeError, "sampler is 'per'; it must be one of Uniform()"),
     ({"sampler": Uniform}, TypeError, "it must be one of Uniform(), Prioritized(), Fifo()"),
+    ({"sampler": {}}, ValueError, "sampler is an empty dict"),
+    ({"sampler": {1: Uniform()}}, TypeError, "sampler has the name 1; it must be a str"),
+    ({"rate": 8.0}, TypeError, "rate is 8.0; it must be a RateLimit, or None"),
+    ({"chunk": 128}, ValueError, "chunk is 128 rows; it must be a power of two, at most 64"),
+    ({"stack_padding": "last"}, ValueError, "stack_padding is 'last'; it must be 'zeros' or 'first'"),
     ({"next": 5}, TypeError, "next is 5; it must be a key of a row, or several keys"),
     ({"next": [["obs"]]}, ValueError, "next has ['obs'], which is not a key of the rows"),
     ({"reward": ["reward"]}, ValueError, "reward has ['reward'], which is not a key of the rows"),
@@ -67,6 +74,37 @@ MADE: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_constructor_error_names_the_argument(options, error, text):
     with pytest.raises(error, match=re.escape(text)):
         made(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"sampling": Prioritized()}, "sampling is Prioritized(max_times=None, alpha=0.6, beta=0.4, eps=1e-06); "),
+        ({"sampling": Prioritized()}, "; pass sampling=Sampling(Prioritized())"),
+        ({"sampling": {"all": Uniform()}}, "; pass sampling=Sampling({...})"),
+        ({"sampling": 7}, "sampling is 7; pass sampling=Sampling(Prioritized())"),
+        ({"episodes": "obs"}, "episodes is 'obs'; pass episodes=Episodes(next='obs')"),
+        ({"episodes": {"n_step": 3}}, "episodes is {'n_step': 3}; pass episodes=Episodes(next=..., n_step=...)"),
+        ({"limits": RateLimit(1.0)}, "; pass limits=Limits(rate=RateLimit(...))"),
+        ({"limits": 64}, "limits is 64; pass limits=Limits(rate=...)"),
+    ],
+)
+def test_option_of_another_class_is_refused_with_the_remedy(options, text, tmp_path):
+    made().save(tmp_path)
+    with pytest.raises(TypeError, match=re.escape(text)):
+        ReplayBuffer(100, example=ROW, **options)
+    with pytest.raises(TypeError, match=re.escape(text)):
+        ReplayBuffer.load(tmp_path, **options)
+
+
+def test_options_are_copied_and_equal_by_value():
+    samplers, stack, keys = {"all": Uniform()}, {"obs": 4}, ["obs"]
+    sampling, episodes = Sampling(samplers, seed=-1), Episodes(next=keys, stack=stack)
+    samplers.clear(), stack.clear(), keys.clear()
+    assert sampling == Sampling({"all": Uniform()}, seed=2**64 - 1)
+    assert episodes == Episodes(next="obs", stack={"obs": 4}) == pickle.loads(pickle.dumps(episodes))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        episodes.n_step = 3  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("seed", [np.int8(3), np.uint64(2**64 - 1), -1, 2**70, True])

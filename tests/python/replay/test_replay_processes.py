@@ -20,7 +20,7 @@ from starts import START_METHODS
 
 import shmtree
 from shmtree import _core
-from shmtree.replay import ReplayBuffer
+from shmtree.replay import Limits, ReplayBuffer
 
 
 def wait_for(condition) -> None:
@@ -174,7 +174,7 @@ def test_handle_of_another_kind_of_block_is_rejected(arena):
 
 @pytest.mark.guarantee("replay-killed-writers")
 def test_rows_of_killed_writers_remain_and_adds_continue(start):
-    buffer = ReplayBuffer(4096, example=0, streams=4)
+    buffer = ReplayBuffer(4096, example=0, limits=Limits(streams=4))
     for _ in range(5):
         children = [start(replay_peers.add_until_killed, buffer) for _ in range(3)]
         added = len(buffer)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from shmtree._ipc.observer import observe
-from shmtree.replay import Prioritized, ReplayBuffer
+from shmtree.replay import Prioritized, ReplayBuffer, Sampling
 
 
 class Stopped(Exception):
@@ -20,7 +20,7 @@ class Stopped(Exception):
 
 
 def filled(rows: int, **options: Any) -> ReplayBuffer:
-    buffer = ReplayBuffer(1000, example={"n": 0}, sampler=Prioritized(), **options)
+    buffer = ReplayBuffer(1000, example={"n": 0}, sampling=Sampling(Prioritized()), **options)
     for number in range(rows):
         buffer.add({"n": number})
     return buffer

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shmtree.replay import Prioritized, ReplayBuffer
+from shmtree.replay import Episodes, Limits, Prioritized, ReplayBuffer, Sampling
 from shmtree.replay._ring import Ring
 from shmtree.replay._ring_array import RingArray
 
@@ -15,7 +15,9 @@ COLUMNS = {"obs": ((2,), np.float32), "more": {"number": np.int64}}
 
 
 def ring_of(capacity: int) -> Ring:
-    return Ring(ReplayBuffer(capacity, columns=COLUMNS, chunk=1, done=None, reward=None))
+    return Ring(
+        ReplayBuffer(capacity, columns=COLUMNS, episodes=Episodes(done=None, reward=None), limits=Limits(chunk=1))
+    )
 
 
 def add(ring: Ring, numbers: range) -> np.ndarray[Any, Any]:
@@ -90,7 +92,13 @@ def test_ring_array_is_indexed_like_a_numpy_array():
 
 
 def test_overwritten_rows_do_not_count_for_weights():
-    buffer = ReplayBuffer(4, columns=COLUMNS, sampler=Prioritized(alpha=1.0, eps=0), chunk=1, done=None, reward=None)
+    buffer = ReplayBuffer(
+        4,
+        columns=COLUMNS,
+        sampling=Sampling(Prioritized(alpha=1.0, eps=0)),
+        episodes=Episodes(done=None, reward=None),
+        limits=Limits(chunk=1),
+    )
     row = {"obs": [0, 0], "more": {"number": 0}}
     buffer.add(row, priority=0.001)
     for _ in range(4):
@@ -102,7 +110,13 @@ def test_overwritten_rows_do_not_count_for_weights():
 
 
 def test_the_largest_priority_can_be_reset():
-    buffer = ReplayBuffer(4, columns=COLUMNS, sampler=Prioritized(), chunk=1, done=None, reward=None)
+    buffer = ReplayBuffer(
+        4,
+        columns=COLUMNS,
+        sampling=Sampling(Prioritized()),
+        episodes=Episodes(done=None, reward=None),
+        limits=Limits(chunk=1),
+    )
     buffer.add({"obs": [0, 0], "more": {"number": 0}}, priority=7.0)
     buffer._replay.reset_max_priority(0)
     assert buffer.max_priority == 1.0

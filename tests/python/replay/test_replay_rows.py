@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_options import grouped
 
 import shmtree
-from shmtree.replay import Prioritized, RateLimit, ReplayBuffer
+from shmtree.replay import Episodes, Limits, Prioritized, RateLimit, ReplayBuffer, Sampling
 
 OBS = np.arange(4, dtype=np.float32)
 ROW = {"obs": {"a": OBS, "b": (1, [2.0, True])}, "reward": 0.5}
@@ -190,7 +191,7 @@ def test_invalid_column_is_rejected_by_name(column):
 )
 def test_constructor_rejects_invalid_sizes_with_the_numbers(arguments, text):
     with pytest.raises(ValueError, match=text):
-        ReplayBuffer(**{"example": 0.0, **arguments})
+        ReplayBuffer(**grouped(**{"example": 0.0, **arguments}))
 
 
 def test_a_capacity_over_the_budget_of_the_arena_is_refused(arena):
@@ -207,10 +208,14 @@ def test_max_bytes_is_not_exceeded_when_the_buffer_is_full(arena):
 
 
 def test_max_bytes_allows_for_successors_and_a_rate_limit():
-    options = {"example": {"x": 0.0, "done": False}, "next": "x", "n_step": 1, "reward": None}
-    assert ReplayBuffer(max_bytes=4_000_000, limit=RateLimit(1.0, min_size=1000), **options).capacity > 40_000
+    options: dict[str, Any] = {
+        "example": {"x": 0.0, "done": False},
+        "episodes": Episodes(next="x", reward=None),
+        "limits": Limits(rate=RateLimit(1.0, min_size=1000)),
+    }
+    assert ReplayBuffer(max_bytes=4_000_000, **options).capacity > 40_000
     with pytest.raises(ValueError, match="max_bytes is 10; the smallest buffer has 1000 such rows and takes"):
-        ReplayBuffer(max_bytes=10, limit=RateLimit(1.0, min_size=1000), **options)
+        ReplayBuffer(max_bytes=10, **options)
 
 
 def test_damaged_buffer_spec_raises_incompatible_arena(arena):
@@ -228,7 +233,7 @@ WIDE = [np.dtype(np.longlong), np.dtype(np.ulonglong), np.dtype([("a", np.longlo
 def test_long_long_integers_are_int64_and_uint64(dtype, how):
     values = np.arange(1, 4).astype(dtype)
     options = {"example": {"x": values}} if how == "example" else {"columns": {"x": ((3,), dtype)}}
-    buffer = ReplayBuffer(8, **options, chunk=1)
+    buffer = ReplayBuffer(8, **options, limits=Limits(chunk=1))
     buffer.add({"x": values})
     buffer.extend({"x": values[None]})
     found = buffer.sample(2, replace=False).data["x"]
@@ -250,7 +255,7 @@ MASKED = np.ma.masked_array(np.zeros(2, np.float32), mask=[False, True])
 
 @pytest.mark.parametrize("value", [MASKED, np.ma.masked, [0.0, np.ma.masked], np.ma.masked_array(np.zeros(2, "f4"))])
 def test_masked_arrays_in_rows_are_refused(value):
-    buffer = ReplayBuffer(8, example={"obs": np.zeros(2, np.float32), "done": False}, next="obs")
+    buffer = ReplayBuffer(8, example={"obs": np.zeros(2, np.float32), "done": False}, episodes=Episodes(next="obs"))
     with pytest.raises(TypeError, match=r"row\['obs'\] is a masked array.*filled\(\)"):
         buffer.add({"obs": value, "done": False})
     with pytest.raises(TypeError, match=r"rows\['obs'\] is a masked array"):
@@ -265,7 +270,7 @@ def test_masked_arrays_in_rows_are_refused(value):
 def test_masked_priorities_and_ends_are_refused():
     with pytest.raises(TypeError, match=r"row\['obs'\] is a masked array"):
         ReplayBuffer(8, example={"obs": MASKED})
-    buffer = ReplayBuffer(8, example={"n": 0, "done": False}, sampler=Prioritized())
+    buffer = ReplayBuffer(8, example={"n": 0, "done": False}, sampling=Sampling(Prioritized()))
     index = buffer.extend({"n": np.arange(2), "done": np.zeros(2, bool)})
     masked = np.ma.masked_array([1.0, 1.0], mask=[False, True])
     for options in ({"priority": masked}, {"ends": masked}):

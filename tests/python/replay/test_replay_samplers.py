@@ -6,13 +6,25 @@ import queue
 
 import numpy as np
 import pytest
+from replay_options import grouped
 
 import shmtree
-from shmtree.replay import Fifo, Lifo, MaxPriority, Prioritized, ReplayBuffer, SequenceBatch, Uniform
+from shmtree.replay import (
+    Episodes,
+    Fifo,
+    Lifo,
+    Limits,
+    MaxPriority,
+    Prioritized,
+    ReplayBuffer,
+    Sampling,
+    SequenceBatch,
+    Uniform,
+)
 
 
 def filled(count: int = 50, **options: object) -> ReplayBuffer:
-    buffer = ReplayBuffer(100, example=0, chunk=1, **options)
+    buffer = ReplayBuffer(100, example=0, **grouped(chunk=1, **options))
     for number in range(count):
         buffer.add(number)
     return buffer
@@ -133,7 +145,7 @@ def test_update_priorities_accepts_tensors():
 
 
 def test_named_samplers_sample_from_the_same_rows():
-    buffer = filled(samplers={"per": Prioritized(alpha=1, eps=1e-30), "all": Uniform()})
+    buffer = filled(sampler={"per": Prioritized(alpha=1, eps=1e-30), "all": Uniform()})
     index = np.unique(buffer.sample(5000).index)
     buffer.update_priorities(index, (index == index[0]).astype(float), sampler="per")
     assert set(buffer.sample(100, sampler="per").index.tolist()) == {int(index[0])}
@@ -159,11 +171,10 @@ def test_sampling_without_replacement_returns_each_row_once(sampler):
         (lambda: Prioritized(beta=float("nan")), ValueError),
         (lambda: Prioritized(alpha="x"), TypeError),
         (lambda: Uniform(max_times=-1), ValueError),
-        (lambda: filled(sampler=Uniform(), samplers={"a": Uniform()}), TypeError),
-        (lambda: filled(samplers={}), ValueError),
+        (lambda: filled(sampler={}), ValueError),
         (lambda: filled(sampler="uniform"), TypeError),
-        (lambda: filled(samplers={i: Uniform() for i in range(3)}), TypeError),
-        (lambda: filled(samplers={str(i): Uniform() for i in range(20)}), ValueError),
+        (lambda: filled(sampler={i: Uniform() for i in range(3)}), TypeError),
+        (lambda: filled(sampler={str(i): Uniform() for i in range(20)}), ValueError),
     ],
 )
 def test_invalid_samplers_are_rejected(make, error):
@@ -173,7 +184,10 @@ def test_invalid_samplers_are_rejected(make, error):
 
 def test_open_restores_the_samplers(runtime_directory, name):
     buffer = ReplayBuffer(
-        10, example={"a": 1.0}, name=name, samplers={"p": Prioritized(0.7, 0.5, 0.1), "u": Uniform(max_times=3)}
+        10,
+        example={"a": 1.0},
+        name=name,
+        sampling=Sampling({"p": Prioritized(0.7, 0.5, 0.1), "u": Uniform(max_times=3)}),
     )
     assert ReplayBuffer.open(name)._spec == buffer._spec
 
@@ -230,7 +244,7 @@ def test_batch_converts_to_tensors_on_a_device():
 
 @pytest.mark.parametrize("sampler", [Fifo(), Lifo(), MaxPriority()])
 def test_ordered_sampler_repeats_its_order_beyond_all_rows(sampler):
-    buffer = ReplayBuffer(100, example={"n": 0}, sampler=sampler, chunk=1)
+    buffer = ReplayBuffer(100, example={"n": 0}, sampling=Sampling(sampler), limits=Limits(chunk=1))
     for number in range(3):
         buffer.add({"n": number}, priority=3.0 - number)
     order = [2, 1, 0] if isinstance(sampler, Lifo) else [0, 1, 2]
@@ -242,7 +256,7 @@ def test_ordered_sampler_repeats_its_order_beyond_all_rows(sampler):
 def test_every_field_of_a_batch_converts_to_a_tensor():
     torch = pytest.importorskip("torch")
     row = {"obs": np.zeros(2, np.float32), "reward": 0.0, "done": False}
-    buffer = ReplayBuffer(100, example=row, sampler=Prioritized(), next="obs")
+    buffer = ReplayBuffer(100, example=row, sampling=Sampling(Prioritized()), episodes=Episodes(next="obs"))
     with buffer.writer() as writer:
         writer.version = 7
         for number in range(10):
@@ -267,7 +281,7 @@ def test_batch_on_a_device_without_successors_has_no_discount():
 
 
 def test_several_threads_copy_a_large_batch():
-    buffer = ReplayBuffer(500, example=np.zeros(10_000, np.uint16), chunk=1)
+    buffer = ReplayBuffer(500, example=np.zeros(10_000, np.uint16), limits=Limits(chunk=1))
     for number in range(300):
         buffer.add(np.full(10_000, number, np.uint16))
     data = buffer.sample(400, threads=4).data
@@ -277,7 +291,13 @@ def test_several_threads_copy_a_large_batch():
 
 @pytest.mark.parametrize("sampler", [Uniform(), Uniform(max_times=9), Prioritized(), Fifo(), Lifo(), MaxPriority()])
 def test_rows_without_all_their_frames_are_not_sampled(sampler):
-    buffer = ReplayBuffer(16, example={"x": 0.0}, sampler=sampler, stack={"x": 4}, done=None, chunk=1)
+    buffer = ReplayBuffer(
+        16,
+        example={"x": 0.0},
+        sampling=Sampling(sampler),
+        episodes=Episodes(stack={"x": 4}, done=None),
+        limits=Limits(chunk=1),
+    )
     with buffer.writer() as writer:
         for number in range(40):
             writer.add({"x": number}, priority=100 - number)

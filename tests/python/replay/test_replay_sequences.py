@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_options import grouped
 
 from shmtree.replay import Fifo, Lifo, MaxPriority, Prioritized, RateLimit, ReplayBuffer, Uniform
 
@@ -15,7 +16,9 @@ SAMPLERS = {"per": Prioritized(alpha=1, beta=1, eps=0), "all": Uniform(), "old":
 
 def filled(rows: int = 40, **options: Any) -> ReplayBuffer:
     """Returns a buffer with episodes of 10 rows, numbered by place. Row 15 has the priority of all others together."""
-    buffer = ReplayBuffer(100, example={"n": 0, "done": False}, **{"samplers": SAMPLERS, "chunk": 1, **options})
+    buffer = ReplayBuffer(
+        100, example={"n": 0, "done": False}, **grouped(**{"sampler": SAMPLERS, "chunk": 1, **options})
+    )
     for n in range(rows):
         buffer.add({"n": n, "done": n % 10 == 9}, priority=rows - 1 if n == 15 else 1.0)
     return buffer
@@ -56,7 +59,7 @@ def test_sequences_without_replacement_start_at_different_rows(sampler):
 
 
 def test_sequences_come_in_the_samplers_order():
-    buffer = filled(samplers={**SAMPLERS, "most": MaxPriority()})
+    buffer = filled(sampler={**SAMPLERS, "most": MaxPriority()})
     for sampler, expected in (("old", [0, 1, 2]), ("new", [39, 38, 37]), ("most", [15])):
         batch = buffer.sample_sequences(len(expected), 2, sampler=sampler, replace=False)
         assert batch.data["n"][:, 0].tolist() == expected
@@ -65,7 +68,7 @@ def test_sequences_come_in_the_samplers_order():
 
 
 def test_exhausted_rows_start_no_sequence():
-    buffer = filled(samplers={"once": Uniform(max_times=1)})
+    buffer = filled(sampler={"once": Uniform(max_times=1)})
     firsts = [buffer.sample_sequences(10, 3, sampler="once", timeout=30).data["n"][:, 0] for _ in range(4)]
     assert sorted(np.concatenate(firsts).tolist()) == list(range(40))
     with pytest.raises(queue.Empty):
@@ -73,7 +76,7 @@ def test_exhausted_rows_start_no_sequence():
 
 
 def test_failed_sample_of_sequences_uses_up_no_rows():
-    buffer = filled(samplers={"once": Uniform(max_times=1)})
+    buffer = filled(sampler={"once": Uniform(max_times=1)})
     for _ in range(3):
         with pytest.raises(queue.Empty):
             buffer.sample_sequences(25, 5, sampler="once", partial="refuse", timeout=0)
@@ -83,7 +86,7 @@ def test_failed_sample_of_sequences_uses_up_no_rows():
 
 def test_sequences_count_as_samples_under_a_rate_limit():
     limit = RateLimit(samples_per_insert=1, min_size=1, error_buffer=60)
-    buffer = filled(limit=limit)
+    buffer = filled(rate=limit)
     buffer.sample_sequences(50, 5, sampler="per", timeout=30)
     assert buffer.stats()["sampled"] == 50
     with pytest.raises(queue.Empty):

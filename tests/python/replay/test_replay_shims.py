@@ -233,7 +233,7 @@ def test_sb3_reset_drops_all_rows():
 def test_sb3_rows_cannot_be_assigned():
     buffer = sb3_buffer(10)
     add_to_sb3(buffer, range(3))
-    with pytest.raises(TypeError, match="do not change"):
+    with pytest.raises(TypeError, match="cannot be changed"):
         buffer.rewards[0] = 1.0
     with pytest.raises(AttributeError, match="reset"):
         buffer.pos = 2
@@ -423,7 +423,7 @@ def test_torchrl_accepts_equal_non_tensors_and_rejects_changes():
         lambda: buffer.set_at_("obs", values[:1], [0]),
         lambda: buffer.update_({"obs": values}),
     ):
-        with pytest.raises(NotImplementedError, match="do not change"):
+        with pytest.raises(NotImplementedError, match="cannot be changed"):
             change()
 
     from shmtree.replay.torchrl import SharedStorage

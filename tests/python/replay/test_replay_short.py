@@ -9,7 +9,7 @@ import pytest
 import replay_peers
 from starts import START_METHODS
 
-from shmtree.replay import Fifo, Prioritized, ReplayBuffer
+from shmtree.replay import Episodes, Fifo, Limits, Prioritized, ReplayBuffer, Sampling
 
 ROW = {"obs": np.zeros(1, np.float32), "reward": 0.0, "done": False}
 
@@ -39,7 +39,7 @@ def test_threads_that_add_one_row_each_fill_the_buffer():
 
 
 def test_concurrent_threads_that_add_one_row_each_lose_none():
-    buffer = ReplayBuffer(4000, example=0, sampler=Fifo(max_times=1))
+    buffer = ReplayBuffer(4000, example=0, sampling=Sampling(Fifo(max_times=1)))
     in_threads(1600, 8, buffer.add)
     assert len(buffer) == 1600
     assert sorted(buffer.sample(1600).data.tolist()) == list(range(1600))
@@ -88,7 +88,7 @@ def test_stream_number_of_a_writer_does_not_change():
 
 
 def test_sequences_and_stacks_do_not_cross_streams():
-    buffer = ReplayBuffer(1000, columns={"x": np.int64}, stack={"x": 3}, done=None)
+    buffer = ReplayBuffer(1000, columns={"x": np.int64}, episodes=Episodes(stack={"x": 3}, done=None))
     for number in range(6):
         with buffer.writer() as writer:
             for step in range(5):
@@ -106,7 +106,9 @@ def test_sequences_and_stacks_do_not_cross_streams():
 
 
 def test_episodes_are_correct_in_chunks_of_several_writers():
-    buffer = ReplayBuffer(1000, example=ROW, next=("obs",), n_step=2, gamma=0.5, sampler=Prioritized())
+    buffer = ReplayBuffer(
+        1000, example=ROW, sampling=Sampling(Prioritized()), episodes=Episodes(next=("obs",), n_step=2, gamma=0.5)
+    )
     for number in range(20):
         with buffer.writer() as writer:
             for step in range(3):
@@ -125,7 +127,7 @@ def test_episodes_are_correct_in_chunks_of_several_writers():
 
 
 def test_incomplete_rows_do_not_count_and_block_chunk_reuse():
-    buffer = ReplayBuffer(1000, example=ROW, n_step=3)
+    buffer = ReplayBuffer(1000, example=ROW, episodes=Episodes(n_step=3))
     for number in range(4):
         with buffer.writer() as writer:
             for _ in range(5):
@@ -148,7 +150,7 @@ def test_load_restores_streams_that_share_a_chunk(tmp_path):
         return dict(zip(batch.data.tolist(), streams, strict=True))
 
     assert known(ReplayBuffer.load(tmp_path)) == known(buffer)
-    in_parts = ReplayBuffer.load(tmp_path, chunk=4)
+    in_parts = ReplayBuffer.load(tmp_path, limits=Limits(chunk=4))
     assert in_parts.chunk == 4
     assert known(in_parts) == known(buffer)
     with buffer.writer() as writer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from replay_options import grouped
 
 from shmtree.replay import Prioritized, RateLimit, ReplayBuffer, Uniform
 
@@ -11,7 +12,7 @@ ROW = {"obs": np.zeros(2, np.float32), "n": 0}
 
 
 def buffer_with(rows: int = 0, **options: object) -> ReplayBuffer:
-    buffer = ReplayBuffer(100, example=ROW, chunk=1, done=None, **options)
+    buffer = ReplayBuffer(100, example=ROW, **grouped(chunk=1, done=None, **options))
     for number in range(rows):
         buffer.add({**ROW, "n": number})
     return buffer
@@ -41,7 +42,7 @@ def test_rows_in_chunks_that_are_not_full_are_counted_one_by_one():
 
 def test_stats_count_all_rows_ever_added_and_sampled():
     samplers = {"per": Prioritized(), "all": Uniform()}
-    buffer = buffer_with(250, samplers=samplers)
+    buffer = buffer_with(250, sampler=samplers)
     buffer.sample(100, sampler="per")
     buffer.sample(20, sampler="all")
     buffer.sample_sequences(5, 3)
@@ -93,7 +94,7 @@ def test_version_lag_is_relative_to_the_newest_known_version():
 
 
 def test_stats_include_the_counts_of_the_rate_limit():
-    buffer = buffer_with(limit=RateLimit(samples_per_insert=2.0, min_size=5, error_buffer=100.0))
+    buffer = buffer_with(rate=RateLimit(samples_per_insert=2.0, min_size=5, error_buffer=100.0))
     for _ in range(20):
         buffer.add(ROW)
     buffer.sample(8)

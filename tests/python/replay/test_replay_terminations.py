@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from replay_options import grouped
 
-from shmtree.replay import ReplayBuffer
+from shmtree.replay import Episodes, ReplayBuffer
 
 GAMMA = 0.5
 GYMNASIUM = ("terminated", "truncated")
@@ -136,7 +137,7 @@ def final_of(obs: Any) -> dict[str, Any]:
 
 def buffer_with(keys: tuple[str, ...], options: dict[str, Any], capacity: int = 4096, chunk: int = 8) -> ReplayBuffer:
     example = row_of(keys, np.zeros((), np.float64), np.float64(0), np.False_, np.False_, 0)
-    return ReplayBuffer(capacity, example=example, gamma=GAMMA, chunk=chunk, **options)
+    return ReplayBuffer(capacity, example=example, **grouped(gamma=GAMMA, chunk=chunk, **options))
 
 
 def compare(buffer: ReplayBuffer, environments: list[Environment], options: dict[str, Any]) -> None:
@@ -435,11 +436,11 @@ def test_with_done_none_no_key_ends_an_episode():
 def test_keys_that_cannot_end_an_episode_are_refused():
     example = {"obs": np.zeros(2), "terminated": np.zeros(3, bool)}
     with pytest.raises(ValueError, match='"terminated" ends episodes.*None'):
-        ReplayBuffer(8, example=example, next="obs")
+        ReplayBuffer(8, example=example, episodes=Episodes(next="obs"))
     example = {"obs": np.zeros(2), "truncated": {"a": False, "b": False}}
     with pytest.raises(ValueError, match="truncated is 'truncated', which has 2 columns; it must have one.*done=None"):
-        ReplayBuffer(8, example=example, next="obs")
-    ReplayBuffer(8, example=example, next="obs", done=None)
+        ReplayBuffer(8, example=example, episodes=Episodes(next="obs"))
+    ReplayBuffer(8, example=example, episodes=Episodes(next="obs", done=None))
 
 
 def test_loaded_buffer_keeps_its_end_keys(tmp_path):
@@ -448,7 +449,7 @@ def test_loaded_buffer_keeps_its_end_keys(tmp_path):
     buffer = buffer_with(GYMNASIUM, options)
     fill(buffer, environments, GYMNASIUM, "add", 50)
     buffer.save(tmp_path)
-    loaded = ReplayBuffer.load(tmp_path, done="done")
+    loaded = ReplayBuffer.load(tmp_path, episodes=Episodes(next="obs", gamma=GAMMA))
     with loaded.writer() as writer:
         writer.add(one(truncated=True, n=1), final=final_of(9))
         writer.add(one(terminated=True, n=2))
@@ -459,7 +460,7 @@ def test_loaded_buffer_keeps_its_end_keys(tmp_path):
     with pytest.raises(
         ValueError, match=r"done is None, but the saved buffer has .*\['terminated'\].* and .*\['truncated'\]"
     ):
-        ReplayBuffer.load(tmp_path, done=None)
+        ReplayBuffer.load(tmp_path, episodes=Episodes(next="obs", done=None))
 
 
 def test_unknown_autoreset_is_refused():
@@ -483,4 +484,4 @@ def test_exist_ok_refuses_other_end_keys():
     buffer = ReplayBuffer(8, example=one(), name=name)
     assert len(ReplayBuffer(8, example=one(), name=name, exist_ok=True)) == len(buffer) == 0
     with pytest.raises(ValueError, match="done"):
-        ReplayBuffer(8, example=one(), name=name, exist_ok=True, done=None)
+        ReplayBuffer(8, example=one(), name=name, exist_ok=True, episodes=Episodes(done=None))

@@ -14,7 +14,7 @@ import pytest
 from test_replay_processes import wait_for
 
 import shmtree
-from shmtree.replay import RateLimit, ReplayBuffer
+from shmtree.replay import Episodes, Limits, RateLimit, ReplayBuffer
 
 ONE_EACH = RateLimit(samples_per_insert=1, min_size=1, error_buffer=1)
 
@@ -49,7 +49,7 @@ def wait_until_asleep(thread: threading.Thread) -> None:
 
 def full_buffer(**options) -> ReplayBuffer:
     """Returns a buffer with a rate limit that blocks adds until a row is sampled."""
-    buffer = ReplayBuffer(100, example=0, limit=ONE_EACH, **options)
+    buffer = ReplayBuffer(100, example=0, limits=Limits(rate=ONE_EACH), **options)
     with buffer.writer() as writer:
         try:
             while True:
@@ -62,7 +62,7 @@ def full_buffer(**options) -> ReplayBuffer:
 @pytest.mark.parametrize("limit", [None, ONE_EACH])
 @pytest.mark.parametrize("call", [lambda b: b.sample(4), lambda b: b.sample_sequences(4, 2)])
 def test_close_ends_samples_that_wait_in_other_threads(limit, call):
-    buffer = ReplayBuffer(100, example=0, done=None, limit=limit)
+    buffer = ReplayBuffer(100, example=0, episodes=Episodes(done=None), limits=Limits(rate=limit))
     waiting = [Waiting(call, buffer) for _ in range(3)]
     for each in waiting:
         wait_until_asleep(each)
@@ -183,7 +183,9 @@ def test_signal_handler_can_close_the_writer_it_interrupts():
 
 
 def test_full_reports_how_many_rows_extend_added():
-    buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    buffer = ReplayBuffer(
+        100, example=0, limits=Limits(rate=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    )
     with pytest.raises(queue.Full) as caught:
         buffer.extend(list(range(20)), timeout=0.01)
     assert caught.value.sent == len(buffer) == 7
@@ -198,7 +200,9 @@ def test_full_reports_how_many_rows_extend_added():
 
 
 def test_full_reports_how_many_streams_of_a_vector_have_a_row():
-    buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    buffer = ReplayBuffer(
+        100, example=0, limits=Limits(rate=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    )
     writers = buffer.vector_writer(5)
     writers.add([0, 1, 2, 3, 4])
     with pytest.raises(queue.Full) as caught:
@@ -211,7 +215,7 @@ def test_full_reports_how_many_streams_of_a_vector_have_a_row():
 def test_repeated_add_to_a_full_vector_skips_the_same_rows():
     columns: Any = {"obs": ((), np.float32), "terminated": ((), np.bool_), "truncated": ((), np.bool_)}
     limit = RateLimit(samples_per_insert=1, min_size=2, error_buffer=2)
-    buffer = ReplayBuffer(64, columns=columns, limit=limit)
+    buffer = ReplayBuffer(64, columns=columns, limits=Limits(rate=limit))
     writers = buffer.vector_writer(4, autoreset="next_step")
     no = np.zeros(4, np.bool_)
     rows = {"obs": np.zeros(4, np.float32), "terminated": no, "truncated": no}
@@ -230,7 +234,9 @@ def test_repeated_add_to_a_full_vector_skips_the_same_rows():
 
 
 def test_close_during_extend_reports_how_many_rows_were_added():
-    buffer = ReplayBuffer(100, example=0, limit=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    buffer = ReplayBuffer(
+        100, example=0, limits=Limits(rate=RateLimit(samples_per_insert=1, min_size=5, error_buffer=2))
+    )
     writer = buffer.writer()
     waiting = Waiting(writer.extend, list(range(20)))
     wait_for(lambda: len(buffer) == 7)
@@ -242,7 +248,7 @@ def test_close_during_extend_reports_how_many_rows_were_added():
 @pytest.mark.parametrize("death", [signal.SIGTERM, signal.SIGKILL])
 def test_stats_name_waiting_processes_and_no_dead_ones(start, death):
     full = full_buffer()
-    empty = ReplayBuffer(100, example=0, limit=ONE_EACH)
+    empty = ReplayBuffer(100, example=0, limits=Limits(rate=ONE_EACH))
     assert empty.stats()["waiting"] == {"add": [], "sample": []}
     adding, drawing = start(full.add, 1), start(empty.sample, 1)
     wait_for(lambda: full.stats()["waiting"]["add"] and empty.stats()["waiting"]["sample"])
