@@ -4,7 +4,7 @@
 ///     shmtree::ReplayBuffer buffer = shmtree::make_replay({
 ///         .capacity = 1'000'000,
 ///         .columns = {{"obs", shmtree::DType::kFloat32, {4}}, {"action"}, {"reward", shmtree::DType::kFloat32}},
-///         .samplers = {{.kind = shmtree::ReplayKind::kPrioritized}},
+///         .sampling = {.samplers = {{.kind = shmtree::ReplayKind::kPrioritized}}},
 ///         .name = "experience"});
 ///     shmtree::ReplayWriter writer = buffer.writer().value();
 ///     writer.add(shmtree::Dict{{"obs", obs}, {"action", 1}, {"reward", 0.5}}).value();
@@ -80,7 +80,7 @@ struct ReplaySampler {
 };
 
 /// A rate limiter: keeps the ratio of sampled to inserted rows within bounds, like Reverb's SampleToInsertRatio.
-struct ReplayLimit {
+struct ReplayRateLimit {
   double samples_per_insert = 1;  ///< Average number of times that a row is sampled.
   std::uint64_t min_size = 1;     ///< Number of rows required before any process samples.
   /// Tolerance. The difference (inserts x samples_per_insert - samples) stays within samples_per_insert x min_size plus
@@ -88,13 +88,19 @@ struct ReplayLimit {
   std::optional<double> error_buffer{};
 };
 
-/// Options for make_replay().
-struct ReplayOptions {
-  std::uint64_t capacity = 0;           ///< Maximum number of rows; the oldest are dropped first. Or set `max_bytes`.
-  std::vector<ReplayColumn> columns{};  ///< The columns of a row. Or set `example`.
-  std::vector<std::string> next{};      ///< Keys with leaves that batches also have for the next row: "next/obs".
-  std::uint32_t n_step = 1;             ///< Number of rewards that are summed.
-  double gamma = 0.99;                  ///< Discount per step.
+/// The samplers of a buffer, and the seed of one object.
+struct ReplaySampling {
+  /// sample() uses the first one by default. Empty: a new buffer has a uniform one, and load_replay() keeps the saved
+  /// ones.
+  std::vector<ReplaySampler> samplers{};
+  std::optional<std::uint64_t> seed{};  ///< Seed of the samples of this object. By default random.
+};
+
+/// What a batch has of the other rows of an episode, and which leaves end episodes.
+struct ReplayEpisodes {
+  std::vector<std::string> next{};  ///< Keys with leaves that batches also have for the next row: "next/obs".
+  std::uint32_t n_step = 1;         ///< Number of rewards that are summed.
+  double gamma = 0.99;              ///< Discount per step.
   std::map<std::string, std::uint32_t> stack{};  ///< Number of frames that a batch has of a leaf, by path.
   bool stack_repeats_first = false;              ///< Pads with the episode's first frame instead of zeros.
   std::optional<std::string> reward = "reward";  ///< Path of the leaf that is summed, if rows have it.
@@ -105,24 +111,36 @@ struct ReplayOptions {
   /// they lack both, `done` takes the place of `terminated`. nullopt: no leaf ends an episode, only calls do. Rows with
   /// none of these leaves are kInvalid if the buffer has `next`, `n_step` or `stack`, and for sample_sequences().
   std::optional<std::string> done = "done";
-  std::vector<ReplaySampler> samplers{ReplaySampler{}};  ///< sample() uses the first one by default.
-  std::optional<ReplayLimit> limit{};                    ///< Rate limiter. nullopt: none.
+};
+
+/// How fast a buffer is filled and sampled, and how it stores and frees rows.
+struct ReplayLimits {
+  std::optional<ReplayRateLimit> rate{};  ///< Rate limiter. nullopt: none.
   /// Rows that are freed together, a power of two up to 64. 0: chosen automatically. 1: a ring.
   std::uint64_t chunk = 0;
   std::uint64_t streams = 1;  ///< Approximate number of writers.
-  /// Effect of killed peers on calls that wait for rows, or for space under a limit.
+  /// Effect of killed peers on calls that wait for rows, or for space under `rate`.
   /// - kRaise: if all peers were killed, calls return kPeerDied until a new process attaches.
   /// - kWait: calls wait for new processes.
   /// - kEach is refused.
   OnPeerDeath on_peer_death = OnPeerDeath::kWait;
+};
+
+/// Options for make_replay().
+struct ReplayOptions {
+  std::uint64_t capacity = 0;           ///< Maximum number of rows; the oldest are dropped first. Or set `max_bytes`.
+  std::vector<ReplayColumn> columns{};  ///< The columns of a row. Or set `example`.
+  ReplaySampling sampling{};            ///< Samplers and seed.
+  ReplayEpisodes episodes{};            ///< Successors, summed rewards, stacks, and ends of episodes.
+  ReplayLimits limits{};                ///< Rate limiter, chunks, writers, and killed peers.
   std::string name{};                   ///< Name for open_replay() and Python's ReplayBuffer.open().
   std::optional<Arena> arena{};         ///< Arena to use. By default its own.
-  std::optional<std::uint64_t> seed{};  ///< Seed of the samples of this object. By default random.
   std::uint64_t max_bytes = 0;          ///< Instead of `capacity`: memory of the whole buffer in bytes.
   /// Instead of `columns`: an example of a row, such as an aggregate with SHMTREE_FIELDS. Arrays define dtype and
   /// shape. Floats become float32, ints int64 and unsigned ints uint64, as in Python.
   std::optional<Value> example{};
-  bool exist_ok = false;  ///< See PairOptions. Does not compare `seed`, `streams` or a `chunk` of 0.
+  /// See PairOptions. Does not compare ReplaySampling::seed, ReplayLimits::streams or a ReplayLimits::chunk of 0.
+  bool exist_ok = false;
 };
 
 /// Options for ReplayBuffer::sample().
@@ -158,7 +176,7 @@ struct ReplaySequences {
 /// Marks for the rows of one call, in addition to their leaves. Each span has one entry per row, or is empty.
 struct ReplayMarks {
   /// Marks rows at which an episode was cut off. A row needs no mark if its leaves say that the episode ended. If
-  /// ReplayOptions::done is nullopt, or if no leaf ends episodes, the marked episodes terminated.
+  /// ReplayEpisodes::done is nullopt, or if no leaf ends episodes, the marked episodes terminated.
   std::span<const bool> ends{};
   std::span<const double> priorities{};  ///< Priority of each row.
   /// Last observations, for buffers with `next`: a pytree of arrays with the leaves of `next`. They have one entry for
@@ -207,23 +225,21 @@ struct ReplayStats {
 /// `done_bytes` equal to `total_bytes`. If it throws, the save or load ends, and the exception reaches its caller.
 using ReplayProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
 
-/// Options for load_replay(). Defaults are the saved values. Columns, next, n_step and stack cannot be changed.
+/// Options for load_replay(). Defaults are the saved values. Columns and the ReplayEpisodes cannot be changed, except
+/// `gamma`.
 struct ReplayLoad {
   /// 0: as saved. load_replay() then fails with kInvalid if an empty buffer of that capacity takes more than 256 MiB
   /// plus 16 times the size of the files. A smaller capacity keeps the newest rows.
   std::uint64_t capacity = 0;
-  std::string name{};                     ///< Name of the buffer. Empty: none.
-  std::vector<ReplaySampler> samplers{};  ///< Replaces the samplers.
-  /// Replaces the rate limiter. Each loaded row counts as inserted, and as sampled samples_per_insert times.
-  std::optional<ReplayLimit> limit{};
-  bool without_limit = false;                  ///< Removes the rate limiter.
-  std::optional<double> gamma{};               ///< Replaces gamma.
-  std::optional<OnPeerDeath> on_peer_death{};  ///< Replaces on_peer_death. kEach is refused.
-  std::uint64_t chunk = 0;                     ///< Replaces the chunk size. At most the saved one.
-  std::uint64_t streams = 1;                   ///< Approximate number of writers.
-  std::optional<Arena> arena{};                ///< Arena to use. By default its own.
-  std::optional<std::uint64_t> seed{};         ///< Seed of the samples of this object.
-  ReplayProgress progress{};                   ///< Gets the bytes read, and the size of the files.
+  std::string name{};                        ///< Name of the buffer. Empty: none.
+  std::optional<ReplaySampling> sampling{};  ///< Replaces the samplers, unless it has none.
+  std::optional<double> gamma{};             ///< Replaces ReplayEpisodes::gamma.
+  /// Replaces all limits: also set those that you want to keep. With the same `rate`, its counts continue. With another
+  /// one, each loaded row counts as inserted, and as sampled samples_per_insert times. `chunk` is at most the saved
+  /// one.
+  std::optional<ReplayLimits> limits{};
+  std::optional<Arena> arena{};  ///< Arena to use. By default its own.
+  ReplayProgress progress{};     ///< Gets the bytes read, and the size of the files.
 };
 
 /// Options for ReplayBuffer::save().
@@ -249,7 +265,7 @@ class ReplayWriter {
   /// episode. A row without a priority gets the largest one given so far. Blocks if the buffer has a limit.
   /// - kInvalid: a leaf, which the error names, is missing, unknown or does not fit. Nothing is added.
   /// - kFull: the timeout expired.
-  /// - kPeerDied: all samplers were killed, and `on_peer_death` is kRaise (ReplayOptions).
+  /// - kPeerDied: all samplers were killed, and `on_peer_death` is kRaise (ReplayLimits).
   /// - kClosed: closed here.
   /// - Errors of Arena::new_array(), while the buffer grows.
   Result<std::int64_t> add(const Value& row, Timeout timeout = std::nullopt,
@@ -331,7 +347,7 @@ class ReplayBuffer {
 
   /// Samples n rows. Waits until there is a row.
   /// - kEmpty: the timeout expired.
-  /// - kPeerDied: all processes that added rows were killed, and ReplayOptions::on_peer_death is kRaise.
+  /// - kPeerDied: all processes that added rows were killed, and ReplayLimits::on_peer_death is kRaise.
   /// - kInvalid: n is 0 or, without `replace`, exceeds the number of rows; no such sampler; or `out` does not fit.
   /// - kClosed: closed here.
   Result<ReplayBatch> sample(std::size_t n, Timeout timeout = std::nullopt, const ReplayDraw& how = {},

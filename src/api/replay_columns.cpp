@@ -223,6 +223,17 @@ bool has_only(const SpecPart& part, const std::vector<std::size_t>& leaves) {
   return !part.parts.empty() && std::ranges::all_of(part.parts, has);
 }
 
+replay::TableSpec table_of(const ReplaySampler& sampler) {
+  replay::TableSpec table{.kind = static_cast<replay::SamplerKind>(sampler.kind), .alpha = 0, .beta = 0, .eps = 1};
+  if (sampler.kind == ReplayKind::kPrioritized) {
+    table.alpha = sampler.alpha;
+    table.beta = sampler.beta;
+    table.eps = sampler.eps;
+  }
+  table.max_times = sampler.max_times;
+  return table;
+}
+
 }  // namespace
 
 ReplayPaths::ReplayPaths(const Spec& spec) {
@@ -237,19 +248,15 @@ ReplayPaths::ReplayPaths(const Spec& spec) {
   }
 }
 
-replay::RateLimit limit_of(const ReplayLimit& limit) {
+replay::RateLimit limit_of(const ReplayRateLimit& limit) {
   return {limit.samples_per_insert, limit.min_size, limit.error_buffer.value_or(std::nan(""))};
 }
 
-replay::TableSpec table_of(const ReplaySampler& sampler) {
-  replay::TableSpec table{.kind = static_cast<replay::SamplerKind>(sampler.kind), .alpha = 0, .beta = 0, .eps = 1};
-  if (sampler.kind == ReplayKind::kPrioritized) {
-    table.alpha = sampler.alpha;
-    table.beta = sampler.beta;
-    table.eps = sampler.eps;
-  }
-  table.max_times = sampler.max_times;
-  return table;
+void set_samplers(Spec& spec, const ReplaySampling& sampling) {
+  if (sampling.samplers.empty() && !spec.samplers.empty()) return;
+  spec.samplers.clear();
+  for (const ReplaySampler& each : sampling.samplers) spec.samplers.emplace_back(each.name, table_of(each));
+  if (spec.samplers.empty()) spec.samplers.emplace_back(ReplaySampler{}.name, table_of({}));
 }
 
 Status set_on_peer_death(Spec& spec, OnPeerDeath on_death) {
@@ -263,7 +270,7 @@ Status set_on_peer_death(Spec& spec, OnPeerDeath on_death) {
 
 Result<Spec> spec_of(const ReplayOptions& options) {
   Spec spec;
-  Status accepted = set_on_peer_death(spec, options.on_peer_death);
+  Status accepted = set_on_peer_death(spec, options.limits.on_peer_death);
   if (!accepted) return std::move(accepted).error();
   if (options.example && !options.columns.empty())
     return invalid("both columns and an example were passed; pass one of them");
@@ -271,19 +278,20 @@ Result<Spec> spec_of(const ReplayOptions& options) {
       options.example ? add_part(spec, spec.row, "row", *options.example) : add_columns(spec, options.columns);
   if (!added) return std::move(added).error();
   const ReplayPaths paths(spec);
-  for (const ReplaySampler& sampler : options.samplers) spec.samplers.emplace_back(sampler.name, table_of(sampler));
-  spec.n_step = options.n_step;
-  spec.gamma = options.gamma;
-  spec.repeats_first = options.stack_repeats_first;
-  for (const auto& [path, frames] : options.stack) {
+  set_samplers(spec, options.sampling);
+  const ReplayEpisodes& episodes = options.episodes;
+  spec.n_step = episodes.n_step;
+  spec.gamma = episodes.gamma;
+  spec.repeats_first = episodes.stack_repeats_first;
+  for (const auto& [path, frames] : episodes.stack) {
     const auto leaf = find_leaf(paths, path);
     if (!leaf) return invalid("stack has " + quoted(path) + ", which rows do not have");
     spec.stack.emplace_back(*leaf, frames);
   }
-  if (options.limit) spec.limit = limit_of(*options.limit);
-  added = add_next(spec, paths, options.next);
-  if (added) added = find_named(paths, "reward", options.reward, spec.reward);
-  if (added) added = add_ends(spec, paths, options.done);
+  if (options.limits.rate) spec.limit = limit_of(*options.limits.rate);
+  added = add_next(spec, paths, episodes.next);
+  if (added) added = find_named(paths, "reward", episodes.reward, spec.reward);
+  if (added) added = add_ends(spec, paths, episodes.done);
   if (added) added = replay::check(spec);
   if (!added) return std::move(added).error();
   return spec;

@@ -62,7 +62,7 @@ Result<std::uint64_t> capacity_of(const Spec& spec, const ReplayOptions& options
     return Error{Code::kInvalid, "both capacity (" + std::to_string(options.capacity) + " rows) and max_bytes (" +
                                      std::to_string(options.max_bytes) + ") were passed; pass one of them"};
   }
-  auto rows = Buffer::capacity_within(spec, options.max_bytes, {0, options.chunk, options.streams});
+  auto rows = Buffer::capacity_within(spec, options.max_bytes, {0, options.limits.chunk, options.limits.streams});
   if (!rows || options.max_bytes <= home.bytes) return rows;
   return Error{Code::kInvalid, "max_bytes is " + std::to_string(options.max_bytes) + home.left()};
 }
@@ -87,25 +87,25 @@ Result<std::shared_ptr<endpoint::Name>> replay_name_for(const std::string& name,
 
 // Applies the options to the spec of a saved buffer.
 Status change(Spec& spec, const ReplayLoad& how) {
-  if (!how.samplers.empty()) spec.samplers.clear();
-  for (const ReplaySampler& sampler : how.samplers) spec.samplers.emplace_back(sampler.name, table_of(sampler));
-  if (how.limit && how.without_limit)
-    return Error{Code::kInvalid, "both limit and without_limit were passed; pass one of them"};
-  if (how.limit) spec.limit = limit_of(*how.limit);
-  if (how.without_limit) spec.limit.reset();
+  if (how.sampling) set_samplers(spec, *how.sampling);
   if (how.gamma) spec.gamma = *how.gamma;
-  Status accepted = how.on_peer_death ? set_on_peer_death(spec, *how.on_peer_death) : success();
-  if (!accepted) return accepted;
+  if (how.limits) {
+    spec.limit.reset();
+    if (how.limits->rate) spec.limit = limit_of(*how.limits->rate);
+    Status accepted = set_on_peer_death(spec, how.limits->on_peer_death);
+    if (!accepted) return accepted;
+  }
   return replay::check(spec);
 }
 
 // Returns the size of a loaded buffer. Its chunks are at most as large as the saved ones.
 BufferSize sizes_for(const replay::Loader& loader, const ReplayLoad& how) {
   const std::uint64_t rows = how.capacity == 0 ? loader.capacity() : how.capacity;
-  if (how.chunk != 0) return {rows, how.chunk, how.streams};
-  const std::uint64_t streams = std::max<std::uint64_t>(how.streams, 1);
+  const ReplayLimits limits = how.limits.value_or(ReplayLimits{});
+  if (limits.chunk != 0) return {rows, limits.chunk, limits.streams};
+  const std::uint64_t streams = std::max<std::uint64_t>(limits.streams, 1);
   const std::uint64_t most = how.capacity == 0 ? rows : std::max<std::uint64_t>(rows / 16 / streams, 1);
-  return {rows, std::min(loader.rows_per_chunk(), std::bit_floor(most)), how.streams};
+  return {rows, std::min(loader.rows_per_chunk(), std::bit_floor(most)), limits.streams};
 }
 
 }  // namespace
@@ -114,13 +114,13 @@ BufferSize sizes_for(const replay::Loader& loader, const ReplayLoad& how) {
 ReplayBuffer make_replay(const ReplayOptions& options) try {
   const Spec spec = api::spec_of(options).value();
   const api::Home home = api::replay_home_for(options.arena).value();
-  const BufferSize sizes{api::capacity_of(spec, options, home).value(), options.chunk, options.streams};
+  const BufferSize sizes{api::capacity_of(spec, options, home).value(), options.limits.chunk, options.limits.streams};
   api::check_named(options.name, options.exist_ok);
   const auto open = [&]() -> Result<ReplayBuffer> {
     auto known = api::open_known<Buffer>(options, discovery::NamedKind::kReplay, "replay buffer",
                                          [&](const Buffer& found) { return found.check_options(spec, sizes); });
     if (!known) return std::move(known).error();
-    if (options.seed) known->first->set_seed(*options.seed);
+    if (options.sampling.seed) known->first->set_seed(*options.sampling.seed);
     return ReplayState::wrap(std::move(known->first), std::move(known->second));
   };
   const auto make = [&]() -> Result<ReplayBuffer> {
@@ -128,7 +128,7 @@ ReplayBuffer make_replay(const ReplayOptions& options) try {
     if (!arena) return std::move(arena).error();
     auto buffer = Buffer::create(std::move(*arena), spec, sizes, WaitContext{});
     if (!buffer) return std::move(buffer).error();
-    if (options.seed) (*buffer)->set_seed(*options.seed);
+    if (options.sampling.seed) (*buffer)->set_seed(*options.sampling.seed);
     auto name = api::replay_name_for(options.name, **buffer);
     if (!name) return std::move(name).error();
     return ReplayState::wrap(std::move(*buffer), std::move(*name));
@@ -185,7 +185,7 @@ Result<ReplayBuffer> load_replay(const std::string& path, const ReplayLoad& how)
   if (!arena) return std::move(arena).error();
   auto buffer = Buffer::create(std::move(*arena), std::move(*spec), sizes, WaitContext{});
   if (!buffer) return std::move(buffer).error();
-  if (how.seed) (*buffer)->set_seed(*how.seed);
+  if (how.sampling && how.sampling->seed) (*buffer)->set_seed(*how.sampling->seed);
   Status loaded = loader->load_into(*(*buffer)->store(), (*buffer)->tables().get(), WaitContext{},
                                     (*buffer)->spec().samplers, how.progress);
   if (!loaded) return std::move(loaded).error();

@@ -27,8 +27,9 @@ struct ReplayPaths {
 
 // Returns a checked Spec of the options; kInvalid with names and numbers.
 Result<replay::Spec> spec_of(const ReplayOptions& options);
-replay::TableSpec table_of(const ReplaySampler& sampler);
-replay::RateLimit limit_of(const ReplayLimit& limit);
+// Replaces the samplers of the spec, unless there are none. A spec without samplers gets a uniform one.
+void set_samplers(replay::Spec& spec, const ReplaySampling& sampling);
+replay::RateLimit limit_of(const ReplayRateLimit& limit);
 // Returns kInvalid for kEach.
 Status set_on_peer_death(replay::Spec& spec, OnPeerDeath or_closed);
 // Returns the name of a Value's type for errors: "a list".

@@ -162,13 +162,13 @@ TEST_CASE("options that are out of range are invalid") {
   CHECK(broadcast.subscribe({.start = static_cast<shmtree::StartAt>(9)}).code() == Code::kInvalid);
   CHECK(is_invalid([] {
     const auto kind = static_cast<shmtree::ReplayKind>(99);
-    shmtree::make_replay({.capacity = 10, .columns = {{"x"}}, .samplers = {{.kind = kind}}});
+    shmtree::make_replay({.capacity = 10, .columns = {{"x"}}, .sampling = {.samplers = {{.kind = kind}}}});
   }));
 }
 
 TEST_CASE("update_priorities returns false for -1") {
   const shmtree::ReplayBuffer buffer = shmtree::make_replay(
-      {.capacity = 100, .columns = {{"x"}}, .samplers = {{.kind = shmtree::ReplayKind::kPrioritized}}});
+      {.capacity = 100, .columns = {{"x"}}, .sampling = {.samplers = {{.kind = shmtree::ReplayKind::kPrioritized}}}});
   const std::int64_t row = buffer.add(shmtree::Dict{{"x", 1}}, 0s).value();
   const std::int64_t indices[] = {-1, row, -1};
   const double priorities[] = {2, 3, 4};

@@ -38,8 +38,8 @@ ReplayOptions steps() {
   ReplayOptions options{.capacity = 64};
   options.columns = {
       {"obs", DType::kFloat32, {2}}, {"action", DType::kInt16}, {"reward", DType::kFloat32}, {"done", DType::kBool}};
-  options.chunk = 1;
-  options.seed = 7;
+  options.limits.chunk = 1;
+  options.sampling.seed = 7;
   return options;
 }
 Step step(int number, bool done = false) {
@@ -134,10 +134,9 @@ TEST_CASE("make_replay refuses invalid options") {
   has(changed([](ReplayOptions& options) { options.columns.push_back({"a//x"}); }), "\"a//x\" has an empty name");
   has(changed([](ReplayOptions& options) { options.columns[0].shape = {0}; }), "\"obs\" has a dimension");
   has(changed([](ReplayOptions& options) { options.columns[0].dtype = DType::kBFloat16; }), "bfloat16");
-  has(changed([](ReplayOptions& options) { options.next = {"more"}; }), "next has \"more\"");
-  has(changed([](ReplayOptions& options) { options.stack = {{"more", 4}}; }), "stack has \"more\"");
-  has(changed([](ReplayOptions& options) { options.reward = "more"; }), "reward is \"more\"");
-  has(changed([](ReplayOptions& options) { options.samplers.clear(); }), "needs a sampler");
+  has(changed([](ReplayOptions& options) { options.episodes.next = {"more"}; }), "next has \"more\"");
+  has(changed([](ReplayOptions& options) { options.episodes.stack = {{"more", 4}}; }), "stack has \"more\"");
+  has(changed([](ReplayOptions& options) { options.episodes.reward = "more"; }), "reward is \"more\"");
   has(changed([](ReplayOptions& options) { options.capacity = std::uint64_t{1} << 35; }), "bytes; the machine has");
   has(changed([](ReplayOptions& options) {
         options.arena = Arena::create({.max_bytes = 1 << 20}).value();
@@ -148,7 +147,7 @@ TEST_CASE("make_replay refuses invalid options") {
 
 TEST_CASE("max_bytes determines the capacity of a buffer") {
   ReplayOptions options = steps();
-  options.capacity = options.chunk = 0;
+  options.capacity = options.limits.chunk = 0;
   options.max_bytes = 4'000'000;
   const ReplayBuffer buffer = make_replay(options);
   CHECK((buffer.capacity() > 50'000 && buffer.capacity() < 4'000'000 / 15));
@@ -163,8 +162,8 @@ TEST_CASE("max_bytes determines the capacity of a buffer") {
   options.capacity = 0;
   options.max_bytes = 10;
   has(refusal(options), "max_bytes is 10; the smallest buffer has one such row and takes ");
-  options.next = {"obs"};
-  options.limit = ReplayLimit{.min_size = 5000};
+  options.episodes.next = {"obs"};
+  options.limits.rate = ReplayRateLimit{.min_size = 5000};
   has(refusal(options), "max_bytes is 10; the smallest buffer has 5000 such rows and takes ");
   options.max_bytes = 4'000'000;
   CHECK(make_replay(options).capacity() > 40'000);
@@ -174,10 +173,10 @@ TEST_CASE("max_bytes determines the capacity of a buffer") {
 
 TEST_CASE("samples have successors and n-step rewards and stacks") {
   ReplayOptions options = steps();
-  options.next = {"obs"};
-  options.n_step = 2;
-  options.gamma = 0.5;
-  options.stack = {{"obs", 3}};
+  options.episodes.next = {"obs"};
+  options.episodes.n_step = 2;
+  options.episodes.gamma = 0.5;
+  options.episodes.stack = {{"obs", 3}};
   const ReplayBuffer buffer = make_replay(options);
   const ReplayWriter writer = buffer.writer().value();
   for (int i = 0; i < 5; ++i) writer.add(step(i)).value();
@@ -259,7 +258,8 @@ TEST_CASE("sample writes rows into memory of the caller") {
 TEST_CASE("priorities control sampling and skip overwritten rows") {
   ReplayOptions options = steps();
   options.capacity = 16;
-  options.samplers = {{.name = "per", .kind = ReplayKind::kPrioritized, .alpha = 1, .eps = 0}, {.name = "all"}};
+  options.sampling.samplers = {{.name = "per", .kind = ReplayKind::kPrioritized, .alpha = 1, .eps = 0},
+                               {.name = "all"}};
   const ReplayBuffer buffer = make_replay(options);
   const ReplayWriter writer = buffer.writer().value();
   std::vector<std::int64_t> index;
@@ -315,7 +315,7 @@ TEST_CASE("sequences are consecutive rows of one episode") {
 
 TEST_CASE("a rate limiter makes writers and samplers wait") {
   ReplayOptions options = steps();
-  options.limit = ReplayLimit{.samples_per_insert = 1, .min_size = 4, .error_buffer = 4};
+  options.limits.rate = ReplayRateLimit{.samples_per_insert = 1, .min_size = 4, .error_buffer = 4};
   const ReplayBuffer buffer = make_replay(options);
   const ReplayWriter writer = buffer.writer().value();
   CHECK(buffer.sample(1, 0s).code() == Code::kEmpty);

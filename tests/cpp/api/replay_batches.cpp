@@ -39,12 +39,15 @@ std::string refusal(const ReplayOptions& options) {
   }
   return "";
 }
+constexpr ReplayRateLimit kRate{.samples_per_insert = 1, .min_size = 1, .error_buffer = 2};
+
 // Rows with the numbers 0 to 19, in two episodes. All priorities are 1 except that of row 5.
 ReplayBuffer numbers(ReplayOptions options = {}) {
   options.capacity = 64;
   options.columns = {{"n"}, {"done", DType::kBool}};
-  options.chunk = 1;
-  options.samplers = {{.name = "per", .kind = ReplayKind::kPrioritized, .alpha = 1, .eps = 0}, {.name = "all"}};
+  options.limits.chunk = 1;
+  options.sampling.samplers = {{.name = "per", .kind = ReplayKind::kPrioritized, .alpha = 1, .eps = 0},
+                               {.name = "all"}};
   ReplayBuffer buffer = make_replay(options);
   for (int i = 0; i < 20; ++i) {
     buffer.add(Dict{{"n", i}, {"done", i % 10 == 9}}, 60s, i == 5 ? 19.0 : 1.0).value();
@@ -172,15 +175,33 @@ TEST_CASE("load_replay can replace samplers and limit and name") {
   const ReplayBuffer again =
       load_replay(path, {.capacity = 16,
                          .name = name,
-                         .samplers = {{.name = "newest", .kind = ReplayKind::kLifo}},
-                         .limit = ReplayLimit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 2},
+                         .sampling = ReplaySampling{.samplers = {{.name = "newest", .kind = ReplayKind::kLifo}}},
+                         .limits = ReplayLimits{.rate = kRate},
                          .arena = Arena::create({.max_bytes = 32 << 20}).value()})
           .value();
   CHECK((again.size() == 16 && open_replay(name).value().capacity() == 16));
   CHECK(again.sample(1, 60s, {.sampler = "newest"}).value().span<std::int64_t>("n")[0] == 19);
   CHECK(again.stats().value().inserted == 16);
-  CHECK(load_replay(path, {.limit = ReplayLimit{}, .without_limit = true}).code() == Code::kInvalid);
+  const ReplayBuffer seeded = load_replay(path, {.sampling = ReplaySampling{.seed = 3}}).value();  // keeps the samplers
+  CHECK(seeded.sample(1, 60s, {.sampler = "all"}).ok());
   CHECK(load_replay(path, {.gamma = -1.0}).code() == Code::kInvalid);
-  CHECK(load_replay(path, {.chunk = 16}).code() == Code::kInvalid);
-  CHECK(load_replay(path, {.without_limit = true}).value().size() == 20);
+  CHECK(load_replay(path, {.limits = ReplayLimits{.chunk = 16}}).code() == Code::kInvalid);
+}
+
+TEST_CASE("load_replay continues, replaces or removes the rate limit") {
+  const Folder folder;
+  const std::string first = folder.path + "/first", path = folder.path + "/rows";
+  CHECK(numbers().save(first).ok());
+  const ReplayBuffer limited = load_replay(first, {.limits = ReplayLimits{.rate = kRate}}).value();
+  limited.sample(1, 60s).value();
+  CHECK(limited.save(path).ok());
+  const auto counts = [](const ReplayBuffer& buffer) {
+    const ReplayStats stats = buffer.stats().value();
+    return std::pair(stats.inserted, stats.sampled);
+  };
+  CHECK(counts(load_replay(path).value()) == std::pair<std::uint64_t, std::uint64_t>(20, 20));
+  CHECK(counts(load_replay(path, {.limits = ReplayLimits{.rate = kRate, .streams = 4}}).value()) == counts(limited));
+  const ReplayRateLimit other{.samples_per_insert = 4, .min_size = 5};
+  CHECK(counts(load_replay(path, {.limits = ReplayLimits{.rate = other}}).value()).second == 60);
+  CHECK(counts(load_replay(path, {.limits = ReplayLimits{}}).value()).first == 0);
 }

@@ -22,9 +22,9 @@ namespace {
 ReplayOptions told() {
   ReplayOptions options{.capacity = 64};
   options.columns = {{"number"}};
-  options.done.reset();
-  options.chunk = 1;
-  options.on_peer_death = OnPeerDeath::kRaise;
+  options.episodes.done.reset();
+  options.limits.chunk = 1;
+  options.limits.on_peer_death = OnPeerDeath::kRaise;
   return options;
 }
 bool add(const ReplayWriter& writer, int number) {
@@ -75,7 +75,7 @@ TEST_CASE("sample reports that all writers died until a row is added") {
 
 TEST_CASE("a blocked add reports dead samplers once the rest detached") {
   ReplayOptions options = told();
-  options.limit = {.samples_per_insert = 1, .min_size = 1, .error_buffer = 1};
+  options.limits.rate = {.samples_per_insert = 1, .min_size = 1, .error_buffer = 1};
   const ReplayBuffer buffer = make_replay(options);
   const ReplayWriter writer = buffer.writer().value();
   REQUIRE((add(writer, 1) && add(writer, 2)));
@@ -97,8 +97,9 @@ TEST_CASE("on_peer_death is kept by load and kEach is refused") {
   REQUIRE(mkdtemp(path.data()) != nullptr);
   REQUIRE(make_replay(told()).save(path).ok());
   const ReplayBuffer loaded = load_replay(path).value();
-  const ReplayBuffer not_told = load_replay(path, {.on_peer_death = OnPeerDeath::kWait}).value();
-  CHECK(load_replay(path, {.on_peer_death = OnPeerDeath::kEach}).code() == Code::kInvalid);
+  const ReplayBuffer not_told =
+      load_replay(path, {.limits = ReplayLimits{.on_peer_death = OnPeerDeath::kWait}}).value();
+  CHECK(load_replay(path, {.limits = ReplayLimits{.on_peer_death = OnPeerDeath::kEach}}).code() == Code::kInvalid);
   std::filesystem::remove_all(path);
   std::optional<ReplayWriter> kept;
   Killed adder([&] { return add(kept.emplace(loaded.writer().value()), 1); });
@@ -106,9 +107,9 @@ TEST_CASE("on_peer_death is kept by load and kEach is refused") {
   const int pid = adder.kill();
   CHECK(tells_of(loaded.sample(1, 60s), pid));
   ReplayOptions each = told();
-  each.on_peer_death = OnPeerDeath::kEach;
+  each.limits.on_peer_death = OnPeerDeath::kEach;
   CHECK_THROWS_AS(make_replay(each), BadResult);
-  each.on_peer_death = OnPeerDeath::kWait;
+  each.limits.on_peer_death = OnPeerDeath::kWait;
   for (const ReplayBuffer& waits : {make_replay(each), not_told}) {
     Killed other([&] { return add(kept.emplace(waits.writer().value()), 1); });
     other.kill();

@@ -107,9 +107,9 @@ ReplayBuffer new_buffer(bool with_done = false) {
                      {"terminated", DType::kBool},
                      {"truncated", DType::kBool}};
   if (with_done) options.columns.push_back({"done", DType::kBool});
-  options.next = {"obs"};
-  options.n_step = kSteps;
-  options.gamma = kGamma;
+  options.episodes.next = {"obs"};
+  options.episodes.n_step = kSteps;
+  options.episodes.gamma = kGamma;
   return make_replay(options);
 }
 
@@ -243,15 +243,15 @@ TEST_CASE("contradictory rows and rows without an end key are refused") {
   const ReplayBuffer plain = make_replay(options);
   plain.add(Dict{{"obs", std::vector<float>{1}}}).value();
   CHECK(plain.sample_sequences(1, 2, 0s).code() == Code::kInvalid);
-  options.next = {"obs"};
+  options.episodes.next = {"obs"};
   CHECK_THROWS_AS(make_replay(options), BadResult);
-  options.done.reset();
+  options.episodes.done.reset();
   CHECK_NOTHROW(make_replay(options));
-  options.next.clear();
+  options.episodes.next.clear();
   const ReplayBuffer by_calls = make_replay(options);
   by_calls.add(Dict{{"obs", std::vector<float>{1}}}).value();
   CHECK(by_calls.sample_sequences(1, 2, 0s).ok());
-  options.done = "done";
+  options.episodes.done = "done";
   options.columns.push_back({"truncated/a", DType::kBool});
   CHECK_THROWS_AS(make_replay(options), BadResult);
 }

@@ -20,8 +20,8 @@ namespace {
 ReplayOptions episodes() {
   ReplayOptions options{.capacity = 1000};
   options.columns = {{"obs", DType::kFloat32, {1}}, {"n"}, {"reward", DType::kFloat32}, {"done", DType::kBool}};
-  options.next = {"obs"};
-  options.gamma = 0.5;
+  options.episodes.next = {"obs"};
+  options.episodes.gamma = 0.5;
   return options;
 }
 // Rows with the numbers from `first` on; their observations are the same numbers.
@@ -159,17 +159,20 @@ TEST_CASE("a vector add refuses invalid rows and reports how many fit") {
   CHECK(buffer.writer().value().extend(three.rows(), {.reset = first}).code() == Code::kInvalid);
   CHECK((buffer.vector_writer(0).code() == Code::kInvalid && buffer.size() == 0));
 
-  const ReplayBuffer limited = make_replay(
-      {.capacity = 100, .columns = {{"n"}}, .limit = ReplayLimit{.samples_per_insert = 1, .error_buffer = 2}});
+  const ReplayBuffer limited =
+      make_replay({.capacity = 100,
+                   .columns = {{"n"}},
+                   .limits = {.rate = ReplayRateLimit{.samples_per_insert = 1, .error_buffer = 2}}});
   const ReplayVectorWriter five = limited.vector_writer(5).value();
   const auto full = five.add(Dict{{"n", std::vector<std::int64_t>{0, 1, 2, 3, 4}}}, {}, 0s);
   CHECK((full.code() == Code::kFull && full.error().completed == 3 && limited.size() == 3));
 }
 
 TEST_CASE("a repeated add to a full vector skips the same rows") {
-  const ReplayBuffer buffer = make_replay({.capacity = 100,
-                                           .columns = {{"n"}, {"done", DType::kBool}},
-                                           .limit = ReplayLimit{.samples_per_insert = 1, .error_buffer = 2}});
+  const ReplayBuffer buffer =
+      make_replay({.capacity = 100,
+                   .columns = {{"n"}, {"done", DType::kBool}},
+                   .limits = {.rate = ReplayRateLimit{.samples_per_insert = 1, .error_buffer = 2}}});
   const ReplayVectorWriter writers = buffer.vector_writer(3, ReplayAutoreset::kNextStep).value();
   std::array<bool, 3> done{true, false, false};
   const auto rows = [&done] {

@@ -16,15 +16,16 @@ using shmtree::test::Caller;
 
 namespace {
 
-ReplayBuffer numbers(std::optional<ReplayLimit> limit = {}) {
-  return make_replay({.capacity = 100, .columns = {{"n"}}, .done = std::nullopt, .limit = limit});
+ReplayBuffer numbers(std::optional<ReplayRateLimit> limit = {}) {
+  return make_replay(
+      {.capacity = 100, .columns = {{"n"}}, .episodes = {.done = std::nullopt}, .limits = {.rate = limit}});
 }
 Dict row(int n) {
   return Dict{{"n", n}};
 }
 // Returns a buffer with a rate limit that blocks writers until a sampler has sampled.
 ReplayBuffer full() {
-  ReplayBuffer buffer = numbers(ReplayLimit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
+  ReplayBuffer buffer = numbers(ReplayRateLimit{.samples_per_insert = 1, .min_size = 1, .error_buffer = 1});
   const ReplayWriter writer = buffer.writer().value();
   while (writer.add(row(0), 0s).ok()) {
   }

@@ -36,7 +36,7 @@ void call_everything(int seed) {
   const Broadcast broadcast = make_broadcast({.arena = *arena});
   broadcast.put(1, kWithin).ok();
   const ReplayBuffer buffer =
-      make_replay({.capacity = 100, .columns = {{"x"}}, .limit = ReplayLimit{}, .arena = *arena});
+      make_replay({.capacity = 100, .columns = {{"x"}}, .limits = {.rate = ReplayRateLimit{}}, .arena = *arena});
   buffer.add(Dict{{"x", 1}}, kWithin).ok();
   buffer.sample(1, kWithin).ok();
   const auto array = arena->new_array(DType::kFloat64, {100}, kWithin);

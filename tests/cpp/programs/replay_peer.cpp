@@ -47,14 +47,13 @@ int main(int count, char** arguments) {
   if (!add_to(open_replay(arguments[1]).value())) return 1;
   const double still = 0;
   const Dict example{{"info", Dict{{"speed", array_ref(&still, {})}}}, {"obs", std::vector<float>(2)}};
-  const ReplayBuffer own = make_replay({.capacity = 100,
-                                        .n_step = 1,
-                                        .stack = {{"obs", 2}},
-                                        .done = std::nullopt,
-                                        .samplers = {{.name = "old", .kind = ReplayKind::kFifo}, {.name = "all"}},
-                                        .chunk = 1,
-                                        .name = arguments[2],
-                                        .example = example});
+  const ReplayBuffer own =
+      make_replay({.capacity = 100,
+                   .sampling = {.samplers = {{.name = "old", .kind = ReplayKind::kFifo}, {.name = "all"}}},
+                   .episodes = {.n_step = 1, .stack = {{"obs", 2}}, .done = std::nullopt},
+                   .limits = {.chunk = 1},
+                   .name = arguments[2],
+                   .example = example});
   std::vector<double> speeds;
   std::vector<float> obs;
   for (int i = 0; i < 20; ++i) {
