@@ -40,8 +40,8 @@ std::optional<ObservedLimit> limiting(const ObservedChannel& channel) {
   const bool is_awaited = channel.queued == 0 && channel.receivers.waits;
   const bool has_waited = std::max(channel.full_share, channel.empty_share) >= kWaitedAtAll;
   const bool receives = has_waited ? channel.full_share >= channel.empty_share : is_full;
-  if (receives) return limited_by("receiving", channel.receivers);
-  if (has_waited || is_awaited) return limited_by("sending", channel.senders);
+  if (receives) return limited_by("receiver", channel.receivers);
+  if (has_waited || is_awaited) return limited_by("sender", channel.senders);
   return std::nullopt;
 }
 

@@ -99,7 +99,7 @@ struct ObservedEnd {
 
 /// The end of a channel for which the other end waits.
 struct ObservedLimit {
-  std::string_view end{};   ///< "sending" or "receiving".
+  std::string_view end{};   ///< "sender" or "receiver".
   std::vector<int> pids{};  ///< Processes that have used it. If none has, all that are attached.
 };
 
@@ -126,8 +126,8 @@ struct ObservedChannel : ObservedThing {
   bool shut_down = false;            ///< The queue was shut down.
   double full_seconds = 0.0;         ///< Time since creation during which a sender slept for space.
   double empty_seconds = 0.0;        ///< Time since creation during which a receiver slept for messages.
-  ObservedEnd senders{};             ///< The sending end.
-  ObservedEnd receivers{};           ///< The receiving end.
+  ObservedEnd senders{};             ///< The end of the senders.
+  ObservedEnd receivers{};           ///< The end of the receivers.
 
   double put_per_s = 0.0;       ///< Since the last snapshot of the Observer. 0 in its first one.
   double received_per_s = 0.0;  ///< Same for receiving, including dropped messages.
@@ -135,8 +135,7 @@ struct ObservedChannel : ObservedThing {
   double empty_share = 0.0;     ///< Same for `empty_seconds`.
   double oldest_seconds = 0.0;  ///< Minimum age of the oldest message, as far as earlier snapshots show.
   /// The end for which the other one waited for most of the time since the last snapshot. If no process slept, it is
-  /// the receiving end of a full channel, or the sending end of an empty channel at which a process waits. Otherwise
-  /// nullopt.
+  /// the receiver of a full channel, or the sender of an empty channel at which a process waits. Otherwise nullopt.
   std::optional<ObservedLimit> limiting{};
 };
 

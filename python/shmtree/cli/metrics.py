@@ -67,8 +67,8 @@ _CHANNEL = [
     _counter("channel_put", "Messages put.", "put"),
     _counter("channel_received", "Messages received.", "received"),
     _counter("channel_dropped", "Messages dropped for newer ones.", "dropped"),
-    _Family("channel_senders", "Processes attached to the sending end.", "senders_attached"),
-    _Family("channel_receivers", "Processes attached to the receiving end.", "receivers_attached"),
+    _Family("channel_senders", "Processes attached as senders.", "senders_attached"),
+    _Family("channel_receivers", "Processes attached as receivers.", "receivers_attached"),
     _counter("channel_full_seconds", "Time during which at least one thread waited for space.", "full_seconds"),
     _counter("channel_empty_seconds", "Time during which at least one thread waited for messages.", "empty_seconds"),
     _Family("channel_oldest_seconds", "Minimum age of the oldest message.", "oldest_seconds"),
@@ -177,7 +177,7 @@ def _add_waits(made: _Page, arena: dict[str, Any]) -> None:
 def _add_channel(made: _Page, channel: dict[str, Any], labels: dict[str, Any]) -> None:
     made.add(_CHANNEL, {**channel, "capacity": channel["capacity"] or float("inf")}, **labels)
     limiting = (channel["limiting"] or {}).get("end")
-    for end in ("sending", "receiving"):
+    for end in ("sender", "receiver"):
         made.add([_LIMITING], {"limiting": int(limiting == end)}, **labels, end=end)
 
 

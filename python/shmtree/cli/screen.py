@@ -89,7 +89,7 @@ def _channel_row(arena: dict[str, Any], number: int) -> Line:
         (f"> {channel['oldest_seconds']:.1f} s" if channel["oldest_seconds"] else "-", ""),
         _share(channel["full_share"], "red"),
         _share(channel["empty_share"], "yellow"),
-        ("senders" if limiting["end"] == "sending" else "receivers", "bold") if limiting else ("-", ""),
+        ("senders" if limiting["end"] == "sender" else "receivers", "bold") if limiting else ("-", ""),
     ]
 
 

@@ -105,7 +105,7 @@ def _depth(channel: dict[str, Any]) -> str:
 
 def _waits_for(channel: dict[str, Any]) -> str:
     limiting = channel["limiting"]
-    return f"{limiting['end']} end" if limiting else "-"
+    return str(limiting["end"]) if limiting else "-"
 
 
 def arenas(snapshot: dict[str, Any]) -> Table:
@@ -172,14 +172,14 @@ def limiting_line(snapshot: dict[str, Any]) -> str:
 
 def _limit_words(arena: dict[str, Any], channel: dict[str, Any], name: str) -> str:
     end, pids = channel["limiting"]["end"], channel["limiting"]["pids"]
-    does = "receives from" if end == "receiving" else "sends to"
+    does = "receives from" if end == "receiver" else "sends to"
     if not pids:
         return f"no process {does} {name}"
     stopped_pids = [one["pid"] for one in arena["participants"] if one["stopped"] and one["pid"] in pids]
     stopped = which(pids, stopped_pids, "is stopped", "are stopped")
-    if not users(channel, "receiver" if end == "receiving" else "sender"):
+    if not users(channel, end):
         attached = f"{', ' if stopped else ' '}{'is' if len(pids) == 1 else 'are'} attached"
-        return f"no process has used the {end} end of {name}; {pid_list(pids)}{stopped}{attached}"
+        return f"no process has used the {end} of {name}; {pid_list(pids)}{stopped}{attached}"
     return f"the process that {does} {name}, {pid_list(pids)}{stopped}"
 
 

@@ -67,13 +67,13 @@ TEST_CASE("Receivers limit full channels and senders limit empty ones") {
   put(*channel, 1).value();
   const auto full = look_at(*channel->arena()).channels[0].limiting;
   REQUIRE(full.has_value());
-  CHECK(full->end == "receiving");
+  CHECK(full->end == "receiver");
   get(*channel).value();
   Child child([&] { return get(*channel).ok(); });
   CHECK(wait_of(*channel->arena(), child.pid()).what == "message");
   const auto empty = look_at(*channel->arena()).channels[0].limiting;
   REQUIRE(empty.has_value());
-  CHECK(empty->end == "sending");
+  CHECK(empty->end == "sender");
   CHECK(empty->pids == std::vector<int>{process_id()});
   put(*channel, 2).value();
   CHECK(child.succeeded());
@@ -91,7 +91,7 @@ TEST_CASE("The limiting end is the one that the other waited for") {
   CHECK(seen.full_share <= 1);
   CHECK(seen.empty_share == 0);
   REQUIRE(seen.limiting.has_value());
-  CHECK(seen.limiting->end == "receiving");
+  CHECK(seen.limiting->end == "receiver");
   get(*channel).value();
   CHECK(child.succeeded());
   get(*channel).value();

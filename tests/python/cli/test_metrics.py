@@ -85,14 +85,14 @@ def test_metrics_count_messages_of_a_channel(name):
         arena, _channel = channel_called(shmtree.observe(), name)
         for metric, count in (("put_total", 3), ("received_total", 1), ("queued", 2), ("capacity", 3), ("senders", 1)):
             assert value(seen, f"channel_{metric}", channel=name, arena=arena["uuid"]) == count
-        assert value(seen, "channel_limiting", channel=name, end="receiving") == 0
+        assert value(seen, "channel_limiting", channel=name, end="receiver") == 0
         assert math.inf in [each for (sample, _), each in seen.items() if sample == "shmtree_channel_capacity"]
         assert value(seen, "arena_participants", arena=arena["uuid"]) == 1
         assert value(seen, "look_seconds") > 0
         sender.put(3)
         again = samples(address)
         assert value(again, "channel_put_total", channel=name) == 4
-        assert value(again, "channel_limiting", channel=name, end="receiving") == 1  # the channel is full
+        assert value(again, "channel_limiting", channel=name, end="receiver") == 1  # the channel is full
     endless.close()
 
 

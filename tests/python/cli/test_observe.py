@@ -101,7 +101,7 @@ def test_a_full_channel_is_limited_by_its_receiving_end(name, start):
     sender.put("y")
     _, channel = channel_called(shmtree.observe(), name)
     assert channel["queued"] == channel["capacity"] == 2
-    assert channel["limiting"]["end"] == "receiving"
+    assert channel["limiting"]["end"] == "receiver"
     assert channel["limiting"]["pids"] == channel["receiver_pids"]
     assert child.pid in channel["sender_pids"]
     assert receiver.get() == "x"
@@ -322,7 +322,7 @@ def test_limiting_stage_is_waited_for_and_does_not_wait(full, empty, limits):
     for number in (0, 1):
         sending, receiving = [number + 1], [number + 2]
         is_full = full[number] >= empty[number]
-        limiting = {"end": "receiving", "pids": receiving} if is_full else {"end": "sending", "pids": sending}
+        limiting = {"end": "receiver", "pids": receiving} if is_full else {"end": "sender", "pids": sending}
         channels.append(
             channel_look(
                 f"c{number}",
@@ -344,13 +344,13 @@ def limiting_line(*channels: dict[str, Any], stopped: int = 0) -> str:
 
 def test_limiting_line_prefers_unattached_ends_and_names_unused():
     waits = {"full_share": 0.9, "sender_pids": [1], "receiver_pids": [2]}
-    served = channel_look("c0", **waits, limiting={"end": "receiving", "pids": [2]})
-    deserted = channel_look("c1", **waits | {"receiver_pids": []}, limiting={"end": "receiving", "pids": []})
-    unused = channel_look("c2", **waits, limiting={"end": "receiving", "pids": [2]}) | {"receivers_never_used": [2]}
+    served = channel_look("c0", **waits, limiting={"end": "receiver", "pids": [2]})
+    deserted = channel_look("c1", **waits | {"receiver_pids": []}, limiting={"end": "receiver", "pids": []})
+    unused = channel_look("c2", **waits, limiting={"end": "receiver", "pids": [2]}) | {"receivers_never_used": [2]}
     assert limiting_line(served) == "Bottleneck: the process that receives from c0, 2."
     assert limiting_line(served, stopped=2) == "Bottleneck: the process that receives from c0, 2, which is stopped."
     assert limiting_line(served, deserted) == "Bottleneck: no process receives from c1."
-    says = "Bottleneck: no process has used the receiving end of c2; 2"
+    says = "Bottleneck: no process has used the receiver of c2; 2"
     assert limiting_line(unused) == f"{says} is attached."
     assert limiting_line(unused, stopped=2) == f"{says}, which is stopped, is attached."
 
@@ -367,7 +367,7 @@ def test_limiting_end_follows_from_time_spent_waiting(name, start):
         channel = channel_called(observer.look(), name)[1]
     assert 0 < channel["full_share"] <= 1
     assert channel["empty_share"] == 0
-    assert channel["limiting"]["end"] == "receiving"
+    assert channel["limiting"]["end"] == "receiver"
     arena, channel = channel_called(observer.look(), name)
     assert channel["full_seconds"] > 0
     (wait,) = [wait for one in arena["participants"] if one["pid"] == child.pid for wait in one["waits"]]

@@ -23,10 +23,10 @@ from shmtree.cli.screen import Order
 
 def test_full_channel_without_waiting_senders_limits_last():
     served = channel_look(
-        "c0", full_share=0.5, sender_pids=[1], receiver_pids=[2], limiting={"end": "receiving", "pids": [2]}
+        "c0", full_share=0.5, sender_pids=[1], receiver_pids=[2], limiting={"end": "receiver", "pids": [2]}
     )
     waits = channel_look("c2", empty_share=0.9, sender_pids=[3], receiver_pids=[2])
-    left = channel_look("c1", queued=9, sender_pids=[1], receiver_pids=[], limiting={"end": "receiving", "pids": []})
+    left = channel_look("c1", queued=9, sender_pids=[1], receiver_pids=[], limiting={"end": "receiver", "pids": []})
     assert limiting_line(served, waits, left) == "Bottleneck: the process that receives from c0, 2."
     assert limiting_line(left) == "Bottleneck: no process receives from c1."
 
