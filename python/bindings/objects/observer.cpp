@@ -224,7 +224,13 @@ class PythonObserver {
       throw std::runtime_error("another thread is using this observer: use one for each thread");
     const Busy busy{looks_};
     const std::vector<ObservedArena> arenas = without_gil([this] { return observer_.look(); });
+    ++snapshots_;
     return py::dict("arenas"_a = dicts_of(arenas));
+  }
+  // Does not block, even while another thread takes a snapshot.
+  std::string repr() const {
+    const std::uint64_t count = snapshots_;
+    return "<Observer, " + std::to_string(count) + (count == 1 ? " snapshot>" : " snapshots>");
   }
 
  private:
@@ -235,6 +241,7 @@ class PythonObserver {
 
   Observer observer_;
   std::atomic<bool> looks_{false};
+  std::atomic<std::uint64_t> snapshots_{0};
 };
 
 const unsigned char* checked(const std::string& uuid) {
@@ -262,12 +269,15 @@ py::list snapshot_messages_of(const std::string& uuid, std::uint64_t block, std:
 }  // namespace
 
 void bind_observer(py::module_& module) {
-  py::class_<PythonObserver>(module, "Observer",
-                             "Takes snapshots repeatedly, for values that need two of them.\n\n"
-                             "Examples are rates, shares of time, and how long messages have waited. Use it in one\n"
-                             "thread at a time.",
-                             plain_class())
-      .def(py::init<>())
+  py::class_<PythonObserver> observer(
+      module, "Observer",
+      "Takes snapshots repeatedly, for values that need two of them.\n\n"
+      "Examples are rates, shares of time, and how long messages have waited. Use it in one\n"
+      "thread at a time.",
+      plain_class());
+  observer.attr("__module__") = "shmtree";  // before def(), which writes it into the docstrings
+  observer.def(py::init<>())
+      .def("__repr__", &PythonObserver::repr)
       .def("look", &PythonObserver::look,
            "Returns the result of `observe`, with what has changed since the last call on this object.");
   module.def("open_arena_for_reading", &open_arena_for_reading, "uuid"_a, "pid"_a, "fd"_a);

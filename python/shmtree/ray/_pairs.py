@@ -77,6 +77,12 @@ class _Offered:
     def closed(self) -> bool:
         return self._closed
 
+    def __repr__(self) -> str:
+        end = self._end
+        if self._closed or end is None:
+            return f"<{type(self).__name__}, {'closed' if self._closed else 'not used yet'}>"
+        return repr(end)
+
     def _let_go(self) -> None:
         token, self._token = self._token, None
         if token is not None:

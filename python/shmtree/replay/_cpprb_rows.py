@@ -104,7 +104,7 @@ class PlacedRows:
         return len(self._ring)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}, {self.get_stored_size()} of {self.get_buffer_size()} rows>"
+        return f"<{type(self).__name__}, {self._ring.state('rows')}>"
 
     def get_next_index(self) -> int:
         return self._ring.next

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 
 from .. import _core
 from .._ipc.shared_array import SharedArray
+from ..errors import ChannelClosed
 from ._buffer import ReplayBuffer
 
 Array = np.ndarray[Any, Any]
@@ -52,6 +54,13 @@ class Ring:
     def __len__(self) -> int:
         """Number of places that have a row."""
         return min(self.added, self.capacity)
+
+    def state(self, items: str, per_place: int = 1) -> str:
+        """Returns the number of rows as text, for a repr: of steps of `per_place` rows each, if that is not 1."""
+        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+            if not self.shared.closed:
+                return f"{len(self) // per_place} of {self.capacity // per_place} {items}"
+        return "closed"
 
     def clear(self) -> None:
         """Drops all rows. The next row is at place 0."""

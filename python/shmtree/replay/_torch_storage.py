@@ -127,6 +127,10 @@ class SharedStorage(LazyTensorStorage):
                 return terms
         return DEFAULT_PRIORITIES
 
+    def __repr__(self) -> str:
+        ring = self._ring
+        return f"<SharedStorage, {f'0 of {self.max_size} rows' if ring is None else ring.state('rows')}>"
+
     # --- State for samplers, shared by all processes
 
     @property
