@@ -457,6 +457,11 @@ class SenderBase(_Sending, Generic[_T]):
 
         Raises:
             queue.Full: The channel is full. The other errors are those of `put`.
+
+        Example::
+
+            with contextlib.suppress(queue.Full):
+                sender.put_nowait({"frame": frame})  # skips the frame if the receiver lags
         """
     def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int:
         """Sends the items of an iterable in order.
@@ -748,6 +753,11 @@ class QueueBase(_Sending, _Receiving, Generic[_T]):
 
         Raises:
             queue.Full: The channel is full. The other errors are those of `put`.
+
+        Example::
+
+            with contextlib.suppress(queue.Full):
+                sender.put_nowait({"frame": frame})  # skips the frame if the receiver lags
         """
     def put_many(self, iterable: Iterable[_T], timeout: float | None = None) -> int:
         """Sends the items of an iterable in order.

@@ -58,6 +58,11 @@ Returns:
 
 Raises:
     queue.Full: The channel is full. The other errors are those of `put`.
+
+Example::
+
+    with contextlib.suppress(queue.Full):
+        sender.put_nowait({"frame": frame})  # skips the frame if the receiver lags
 )";
 
 inline constexpr const char* kPutManyDoc = R"(put_many($self, iterable, timeout=None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Generic, cast
 
 from .. import _core
 from .._process.names import LATEST
+from ..errors import ChannelClosed
 from .arena import Arena
 from .arguments import natural, seconds
 from .item_type import T
@@ -124,6 +126,11 @@ class Latest(Published, _core.LatestBase, Generic[T]):
             KeyError: The history does not contain `version`.
             ChannelClosed: No publisher is left.
             shmtree.PeerDied: No publisher is left, and one was killed.
+
+        Example::
+
+            version, weights = latest.get(timeout=10)
+            version, weights = latest.get(newer_than=version)  # waits for the next version
         """
         if version is not None:
             return self._at(natural("version", version), copy)
@@ -157,4 +164,7 @@ class Latest(Published, _core.LatestBase, Generic[T]):
         return cast("LatestStats", self._stats())
 
     def __repr__(self) -> str:
-        return "<Latest, closed>" if self.closed else f"<Latest, version {self.version}>"
+        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+            if not self.closed:
+                return f"<Latest, version {self.version}>"
+        return "<Latest, closed>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _core
 from .._process import arenas, handles
@@ -13,14 +13,12 @@ from .arguments import limit, whole
 from .channel import End, Rates, Terms, new_channel
 from .queue_connections import QueueLock, QueueReader, QueueWriter
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .arena import Arena
+
 _T = TypeVar("_T")
-_Q = TypeVar("_Q", bound="BaseQueue[Any]")
-
-
-class HasArena(Protocol):
-    """The part of `shmtree.Arena` that this module needs; `Arena` is built on top of it."""
-
-    def _open(self) -> _core.Arena: ...
 
 
 def _put_nowait(self: BaseQueue[_T], obj: _T, **options: Any) -> None:
@@ -59,7 +57,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         maxsize: int,
         max_bytes: int | None,
         name: str | None,
-        arena: HasArena | None,
+        arena: Arena | None,
         allow_pickle: bool | None,
         portable: bool,
         exist_ok: bool,
@@ -80,7 +78,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         self._rates = Rates()
 
     @classmethod
-    def open(cls: type[_Q], name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> _Q:
+    def open(cls, name: str, *, allow_pickle: bool | None = None, timeout: float | None = 0.0) -> Self:
         """Opens the queue that another process of this user made with this name.
 
         Args:
@@ -110,7 +108,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         return handles.handle_of(self._channel, self._name, True).hex()
 
     @classmethod
-    def open_handle(cls: type[_Q], text: str, *, allow_pickle: bool | None = None) -> _Q:
+    def open_handle(cls, text: str, *, allow_pickle: bool | None = None) -> Self:
         """Opens the queue for which `handle()` returned this text, in Python or C++.
 
         Args:
@@ -135,7 +133,7 @@ class BaseQueue(_core.QueueBase[_T], End):
         got: _T = await waiting.get_async(self, timeout, copy)
         return got
 
-    def __aiter__(self: _Q) -> _Q:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _T:
@@ -221,7 +219,7 @@ class Queue(BaseQueue[_T]):
         *,
         max_bytes: int | None = None,
         name: str | None = None,
-        arena: HasArena | None = None,
+        arena: Arena | None = None,
         allow_pickle: bool | None = None,
         portable: bool = False,
         exist_ok: bool = False,
@@ -293,7 +291,7 @@ class SimpleQueue(BaseQueue[_T]):
         *,
         max_bytes: int | None = None,
         name: str | None = None,
-        arena: HasArena | None = None,
+        arena: Arena | None = None,
         allow_pickle: bool | None = None,
         portable: bool = False,
         exist_ok: bool = False,
