@@ -6,14 +6,14 @@ site: the references of Python and C++, and wrappers of the pages in the reposit
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from sphinx.ext.autodoc.mock import mock
+
+from shmtree._public import DEFINED_IN
 
 ROOT = Path(__file__).resolve().parents[1]
 MODULES = (
@@ -96,32 +96,24 @@ def _keep_units(_app: Any, _page: str, source: list[str]) -> None:
     source[0] = re.sub(r"(?<=\d) (?=[kM](?:, | \|))", "\N{NO-BREAK SPACE}", source[0])
 
 
-# The module that defines each public name, by the module that exports it: what autodoc no longer sees.
-DEFINED_IN: dict[tuple[str, str], str] = {}
-
-
-def _public_names() -> None:
-    """What a module lists in `__all__` is called by that module, wherever it is written."""
-    with mock(autodoc_mock_imports):
-        modules = [importlib.import_module(name) for name in MODULES]
-    for module in modules:
-        for name in module.__all__:
-            thing = getattr(module, name)
-            DEFINED_IN[module.__name__, name] = str(getattr(thing, "__module__", ""))
-    for (exporter, name), definer in DEFINED_IN.items():
-        thing = getattr(sys.modules[exporter], name)
-        if definer.startswith(("shmtree._", "shmtree.errors")) and thing.__module__ == definer:
-            with contextlib.suppress(TypeError):  # the core's own types do not let themselves be changed
-                thing.__module__ = exporter
-
-
 def _defined_in(_app: Any, module: str, attribute: str) -> str | None:
     """Returns the module with the source of a public name, for the link to it."""
     return DEFINED_IN.get((module, attribute.partition(".")[0]))
 
 
+def _no_constructor(
+    _app: Any, what: str, _name: str, thing: Any, _options: Any, signature: str | None, returns: str | None
+) -> tuple[str, None] | None:
+    """Shows no parentheses after a class whose objects only functions make, and none after errors."""
+    is_bare = what == "exception" or (what == "class" and signature == "()")
+    return ("", None) if is_bare and signature else None
+
+
 def setup(app: Any) -> None:
-    _public_names()
+    with mock(autodoc_mock_imports):
+        for name in MODULES:  # each names its public classes by itself
+            importlib.import_module(name)
+    app.connect("autodoc-process-signature", _no_constructor)
     app.connect("source-read", _lead_within)
     app.connect("source-read", _keep_units)
     app.connect("viewcode-follow-imported", _defined_in)

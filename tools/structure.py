@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 #: Modules of the package, and the contents of each. CONTRIBUTING.md has the same table.
 PYTHON = {
     "errors": "exceptions and warnings",
+    "_public": "public names as users see them: their modules, and classes without a constructor",
     "_codec": "the Python part of encoding and decoding: dtypes, masked arrays, pickles, checks of received values",
     "_process": "state of the process: default arena, names, handles, inherited objects, exit",
     "cuda": "memory of CUDA devices: driver, sent and received memory, pinned arenas",

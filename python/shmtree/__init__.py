@@ -19,7 +19,8 @@ from . import _torch as _torch  # registers functions that the core needs
 from . import replay as replay  # so that messages may carry replay buffers
 from ._codec.capnp import CapnpMessage
 from ._codec.frames import Frame, describe, dump, load, pack, register, unpack
-from ._core import VERSION, Delivery, descriptors
+from ._core import VERSION as __version__  # noqa: F401
+from ._core import Delivery, descriptors
 from ._ipc import ends_in_messages as _ends_in_messages  # noqa: F401  # so that messages may carry them
 from ._ipc.arena import Arena, HolderInfo, default_arena
 from ._ipc.broadcast import Broadcast, Subscriber
@@ -44,6 +45,7 @@ from ._ipc.subprocess_iterator import SubprocessIterator, iterate_in_subprocess
 from ._ipc.waiting import wait
 from ._process import fork_imports as _fork_imports  # noqa: F401  # so that no forked child blocks on an import
 from ._process import lifetime as _lifetime  # noqa: F401  # detaches this process at its exit
+from ._public import claim_names as _claim_names
 from .errors import (
     ChannelClosed,
     ConnectionLost,
@@ -62,8 +64,6 @@ from .errors import (
     ShutDown,
     UnusedEndWarning,
 )
-
-__version__ = VERSION
 
 __all__ = [
     "Arena",
@@ -124,3 +124,4 @@ __all__ = [
     "unpack",
     "wait",
 ]
+__dir__ = _claim_names(globals(), ("compat", "cuda", "multiprocessing", "ray", "recording", "replay", "spdl", "torch"))

@@ -405,7 +405,6 @@ class _Receiving(_End):
 @disjoint_base
 class SenderBase(_Sending, Generic[_T]):
     """Base of Sender."""
-    def __new__(cls, channel: Channel, allow_pickle: bool = True) -> Self: ...
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Returns the generic type for type checkers."""
     def put(self, obj: _T, block: bool = True, timeout: float | None = None, *, move: bool = False) -> int:
@@ -569,7 +568,6 @@ class SenderBase(_Sending, Generic[_T]):
 @disjoint_base
 class ReceiverBase(_Receiving, Generic[_T]):
     """Base of Receiver."""
-    def __new__(cls, channel: Channel, allow_pickle: bool = True) -> Self: ...
     def __class_getitem__(cls, item: Any, /) -> GenericAlias:
         """Returns the generic type for type checkers."""
     def get(self, block: bool = True, timeout: float | None = None, *, copy: bool | None = None) -> _T:
@@ -1307,7 +1305,6 @@ def save_replay(
 @disjoint_base
 class ReplayWriter:
     """Base of Writer: one stream of rows into a replay buffer, such as one environment's."""
-    def __new__(cls, replay: Replay) -> Self: ...
     def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
         """Adds the next row of this stream.
 

@@ -28,6 +28,7 @@ from ._ipc.arena import Arena
 from ._ipc.arguments import whole
 from ._ipc.channel import Receiver, Sender
 from ._ipc.stats import ArenaStats
+from ._public import claim_names, made_by
 from .errors import ChannelClosed, MessageTooLarge, OutOfSharedMemory, PeerDied
 
 __all__ = ["ArenaReader", "ArenaWriter", "RingBuffer", "SegmentPool"]
@@ -64,11 +65,11 @@ class _UnitArena:
 
     def open_writer(self) -> ArenaWriter:
         """Returns the end with which a worker writes units. Call it in the process that runs the pipeline."""
-        return ArenaWriter(self._sender, self._limits, self._acquire_timeout)
+        return ArenaWriter._of(self._sender, self._limits, self._acquire_timeout)
 
     def open_reader(self) -> ArenaReader:
         """Returns the end with which units are read. Call it in the process that made the arena."""
-        return ArenaReader(self._receiver, self._zero_copy)
+        return ArenaReader._of(self._receiver, self._zero_copy)
 
     def shutdown_arena(self) -> None:
         """Detaches this process from the arena. In any process, a writer that waits for space fails."""
@@ -84,8 +85,7 @@ class _UnitArena:
         """Does nothing: the memory has no name, and is freed with its last process."""
 
     def __repr__(self) -> str:
-        state = "closed" if self._receiver.closed else f"{self._receiver.qsize()} units queued"
-        return f"<{type(self).__name__}, {state}>"
+        return f"<{type(self).__name__}, {_state_of(self._receiver)}>"
 
     def stats(self) -> ArenaStats:
         """Returns counts and byte totals of the memory; see `Arena.stats`."""
@@ -140,6 +140,13 @@ class RingBuffer(_UnitArena):
         super().__init__(_Limits(nbytes=capacity, unit_nbytes=capacity), acquire_timeout, max_bytes)
 
 
+def _state_of(receiver: Receiver) -> str:
+    with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+        if not receiver.closed:
+            return f"{receiver.qsize()} units queued"
+    return "closed"
+
+
 def _positive(what: str, value: int | None) -> int | None:
     if value is not None and whole(what, value) <= 0:
         raise ValueError(f"{what} is {value}; it must be positive")
@@ -151,17 +158,28 @@ class _Committed(NamedTuple):
     nbytes: int
 
 
+@made_by("SegmentPool.open_writer()", "RingBuffer.open_writer()")
 class ArenaWriter:
     """Writes units, in the worker; one thread at a time. Raises BufferError if there is no space or no reader."""
 
-    def __init__(self, sender: Sender, limits: _Limits, acquire_timeout: float) -> None:
+    _sender: Sender
+    _limits: _Limits
+    _acquire_timeout: float
+    _committed: deque[_Committed]  # units that are not yet read
+    _written: int  # number of binaries in all committed units
+    _unit: list[Any] | None
+    _unit_nbytes: int
+
+    @classmethod
+    def _of(cls, sender: Sender, limits: _Limits, acquire_timeout: float) -> ArenaWriter:
+        self = cls.__new__(cls)
         self._sender = sender
         self._limits = limits
         self._acquire_timeout = acquire_timeout
-        self._committed: deque[_Committed] = deque()  # units that are not yet read
-        self._written = 0  # number of binaries in all committed units
-        self._unit: list[Any] | None = None
-        self._unit_nbytes = 0
+        self._committed = deque()
+        self._written = self._unit_nbytes = 0
+        self._unit = None
+        return self
 
     def reset(self) -> None:
         """Starts a new iteration. Units that the reader left unread do not take space from it."""
@@ -169,7 +187,8 @@ class ArenaWriter:
         self._committed.clear()
 
     def __repr__(self) -> str:
-        return f"<ArenaWriter, {len(self._committed)} units unread>"
+        state = "closed" if self._sender.closed else f"{len(self._committed)} units unread"
+        return f"<ArenaWriter, {state}>"
 
     def begin_unit(self) -> None:
         """Blocks until there is space for one more unit."""
@@ -289,6 +308,7 @@ def _as_buffer_errors() -> Iterator[None]:
         raise BufferError(f"no process that reads the arena is left: {error}") from error
 
 
+@made_by("SegmentPool.open_reader()", "RingBuffer.open_reader()")
 class ArenaReader:
     """Reads units in the order in which they were written.
 
@@ -299,19 +319,25 @@ class ArenaReader:
 
     zero_copy: bool  #: True if data is returned as views of shared memory
 
-    def __init__(self, receiver: Receiver, zero_copy: bool) -> None:
+    _receiver: Receiver
+    _first: int  # number of the first of:
+    _unit: list[Any]
+
+    @classmethod
+    def _of(cls, receiver: Receiver, zero_copy: bool) -> ArenaReader:
+        self = cls.__new__(cls)
         self.zero_copy = zero_copy
         self._receiver = receiver
-        self._first = 0  # number of the first of:
-        self._unit: list[Any] = []
+        self._first = 0
+        self._unit = []
+        return self
 
     def reset(self) -> None:
         """Starts a new iteration. The next read skips units that were left unread."""
         self._unit = []
 
     def __repr__(self) -> str:
-        state = "closed" if self._receiver.closed else f"{self._receiver.qsize()} units queued"
-        return f"<ArenaReader, {state}>"
+        return f"<ArenaReader, {_state_of(self._receiver)}>"
 
     def read_binary(self, offset: int, nbytes: int) -> memoryview:
         """Returns the bytes for which `write_binary` returned this offset and size.
@@ -354,3 +380,6 @@ class ArenaReader:
             self._first, self._unit = self._receiver.get_nowait(copy=None if self.zero_copy else True)
         except queue.Empty:
             raise BufferError("the unit was never committed, or has been read and ended") from None
+
+
+__dir__ = claim_names(globals())

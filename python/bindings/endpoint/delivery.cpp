@@ -156,6 +156,12 @@ PyObject* make_delivery(channel::Delivery&& delivery) {
   return made;
 }
 
+PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError,
+                  "cannot create a Delivery by calling the class; use Receiver.take() or Receiver.dead_letters()");
+  return nullptr;
+}
+
 PyMethodDef methods[] = {
     {"ack", as_method<ack>(), METH_NOARGS,
 
@@ -253,6 +259,7 @@ PyObject* new_unloaded(Endpoint* self, channel::Delivery delivery, CopyPolicy co
 
 bool init_delivery(PyObject* module) {
   static PyType_Slot slots[] = {
+      {Py_tp_new, reinterpret_cast<void*>(refuse_new)},
       {Py_tp_traverse, reinterpret_cast<void*>(traverse)},
       {Py_tp_clear, reinterpret_cast<void*>(clear)},
       {Py_tp_dealloc, reinterpret_cast<void*>(dealloc)},
@@ -262,9 +269,8 @@ bool init_delivery(PyObject* module) {
       {Py_tp_doc, const_cast<char*>(kDoc)},
       {0, nullptr},
   };
-  static PyType_Spec spec = {
-      "shmtree._core.Delivery", sizeof(Delivery), 0,
-      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, slots};
+  static PyType_Spec spec = {"shmtree.Delivery", sizeof(Delivery), 0,
+                             Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE, slots};
   delivery_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   return delivery_type && PyModule_AddObjectRef(module, "Delivery", type_object(delivery_type)) == 0;
 }

@@ -207,6 +207,11 @@ Raises:
     {nullptr, nullptr, 0, nullptr},
 };
 
+PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError, "cannot create a Frame by calling the class; use pack() or Receiver.take_frames()");
+  return nullptr;
+}
+
 constexpr const char* kFrameDoc = R"(An encoded value: read-only bytes with the buffer protocol.
 
 `pack` makes one, `Receiver.take_frames` takes them from a channel, and a pickle can contain one. ``put(frame)``
@@ -223,6 +228,7 @@ Example::
 )";
 
 PyType_Slot frame_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(refuse_new)},
     {Py_tp_dealloc, reinterpret_cast<void*>(frame_dealloc)},
     {Py_tp_repr, reinterpret_cast<void*>(guarded<frame_repr>)},
     {Py_tp_members, frame_members},
@@ -234,8 +240,7 @@ PyType_Slot frame_slots[] = {
     {0, nullptr},
 };
 
-PyType_Spec frame_spec = {"shmtree.Frame", sizeof(Frame), 0,
-                          Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
+PyType_Spec frame_spec = {"shmtree.Frame", sizeof(Frame), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
                           frame_slots};
 
 }  // namespace

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 from .. import _core
 from .._process import arenas, handles, names
 from .._process.names import ARENA, open_known
+from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays
 from .arguments import whole
@@ -19,6 +20,7 @@ from .shared_array import SharedArray
 from .stats import ArenaStats
 
 
+@made_by("Arena.holders()")
 class HolderInfo(NamedTuple):
     """One block of an arena and one process that keeps it allocated."""
 
@@ -189,7 +191,30 @@ class Arena:
         return SimpleQueue(max_bytes=max_bytes, name=name, arena=self, allow_pickle=allow_pickle, exist_ok=exist_ok)
 
     def new_empty(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
-        """Returns an uninitialised array that any channel of this arena sends uncopied; see `Sender.new_empty`."""
+        """Returns an uninitialised array in this arena, which any channel of the arena sends without a copy.
+
+        After the put the array is read-only here. Views that were made of it before (rows, slices) stay writable; do
+        not use them any more.
+
+        Args:
+            shape: Dimensions: an int or a sequence of ints.
+            dtype: Type of the elements; with a dtype of torch the result is a tensor.
+            order: Memory order, "C" or "F".
+
+        Returns:
+            A writable ndarray, or a tensor.
+
+        Raises:
+            TypeError: Elements of `dtype` contain Python objects.
+            MessageTooLarge: The array exceeds the arena's budget.
+            OutOfSharedMemory: Messages and pinned views leave no memory for the array.
+
+        Example::
+
+            image = arena.new_empty((480, 640, 3), np.uint8)
+            camera.read(image)            # writes into shared memory
+            sender.put({"image": image})  # a sender of a channel in this arena copies nothing
+        """
         return arrays.new_array(self._open(), shape, dtype, order, False)
 
     def new_zeros(self, shape: Any, dtype: Any = float, order: str = "C") -> Any:
@@ -235,7 +260,7 @@ class Arena:
 
     def holders(self) -> list[HolderInfo]:
         """Returns one entry per pinned block and process, for all blocks that views or arrays keep allocated."""
-        return [HolderInfo(*each) for each in self._open().holders()]
+        return [HolderInfo._make(each) for each in self._open().holders()]
 
     def trim(self) -> int:
         """Returns unused memory to the machine, and returns the number of bytes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import time
@@ -12,6 +13,7 @@ from .. import _core
 from .._codec import tensors
 from .._process import handles
 from .._process.names import BROADCAST
+from .._public import made_by
 from ..errors import ChannelClosed
 from .arena import Arena
 from .arguments import limit, natural, one_of, seconds, whole
@@ -119,6 +121,12 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
             TimeoutError: A stopped process held the lock for `timeout` seconds; the error names the process.
             ValueError: There are 256 subscriptions already.
             OutOfSharedMemory: The arena has no memory for a subscription now.
+
+        Example::
+
+            subscriber = frames.subscribe(on_lag="latest")
+            for frame in subscriber:  # until no publisher is left
+                show(frame["camera"])
         """
         from_oldest = one_of("start", start, "next", "oldest") == "oldest"
         one_of("on_lag", on_lag, "block", "skip", "latest", "raise")
@@ -231,7 +239,14 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         self._wait_until_passed(None, timeout)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Does the same as `wait_for_all_ack`."""
+        """Blocks until all blocking subscribers have read what this object has put, as `wait_for_all_ack`.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: A subscriber has unread messages after `timeout` seconds.
+        """
         self.wait_for_all_ack(timeout)
 
     def wait_for_ack(self, ticket: int, timeout: float | None = None) -> None:
@@ -262,12 +277,14 @@ class Broadcast(Published, _core.BroadcastBase, Generic[T]):
         return self._ring.capacity
 
     def __repr__(self) -> str:
-        if self.closed:
-            return "<Broadcast, closed>"
-        stats = self._stats()
-        return f"<Broadcast, {stats['put']} put, {stats['subscribers']} subscribed>"
+        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+            if not self.closed:
+                stats = self._stats()
+                return f"<Broadcast, {stats['put']} put, {stats['subscribers']} subscribed>"
+        return "<Broadcast, closed>"
 
 
+@made_by("Broadcast.subscribe()")
 class Subscriber(Generic[T]):
     """The reading end of a Broadcast, with its own position; made by `Broadcast.subscribe`.
 
@@ -286,9 +303,6 @@ class Subscriber(Generic[T]):
     _end: _core.SubscriberBase
     _name: _core.Name | None
     _failed: BaseException | None  # raised for a message behind the first one of get_many(); the next call raises it
-
-    def __init__(self) -> None:
-        raise TypeError("subscribers are made by Broadcast.subscribe()")
 
     @classmethod
     def _of(cls, end: _core.SubscriberBase, name: _core.Name | None) -> Self:
@@ -479,9 +493,10 @@ class Subscriber(Generic[T]):
         self.close()
 
     def __repr__(self) -> str:
-        if self.closed:
-            return "<Subscriber, closed>"
-        return f"<Subscriber, {self.qsize()} unread, {self.missed} missed>"
+        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+            if not self.closed:
+                return f"<Subscriber, {self.qsize()} unread, {self.missed} missed>"
+        return "<Subscriber, closed>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self.closed:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, cast
 
 from .. import _core
 from .._codec import tensors
 from .._process import arenas, handles, names, spawn
+from .._public import made_by
 from ..errors import ChannelClosed
 from . import arrays, waiting
 from .arguments import limit, one_of
@@ -135,12 +137,14 @@ class End:
         self.close()
 
     def __repr__(self) -> str:
-        if self.closed:
-            return f"<{type(self).__name__}, closed>"
-        stats = self._channel.stats()
-        return f"<{type(self).__name__}, {stats['queued']} of {stats['capacity'] or 'unlimited'} queued>"
+        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+            if not self.closed:
+                stats = self._channel.stats()
+                return f"<{type(self).__name__}, {stats['queued']} of {stats['capacity'] or 'unlimited'} queued>"
+        return f"<{type(self).__name__}, closed>"
 
 
+@made_by("shmtree.create_pair()", "shmtree.open_sender()")
 class Sender(_core.SenderBase[T], End):
     """The sending end of a channel, made by `create_pair` and `open_sender`.
 
@@ -156,8 +160,9 @@ class Sender(_core.SenderBase[T], End):
     __slots__ = ("__weakref__", "_rates")
     _rates: Rates
 
-    def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Self:
-        self = super().__new__(cls, channel, allow_pickle)
+    @classmethod
+    def _of(cls, channel: _core.Channel, allow_pickle: bool = True) -> Self:
+        self = _core.SenderBase.__new__(cls, channel, allow_pickle)  # type: ignore[call-arg]
         self._rates = Rates()
         return self
 
@@ -179,13 +184,31 @@ class Sender(_core.SenderBase[T], End):
         return ticket
 
     def flush(self, timeout: float | None = None) -> None:
-        """Does the same as `wait_for_all_ack`."""
+        """Blocks until every message that this process has put was received or, if it was taken, acked.
+
+        It does the same as `wait_for_all_ack`.
+
+        Args:
+            timeout: Seconds to wait; None waits indefinitely.
+
+        Raises:
+            TimeoutError: Some messages are still unacked after `timeout` seconds.
+            shmtree.PeerDied: No receiver is attached that could receive the rest, and one was killed.
+            ChannelClosed: No receiver is attached that could receive the rest, or this process has closed all its
+                objects of the channel.
+
+        Example::
+
+            sender.put_many(samples)
+            sender.flush(timeout=60)  # now the receivers have all samples
+        """
         super().wait_for_all_ack(timeout)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return handles.reduce_end(self, False)
 
 
+@made_by("shmtree.create_pair()", "shmtree.open_receiver()")
 class Receiver(_core.ReceiverBase[T], End):
     """The receiving end of a channel, made by `create_pair` and `open_receiver`; it iterates to the end of the stream.
 
@@ -199,8 +222,9 @@ class Receiver(_core.ReceiverBase[T], End):
     __slots__ = ("__weakref__", "_rates")
     _rates: Rates
 
-    def __new__(cls, channel: _core.Channel, allow_pickle: bool = True) -> Self:
-        self = super().__new__(cls, channel, allow_pickle)
+    @classmethod
+    def _of(cls, channel: _core.Channel, allow_pickle: bool = True) -> Self:
+        self = _core.ReceiverBase.__new__(cls, channel, allow_pickle)  # type: ignore[call-arg]
         self._rates = Rates()
         return self
 
@@ -277,6 +301,6 @@ def make_pair(
     if exist_ok and name is None:
         raise ValueError("exist_ok requires a name")
     channel, allow, known = new_channel(arena, terms, allow_pickle, name, names.CHANNEL, bool(exist_ok))
-    sender, receiver = Sender(channel, allow), Receiver(channel, allow)
+    sender, receiver = Sender._of(channel, allow), Receiver._of(channel, allow)
     sender._name = receiver._name = known
     return sender, receiver

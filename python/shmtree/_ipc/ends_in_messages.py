@@ -101,7 +101,7 @@ def _open(
 
 def _register_end(cls: type[_E], receiving: bool) -> None:
     def unflatten(flat: object, allowed: bool) -> _E:
-        end: _E = _open(flat, allowed, receiving, False, cls)
+        end: _E = _open(flat, allowed, receiving, False, cls._of)
         return end
 
     _core._register_end(cls, f"shmtree:{cls.__name__}", _flatten, unflatten)
@@ -130,7 +130,7 @@ def _open_connection(flat: object, _: bool) -> Connection:
     if type(flat) is tuple and len(flat) == 2:
         receiver, sender = flat
         if isinstance(receiver, Receiver | None) and isinstance(sender, Sender | None) and flat != (None, None):
-            return Connection(receiver, sender)
+            return Connection._of(receiver, sender)
     raise CorruptMessage("a connection in the message is not a tuple of a Receiver and a Sender")
 
 

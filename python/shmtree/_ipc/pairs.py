@@ -6,6 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from .. import _core
 from .._process.names import CHANNEL, KINDS, open_known
+from .._public import made_by
 from .arena import Arena
 from .channel import OnFull, OnPeerDeath, Receiver, Sender, make_pair, pair_terms
 from .item_type import T
@@ -81,7 +82,7 @@ _E = TypeVar("_E", Sender, Receiver)
 
 
 def _open_end(cls: type[_E], known: _core.Name, allow_pickle: bool | None) -> _E:
-    end = cls(_core.Channel.open(known.arena, known.block), bool(allow_pickle))
+    end = cls._of(_core.Channel.open(known.arena, known.block), bool(allow_pickle))
     end._name = known
     return end
 
@@ -124,6 +125,7 @@ def open_receiver(name: str, *, allow_pickle: bool | None = None, timeout: float
     return _open_end(Receiver, open_known(name, CHANNEL, timeout), allow_pickle)
 
 
+@made_by("shmtree.list_names()")
 class NameInfo(NamedTuple):
     """A name and the processes that have it."""
 
@@ -139,7 +141,8 @@ def list_names() -> list[NameInfo]:
 
     Names that a killed process left are listed once, and removed.
     """
-    return [NameInfo(name, KINDS.get(kind, "unknown"), tuple(pids)) for name, _, kind, pids in _core.list_names()]
+    found = _core.list_names()
+    return [NameInfo._make((name, KINDS.get(kind, "unknown"), tuple(pids))) for name, _, kind, pids in found]
 
 
 def clean_names() -> list[str]:

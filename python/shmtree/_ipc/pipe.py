@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from .._public import made_by
 from ..errors import ConnectionLost, PeerDied
 from .channel import Receiver, Sender, Terms, make_pair
 
@@ -22,6 +23,7 @@ class _Bytes(NamedTuple):
     view: memoryview
 
 
+@made_by("Pipe()")
 class Connection:
     """One end of a `Pipe`: the counterpart of `multiprocessing.connection.Connection` in shared memory.
 
@@ -39,12 +41,18 @@ class Connection:
 
     __slots__ = ("__weakref__", "_receiver", "_sender")
 
-    def __init__(self, receiver: Receiver | None, sender: Sender | None) -> None:
+    _receiver: Receiver | None
+    _sender: Sender | None
+
+    @classmethod
+    def _of(cls, receiver: Receiver | None, sender: Sender | None) -> Connection:
+        self = cls.__new__(cls)
         self._receiver = receiver
         self._sender = sender
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._receiver, self._sender)
+        return type(self)._of, (self._receiver, self._sender)
 
     @property
     def readable(self) -> bool:
@@ -249,6 +257,6 @@ def Pipe(duplex: bool = True) -> tuple[Connection, Connection]:
     """
     there, here = make_pair(None, _TERMS, None, None, False)
     if not duplex:
-        return Connection(here, None), Connection(None, there)
+        return Connection._of(here, None), Connection._of(None, there)
     back, again = make_pair(None, _TERMS, None, None, False)
-    return Connection(here, back), Connection(again, there)
+    return Connection._of(here, back), Connection._of(again, there)

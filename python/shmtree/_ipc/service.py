@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from .. import _core
 from .._codec.frames import register
 from .._process import handles, lifetime
+from .._public import made_by
 from ..errors import ChannelClosed, Error, PeerDied, PickleRefused
 from .arena import Arena
 from .arguments import seconds
@@ -100,7 +101,7 @@ def left(deadline: float | None) -> float | None:
 def _open_replies(handle: bytes, allow_pickle: bool) -> Sender | None:
     """Opens a client's reply channel. Returns None if the handle is not one of a pair."""
     with handles.open_channel(handle, None, False) as (channel, _):
-        return None if channel.is_queue else Sender(channel, allow_pickle)
+        return None if channel.is_queue else Sender._of(channel, allow_pickle)
 
 
 def _is_there(replies: Sender) -> bool:
@@ -135,6 +136,7 @@ def _unless_gone(call: Callable[[], object]) -> bool:
     return False
 
 
+@made_by("Service.get()")
 class Request(Generic[_T]):
     """One request of a `Service`. Any thread answers it, once, by `reply` or `fail`.
 
@@ -145,16 +147,24 @@ class Request(Generic[_T]):
     __slots__ = ("__weakref__", "_cause", "_failed", "_handle", "_number", "_pid", "_replies", "value")
 
     value: _T  #: the object that the client sent
+    _handle: bytes
+    _replies: Sender | None  # None: a call is answering, or has answered
+    _number: int
+    _pid: int
+    _cause: tuple[str, str] | None  # name and text of a failure that could not be sent yet
+    _failed: bool | None  # True: the client got a failure; False: the reply was not sent
 
-    def __init__(self, handle: bytes, replies: Sender, number: int, value: _T) -> None:
+    @classmethod
+    def _of(cls, handle: bytes, replies: Sender, number: int, value: _T) -> Request[_T]:
+        self = cls.__new__(cls)
         self.value = value
         self._handle = handle
-        self._replies: Sender | None = replies  # None: a call is answering, or has answered
+        self._replies = replies
         self._number = number
         self._pid = os.getpid()
-        self._cause: tuple[str, str] | None = None  # name and text of a failure that could not be sent yet
-        self._failed: bool | None = None  # True: the client got a failure; False: the reply was not sent
+        self._cause = self._failed = None
         _unanswered.add(self)
+        return self
 
     def reply(self, value: object, timeout: float | None = _REPLY_S, *, move: bool = False) -> bool:
         """Sends the reply.
@@ -381,9 +391,10 @@ class Service(Generic[_T]):
                 yield await self.get_async()
 
     def __repr__(self) -> str:
-        if self._receiver.closed:
-            return "<Service, closed>"
-        return f"<Service, {self._receiver.qsize()} queued>"
+        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+            if not self._receiver.closed:
+                return f"<Service, {self._receiver.qsize()} queued>"
+        return "<Service, closed>"
 
     def stats(self) -> ChannelStats:
         """Returns counts of its requests, as `Receiver.stats`; `receivers` is the number of server processes."""
@@ -444,7 +455,7 @@ class Service(Generic[_T]):
         if deadline is not None and time.monotonic() > deadline:
             return None
         replies = self._client(handle)
-        return None if replies is None else Request(handle, replies, number, value)
+        return None if replies is None else Request._of(handle, replies, number, value)
 
     def _refuse(self, error: BaseException) -> None:
         """Fails the request that this thread could not load, if it could load the header."""

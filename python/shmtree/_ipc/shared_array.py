@@ -12,9 +12,11 @@ from .. import _core
 from .._codec import tensors
 from .._process import handles, names
 from .._process.names import ARRAY, open_known
+from .._public import made_by
 from . import arrays
 
 
+@made_by("Arena.array()", "SharedArray.open()")
 class SharedArray:
     """One array that several processes read and write in place; made by `Arena.array`.
 
@@ -32,9 +34,6 @@ class SharedArray:
     _memory: np.ndarray[Any, Any] | None  # None: it was freed before this process got it
     _torch_dtype: str | None
     _versions: _core.Versions | None
-
-    def __init__(self) -> None:
-        raise TypeError("shared arrays are made by Arena.array()")
 
     @classmethod
     def _of(cls, core: _core.Arena, array: Any, name: _core.Name | None, torch_dtype: str | None = None) -> SharedArray:

@@ -18,6 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
+from .._public import made_by
 from ..errors import AT_A_PROMPT, ChannelClosed, PeerDied
 from .arena import Arena
 from .channel import Receiver, Sender
@@ -65,26 +66,34 @@ def iterate_in_subprocess(
         raise TypeError(f"fn is {fn!r}; it must be a function that makes an iterable, such as a generator function")
     if isinstance(context, str):
         context = multiprocessing.get_context(context)
-    return SubprocessIterator(fn, args, capacity, context, arena)
+    return SubprocessIterator._of(fn, args, capacity, context, arena)
 
 
+@made_by("shmtree.iterate_in_subprocess()")
 class SubprocessIterator(Generic[T]):
     """The result of `iterate_in_subprocess`: an iterator, and a context manager that closes it."""
 
-    def __init__(
-        self,
+    _receiver: Receiver[Any]
+    _process: Any
+    _end: Any
+
+    @classmethod
+    def _of(
+        cls,
         fn: Callable[..., Iterable[T]],
         args: tuple[Any, ...],
         capacity: int | None,
         context: BaseContext,
         arena: Arena | None,
-    ) -> None:
+    ) -> SubprocessIterator[T]:
+        self = cls.__new__(cls)
         sender, self._receiver = create_pair(capacity, arena=arena)
-        self._process: Any = context.Process(target=_produce, args=(sender, _Call(fn, args)))  # type: ignore[attr-defined]
+        self._process = context.Process(target=_produce, args=(sender, _Call(fn, args)))  # type: ignore[attr-defined]
         self._process.start()
         sender.close()
         # This priority makes the finalizer run before multiprocessing joins its children at exit.
         self._end = util.Finalize(self, _end_process, (self._receiver, self._process), exitpriority=10)
+        return self
 
     @property
     def pid(self) -> int:
@@ -93,7 +102,10 @@ class SubprocessIterator(Generic[T]):
         return pid
 
     def __repr__(self) -> str:
-        state = "closed" if self._receiver.closed else f"{self._receiver.qsize()} queued"
+        state = "closed"
+        with contextlib.suppress(ChannelClosed):  # another thread may close it meanwhile
+            if not self._receiver.closed:
+                state = f"{self._receiver.qsize()} queued"
         return f"<SubprocessIterator of process {self.pid}, {state}>"
 
     def __iter__(self) -> Iterator[T]:

@@ -75,7 +75,7 @@ def reduce_end(end: Any, receiving: bool) -> tuple[Any, ...]:
 
 def open_end(cls: Any, receiving: bool, handle: bytes, inheritance: spawn.Inheritance | None, allow: bool) -> Any:
     with open_channel(handle, inheritance, receiving) as (channel, name):
-        end = cls(channel, allow)
+        end = cls._of(channel, allow)
         end._name = name
     return end
 

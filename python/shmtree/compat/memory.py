@@ -12,11 +12,13 @@ from multiprocessing.context import BaseContext
 from queue import Empty
 from typing import Any
 
+from .._public import claim_names, made_by
 from . import py_sharedmemory
 
 __all__ = ["SharedMemoryReceiver", "SharedMemorySender", "create_shared_memory_pair"]
 
 
+@made_by("create_shared_memory_pair()")
 class SharedMemorySender(py_sharedmemory.SharedMemorySender):
     """The sending end, with `has_space`."""
 
@@ -28,6 +30,7 @@ class SharedMemorySender(py_sharedmemory.SharedMemorySender):
         return capacity is None or self.stats()["queued"] < capacity
 
 
+@made_by("create_shared_memory_pair()")
 class SharedMemoryReceiver(py_sharedmemory.SharedMemoryReceiver):
     """The receiving end; `get_nowait` returns None when there is no message."""
 
@@ -49,3 +52,6 @@ def create_shared_memory_pair(
     `ctx` is not needed and has no effect: the ends go to processes of any context.
     """
     return py_sharedmemory.make_pair(capacity, SharedMemorySender, SharedMemoryReceiver)
+
+
+__dir__ = claim_names(globals())

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .._ipc import pairs
 from .._ipc.channel import End, Receiver, Sender
+from .._public import claim_names, made_by
 from ..errors import ChannelClosed
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ class _End(End):
 
     __slots__ = ()
 
-    def __new__(cls, *args: Any) -> Self:
-        self = super().__new__(cls, *args)
+    @classmethod
+    def _of(cls, channel: Any, allow_pickle: bool = True) -> Self:
+        self: Self = super()._of(channel, allow_pickle)  # type: ignore[misc]
         self._expect_no_end()
         return self
 
@@ -47,6 +49,7 @@ class _End(End):
         return self
 
 
+@made_by("create_shared_memory_pair()")
 class SharedMemorySender(_End, Sender):
     """The sending end. Unlike in py-sharedmemory, any number of processes may put."""
 
@@ -69,6 +72,7 @@ class SharedMemorySender(_End, Sender):
         return True
 
 
+@made_by("create_shared_memory_pair()")
 class SharedMemoryReceiver(_End, Receiver):
     """The receiving end. Any number of processes and threads may get; each message goes to one of them."""
 
@@ -95,7 +99,7 @@ def make_pair(capacity: Any, sender: type[_S], receiver: type[_R]) -> tuple[_S, 
     if isinstance(capacity, bool) or not (capacity is None or isinstance(capacity, int)):
         raise TypeError(f"capacity is {capacity!r}; it must be an integer or None")
     sends, receives = pairs.create_pair(capacity)
-    return sender(sends._channel, sends.allow_pickle), receiver(receives._channel, receives.allow_pickle)
+    return sender._of(sends._channel, sends.allow_pickle), receiver._of(receives._channel, receives.allow_pickle)
 
 
 def create_shared_memory_pair(
@@ -108,3 +112,6 @@ def create_shared_memory_pair(
         ctx: Not used: the ends work in processes of any context.
     """
     return make_pair(capacity, SharedMemorySender, SharedMemoryReceiver)
+
+
+__dir__ = claim_names(globals())

@@ -11,6 +11,7 @@ You do not need this module to send and receive.
 
 from __future__ import annotations
 
+from .._public import claim_names
 from . import _sent
 from ._received import DeviceArray
 
@@ -47,3 +48,6 @@ def set_exit_timeout(seconds: float) -> None:
     if not seconds >= 0:
         raise ValueError(f"seconds is {seconds}; it must not be negative")
     _sent.exit_timeout = seconds
+
+
+__dir__ = claim_names(globals())

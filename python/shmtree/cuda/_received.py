@@ -20,6 +20,7 @@ import numpy as np
 from .. import _core
 from .._codec import checks, optional
 from .._process import lifetime
+from .._public import made_by
 from ..errors import CorruptMessage, DeviceError, PeerDied
 from . import _driver, _events
 
@@ -284,21 +285,32 @@ def _receive_own(about: Any, sender: _Sender) -> Any:
 # --- tensors and arrays -----------------------------------------------------------------------------------------------
 
 
+@made_by("Receiver.get()")
 class DeviceArray:
     """An array on a device, for libraries that accept ``__cuda_array_interface__``: CuPy, Numba, torch.as_tensor.
 
     The memory belongs to another process, which keeps it while this object, or one that was made from it, lives.
     """
 
-    def __init__(
-        self, memory: Memory | None, dtype: Any, first: int, shape: Any, strides: Any, read_only: bool
-    ) -> None:
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    _memory: Memory | None
+    _first: int
+    _read_only: bool
+
+    @classmethod
+    def _of(
+        cls, memory: Memory | None, dtype: Any, first: int, shape: Any, strides: Any, read_only: bool
+    ) -> DeviceArray:
+        self = cls.__new__(cls)
         self.dtype = np.dtype(dtype)
         self.shape = tuple(shape)
         self.strides = None if strides is None else tuple(strides)
         self._memory = memory
         self._first = first
         self._read_only = read_only
+        return self
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -331,7 +343,7 @@ def _make(about: Any, memory: Memory | None) -> Any:
 
 
 def _build_array(memory: Memory | None, typestr: str, first: int, shape: Any, strides: Any, read_only: bool) -> Any:
-    array = DeviceArray(memory, typestr, first, shape, strides, read_only)
+    array = DeviceArray._of(memory, typestr, first, shape, strides, read_only)
     if array.dtype.kind not in "biufc":
         raise ValueError(f"the dtype is {typestr!r}")
     torch = _torch_with_cuda()

@@ -3,6 +3,7 @@
 Needs ``shmtree[ray]``.
 """
 
+from .._public import claim_names
 from ._deaths import PeerDied
 from ._ends import Receiver, Sender
 from ._latest import Latest
@@ -12,3 +13,4 @@ from ._replay import ReplayBuffer
 from ._store import get, put
 
 __all__ = ["Latest", "PeerDied", "Queue", "Receiver", "ReplayBuffer", "Sender", "create_pair", "get", "put"]
+__dir__ = claim_names(globals())

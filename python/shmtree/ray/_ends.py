@@ -13,6 +13,7 @@ from .._ipc.channel import Receiver as LocalReceiver
 from .._ipc.channel import Sender as LocalSender
 from .._ipc.channel import Terms
 from .._process import handles as _grants
+from .._public import made_by
 from . import _handles
 from ._deaths import PeerDied, told_of_end
 from ._pump import Ended
@@ -51,6 +52,7 @@ def make_pair(terms: Terms, home: Any) -> tuple[Pair, int, int]:
     return Pair(number, node, machine, Terms(*terms), handle), sending, receiving
 
 
+@made_by("shmtree.ray.create_pair()")
 class Sender(LocalSender[Any]):
     """An ordinary `shmtree.Sender` that can be passed to tasks and actors on any node."""
 
@@ -61,6 +63,7 @@ class Sender(LocalSender[Any]):
         return _give(self, "s")
 
 
+@made_by("shmtree.ray.create_pair()")
 class Receiver(LocalReceiver[Any]):
     """An ordinary `shmtree.Receiver` that can be passed to tasks and actors on any node."""
 
@@ -189,7 +192,7 @@ def arrive(pair: Pair, letter: str, token: int) -> Any:
     except Ended:
         raise errors.ChannelClosed("the pair was closed before this end of it was unpickled") from None
     with _grants.open_channel(handle, None, letter == "r") as (channel, _):
-        made = RemoteSender(channel) if letter == "s" else RemoteReceiver(channel)
+        made = RemoteSender._of(channel) if letter == "s" else RemoteReceiver._of(channel)
         made._pair = pair
         return made
 
@@ -199,5 +202,5 @@ def _at_home(pair: Pair, letter: str) -> Any:
         channel = _handles.open_channel(pair.handle)
     except FileNotFoundError:
         raise errors.ChannelClosed("the pair was closed before this end of it was unpickled") from None
-    make: Callable[[Any], Any] = Sender if letter == "s" else Receiver
+    make: Callable[[Any], Any] = Sender._of if letter == "s" else Receiver._of
     return make(channel)

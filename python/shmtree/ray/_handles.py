@@ -86,6 +86,6 @@ class Held:
         """Attaches to exactly the named ends, "s" and "r"."""
         for letter, cls in (("s", Sender), ("r", Receiver)):
             if letter in ends and letter not in self.ends:
-                self.ends[letter] = cls(self.channel)
+                self.ends[letter] = cls._of(self.channel)
             elif letter not in ends and letter in self.ends:
                 self.ends.pop(letter).close()

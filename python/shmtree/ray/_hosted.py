@@ -52,7 +52,7 @@ class Hosted:
         self.record = record
         self._is_queue = Terms(*record["terms"]).on_peer_death == "never"
         self._landing = Landing(channel, table)
-        self._receiver: Receiver[Any] | None = Receiver(channel)
+        self._receiver: Receiver[Any] | None = Receiver._of(channel)
         channel.leave_to_successor()
         self.inherited = {frame.ticket: frame for frame in _handles.inherit(self._receiver)} if kept else {}
         self._gone: tuple[Peer, ...] = ()
@@ -152,7 +152,7 @@ class Hosted:
         else:
             self._landing.close()
         if self._may_receive() and self._receiver is None:
-            self._receiver = Receiver(self._landing.channel)
+            self._receiver = Receiver._of(self._landing.channel)
         elif not self._may_receive() and self._receiver is not None:
             self._receiver.close()
             self._receiver = None

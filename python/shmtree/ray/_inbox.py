@@ -122,7 +122,7 @@ class Inbox:
         self._check(generation)
         if not self._is_asked():
             if self._reclaiming is None:
-                self._reclaiming = Receiver(self._landing.channel)
+                self._reclaiming = Receiver._of(self._landing.channel)
             while queued := self._reclaiming.qsize():
                 try:
                     frames = self._reclaiming.take_frames(queued, 0.0)
@@ -147,7 +147,7 @@ class Inbox:
 
         The others return to the channel.
         """
-        self._reclaiming = Receiver(self._landing.channel)
+        self._reclaiming = Receiver._of(self._landing.channel)
         frames = _handles.inherit(self._reclaiming)
         self._reclaimed = {frame.ticket: frame for frame in frames if frame.ticket in self.record["reclaimed"]}
         self._close_reclaiming()

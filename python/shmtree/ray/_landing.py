@@ -50,7 +50,7 @@ class Landing:
 
     def __init__(self, channel: _core.Channel, table: Any) -> None:
         self.channel = channel
-        self.sender: Sender[Any] = Sender(channel)
+        self.sender: Sender[Any] = Sender._of(channel)
         channel.count_puts()
         words: Any = np.asarray(table)
         self._table = memoryview(words).cast("B").cast("q")
@@ -117,7 +117,7 @@ class Landing:
     def open(self) -> None:
         """Attaches as a sender, which is the initial state."""
         if self.sender.closed:
-            self.sender = Sender(self.channel)
+            self.sender = Sender._of(self.channel)
 
     def close(self) -> None:
         """Detaches as a sender. The stream ends if no other sender is attached."""

@@ -97,7 +97,7 @@ def merge(
     known["weight"] = _importance(known["probability"], weights, total, **how)
     drawn: Any = MergedSample(known, known.pop("newest"))
     cls = SequenceBatch if "mask" in known else Batch
-    return cls(_rows.map_leaves(data.skeleton, leaves), drawn, spec.has_discount)
+    return cls._of(_rows.map_leaves(data.skeleton, leaves), drawn, spec.has_discount)
 
 
 def _joined(n: int, places: Mapping[int, Array], parts: Mapping[int, Array]) -> Array:

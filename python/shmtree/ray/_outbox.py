@@ -54,7 +54,7 @@ class Outbox:
         else:
             self.channel, self.handle = _handles.open_quietly(kept.handle), kept.handle
         self.record = record
-        self.receiver: Receiver[Any] = Receiver(self.channel)
+        self.receiver: Receiver[Any] = Receiver._of(self.channel)
         link = _ToHome(others, record["home"], record["pair"], record["origin"], record["first"])
         self.pump = Pump(Queued(self.receiver, record["first"]), link, node)
 

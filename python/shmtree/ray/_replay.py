@@ -379,7 +379,7 @@ class ReplayBuffer:
         """
         done = self._cluster.save(os.path.abspath(path), self._place.buffer)
         number = max((each.save for each in done), default=0)
-        return Saved(number, *(sum(each[field] for each in done) for field in (1, 2, 3)))
+        return Saved._make((number, *(sum(each[field] for each in done) for field in (1, 2, 3))))
 
     @classmethod
     def load(

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from .._core import MappedRecording, unpack
+from .._public import claim_names, made_by
 
 __all__ = ["RecordedMessage", "Recording"]
 
 
+@made_by("iter(Recording(path))")
 class RecordedMessage(NamedTuple):
     """One message of a recording."""
 
@@ -94,4 +96,7 @@ class Recording:
         return len(self._file)
 
     def __iter__(self) -> Iterator[RecordedMessage]:
-        return (RecordedMessage(*entry) for entry in self._file)
+        return (RecordedMessage._make(entry) for entry in self._file)
+
+
+__dir__ = claim_names(globals())

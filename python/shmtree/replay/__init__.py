@@ -8,6 +8,7 @@ Example::
 """
 
 from .. import _core as _core
+from .._public import claim_names
 from . import _in_messages as _in_messages  # so that messages may carry buffers
 from ._batch import Batch, SequenceBatch, TensorBatch
 from ._buffer import ReplayBuffer
@@ -37,3 +38,4 @@ __all__ = [
     "VectorWriter",
     "Writer",
 ]
+__dir__ = claim_names(globals())

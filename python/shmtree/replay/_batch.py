@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import _core
+from .._public import made_by
 from ._rows import map_nest
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Array = np.ndarray[Any, Any]
 
 
+@made_by("ReplayBuffer.sample()")
 class Batch:
     """n rows that were sampled from a `ReplayBuffer`.
 
@@ -25,11 +30,19 @@ class Batch:
 
     __slots__ = ("_has_discount", "_sampled", "data", "index")
 
-    def __init__(self, data: Any, drawn: _core.ReplayBatch, has_discount: bool) -> None:
+    data: Any
+    index: Array
+    _sampled: _core.ReplayBatch
+    _has_discount: bool
+
+    @classmethod
+    def _of(cls, data: Any, drawn: _core.ReplayBatch, has_discount: bool) -> Self:
+        self = cls.__new__(cls)
         self.data = data
-        self.index: Array = drawn.index()
+        self.index = drawn.index()
         self._sampled = drawn
         self._has_discount = has_discount
+        return self
 
     @property
     def weight(self) -> Array:
@@ -98,7 +111,7 @@ class Batch:
             device: A torch device, or its name.
             non_blocking: As in `torch.Tensor.to`.
         """
-        return TensorBatch(self, device, non_blocking)
+        return TensorBatch._of(self, device, non_blocking)
 
     def __len__(self) -> int:
         """Number of rows, n."""
@@ -108,6 +121,7 @@ class Batch:
         return f"<Batch of {len(self)} rows>"
 
 
+@made_by("Batch.to()")
 class TensorBatch:
     """A batch on a device: it has the attributes of the `Batch` (or `SequenceBatch`), as torch tensors.
 
@@ -115,10 +129,17 @@ class TensorBatch:
         data: All columns. The other attributes are moved when they are first used.
     """
 
-    def __init__(self, batch: Batch, device: Any, non_blocking: bool) -> None:
+    data: Any
+    _batch: Batch
+    _where: dict[str, Any]
+
+    @classmethod
+    def _of(cls, batch: Batch, device: Any, non_blocking: bool) -> TensorBatch:
+        self = cls.__new__(cls)
         self._batch = batch
         self._where = {"device": device, "non_blocking": non_blocking}
         self.data = map_nest("", batch.data, lambda _, leaf: self._moved(leaf))
+        return self
 
     def _moved(self, leaf: Any) -> Any:
         import torch
@@ -141,10 +162,15 @@ class TensorBatch:
         return f"<TensorBatch of {len(self)} rows on {self._where['device']}>"
 
 
+@made_by("ReplayBuffer.sample_sequences()")
 class SequenceBatch(Batch):
     """n sampled sequences: every array has the shape (n, length, ...), with zeros where `mask` is false."""
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        count, length = self.index.shape
+        return f"<SequenceBatch of {count} sequences of {length} rows>"
 
     @property
     def mask(self) -> Array:

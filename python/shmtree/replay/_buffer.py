@@ -187,7 +187,7 @@ class ReplayBuffer:
 
     def writer(self) -> Writer:
         """Makes a new stream of rows."""
-        writer = Writer(self._replay)
+        writer = Writer._of(self._replay)
         if self.closed:  # closed meanwhile by another thread
             writer.close()
         return writer
@@ -203,7 +203,7 @@ class ReplayBuffer:
                 rows that are not steps.
         """
         mode = _writers.autoreset_of(autoreset)
-        return VectorWriter(tuple(self.writer() for _ in range(positive("n", n, _MAX_STREAMS))), mode)
+        return VectorWriter._of(tuple(self.writer() for _ in range(positive("n", n, _MAX_STREAMS))), mode)
 
     @property
     def _own_writer(self) -> Writer:
@@ -215,10 +215,32 @@ class ReplayBuffer:
             return writer
 
     def add(self, row: Any, *, final: Any = None, priority: float | None = None, timeout: float | None = None) -> int:
-        """Adds a row to the stream of this process and thread. See `Writer.add`.
+        """Adds a row to the stream of this process and thread, as `Writer.add` does.
+
+        A true leaf `terminated`, `truncated` or `done` ends the episode.
+
+        Args:
+            row: A pytree with the structure of the buffer's rows. Each leaf has the shape of its column, and a dtype
+                that casts to the column's with 'same_kind'.
+            final: Observation after this row, a pytree of the leaves that the buffer has as `next`. It is used only if
+                the row ends its episode. With `next`, a truncated row needs it, here or in `end`.
+            priority: Priority of the row in all samplers that have priorities; None takes the largest one so far.
+            timeout: Seconds to wait for samplers, if the buffer has a `limit`, and for memory; None waits indefinitely.
 
         Returns:
             The index of the row, an int.
+
+        Raises:
+            ValueError: A leaf is missing, unknown or of another shape (the text names it), or the last truncated row
+                still needs its `final`. Nothing is added.
+            queue.Full: The `limit` does not allow the row, or the arena has no memory, after `timeout` seconds.
+            TimeoutError: A stopped process held a lock for `timeout` seconds; the error names it.
+            shmtree.PeerDied: The call waits for samplers, some were killed and none is left, and the buffer was made
+                with ``on_peer_death="raise"``.
+
+        Example::
+
+            buffer.add({"obs": obs, "action": action, "reward": reward, "done": done})
         """
         try:
             writer = self._local.writer
@@ -270,6 +292,9 @@ class ReplayBuffer:
                 "batch", or of the whole "buffer".
             timeout: Seconds to wait; None waits indefinitely.
 
+        Returns:
+            A Batch. Each leaf of its `data` is an array of shape (n, ...).
+
         Raises:
             queue.Empty: There was no row for `timeout` seconds.
             shmtree.PeerDied: With ``on_peer_death="raise"``: no writer is left, and some were killed.
@@ -277,6 +302,11 @@ class ReplayBuffer:
             RuntimeError: A wait without a timeout could never end, because only the calling thread could add rows. This
                 is so if this process made the buffer, without a name, has neither sent it nor forked since, and has no
                 other thread.
+
+        Example::
+
+            batch = buffer.sample(256, timeout=60)
+            loss = train(batch.data["obs"], batch.data["reward"], batch.weight)
         """
         given = (n, sampler, replace, out, threads, beta, weights, timeout, self._owner)
         return _sampling.sample(self._replay, self._spec, self._data, *given)
@@ -523,9 +553,8 @@ class ReplayBuffer:
     __copy__ = __deepcopy__
 
     def __repr__(self) -> str:
-        if self._open_core is None:
-            return "<ReplayBuffer, closed>"
-        return f"<ReplayBuffer of {self.capacity} rows>"
+        core = self._open_core
+        return "<ReplayBuffer, closed>" if core is None else f"<ReplayBuffer, {core.size()} of {core.capacity} rows>"
 
 
 def _open_buffer(cls: type[ReplayBuffer], handle: bytes, inheritance: Any) -> ReplayBuffer:

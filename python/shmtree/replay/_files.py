@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
+from .._public import made_by
 from ..errors import Error, IncompatibleArena
 from . import _samplers
 from ._memory import Size
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int], object]
 
 
+@made_by("ReplayBuffer.save()")
 class Saved(NamedTuple):
     """The result of a save."""
 
@@ -36,7 +38,7 @@ class Saved(NamedTuple):
 
 def save(core: _core.Replay, path: str | os.PathLike[str], progress: Progress | None) -> Saved:
     check_progress(progress)
-    return Saved(*_core.save_replay(core, _text_of(path), progress))
+    return Saved._make(_core.save_replay(core, _text_of(path), progress))
 
 
 def check_progress(progress: Any) -> None:

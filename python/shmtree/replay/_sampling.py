@@ -40,7 +40,7 @@ def sample(
         return core.sample(*terms, seconds, exponent, of_buffer, arrays)
 
     drawn = _endless_waits.draw(draw, owner, timeout)
-    return Batch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
+    return Batch._of(_data(drawn, data, arrays, out), drawn, spec.has_discount)
 
 
 def sample_sequences(
@@ -74,7 +74,7 @@ def sample_sequences(
         return core.sample_sequences(*terms, seconds, exponent, of_buffer, arrays)
 
     drawn = _endless_waits.draw(draw, owner, timeout)
-    return SequenceBatch(_data(drawn, data, arrays, out), drawn, spec.has_discount)
+    return SequenceBatch._of(_data(drawn, data, arrays, out), drawn, spec.has_discount)
 
 
 def _threads(threads: int) -> int:

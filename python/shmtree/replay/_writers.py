@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import _core
 from .._process import lifetime
+from .._public import made_by
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,13 +43,18 @@ def close_all_of(replay: _core.Replay) -> None:
 lifetime.before_leaving(_leave)
 
 
+@made_by("ReplayBuffer.writer()")
 class Writer(_core.ReplayWriter):
     """One stream of rows, such as those of one environment; made by `ReplayBuffer.writer`.
 
     It belongs to one process: a forked child that uses it begins a new stream. Threads may share it.
     """
 
-    def __init__(self, replay: _core.Replay) -> None:
+    _replay: _core.Replay
+
+    @classmethod
+    def _of(cls, replay: _core.Replay) -> Writer:
+        self = _core.ReplayWriter.__new__(cls, replay)  # type: ignore[call-arg]
         self._replay = replay
         key = id(self)
 
@@ -57,22 +63,27 @@ class Writer(_core.ReplayWriter):
             known.pop(key, None)
 
         _writers[key] = weakref.ref(self, forget)
+        return self
 
     def __repr__(self) -> str:
-        return "<Writer, closed>" if self.closed else "<Writer>"
+        return "<Writer, closed>" if self.closed else f"<Writer, {self.added} rows added>"
 
 
+@made_by("ReplayBuffer.vector_writer()")
 class VectorWriter:
     """Several streams to which one call adds, such as a vector of environments; see `ReplayBuffer.vector_writer`."""
 
-    def __init__(self, writers: tuple[Writer, ...], autoreset: Autoreset | None = None) -> None:
-        if not isinstance(writers, tuple) or not all(isinstance(each, Writer) for each in writers):
-            raise TypeError(
-                f"writers is {writers!r}; it must be a tuple of writers, such as ReplayBuffer.vector_writer returns"
-            )
+    _writers: tuple[Writer, ...]
+    _version: int
+    _resets_in_next_step: bool
+
+    @classmethod
+    def _of(cls, writers: tuple[Writer, ...], autoreset: Autoreset | None) -> VectorWriter:
+        self = cls.__new__(cls)
         self._writers = writers
         self._version = 0
         self._resets_in_next_step = autoreset == "next_step"
+        return self
 
     @property
     def writers(self) -> tuple[Writer, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from .._public import claim_names
 from ._cpprb_rows import PlacedPriorities, PlacedRows
 from ._ring import Array
 
@@ -247,3 +248,6 @@ def _decompressed(data: Mapping[str, Array], cache: Mapping[int, Any], next_of: 
         for name, value in parts.items():
             rows[name][place] = value
     return rows
+
+
+__dir__ = claim_names(globals())

@@ -21,6 +21,7 @@ from stable_baselines3.common.buffers import DictReplayBuffer as _StandardDict
 from stable_baselines3.common.buffers import ReplayBuffer as _Standard
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
+from .._public import claim_names
 from . import _files
 from ._buffer import ReplayBuffer as _Shared
 from ._options import RING
@@ -96,6 +97,10 @@ class ReplayBuffer(_Standard):
 
     def _observation_rows(self, observation: Any) -> Any:
         return _rows_of(self.n_envs, observation, self._observation_leaves, self.observation_space)
+
+    def __repr__(self) -> str:
+        steps = self._ring.state("steps", int(self.n_envs))
+        return f"<{type(self).__name__}, {steps} of {self.n_envs} environment{'s' if self.n_envs != 1 else ''}>"
 
     # --- Size
 
@@ -304,3 +309,6 @@ def _rows_of(count: int, observation: Any, leaf: _Leaf, space: Any) -> Array:
     if isinstance(space, spaces.Discrete):
         observation = np.asarray(observation).reshape(count, *leaf[0])
     return _broadcast(count, observation, leaf)
+
+
+__dir__ = claim_names(globals())

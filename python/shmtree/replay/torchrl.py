@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from torchrl.data.replay_buffers.samplers import RandomSampler
 
+from .._public import claim_names
 from ._torch_sampler import PrioritizedSampler
 from ._torch_storage import SharedStorage
 
 __all__ = ["PrioritizedSampler", "SharedStorage", "UniformSampler"]
 
 UniformSampler = RandomSampler  # TorchRL's own; its other samplers work with a SharedStorage too
+
+__dir__ = claim_names(globals())

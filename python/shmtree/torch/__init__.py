@@ -23,12 +23,14 @@ import torch.autograd.profiler
 import torch.profiler
 
 from .. import _core
+from .._public import claim_names
 from .._torch.devices import move_to
 from ._batches import collate
 from ._sharing import SharedParameter, SharedTensor, share, share_
 from ._weights import load_into, publish
 
 __all__ = ["SharedParameter", "SharedTensor", "collate", "load_into", "move_to", "publish", "share", "share_"]
+__dir__ = claim_names(globals())
 
 
 def _begin_span(name: str) -> Any:

@@ -16,6 +16,7 @@ from .. import _core
 from .._ipc.arena import Arena, default_arena
 from .._ipc.shared_array import SharedArray
 from .._process import arenas
+from .._public import made_by
 from .._torch.tensors import check_tensor_dtype
 
 _T = TypeVar("_T", bound="torch.Tensor | torch.nn.Module")
@@ -30,6 +31,7 @@ def _copy_ordinary(tensor: Any, memo: dict[int, Any]) -> Any:
     return copy.deepcopy(_ordinary(tensor), memo)
 
 
+@made_by("shmtree.torch.share_()")
 class SharedTensor(torch.Tensor):
     """A tensor on memory that processes share; see `share_`. Operations on it return ordinary tensors."""
 
@@ -45,6 +47,7 @@ class SharedTensor(torch.Tensor):
         return _become_shared(super().detach(), getattr(self, "_shmtree", None))
 
 
+@made_by("shmtree.torch.share_()")
 class SharedParameter(torch.nn.Parameter):
     """A parameter on memory that processes share; see `share_`."""
 

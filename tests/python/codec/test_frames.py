@@ -348,7 +348,7 @@ def test_frames_with_pickles_need_allow_pickle(arena: shmtree.Arena) -> None:
 
 def test_frame_taken_without_allow_pickle_unpickles_nothing(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair()
-    careful = shmtree.Receiver(receiver._channel, False)
+    careful = shmtree.Receiver._of(receiver._channel, False)
     sender.put([Pickled()])
     (frame,) = careful.take_frames(1)
     for each in (frame, pickle.loads(pickle.dumps(frame))):

@@ -39,7 +39,7 @@ def local_things(arena: shmtree.Arena) -> dict[str, Any]:
         "a Broadcast": shmtree.Broadcast(arena=arena),
         "a connection": shared_mp.Pipe()[0],
         "a standard connection": multiprocessing.Pipe()[0],
-        "a subclass": OwnSender(sender._channel),
+        "a subclass": OwnSender._of(sender._channel),
     }
 
 

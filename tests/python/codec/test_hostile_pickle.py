@@ -86,7 +86,7 @@ def test_channels_refuse_to_pickle_and_send_nothing(arena: shmtree.Arena) -> Non
 
 def test_receiver_refuses_pickles_of_a_sender_that_allows_them(arena: shmtree.Arena) -> None:
     sender, receiver = arena.create_pair(capacity=4)
-    refusing = shmtree.Receiver(receiver._channel, False)
+    refusing = shmtree.Receiver._of(receiver._channel, False)
     for receive in (refusing.get, lambda: refusing.get_many(3), lambda: refusing.take().item):
         sender.put(Bomb())
         with pytest.raises(shmtree.PickleRefused):

@@ -139,7 +139,7 @@ def test_memory_is_released_when_the_device_is_done(two: tuple[Process, Process]
 
 def test_memory_outlives_the_first_of_two_receivers_to_drop_it(spawn: Spawn, arena: shmtree.Arena) -> None:
     end, receiver = arena.create_pair()
-    receivers = [spawn(shmtree.Receiver(receiver._channel)), spawn(receiver)]
+    receivers = [spawn(shmtree.Receiver._of(receiver._channel)), spawn(receiver)]
     sender = spawn(end)
     sender.ask("put", VALUES)
     sender.ask("put_again")

@@ -61,7 +61,7 @@ def test_event_of_unreleased_memory_is_not_recorded(two: tuple[Process, Process]
 @ON_THE_FAKE
 def test_event_of_a_killed_receiver_is_recorded_again(spawn: Spawn, arena: shmtree.Arena, driver_log: Log) -> None:
     end, receiver = arena.create_pair()
-    first, second = spawn(shmtree.Receiver(receiver._channel)), spawn(receiver)
+    first, second = spawn(shmtree.Receiver._of(receiver._channel)), spawn(receiver)
     sender = spawn(end)
     sender.ask("put", VALUES)
     first.ask("get")
@@ -75,7 +75,7 @@ def test_event_of_a_killed_receiver_is_recorded_again(spawn: Spawn, arena: shmtr
 @ON_THE_FAKE
 def test_receiver_closes_events_of_a_killed_sender(spawn: Spawn, arena: shmtree.Arena, driver_log: Log) -> None:
     end, other = arena.create_pair()
-    first, second = spawn(shmtree.Sender(end._channel)), spawn(end)
+    first, second = spawn(shmtree.Sender._of(end._channel)), spawn(end)
     receiver = spawn(other)
     first.ask("put", VALUES)
     receiver.ask("get")

@@ -294,7 +294,7 @@ class ClosedMeanwhile(shmtree.Receiver):
 
 def test_wait_raises_if_its_receiver_closes_meanwhile(arena):
     _sender, receiver = arena.create_pair()
-    waited_for = ClosedMeanwhile(receiver._channel)
+    waited_for = ClosedMeanwhile._of(receiver._channel)
     receiver.close()
 
     with pytest.raises(shmtree.ChannelClosed):

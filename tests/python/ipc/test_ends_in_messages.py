@@ -96,7 +96,7 @@ class Special(shmtree.Sender):
 
 def test_subclass_of_an_end_is_pickled_or_refused(arena) -> None:
     sender, _receiver = arena.create_pair()
-    special = Special(sender._channel)
+    special = Special._of(sender._channel)
     pickling, pickled = arena.create_pair()
     refusing, _ = arena.create_pair(allow_pickle=False)
 

@@ -294,8 +294,8 @@ def test_compat_arguments_mean_the_same_as_in_the_originals():
 def test_compat_arrays_hold_no_shared_memory(module):
     with shmtree.Arena(64 << 20) as arena:
         sends, receives = arena.create_pair()
-        sender = module.SharedMemorySender(sends._channel, True)
-        receiver = module.SharedMemoryReceiver(receives._channel, True)
+        sender = module.SharedMemorySender._of(sends._channel, True)
+        receiver = module.SharedMemoryReceiver._of(receives._channel, True)
         kept = []
         for number in range(3):
             sender.put(np.full(1 << 18, number, np.int64))

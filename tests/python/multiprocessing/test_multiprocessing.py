@@ -178,7 +178,7 @@ def test_children_have_the_start_method_and_our_queues(context):
     process = context.Process(target=pool_tasks.start_method_and_queue, args=(answers,))
     process.start()
     process.join(SOON)
-    assert answers.get(timeout=SOON) == (context.get_start_method(),) * 2 + ("shmtree._ipc.queue",)
+    assert answers.get(timeout=SOON) == (context.get_start_method(),) * 2 + ("shmtree",)
 
 
 @pytest.mark.parametrize("method", START_METHODS)

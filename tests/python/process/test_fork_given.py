@@ -116,7 +116,7 @@ def a_connection(told: Any, end: Any) -> Any:
 def _connection(end: Any) -> Any:
     from shmtree._ipc.pipe import Connection
 
-    return Connection(None, end)
+    return Connection._of(None, end)
 
 
 @way

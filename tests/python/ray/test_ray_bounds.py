@@ -22,7 +22,7 @@ def test_node_that_lost_gateway_and_keeper_is_reported_as_dead(monkeypatch: Any)
 
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         await pair.let_go("s")
         await send(sender, 3, close=False)
@@ -86,7 +86,7 @@ def test_message_too_large_for_the_home_raises_with_the_numbers(monkeypatch: Any
         small = shmtree.Arena(max_bytes=8 << 20)
         with monkeypatch.context() as patch:
             patch.setattr(arenas, "default_arena", lambda: small._core)
-            receiver = shmtree.Receiver(await pair.make())
+            receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         for value in (b"x" * (3 << 20), b"y" * (40 << 20), b"z" * (3 << 20)):
             await sender.put_async(value)

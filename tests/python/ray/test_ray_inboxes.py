@@ -83,7 +83,7 @@ async def sender_here(pair: Hosted) -> Any:
 
     The pair's maker gave away its ends: this one, and those that the test opens later.
     """
-    return shmtree.Sender(await pair.make())
+    return shmtree.Sender._of(await pair.make())
 
 
 def test_message_from_the_home_is_acked_once_received_remotely() -> None:
@@ -201,7 +201,7 @@ def test_messages_left_by_a_remote_receiver_are_redelivered() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         channel = await pair.make()
-        sender = shmtree.Sender(channel)
+        sender = shmtree.Sender._of(channel)
         receiver = await pair.receiver("there")
         await send(sender, 10, close=False)
         await until(lambda: receiver.qsize() == 8)
@@ -210,7 +210,7 @@ def test_messages_left_by_a_remote_receiver_are_redelivered() -> None:
         assert held.item == 3
         held.nack()
         receiver.close()
-        at_home = shmtree.Receiver(channel)
+        at_home = shmtree.Receiver._of(channel)
         assert sorted(await receive(at_home, 7)) == list(range(3, 10))
         await until(lambda: sender.pending_acks == 0)
         again = await pair.receiver("there")
@@ -226,7 +226,7 @@ def test_messages_at_an_idle_receiver_move_to_a_busy_one() -> None:
         pair = Hosted(nodes, "here", capacity=8)
         await pair.make()
         sender = await pair.sender("away")
-        idle, busy = await pair.receiver("there", RemoteReceiver), await pair.receiver("away")
+        idle, busy = await pair.receiver("there", RemoteReceiver._of), await pair.receiver("away")
         await sender.put_async(0)
         received = [await idle.get_async()]
         for number in range(1, 30):
@@ -353,7 +353,7 @@ def test_unreceived_messages_of_a_dead_node_are_redelivered() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
         channel = await pair.make()
-        sender = shmtree.Sender(channel)
+        sender = shmtree.Sender._of(channel)
         receiver = await pair.receiver("there")
         await send(sender, 10, close=False)
         await until(lambda: receiver.qsize() == 8)
@@ -361,7 +361,7 @@ def test_unreceived_messages_of_a_dead_node_are_redelivered() -> None:
         await until(lambda: sender.pending_acks == 8)
         nodes.dead.add("there")
         await nodes.kill_gateway("there")
-        at_home = shmtree.Receiver(channel)
+        at_home = shmtree.Receiver._of(channel)
         assert await receive(at_home, 8) == list(range(2, 10))
 
     run(test)

@@ -32,7 +32,7 @@ def frame(value: Any) -> shmtree.Frame:
 @pytest.mark.guarantee("ray-once-in-order")
 def test_landed_message_is_not_put_again(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
-    receiver = shmtree.Receiver(channel)
+    receiver = shmtree.Receiver._of(channel)
     landing = Landing(channel, table)
     for ticket in (0, 1, 0, 1, 2):
         landing.land(3, ticket, frame(("three", ticket)))
@@ -43,7 +43,7 @@ def test_landed_message_is_not_put_again(channel: _core.Channel) -> None:
 @pytest.mark.guarantee("ray-once-in-order")
 def test_early_message_raises_gap(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
-    receiver = shmtree.Receiver(channel)
+    receiver = shmtree.Receiver._of(channel)
     landing = Landing(channel, table)
     with pytest.raises(Gap, match="message 1 of origin 1 arrived before message 0"):
         landing.land(1, 1, frame("second"))
@@ -53,7 +53,7 @@ def test_early_message_raises_gap(channel: _core.Channel) -> None:
 def test_landing_in_a_full_channel_raises_full_and_lands_nothing() -> None:
     channel = _handles.new_channel(Terms(1, 0, "raise"))
     _, table = _handles.new_table(WORDS)
-    receiver = shmtree.Receiver(channel)
+    receiver = shmtree.Receiver._of(channel)
     landing = Landing(channel, table)
     landing.land(1, 0, frame(0))
     with pytest.raises(queue.Full):
@@ -66,7 +66,7 @@ def test_landing_in_a_full_channel_raises_full_and_lands_nothing() -> None:
 
 def test_message_counts_as_received_after_its_ack(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
-    receiver = shmtree.Receiver(channel)
+    receiver = shmtree.Receiver._of(channel)
     landing = Landing(channel, table)
     for ticket in range(3):
         landing.land(1, ticket, frame(ticket))
@@ -81,7 +81,7 @@ def test_message_counts_as_received_after_its_ack(channel: _core.Channel) -> Non
 
 def test_newer_landing_supersedes_the_older_one(channel: _core.Channel) -> None:
     _, table = _handles.new_table(WORDS)
-    receiver = shmtree.Receiver(channel)
+    receiver = shmtree.Receiver._of(channel)
     first = Landing(channel, table)
     first.land(1, 0, frame(0))
     second = Landing(channel, table)
@@ -126,7 +126,7 @@ def test_kill_before_or_after_a_put_neither_loses_nor_duplicates(
 ) -> None:
     handle = _handles.handle_of(channel)
     table_handle, table = _handles.new_table(WORDS)
-    sender, receiver = shmtree.Sender(channel), shmtree.Receiver(channel)
+    sender, receiver = shmtree.Sender._of(channel), shmtree.Receiver._of(channel)
     for count in (3, 6):
         child = start(land_until_killed, handle, table_handle, how, count)
         child.join(60)

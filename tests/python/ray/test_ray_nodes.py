@@ -48,7 +48,7 @@ async def receive(receiver: Any, count: int) -> list[int]:
 def test_remote_messages_arrive_in_order_and_are_then_acked() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         value = {"big": np.arange(100_000), "small": "text", "nested": [1, (2.0, None)]}
         await sender.put_async(value)
@@ -67,7 +67,7 @@ def test_remote_messages_arrive_in_order_and_are_then_acked() -> None:
 def test_pair_fills_its_capacity_on_both_nodes_before_put_blocks() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         for number in range(8):
             await sender.put_async(number)
@@ -86,7 +86,7 @@ def test_pair_fills_its_capacity_on_both_nodes_before_put_blocks() -> None:
 def test_repeated_gateway_kills_neither_lose_nor_duplicate(killed: tuple[str, ...]) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sending = asyncio.ensure_future(send(await pair.sender("there"), 400))
         received = []
         for _ in range(8):
@@ -105,7 +105,7 @@ def test_repeated_gateway_kills_neither_lose_nor_duplicate(killed: tuple[str, ..
 def test_replaced_keeper_learns_the_state_of_its_gateway() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         await send(sender, 10, close=False)
         for name in ("here", "there"):
@@ -124,7 +124,7 @@ def test_replaced_keeper_learns_the_state_of_its_gateway() -> None:
 def test_lost_calls_and_replies_neither_lose_nor_duplicate(seed: int) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         sending = asyncio.ensure_future(send(sender, 100, close=False))
         assert await receive(receiver, 100) == list(range(100))
@@ -139,7 +139,7 @@ def test_lost_calls_and_replies_neither_lose_nor_duplicate(seed: int) -> None:
 def test_overtaking_or_lost_calls_preserve_the_order(loss: float, killed: tuple[str, ...]) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4096)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         sending = asyncio.ensure_future(send(sender, 8000, close=False))
         received = await receive(receiver, 2000)
@@ -158,7 +158,7 @@ def test_overtaking_or_lost_calls_preserve_the_order(loss: float, killed: tuple[
 def test_concurrent_large_messages_keep_their_order_despite_loss() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
 
         async def send_arrays() -> None:
@@ -179,7 +179,7 @@ def test_concurrent_large_messages_keep_their_order_despite_loss() -> None:
 def test_overtaking_call_lands_after_its_predecessors() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         home = nodes.node("here")
         await pair.settle([("s", 17)], [])
         origin, _ = await home.join(pair.number, "there", ("s", 17))
@@ -200,7 +200,7 @@ def test_overtaking_call_lands_after_its_predecessors() -> None:
 def test_stream_ends_when_every_transferred_end_is_closed() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=8)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         first = await pair.sender("there")
         first.put(0)  # the gateway is in this process and is the receiver here: put before it runs
         second = await pair.sender("elsewhere")
@@ -222,7 +222,7 @@ def test_stream_ends_when_every_transferred_end_is_closed() -> None:
 def test_sender_in_transit_keeps_the_stream_open() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         await pair.settle([("s", 17)], [])
         await pair.let_go()
         with pytest.raises(queue.Empty):
@@ -236,7 +236,7 @@ def test_sender_in_transit_keeps_the_stream_open() -> None:
 
 def put_and_be_killed(handle: bytes, count: int) -> None:
     with grants.open_channel(handle, None, False) as (channel, _):
-        sender: Any = shmtree.Sender(channel)
+        sender: Any = shmtree.Sender._of(channel)
     for number in range(count):
         sender.put(number)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -246,7 +246,7 @@ def put_and_be_killed(handle: bytes, count: int) -> None:
 def test_killed_sender_is_reported_after_messages_in_its_outbox(start: Any, count: int) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=64)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         await pair.settle([("s", 17)], [])
         handle = await nodes.node("there").open_sender(pair.number, "here", pair.terms, ("s", 17))
         await pair.let_go()
@@ -267,7 +267,7 @@ def test_killed_sender_is_reported_after_messages_in_its_outbox(start: Any, coun
 def test_receiver_reports_a_dead_node_after_landed_messages() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         await pair.let_go()
         await send(sender, 3, close=False)
@@ -286,7 +286,7 @@ def test_receiver_reports_a_dead_node_after_landed_messages() -> None:
 def test_remote_sender_raises_when_no_receiver_is_left() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here")
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         await sender.put_async(1)
         assert await receiver.get_async() == 1
@@ -327,7 +327,7 @@ def test_latest_is_mirrored_again_by_a_replaced_gateway() -> None:
 def test_damaged_messages_raise_in_order_and_later_ones_arrive(last: bool) -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         await pair.let_go()
         await sender.put_async("first")
@@ -355,7 +355,7 @@ def test_damaged_messages_raise_in_order_and_later_ones_arrive(last: bool) -> No
 def test_node_may_send_through_many_outboxes_in_turn() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=16)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         for number in range(6):
             sender = await pair.sender("there")
             await send(sender, 3)
@@ -382,7 +382,7 @@ async def put_until_full(sender: Any) -> int:
 def test_blocked_outbox_reports_the_reason_and_later_continues() -> None:
     async def test(nodes: Nodes) -> None:
         pair = Hosted(nodes, "here", capacity=4)
-        receiver = shmtree.Receiver(await pair.make())
+        receiver = shmtree.Receiver._of(await pair.make())
         sender = await pair.sender("there")
         nodes.full = "the store has 90 MB, and 90 MB are used"
         count = await put_until_full(sender)

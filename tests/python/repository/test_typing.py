@@ -144,7 +144,7 @@ def test_subclass_of_a_subscripted_class_works_like_the_class():
     class Numbers(shmtree.Receiver[int]):
         pass
 
-    numbers = Numbers(receiver._channel)
+    numbers = Numbers._of(receiver._channel)
     sender.put(1)
     assert numbers.get(timeout=60) == 1
     assert isinstance(numbers, shmtree.Receiver)

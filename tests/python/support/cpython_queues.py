@@ -116,7 +116,7 @@ class TestSubstitution(unittest.TestCase):
 
     def check(self, found: list[str]) -> None:
         queues = ["Queue", "Queue", "SimpleQueue", "Queue", "JoinableQueue"]
-        assert found == [f"shmtree._ipc.queue.{name}" for name in queues] + ["shmtree._ipc.pipe.Connection"] * 2
+        assert found == [f"shmtree.{name}" for name in queues] + ["shmtree._ipc.pipe.Connection"] * 2
 
     def test_here(self) -> None:
         self.check(classes())

@@ -163,9 +163,9 @@ class Hosted:
         await self.settle([("s", token)], [])
         handle = await self._nodes.node(node).open_sender(self.number, self.home, self.terms, ("s", token))
         with grants.open_channel(handle, None, False) as (channel, _):
-            return Sender(channel)
+            return Sender._of(channel)
 
-    async def receiver(self, node: str, made: Any = Receiver) -> Any:
+    async def receiver(self, node: str, made: Any = Receiver._of) -> Any:
         token = new_token()
         await self.settle([("r", token)], [])
         handle = await self._nodes.node(node).open_receiver(self.number, self.home, self.terms, ("r", token))
