@@ -99,8 +99,8 @@ class ReplayBuffer(_Standard):
         return _rows_of(self.n_envs, observation, self._observation_leaves, self.observation_space)
 
     def __repr__(self) -> str:
-        steps = self._ring.state("steps", int(self.n_envs))
-        return f"<{type(self).__name__}, {steps} of {self.n_envs} environment{'s' if self.n_envs != 1 else ''}>"
+        count = int(self.n_envs)
+        return f"<{type(self).__name__}, {self._ring.state(f'steps of {count} environments', count)}>"
 
     # --- Size
 

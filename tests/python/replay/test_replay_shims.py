@@ -239,6 +239,16 @@ def test_sb3_rows_cannot_be_assigned():
         buffer.pos = 2
 
 
+def test_sb3_repr_shows_steps_until_the_buffer_is_closed():
+    buffer = sb3_buffer(10)
+    name = type(buffer).__name__
+    places, environments = buffer.buffer_size, buffer.n_envs
+    add_to_sb3(buffer, range(3))
+    assert repr(buffer) == f"<{name}, 3 of {places} steps of {environments} environments>"
+    buffer.shared.close()
+    assert repr(buffer) == f"<{name}, closed>"
+
+
 def fill_and_reset_sb3(buffer: Any) -> None:
     add_to_sb3(buffer, range(20))
     buffer.reset()
@@ -403,6 +413,16 @@ def test_torchrl_buffer_is_saved_with_its_priorities(tmp_path):
         assert set(each.sample()["obs"].tolist()) == {18}
         assert each.extend(torchrl_rows(20)).tolist() == [*range(5, 15)]
         assert each[:]["obs"].tolist() == [15, 16, 17, 18, 19, *range(20, 30)]
+
+
+def test_torchrl_repr_shows_rows_until_the_storage_is_closed():
+    buffer = torchrl_buffer()
+    storage = buffer._storage
+    assert repr(storage) == f"<SharedStorage, 0 of {storage.max_size} rows>"
+    buffer.extend(torchrl_rows(0))
+    assert repr(storage) == f"<SharedStorage, 10 of {storage.max_size} rows>"
+    storage.shared.close()
+    assert repr(storage) == "<SharedStorage, closed>"
 
 
 def test_torchrl_accepts_equal_non_tensors_and_rejects_changes():
