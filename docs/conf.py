@@ -84,11 +84,11 @@ def _lead_within(_app: Any, page: str, source: list[str]) -> None:
     """Replaces a link to a file outside of docs/ by a link to its page, or by its path if the site has no page."""
 
     def target(link: re.Match[str]) -> str:
-        words, path = link.groups()
-        return f"[{words}](site/{ROOT_PAGES[path]})" if path in ROOT_PAGES else f"`{path}`"
+        words, path, anchor = link.groups()
+        return f"[{words}](site/{ROOT_PAGES[path]}{anchor})" if path in ROOT_PAGES else f"`{path}`"
 
     if not page.startswith("site/"):
-        source[0] = re.sub(r"\[([^\]]*)\]\(\.\./([^)#]*)\)", target, source[0])
+        source[0] = re.sub(r"\[([^\]]*)\]\(\.\./([^)#]*)(#[^)]*|)\)", target, source[0])
 
 
 def _keep_units(_app: Any, _page: str, source: list[str]) -> None:
