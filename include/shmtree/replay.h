@@ -96,7 +96,7 @@ struct ReplaySampling {
   std::optional<std::uint64_t> seed{};  ///< Seed of the samples of this object. By default random.
 };
 
-/// What a batch has of the other rows of an episode, and which leaves end episodes.
+/// Options for episodes: the parts of a batch that come from later and earlier rows, and the leaves that end episodes.
 struct ReplayEpisodes {
   std::vector<std::string> next{};  ///< Keys with leaves that batches also have for the next row: "next/obs".
   std::uint32_t n_step = 1;         ///< Number of rewards that are summed.
@@ -113,7 +113,7 @@ struct ReplayEpisodes {
   std::optional<std::string> done = "done";
 };
 
-/// How fast a buffer is filled and sampled, and how it stores and frees rows.
+/// Options for the rate of adding and sampling, for storage, and for waiting when peers die.
 struct ReplayLimits {
   std::optional<ReplayRateLimit> rate{};  ///< Rate limiter. nullopt: none.
   /// Rows that are freed together, a power of two up to 64. 0: chosen automatically. 1: a ring.

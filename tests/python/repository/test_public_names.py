@@ -37,7 +37,7 @@ MODULES = (
 )
 #: Names of classes in shmtree's modules that other libraries define.
 OTHERS = {"shmtree.replay.torchrl.UniformSampler", "shmtree.ShutDown"}
-#: Classes whose objects only functions make, and a part of the error of a call.
+#: Classes without a public constructor, and a part of the error of a call.
 MADE_BY = {
     "shmtree.Delivery": "use Receiver.take() or Receiver.dead_letters()",
     "shmtree.Frame": "use pack() or Receiver.take_frames()",
