@@ -196,8 +196,8 @@ Args:
     timeout: Seconds to wait for a message; None waits indefinitely, 0 and less does not wait.
     copy: None (default) views arrays of 4 KiB and more in messages over 16 KiB and copies the rest. It copies
         everything while more than half of the arena's budget is pinned. True copies all arrays, False views
-        all. A view is writable unless the array was sent read-only, and pins its block until the last view of
-        it is gone.
+        all, except in messages of up to about 1 KiB, which the channel itself stores. A view is writable
+        unless the array was sent read-only, and pins its block until the last view of it is gone.
 
 Returns:
     The object that was sent.
