@@ -16,7 +16,9 @@
 ///
 /// Ownership: a CapnpItem keeps its message; the readers that it gives out do not. An ArenaMessageBuilder keeps the
 /// memory of its segments until it is destroyed.
+///
 /// Thread safety: several threads may read a CapnpItem; a builder is not thread-safe.
+///
 /// Errors: `put` returns the errors of Sender::put(), and kInvalid if the builder has no root. `capnp<T>()` throws
 /// BadResult; `try_capnp<T>()` returns the error. It is kInvalid if the node has another kind or schema id, or if its
 /// memory is not aligned to 8 bytes. It is kCorrupt if segments overlap, or if the root is not a struct of that type.

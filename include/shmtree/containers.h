@@ -17,6 +17,7 @@
 /// temporaries. Received containers are copies, except string_views, spans and Items, which are valid as long as the
 /// message. Errors: kInvalid with the path of the item that does not fit; kOutOfSharedMemory if this process has no
 /// memory.
+///
 /// Thread safety: that of the containers.
 #pragma once
 

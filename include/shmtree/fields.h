@@ -15,10 +15,13 @@
 /// another aggregate with fields. Members of type Item, string_view or span refer to the received message. The
 /// aggregate needs a default constructor. It is read from a dict, or a Python dataclass, that has all keys. Members of
 /// type std::optional may be missing; additional keys are ignored.
+///
 /// Ownership: as for containers. Arrays of an lvalue are referred to until put() returns; the Value keeps those of a
 /// temporary.
+///
 /// Errors: kNotFound for a missing key, and kInvalid for a value of another type. The message has its path:
 /// `["steps"][3]["reward"]: expected float, found string`.
+///
 /// Thread safety: that of the aggregate.
 #pragma once
 

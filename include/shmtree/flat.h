@@ -17,6 +17,7 @@
 /// Python sends and receives these messages as `bytes`; get() of C++ returns them as an Item. A struct is sent as its
 /// bytes, including padding. Sender and receiver must use the same struct, and pointers in it have no meaning to the
 /// receiver. Only the size is checked.
+///
 /// Ownership: a FlatItem keeps its message alive, a Loaned its memory. Thread safety: values.
 #pragma once
 

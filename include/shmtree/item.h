@@ -9,7 +9,9 @@
 /// bytes are valid while any of these Items exists. The last one returns the memory to the sender's arena. (The xtensor
 /// views of array.h share ownership; `view()`, `span()` and string_views do not.) Arrays are writable, and no other
 /// process sees the changes, unless the sender made them read-only.
+///
 /// Thread safety: Items are values over an immutable tree. Several threads may read copies of one Item.
+///
 /// Errors: calls that return plain values throw BadResult (result.h). It has Code::kInvalid for a node of another kind
 /// or a number out of range, and kNotFound for a missing key or index. The `try_` calls return the error instead.
 #pragma once

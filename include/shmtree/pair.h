@@ -9,13 +9,17 @@
 /// attached to an end from the moment it has a handle of it. It detaches when its last handle of that end is closed or
 /// destroyed, when it exits, or when it uses the other end without ever having used this one. Forked children inherit
 /// both ends.
+///
 /// Timeouts: std::nullopt blocks indefinitely, and zero does not block. A call returns at most 50 ms after its timeout.
 /// A wait also ends when any thread closes the end (kClosed), and when the stop_token of the call is stopped
 /// (kInterrupted). Waits for memory notice both within 250 ms. If the token was stopped before the call, the call does
 /// nothing, even if it would not block.
+///
 /// Errors: full, empty, timed out, closed, the death of peers and lack of memory are results (result.h), not
 /// exceptions.
+///
 /// Thread safety: any thread may make any call, on any copy of a handle. A moved-from end is closed.
+///
 /// Signal handlers: closed() is async-signal-safe. No other call is, since they take locks and allocate memory. Let the
 /// handler set a flag or write to a pipe, and call from a thread.
 #pragma once

@@ -13,6 +13,7 @@
 /// Ownership: the file stays mapped while a Recording, an iterator, a RecordedMessage, or an Item of one exists.
 /// Removing its name or replacing the file does not affect the mapping. If another process truncates the file itself,
 /// reading beyond its new end raises SIGBUS, as with every mapped file.
+///
 /// Thread safety: a Recording is a handle of immutable data, and any thread may use it. An iterator is for one thread
 /// at a time.
 #pragma once

@@ -3,6 +3,7 @@
 ///
 /// Ownership: a batch is a handle of its own memory, which exists while the batch, a copy of it, or an array_ref()
 /// does.
+///
 /// Thread safety: any thread may read any batch.
 #pragma once
 

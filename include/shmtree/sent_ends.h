@@ -3,8 +3,10 @@
 ///
 /// Each call returns a new handle of the end. The end is in transit until the first call, or until 60 s after the
 /// process that sent it has exited.
+///
 /// Errors: kInvalid for another item, kNotFound if no process has the channel any more, and kClosed if the stream has
 /// ended in the meantime.
+///
 /// Thread safety: that of Item.
 #pragma once
 

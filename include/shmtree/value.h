@@ -7,7 +7,9 @@
 /// containers, std::vector, std::span). Their memory must stay alive and unchanged until `put` returns. The Value keeps
 /// arrays that are temporaries, and the results of xtensor expressions. Python receives None, bool, int, float,
 /// complex, str, bytes, numpy.ndarray, list, tuple, and dict with str keys.
+///
 /// Thread safety: values. Several threads may read a Value; a thread that changes it needs exclusive access.
+///
 /// Errors: making a Value fails only for lack of memory (std::bad_alloc). `put` refuses a tree deeper than kMaxDepth,
 /// and an impossible array, with Code::kInvalid.
 #pragma once

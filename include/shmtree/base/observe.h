@@ -15,9 +15,11 @@
 ///
 /// Ownership: all results are plain values. Process ids are those of the observer's PID namespace; 0 is a process that
 /// is not visible here, such as one in another PID namespace. Times are in seconds.
+///
 /// Errors: an object that could not be read has the reason in `refused`, and no other data. There are no other errors.
 /// A snapshot needs two free descriptors. With fewer, it contains only one arena without a uuid, refused for this
 /// reason.
+///
 /// Thread safety: any thread; an Observer is for one thread at a time.
 #pragma once
 
