@@ -81,7 +81,8 @@ class RateLimit:
         samples_per_insert: Average number of times that a row is sampled.
         min_size: Number of rows before the first sample.
         error_buffer: Tolerance. The difference (inserts x samples_per_insert - samples) stays within samples_per_insert
-            x min_size plus or minus `error_buffer`. None derives it from the other values.
+            x min_size plus or minus `error_buffer`. None is a tenth of samples_per_insert x min_size, or, if that is
+            more, twice the larger of 1 and samples_per_insert.
     """
 
     samples_per_insert: float
