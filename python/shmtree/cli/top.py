@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.util
 import json
-import os
-import select
-import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._ipc.observer import Observer, seen
-from . import screen, tables
+from . import screen, tables, terminal
 from .arguments import add_json, add_verb, seconds
 from .columns import Line, cut
 
@@ -28,7 +20,7 @@ def _top(options: argparse.Namespace) -> int:
     observer.look()
     time.sleep(min(options.interval, FIRST_INTERVAL))
     order = screen.Order(options.sort)
-    if options.once or options.json or not sys.stdout.isatty() or importlib.util.find_spec("rich") is None:
+    if options.once or options.json or not terminal.can_draw():
         while True:
             snapshot = seen(observer.look())
             text = json.dumps(snapshot) if options.json else screen.text(snapshot, tables.width(), order)
@@ -38,7 +30,8 @@ def _top(options: argparse.Namespace) -> int:
             if not options.json:
                 print(flush=True)
             time.sleep(options.interval)
-    return _draw(observer, options.interval, order)
+    with terminal.ended_by_signals():
+        return _draw(observer, options.interval, order)
 
 
 def _draw(observer: Observer, interval: float, order: screen.Order) -> int:
@@ -47,12 +40,12 @@ def _draw(observer: Observer, interval: float, order: screen.Order) -> int:
 
     snapshot = seen(observer.look())
     console = Console()
-    with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
+    with terminal.Keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             live.update(_drawn(snapshot, console.width, console.height, order), refresh=True)
             due = time.monotonic() + interval
             while (left := due - time.monotonic()) > 0:
-                key = keys(left)
+                key = keys.next(left, live)
                 if key == "q":
                     return 0
                 if key == "s":
@@ -74,36 +67,6 @@ def _drawn(snapshot: dict[str, Any], width: int, height: int, order: screen.Orde
     drawn = Text("\n", no_wrap=True, overflow="crop").join(Text.assemble(*line) for line in shown)
     drawn.no_wrap, drawn.overflow = True, "crop"
     return drawn
-
-
-@contextlib.contextmanager
-def _keys() -> Iterator[Callable[[float], str]]:
-    """Yields a function that returns the next key, or "" after so many seconds. It returns "q" if the terminal is gone.
-
-    Without a terminal as standard input there are no keys.
-    """
-    if sys.stdin is None or not sys.stdin.isatty():
-        yield _no_key
-        return
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    tty.setcbreak(terminal)
-
-    def key(timeout: float) -> str:
-        if not select.select([terminal], [], [], timeout)[0]:
-            return ""
-        read = os.read(terminal, 64)
-        return read[:1].decode("latin-1") if read else "q"
-
-    try:
-        yield key
-    finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _no_key(timeout: float) -> str:
-    time.sleep(timeout)
-    return ""
 
 
 def add_to(verbs: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import struct
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from shmtree.cli import columns, screen, tables
 from shmtree.cli.columns import Column, Table, plain
 from shmtree.cli.processes import command
 from shmtree.cli.screen import Order
+
+LEFT_SCREEN = b"\x1b[?1049l"  # what rich writes last
 
 
 def test_full_channel_without_waiting_senders_limits_last():
@@ -149,26 +152,79 @@ def test_blocks_within_a_height_keep_their_first_line():
     assert columns.within(blocks, 18) == blocks
 
 
-def test_q_ends_top_and_restores_the_terminal(runtime_directory: Path) -> None:
-    pytest.importorskip("rich")
-    with pseudo_terminal() as (ours, theirs):
+class Drawn:
+    """The command top on a pseudo-terminal."""
+
+    def __init__(self, ours: int, theirs: int, **variables: str) -> None:
+        pytest.importorskip("rich")
+        self.ours, self.theirs, self.read = ours, theirs, b""
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        before = termios.tcgetattr(theirs)
-        environment = {each: value for each, value in os.environ.items() if each not in ("COLUMNS", "LINES")}
-        command = [sys.executable, "-W", "error", "-m", "shmtree", "top", "--interval", "3600"]
-        with subprocess.Popen(
-            command, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env={**environment, "TERM": "xterm"}
-        ) as top:
-            try:
-                read = b""
-                for key, said in ((b"", b"now: name)"), (b"s", b"now: depth)"), (b"r", b"now: depth, reversed)")):
-                    os.write(ours, key)
-                    while said not in read:
-                        read += os.read(ours, 1 << 16)
-                assert b"CHANNEL" in read and b"PROCESSES" in read
-                os.write(ours, b"q")
-                assert top.wait(60) == 0
-                assert top.stderr is not None and top.stderr.read() == b""
-            finally:
-                top.kill()
-        assert termios.tcgetattr(theirs) == before
+        self.before = termios.tcgetattr(theirs)
+        known = {each: value for each, value in os.environ.items() if each not in ("COLUMNS", "LINES")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "shmtree", "top", "--interval", "3600"],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            env={**known, "TERM": "xterm", **variables},
+            preexec_fn=os.setpgrp,  # the system ignores SIGTSTP if no process of the session could continue the group
+        )
+
+    def __enter__(self) -> Drawn:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def read_until(self, text: bytes) -> None:
+        while text not in self.read:
+            self.read += os.read(self.ours, 1 << 16)
+
+    def check_restored(self) -> None:
+        assert termios.tcgetattr(self.theirs) == self.before
+        self.read_until(LEFT_SCREEN)
+        assert self.read.endswith(LEFT_SCREEN) and b"\x1b[?25h" in self.read
+
+    def check_ended(self) -> None:
+        assert self.process.wait(60) == 0
+        assert self.process.stderr is not None and self.process.stderr.read() == b""
+        self.check_restored()
+
+
+def test_q_ends_top_and_restores_the_terminal(runtime_directory: Path) -> None:
+    with pseudo_terminal() as ends, Drawn(*ends) as top:
+        for key, said in ((b"", b"now: name)"), (b"s", b"now: depth)"), (b"r", b"now: depth, reversed)")):
+            os.write(top.ours, key)
+            top.read_until(said)
+        assert b"CHANNEL" in top.read and b"PROCESSES" in top.read
+        os.write(top.ours, b"q")
+        top.check_ended()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
+def test_a_signal_ends_top_and_restores_the_terminal(number: signal.Signals, runtime_directory: Path) -> None:
+    with pseudo_terminal() as ends, Drawn(*ends) as top:
+        top.read_until(b"now: name)")
+        top.process.send_signal(number)
+        top.check_ended()
+
+
+def test_top_restores_the_terminal_while_it_is_stopped(runtime_directory: Path) -> None:
+    with pseudo_terminal() as ends, Drawn(*ends) as top:
+        top.read_until(b"now: name)")
+        top.process.send_signal(signal.SIGTSTP)
+        _, status = os.waitpid(top.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        top.check_restored()
+        top.read = b""
+        top.process.send_signal(signal.SIGCONT)
+        top.read_until(b"now: name)")
+        os.write(top.ours, b"q")
+        top.check_ended()
+
+
+def test_top_prints_plain_text_on_a_dumb_terminal(runtime_directory: Path) -> None:
+    with pseudo_terminal() as ends, Drawn(*ends, TERM="dumb") as top:
+        top.read_until(b"CHANNEL")
+        assert b"\x1b" not in top.read
