@@ -58,6 +58,13 @@ def check_name(name: Any) -> None:
         raise ValueError(f"name is {name!r}; it has characters that cannot be in a file name") from None
 
 
+def check_free(name: str) -> None:
+    """Raises FileExistsError if an object has the name. Other processes can still take the name afterwards."""
+    with contextlib.suppress(FileNotFoundError):
+        known = open_name(name)
+        raise FileExistsError(f'the name "{name}" belongs to {in_sentence(known.kind)}; choose another name')
+
+
 def open_name(name: str, timeout: float | None = 0.0) -> _core.Name:
     """Opens a name.
 

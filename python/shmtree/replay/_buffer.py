@@ -471,6 +471,7 @@ class ReplayBuffer:
 
         Raises:
             FileNotFoundError: The folder has no saved buffer.
+            FileExistsError: Another object has the name.
             TypeError: `sampling`, `episodes` or `limits` is something else than its class.
             ValueError: A byte of a file is not as it was written (the error has the file and the numbers), or
                 `example`, `columns` or `episodes` differs from the saved buffer. Also if an empty buffer of the saved
@@ -482,7 +483,7 @@ class ReplayBuffer:
             replay = shmtree.replay.ReplayBuffer.load("checkpoint")
         """
         if name is not None:
-            names.check_name(name)
+            names.check_free(name)
         _files.check_progress(progress)
         _options.check_classes(sampling, episodes, limits)
         files = _files.open_files(path)
@@ -497,13 +498,13 @@ class ReplayBuffer:
             self._make(spec, size, arena, None, None if sampling is None else sampling.seed)
         try:
             files.load_into(self._replay, progress)
+            if name is not None:
+                self._note_given()
+                self._name = names.create_name(name, REPLAY, self._replay.arena, self._replay.block)
         except BaseException:
             self.close()
             del files  # the traceback would keep the lock of the folder
             raise
-        if name is not None:
-            self._note_given()
-            self._name = names.create_name(name, REPLAY, self._replay.arena, self._replay.block)
         return self
 
     # --- Ends

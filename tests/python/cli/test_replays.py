@@ -145,7 +145,8 @@ def test_load_of_missing_or_corrupt_files_is_an_error(tmp_path: Path) -> None:
 def test_load_with_a_name_in_use_is_an_error(tmp_path: Path) -> None:
     buffer = named(50)
     buffer.save(tmp_path / "saved")
-    assert 'the name "experience"' in error_of("load", str(tmp_path / "saved"), "--name", "experience")
+    error = error_of("load", str(tmp_path / "saved"), "--name", "experience")
+    assert 'the name "experience" belongs to a replay buffer; choose another name' in error
     assert numbers(ReplayBuffer.open("experience")) == list(range(50))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import shmtree
 from shmtree._ipc.observer import observe
 from shmtree.replay import Prioritized, ReplayBuffer, Sampling
 
@@ -90,6 +91,20 @@ def arenas() -> set[str]:
     return {
         arena["uuid"] for arena in observe()["arenas"] if os.getpid() in {opener["pid"] for opener in arena["openers"]}
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("taken", FileExistsError), ("a/b", ValueError)], ids=["in use", "invalid"]
+)
+def test_load_rejects_a_name_before_it_reads_rows(
+    name: str, error: type[Exception], tmp_path: Path, runtime_directory: Path
+) -> None:
+    filled(50).save(tmp_path / "saved")
+    _ends = shmtree.create_pair(name="taken")
+    calls: list[Any] = []
+    with pytest.raises(error, match=f'the name "{name}"'):
+        ReplayBuffer.load(tmp_path / "saved", name=name, progress=lambda *call: calls.append(call))
+    assert calls == []
 
 
 @pytest.mark.parametrize("call", [0, -1])
