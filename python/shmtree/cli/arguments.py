@@ -71,6 +71,16 @@ def port(text: str) -> int:
     return number
 
 
+def address(text: str) -> str:
+    """Rejects the empty text, which a socket takes for all addresses, and texts that no host name can be."""
+    try:
+        if text and text.encode("idna"):
+            return text
+    except UnicodeError:
+        pass
+    raise argparse.ArgumentTypeError(f"{text!r} is not an address")
+
+
 def rate(text: str) -> float:
     number = _number(text, float, "a number")
     if not 0 <= number < math.inf:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 from .. import _core
+from .results import check_output
 
 SHELLS = ("bash", "zsh", "tcsh")
 #: Prints one name a line, for completion. Names that a word of a shell cannot hold are left out.
@@ -71,11 +71,9 @@ class PrintGenerated(argparse.Action):
         except ModuleNotFoundError as error:
             package = {"argparse_manpage": "argparse-manpage"}.get(error.name or "", error.name)
             parser.exit(1, f"shmtree: {option} needs {package}; run pip install 'shmtree[cli]'\n")
-        try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader has closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        check_output()
+        sys.stdout.write(text)
+        sys.stdout.flush()
         parser.exit()
 
 

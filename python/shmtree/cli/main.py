@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from .. import _core
 from ..errors import Error
 from . import crashdump, generated, inspect, metrics, names, recordings, replays, top, why
 from .arguments import listed_examples
+from .results import check_output
 
 _EXAMPLES = """
 shmtree top                           what all channels do, and the bottleneck
@@ -40,25 +42,27 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
-    options = parser.parse_args(arguments)
-    if sys.stdout is None:  # the descriptor was closed before Python started
-        if sys.stderr is not None:
-            print("shmtree: standard output is closed, so nothing can be printed", file=sys.stderr)
-        return 1
+    verb = None
     try:
-        if options.verb is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):  # names may have characters that its encoding lacks
+            sys.stdout.reconfigure(errors="backslashreplace")
+        options = parser.parse_args(arguments)
+        verb = options.verb
+        check_output()
+        if verb is None:
             parser.print_help()
             return 0
         code = int(options.run(options))
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return 0 if options.verb in _ENDLESS else 130
+        return 0 if verb in _ENDLESS else 130
     except BrokenPipeError:  # the reader has closed the pipe; prevents a second error at interpreter exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, Error) as error:
-        print(f"shmtree: {error}", file=sys.stderr)
+        if sys.stderr is not None:
+            print(f"shmtree: {error}", file=sys.stderr)
         return 1
 
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from .._ipc.observer import Observer
 from .._process import lifetime
 from . import tables
-from .arguments import add_json, add_verb, port
+from .arguments import add_json, add_verb, address, port
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _STUCK_S = 10.0  # closes a connection if its client sends nothing for this long
@@ -295,6 +295,7 @@ def add_to(verbs: Any) -> None:
     verb.add_argument(
         "--host",
         metavar="ADDRESS",
+        type=address,
         default=_DEFAULT_HOST,
         help="address to listen at (default: %(default)s, for processes of this machine only)",
     )
@@ -306,7 +307,7 @@ def add_to(verbs: Any) -> None:
         help="TCP port (default: %(default)s); 0: any free port",
     )
     verb.add_argument(
-        "--allow-host", action="append", default=[], metavar="NAME", help="also answer requests for this host name"
+        "--allow-host", action="append", default=[], metavar="HOST", help="also answer requests for this host name"
     )
     add_json(verb, "print the address as a line of JSON")
     verb.set_defaults(run=_run_metrics)

@@ -24,7 +24,8 @@ def _ls(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"names": names}))
         return 0
-    print(tables.names((known["name"], known["kind"], _processes(known["pids"])) for known in names))
+    if names:
+        print(tables.names((known["name"], known["kind"], _processes(known["pids"])) for known in names))
     return 0
 
 

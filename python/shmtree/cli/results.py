@@ -16,6 +16,12 @@ def print_line(options: argparse.Namespace, text: str, **data: object) -> None:
     print(json.dumps(data) if options.json else text, flush=True)
 
 
+def check_output() -> None:
+    """Raises OSError if the descriptor of standard output was closed before Python started."""
+    if sys.stdout is None:
+        raise OSError("standard output is closed, so nothing can be printed")
+
+
 def failed(what: object, code: int = 1) -> int:
     """Prints an error, and returns the exit code."""
     print(f"shmtree: {what}", file=sys.stderr)

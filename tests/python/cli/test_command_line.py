@@ -68,6 +68,8 @@ def test_examples_of_a_command_can_be_parsed(verb):
         ("trace", "x", "--out", "x", "--seconds", "soon"),
         ("inspect", "x", "--messages", "1.5"),
         ("metrics", "--port", "http"),
+        ("metrics", "--host", ""),
+        ("metrics", "--host", "a..b"),
         ("play", "x", "--to", "x", "--rate", "fast"),
         ("export", "x", "--format", "csv"),
         ("nothing",),
@@ -95,3 +97,28 @@ def test_summary_of_each_command_fits_one_line():
 
 def test_clean_prints_removed_names_as_json():
     assert json.loads(run_main("clean", "--json").stdout) == {"removed": []}
+
+
+@pytest.mark.parametrize("arguments", [("ls", "--json"), ("--print-man-page",), ("--print-completion", "bash")])
+def test_output_that_cannot_be_written_is_an_error(arguments):
+    pytest.importorskip("shtab")
+    pytest.importorskip("argparse_manpage")
+    command = [sys.executable, "-W", "error", "-m", "shmtree", *arguments]
+    for close, said in ((">/dev/full", "[Errno 28] No space left on device"), (">&-", "standard output is closed")):
+        shell = ["sh", "-c", f'"$@" {close}', "sh", *command]
+        done = subprocess.run(shell, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert done.stderr.startswith(f"shmtree: {said}")
+
+
+def test_names_print_in_an_encoding_without_their_characters(monkeypatch):
+    _ends = shmtree.create_pair(name="m\xfcller")
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    done = run_main("ls")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\t")[0] == "m\\xfcller"
+
+
+def test_ls_without_names_prints_nothing():
+    done = run_main("ls")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

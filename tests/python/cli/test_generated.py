@@ -64,6 +64,7 @@ def test_bash_completes_files_and_names(bash, tmp_path: Path) -> None:
     assert bash("save", "sam") == ["samples"]
     (tmp_path / "checkpoint").mkdir()
     assert bash("load", "check") == ["checkpoint"]
+    assert bash("metrics", "--allow-host", "sam") == []
 
 
 @pytest.mark.parametrize("shell", [*SHELLS, "man"])
