@@ -3,7 +3,7 @@
     python -m bench.latest [--readers 8] [--megabytes 100] [--arrays 200] [--versions 20]
 
 A version is a dict of arrays. This process times each publication, in turns with a copy of the same arrays into touched
-memory, which is the limit. A publication is one put per reader for queues, and a copy under a lock for an array or a
+memory, for comparison. A publication is one put per reader for queues, and a copy under a lock for an array or a
 torch tensor in shared memory. Readers report how long a get took, and how old the version was when they had it. Writes
 a table to stdout and the figures to bench/results/latest.json.
 """

@@ -1,5 +1,6 @@
-"""Adds rows for the limits of the machine (copies into shared memory, waking another process) and for pickle alone.
+"""Adds rows to compare with: copies into shared memory, waking another process, and pickle alone.
 
+A channel may exceed the rows of copies: it may copy with other stores, and rates depend on the load of the machine.
 `limits.cpp` measures the first two. It is compiled on first use; without a compiler, its rows report that.
 """
 

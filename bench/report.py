@@ -1,4 +1,4 @@
-"""Turns rows of figures into lines on the screen, JSON, Markdown, plots and the page of figures."""
+"""Turns rows of figures into lines on the screen, JSON, Markdown, plots and the page of benchmarks."""
 
 from __future__ import annotations
 
@@ -194,6 +194,7 @@ README_COMPETITORS = [
     "pyzmq",
     "iceoryx2",
 ]
+PAGE = "docs/benchmarks.md"
 BEGIN, END = "<!-- written by ./dev bench --pages -->\n", "<!-- end -->\n"
 
 
@@ -202,17 +203,19 @@ def _rates(columns: list[str], rows: list[Row]) -> str:
 
 
 def _write_between_marks(page: Path, text: str) -> None:
-    before, _, rest = page.read_text().partition(BEGIN)
+    before, found, rest = page.read_text().partition(BEGIN)
+    if not found:
+        raise ValueError(f"{page} has no line {BEGIN.strip()}, so the table has no place")
     page.write_text(f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}")
 
 
 def update_pages(about: dict[str, Any], rows: list[Row], plots: list[Path]) -> None:
-    """Updates the page of figures (the whole table and the plot) and the README (a few rows and columns)."""
-    text = f"{about_lines(about)}\n{_rates(PAGE_COLUMNS, rows)}"
+    """Updates the page of benchmarks (the whole table and the plot) and the README (a few rows and columns)."""
+    text = f"Measured on {about['time'][:10]}. {about_lines(about)}\n{_rates(PAGE_COLUMNS, rows)}"
     for plot in plots:
         if plot.name == "throughput.svg":
             shutil.copy(plot, ROOT / "docs" / plot.name)
             text += "\n![Throughput over message size](throughput.svg)\n"
-    _write_between_marks(ROOT / "docs/results.md", text)
+    _write_between_marks(ROOT / PAGE, text)
     few = [row for row in rows if row["competitor"] in README_COMPETITORS]
     _write_between_marks(ROOT / "README.md", _rates(README_COLUMNS, few))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,3 +52,40 @@ def test_unknown_workload_is_an_error():
 
     assert done.returncode == 1
     assert "no name matches no-such-workload" in done.stderr
+
+
+@pytest.fixture
+def report(monkeypatch, tmp_path):
+    """The module, with copies of the pages that it writes."""
+    monkeypatch.syspath_prepend(ROOT)
+    report = importlib.import_module("bench.report")
+    (tmp_path / "docs").mkdir()
+    for page in ("README.md", report.PAGE):
+        shutil.copy(ROOT / page, tmp_path / page)
+    monkeypatch.setattr(report, "ROOT", tmp_path)
+    return report
+
+
+ABOUT = {"time": "2026-12-01T00:00:00Z", "cpu": "a CPU", "cpus": 2, "memory_gb": 8, "kernel": "6", "python": "3.11"}
+ABOUT |= {"versions": {"shmtree": "9.9"}, "load_before": 0.1, "load_after": 1.5, "runs": 3, "minutes": 1}
+
+
+def test_bench_replaces_the_tables_of_the_pages(report, tmp_path):
+    row = {"workload": "E", "competitor": "shmtree", "problem": "", "items_per_s": 123.0}
+
+    report.update_pages(ABOUT, [row], [])
+
+    for page in ("README.md", report.PAGE):
+        before, after = (root.joinpath(page).read_text() for root in (ROOT, tmp_path))
+        assert "| shmtree | 123 |\n" in after
+        assert re.sub(f"{report.BEGIN}.*?{report.END}", "", before, flags=re.DOTALL) == re.sub(
+            f"{report.BEGIN}.*?{report.END}", "", after, flags=re.DOTALL
+        )
+    assert "Measured on 2026-12-01. 2 x a CPU, 8 GB" in (tmp_path / report.PAGE).read_text()
+
+
+def test_bench_refuses_a_page_without_its_marks(report, tmp_path):
+    (tmp_path / report.PAGE).write_text("# Benchmarks\n")
+
+    with pytest.raises(ValueError, match="has no line <!-- written by"):
+        report.update_pages(ABOUT, [], [])
