@@ -169,6 +169,7 @@ class PickleRefused(Error, TypeError):
     """The message needs pickle, or a class that is neither imported nor registered, and that is not allowed.
 
     The text names the object, its path, and the origin of the refusal: this end, the maker of the channel, or the call.
+    Channels with a name refuse pickles by default; `allow_pickle=True` at both ends allows them.
 
     Attributes:
         path: Path of that object in the message, such as ``["obs"][0].cfg``; empty for the message itself, ``None`` if

@@ -191,7 +191,7 @@ Status find_end(const Spec& spec, const ReplayPaths& paths, const std::string& k
   if (leaf || !has_parts || spec.row.form != SpecPart::Form::kDict) return success();
   return invalid(
       quoted(key) +
-      " ends episodes, but has several leaves; use a key with one number, or make the buffer without `done`");
+      " ends episodes, but has several leaves; use a key with one number, or set `done` of Episodes to None");
 }
 
 // Sets the leaves that end episodes. Without `done` there are none.

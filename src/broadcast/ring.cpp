@@ -419,7 +419,7 @@ Result<std::uint64_t> Ring::put(Outgoing& outgoing, const WaitContext& wait) {
   const auto drop_dead_readers = [&](bool) -> Result<bool> { return drop_dead(); };
   memory::EventWait waiting(header().space, {arena_->participants(), memory::WaitFor::kSpace, memory::pack(block())},
                             wait);
-  auto came = memory::wait_until(waiting, wait, "room", put_now, drop_dead_readers);
+  auto came = memory::wait_until(waiting, wait, "space", put_now, drop_dead_readers);
   if (!came) return std::move(came).error();
   if (!*came) return full(cursors().slowest(Readers::kBlocking), bytes);
   if (!ticket) return ticket;

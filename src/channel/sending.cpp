@@ -191,7 +191,7 @@ Status Sending::wait_until_space(std::uint64_t bytes, std::uint64_t referred_byt
     if (!wait.deadline.is_immediate() && deadlock.is_proved()) return deadlock.error();
     return false;
   };
-  auto came = memory::wait_until(waiting, wait, "room", ready, before_sleep);
+  auto came = memory::wait_until(waiting, wait, "space", ready, before_sleep);
   if (!came) {
     if (came.code() == Code::kInterrupted) parts_.watchers.leave_space_to_others();
     return std::move(came).error();

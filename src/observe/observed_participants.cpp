@@ -23,7 +23,7 @@ std::string_view word_of(memory::WaitFor what) noexcept {
     case WaitFor::kNothing:
     case WaitFor::kUnsaid: return "nothing";
     case WaitFor::kMessage: return "message";
-    case WaitFor::kSpace: return "room";
+    case WaitFor::kSpace: return "space";
     case WaitFor::kMemory: return "memory";
     case WaitFor::kAcks: return "acknowledgements";
     case WaitFor::kTasks: return "tasks";

@@ -42,7 +42,7 @@ struct ObservedOpener {
 
 /// A thread that sleeps in a call.
 struct ObservedWait {
-  /// The reason: "message", "room", "memory", "acknowledgements", "tasks", "reservation", "newer version", "rows",
+  /// The reason: "message", "space", "memory", "acknowledgements", "tasks", "reservation", "newer version", "rows",
   /// "rate limit", "array", "lock".
   std::string_view what{};
   std::uint64_t block = 0;               ///< Block of the object at which it sleeps. 0: the arena.

@@ -174,7 +174,7 @@ def _killed(snapshot: dict[str, Any]) -> Iterator[str]:
     arenas = snapshot["arenas"]
     killed = {one["namespace_pid"] for arena in arenas for one in arena.get("participants", ()) if not one["alive"]}
     if killed:
-        yield f"Killed, not recovered yet: {tables.first([str(pid) for pid in sorted(killed)])}."
+        yield f"Killed, memory not freed yet: {tables.first([str(pid) for pid in sorted(killed)])}."
 
 
 def _sentences(snapshot: dict[str, Any], width: int | None) -> list[Line]:

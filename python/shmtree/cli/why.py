@@ -44,7 +44,7 @@ def _can_go_on(what: str, channel: dict[str, Any]) -> bool:
     if what == "message":
         return bool(channel["queued"])
     has_bytes = not channel["max_bytes"] or channel["queued_bytes"] == 0
-    return what == "room" and has_bytes and (not channel["limit"] or channel["queued"] < channel["limit"])
+    return what == "space" and has_bytes and (not channel["limit"] or channel["queued"] < channel["limit"])
 
 
 def _awaited_side(wait: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -186,7 +186,10 @@ class ReplayBuffer:
     # --- Adding
 
     def writer(self) -> Writer:
-        """Makes a new stream of rows."""
+        """Makes a new stream of rows, such as that of one environment.
+
+        Use it in a ``with`` block, which closes it. Set its `version` to the version of the weights that act.
+        """
         writer = Writer._of(self._replay)
         if self.closed:  # closed meanwhile by another thread
             writer.close()
@@ -410,7 +413,7 @@ class ReplayBuffer:
 
     # --- Files
 
-    def save(self, path: str | os.PathLike[str], *, progress: _files.Progress | None = None) -> Saved:
+    def save(self, path: str | os.PathLike[str], *, progress: Callable[[int, int], object] | None = None) -> Saved:
         """Writes the rows to a folder, which it makes if necessary.
 
         Rows that the folder has already are not written again.
@@ -449,7 +452,7 @@ class ReplayBuffer:
         limits: Limits | None = None,
         arena: Arena | None = None,
         name: str | None = None,
-        progress: _files.Progress | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> ReplayBuffer:
         """Makes a buffer with the saved rows, their indices and their priorities.
 

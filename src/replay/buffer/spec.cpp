@@ -159,7 +159,7 @@ Status check_ends(const Spec& spec) {
                                    std::pair("truncated", spec.truncated)}) {
     if (leaf && !is_number(spec.leaves[*leaf])) {
       return invalid("the leaf \"" + std::string(name) + "\" ends episodes, but is of " + shown(spec.leaves[*leaf]) +
-                     "; it must be one number, or make the buffer without `done` (None)");
+                     "; it must be one number, or set `done` of Episodes to None");
     }
   }
   const char* const what = !spec.next.empty() ? "next" : spec.n_step > 1 ? "n_step" : spec.stack.empty() ? "" : "stack";
@@ -256,8 +256,8 @@ Status check(const Spec& spec) {
 
 Error no_ends(const std::string& what) {
   return invalid(what + " needs to know where episodes end, but rows have no key \"terminated\", \"truncated\" or " +
-                 "\"done\": add those that the environment returns. To end episodes by calls alone, make the buffer "
-                 "without `done` (None)");
+                 "\"done\": add those that the environment returns. To end episodes by calls alone, set `done` "
+                 "of Episodes to None");
 }
 
 // --- The note: the bytes of a Spec

@@ -83,7 +83,7 @@ TEST_CASE("The limiting end is the one that the other waited for") {
   const auto channel = new_channel(new_arena(), with_capacity(1));
   put(*channel, 1).value();
   Child child([&] { return put(*channel, 2).ok(); });
-  CHECK(wait_of(*channel->arena(), child.pid()).what == "room");
+  CHECK(wait_of(*channel->arena(), child.pid()).what == "space");
   Observer observer;
   CHECK(look_at(observer, *channel).full_share == 0);
   ObservedChannel seen = look_at(observer, *channel);

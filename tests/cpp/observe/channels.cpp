@@ -194,7 +194,7 @@ TEST_CASE("A wait for space is shown and stops counting after a kill") {
   };
   auto waits = waits_of(true);
   while (waits.empty()) waits = waits_of(true);
-  CHECK(waits[0].what == "room");
+  CHECK(waits[0].what == "space");
   child.kill_and_wait();
   CHECK(waits_of(false).size() == 1);  // the wait in which it died
   const double slept = look_at(*channel).full_seconds;

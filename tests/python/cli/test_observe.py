@@ -371,7 +371,7 @@ def test_limiting_end_follows_from_time_spent_waiting(name, start):
     arena, channel = channel_called(observer.look(), name)
     assert channel["full_seconds"] > 0
     (wait,) = [wait for one in arena["participants"] if one["pid"] == child.pid for wait in one["waits"]]
-    assert (wait["what"], wait["channel"]) == ("room", name)
+    assert (wait["what"], wait["channel"]) == ("space", name)
     assert wait["seconds"] > 0
     assert receiver.get() == 0
 

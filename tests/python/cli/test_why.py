@@ -88,7 +88,7 @@ def test_why_reports_that_the_awaited_receiver_is_stopped(name, start):
     wait_until_stopped(stopped.pid)
     found = why_until(name, lambda found: waits_of(found, waits.pid))
     (wait,) = waits_of(found, waits.pid)
-    assert (wait["what"], wait["channel"]) == ("room", name)
+    assert (wait["what"], wait["channel"]) == ("space", name)
     assert wait["for_pids"] == wait["stopped"] == [stopped.pid]
     assert found["deadlocks"] == []
     assert f"from {stopped.pid}, which is stopped." in run("why", str(waits.pid))
@@ -190,8 +190,8 @@ def wait_at(what: str, **channel: Any) -> why.Wait:
 @pytest.mark.parametrize(
     ("what", "channel", "for_pids", "never_used", "words"),
     [
-        ("room", {}, (2, 3), (2, 3), "from 2, 3, which have never used it."),
-        ("room", {"receivers_never_used": [3]}, (2,), (), "from 2."),
+        ("space", {}, (2, 3), (2, 3), "from 2, 3, which have never used it."),
+        ("space", {"receivers_never_used": [3]}, (2,), (), "from 2."),
         ("memory", {}, (4, 2, 3), (2, 3), "from 4, 2, 3, of which 2, 3 have never used it."),
         ("memory", {"receiver_pids": [2, 4], "receivers_never_used": [4]}, (4, 2), (), "from 4, 2."),
         ("lock", {}, (2,), (), "from 2."),
@@ -246,7 +246,7 @@ def test_why_names_the_awaited_process_of_a_broadcast():
     ]
     broadcast = {"block": 5, "refused": None, "publishers": [4], "subscribers": readers}
     arena = {"holders": [], "channels": [], "latests": [], "broadcasts": [broadcast]}
-    assert why._awaited(arena, {"what": "room", "block": 5}) == [2]
+    assert why._awaited(arena, {"what": "space", "block": 5}) == [2]
     assert why._awaited(arena, {"what": "message", "block": 5}) == [4]
     assert why._awaited(arena, {"what": "lock", "block": 0, "lock_owner": 6}) == [6]
 
@@ -254,9 +254,9 @@ def test_why_names_the_awaited_process_of_a_broadcast():
 def test_end_in_transit_adds_an_unknown_process_to_the_wait():
     channel = {"block": 5, "refused": None, "receiver_pids": [2], "receivers_never_used": [], "receivers_in_transit": 1}
     arena = {"holders": [], "channels": [channel]}
-    assert why._awaited(arena, {"what": "room", "block": 5}) == [2, 0]
+    assert why._awaited(arena, {"what": "space", "block": 5}) == [2, 0]
     assert why._awaited(
-        arena | {"channels": [channel | {"receivers_in_transit": 0}]}, {"what": "room", "block": 5}
+        arena | {"channels": [channel | {"receivers_in_transit": 0}]}, {"what": "space", "block": 5}
     ) == [2]
 
 
