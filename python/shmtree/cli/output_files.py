@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 
 @contextlib.contextmanager
 def replacing(path: str, mode: str) -> Iterator[Any]:
@@ -20,6 +22,11 @@ def replacing(path: str, mode: str) -> Iterator[Any]:
     temporary file and copies them into `path` at the end. A failure of that copy leaves `path` incomplete. If `path` is
     a pipe or a device, opens it directly. Raises PermissionError as `private` does.
     """
+    with _naming(path):
+        yield from _replacing(path, mode)
+
+
+def _replacing(path: str, mode: str) -> Iterator[Any]:
     target = os.path.realpath(path)
     if os.path.exists(path):
         if not os.path.isfile(path) or not os.path.exists(target):
@@ -43,6 +50,17 @@ def replacing(path: str, mode: str) -> Iterator[Any]:
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Adds the path to an error of a full disk. A write does not name its file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _FULL:
+            raise OSError(error.errno, error.strerror, path) from None
         raise
 
 

@@ -122,3 +122,9 @@ def test_names_print_in_an_encoding_without_their_characters(monkeypatch):
 def test_ls_without_names_prints_nothing():
     done = run_main("ls")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_error_of_a_full_disk_names_the_file():
+    _ends = shmtree.create_pair(name="samples")
+    done = run_main("trace", "samples", "--seconds", "0", "--out", "/dev/full")
+    assert (done.returncode, done.stderr) == (1, "shmtree: [Errno 28] No space left on device: '/dev/full'\n")
