@@ -31,9 +31,12 @@ def plain_dtype(dtype: Any) -> tuple[Any, str]:
     if name not in _core.DTYPES:
         raise TypeError(f"dtype is {dtype}; shared arrays do not support it")
     try:
-        return np.dtype(name), name
+        plain = np.dtype(name)
     except TypeError:
-        return np.dtype(f"u{dtype.itemsize}"), name
+        plain = None
+    # ml_dtypes registers the names of its own dtypes with NumPy. Only NumPy's dtypes are sent without pickle.
+    is_of_numpy = plain is not None and plain.isbuiltin == 1
+    return plain if is_of_numpy else np.dtype(f"u{dtype.itemsize}"), name
 
 
 def new_tensor(arena: _core.Arena, shape: Any, dtype: Any, order: str, zeroed: bool, gift: bool) -> Any:

@@ -304,6 +304,18 @@ torch_is_there = importlib.util.find_spec("torch") is not None
 
 
 @pytest.mark.skipif(not torch_is_there, reason="torch is not installed")
+def test_bfloat16_array_has_plain_bits_with_ml_dtypes() -> None:
+    pytest.importorskip("ml_dtypes")  # registers bfloat16 with NumPy
+    import torch
+
+    array = shmtree.Arena(8 * MIB).array((3, 2), torch.bfloat16)
+    assert array.array.dtype == np.uint16 and array.tensor.dtype is torch.bfloat16
+    sender, receiver = shmtree.create_pair(allow_pickle=False)
+    sender.put(array)
+    assert receiver.get(timeout=60).tensor.dtype is torch.bfloat16
+
+
+@pytest.mark.skipif(not torch_is_there, reason="torch is not installed")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "float8_e4m3fn", "complex64", "int64"])
 def test_torch_dtype_array_is_a_tensor_in_each_process(dtype: str) -> None:
     import pickle
