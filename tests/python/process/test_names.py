@@ -269,7 +269,7 @@ def test_each_lookup_checks_32_names(name, start, runtime_directory, lookups):
 
 
 @pytest.mark.guarantee("names-of-the-dead")
-def test_ls_lists_names_and_removes_those_of_killed_processes(name, start):
+def test_ls_lists_names_and_clean_removes_those_of_the_killed(name, start):
     kept = shmtree.create_pair(name=name)
     ours, theirs = mp.Pipe()
     child = start(peers.keep_named, name + "2", theirs)
@@ -282,8 +282,9 @@ def test_ls_lists_names_and_removes_those_of_killed_processes(name, start):
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
         return [line for line in lines if name in line]
 
-    assert run("ls") == [f"{name}\tchannel\t{os.getpid()}", f"{name}2\tchannel\tno process; stale, removed"]
-    assert run("clean") == []
+    stale = f"{name}2\tchannel\tno process; shmtree clean removes it"
+    assert run("ls") == run("ls") == [f"{name}\tchannel\t{os.getpid()}", stale]
+    assert run("clean") == [f"removed {name}2"]
     assert run("ls") == [f"{name}\tchannel\t{os.getpid()}"]
     del kept
 
