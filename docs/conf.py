@@ -104,7 +104,7 @@ def _defined_in(_app: Any, module: str, attribute: str) -> str | None:
 def _no_constructor(
     _app: Any, what: str, _name: str, thing: Any, _options: Any, signature: str | None, returns: str | None
 ) -> tuple[str, None] | None:
-    """Shows no parentheses after a class whose objects only functions make, and none after errors."""
+    """Shows no parentheses after a class without a public constructor, and none after an error."""
     is_bare = what == "exception" or (what == "class" and signature == "()")
     return ("", None) if is_bare and signature else None
 
